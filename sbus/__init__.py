@@ -1,0 +1,78 @@
+"""sbus: a local message bus for busy multi-user Linux hosts.
+
+    async with sbus.connect() as bus:              # trio
+        await bus.subscribe("lamps/*/state")
+        async for message in bus:
+            print(message.key, message.payload)
+
+    with sbus.blocking.connect() as bus:           # plain Python, the same names
+        bus.publish("lamps/3/state", "on")
+        bus.sync()
+
+Names are loaded when they are first used: `import sbus` alone loads no event loop, so that the
+daemon's processes and the command line tools start fast. This module defines nothing of its own.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from sbus.errors import (
+    AddressError,
+    BusError,
+    ConfigurationError,
+    Disconnected,
+    MessagesLost,
+    PacketRefused,
+    ProtocolViolation,
+    SbusError,
+)
+
+if TYPE_CHECKING:
+    from sbus.client import blocking
+    from sbus.client.barrier import Identity
+    from sbus.client.connection import Connection, connect
+    from sbus.client.inbox import InboxFull, InboxStatistics, Lost
+    from sbus.protocol.packets import Message
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AddressError",
+    "BusError",
+    "ConfigurationError",
+    "Connection",
+    "Disconnected",
+    "Identity",
+    "InboxFull",
+    "InboxStatistics",
+    "Lost",
+    "Message",
+    "MessagesLost",
+    "PacketRefused",
+    "ProtocolViolation",
+    "SbusError",
+    "blocking",
+    "connect",
+]
+
+_HOMES = {
+    "Connection": "sbus.client.connection",
+    "Identity": "sbus.client.barrier",
+    "InboxFull": "sbus.client.inbox",
+    "InboxStatistics": "sbus.client.inbox",
+    "Lost": "sbus.client.inbox",
+    "Message": "sbus.protocol.packets",
+    "connect": "sbus.client.connection",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "blocking":
+        return importlib.import_module("sbus.client.blocking")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

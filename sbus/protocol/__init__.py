@@ -1,0 +1,1 @@
+"""The bus's language: pure functions and values, no input or output."""

@@ -1,0 +1,47 @@
+"""Control keys: every one that clients may send or the server sends, and the server's packets.
+
+This module owns the vocabulary; a key that is not listed here does not exist (PROTOCOL, "Secret
+messages", "Flood control" and "Notices"). All of it belongs to the slash dialect, the other has no
+control messages.
+
+Does not know what a control key does to a session, nor when a notice is due.
+"""
+
+from typing import Final
+
+from sbus.protocol.packets import encode_control
+
+WHOAMI: Final = b"!/cred/whoami"
+"""Asked by a client, answered with the same key: its credentials, and the barrier of `sync`."""
+ECHO_ON: Final = b"echo/on"
+"""The client's own messages come back to it, which is how it begins."""
+ECHO_OFF: Final = b"echo/off"
+"""The client's own messages do not come back to it."""
+NOTICES_ON: Final = b"!/notices/on"
+"""The client wants to be told what the server did."""
+
+CLIENT_CONTROLS: Final = frozenset({WHOAMI, ECHO_ON, ECHO_OFF, NOTICES_ON})
+"""The control keys a client may send; any other is ignored and counted. Payloads are ignored."""
+
+LOST: Final = b"!/lost"
+"""Notice: messages for this client were dropped; how many, in decimal, or `?`."""
+ERROR: Final = b"!/error"
+"""Notice: a packet was refused, or the client is about to be disconnected; `CODE text`."""
+
+
+def whoami_reply(gid: int, uid: int, pid: int) -> bytes:
+    """The answer to `WHOAMI`: ids as the kernel gave them, in decimal."""
+    return encode_control(WHOAMI, b"!/cred/%d/%d/%d" % (gid, uid, pid))
+
+
+def lost_notice(count: int | None) -> bytes:
+    """The notice of `count` lost messages, None when the number cannot be known."""
+    return encode_control(LOST, b"?" if count is None else b"%d" % count)
+
+
+def error_notice(code: str, text: str) -> bytes:
+    """The notice of a fault: its stable `code`, which holds no space, and a text for people.
+
+    What UTF-8 cannot carry (a lone surrogate) goes out as a backslash escape.
+    """
+    return encode_control(ERROR, f"{code} {text}".encode(errors="backslashreplace"))

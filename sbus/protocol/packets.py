@@ -1,0 +1,133 @@
+"""Packets: what their first bytes say, and how they are put together (PROTOCOL, "Transport").
+
+One packet is one message: a word, one space, a key or pattern up to the first NUL, a payload
+behind it. Parsing cuts a packet at those two places and keeps every byte as it came.
+
+Does not know whether a key is reserved, too long or matches anything, and reads no socket: a
+packet that is too large or arrived cut never gets here.
+"""
+
+from typing import Final
+
+import msgspec
+
+from sbus.errors import Misbehaviour, ProtocolViolation
+from sbus.protocol.keys import Dialect
+
+NUL: Final = b"\0"
+SUBSCRIBE_WORD: Final = b"SUB "
+UNSUBSCRIBE_WORD: Final = b"UNSUB "
+PUBLISH_WORD: Final = b"MSG "
+CONTROL_WORD: Final = b"CMSG "
+
+_PUBLISH_KEY_AT = len(PUBLISH_WORD)
+_CONTROL_KEY_AT = len(CONTROL_WORD)
+
+
+class Subscribe(msgspec.Struct, frozen=True):
+    """A client asks for what matches `pattern`, once more than before."""
+
+    pattern: bytes
+
+
+class Unsubscribe(msgspec.Struct, frozen=True):
+    """A client gives back one occurrence of `pattern`."""
+
+    pattern: bytes
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """A client sends `packet`, the whole of it as it came, to whom `key` concerns."""
+
+    key: bytes
+    packet: bytes
+
+
+class Control(msgspec.Struct, frozen=True):
+    """A client tells the server something; `payload` is empty where there was none."""
+
+    key: bytes
+    payload: bytes
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A published message, as a client receives it."""
+
+    key: bytes
+    payload: bytes
+
+
+class ControlMessage(msgspec.Struct, frozen=True):
+    """The server itself tells a client something."""
+
+    key: bytes
+    payload: bytes
+
+
+def parse_client_packet(
+    packet: bytes, dialect: Dialect
+) -> Subscribe | Unsubscribe | Publish | Control:
+    """What a client said.
+
+    Raises Misbehaviour `empty-packet`, `no-nul` (a `MSG` whose key does not end) or
+    `unknown-word`, which `CMSG` is in a dialect without control messages.
+    """
+    if packet.startswith(PUBLISH_WORD):
+        key_end = packet.find(NUL, _PUBLISH_KEY_AT)
+        if key_end < 0:
+            raise Misbehaviour("no-nul", "a MSG packet needs a NUL behind its key")
+        return Publish(packet[_PUBLISH_KEY_AT:key_end], packet)
+    if packet.startswith(SUBSCRIBE_WORD):
+        return Subscribe(packet[len(SUBSCRIBE_WORD) :].partition(NUL)[0])
+    if packet.startswith(UNSUBSCRIBE_WORD):
+        return Unsubscribe(packet[len(UNSUBSCRIBE_WORD) :].partition(NUL)[0])
+    if packet.startswith(CONTROL_WORD) and dialect.has_control_messages:
+        key, _, payload = packet[_CONTROL_KEY_AT:].partition(NUL)
+        return Control(key, payload)
+    if not packet:
+        raise Misbehaviour("empty-packet", "a packet needs at least a word")
+    raise Misbehaviour("unknown-word", f"the {dialect.name} dialect has no such packet")
+
+
+def parse_server_packet(packet: bytes) -> Message | ControlMessage:
+    """What the server said; raises ProtocolViolation for what no server says."""
+    if packet.startswith(PUBLISH_WORD):
+        key, nul, payload = packet[_PUBLISH_KEY_AT:].partition(NUL)
+        if nul:
+            return Message(key, payload)
+    elif packet.startswith(CONTROL_WORD):
+        key, nul, payload = packet[_CONTROL_KEY_AT:].partition(NUL)
+        if nul:
+            return ControlMessage(key, payload)
+    raise ProtocolViolation(f"the bus sent a packet that is none: {packet[:32]!r}")
+
+
+def encode_subscribe(pattern: bytes) -> bytes:
+    """The `SUB` packet; raises ValueError when `pattern` holds a NUL."""
+    return SUBSCRIBE_WORD + _without_nul(pattern)
+
+
+def encode_unsubscribe(pattern: bytes) -> bytes:
+    """The `UNSUB` packet; raises ValueError when `pattern` holds a NUL."""
+    return UNSUBSCRIBE_WORD + _without_nul(pattern)
+
+
+def encode_publish(key: bytes, payload: bytes) -> bytes:
+    """The `MSG` packet; raises ValueError when `key` holds a NUL."""
+    return b"%b%b\0%b" % (PUBLISH_WORD, _without_nul(key), payload)
+
+
+def encode_control(key: bytes, payload: bytes | None = None) -> bytes:
+    """The `CMSG` packet, without its NUL where `payload` is None, which only clients may do.
+
+    Raises ValueError when `key` holds a NUL.
+    """
+    if payload is None:
+        return CONTROL_WORD + _without_nul(key)
+    return b"%b%b\0%b" % (CONTROL_WORD, _without_nul(key), payload)
+
+
+def _without_nul(key_or_pattern: bytes) -> bytes:
+    if NUL in key_or_pattern:
+        raise ValueError(f"a NUL cannot be part of a key or pattern: {key_or_pattern[:32]!r}")
+    return key_or_pattern

@@ -1,0 +1,140 @@
+"""The route cache: key to route, bounded in bytes, in two generations.
+
+Keys are the clients' bytes, so memory is what must be bounded. New entries go to the young
+generation. When that has used its half of the bound it becomes the old one and what was old is
+forgotten. An entry that is asked for while old is young again, so keys in use survive a flood of
+keys that are used once; the flood only ever pushes out itself and what is idle.
+
+`young` is one and the same dict for life: whoever holds it sees every invalidation.
+
+Does not know what a route is, nor how it is found: `resolve` does.
+"""
+
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+from sbus.protocol.keys import PatternPath
+
+R = TypeVar("R")
+
+ENTRY_OVERHEAD_BYTES: Final = 320
+"""Charged for each entry besides its key's length and what `resolve` says: the header of the
+key's object (33), its charge (32), and its places in two dicts that were just resized (up to 124
+each)."""
+
+
+class CacheStatistics(msgspec.Struct, frozen=True):
+    """Sizes of a cache at one instant, and what happened to it since it was made."""
+
+    entries: int
+    bytes: int
+    hits_old: int
+    """Entries found in the old generation; hits in the young one are not counted."""
+    misses: int
+    """Keys that had to be resolved."""
+    rotations: int
+    """Times that the young generation became the old one."""
+    invalidations: int
+    """Patterns for which something had to be forgotten, whether or not it was there."""
+
+
+class RouteCache(Generic[R]):
+    """Routes by key; a route is never None.
+
+    Invariants: no key is in both generations; each generation's bytes are the sum of its charges
+    and at most half of `bytes_max`.
+    """
+
+    def __init__(self, resolve: Callable[[bytes], tuple[R, int]], bytes_max: int) -> None:
+        """`resolve` returns a key's route and the bytes it takes besides the key."""
+        self.young: dict[bytes, R] = {}
+        self._young_charges: dict[bytes, int] = {}
+        self._young_bytes = 0
+        self._old: dict[bytes, R] = {}
+        self._old_charges: dict[bytes, int] = {}
+        self._old_bytes = 0
+        self._resolve = resolve
+        self._generation_bytes_max = bytes_max // 2
+        self._hits_old = 0
+        self._misses = 0
+        self._rotations = 0
+        self._invalidations = 0
+
+    def miss(self, key: bytes) -> R:
+        """The route of a key that is not in `young`; there it is from now on.
+
+        Only an entry larger than half the bound is not kept. What `resolve` raises goes through,
+        and nothing is kept.
+        """
+        assert key not in self.young
+        route = self._old.pop(key, None)
+        if route is not None:
+            self._hits_old += 1
+            charge = self._old_charges.pop(key)
+            self._old_bytes -= charge
+        else:
+            self._misses += 1
+            route, extra_bytes = self._resolve(key)
+            charge = len(key) + extra_bytes + ENTRY_OVERHEAD_BYTES
+            if charge > self._generation_bytes_max:
+                return route
+        if self._young_bytes + charge > self._generation_bytes_max:
+            self._rotate()
+        self.young[key] = route
+        self._young_charges[key] = charge
+        self._young_bytes += charge
+        return route
+
+    def invalidate(self, path: PatternPath | None, pattern: bytes) -> None:
+        """Forget what a change of subscriptions to `pattern`, parsed as `path`, may concern.
+
+        A literal pattern concerns the key spelled like it, one that can match nothing (None)
+        concerns no key, any other every key.
+        """
+        if path is None:
+            return
+        self._invalidations += 1
+        if not path.is_literal:
+            self._forget_all()
+        elif self.young.pop(pattern, None) is not None:
+            self._young_bytes -= self._young_charges.pop(pattern)
+        elif self._old.pop(pattern, None) is not None:
+            self._old_bytes -= self._old_charges.pop(pattern)
+
+    def statistics(self) -> CacheStatistics:
+        return CacheStatistics(
+            entries=len(self.young) + len(self._old),
+            bytes=self._young_bytes + self._old_bytes,
+            hits_old=self._hits_old,
+            misses=self._misses,
+            rotations=self._rotations,
+            invalidations=self._invalidations,
+        )
+
+    def check_invariants(self) -> None:
+        """Recount everything; AssertionError where the invariants do not hold."""
+        assert not self.young.keys() & self._old.keys()
+        assert self.young.keys() == self._young_charges.keys()
+        assert self._old.keys() == self._old_charges.keys()
+        assert self._young_bytes == sum(self._young_charges.values())
+        assert self._old_bytes == sum(self._old_charges.values())
+        assert max(self._young_bytes, self._old_bytes) <= self._generation_bytes_max
+
+    def _rotate(self) -> None:
+        self._old = self.young.copy()
+        self._old_charges = self._young_charges
+        self._old_bytes = self._young_bytes
+        self.young.clear()
+        self._young_charges = {}
+        self._young_bytes = 0
+        self._rotations += 1
+
+    def _forget_all(self) -> None:
+        self.young.clear()
+        self._young_charges = {}
+        self._young_bytes = 0
+        self._old = {}
+        self._old_charges = {}
+        self._old_bytes = 0

@@ -1,0 +1,210 @@
+"""Keys and patterns: parsing against the specification's sentences, limits at their edges."""
+
+import re
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.errors import Misbehaviour, Refusal
+from sbus.limits import Limits
+from sbus.protocol.keys import (
+    DIALECTS,
+    DOT,
+    SLASH,
+    Dialect,
+    PatternPath,
+    check_key,
+    check_pattern,
+    is_reserved,
+    parse_pattern,
+)
+
+dialects = st.sampled_from([SLASH, DOT])
+texts = st.one_of(
+    st.lists(st.sampled_from([b"a", b"b", b"*", b"/", b".", b"!"]), max_size=9).map(b"".join),
+    st.binary(max_size=12),
+)
+
+
+def path(*segments: bytes, subtree: bool = False) -> PatternPath:
+    """The path of segments as a pattern spells them: a `*` at the end makes a wildcard."""
+    return PatternPath(
+        tuple(segment.removesuffix(b"*") for segment in segments),
+        tuple(segment.endswith(b"*") for segment in segments),
+        subtree,
+    )
+
+
+def test_dialects_are_found_by_name() -> None:
+    assert DIALECTS == {"slash": SLASH, "dot": DOT}
+    assert (SLASH.separator, SLASH.has_control_messages) == (b"/", True)
+    assert (DOT.separator, DOT.has_control_messages) == (b".", False)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (b"", path(subtree=True)),
+        (b"/", path(b"", subtree=True)),
+        (b"//", path(b"", b"", subtree=True)),
+        (b"*/", path(b"*", subtree=True)),
+        (b"a", path(b"a")),
+        (b"a/", path(b"a", subtree=True)),
+        (b"/a", path(b"", b"a")),
+        (b"a//b", path(b"a", b"", b"b")),
+        (b"a/b*", path(b"a", b"b*")),
+        (b"a/*/c/", path(b"a", b"*", b"c", subtree=True)),
+        (b"a**", path(b"a*")),
+        (b"**/***", path(b"*", b"*")),
+        (b"a.b", path(b"a.b")),
+        (b"a*b", None),
+        (b"*a*", None),
+        (b"a/**b/c", None),
+        (b"a*.", None),
+    ],
+)
+def test_pattern_parsing(pattern: bytes, expected: PatternPath | None) -> None:
+    assert parse_pattern(pattern, SLASH) == expected
+
+
+def test_in_the_dot_dialect_a_slash_is_an_ordinary_byte() -> None:
+    assert parse_pattern(b"a/b.c*.", DOT) == path(b"a/b", b"c*", subtree=True)
+    assert parse_pattern(b"a*/", DOT) is None
+
+
+@given(texts, dialects)
+def test_only_a_byte_behind_a_star_makes_a_pattern_impossible(
+    pattern: bytes, dialect: Dialect
+) -> None:
+    impossible = re.search(rb"\*[^*%b]" % dialect.separator, pattern, re.DOTALL)
+    assert (parse_pattern(pattern, dialect) is None) == (impossible is not None)
+
+
+@given(texts, dialects)
+def test_a_path_spells_its_pattern_but_for_repeated_stars(pattern: bytes, dialect: Dialect) -> None:
+    parsed = parse_pattern(pattern, dialect)
+    if parsed is None:
+        return
+    spelled = dialect.separator.join(
+        segment + b"*" * wildcard
+        for segment, wildcard in zip(parsed.segments, parsed.wildcards, strict=True)
+    )
+    if parsed.subtree and parsed.segments:
+        spelled += dialect.separator
+    assert spelled == re.sub(rb"\*+", b"*", pattern)
+
+
+@given(texts, dialects)
+def test_a_literal_pattern_has_no_star_and_no_separator_at_its_end(
+    pattern: bytes, dialect: Dialect
+) -> None:
+    parsed = parse_pattern(pattern, dialect)
+    literal = b"*" not in pattern and pattern[-1:] not in (b"", dialect.separator)
+    assert (parsed is not None and parsed.is_literal) == literal
+
+
+@pytest.mark.parametrize("key", [b"!", b"!/", b"/!", b"a/!/b", b"!/cred/1/2/3/x", b"a/!"])
+def test_a_whole_segment_is_reserved_in_the_slash_dialect(key: bytes) -> None:
+    assert is_reserved(key, SLASH)
+
+
+@pytest.mark.parametrize("key", [b"", b"!x", b"x!", b"a/!!/b", b"!*", b"!.a", b"a/!b/c"])
+def test_part_of_a_segment_is_not_reserved_in_the_slash_dialect(key: bytes) -> None:
+    assert not is_reserved(key, SLASH)
+
+
+@given(texts)
+def test_reserved_in_the_slash_dialect_is_between_separators_or_ends(key: bytes) -> None:
+    expected = re.search(rb"(\A|/)!(/|\Z)", key) is not None
+    assert is_reserved(key, SLASH) == expected
+
+
+@given(texts)
+def test_reserved_in_the_dot_dialect_is_what_begins_so(key: bytes) -> None:
+    assert is_reserved(key, DOT) == (key[:1] == b"!")
+
+
+SMALL = Limits(key_bytes_max=10, key_segments_max=3, pattern_bytes_max=12, pattern_segments_max=4)
+
+
+@pytest.mark.parametrize("key", [b"", b"0123456789", b"a/b/c", b"//", b"*/**", b"!x", b"a\xff\x01"])
+def test_keys_within_the_limits_are_accepted(key: bytes) -> None:
+    check_key(key, SLASH, SMALL)
+
+
+@pytest.mark.parametrize("pattern", [b"", b"0123456789ab", b"a/b/c/d", b"a/b/c/", b"///", b"!*"])
+def test_patterns_within_the_limits_are_accepted(pattern: bytes) -> None:
+    check_pattern(pattern, SLASH, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        (b"0123456789a", "key-too-long"),
+        (b"a/b/c/d", "key-too-deep"),
+        (b"///", "key-too-deep"),
+        (b"!/!/!/!/!/!", "key-too-long"),
+        (b"!/!/!/!", "key-too-deep"),
+    ],
+)
+def test_a_key_beyond_a_limit_is_misbehaviour(key: bytes, code: str) -> None:
+    with pytest.raises(Misbehaviour) as caught:
+        check_key(key, SLASH, SMALL)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code"),
+    [
+        (b"0123456789abc", "pattern-too-long"),
+        (b"a/b/c/d/", "pattern-too-deep"),
+        (b"!/!/!/!/!", "pattern-too-deep"),
+    ],
+)
+def test_a_pattern_beyond_a_limit_is_misbehaviour(pattern: bytes, code: str) -> None:
+    with pytest.raises(Misbehaviour) as caught:
+        check_pattern(pattern, SLASH, SMALL)
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("check", [check_key, check_pattern])
+@pytest.mark.parametrize(
+    ("text", "dialect"),
+    [(b"!", SLASH), (b"a/!/b", SLASH), (b"!/cred/", SLASH), (b"!", DOT), (b"!x.y", DOT)],
+)
+def test_what_is_reserved_is_refused(
+    check: Callable[[bytes, Dialect, Limits], None], text: bytes, dialect: Dialect
+) -> None:
+    with pytest.raises(Refusal) as caught:
+        check(text, dialect, SMALL)
+    assert caught.value.code == "reserved"
+
+
+def test_segments_are_counted_by_the_separator_of_the_dialect() -> None:
+    check_key(b"a/b/c/d", DOT, SMALL)
+    with pytest.raises(Misbehaviour):
+        check_key(b"a.b.c.d", DOT, SMALL)
+
+
+@given(texts, dialects, st.integers(0, 12), st.integers(1, 5))
+def test_the_checks_accept_exactly_what_the_limits_say(
+    text: bytes, dialect: Dialect, bytes_max: int, segments_max: int
+) -> None:
+    limits = msgspec.structs.replace(
+        SMALL,
+        key_bytes_max=bytes_max,
+        key_segments_max=segments_max,
+        pattern_bytes_max=bytes_max,
+        pattern_segments_max=segments_max,
+    )
+    segments = len(re.findall(re.escape(dialect.separator), text)) + 1
+    within = len(text) <= bytes_max and segments <= segments_max
+    for check in (check_key, check_pattern):
+        if within and not is_reserved(text, dialect):
+            check(text, dialect, limits)
+        else:
+            with pytest.raises(Refusal if within else Misbehaviour):
+                check(text, dialect, limits)

@@ -1,0 +1,167 @@
+"""Packets: the specification's regular expressions as the oracle, round trips, malformed ones."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.errors import Misbehaviour, ProtocolViolation
+from sbus.protocol.keys import DOT, SLASH, Dialect
+from sbus.protocol.packets import (
+    Control,
+    ControlMessage,
+    Message,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    encode_control,
+    encode_publish,
+    encode_subscribe,
+    encode_unsubscribe,
+    parse_client_packet,
+    parse_server_packet,
+)
+
+SUBSCRIBE = re.compile(rb"SUB ([^\x00]*)(\x00.*)?", re.DOTALL)
+UNSUBSCRIBE = re.compile(rb"UNSUB ([^\x00]*)(\x00.*)?", re.DOTALL)
+PUBLISH = re.compile(rb"MSG ([^\x00]*)\x00(.*)", re.DOTALL)
+CONTROL_FROM_CLIENT = re.compile(rb"CMSG ([^\x00]*)(\x00(.*))?", re.DOTALL)
+CONTROL_FROM_SERVER = re.compile(rb"CMSG ([^\x00]*)(\x00(.*))", re.DOTALL)
+
+dialects = st.sampled_from([SLASH, DOT])
+keys = st.binary(max_size=20).map(lambda text: text.replace(b"\0", b"/"))
+payloads = st.binary(max_size=40)
+pieces = st.sampled_from(
+    [b"SUB", b"UN", b"MSG", b"C", b" ", b"\0", b"\n", b"a/b", b"*", b"\xff", b"sub "]
+)
+packets = st.one_of(st.lists(pieces, max_size=7).map(b"".join), st.binary(max_size=20))
+
+
+def expected_from_client(
+    packet: bytes, dialect: Dialect
+) -> Subscribe | Unsubscribe | Publish | Control | None:
+    """What the specification makes of a packet; None when it is no packet."""
+    if found := SUBSCRIBE.fullmatch(packet):
+        return Subscribe(found[1])
+    if found := UNSUBSCRIBE.fullmatch(packet):
+        return Unsubscribe(found[1])
+    if found := PUBLISH.fullmatch(packet):
+        return Publish(found[1], packet)
+    if dialect is SLASH and (found := CONTROL_FROM_CLIENT.fullmatch(packet)):
+        return Control(found[1], found[3] or b"")
+    return None
+
+
+@given(packets, dialects)
+def test_client_packets_are_what_the_specification_says(packet: bytes, dialect: Dialect) -> None:
+    expected = expected_from_client(packet, dialect)
+    if expected is None:
+        with pytest.raises(Misbehaviour):
+            parse_client_packet(packet, dialect)
+    else:
+        assert parse_client_packet(packet, dialect) == expected
+
+
+@given(packets)
+def test_server_packets_are_what_the_specification_says(packet: bytes) -> None:
+    if found := PUBLISH.fullmatch(packet):
+        assert parse_server_packet(packet) == Message(found[1], found[2])
+    elif found := CONTROL_FROM_SERVER.fullmatch(packet):
+        assert parse_server_packet(packet) == ControlMessage(found[1], found[3])
+    else:
+        with pytest.raises(ProtocolViolation):
+            parse_server_packet(packet)
+
+
+@pytest.mark.parametrize(
+    ("packet", "code"),
+    [
+        (b"", "empty-packet"),
+        (b"\0", "unknown-word"),
+        (b"SUB", "unknown-word"),
+        (b"SUBa", "unknown-word"),
+        (b"SUB\0a", "unknown-word"),
+        (b"SUB\ta", "unknown-word"),
+        (b" SUB a", "unknown-word"),
+        (b"sub a", "unknown-word"),
+        (b"UNSUB", "unknown-word"),
+        (b"MSG", "unknown-word"),
+        (b"MSG\0payload", "unknown-word"),
+        (b"CMSG", "unknown-word"),
+        (b"HELLO world\0", "unknown-word"),
+        (b"MSG ", "no-nul"),
+        (b"MSG a/b", "no-nul"),
+        (b"MSG a/b\npayload", "no-nul"),
+    ],
+)
+def test_malformed_packets_by_class(packet: bytes, code: str) -> None:
+    with pytest.raises(Misbehaviour) as caught:
+        parse_client_packet(packet, SLASH)
+    assert caught.value.code == code
+
+
+def test_the_dot_dialect_has_no_control_messages() -> None:
+    with pytest.raises(Misbehaviour) as caught:
+        parse_client_packet(b"CMSG echo/on", DOT)
+    assert caught.value.code == "unknown-word"
+
+
+def test_a_second_space_belongs_to_the_key() -> None:
+    assert parse_client_packet(b"SUB  a", SLASH) == Subscribe(b" a")
+    assert parse_client_packet(b"MSG  a\0", SLASH) == Publish(b" a", b"MSG  a\0")
+
+
+def test_keys_and_payloads_may_be_empty() -> None:
+    assert parse_client_packet(b"SUB ", SLASH) == Subscribe(b"")
+    assert parse_client_packet(b"UNSUB \0", SLASH) == Unsubscribe(b"")
+    assert parse_client_packet(b"MSG \0", SLASH) == Publish(b"", b"MSG \0")
+    assert parse_client_packet(b"CMSG ", SLASH) == Control(b"", b"")
+    assert parse_server_packet(b"MSG \0") == Message(b"", b"")
+
+
+def test_only_the_first_nul_ends_a_key() -> None:
+    assert parse_client_packet(b"SUB a\0b\0c", SLASH) == Subscribe(b"a")
+    assert parse_client_packet(b"CMSG a\0b\0c", SLASH) == Control(b"a", b"b\0c")
+    assert parse_server_packet(b"MSG a\0\0b") == Message(b"a", b"\0b")
+
+
+@given(keys, payloads, dialects)
+def test_what_is_encoded_is_parsed_back(key: bytes, payload: bytes, dialect: Dialect) -> None:
+    assert parse_client_packet(encode_subscribe(key), dialect) == Subscribe(key)
+    assert parse_client_packet(encode_unsubscribe(key), dialect) == Unsubscribe(key)
+    message = encode_publish(key, payload)
+    assert parse_client_packet(message, dialect) == Publish(key, message)
+    assert parse_server_packet(message) == Message(key, payload)
+
+
+@given(keys, payloads)
+def test_control_messages_are_parsed_back(key: bytes, payload: bytes) -> None:
+    assert parse_client_packet(encode_control(key), SLASH) == Control(key, b"")
+    assert parse_client_packet(encode_control(key, payload), SLASH) == Control(key, payload)
+    assert parse_server_packet(encode_control(key, payload)) == ControlMessage(key, payload)
+
+
+def test_packets_as_bytes() -> None:
+    assert encode_subscribe(b"a/*") == b"SUB a/*"
+    assert encode_unsubscribe(b"a/*") == b"UNSUB a/*"
+    assert encode_publish(b"a/b", b"") == b"MSG a/b\0"
+    assert encode_control(b"echo/on") == b"CMSG echo/on"
+    assert encode_control(b"echo/on", b"") == b"CMSG echo/on\0"
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        encode_subscribe,
+        encode_unsubscribe,
+        encode_control,
+        lambda key: encode_control(key, b"payload"),
+        lambda key: encode_publish(key, b"payload"),
+    ],
+)
+@pytest.mark.parametrize("key", [b"\0", b"a\0", b"\0a", b"a\0b"])
+def test_a_key_with_a_nul_cannot_be_encoded(encode: Callable[[bytes], bytes], key: bytes) -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        encode(key)

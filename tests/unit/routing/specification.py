@@ -1,0 +1,50 @@
+"""The matching rules as PROTOCOL.md words them, one regular expression per pattern.
+
+Goes byte by byte and knows nothing of segments, paths or tries, so that it can contradict them.
+"""
+
+import re
+from functools import lru_cache
+
+from hypothesis import strategies as st
+
+from sbus.protocol.keys import DOT, SLASH, Dialect
+
+dialects = st.sampled_from([SLASH, DOT])
+
+_pieces = st.sampled_from([b"a", b"b", b"*", b"/", b".", b"!", b"\xff"])
+_small_texts = st.lists(_pieces, max_size=8).map(b"".join)
+_long_texts = st.lists(
+    st.one_of(_pieces, st.sampled_from([b"a" * 63, b"a" * 64, b"a" * 65, b"a" * 128])), max_size=5
+).map(b"".join)
+texts = st.one_of(_small_texts, _small_texts, _long_texts, st.binary(max_size=10))
+"""Keys and patterns that often share segments and prefixes, long ones and any bytes at all."""
+
+
+def matches(pattern: bytes, key: bytes, dialect: Dialect) -> bool:
+    """Whether `pattern` matches `key`."""
+    if _is_reserved(key, dialect) and not re.match(
+        rb"!(%b|\Z)" % re.escape(dialect.separator), pattern
+    ):
+        return False
+    return _expression(pattern, dialect.separator).fullmatch(key) is not None
+
+
+def _is_reserved(key: bytes, dialect: Dialect) -> bool:
+    """Slash: `!` as a whole segment. Dot: keys that begin with `!`."""
+    expression = rb"!" if dialect is DOT else rb"(.*/)?!(/|\Z)"
+    return re.match(expression, key, re.DOTALL) is not None
+
+
+@lru_cache(maxsize=10_000)
+def _expression(pattern: bytes, separator: bytes) -> re.Pattern[bytes]:
+    """`*` matches to the next separator or the end; a separator at the end matches itself and
+    everything after it; the empty pattern matches everything; other bytes match themselves."""
+    separator_class = re.escape(separator)
+    parts = [
+        b"[^%b]*+" % separator_class if byte == ord("*") else re.escape(bytes([byte]))
+        for byte in pattern
+    ]
+    if not pattern or pattern.endswith(separator):
+        parts.append(b".*")
+    return re.compile(b"".join(parts), re.DOTALL)

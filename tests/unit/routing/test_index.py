@@ -1,0 +1,297 @@
+"""The pattern index against the specification and against a counter of what was added."""
+
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    rule,
+)
+
+from sbus.protocol.keys import DOT, SLASH, Dialect, parse_pattern
+from sbus.routing.index import IndexStatistics, PatternIndex
+from tests.unit.routing.specification import dialects, matches, texts
+
+EMPTY = IndexStatistics(nodes=1, patterns=0, subscriptions=0)
+
+
+def index_of(patterns: Iterable[bytes], dialect: Dialect = SLASH) -> PatternIndex[bytes]:
+    """An index in which every pattern is its own subscriber."""
+    index: PatternIndex[bytes] = PatternIndex(dialect)
+    for pattern in patterns:
+        path = parse_pattern(pattern, dialect)
+        if path is not None:
+            index.add(path, pattern)
+    return index
+
+
+def remove(index: PatternIndex[bytes], pattern: bytes) -> bool:
+    path = parse_pattern(pattern, SLASH)
+    assert path is not None
+    return index.remove(path, pattern)
+
+
+@settings(max_examples=400)
+@given(st.sets(texts, max_size=12), st.lists(texts, max_size=6), dialects)
+def test_matches_what_the_specification_says(
+    patterns: set[bytes], keys: list[bytes], dialect: Dialect
+) -> None:
+    index = index_of(patterns, dialect)
+    index.check_invariants()
+    for key in [*keys, *patterns]:
+        assert index.match(key) == {
+            pattern for pattern in patterns if matches(pattern, key, dialect)
+        }
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"a", {b"", b"a", b"*", b"a*"}),
+        (b"a/", {b"", b"a/", b"*/", b"*/*"}),
+        (b"a/b/c", {b"", b"a/", b"*/", b"a/*/c"}),
+        (b"/", {b"", b"/", b"*/", b"*/*"}),
+        (b"/x", {b"", b"/", b"*/", b"*/*"}),
+        (b"", {b"", b"*"}),
+        (b"*", {b"", b"*"}),
+        (b"a*b", {b"", b"*", b"a*"}),
+        (b"!x", {b"", b"*", b"!*"}),
+        (b"!/x", {b"!/", b"!/*"}),
+        (b"!", {b"!"}),
+        (b"a/!", set()),
+        (b"a/!/c", set()),
+    ],
+)
+def test_matching_by_hand(key: bytes, expected: set[bytes]) -> None:
+    patterns = b" a a/ / * a* */ */* a/*/c a*b !* !*/ ! !/ !/* a/! a/!/c".split(b" ")
+    assert index_of(patterns).match(key) == expected
+
+
+def test_the_dot_dialect_separates_at_dots_and_reserves_a_first_mark() -> None:
+    index = index_of([b"", b"a.", b"a/*", b"!*", b"*.!.b", b"!."], DOT)
+    assert index.match(b"a.b/c") == {b"", b"a."}
+    assert index.match(b"a/b") == {b"", b"a/*"}
+    assert index.match(b"a.!.b") == {b"", b"a.", b"*.!.b"}
+    assert index.match(b"!x") == set()
+    assert index.match(b"!.x") == {b"!."}
+
+
+def test_several_patterns_of_a_subscriber_give_it_once() -> None:
+    index: PatternIndex[str] = PatternIndex(SLASH)
+    for pattern in (b"a/b", b"a/*", b"a/b*", b"a/", b"", b"*/b"):
+        path = parse_pattern(pattern, SLASH)
+        assert path is not None
+        index.add(path, "one")
+    assert index.match(b"a/b") == {"one"}
+
+
+def test_the_returned_set_is_the_callers() -> None:
+    index = index_of([b"a", b"*"])
+    index.match(b"a").clear()
+    assert index.match(b"a") == {b"a", b"*"}
+
+
+@pytest.mark.parametrize("pattern", [b"a/b", b"a/b*", b"a/*", b"a/b/", b"", b"a" * 200 + b"*"])
+def test_only_the_first_addition_and_the_last_removal_count(pattern: bytes) -> None:
+    path = parse_pattern(pattern, SLASH)
+    assert path is not None
+    index: PatternIndex[int] = PatternIndex(SLASH)
+    assert index.add(path, 1)
+    assert not index.add(path, 1)
+    assert index.add(path, 2)
+    assert index.statistics().subscriptions == 3
+    assert not index.remove(path, 1)
+    assert index.remove(path, 1)
+    with pytest.raises(KeyError):
+        index.remove(path, 1)
+    assert index.statistics().subscriptions == 1
+    assert index.remove(path, 2)
+    with pytest.raises(KeyError):
+        index.remove(path, 2)
+    assert index.statistics() == EMPTY
+    index.check_invariants()
+
+
+def test_repeated_stars_are_the_same_pattern() -> None:
+    index: PatternIndex[int] = PatternIndex(SLASH)
+    once, twice = parse_pattern(b"a*/", SLASH), parse_pattern(b"a**/", SLASH)
+    assert once is not None
+    assert twice is not None
+    index.add(once, 1)
+    assert not index.add(twice, 1)
+    assert index.statistics().patterns == 1
+
+
+def test_statistics_count_nodes_patterns_and_subscriptions() -> None:
+    index = index_of([b"a/b", b"a/b*", b"a/*", b"a/c/d/", b"a/c/", b""])
+    # The root, a, a/b*, a/*, a/c and a/c/d; the literal pattern needs no node.
+    assert index.statistics() == IndexStatistics(nodes=6, patterns=6, subscriptions=6)
+    remove(index, b"a/c/")
+    assert index.statistics() == IndexStatistics(nodes=6, patterns=5, subscriptions=5)
+    remove(index, b"a/c/d/")
+    assert index.statistics() == IndexStatistics(nodes=4, patterns=4, subscriptions=4)
+
+
+def test_an_emptied_index_holds_no_memory() -> None:
+    shapes = (b"s/%d", b"s/%d/", b"p%d*", b"*/%d", b"%d/*/*/")
+    patterns = [shape % number for number in range(1_000) for shape in shapes]
+    paths = [parse_pattern(pattern, SLASH) for pattern in patterns]
+    index: PatternIndex[int] = PatternIndex(SLASH)
+    tracemalloc.start()
+    try:
+        for change in (index.add, index.remove):
+            for path in paths:
+                assert path is not None
+                change(path, 1)
+            if change == index.add:
+                full_bytes, _ = tracemalloc.get_traced_memory()
+        emptied_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert index.statistics() == EMPTY
+    assert full_bytes > 1_000_000
+    assert emptied_bytes < 20_000
+
+
+def test_the_longest_and_deepest_patterns_match_without_recursion() -> None:
+    deep = b"a/" * 2_000
+    index = index_of([deep, deep + b"*", deep + b"a"])
+    assert index.match(deep + b"a") == {deep, deep + b"*", deep + b"a"}
+    for pattern in (deep, deep + b"*", deep + b"a"):
+        remove(index, pattern)
+    assert index.statistics() == EMPTY
+
+
+def lines_run_by_match(index: PatternIndex[bytes], key: bytes) -> int:
+    """Lines of Python that one match executes: a measure of its cost that no load disturbs."""
+    lines = 0
+
+    def trace(_frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        index.match(key)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@pytest.mark.parametrize("own", [b"a/b/c/d", b"a/b/c/", b"a/b*/*/d", b""])
+@pytest.mark.parametrize(
+    "others",
+    [
+        [b"load/p%04d*" % number for number in range(10_000)],
+        [b"a/b/c/x%04d" % number for number in range(10_000)],
+        [b"load/%d/x/" % number for number in range(10_000)],
+        [b"load/" + b"p" * length + b"*" for length in range(1, 500)],
+    ],
+    ids=["prefixes", "literals", "subtrees", "prefixes of every length"],
+)
+def test_patterns_that_do_not_match_cost_nothing(own: bytes, others: list[bytes]) -> None:
+    alone = lines_run_by_match(index_of([own, others[0]]), b"a/b/c/d")
+    among = lines_run_by_match(index_of([own, *others]), b"a/b/c/d")
+    assert among == alone
+
+
+def test_many_prefixes_at_a_node_on_the_way_cost_no_more_than_one() -> None:
+    few = lines_run_by_match(index_of([b"a/b/c/d", b"a/x0000*"]), b"a/b/c/d")
+    many = lines_run_by_match(
+        index_of([b"a/b/c/d", *(b"a/x%04d*" % number for number in range(5_000))]), b"a/b/c/d"
+    )
+    assert many == few
+
+
+def test_prefixes_of_every_length_cost_at_most_a_few_lines_for_each_byte_of_the_key() -> None:
+    index = index_of(b"a" * length + b"b*" for length in range(4_000))
+    assert lines_run_by_match(index, b"a" * 4_000) < 8 * 4_000
+    assert lines_run_by_match(index, b"aaaa") < 60
+
+
+class AddingAndRemoving(RuleBasedStateMachine):
+    """Any sequence of additions and removals leaves what a counter says is left."""
+
+    present = Bundle("present")
+
+    @initialize(dialect=dialects)
+    def begin(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self.index: PatternIndex[int] = PatternIndex(dialect)
+        self.model: Counter[tuple[bytes, int]] = Counter()
+
+    @rule(target=present, pattern=texts, subscriber=st.integers(0, 2))
+    def add(self, pattern: bytes, subscriber: int) -> tuple[bytes, int]:
+        path = parse_pattern(pattern, self.dialect)
+        stored = (_one_star(pattern), subscriber)
+        if path is not None:
+            assert self.index.add(path, subscriber) == (self.model[stored] == 0)
+            self.model[stored] += 1
+        return stored
+
+    @rule(stored=consumes(present))
+    def remove(self, stored: tuple[bytes, int]) -> None:
+        self._remove(*stored)
+
+    @rule(pattern=texts, subscriber=st.integers(0, 2))
+    def remove_what_may_be_missing(self, pattern: bytes, subscriber: int) -> None:
+        self._remove(pattern, subscriber)
+
+    @rule(key=texts)
+    def match(self, key: bytes) -> None:
+        assert self.index.match(key) == {
+            subscriber
+            for (pattern, subscriber), count in self.model.items()
+            if count and matches(pattern, key, self.dialect)
+        }
+
+    @invariant()
+    def sizes_are_those_of_the_model(self) -> None:
+        self.index.check_invariants()
+        statistics = self.index.statistics()
+        assert statistics.subscriptions == self.model.total()
+        assert statistics.patterns == len({pattern for pattern, _ in +self.model})
+
+    def teardown(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        for pattern, subscriber in list(self.model.elements()):
+            self._remove(pattern, subscriber)
+        assert self.index.statistics() == EMPTY
+        self.index.check_invariants()
+
+    def _remove(self, pattern: bytes, subscriber: int) -> None:
+        path = parse_pattern(pattern, self.dialect)
+        stored = (_one_star(pattern), subscriber)
+        if path is None:
+            return
+        if not self.model[stored]:
+            with pytest.raises(KeyError):
+                self.index.remove(path, subscriber)
+            return
+        assert self.index.remove(path, subscriber) == (self.model[stored] == 1)
+        self.model[stored] -= 1
+
+
+def _one_star(pattern: bytes) -> bytes:
+    """Repeated stars mean what one does, so the model knows such patterns by one spelling."""
+    while b"**" in pattern:
+        pattern = pattern.replace(b"**", b"*")
+    return pattern
+
+
+TestAddingAndRemoving = AddingAndRemoving.TestCase
+TestAddingAndRemoving.settings = settings(max_examples=80, stateful_step_count=40)
