@@ -10,8 +10,8 @@ The policy, once, in prose:
   what was wrong and what to do. Nothing starts, or nothing changes.
 - What happens to a client of the bus through no fault of its own is a `BusError`: the bus went
   away, messages were lost, the bus refused something.
-- Anything else that escapes is a bug of this project and is not caught, only contained: a broken
-  session ends alone, a broken worker is replaced.
+- Anything else that escapes is a bug of this project and is not caught, only contained: it ends the
+  worker that it happened in, which is replaced.
 
 This module knows nothing of sockets or of how an error is shown.
 """

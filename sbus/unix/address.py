@@ -1,0 +1,148 @@
+"""Addresses of a bus, as people write them.
+
+An address is one text, the same for the daemon and for its clients:
+
+- a path of the file system, such as `/run/sbus.socket`;
+- `/dev/fd/N`, a listening socket that the daemon inherits under that number;
+- `/dev/unix/abstract/HEX`, a name in Linux's abstract namespace. HEX spells `sun_path` from its
+  first byte, which is NUL there, so it begins with `00`. All 108 bytes count: what HEX leaves out
+  is NUL;
+- `/dev/unix/abstract`, for the daemon alone: an abstract name drawn at random when it starts.
+
+Parsing needs no kernel and changes nothing. This module does not know how an address is bound,
+who may use it, or whether anything is there.
+"""
+
+import os
+import re
+import secrets
+from dataclasses import dataclass
+
+from sbus.errors import AddressError
+
+DEFAULT_ADDRESS = "/run/sbus.socket"
+
+SUN_PATH_BYTES = 108
+"""Size of `sun_path` in Linux's `struct sockaddr_un`, see unix(7)."""
+
+_FD_PREFIX = "/dev/fd/"
+_ABSTRACT = "/dev/unix/abstract"
+_FD_NUMBER_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PathAddress:
+    """A socket in the file system; `path` is 1 to 107 bytes in the file system's encoding."""
+
+    path: str
+
+    def sockaddr(self) -> bytes:
+        return os.fsencode(self.path)
+
+    def format(self) -> str:
+        return self.path
+
+
+@dataclass(frozen=True, slots=True)
+class FdAddress:
+    """A socket inherited as file descriptor `number`."""
+
+    number: int
+
+    def sockaddr(self) -> bytes:
+        raise AddressError(
+            f"{self.format()} is a socket to inherit, it can be neither bound nor connected to"
+        )
+
+    def format(self) -> str:
+        return f"{_FD_PREFIX}{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class AbstractAddress:
+    """A name in the abstract namespace; `name` is all 108 bytes of it, the first of them NUL."""
+
+    name: bytes
+
+    def sockaddr(self) -> bytes:
+        return self.name
+
+    def format(self) -> str:
+        return f"{_ABSTRACT}/{self.name.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class RandomAbstractAddress:
+    """A wish for some abstract name: `draw` one before using it."""
+
+    def draw(self) -> AbstractAddress:
+        return AbstractAddress(b"\0" + secrets.token_bytes(SUN_PATH_BYTES - 1))
+
+    def sockaddr(self) -> bytes:
+        raise AddressError(
+            f"{_ABSTRACT} stands for a random address: use the one that the bus printed"
+        )
+
+    def format(self) -> str:
+        return _ABSTRACT
+
+
+Address = PathAddress | FdAddress | AbstractAddress | RandomAbstractAddress
+"""Every kind has `sockaddr()`, what bind(2) and connect(2) take, and `format()`, which
+`parse_address` understands. `sockaddr` of the two kinds that name nothing yet is an AddressError.
+"""
+
+
+def parse_address(text: str) -> Address:
+    """Understand an address; an AddressError says in one line what is wrong with it."""
+    if text == _ABSTRACT:
+        return RandomAbstractAddress()
+    if text.startswith(_ABSTRACT + "/"):
+        return _parse_abstract(text)
+    if text.startswith(_FD_PREFIX):
+        return _parse_fd(text)
+    return _parse_path(text)
+
+
+def _parse_abstract(text: str) -> AbstractAddress:
+    digits = text.removeprefix(_ABSTRACT + "/")
+    shown = _abridged(text)
+    if not re.fullmatch(r"[0-9A-Fa-f]*", digits):
+        raise AddressError(f"{shown}: only hexadecimal digits may follow {_ABSTRACT}/")
+    if len(digits) % 2:
+        raise AddressError(f"{shown}: an odd number of hexadecimal digits ({len(digits)})")
+    if not digits.startswith("00"):
+        raise AddressError(f"{shown}: an abstract address begins with the byte 00")
+    name = bytes.fromhex(digits)
+    if len(name) > SUN_PATH_BYTES:
+        raise AddressError(
+            f"{shown}: {len(name)} bytes are too long for an address, {SUN_PATH_BYTES} are the most"
+        )
+    return AbstractAddress(name.ljust(SUN_PATH_BYTES, b"\0"))
+
+
+def _parse_fd(text: str) -> FdAddress:
+    digits = text.removeprefix(_FD_PREFIX)
+    if not re.fullmatch(r"[0-9]{1,10}", digits) or int(digits) > _FD_NUMBER_MAX:
+        raise AddressError(f"{_abridged(text)}: not the number of a file descriptor")
+    return FdAddress(int(digits))
+
+
+def _parse_path(text: str) -> PathAddress:
+    if not text:
+        raise AddressError("the address is empty: give a path, /dev/fd/N or /dev/unix/abstract")
+    if "\0" in text:
+        raise AddressError(f"{_abridged(text)}: a path cannot hold a NUL")
+    length = len(os.fsencode(text))
+    if length >= SUN_PATH_BYTES:
+        raise AddressError(
+            f"{_abridged(text)}: {length} bytes are too long for the path of a socket, "
+            f"{SUN_PATH_BYTES - 1} are the most"
+        )
+    return PathAddress(text)
+
+
+def _abridged(text: str) -> str:
+    """The text as one printable line of bounded length, for an error."""
+    shown = text if text.isprintable() else ascii(text)[1:-1]
+    return shown if len(shown) <= 60 else f"{shown[:45]}...{shown[-12:]}"

@@ -1,0 +1,189 @@
+"""The listening socket: bound to an address of any kind, and taken down again.
+
+Who may connect to a path is decided by the mode of its socket file, so the file must never, not
+for an instant, have a wider mode than was asked for: the mode is given to the socket before it is
+bound (bind(2) copies it to the file, through the umask), never to the file afterwards. Abstract
+addresses have no mode, and an inherited socket is somebody else's file: it is neither changed nor
+removed. This module does not accept connections and does not know who may connect.
+"""
+
+import errno
+import os
+import socket
+import stat
+from types import TracebackType
+from typing import Self
+
+from sbus.errors import AddressError
+from sbus.unix.address import (
+    AbstractAddress,
+    Address,
+    FdAddress,
+    PathAddress,
+    RandomAbstractAddress,
+)
+from sbus.unix.owned_path import OwnedPath
+from sbus.unix.standard_streams import ERRORS
+
+BACKLOG_CONNECTIONS = 4096
+"""Connections that wait to be accepted; the kernel holds it to `net.core.somaxconn`, whose default
+it is. Generous, because connect(2) to a full queue fails at once where the client does not block.
+"""
+
+
+class Listener:
+    """A listening socket and what has to be removed with it. `socket` stays this object's."""
+
+    def __init__(
+        self, sock: socket.socket, printable_address: str, owned_path: OwnedPath | None
+    ) -> None:
+        self.socket = sock
+        self.printable_address = printable_address
+        """The address for people and clients; a random one as it was drawn."""
+        self.owned_path = owned_path
+        """The socket file, when this process made it."""
+
+    @property
+    def is_abstract(self) -> bool:
+        """Whether it is bound to an abstract name, so that no mode says who may connect."""
+        return _is_abstract(self.socket)
+
+    def close(self) -> None:
+        """Remove the socket's file, if that is still this one's, and close it. May be repeated."""
+        try:
+            # First the file: the open socket keeps its inode from standing for a newer file.
+            if self.owned_path is not None:
+                self.owned_path.remove()
+        except OSError as error:
+            raise _cannot("remove", self.printable_address, error) from error
+        finally:
+            self.owned_path = None
+            self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_listener(address: Address, *, mode: int, replace: bool) -> Listener:
+    """Listen at `address`; an AddressError says in one line why that cannot be.
+
+    `mode` is exactly what the file of a path gets. `replace` removes the file that stands at a
+    path first. Neither means anything for the other kinds. An inherited descriptor is taken, and
+    its number closed, except for the standard streams'. Not for processes with threads: the umask,
+    which is the whole process's, is another one for a moment.
+    """
+    match address:
+        case PathAddress():
+            listener = _bind_path(address, mode, replace)
+        case FdAddress():
+            listener = Listener(_take_inherited(address), address.format(), None)
+        case RandomAbstractAddress():
+            listener = _bind_abstract(address.draw())
+        case AbstractAddress():
+            listener = _bind_abstract(address)
+    try:
+        listener.socket.listen(BACKLOG_CONNECTIONS)
+    except OSError as error:
+        listener.close()
+        raise _cannot("listen at", listener.printable_address, error) from error
+    return listener
+
+
+def _bind_path(address: PathAddress, mode: int, replace: bool) -> Listener:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        if replace:
+            _remove_existing(address)
+        owned_path = _bind_with_mode(sock, address, mode)
+    except BaseException:
+        sock.close()
+        raise
+    return Listener(sock, address.format(), owned_path)
+
+
+def _bind_with_mode(sock: socket.socket, address: PathAddress, mode: int) -> OwnedPath:
+    # Both are needed: a directory with a default ACL does without the umask.
+    os.fchmod(sock.fileno(), mode)
+    umask = os.umask(0o777 & ~mode)
+    try:
+        sock.bind(address.sockaddr())
+        return OwnedPath.claim(address.path)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise AddressError(
+                f"{address.format()} exists: is another sbusd running there? Use -r to replace it"
+            ) from error
+        raise _cannot("bind", address.format(), error) from error
+    finally:
+        os.umask(umask)
+
+
+def _remove_existing(address: PathAddress) -> None:
+    try:
+        os.unlink(address.path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _cannot("replace", address.format(), error) from error
+
+
+def _bind_abstract(address: AbstractAddress) -> Listener:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        sock.bind(address.sockaddr())
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise AddressError(
+                f"{address.format()} is in use: another process listens there"
+            ) from error
+        raise _cannot("bind", address.format(), error) from error
+    return Listener(sock, address.format(), None)
+
+
+def _take_inherited(address: FdAddress) -> socket.socket:
+    name, number = address.format(), address.number
+    try:
+        is_socket = stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError as error:
+        raise _cannot("use", name, error) from error
+    if not is_socket:
+        raise AddressError(f"cannot use {name}: it is not a socket")
+    sock = socket.socket(fileno=os.dup(number))
+    fault = _fault_of_inherited(sock)
+    if fault is not None:
+        sock.close()
+        raise AddressError(f"cannot use {name}: {fault}")
+    if number > ERRORS:
+        os.close(number)
+    return sock
+
+
+def _fault_of_inherited(sock: socket.socket) -> str | None:
+    """Why this socket cannot listen for clients; None when it can."""
+    if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
+        return "it is not a UNIX socket for sequenced packets (AF_UNIX, SOCK_SEQPACKET)"
+    if not sock.getsockname():
+        return "it is not bound to an address"
+    try:
+        sock.getpeername()
+    except OSError:  # ENOTCONN: as it should be
+        return None
+    return "it is a connection, not a listening socket"
+
+
+def _is_abstract(sock: socket.socket) -> bool:
+    name = sock.getsockname()
+    return isinstance(name, bytes) and name.startswith(b"\0")
+
+
+def _cannot(verb: str, address: str, error: OSError) -> AddressError:
+    return AddressError(f"cannot {verb} {address}: {error.strerror}")

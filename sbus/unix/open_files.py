@@ -1,0 +1,15 @@
+"""How many files this process may have open.
+
+A bus has a file descriptor for each client, and two in the processes that pass them on; the soft
+limit of 1,024 that a login shell hands down is there for the sake of select(2), which nothing here
+uses. This module does not know how many descriptors the bus needs.
+"""
+
+import resource
+
+
+def raise_open_files_limit() -> int:
+    """Raise RLIMIT_NOFILE to its hard limit, and return it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard

@@ -1,0 +1,297 @@
+"""Listening sockets: bound as asked, exactly as open as asked, and gone without a trace."""
+
+import errno
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbus.errors import AddressError
+from sbus.unix.address import FdAddress, PathAddress, RandomAbstractAddress, parse_address
+from sbus.unix.listener import Listener, open_listener
+
+MODES = [0o700, 0o770, 0o707, 0o777]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bus"
+
+
+def listen_at(path: Path, *, mode: int = 0o700, replace: bool = False) -> Listener:
+    return open_listener(PathAddress(str(path)), mode=mode, replace=replace)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def connect_and_exchange(listener: Listener) -> None:
+    """Prove that packets reach this very listener."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.settimeout(10)
+        client.connect(listener.socket.getsockname())
+        client.send(b"packet")
+        listener.socket.settimeout(10)
+        accepted, _ = listener.socket.accept()
+        with accepted:
+            assert accepted.recv(100) == b"packet"
+
+
+# -- paths -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
+def test_mode_is_exact_whatever_the_umask_and_never_mended(
+    path: Path, mode: int, umask: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mode that is right without a chmod was never another."""
+
+    def no_chmod(*_arguments: object, **_options: object) -> None:
+        raise AssertionError("the mode of a file that exists was changed")
+
+    monkeypatch.setattr(os, "chmod", no_chmod)
+    previous = os.umask(umask)
+    try:
+        with listen_at(path, mode=mode):
+            assert mode_of(path) == mode
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(previous)
+
+
+def test_directory_that_opens_its_files_to_everybody_does_not_open_the_socket(path: Path) -> None:
+    """With a default ACL the kernel leaves the umask out of account."""
+    user_object, group_object, others, nobody_particular = 0x01, 0x04, 0x20, 0xFFFFFFFF
+    open_to_all = struct.pack("<I", 2) + b"".join(
+        struct.pack("<HHI", tag, 7, nobody_particular)
+        for tag in (user_object, group_object, others)
+    )
+    try:
+        os.setxattr(path.parent, "system.posix_acl_default", open_to_all)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        pytest.skip("the file system of the temporary directory has no ACLs")
+    (path.parent / "witness").touch(0o777)
+    assert mode_of(path.parent / "witness") == 0o777
+    with listen_at(path):
+        assert mode_of(path) == 0o700
+
+
+def test_listens_until_closed_and_removes_its_file(path: Path) -> None:
+    listener = listen_at(path)
+    assert listener.printable_address == str(path)
+    assert not listener.is_abstract
+    connect_and_exchange(listener)
+    listener.close()
+    assert not os.path.lexists(path)
+    assert listener.socket.fileno() == -1
+    listener.close()
+
+
+def test_path_that_was_given_relative_is_removed_from_anywhere(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    listener = listen_at(Path(path.name))
+    monkeypatch.chdir("/")
+    listener.close()
+    assert not os.path.lexists(path)
+
+
+def test_existing_file_is_an_error_and_stays(path: Path) -> None:
+    path.write_text("precious")
+    with pytest.raises(AddressError, match=r"exists: is another sbusd running there\? Use -r"):
+        listen_at(path)
+    assert path.read_text() == "precious"
+
+
+def test_existing_listener_is_an_error_and_goes_on(path: Path) -> None:
+    with listen_at(path) as first:
+        with pytest.raises(AddressError):
+            listen_at(path)
+        connect_and_exchange(first)
+
+
+@pytest.mark.parametrize("kind", ["file", "socket", "dangling link", "nothing"])
+def test_replaces_what_is_there(path: Path, kind: str) -> None:
+    if kind == "file":
+        path.touch()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
+            left_over.bind(str(path))
+    elif kind == "dangling link":
+        path.symlink_to(path.parent / "elsewhere")
+    with listen_at(path, replace=True) as listener:
+        connect_and_exchange(listener)
+        assert path.is_socket()
+        assert not path.is_symlink()
+    assert os.listdir(path.parent) == []
+
+
+def test_does_not_replace_a_directory(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(AddressError, match="cannot replace"):
+        listen_at(path, replace=True)
+    assert path.is_dir()
+
+
+def test_file_that_somebody_else_put_there_since_is_left_alone(path: Path) -> None:
+    older = listen_at(path)
+    newer = listen_at(path, replace=True)
+    older.close()
+    connect_and_exchange(newer)
+    newer.close()
+    assert not os.path.lexists(path)
+
+
+def test_file_that_is_gone_already_is_no_error(path: Path) -> None:
+    listener = listen_at(path)
+    path.unlink()
+    listener.close()
+
+
+def test_second_close_leaves_a_newer_file_alone(path: Path) -> None:
+    listener = listen_at(path)
+    listener.close()
+    path.write_text("newer")  # on many file systems with the inode number of the older
+    listener.close()
+    assert path.read_text() == "newer"
+
+
+def test_directory_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(AddressError, match=r"cannot bind .*/no/bus: No such file or directory"):
+        listen_at(tmp_path / "no" / "bus")
+
+
+def test_queue_of_connections_is_long(path: Path) -> None:
+    somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    waiting: list[socket.socket] = []
+    with listen_at(path):
+        try:
+            for _ in range(min(somaxconn, 400)):
+                client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                waiting.append(client)
+                client.setblocking(False)
+                client.connect(str(path))  # BlockingIOError when the queue is full
+        finally:
+            for client in waiting:
+                client.close()
+
+
+# -- abstract names --------------------------------------------------------------------------------
+
+
+def test_random_address_is_one_that_clients_can_be_told() -> None:
+    with open_listener(RandomAbstractAddress(), mode=0o700, replace=False) as listener:
+        assert listener.is_abstract
+        assert listener.owned_path is None
+        told = parse_address(listener.printable_address)
+        assert told.sockaddr() == listener.socket.getsockname()
+        connect_and_exchange(listener)
+
+
+def test_given_name_is_bound_with_all_of_its_108_bytes() -> None:
+    name = RandomAbstractAddress().draw().name[:20]
+    address = parse_address(f"/dev/unix/abstract/{name.hex()}")
+    with open_listener(address, mode=0o700, replace=False) as listener:
+        assert listener.socket.getsockname() == name + bytes(88)
+        connect_and_exchange(listener)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_name_in_use_is_an_error(replace: bool) -> None:
+    address = RandomAbstractAddress().draw()
+    with (
+        open_listener(address, mode=0o700, replace=False) as first,
+        pytest.raises(AddressError, match="in use"),
+    ):
+        open_listener(address, mode=0o700, replace=replace)
+    assert first.socket.fileno() == -1
+
+
+# -- inherited sockets -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def inherited(path: Path) -> Iterator[socket.socket]:
+    """A socket bound to `path`, whose number is anybody's; what of it is left is closed here."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.bind(str(path))
+    keeper = sock.dup()
+    yield sock
+    keeper.close()
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_inherited_socket_is_taken_as_it_is(
+    inherited: socket.socket, path: Path, listening: bool
+) -> None:
+    if listening:
+        inherited.listen(1)
+    path.chmod(0o640)
+    number = inherited.detach()
+    with open_listener(FdAddress(number), mode=0o777, replace=True) as listener:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)
+        assert not listener.socket.get_inheritable()
+        assert listener.printable_address == f"/dev/fd/{number}"
+        assert not listener.is_abstract
+        assert mode_of(path) == 0o640
+        connect_and_exchange(listener)
+    assert path.is_socket()
+
+
+def test_inherited_abstract_socket_is_known_as_such() -> None:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.bind(RandomAbstractAddress().draw().sockaddr())
+    with open_listener(FdAddress(sock.detach()), mode=0o700, replace=False) as listener:
+        assert listener.is_abstract
+
+
+def refusal_of(sock: socket.socket) -> str:
+    with sock:
+        with pytest.raises(AddressError) as refused:
+            open_listener(FdAddress(sock.fileno()), mode=0o700, replace=False)
+        os.fstat(sock.fileno())  # still its owner's
+    return str(refused.value)
+
+
+def test_inherited_socket_of_another_kind_is_refused(path: Path) -> None:
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stream.bind(str(path))
+    assert "SOCK_SEQPACKET" in refusal_of(stream)
+    internet = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    internet.bind(("127.0.0.1", 0))
+    assert "SOCK_SEQPACKET" in refusal_of(internet)
+
+
+def test_inherited_socket_that_has_no_address_is_refused() -> None:
+    assert "not bound" in refusal_of(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+
+
+def test_inherited_connection_is_refused(path: Path) -> None:
+    with listen_at(path):
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client.bind(str(path.parent / "client"))
+        client.connect(str(path))
+        assert "connection" in refusal_of(client)
+
+
+def test_inherited_file_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file, pytest.raises(AddressError, match="not a socket"):
+        open_listener(FdAddress(file.fileno()), mode=0o700, replace=False)
+
+
+def test_number_that_is_not_open_is_refused() -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    os.close(write_fd)
+    with pytest.raises(AddressError, match=rf"/dev/fd/{read_fd}: Bad file descriptor"):
+        open_listener(FdAddress(read_fd), mode=0o700, replace=False)
