@@ -1,0 +1,130 @@
+"""Compaction of the subscription table: what still holds, written anew into the spare arena.
+
+A `Compaction` is driven by whoever has time (the front): `step` does a bounded piece of work
+outside of the lock and says whether another is needed; `finish` needs the lock, copies what was
+journalled since, and flips. Until the flip nobody reads what is written here, so a compaction may
+be dropped at any instant.
+
+    image = one SUBSCRIBED record per occurrence that holds, edges as they hold at the snapshot
+    new arena = image + records journalled after the snapshot, byte for byte
+
+This module does not know when to compact, nor how to wait.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from sbus.shared.segment import (
+    COMPACTION_WANTED,
+    TABLE_BASE,
+    TABLE_EPOCH,
+    TABLE_GENERATION,
+    TABLE_PREVIOUS_TAIL,
+    TABLE_TAIL,
+    Segment,
+)
+from sbus.shared.subscription_table import (
+    CLIENT_GONE,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    Record,
+    encode_record,
+    read_records,
+)
+
+STEP_RECORDS = 1_000
+"""Records read or written in one step: about a millisecond."""
+FINISH_BYTES_MAX = 64 * 1024
+"""What may be left to copy under the lock."""
+
+
+class LiveTable:
+    """What holds after a sequence of records: the patterns of each client of each worker."""
+
+    def __init__(self) -> None:
+        self._clients: dict[tuple[int, int], Counter[bytes]] = {}
+
+    def apply(self, record: Record) -> None:
+        owner = (record.worker, record.client)
+        if record.kind == SUBSCRIBED:
+            self._clients.setdefault(owner, Counter())[record.pattern] += 1
+        elif record.kind == UNSUBSCRIBED:
+            patterns = self._clients[owner]
+            patterns[record.pattern] -= 1
+            if not patterns[record.pattern]:
+                del patterns[record.pattern]
+                if not patterns:
+                    del self._clients[owner]
+        elif record.kind == CLIENT_GONE:
+            self._clients.pop(owner, None)
+        else:
+            for gone in [key for key in self._clients if key[0] == record.worker]:
+                del self._clients[gone]
+
+    def records(self) -> Iterator[Record]:
+        """The shortest journal with the same result."""
+        known: set[tuple[int, bytes]] = set()
+        for (worker, client), patterns in self._clients.items():
+            for pattern, count in patterns.items():
+                for _ in range(count):
+                    edge = (worker, pattern) not in known
+                    known.add((worker, pattern))
+                    yield Record(SUBSCRIBED, edge, worker, client, pattern)
+
+
+class Compaction:
+    """One run. Begin it under the lock, and only when `all_have_read` holds."""
+
+    def __init__(self, segment: Segment, words: memoryview) -> None:
+        self._segment = segment
+        self._epoch = words[TABLE_EPOCH]
+        self._source = segment.arena_offsets[self._epoch & 1]
+        self._target = segment.arena_offsets[1 - (self._epoch & 1)]
+        self._copied = words[TABLE_TAIL]
+        self._written = 0
+        words[COMPACTION_WANTED] = 0
+        self._work = self._steps()
+
+    def step(self) -> bool:
+        """Do the next piece of the image; False once it is complete."""
+        return next(self._work, None) is not None
+
+    def _steps(self) -> Iterator[bool]:
+        live = LiveTable()
+        records = read_records(self._segment, self._source, self._source + self._copied)
+        for number, record in enumerate(records, 1):
+            live.apply(record)
+            if number % STEP_RECORDS == 0:
+                yield True
+        image: list[bytes] = []
+        for record in live.records():
+            image.append(encode_record(record))
+            if len(image) == STEP_RECORDS:
+                self._write(b"".join(image))
+                image.clear()
+                yield True
+        self._write(b"".join(image))
+
+    def _write(self, data: bytes) -> None:
+        at = self._target + self._written
+        self._segment.map[at : at + len(data)] = data
+        self._written += len(data)
+
+    def copy_journal(self, tail: int) -> None:
+        """Copy what was journalled up to `tail`, as read under the lock."""
+        source = self._segment.map
+        self._write(source[self._source + self._copied : self._source + tail])
+        self._copied = tail
+
+    def finish(self, words: memoryview) -> bool:
+        """Flip the arenas; False when too much is left to copy, or it would not help."""
+        tail = words[TABLE_TAIL]
+        if tail - self._copied > FINISH_BYTES_MAX:
+            return False
+        self.copy_journal(tail)
+        words[TABLE_PREVIOUS_TAIL] = tail
+        words[TABLE_BASE] = self._written
+        words[TABLE_TAIL] = self._written
+        words[TABLE_GENERATION] = self._written
+        words[TABLE_EPOCH] = self._epoch + 1
+        return True

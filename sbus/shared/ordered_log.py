@@ -1,0 +1,261 @@
+"""The ordered log: one sequence of messages for all workers, in a ring of shared memory.
+
+A worker appends a batch of one publisher's messages as one *block*, in one hold of the lock:
+
+    block  = mask of destination workers, length, count, publisher  |  entry ...
+    entry  = mask of destination workers, packet length, key length |  packet
+
+Positions are bytes since the beginning of time; a position's place is its remainder by the size of
+the ring. A block never wraps: what is left at the end is skipped by a block without destinations.
+
+Each worker has two words: the end of the last block destined to it, and the start of the first one
+since it was last caught up. It walks from there, or from its own cursor if that is further, to the
+end, skipping blocks that do not name it. Only workers that are short of their end hold the log
+back, so an idle worker costs nothing and need not be woken.
+
+    low-water mark = min over living workers with cursor < end of max(cursor, start), else head
+    room           = size - (head - low-water mark)
+
+A worker that finds no room joins the *waiting* set; while that is not empty nobody else appends
+either, and whoever raises the low-water mark so far that a quarter of the log is free wakes all of
+them. So   waiting != {}  =>  room < size / 4   holds between any two holds of the lock, and nobody
+who waits is overtaken for longer than it takes to free that quarter.
+
+Every method that takes `words` runs under the lock. This module does not know what a packet means,
+nor who is subscribed to what.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from sbus.errors import ConfigurationError
+from sbus.limits import Limits
+from sbus.shared.segment import (
+    ALIVE,
+    LOG_CURSOR,
+    LOG_END,
+    LOG_HEAD,
+    LOG_START,
+    PAGE_BYTES,
+    SLEEPING,
+    WAITING,
+    WORDS_PER_WORKER,
+    WORKER_WORDS,
+    Segment,
+)
+
+_BLOCK = struct.Struct("<QIIQQ")  # mask, length, count, publisher, unused: 32 bytes
+_ENTRY = struct.Struct("<QII")  # mask, packet length, key length
+BLOCK_ALIGN_BYTES = 32
+"""Blocks begin at multiples of this, so that a header always fits before the end of the ring."""
+
+
+class LogStatistics(msgspec.Struct, frozen=True):
+    """What `sbusctl` and the tests see of the log."""
+
+    head: int
+    used_bytes: int
+    size_bytes: int
+    waiting: int
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Messages of one publisher, laid out for the log; `mask` is the union of theirs."""
+
+    mask: int
+    data: bytes
+
+
+def build_block(publisher: int, entries: Sequence[tuple[int, bytes, int]]) -> Block:
+    """Lay out (destination mask, packet, key length) entries; none may be without destination."""
+    union = 0
+    parts: list[bytes] = [b""]
+    length = _BLOCK.size
+    pack = _ENTRY.pack
+    for mask, packet, key_bytes in entries:
+        union |= mask
+        parts.append(pack(mask, len(packet), key_bytes))
+        parts.append(packet)
+        length += _ENTRY.size + len(packet)
+    padding = -length % BLOCK_ALIGN_BYTES
+    parts[0] = _BLOCK.pack(union, length + padding, len(entries), publisher, 0)
+    parts.append(bytes(padding))
+    return Block(union, b"".join(parts))
+
+
+def check_log_size(limits: Limits) -> None:
+    """A quarter of the log must take the largest block and the skip before it.
+
+    Raises ConfigurationError.
+    """
+    packets = limits.batch_packets_max
+    largest = limits.batch_bytes_max + limits.packet_bytes_max + 32 * (packets + 2)
+    if limits.log_bytes % PAGE_BYTES or limits.log_bytes < 8 * largest:
+        least = (8 * largest + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
+        raise ConfigurationError(
+            f"log_bytes={limits.log_bytes}: must be a multiple of {PAGE_BYTES} and, for these "
+            f"packet and batch sizes, at least {least}"
+        )
+
+
+class OrderedLog:
+    """One process's view of the log. `worker` is None for a process that does not walk it."""
+
+    def __init__(self, segment: Segment, worker: int | None = None) -> None:
+        self._segment = segment
+        self._map = segment.map
+        self._offset = segment.log_offset
+        self._size = segment.log_bytes
+        self._workers = segment.workers
+        self._low = 0
+        self.worker = worker
+        self._bit = 0 if worker is None else 1 << worker
+        self._own = 0 if worker is None else _base(worker)
+        self.cursor = 0
+        """How far this worker has walked; shared with the next hold of the lock."""
+
+    # -- under the lock ------------------------------------------------------------------------
+    def start(self, words: memoryview) -> None:
+        """Begin to serve: whatever was destined to this slot before is not walked."""
+        self.cursor = words[LOG_HEAD]
+        words[self._own + LOG_CURSOR] = self.cursor
+        words[self._own + LOG_END] = self.cursor
+        words[ALIVE] |= self._bit
+
+    def append(self, words: memoryview, block: Block) -> int:
+        """Append `block`; returns the workers to wake, or -1 when there is no room.
+
+        Then this worker is in the waiting set, and will be woken.
+        """
+        head = words[LOG_HEAD]
+        data = block.data
+        place = head % self._size
+        skip = self._size - place if place + len(data) > self._size else 0
+        if words[WAITING] or not self._has_room(words, head + skip + len(data)):
+            words[WAITING] |= self._bit
+            return -1
+        if skip:
+            _BLOCK.pack_into(self._map, self._offset + place, 0, skip, 0, 0, 0)
+            head += skip
+            place = 0
+        at = self._offset + place
+        self._map[at : at + len(data)] = data
+        end = head + len(data)
+        words[LOG_HEAD] = end
+        return self._destine(words, block.mask & words[ALIVE], head, end)
+
+    def _has_room(self, words: memoryview, end: int) -> bool:
+        if end - self._low > self._size:
+            self._low = self._low_water_mark(words)
+        return end - self._low <= self._size
+
+    def _low_water_mark(self, words: memoryview) -> int:
+        low: int = words[LOG_HEAD]
+        alive = words[ALIVE]
+        for worker in range(self._workers):
+            at = _base(worker)
+            cursor = words[at + LOG_CURSOR]
+            if alive >> worker & 1 and cursor < words[at + LOG_END]:
+                low = min(low, max(cursor, words[at + LOG_START]))
+        return low
+
+    def _destine(self, words: memoryview, mask: int, start: int, end: int) -> int:
+        wake: int = mask & words[SLEEPING]
+        words[SLEEPING] &= ~wake
+        while mask:
+            bit = mask & -mask
+            at = WORKER_WORDS + (bit.bit_length() - 1) * WORDS_PER_WORKER
+            if words[at + LOG_CURSOR] >= words[at + LOG_END]:
+                words[at + LOG_START] = start
+            words[at + LOG_END] = end
+            mask ^= bit
+        return wake
+
+    def share_cursor(self, words: memoryview) -> int:
+        """Share how far this worker has walked; returns the waiting workers to wake."""
+        words[self._own + LOG_CURSOR] = self.cursor
+        return self.release_waiting(words)
+
+    def release_waiting(self, words: memoryview) -> int:
+        """The waiting workers, which wait no longer, if there is room again; else none."""
+        waiting: int = words[WAITING]
+        if waiting:
+            self._low = self._low_water_mark(words)
+            if words[LOG_HEAD] - self._low > self._size - self._size // 4:
+                return 0
+            words[WAITING] = 0
+        return waiting
+
+    def destined_end(self, words: memoryview) -> int:
+        """The end of the last block destined to this worker. Moves the cursor up to the first."""
+        end: int = words[self._own + LOG_END]
+        if self.cursor < end:
+            self.cursor = max(self.cursor, words[self._own + LOG_START])
+        return end
+
+    def sleep(self, words: memoryview) -> bool:
+        """Ask to be woken, if there is nothing to walk; returns whether that was so."""
+        if self.cursor < words[self._own + LOG_END]:
+            return False
+        words[SLEEPING] |= self._bit
+        return True
+
+    def bury(self, words: memoryview, worker: int) -> int:
+        """Forget a dead worker: what was destined to it holds nobody back.
+
+        Returns the waiting workers to wake.
+        """
+        keep = ~(1 << worker)
+        for word in (ALIVE, SLEEPING, WAITING):
+            words[word] &= keep
+        at = _base(worker)
+        words[at + LOG_CURSOR] = words[at + LOG_END]
+        return self.release_waiting(words)
+
+    def statistics(self, words: memoryview) -> LogStatistics:
+        """How full the log is; `waiting` is a mask of workers."""
+        head = words[LOG_HEAD]
+        return LogStatistics(
+            head, head - self._low_water_mark(words), self._size, words[WAITING]
+        )
+
+    def check_invariants(self, words: memoryview) -> None:
+        """Raise AssertionError where the formulas on top of this file do not hold."""
+        head = words[LOG_HEAD]
+        used = head - self._low_water_mark(words)
+        assert 0 <= used <= self._size
+        assert not words[WAITING] or self._size - used < self._size // 4
+        assert not words[SLEEPING] & ~words[ALIVE]
+        for worker in range(self._workers):
+            at = _base(worker)
+            assert words[at + LOG_START] <= words[at + LOG_END] <= head
+            assert words[at + LOG_CURSOR] <= head
+
+    # -- outside of the lock -------------------------------------------------------------------
+    def entries(self, end: int) -> Iterator[tuple[bytes, bytes]]:
+        """Walk to `end`: (key, packet) of each entry destined to this worker, in order.
+
+        The cursor moves past a block when the next one is asked for.
+        """
+        bit = self._bit
+        source = self._map
+        unpack_entry = _ENTRY.unpack_from
+        while self.cursor < end:
+            at = self._offset + self.cursor % self._size
+            mask, length, count, _publisher, _ = _BLOCK.unpack_from(source, at)
+            if mask & bit:
+                at += _BLOCK.size
+                for _ in range(count):
+                    entry_mask, packet_bytes, key_bytes = unpack_entry(source, at)
+                    at += _ENTRY.size
+                    if entry_mask & bit:
+                        packet = source[at : at + packet_bytes]
+                        yield packet[4 : 4 + key_bytes], packet
+                    at += packet_bytes
+            self.cursor += length
+
+
+def _base(worker: int) -> int:
+    return WORKER_WORDS + worker * WORDS_PER_WORKER

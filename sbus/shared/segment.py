@@ -1,0 +1,170 @@
+"""The memory that all processes of a bus share, and the one lock that guards it.
+
+One memfd, mapped by every process before the workers are forked:
+
+    control page | heartbeats | ordered log | table arena 0 | table arena 1
+
+*Control words* exist twice. Whoever holds the lock works on the spare copy and flips a selector as
+the last store; a holder that dies before the flip has changed nothing, and whoever takes the lock
+next starts from the copy that was last flipped. Bytes of the log and of the arenas are written
+before the flip that makes them count, so they need no second copy.
+
+The lock is `flock` on an open file description of the memfd that each process opens for itself
+(`open_lock`): the kernel frees it when its holder dies. A process must not fork while it has one
+open, or its child would keep the lock alive. Locking and unlocking are full memory barriers, and
+every word is read and written under the lock only, so no ordering is asked of the processor. The
+heartbeats are the exception: one writer each, read by anybody, worth nothing but their age.
+
+This module does not know what the words mean to the log or to the table beyond their places.
+"""
+
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from sbus.limits import Limits
+
+WORKERS_MAX = 64
+"""A message's destinations are one bit each in a 64-bit word."""
+
+WORD_BYTES = 8
+PAGE_BYTES = 4096
+
+# Places of the shared words in a copy of the control block.
+LOG_HEAD = 0  # where the next block of the log goes; positions only ever grow
+TABLE_EPOCH = 1  # how often the table was compacted; its lowest bit names the arena in use
+TABLE_TAIL = 2  # end of the journal in the arena in use
+TABLE_GENERATION = 3  # end of the last record that concerns other workers than its own
+TABLE_BASE = 4  # where records written after the last compaction begin
+TABLE_PREVIOUS_TAIL = 5  # where the journal in the other arena ended when it was replaced
+ALIVE = 6  # workers that serve, one bit each
+SLEEPING = 7  # workers that asked to be woken when something is destined to them
+WAITING = 8  # workers that wait for room in the log
+COMPACTION_WANTED = 9  # 1 when the front should compact the table
+WORKER_WORDS = 16  # here begin the words of worker 0, then those of worker 1, ...
+
+# Places in the words of one worker.
+LOG_START = 0  # start of the first entry destined to it since it was last caught up
+LOG_END = 1  # end of the last entry destined to it
+LOG_CURSOR = 2  # how far it has walked; written by that worker alone, or when it is dead
+EPOCH_SEEN = 3  # the epoch of the table that it reads
+WORDS_PER_WORKER = 4
+
+_SELECTOR = 0
+_HOLDER = 1  # who has the lock, plus one; only to be believed of a process that shows no life
+_COPIES = 8
+
+
+class Segment:
+    """The shared memory of one bus; `words` inside `with segment:` are its control words."""
+
+    def __init__(self, workers: int, limits: Limits) -> None:
+        if not 1 <= workers <= WORKERS_MAX:
+            raise ValueError(f"a bus has 1 to {WORKERS_MAX} workers, not {workers}")
+        self.workers = workers
+        self.log_bytes = limits.log_bytes
+        self.arena_bytes = limits.table_bytes
+        block_words = WORKER_WORDS + WORDS_PER_WORKER * workers
+        control_bytes = _round_up((_COPIES + 2 * block_words) * WORD_BYTES, PAGE_BYTES)
+        self.log_offset = control_bytes + PAGE_BYTES
+        self.arena_offsets = (
+            self.log_offset + self.log_bytes,
+            self.log_offset + self.log_bytes + self.arena_bytes,
+        )
+        self.fd = os.memfd_create("sbus", os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, self.arena_offsets[1] + self.arena_bytes)
+        self.map = mmap.mmap(self.fd, 0)
+        view = memoryview(self.map)
+        self._words = view[:control_bytes].cast("Q")
+        self._heartbeats = view[control_bytes : self.log_offset].cast("Q")
+        self._copies = tuple(
+            self._words[_COPIES + i * block_words : _COPIES + (i + 1) * block_words]
+            for i in range(2)
+        )
+        self._spare = 1
+        self._lock = -1
+        self._identity = 0
+        self.eventfds = tuple(
+            os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(workers + 1)
+        )
+        """One for each worker, then the front's: written to make it look at its words again."""
+
+    def open_lock(self, worker: int | None = None) -> None:
+        """Open this process's own description of the lock; do not fork after it."""
+        self._identity = 0 if worker is None else worker + 1
+        if self._lock < 0:
+            self._lock = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+
+    def __enter__(self) -> memoryview:
+        """Take the lock, waiting for it; gives the control words to work on."""
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        return self._begin()
+
+    def try_enter(self) -> memoryview | None:
+        """Take the lock if it is free; go on in `with segment.entered(words)`."""
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        return self._begin()
+
+    @contextmanager
+    def entered(self, words: memoryview) -> Iterator[memoryview]:
+        """The body of a `with segment` whose lock was taken with `try_enter`."""
+        try:
+            yield words
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        self.__exit__(None, None, None)
+
+    def _begin(self) -> memoryview:
+        self._words[_HOLDER] = self._identity
+        current = self._words[_SELECTOR]
+        self._spare = 1 - current
+        spare = self._copies[self._spare]
+        spare[:] = self._copies[current]
+        return spare
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let the changed words count, unless an error left them half changed; free the lock."""
+        if kind is None:
+            self._words[_SELECTOR] = self._spare
+        self._words[_HOLDER] = 0
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def wake(self, mask: int) -> None:
+        """Make the workers in `mask` look at their words again."""
+        while mask:
+            bit = mask & -mask
+            os.eventfd_write(self.eventfds[bit.bit_length() - 1], 1)
+            mask ^= bit
+
+    def wake_front(self) -> None:
+        os.eventfd_write(self.eventfds[self.workers], 1)
+
+    def lock_holder(self) -> int | None:
+        """The worker that has the lock, or died with it; read without the lock."""
+        holder: int = self._words[_HOLDER]
+        return holder - 1 if holder else None
+
+    def beat(self, worker: int) -> None:
+        """Say that `worker` is alive now."""
+        self._heartbeats[worker] = time.monotonic_ns()
+
+    def silence_seconds(self, worker: int) -> float:
+        """How long ago `worker` last said that it was alive."""
+        return (time.monotonic_ns() - self._heartbeats[worker]) / 1e9
+
+
+def _round_up(value: int, step: int) -> int:
+    return (value + step - 1) // step * step

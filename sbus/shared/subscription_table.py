@@ -1,0 +1,179 @@
+"""The subscription table: who listens to what, as a journal in shared memory.
+
+Every change is one record, appended under the lock; every worker reads on from where it was and
+keeps an index of its own. A record that ends or begins a worker's interest in a pattern is an
+*edge*: it concerns the other workers, so it moves the generation word, which they compare before
+they route a batch. All other records (the worker's second client with the same pattern) are there
+for whoever rebuilds a worker's clients, and disturb nobody.
+
+    record = length, kind, edge, worker, client | pattern
+
+There are two arenas. Compaction writes what still holds into the spare one, piece by piece and
+outside of the lock, then copies what was journalled meanwhile and flips the epoch in one hold. A
+reader that was at position p of the old arena reads that to its end and goes on at TABLE_BASE of
+the new one. The next compaction waits until every living worker has done so, because it overwrites
+what they would be reading.
+
+    state(reader) = fold(records[0 : TAIL])  in the arena of its epoch
+    records below TAIL never change while any reader can be in that arena
+
+This module does not know how patterns match.
+"""
+
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from sbus.shared.segment import (
+    ALIVE,
+    COMPACTION_WANTED,
+    EPOCH_SEEN,
+    TABLE_BASE,
+    TABLE_EPOCH,
+    TABLE_GENERATION,
+    TABLE_PREVIOUS_TAIL,
+    TABLE_TAIL,
+    WORDS_PER_WORKER,
+    WORKER_WORDS,
+    Segment,
+)
+
+SUBSCRIBED = 1
+UNSUBSCRIBED = 2
+CLIENT_GONE = 3
+WORKER_RESET = 4
+"""A worker took over a slot: nothing of that slot's former worker holds any more."""
+
+RECORD = struct.Struct("<IBBHQ")  # length, kind, edge, worker, client: 16 bytes
+COMPACTION_GROWTH_DIVISOR = 8
+"""Compaction is wanted once the journal has grown by this part of an arena, and has doubled."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One change. `edge`: the worker's first, or last, interest in this pattern."""
+
+    kind: int
+    edge: bool
+    worker: int
+    client: int
+    pattern: bytes = b""
+
+
+def encode_record(record: Record) -> bytes:
+    length = RECORD.size + len(record.pattern)
+    return (
+        RECORD.pack(length, record.kind, record.edge, record.worker, record.client)
+        + record.pattern
+    )
+
+
+class TableStatistics(msgspec.Struct, frozen=True):
+    """How full the table is; bytes of the arena in use."""
+
+    epoch: int
+    used_bytes: int
+    size_bytes: int
+
+
+class SubscriptionTable:
+    """One process's view of the journal: a place to append and a place read up to."""
+
+    def __init__(self, segment: Segment, worker: int | None = None) -> None:
+        self._segment = segment
+        self._map = segment.map
+        self._size = segment.arena_bytes
+        self._own = None if worker is None else WORKER_WORDS + worker * WORDS_PER_WORKER
+        self._epoch = 0
+        self._position = 0
+
+    # -- under the lock ------------------------------------------------------------------------
+    def start(self, words: memoryview) -> None:
+        """Begin to read, from the first record that holds."""
+        self._epoch = words[TABLE_EPOCH]
+        self._position = 0
+        if self._own is not None:
+            words[self._own + EPOCH_SEEN] = self._epoch
+
+    def is_current(self, words: memoryview) -> bool:
+        """Whether everything that concerns this worker has been read."""
+        return (
+            words[TABLE_EPOCH] == self._epoch and words[TABLE_GENERATION] <= self._position
+        )
+
+    def append(self, words: memoryview, data: bytes, *, edge: bool) -> bool:
+        """Append encoded records, `edge` if any of them is one.
+
+        False, and nothing appended, when there is no room before the next compaction.
+        """
+        tail = words[TABLE_TAIL]
+        end = tail + len(data)
+        grown = end > max(2 * words[TABLE_BASE], self._size // COMPACTION_GROWTH_DIVISOR)
+        if grown and not words[COMPACTION_WANTED]:
+            words[COMPACTION_WANTED] = 1
+            self._segment.wake_front()
+        if end > self._size:
+            return False
+        at = self._segment.arena_offsets[words[TABLE_EPOCH] & 1] + tail
+        self._map[at : at + len(data)] = data
+        if self._position == tail and self._epoch == words[TABLE_EPOCH]:
+            self._position = end
+        words[TABLE_TAIL] = end
+        if edge:
+            words[TABLE_GENERATION] = end
+        return True
+
+    def is_full(self, words: memoryview) -> bool:
+        """Whether what holds fills the arena, so that waiting for a compaction is no use."""
+        return bool(words[TABLE_BASE] > self._size - self._size // 8)
+
+    def unread(self, words: memoryview) -> list[tuple[int, int]]:
+        """Byte ranges of the map that this process has not read; from here on it has.
+
+        Read them with `read_records` before the next hold of the lock.
+        """
+        ranges = []
+        epoch = words[TABLE_EPOCH]
+        offsets = self._segment.arena_offsets
+        if epoch != self._epoch:
+            at = offsets[self._epoch & 1]
+            ranges.append((at + self._position, at + words[TABLE_PREVIOUS_TAIL]))
+            self._epoch = epoch
+            self._position = words[TABLE_BASE]
+        at = offsets[epoch & 1]
+        ranges.append((at + self._position, at + words[TABLE_TAIL]))
+        self._position = words[TABLE_TAIL]
+        return ranges
+
+    def share_epoch(self, words: memoryview) -> None:
+        """Say, after reading, which arena this worker is in."""
+        if self._own is not None:
+            words[self._own + EPOCH_SEEN] = self._epoch
+
+    def statistics(self, words: memoryview) -> TableStatistics:
+        return TableStatistics(words[TABLE_EPOCH], words[TABLE_TAIL], self._size)
+
+    # -- outside of the lock -------------------------------------------------------------------
+    def read_records(self, ranges: list[tuple[int, int]]) -> Iterator[Record]:
+        for start, end in ranges:
+            yield from read_records(self._segment, start, end)
+
+
+def read_records(segment: Segment, start: int, end: int) -> Iterator[Record]:
+    """The records between two places of the map."""
+    source = segment.map
+    while start < end:
+        length, kind, edge, worker, client = RECORD.unpack_from(source, start)
+        yield Record(kind, bool(edge), worker, client, source[start + RECORD.size : start + length])
+        start += length
+
+
+def all_have_read(segment: Segment, words: memoryview) -> bool:
+    """Whether every living worker reads the arena in use, so that the other one is free."""
+    epoch = words[TABLE_EPOCH]
+    alive = words[ALIVE]
+    return all(
+        words[WORKER_WORDS + worker * WORDS_PER_WORKER + EPOCH_SEEN] == epoch
+        for worker in range(segment.workers)
+        if alive >> worker & 1
+    )
