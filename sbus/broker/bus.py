@@ -1,0 +1,85 @@
+"""One bus from start to end: shared memory, template, front and workers, put together.
+
+The order matters: the template is forked before this process opens its lock and starts its loop.
+This module does not know where the listening socket came from.
+"""
+
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from sbus.broker.admission import packet_bytes_carried
+from sbus.broker.front import Front
+from sbus.broker.settings import BusSettings
+from sbus.broker.template import Template
+from sbus.broker.worker import Worker
+from sbus.errors import ConfigurationError, SbusError
+from sbus.shared.ordered_log import check_log_size
+from sbus.shared.segment import WORKERS_MAX, Segment
+
+_ALLOCATOR_BYTES = 4 * 1024 * 1024
+
+
+def run_bus(
+    settings: BusSettings, listener: socket.socket, *, on_ready: Callable[[], None]
+) -> None:
+    """Serve on `listener`, which is borrowed, until SIGTERM, SIGINT or the last client's leaving.
+
+    Calls `on_ready` once, when every worker serves. Raises SbusError when the bus cannot start or
+    cannot go on.
+    """
+    _check(settings)
+    segment = Segment(settings.workers, settings.limits)
+    template = Template(partial(_worker_main, segment, settings), close=[listener])
+    try:
+        segment.open_lock()
+        trio.run(Front(settings, listener, segment, template, on_ready).run)
+    except BaseExceptionGroup as group:
+        expected, unexpected = group.split(SbusError)
+        if unexpected is not None or expected is None:
+            raise
+        raise _first(expected) from None
+    finally:
+        template.stop()
+
+
+def _check(settings: BusSettings) -> None:
+    if not 1 <= settings.workers <= WORKERS_MAX:
+        raise ConfigurationError(
+            f"workers={settings.workers}: a bus has 1 to {WORKERS_MAX} of them"
+        )
+    check_log_size(settings.limits)
+    carried = packet_bytes_carried(settings)
+    if carried < settings.limits.packet_bytes_max:
+        raise ConfigurationError(
+            f"packet_bytes_max={settings.limits.packet_bytes_max}: this kernel carries at most "
+            f"{carried}; raise net.core.wmem_max to half of what you want, or lower the limit"
+        )
+
+
+def _first(group: BaseExceptionGroup[SbusError]) -> SbusError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, SbusError)
+    return error
+
+
+def _worker_main(
+    segment: Segment, settings: BusSettings, number: int, link_socket: socket.socket
+) -> None:
+    segment.open_lock(number)
+    _prime_allocator()
+    trio.run(Worker(number, segment, settings, link_socket).run)
+
+
+def _prime_allocator() -> None:
+    """Make the C library serve buffers of a packet's size from its heap.
+
+    A buffer for the largest packet is allocated for every `recv` and cut to what came. By default
+    the allocator maps memory of that size anew each time (16 us); once a larger block was freed it
+    takes it from the heap (0.1 us).
+    """
+    bytes(_ALLOCATOR_BYTES)

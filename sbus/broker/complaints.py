@@ -1,0 +1,46 @@
+"""What the bus says on stderr about misbehaving clients, in a bounded number of lines.
+
+The same complaint about the same user is written once per interval; the next line about it tells
+how many were left out. Knows nothing of what the complaint is about.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+
+_KINDS_MAX = 10_000
+"""Complaints remembered; beyond it the memory is emptied, which costs some repeated lines."""
+
+
+def log(text: str) -> None:
+    """Write one line to stderr."""
+    sys.stderr.write(f"sbusd: {text}\n")
+    sys.stderr.flush()
+
+
+class Complaints:
+    """Rate-limited lines. `write` and `clock` (seconds, monotonic) are for tests."""
+
+    def __init__(
+        self,
+        interval_seconds: float,
+        write: Callable[[str], None] = log,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._interval_seconds = interval_seconds
+        self._write = write
+        self._clock = clock
+        self._last: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def complain(self, code: str, uid: int, text: str) -> None:
+        """Write `text`, unless the same code was written about the same user just now."""
+        now = self._clock()
+        at, left_out = self._last.get((code, uid), (None, 0))
+        if at is not None and now - at < self._interval_seconds:
+            self._last[code, uid] = (at, left_out + 1)
+            return
+        if len(self._last) >= _KINDS_MAX:
+            self._last.clear()
+        self._last[code, uid] = (now, 0)
+        more = f" (and {left_out} more like it)" if left_out else ""
+        self._write(f"{text}{more}")

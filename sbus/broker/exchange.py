@@ -1,0 +1,198 @@
+"""The exchange: where one worker's messages get their place in the order of the whole bus.
+
+Every step that the rest of the bus can notice is one hold of the lock, and its place in the order
+is that hold: a run of messages, a subscription, a barrier. A step does, in this sequence,
+
+    1. under the lock: check that the routes are current, append what other workers need to the log,
+       read how far the log is destined to this worker
+    2. walk the log to there: everything that came before
+    3. take effect here: deliver the run to this worker's own clients, or change the index
+
+without ever giving up control, so what this worker delivers is one sequence that agrees with the
+log, and with the same sequence on every other worker. A run was received before its hold; whatever
+caused it was therefore appended, or delivered here, before it. And a subscription is journalled in
+the hold whose messages it separates into before and after.
+
+All methods are synchronous. This module does not know sockets, readiness or turns.
+"""
+
+from sbus.broker.router import Router
+from sbus.broker.session import Run, Session
+from sbus.errors import Refusal
+from sbus.shared.ordered_log import OrderedLog, build_block
+from sbus.shared.segment import Segment
+from sbus.shared.subscription_table import (
+    CLIENT_GONE,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    WORKER_RESET,
+    Record,
+    SubscriptionTable,
+    encode_record,
+)
+
+_WALK_ENTRIES_PER_SHARE = 256
+"""A long walk shares its cursor this often, so that the room it leaves can be used, and shows that
+this worker is alive."""
+
+
+class Exchange:
+    """One worker's part in the order. `router` is its view of the subscriptions."""
+
+    def __init__(self, segment: Segment, worker: int, router: Router) -> None:
+        self._segment = segment
+        self._worker = worker
+        self._router = router
+        self._log = OrderedLog(segment, worker)
+        self._table = SubscriptionTable(segment, worker)
+        self._unrecorded: list[bytes] = []
+
+    def start(self) -> None:
+        """Begin to serve: take the slot over and learn who listens to what."""
+        reset = encode_record(Record(WORKER_RESET, True, self._worker, 0))
+        with self._segment as words:
+            self._log.start(words)
+            self._table.start(words)
+            if not self._table.append(words, reset, edge=True):
+                self._unrecorded.append(reset)
+        self._read_table()
+
+    # -- steps ---------------------------------------------------------------------------------
+    def publish(self, session: Session, run: Run) -> bool:
+        """Give a run of one client's messages its place, and deliver it here.
+
+        False when the log has no room: nothing happened, the worker will be woken.
+        """
+        while True:
+            remote = [
+                (route.mask, packet, len(key)) for packet, key, route in run.messages if route.mask
+            ]
+            block = build_block(session.id, remote) if remote else None
+            wake = appended = 0
+            with self._segment as words:
+                current = self._table.is_current(words)
+                if current:
+                    self._table.share_epoch(words)
+                    end = self._log.destined_end(words)
+                    wake = self._log.share_cursor(words)
+                    if block is not None:
+                        appended = self._log.append(words, block)
+            if current:
+                break
+            self._read_table()
+            run.reroute(self._router.route, session)
+        self._segment.wake(wake)
+        if appended < 0:
+            return False
+        self._segment.wake(appended)
+        self._walk(end)
+        for packet, _, route in run.messages:
+            for outbox in route.recipients:
+                outbox.deliver(packet)
+        return True
+
+    def barrier(self) -> None:
+        """Deliver here everything that has its place before this instant."""
+        with self._segment as words:
+            end = self._log.destined_end(words)
+            wake = self._log.share_cursor(words)
+        self._segment.wake(wake)
+        self._walk(end)
+
+    def subscribe(self, session: Session, pattern: bytes) -> bool:
+        """Journal and apply one occurrence of a pattern; False: try again when woken.
+
+        Raises Refusal when the table is full.
+        """
+        edge = self._router.gain_interest(pattern)
+        if not self._record(Record(SUBSCRIBED, edge, self._worker, session.id, pattern)):
+            self._router.lose_interest(pattern)
+            return False
+        session.patterns[pattern] = session.patterns.get(pattern, 0) + 1
+        self._router.add(pattern, session.outbox)
+        return True
+
+    def unsubscribe(self, session: Session, pattern: bytes) -> bool:
+        """Take back one occurrence of a pattern that the client has; False: try again."""
+        edge = self._router.lose_interest(pattern)
+        if not self._record(Record(UNSUBSCRIBED, edge, self._worker, session.id, pattern)):
+            self._router.gain_interest(pattern)
+            return False
+        session.patterns[pattern] -= 1
+        if not session.patterns[pattern]:
+            del session.patterns[pattern]
+        self._router.remove(pattern, session.outbox)
+        return True
+
+    def forget(self, session: Session) -> None:
+        """Drop all subscriptions of a client that has left."""
+        records = []
+        for pattern, count in session.patterns.items():
+            for _ in range(count):
+                self._router.remove(pattern, session.outbox)
+            if self._router.lose_interest(pattern, count):
+                records.append(Record(UNSUBSCRIBED, True, self._worker, session.id, pattern))
+        if session.patterns:
+            records.append(Record(CLIENT_GONE, False, self._worker, session.id))
+            self._unrecorded.extend(encode_record(record) for record in records)
+        session.patterns.clear()
+        self.flush_records()
+
+    def catch_up(self) -> bool:
+        """Walk what is destined here. True when there was nothing, and this worker will be woken
+        when there is."""
+        with self._segment as words:
+            end = self._log.destined_end(words)
+            wake = self._log.share_cursor(words)
+            self._table.share_epoch(words)
+            current = self._table.is_current(words)
+            asleep = current and self._log.sleep(words)
+        self._segment.wake(wake)
+        if not current:
+            self._read_table()
+        self._walk(end)
+        return asleep
+
+    def flush_records(self) -> bool:
+        """Journal what did not fit before; False when it does not fit yet."""
+        if self._unrecorded:
+            data = b"".join(self._unrecorded)
+            with self._segment as words:
+                if not self._table.append(words, data, edge=True):
+                    return False
+            self._unrecorded.clear()
+        return True
+
+    # -- pieces --------------------------------------------------------------------------------
+    def _record(self, record: Record) -> bool:
+        """Journal one record and walk to the instant of it."""
+        if not self.flush_records():
+            return False
+        data = encode_record(record)
+        with self._segment as words:
+            recorded = self._table.append(words, data, edge=record.edge)
+            full = self._table.is_full(words)
+            end = self._log.destined_end(words)
+        if not recorded:
+            if full and record.kind == SUBSCRIBED:
+                raise Refusal("table-full", "the bus has no room for more subscriptions")
+            return False
+        self._walk(end)
+        return True
+
+    def _read_table(self) -> None:
+        with self._segment as words:
+            ranges = self._table.unread(words)
+        for record in self._table.read_records(ranges):
+            self._router.apply(record)
+
+    def _walk(self, end: int) -> None:
+        route = self._router.route
+        for number, (key, packet) in enumerate(self._log.entries(end), 1):
+            for outbox in route(key).recipients:
+                outbox.deliver(packet)
+            if not number % _WALK_ENTRIES_PER_SHARE:
+                with self._segment as words:
+                    wake = self._log.share_cursor(words)
+                self._segment.wake(wake)
+                self._segment.beat(self._worker)

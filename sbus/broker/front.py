@@ -1,0 +1,149 @@
+"""The front: lets clients in, gives each to the worker with the fewest, and keeps the bus together.
+
+It keeps a copy of every client's socket. It never reads or writes them: the copy lets it end the
+connections of a worker that died in good order, and later hand them to its successor. Every client
+is known here from its admission until its worker, or that worker's death, says that it has left.
+
+This module does not know packets, subscriptions or the order of messages.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+import trio
+
+from sbus.broker.admission import Door
+from sbus.broker.bounded_lock import trying
+from sbus.broker.complaints import Complaints
+from sbus.broker.handoff import Adopt, Gone, Report
+from sbus.broker.settings import BusSettings
+from sbus.broker.supervisor import Supervisor
+from sbus.broker.template import Template
+from sbus.shared.compaction import Compaction
+from sbus.shared.segment import COMPACTION_WANTED, TABLE_TAIL, Segment
+from sbus.shared.subscription_table import all_have_read
+from sbus.unix.credentials import Credentials
+
+_READERS_RETRY_SECONDS = 0.01
+
+
+class _Client(msgspec.Struct):
+    worker: int
+    credentials: Credentials
+    sock: socket.socket
+
+
+class Front:
+    """The front of one bus. Borrows `listener`."""
+
+    def __init__(
+        self,
+        settings: BusSettings,
+        listener: socket.socket,
+        segment: Segment,
+        template: Template,
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._limits = settings.limits
+        self._segment = segment
+        self._on_ready = on_ready
+        complaints = Complaints(settings.limits.log_interval_seconds)
+        self._door = Door(listener, settings, complaints)
+        self._supervisor = Supervisor(
+            template, segment, settings, self._on_report, self._on_worker_death
+        )
+        self._clients: dict[int, _Client] = {}
+        self._load = [0] * settings.workers
+        self._admitted = 0
+        self._stop = trio.Event()
+
+    async def run(self) -> None:
+        """Serve until a signal, or until the last client has left where that was asked for."""
+        async with trio.open_nursery() as tasks:
+            await tasks.start(self._stop_on_signal)
+            await self._supervisor.run(tasks)
+            self._on_ready()
+            letting_in = trio.CancelScope()
+            tasks.start_soon(self._let_in, letting_in)
+            tasks.start_soon(self._keep_table_small)
+            await self._stop.wait()
+            letting_in.cancel()
+            await self._supervisor.stop()
+            tasks.cancel_scope.cancel()
+        for number in list(self._clients):
+            self._give_up(number)
+
+    async def _stop_on_signal(
+        self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for _ in signals:
+                self._stop.set()
+
+    # -- clients -------------------------------------------------------------------------------
+    async def _let_in(self, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                sock, credentials = await self._door.next_client()
+                worker = await self._supervisor.wait_for_worker(self._load)
+                self._admitted += 1
+                self._clients[self._admitted] = _Client(worker, credentials, sock)
+                self._load[worker] += 1
+                self._supervisor.tell(worker, Adopt(self._admitted, credentials), sock.fileno())
+                await trio.lowlevel.checkpoint()
+
+    def _on_report(self, _worker: int, report: Report) -> None:
+        if isinstance(report, Gone):
+            self._give_up(report.client)
+
+    def _on_worker_death(self, worker: int) -> None:
+        for number in [n for n, client in self._clients.items() if client.worker == worker]:
+            self._give_up(number)
+
+    def _give_up(self, number: int) -> None:
+        """End a client's connection, if its worker has not, and forget it."""
+        client = self._clients.pop(number)
+        self._load[client.worker] -= 1
+        with suppress(OSError):  # it may have closed its end
+            client.sock.shutdown(socket.SHUT_RDWR)
+        client.sock.close()
+        self._door.client_left()
+        if self._settings.exit_when_empty and not self._clients:
+            self._stop.set()
+
+    # -- the subscription table ----------------------------------------------------------------
+    async def _keep_table_small(self) -> None:
+        """Compact the table whenever a worker finds that it has grown."""
+        eventfd = self._segment.eventfds[self._settings.workers]
+        while True:
+            await trio.lowlevel.wait_readable(eventfd)
+            os.eventfd_read(eventfd)
+            await self._compact()
+
+    async def _compact(self) -> None:
+        compaction = None
+        while compaction is None:
+            async with trying(self._segment) as words:
+                if not words[COMPACTION_WANTED]:
+                    return
+                if all_have_read(self._segment, words):
+                    compaction = Compaction(self._segment, words)
+            if compaction is None:
+                self._segment.wake((1 << self._settings.workers) - 1)
+                await trio.sleep(_READERS_RETRY_SECONDS)
+        while compaction.step():
+            await trio.lowlevel.checkpoint()
+        finished = False
+        while not finished:
+            async with trying(self._segment) as words:
+                finished = compaction.finish(words)
+                tail = words[TABLE_TAIL]
+            if not finished:
+                compaction.copy_journal(tail)
+        self._segment.wake((1 << self._settings.workers) - 1)

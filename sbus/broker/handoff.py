@@ -1,0 +1,134 @@
+"""What the front and a worker say to each other, and the link that carries it.
+
+The link is one SEQPACKET socketpair for each worker, non-blocking at both ends. A descriptor
+travels with `Adopt` only. Neither side waits for the other: what the kernel does not take at once
+stands in a queue whose length is bounded by the number of clients.
+
+This module does not know what either side does about it.
+"""
+
+import socket
+from collections import deque
+
+import msgspec
+import trio
+
+from sbus.unix.credentials import Credentials
+from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
+
+
+class Adopt(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker, with the client's socket: this client is yours."""
+
+    client: int
+    credentials: Credentials
+
+
+class Quiesce(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker: read no more from any client, then say so."""
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker: everybody is quiet; deliver what is left, and end."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Worker to front: I serve."""
+
+
+class Quiet(msgspec.Struct, frozen=True, tag=True):
+    """Worker to front: I read no more; everything that I read has its place in the order."""
+
+
+class Gone(msgspec.Struct, frozen=True, tag=True):
+    """Worker to front: this client has left; `reason` is "" when it did so by itself."""
+
+    client: int
+    reason: str
+
+
+Order = Adopt | Quiesce | Stop
+Report = Ready | Quiet | Gone
+
+_PACKET_BYTES_MAX = 4096
+_encoder = msgspec.msgpack.Encoder()
+_order_decoder = msgspec.msgpack.Decoder(Order)
+_adopt_decoder = msgspec.msgpack.Decoder(Adopt)
+_report_decoder = msgspec.msgpack.Decoder(Report)
+
+
+def lost_client(lost: DescriptorsLost) -> int:
+    """The client whose socket did not arrive."""
+    return _adopt_decoder.decode(lost.data).client
+
+
+class Link:
+    """One end. Owns its socket; runs a task in `nursery` while something is queued."""
+
+    def __init__(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._nursery = nursery
+        self._unsent: deque[tuple[bytes, int | None]] = deque()
+
+    def send(self, what: Order | Report, fd: int | None = None) -> None:
+        """Send, or queue when the other side is slow. Borrows `fd` until it is sent.
+
+        What the other side does not live to receive is dropped: its death is noticed elsewhere.
+        """
+        data = _encoder.encode(what)
+        if self._unsent:
+            self._unsent.append((data, fd))
+        elif not self._try_to_send(data, fd):
+            self._unsent.append((data, fd))
+            self._nursery.start_soon(self._flush)
+
+    def _try_to_send(self, data: bytes, fd: int | None) -> bool:
+        try:
+            send_borrowing_fds(self._sock, data, [] if fd is None else [fd])
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            return True
+        return True
+
+    @property
+    def queued(self) -> int:
+        """How much waits for the other side to read."""
+        return len(self._unsent)
+
+    async def _flush(self) -> None:
+        while self._unsent:
+            data, fd = self._unsent[0]
+            if self._try_to_send(data, fd):
+                self._unsent.popleft()
+                continue
+            try:
+                await trio.lowlevel.wait_writable(self._sock)
+            except trio.ClosedResourceError:
+                return
+
+    async def wait(self) -> None:
+        """Wait until there is something to receive."""
+        await trio.lowlevel.wait_readable(self._sock)
+
+    def receive_order(self) -> tuple[Order | None, list[int]]:
+        """The next order and the descriptors that came with it; None when the front is gone.
+
+        Raises BlockingIOError when there is none, DescriptorsLost.
+        """
+        data, fds = receive_owning_fds(self._sock, _PACKET_BYTES_MAX)
+        return (_order_decoder.decode(data) if data else None), fds
+
+    def receive_report(self) -> Report | None:
+        """The next report; None when the worker is gone. Raises BlockingIOError."""
+        try:
+            data = self._sock.recv(_PACKET_BYTES_MAX)
+        except ConnectionResetError:
+            return None
+        return _report_decoder.decode(data) if data else None
+
+    def close(self) -> None:
+        self._unsent.clear()
+        trio.lowlevel.notify_closing(self._sock)
+        self._sock.close()

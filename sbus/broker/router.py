@@ -1,0 +1,110 @@
+"""Where a message goes, as one worker knows it.
+
+The pattern index holds two kinds of subscribers: outboxes of this worker's own clients, and the
+numbers of other workers that have a client for the pattern. A route is what the index says about
+one key, remembered in the route cache until a change of the index concerns it.
+
+This module does not know when a change takes effect (the exchange does), nor how a route is used.
+"""
+
+from collections import Counter
+
+from sbus.broker.outbox import Outbox
+from sbus.limits import Limits
+from sbus.protocol.keys import Dialect, check_key, parse_pattern
+from sbus.routing.index import PatternIndex
+from sbus.routing.route_cache import RouteCache
+from sbus.shared.subscription_table import SUBSCRIBED, UNSUBSCRIBED, WORKER_RESET, Record
+
+_ROUTE_BYTES = 120
+_POINTER_BYTES = 8
+
+
+class Route:
+    """Destinations of one key: other workers as a mask, this worker's clients as outboxes."""
+
+    __slots__ = ("mask", "recipients", "units")
+
+    def __init__(self, mask: int, recipients: tuple[Outbox, ...]) -> None:
+        self.mask = mask
+        self.recipients = recipients
+        self.units = 1 + len(recipients)
+
+    def without(self, outbox: Outbox) -> "Route":
+        """The same route for a publisher that does not want its own messages back."""
+        if outbox not in self.recipients:
+            return self
+        return Route(self.mask, tuple(other for other in self.recipients if other is not outbox))
+
+
+class Router:
+    """One worker's view of all subscriptions."""
+
+    def __init__(self, worker: int, dialect: Dialect, limits: Limits) -> None:
+        self._worker = worker
+        self._dialect = dialect
+        self._limits = limits
+        self._index: PatternIndex[Outbox | int] = PatternIndex(dialect)
+        self.cache: RouteCache[Route] = RouteCache(self._resolve, limits.route_cache_bytes_max)
+        self._interest: Counter[bytes] = Counter()
+        self._remote: dict[int, set[bytes]] = {}
+
+    def route(self, key: bytes) -> Route:
+        """The route of `key`. Raises ClientFault for a key that may not be used."""
+        return self.cache.young.get(key) or self.cache.miss(key)
+
+    def _resolve(self, key: bytes) -> tuple[Route, int]:
+        check_key(key, self._dialect, self._limits)
+        mask = 0
+        local = []
+        for subscriber in self._index.match(key):
+            if isinstance(subscriber, int):
+                mask |= 1 << subscriber
+            else:
+                local.append(subscriber)
+        return Route(mask, tuple(local)), _ROUTE_BYTES + _POINTER_BYTES * len(local)
+
+    def gain_interest(self, pattern: bytes) -> bool:
+        """Count one more occurrence of `pattern` here; whether it is this worker's first."""
+        self._interest[pattern] += 1
+        return self._interest[pattern] == 1
+
+    def lose_interest(self, pattern: bytes, count: int = 1) -> bool:
+        """Count fewer occurrences of `pattern` here; whether those were this worker's last."""
+        self._interest[pattern] -= count
+        if self._interest[pattern]:
+            return False
+        del self._interest[pattern]
+        return True
+
+    def add(self, pattern: bytes, outbox: Outbox) -> None:
+        """From now on `outbox` receives what matches `pattern`."""
+        self._change(pattern, outbox, add=True)
+
+    def remove(self, pattern: bytes, outbox: Outbox) -> None:
+        """Take one occurrence of `pattern` back."""
+        self._change(pattern, outbox, add=False)
+
+    def _change(self, pattern: bytes, subscriber: Outbox | int, *, add: bool) -> None:
+        path = parse_pattern(pattern, self._dialect)
+        if path is None:
+            return
+        change = self._index.add if add else self._index.remove
+        if change(path, subscriber):
+            self.cache.invalidate(path, pattern)
+
+    def apply(self, record: Record) -> None:
+        """Take over what another worker journalled."""
+        if record.worker == self._worker or not record.edge:
+            return
+        known = self._remote.setdefault(record.worker, set())
+        if record.kind == SUBSCRIBED:
+            known.add(record.pattern)
+            self._change(record.pattern, record.worker, add=True)
+        elif record.kind == UNSUBSCRIBED:
+            known.discard(record.pattern)
+            self._change(record.pattern, record.worker, add=False)
+        elif record.kind == WORKER_RESET:
+            for pattern in known:
+                self._change(pattern, record.worker, add=False)
+            known.clear()

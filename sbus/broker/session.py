@@ -1,0 +1,209 @@
+"""One client as its worker knows it: what it is, what it set, what it sent that is not yet done.
+
+Packets are read from the socket in batches. Of a batch, messages that follow each other make a
+*run*, which gets its place in the order as a whole; every other packet is a step of its own. What
+is not done when the client's turn ends stays here, bounded by one batch, and nothing more is read
+until it is done: that is how a client is held back.
+
+This module does not know the order, the other clients, or what a control key does.
+"""
+
+import errno
+import select
+import socket
+from collections.abc import Callable
+
+from sbus.broker.outbox import Outbox
+from sbus.broker.router import Route
+from sbus.errors import ClientFault, Misbehaviour
+from sbus.limits import Limits
+from sbus.unix.credentials import Credentials
+
+_MESSAGE = b"MSG "
+_PEER_GONE = frozenset({errno.EAGAIN, errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE})
+_UNITS_PER_BYTE = 1 / 4096
+
+
+class Run:
+    """Messages of one client that follow each other, with their keys and routes."""
+
+    __slots__ = ("messages", "units")
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[bytes, bytes, Route]] = []
+        self.units = 0
+
+    def reroute(self, route: Callable[[bytes], Route], session: "Session") -> None:
+        """Look every route up again: subscriptions have changed."""
+        self.messages = [
+            (packet, key, session.own_route(route(key))) for packet, key, _ in self.messages
+        ]
+
+
+class Session:
+    """A client of this worker's. Owns `sock`."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_next",
+        "_packet_bytes_max",
+        "_packets",
+        "_packets_max",
+        "credentials",
+        "echo",
+        "ended",
+        "id",
+        "in_line",
+        "more",
+        "outbox",
+        "patterns",
+        "run",
+        "sock",
+        "uid",
+    )
+
+    def __init__(
+        self, number: int, credentials: Credentials, sock: socket.socket, limits: Limits
+    ) -> None:
+        self.id = number
+        self.credentials = credentials
+        self.uid = credentials.uid
+        self.sock = sock
+        self.outbox: Outbox
+        self.patterns: dict[bytes, int] = {}
+        """How often each pattern stands in the client's multiset."""
+        self.echo = True
+        self.in_line = False
+        self.more = False
+        """There may be more to read than the last batch."""
+        self.ended = False
+        """The client sends no more."""
+        self.run = Run()
+        """Messages that wait for room in the log, or were just gathered."""
+        self._packets: list[bytes] = []
+        self._next = 0
+        self._packets_max = limits.batch_packets_max
+        self._bytes_max = limits.batch_bytes_max
+        self._packet_bytes_max = limits.packet_bytes_max
+
+    # -- reading -------------------------------------------------------------------------------
+    def receive(self) -> None:
+        """Read the next batch; to be called once the last one is done. Raises OSError."""
+        packets: list[bytes] = []
+        self._packets = packets
+        self._next = 0
+        self.more = False
+        receive = self.sock.recv
+        size = self._packet_bytes_max + 1
+        room = self._bytes_max
+        try:
+            while len(packets) < self._packets_max and room > 0:
+                packet = receive(size)
+                packets.append(packet)
+                room -= len(packet)
+                if not packet:
+                    self._at_empty_packet()
+                    return
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            # The peer closed without reading everything; what it sent before can still be read.
+            pass
+        self.more = True
+
+    def _at_empty_packet(self) -> None:
+        """Tell an empty packet, which stays in the batch as a fault, from the end."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLRDHUP)
+        if poll.poll(0):
+            self._packets.pop()
+            self.ended = True
+
+    # -- what was read -------------------------------------------------------------------------
+    def has_work(self) -> bool:
+        """Whether something that was read is not done."""
+        return bool(self.run.messages) or self._next < len(self._packets)
+
+    def gather(
+        self,
+        young: dict[bytes, Route],
+        miss: Callable[[bytes], Route],
+        units_max: int,
+    ) -> Run:
+        """Take the messages at the head of the batch as a run, until it causes enough work.
+
+        It ends before any other packet, and before a message that may not be published.
+        """
+        run = self.run
+        packets = self._packets
+        messages = run.messages
+        at = self._next
+        units = 0
+        bytes_taken = 0
+        while at < len(packets) and units < units_max:
+            packet = packets[at]
+            if packet[:4] != _MESSAGE or len(packet) > self._packet_bytes_max:
+                break
+            end = packet.find(b"\0", 4)
+            if end < 0:
+                break
+            key = packet[4:end]
+            route = young.get(key)
+            if route is None:
+                try:
+                    route = miss(key)
+                except ClientFault:
+                    break
+            if not self.echo:
+                route = self.own_route(route)
+            messages.append((packet, key, route))
+            units += route.units
+            bytes_taken += len(packet) * route.units
+            at += 1
+        self._next = at
+        run.units = units + int(bytes_taken * _UNITS_PER_BYTE)
+        return run
+
+    def own_route(self, route: Route) -> Route:
+        """The route of a message of this client's own."""
+        return route if self.echo else route.without(self.outbox)
+
+    def peek(self) -> bytes | None:
+        """The next packet that is not done, or None. Raises Misbehaviour for one over the limit."""
+        if self._next >= len(self._packets):
+            return None
+        packet = self._packets[self._next]
+        if len(packet) > self._packet_bytes_max:
+            raise Misbehaviour(
+                "packet-too-long", f"packets have at most {self._packet_bytes_max} bytes"
+            )
+        return packet
+
+    def skip(self) -> None:
+        """The packet that `peek` gave is done."""
+        self._next += 1
+
+    # -- the end -------------------------------------------------------------------------------
+    def drain(self, packets_max: int) -> None:
+        """Read no more, and take what is unread off the socket.
+
+        Closing a socket with unread input makes the kernel reset the other end before it has read
+        the last notice.
+        """
+        try:
+            self.sock.shutdown(socket.SHUT_RD)
+            for _ in range(packets_max):
+                if not self.sock.recv(1):
+                    break
+        except OSError as error:
+            if error.errno not in _PEER_GONE:
+                raise
+
+    def shut_down(self) -> None:
+        """End the connection in both directions, for every copy of the socket, and close it."""
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            if error.errno not in _PEER_GONE:
+                raise
+        self.sock.close()

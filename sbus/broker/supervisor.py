@@ -1,0 +1,224 @@
+"""The supervisor: keeps a living worker in every slot.
+
+A worker that dies is buried (what was destined to it holds nobody back), its clients are given up,
+and a new one is forked at once; one that dies young is forked again after a growing pause. A worker
+whose pulse stops is killed. If several stopped, the one that holds the lock goes first, because the
+others may only be waiting for it.
+
+The front never waits for the lock, it tries; so neither a worker that stopped while holding it nor
+one that died can stop the supervisor. This module does not know what clients are, beyond telling
+whose worker died.
+"""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+
+import trio
+
+from sbus.broker.bounded_lock import trying
+from sbus.broker.complaints import log
+from sbus.broker.handoff import Link, Order, Quiesce, Quiet, Ready, Report, Stop
+from sbus.broker.settings import BusSettings
+from sbus.broker.template import Birth, Template
+from sbus.errors import SbusError
+from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.segment import Segment
+
+_QUEUE_RETRY_SECONDS = 0.05
+_CHECK_SECONDS = 1.0
+_YOUNG_SECONDS = 1.0
+_PAUSE_SECONDS_MAX = 5.0
+
+
+class Slot:
+    """One worker's place."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.link: Link | None = None
+        self.pid = 0
+        self.pidfd = -1
+        self.ready = False
+        self.quiet = False
+        self.born_at = 0.0
+        self.pause_seconds = 0.0
+
+    def kill(self) -> None:
+        if self.pidfd >= 0:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+
+class Supervisor:
+    """All slots of a bus. `on_report` gets what workers say, `on_death` who of them died."""
+
+    def __init__(
+        self,
+        template: Template,
+        segment: Segment,
+        settings: BusSettings,
+        on_report: Callable[[int, Report], None],
+        on_death: Callable[[int], None],
+    ) -> None:
+        self._template = template
+        self._segment = segment
+        self._limits = settings.limits
+        self._on_report = on_report
+        self._on_death = on_death
+        self._log = OrderedLog(segment)
+        self.slots = [Slot(number) for number in range(settings.workers)]
+        self._stopping = False
+        self._changed = trio.Event()
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Start all workers; returns once they serve, leaving tasks in `nursery`.
+
+        Raises SbusError when one dies before that.
+        """
+        self._nursery = nursery
+        nursery.start_soon(self._watch_template)
+        for slot in self.slots:
+            self._fork(slot)
+        await self._wait_for(lambda: all(slot.ready for slot in self.slots))
+        nursery.start_soon(self._watch_pulses)
+
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed = trio.Event()
+            await self._changed.wait()
+
+    # -- lives ---------------------------------------------------------------------------------
+    def _fork(self, slot: Slot) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        slot.link = Link(ours, self._nursery)
+        slot.born_at = time.monotonic()
+        self._segment.beat(slot.number)
+        self._template.fork_worker(slot.number, theirs)
+        self._nursery.start_soon(self._hear, slot, slot.link)
+
+    async def _hear(self, slot: Slot, link: Link) -> None:
+        """Pass on what one worker says, until it says no more."""
+        while slot.link is link:
+            try:
+                report = link.receive_report()
+            except BlockingIOError:
+                try:
+                    await link.wait()
+                except trio.ClosedResourceError:
+                    return
+                continue
+            if report is None:
+                return
+            if isinstance(report, Ready):
+                slot.ready = True
+            elif isinstance(report, Quiet):
+                slot.quiet = True
+            else:
+                self._on_report(slot.number, report)
+            self._changed.set()
+
+    async def _watch_template(self) -> None:
+        while True:
+            try:
+                event = self._template.receive()
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._template.sock)
+                continue
+            if event is None:
+                raise SbusError("the template process died: no worker can be started any more")
+            slot = self.slots[event.worker]
+            if isinstance(event, Birth):
+                slot.pid, slot.pidfd = event.pid, event.pidfd
+            else:
+                await self._bury(slot, event.status)
+            self._changed.set()
+
+    async def _bury(self, slot: Slot, status: int) -> None:
+        os.close(slot.pidfd)
+        slot.pidfd = -1
+        if slot.link is not None:
+            slot.link.close()
+            slot.link = None
+        if self._stopping:
+            return
+        how = f"signal {-code}" if (code := os.waitstatus_to_exitcode(status)) < 0 else f"{code}"
+        log(f"worker {slot.number} (pid {slot.pid}) died: {how}")
+        if not slot.ready and slot.pause_seconds == 0:
+            raise SbusError(f"worker {slot.number} did not start")
+        slot.ready = False
+        async with trying(self._segment) as words:
+            self._log.bury(words, slot.number)
+        # It may have died between taking somebody's sleep and waking it, so all look again.
+        self._segment.wake((1 << len(self.slots)) - 1)
+        self._on_death(slot.number)
+        self._nursery.start_soon(self._replace, slot)
+
+    async def _replace(self, slot: Slot) -> None:
+        if time.monotonic() - slot.born_at < _YOUNG_SECONDS:
+            slot.pause_seconds = min(max(0.1, 2 * slot.pause_seconds), _PAUSE_SECONDS_MAX)
+            await trio.sleep(slot.pause_seconds)
+        else:
+            slot.pause_seconds = 0.0
+        if not self._stopping:
+            self._fork(slot)
+
+    async def _watch_pulses(self) -> None:
+        while True:
+            asleep_at = time.monotonic()
+            await trio.sleep(_CHECK_SECONDS)
+            if time.monotonic() - asleep_at > 2 * _CHECK_SECONDS:
+                # The front itself was stopped, and the workers perhaps with it: let them beat.
+                continue
+            silent = [
+                slot
+                for slot in self.slots
+                if slot.pidfd >= 0
+                and self._segment.silence_seconds(slot.number)
+                > self._limits.worker_silence_seconds_max
+            ]
+            holder = self._segment.lock_holder()
+            for slot in [slot for slot in silent if slot.number == holder] or silent:
+                log(f"worker {slot.number} (pid {slot.pid}) shows no sign of life: killed")
+                slot.kill()
+
+    # -- the end -------------------------------------------------------------------------------
+    async def stop(self) -> None:
+        """Let the workers hand over what they accepted and end; kill those that do not."""
+        self._stopping = True
+        with trio.move_on_after(self._limits.stop_seconds_max):
+            self.tell_all(Quiesce())
+            await self._wait_for(lambda: all(slot.quiet or slot.pidfd < 0 for slot in self.slots))
+            self.tell_all(Stop())
+            await self._wait_for(lambda: all(slot.pidfd < 0 for slot in self.slots))
+            return
+        for slot in self.slots:
+            slot.kill()
+
+    async def wait_for_worker(self, load: list[int]) -> int:
+        """The worker with the smallest load that serves and keeps up with what it is told."""
+        while True:
+            able = [
+                slot.number
+                for slot in self.slots
+                if slot.ready
+                and slot.link is not None
+                and slot.link.queued < self._limits.handoff_clients_max
+            ]
+            if able:
+                return min(able, key=load.__getitem__)
+            with trio.move_on_after(_QUEUE_RETRY_SECONDS):
+                await self._wait_for(lambda: any(slot.ready for slot in self.slots))
+                await trio.sleep_forever()
+
+    def tell(self, worker: int, order: Order, fd: int) -> None:
+        """Tell one worker something; `fd` is borrowed until it is sent."""
+        link = self.slots[worker].link
+        if link is not None:
+            link.send(order, fd)
+
+    def tell_all(self, order: Order) -> None:
+        for slot in self.slots:
+            if slot.link is not None:
+                slot.link.send(order)
