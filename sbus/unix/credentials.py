@@ -5,6 +5,8 @@ forged and do not change. This module decides nothing.
 """
 
 import array
+import errno
+import os
 import socket
 import struct
 
@@ -12,6 +14,8 @@ import msgspec
 
 _SO_PEERGROUPS = 59
 _UCRED = struct.Struct("iII")
+_GETSOCKOPT_BYTES_MAX = 1024
+"""What `socket.getsockopt` allows: 256 groups, which few users exceed."""
 _GROUPS_MAX = 65_536
 """The kernel's own limit of supplementary groups (NGROUPS_MAX)."""
 
@@ -34,6 +38,26 @@ def peer_credentials(sock: socket.socket) -> Credentials:
 def peer_groups(sock: socket.socket) -> frozenset[int]:
     """The supplementary groups of the process that connected `sock`. Raises OSError."""
     groups = array.array("I")
-    data = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_MAX * groups.itemsize)
+    try:
+        data = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GETSOCKOPT_BYTES_MAX)
+    except OSError as error:
+        if error.errno != errno.ERANGE:
+            raise
+        data = _getsockopt_large(sock, _SO_PEERGROUPS, _GROUPS_MAX * groups.itemsize)
     groups.frombytes(data)
     return frozenset(groups)
+
+
+def _getsockopt_large(sock: socket.socket, option: int, bytes_max: int) -> bytes:
+    """getsockopt(2) with a buffer larger than the standard library's method allows."""
+    import ctypes
+
+    buffer = ctypes.create_string_buffer(bytes_max)
+    length = ctypes.c_uint32(bytes_max)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.getsockopt(
+        sock.fileno(), socket.SOL_SOCKET, option, buffer, ctypes.byref(length)
+    ):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return buffer.raw[: length.value]
