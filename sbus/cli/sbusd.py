@@ -1,0 +1,162 @@
+"""`sbusd`, the daemon's command line.
+
+Turns words into a `Plan` and errors into one line and an exit status: 0 for a bus that ended as it
+was told to, 1 for what cannot be, 2 for what cannot be understood. Imports as little as it can,
+because a user waits: the heavy parts come when they are needed. This module knows nothing of
+sockets, processes or the broker.
+"""
+
+import os
+import sys
+
+import click
+
+from sbus.cli.admission_options import resolve_users
+from sbus.cli.report import report_error
+from sbus.cli.start import Plan, run
+from sbus.errors import SbusError
+from sbus.unix.address import DEFAULT_ADDRESS, parse_address
+
+DEFAULT_PIDFILE = "/run/sbus.pid"
+WORKERS_MAX = 64
+"""One bit each in the mask that says where a message goes."""
+
+
+def available_workers() -> int:
+    """As many workers as this process may use processors, within what the bus can have."""
+    return min(len(os.sched_getaffinity(0)), WORKERS_MAX)
+
+
+def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            click.echo(f"sbusd {version('sbus')}")
+        except PackageNotFoundError:
+            click.echo("sbusd, not installed")
+        context.exit()
+
+
+def _print_limits(
+    context: click.Context, _option: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    if "help" in values:
+        from sbus.cli.limit_options import describe_limits
+
+        click.echo(describe_limits())
+        context.exit()
+    return values
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "-a",
+    "--address",
+    default=DEFAULT_ADDRESS,
+    show_default=True,
+    help="A path; /dev/fd/N, a socket passed down; /dev/unix/abstract, a random abstract address, "
+    "which is printed; or /dev/unix/abstract/HEX, a given one.",
+)
+@click.option(
+    "-f", "--foreground", is_flag=True, help="Stay; input and output are closed when it is ready."
+)
+@click.option(
+    "-p",
+    "--pidfile",
+    default=DEFAULT_PIDFILE,
+    show_default=True,
+    help="Where the process id is written in the background; /dev/null for nowhere.",
+)
+@click.option(
+    "-u",
+    "--user",
+    "users",
+    multiple=True,
+    help="A user, by name or id, who may connect; others may not. Repeatable.",
+)
+@click.option("-c", "--exit-when-empty", is_flag=True, help="End when the last client has left.")
+@click.option("-g", "--group", is_flag=True, help="Let the group connect.")
+@click.option("-o", "--others", is_flag=True, help="Let everybody connect.")
+@click.option("-r", "--replace", is_flag=True, help="Replace a file that is at the address.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, WORKERS_MAX),
+    default=available_workers,
+    show_default="the processors it may use",
+    help="Processes that serve clients.",
+)
+@click.option(
+    "--dialect",
+    type=click.Choice(["slash", "dot"]),
+    default="slash",
+    show_default=True,
+    help="What separates the segments of a key.",
+)
+@click.option(
+    "--limit",
+    "limits",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_print_limits,
+    help="Change a limit; `--limit help` lists them with their defaults. Repeatable.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def sbusd(
+    address: str,
+    foreground: bool,
+    pidfile: str,
+    users: tuple[str, ...],
+    exit_when_empty: bool,
+    group: bool,
+    others: bool,
+    replace: bool,
+    workers: int,
+    dialect: str,
+    limits: tuple[str, ...],
+) -> None:
+    """A message bus for the processes of this host."""
+    parsed_limits = None
+    if limits:
+        from sbus.cli.limit_options import parse_limits
+
+        parsed_limits = parse_limits(limits)
+    run(
+        Plan(
+            address=parse_address(address),
+            pidfile=None if pidfile == os.devnull else os.path.abspath(pidfile),
+            foreground=foreground,
+            uids=resolve_users(users),
+            group=group,
+            others=others,
+            replace=replace,
+            exit_when_empty=exit_when_empty,
+            workers=workers,
+            dialect=dialect,
+            limits=parsed_limits,
+        )
+    )
+
+
+def main() -> None:
+    """Run the command and exit."""
+    try:
+        status = sbusd.main(prog_name="sbusd", standalone_mode=False)
+    except click.UsageError as error:
+        report_error(f"{error.format_message()} (sbusd --help shows the options)")
+        status = 2
+    except SbusError as error:
+        report_error(str(error))
+        status = 1
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

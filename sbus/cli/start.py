@@ -1,0 +1,139 @@
+"""The life of one bus, from its address to its end.
+
+The order matters. What can be wrong with the command line is found out before this begins; then
+comes the socket, whose address everybody waits for; then the background, while this process is
+still small; and only then the broker, whose imports take longer than everything else together.
+Everything that was made is removed on the way out, whichever way that is. This module does not
+know the command line's syntax, nor what the broker does.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sbus.cli.admission_options import admission, socket_mode
+from sbus.cli.daemon import Pidfile, go_to_background
+from sbus.cli.report import report_error
+from sbus.cli.stop_request import StopRequest
+from sbus.errors import ConfigurationError, SbusError
+from sbus.unix.address import Address, FdAddress, RandomAbstractAddress
+from sbus.unix.listener import Listener, open_listener
+from sbus.unix.open_files import raise_open_files_limit
+from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release_input_and_output
+
+if TYPE_CHECKING:
+    from sbus.limits import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A command line that has been understood."""
+
+    address: Address
+    pidfile: str | None
+    """An absolute path; None for no file."""
+    foreground: bool
+    uids: frozenset[int]
+    """Those of `-u`; empty without it."""
+    group: bool
+    others: bool
+    replace: bool
+    exit_when_empty: bool
+    workers: int
+    dialect: str
+    limits: "Limits | None"
+    """None for the defaults."""
+
+
+def run(plan: Plan) -> None:
+    """Be a bus until it is told to end; SbusError, with nothing left behind, when it cannot be."""
+    hold_standard_numbers()
+    _warn_of_what_is_ignored(plan)
+    stop = StopRequest()
+    listener = open_listener(
+        plan.address,
+        mode=socket_mode(group=plan.group, others=plan.others),
+        replace=plan.replace,
+    )
+    try:
+        if isinstance(plan.address, RandomAbstractAddress):
+            _print_address(listener.printable_address)
+        if plan.foreground:
+            _serve(plan, listener, stop, release_input_and_output)
+        else:
+            _serve_in_background(plan, listener, stop)
+    finally:
+        stop.ignore_further()
+        listener.close()
+
+
+def _serve_in_background(plan: Plan, listener: Listener, stop: StopRequest) -> None:
+    launcher = go_to_background(stop)
+
+    def on_ready() -> None:
+        if not launcher.report_ready():
+            stop.request()
+
+    try:
+        _serve_with_pidfile(plan, listener, stop, on_ready)
+    except SbusError as error:
+        if not launcher.report_failure(str(error)):
+            raise
+        # The launcher prints it, and this process may share its standard error.
+        raise SystemExit(1) from error
+
+
+def _serve_with_pidfile(
+    plan: Plan, listener: Listener, stop: StopRequest, on_ready: Callable[[], None]
+) -> None:
+    if plan.pidfile is None:
+        _serve(plan, listener, stop, on_ready)
+        return
+    pidfile = Pidfile(plan.pidfile)
+    try:
+        _serve(plan, listener, stop, on_ready)
+    finally:
+        stop.ignore_further()
+        pidfile.remove()
+
+
+def _serve(plan: Plan, listener: Listener, stop: StopRequest, on_ready: Callable[[], None]) -> None:
+    """Run the broker; signals that came before it had handlers reach it when it is ready."""
+    from sbus.broker.bus import run_bus
+    from sbus.broker.settings import BusSettings
+    from sbus.limits import Limits
+
+    raise_open_files_limit()
+    admitted = admission(
+        plan.uids, is_abstract=listener.is_abstract, group=plan.group, others=plan.others
+    )
+    settings = BusSettings(
+        workers=plan.workers,
+        dialect=plan.dialect,
+        limits=plan.limits or Limits(),
+        admit_uids=admitted.uids,
+        admit_gids=admitted.gids,
+        exit_when_empty=plan.exit_when_empty,
+    )
+
+    def ready_then_stoppable() -> None:
+        on_ready()
+        stop.pass_on()
+
+    if not stop.requested:
+        run_bus(settings, listener.socket, on_ready=ready_then_stoppable)
+
+
+def _warn_of_what_is_ignored(plan: Plan) -> None:
+    if isinstance(plan.address, FdAddress):
+        for option, given in (("-g", plan.group), ("-o", plan.others)):
+            if given:
+                report_error(f"warning: {option} is ignored on a socket that is passed down")
+
+
+def _print_address(address: str) -> None:
+    try:
+        os.write(OUTPUT, f"{address}\n".encode())
+    except OSError as error:
+        raise ConfigurationError(f"cannot print the address: {error.strerror}") from error

@@ -1,0 +1,281 @@
+"""In the background: sbusd comes back when the bus is ready, and the bus lives on alone."""
+
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.bus import (
+    SBUSD,
+    START_SECONDS_MAX,
+    STOP_SECONDS_MAX,
+    await_file,
+    has_released_output,
+    process_tree,
+    sbusd_environment,
+    wait_until_gone,
+)
+from tests.support.raw_client import RawClient
+
+
+def launch(
+    directory: Path, *options: str, stderr: int | None = None, pass_fds: Sequence[int] = ()
+) -> str:
+    """Start a bus with its socket and its pidfile in `directory`; gives what sbusd printed.
+
+    Standard output is at its end when this returns: no process of the bus holds on to it.
+    """
+    done = subprocess.run(
+        [*SBUSD, "-a", "bus", "-p", "pid", "--workers=2", *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        timeout=START_SECONDS_MAX,
+        cwd=directory,
+        env=sbusd_environment(),
+        check=False,
+        pass_fds=pass_fds,
+    )
+    assert done.returncode == 0
+    return done.stdout.decode()
+
+
+@contextmanager
+def daemon_in(directory: Path) -> Iterator[int]:
+    """The process id of the bus that was launched there; nothing of it survives the block."""
+    pid = int((directory / "pid").read_text())
+    try:
+        yield pid
+    finally:
+        for process in reversed(process_tree(pid)):
+            os.kill(process, signal.SIGKILL)
+
+
+def exchange(address: str | Path) -> None:
+    with RawClient(str(address)) as client:
+        client.sub(b"key")
+        client.pub(b"key", b"payload")
+        assert client.receive() == b"MSG key\0payload"
+
+
+def end(pid: int) -> None:
+    processes = process_tree(pid)
+    os.kill(pid, signal.SIGTERM)
+    for process in processes:
+        assert wait_until_gone(process, STOP_SECONDS_MAX), f"{process} of {processes} goes on"
+
+
+def test_bus_is_ready_when_sbusd_comes_back_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Address and pidfile are given relative, and the daemon works in another directory."""
+    assert launch(tmp_path) == ""
+    with daemon_in(tmp_path) as pid:
+        assert (tmp_path / "pid").read_text() == f"{pid}\n"
+        exchange(tmp_path / "bus")
+        end(pid)
+    assert os.listdir(tmp_path) == []
+
+
+def test_daemon_is_nobody_s_child_and_has_no_terminal_and_no_directory(tmp_path: Path) -> None:
+    launch(tmp_path)
+    with daemon_in(tmp_path) as pid:
+        assert os.getsid(pid) not in (pid, os.getsid(0))
+        assert os.readlink(f"/proc/{pid}/cwd") == "/"
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        parent, terminal = int(state[1]), int(state[4])
+        assert parent != os.getpid()
+        assert terminal == 0
+        processes = process_tree(pid)
+        assert len(processes) > 2
+        assert all(has_released_output(process) for process in processes)
+        end(pid)
+
+
+def test_hangup_is_ignored(tmp_path: Path) -> None:
+    launch(tmp_path)
+    with daemon_in(tmp_path) as pid:
+        for process in process_tree(pid):
+            os.kill(process, signal.SIGHUP)
+        exchange(tmp_path / "bus")
+        end(pid)
+
+
+def test_random_address_is_printed_before_sbusd_comes_back(tmp_path: Path) -> None:
+    printed = launch(tmp_path, "-a", "/dev/unix/abstract")
+    with daemon_in(tmp_path) as pid:
+        assert re.fullmatch(r"/dev/unix/abstract/00[0-9a-f]{214}\n", printed)
+        exchange(printed.strip())
+        end(pid)
+    assert os.listdir(tmp_path) == []
+
+
+def test_socket_that_is_passed_down_goes_to_the_background_too(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
+        passed.bind(str(tmp_path / "passed"))
+        number = passed.fileno()
+        launch(tmp_path, "-a", f"/dev/fd/{number}", pass_fds=[number])
+    with daemon_in(tmp_path) as pid:
+        exchange(tmp_path / "passed")
+        end(pid)
+    assert os.listdir(tmp_path) == ["passed"]
+
+
+def test_exit_when_empty_removes_socket_and_pidfile(tmp_path: Path) -> None:
+    launch(tmp_path, "-c")
+    with daemon_in(tmp_path) as pid:
+        exchange(tmp_path / "bus")
+        assert wait_until_gone(pid, STOP_SECONDS_MAX)
+    assert os.listdir(tmp_path) == []
+
+
+# -- standard error --------------------------------------------------------------------------------
+
+
+def test_standard_error_is_kept_when_it_is_no_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with log.open("wb") as stderr:
+        launch(tmp_path, stderr=stderr.fileno())
+    with daemon_in(tmp_path) as pid:
+        assert os.readlink(f"/proc/{pid}/fd/2") == str(log)
+        end(pid)
+    assert log.read_text() == ""
+
+
+def test_terminal_is_let_go_of(tmp_path: Path) -> None:
+    controller, terminal = pty.openpty()
+    launch(tmp_path, stderr=terminal)
+    os.close(terminal)
+    with daemon_in(tmp_path) as pid:
+        for process in process_tree(pid):
+            assert os.readlink(f"/proc/{process}/fd/2") == os.devnull
+        end(pid)
+    os.close(controller)
+
+
+# -- the pidfile -----------------------------------------------------------------------------------
+
+
+def test_existing_pidfile_is_an_error_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "pid").write_text("4711\n")
+    done = subprocess.run(
+        [*SBUSD, "-a", "bus", "-p", "pid"],
+        capture_output=True,
+        timeout=START_SECONDS_MAX,
+        cwd=tmp_path,
+        env=sbusd_environment(),
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == b""
+    line = done.stderr.decode()
+    assert re.fullmatch(r"sbusd: pidfile /.*/pid exists: .* Remove it .* -p\n", line), line
+    assert (tmp_path / "pid").read_text() == "4711\n"
+    assert os.listdir(tmp_path) == ["pid"]
+
+
+def test_pidfile_in_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*SBUSD, "-a", "bus", "-p", "no/pid"],
+        capture_output=True,
+        timeout=START_SECONDS_MAX,
+        cwd=tmp_path,
+        env=sbusd_environment(),
+        check=False,
+    )
+    assert done.returncode == 1
+    line = done.stderr.decode()
+    assert re.fullmatch(r"sbusd: cannot make pidfile /.*/no/pid: No such .*\n", line), line
+    assert os.listdir(tmp_path) == []
+
+
+def test_pidfile_that_somebody_else_made_since_is_left_alone(tmp_path: Path) -> None:
+    launch(tmp_path)
+    with daemon_in(tmp_path) as pid:
+        (tmp_path / "pid").unlink()
+        (tmp_path / "pid").write_text("4711\n")
+        end(pid)
+    assert os.listdir(tmp_path) == ["pid"]
+    assert (tmp_path / "pid").read_text() == "4711\n"
+
+
+def test_no_pidfile_at_dev_null(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    launch(tmp_path, "-c", "-p", os.devnull, stderr=write_fd)
+    os.close(write_fd)
+    assert os.listdir(tmp_path) == ["bus"]
+    exchange(tmp_path / "bus")
+    assert read_to_end(read_fd) == b""
+    assert os.listdir(tmp_path) == []
+
+
+def test_foreground_makes_no_pidfile(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*SBUSD, "-cfa", "bus", "-p", "pid", "--workers=1"],
+        cwd=tmp_path,
+        env=sbusd_environment(),
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
+        process.stdout.close()
+        assert os.listdir(tmp_path) == ["bus"]
+        exchange(tmp_path / "bus")
+        assert process.wait(STOP_SECONDS_MAX) == 0
+    finally:
+        process.kill()
+
+
+# -- giving up half-way ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("milestone", "signum"),
+    [
+        ("bus", signal.SIGTERM),
+        ("bus", signal.SIGINT),
+        ("pid", signal.SIGTERM),
+        ("pid", signal.SIGINT),
+        ("pid", signal.SIGKILL),  # there is a daemon by then, which finds out
+    ],
+)
+def test_sbusd_that_is_stopped_before_it_came_back_takes_the_bus_with_it(
+    tmp_path: Path, milestone: str, signum: signal.Signals
+) -> None:
+    process = subprocess.Popen(
+        [*SBUSD, "-a", "bus", "-p", "pid", "--workers=8"],
+        cwd=tmp_path,
+        env=sbusd_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stderr is not None
+        await_file(tmp_path / milestone, process)
+        process.send_signal(signum)
+        if process.wait(STOP_SECONDS_MAX) == 0:  # the bus was faster than this test
+            os.kill(int((tmp_path / "pid").read_text()), signal.SIGTERM)
+        stderr = read_to_end(process.stderr.fileno())
+        process.stderr.close()
+        assert stderr in (b"", b"sbusd: the bus ended before it was ready\n")
+    finally:
+        process.kill()
+    assert os.listdir(tmp_path) == []
+
+
+def read_to_end(read_fd: int) -> bytes:
+    """All that is written to a pipe until every process has closed its other end, for a time."""
+    everything = b""
+    while True:
+        readable, _, _ = select.select([read_fd], [], [], STOP_SECONDS_MAX)
+        assert readable, "a process of the bus goes on"
+        if not (chunk := os.read(read_fd, 65_536)):
+            return everything
+        everything += chunk

@@ -1,0 +1,312 @@
+"""A bus from its start to its end, on every kind of address, as the command line promises it."""
+
+import errno
+import os
+import secrets
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.bus import (
+    SBUSD,
+    START_SECONDS_MAX,
+    STOP_SECONDS_MAX,
+    Bus,
+    await_file,
+    bus_of,
+    has_released_output,
+    running_bus,
+    sbusd_environment,
+    stop,
+)
+from tests.support.raw_client import RawClient
+
+SCRIPT = Path(sys.executable).with_name("sbusd")
+COMMANDS = [
+    pytest.param(SBUSD, id="module"),
+    pytest.param(
+        (str(SCRIPT),),
+        id="script",
+        marks=pytest.mark.skipif(not SCRIPT.exists(), reason="the console script is not installed"),
+    ),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "bus.socket")
+
+
+def live(client: RawClient) -> None:
+    """A client's life: what it subscribed to, all of it, in order, and nothing else."""
+    client.sub(b"test/")
+    client.sub(b"discard")
+    client.unsub(b"discard")
+    client.pub(b"discard", b"")
+    for number in range(100):
+        client.pub(b"test/%d" % number, b"payload")
+    for number in range(100):
+        assert client.receive() == b"MSG test/%d\0payload" % number
+    client.sock.settimeout(None)  # else Python waits, whatever the flag
+    with pytest.raises(BlockingIOError) as refused:
+        client.sock.recv(1, socket.MSG_DONTWAIT)
+    assert refused.value.errno == errno.EAGAIN
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Print how long it took; shown with `-rP`."""
+    begin = time.monotonic()
+    yield
+    print(f"{what}: {time.monotonic() - begin:.3f} s")
+
+
+def mode_of(path: str) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+# -- whole lives -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_life_at_a_random_abstract_address(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with (
+        timed("life at a random abstract address"),
+        bus_of(tmp_path, "-fa/dev/unix/abstract", "--workers=2", command=command) as bus,
+    ):
+        digits = bus.address.removeprefix("/dev/unix/abstract/")
+        assert len(digits) == 216
+        assert digits.startswith("00")
+        assert set(digits) <= set("0123456789abcdef")
+        with bus.connect() as client:
+            live(client)
+        stop(bus, signal.SIGINT)
+    assert bus.stderr_text() == ""
+
+
+def test_life_at_a_given_abstract_address(tmp_path: Path) -> None:
+    address = f"/dev/unix/abstract/00{secrets.token_hex(16).upper()}"
+    with bus_of(tmp_path, "-cf", "-a", address, "--workers=2", address=address) as bus:
+        with bus.connect() as client:
+            live(client)
+        assert bus.process.wait(STOP_SECONDS_MAX) == 0
+
+
+@pytest.mark.parametrize("listening", [False, True], ids=["bound", "listening"])
+def test_life_on_a_socket_that_is_passed_down(tmp_path: Path, path: str, listening: bool) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
+        passed.bind(path)
+        os.chmod(path, 0o750)
+        if listening:
+            passed.listen()
+        number = passed.fileno()
+        arguments = ("-fgora", f"/dev/fd/{number}", "--workers=2")
+        with bus_of(tmp_path, *arguments, address=path, pass_fds=[number]) as bus:
+            passed.close()
+            with bus.connect() as client:
+                live(client)
+            stop(bus, signal.SIGINT)
+    assert mode_of(path) == 0o750, "a socket that was passed down is not this bus's to change"
+    warnings = bus.stderr_text().splitlines()
+    assert len(warnings) == 2
+    for option, warning in zip(("-g", "-o"), warnings, strict=True):
+        assert warning.startswith(f"sbusd: warning: {option} is ignored")
+
+
+@pytest.mark.parametrize(
+    ("widening", "mode"), [("", 0o700), ("g", 0o770), ("o", 0o707), ("go", 0o777)]
+)
+def test_life_at_a_path_over_a_left_over_file(
+    tmp_path: Path, path: str, widening: str, mode: int
+) -> None:
+    Path(path).touch()
+    with bus_of(tmp_path, f"-{widening}cr", "-fa", path, "--workers=2", address=path) as bus:
+        assert mode_of(path) == mode
+        with bus.connect() as client:
+            live(client)
+        assert bus.process.wait(STOP_SECONDS_MAX) == 0
+    assert not os.path.lexists(path)
+    assert bus.stderr_text() == ""
+
+
+def test_eight_workers_live_too(tmp_path: Path) -> None:
+    with timed("life with 8 workers"), running_bus(tmp_path, workers=8) as bus:
+        with bus.connect() as client:
+            live(client)
+        assert len(bus.pids()) > 8
+        stop(bus, signal.SIGINT)
+
+
+def test_life_by_the_long_names_of_the_options(tmp_path: Path, path: str) -> None:
+    Path(path).touch()
+    arguments = [
+        "--foreground",
+        "--address",
+        path,
+        "--replace",
+        "--group",
+        "--others",
+        "--workers=1",
+    ]
+    options = ["--exit-when-empty", "--user", "0", "--dialect=slash", "--limit=log_bytes=16777216"]
+    with bus_of(tmp_path, *arguments, *options, address=path) as bus:
+        assert mode_of(path) == 0o777
+        with bus.connect() as client:
+            live(client)
+        assert bus.process.wait(STOP_SECONDS_MAX) == 0
+
+
+def test_dot_dialect_separates_by_dots(tmp_path: Path) -> None:
+    with running_bus(tmp_path, "--dialect", "dot") as bus, bus.connect() as client:
+        client.sub(b"a.*.c.")
+        client.pub(b"a/b/c/d", b"not for a dot")
+        client.pub(b"a.b.c.d", b"")
+        assert client.receive() == b"MSG a.b.c.d\0"
+
+
+def test_limits_of_the_command_line_are_the_bus_s(tmp_path: Path) -> None:
+    with running_bus(tmp_path, "--limit", "packet_bytes_max=1000") as bus, bus.connect() as client:
+        client.sub(b"")
+        largest = b"MSG k\0" + bytes(1000 - 6)
+        client.send(largest)
+        assert client.receive() == largest
+        client.send(largest + b"\0")
+        assert client.receive_until_closed() == []
+
+
+# -- the ends of a bus -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_it_in_order(tmp_path: Path, signum: signal.Signals) -> None:
+    with running_bus(tmp_path) as bus, bus.connect() as client:
+        client.whoami()
+        stop(bus, signum)
+        assert client.receive_until_closed() == []
+        assert not os.path.lexists(bus.address)
+    assert bus.stderr_text() == ""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_at_any_moment_after_bind_leaves_nothing_behind(
+    tmp_path: Path, path: str, signum: signal.Signals
+) -> None:
+    """The socket's file is there long before the broker's handlers are."""
+    process = subprocess.Popen(
+        [*SBUSD, "-fa", path],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=sbusd_environment(),
+    )
+    try:
+        await_file(path, process)
+        process.send_signal(signum)
+        assert process.communicate(timeout=STOP_SECONDS_MAX) == (b"", b"")
+        assert process.returncode == 0
+    finally:
+        process.kill()
+    assert os.listdir(tmp_path) == []
+
+
+def test_hangup_of_the_whole_session_ends_it_in_order(tmp_path: Path) -> None:
+    """As when a terminal is closed: every process of the bus gets the signal."""
+    with running_bus(tmp_path) as bus:
+        with bus.connect() as client:
+            client.whoami()
+        for pid in bus.pids():
+            os.kill(pid, signal.SIGHUP)
+        assert bus.process.wait(STOP_SECONDS_MAX) == 0
+        assert not os.path.lexists(bus.address)
+    assert bus.stderr_text() == ""
+
+
+def test_interrupt_from_the_keyboard_ends_it_in_order(tmp_path: Path) -> None:
+    """As with ^C: every process of the bus gets the signal."""
+    with running_bus(tmp_path) as bus:
+        with bus.connect() as client:
+            client.whoami()
+        for pid in bus.pids():
+            os.kill(pid, signal.SIGINT)
+        assert bus.process.wait(STOP_SECONDS_MAX) == 0
+        assert not os.path.lexists(bus.address)
+    assert bus.stderr_text() == ""
+
+
+def test_file_that_another_bus_put_in_its_place_is_not_removed(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as older:
+        arguments = ("-rfa", older.address, "--workers=1")
+        newer_directory = tmp_path / "newer"
+        newer_directory.mkdir()
+        with bus_of(newer_directory, *arguments, address=older.address) as newer:
+            stop(older)
+            with newer.connect() as client:
+                live(client)
+        assert not os.path.lexists(older.address)
+
+
+def test_exit_when_empty_waits_for_the_last_of_those_who_came(tmp_path: Path) -> None:
+    with running_bus(tmp_path, "-c") as bus:
+        with bus.connect() as last:
+            with bus.connect() as first:
+                first.whoami()
+                last.whoami()
+            last.sub(b"k")
+            last.pub(b"k", b"still here")
+            assert last.receive() == b"MSG k\0still here"
+            assert bus.process.poll() is None
+        assert bus.process.wait(STOP_SECONDS_MAX) == 0
+        assert not os.path.lexists(bus.address)
+
+
+# -- readiness -------------------------------------------------------------------------------------
+
+
+def test_no_process_of_a_ready_bus_holds_its_input_or_output(bus: Bus) -> None:
+    pids = bus.pids()
+    assert len(pids) > 2
+    assert {pid: has_released_output(pid) for pid in pids} == dict.fromkeys(pids, True)
+
+
+def test_input_is_closed_too(path: str) -> None:
+    """Whoever passed a pipe for standard input can tell by it as well."""
+    process = subprocess.Popen(
+        [*SBUSD, "-fa", path, "--workers=1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=sbusd_environment(),
+    )
+    try:
+        assert process.stdin is not None
+        without_reader = select.poll()
+        without_reader.register(process.stdin, 0)
+        assert without_reader.poll(START_SECONDS_MAX * 1000), "standard input is still open"
+        process.stdin.close()
+        process.terminate()
+        assert process.wait(STOP_SECONDS_MAX) == 0
+    finally:
+        process.kill()
+
+
+def test_starts_without_any_standard_stream(path: str) -> None:
+    """The numbers 0 to 2 do not become the bus's own sockets, where errors would be printed."""
+    process = subprocess.Popen(
+        ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *SBUSD, "-cfa", path, "--workers=1"],
+        env=sbusd_environment(),
+    )
+    try:
+        await_file(path, process)
+        with RawClient(path) as client:
+            live(client)
+        assert process.wait(STOP_SECONDS_MAX) == 0
+    finally:
+        process.kill()

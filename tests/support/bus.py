@@ -1,0 +1,190 @@
+"""A real bus in its own processes, for the length of a `with` block.
+
+The daemon is started as users start it, in the foreground, and is ready when it has closed its
+standard output. At the end it gets SIGTERM, and then it must end with status 0, take all of its
+processes with it and leave no socket behind. This module knows the command line, and nothing
+of what goes on inside.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.raw_client import RawClient
+
+PROJECT = Path(__file__).resolve().parents[2]
+START_SECONDS_MAX = 20.0
+STOP_SECONDS_MAX = 15.0
+SBUSD = (sys.executable, "-m", "sbus.cli.sbusd")
+
+
+def sbusd_environment() -> dict[str, str]:
+    """The environment in which `SBUSD` finds this source tree, from any directory."""
+    inherited = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(PROJECT), *([inherited] if inherited else [])]),
+    }
+
+
+class Bus:
+    """A running bus: its `address`, and `process`, the one that was started."""
+
+    def __init__(self, address: str, process: subprocess.Popen[bytes], stderr: Path) -> None:
+        self.address = address
+        self.process = process
+        self._stderr = stderr
+
+    def stderr_text(self) -> str:
+        """Everything that any process of the bus has written to standard error so far."""
+        return self._stderr.read_text(errors="backslashreplace")
+
+    def connect(self) -> RawClient:
+        return RawClient(self.address)
+
+    def pids(self) -> list[int]:
+        """All processes of the bus, the started one first; empty when that one has ended."""
+        return process_tree(self.process.pid)
+
+
+@contextmanager
+def running_bus(directory: Path, *options: str, workers: int = 2) -> Iterator[Bus]:
+    """Run a bus on a socket in `directory` with more `options`; see this module's title.
+
+    When the block ended the process itself, its exit status is the block's own business.
+    """
+    address = str(directory / "bus.socket")
+    arguments = ("-f", "-a", address, "--workers", str(workers), *options)
+    with bus_of(directory, *arguments, address=address) as bus:
+        yield bus
+        was_running = bus.process.poll() is None
+    assert not (was_running and os.path.lexists(address)), "the bus left its socket behind"
+
+
+@contextmanager
+def bus_of(
+    directory: Path,
+    *arguments: str,
+    address: str | None = None,
+    command: Sequence[str] = SBUSD,
+    pass_fds: Sequence[int] = (),
+) -> Iterator[Bus]:
+    """Run a bus with just these arguments, `-f` among them.
+
+    Clients reach it at `address`; None when it prints where. Its standard error is kept in
+    `directory`.
+    """
+    stderr = directory / "bus.stderr"
+    with stderr.open("wb") as errors:
+        process = subprocess.Popen(
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=sbusd_environment(),
+            pass_fds=pass_fds,
+        )
+    try:
+        printed = wait_for_end_of_output(process, START_SECONDS_MAX).decode()
+        bus = Bus(address or printed.removesuffix("\n"), process, stderr)
+        # An output that ended because its process did is not readiness.
+        assert has_released_output(process.pid), f"the bus did not start:\n{bus.stderr_text()}"
+        yield bus
+        stop(bus)
+    finally:
+        kill_tree(process)
+
+
+def has_released_output(pid: int) -> bool:
+    """Whether the process runs and has /dev/null for its input and output."""
+    try:
+        return {os.readlink(f"/proc/{pid}/fd/{number}") for number in (0, 1)} == {os.devnull}
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_end_of_output(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
+    """What the process prints, until every holder of its standard output has closed it."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + timeout_s
+    printed = b""
+    while True:
+        left_s = max(0.0, deadline - time.monotonic())
+        readable, _, _ = select.select([process.stdout], [], [], left_s)
+        assert readable, f"standard output still open after {timeout_s} s; so far {printed!r}"
+        if not (chunk := os.read(process.stdout.fileno(), 65_536)):
+            process.stdout.close()
+            return printed
+        printed += chunk
+
+
+def await_file(path: str | Path, process: subprocess.Popen[bytes]) -> None:
+    """Come back in the very moment that the starting process has made this file."""
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while not os.path.lexists(path):
+        assert time.monotonic() < deadline, f"{path} was not made in {START_SECONDS_MAX} s"
+        ended = process.poll() is not None
+        assert not ended or os.path.lexists(path), f"{process.args!r} ended without making {path}"
+
+
+def stop(bus: Bus, signum: signal.Signals = signal.SIGTERM) -> None:
+    """End the bus as a service manager does, and see that no process of it is left."""
+    if bus.process.poll() is not None:
+        return
+    pids = bus.pids()
+    bus.process.send_signal(signum)
+    status = bus.process.wait(STOP_SECONDS_MAX)
+    assert status == 0, f"the bus ended with status {status}:\n{bus.stderr_text()}"
+    for pid in pids:
+        assert wait_until_gone(pid, STOP_SECONDS_MAX), f"process {pid} of {pids} outlived the bus"
+
+
+def process_tree(root: int) -> list[int]:
+    """The process and all of its descendants, as /proc shows them now."""
+    children: dict[int, list[int]] = {}
+    alive = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            status = (entry / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        state, parent = status.rpartition(") ")[2].split()[:2]
+        if state != "Z":
+            alive.add(int(entry.name))
+            children.setdefault(int(parent), []).append(int(entry.name))
+    tree = [root] if root in alive else []
+    for pid in tree:
+        tree.extend(children.get(pid, []))
+    return tree
+
+
+def wait_until_gone(pid: int, timeout_s: float) -> bool:
+    """Whether the process, of any parent, ends within this time."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], timeout_s)[0])
+    finally:
+        os.close(handle)
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """Make sure of it: nothing of this bus runs on, whatever the test did."""
+    for pid in reversed(process_tree(process.pid)):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait(STOP_SECONDS_MAX)
+    if process.stdout is not None:
+        process.stdout.close()

@@ -1,0 +1,51 @@
+"""Doing something as another user, which takes root.
+
+Other users cannot enter pytest's temporary directories, nor perhaps run this interpreter; so a
+forked child changes its ids and goes on from where this process is.
+"""
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+STRANGER = 65_533
+"""A user and group id that no host gives to anybody; it need not have a name."""
+
+
+def as_user(
+    action: Callable[[], bool],
+    *,
+    uid: int = STRANGER,
+    gid: int = STRANGER,
+    groups: Sequence[int] = (),
+) -> bool:
+    """What `action` returns in a process of this user; an error in it is an AssertionError here."""
+    child = os.fork()
+    if child == 0:
+        status = 2
+        try:
+            os.setgroups(groups)
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+            status = 0 if action() else 1
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 1), f"the action of user {uid} failed"
+    return status == 0
+
+
+@contextmanager
+def directory_for_everybody() -> Iterator[Path]:
+    """A temporary directory that any user can enter."""
+    with tempfile.TemporaryDirectory(prefix="sbus-test-", dir="/tmp") as name:
+        directory = Path(name)
+        directory.chmod(stat.S_IRWXU | stat.S_IXGRP | stat.S_IXOTH)
+        yield directory

@@ -1,0 +1,27 @@
+"""What the command line promises, against the parts that keep the promise.
+
+They are not imported by the command itself, so that it starts fast.
+"""
+
+import click
+
+import sbus.protocol.keys
+import sbus.shared.segment
+from sbus.cli import sbusd
+
+
+def option(name: str) -> click.Option:
+    (found,) = [param for param in sbusd.sbusd.params if param.name == name]
+    assert isinstance(found, click.Option)
+    return found
+
+
+def test_dialects_are_those_of_the_protocol() -> None:
+    choices = option("dialect").type
+    assert isinstance(choices, click.Choice)
+    assert set(choices.choices) == set(sbus.protocol.keys.DIALECTS)
+
+
+def test_most_workers_are_as_many_as_the_segment_has_room_for() -> None:
+    assert sbusd.WORKERS_MAX == sbus.shared.segment.WORKERS_MAX
+    assert 1 <= sbusd.available_workers() <= sbusd.WORKERS_MAX
