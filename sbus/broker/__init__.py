@@ -1,0 +1,1 @@
+"""The broker: a front, workers, and what is between them."""

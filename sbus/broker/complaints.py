@@ -4,18 +4,20 @@ The same complaint about the same user is written once per interval; the next li
 how many were left out. Knows nothing of what the complaint is about.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 _KINDS_MAX = 10_000
 """Complaints remembered; beyond it the memory is emptied, which costs some repeated lines."""
 
 
 def log(text: str) -> None:
-    """Write one line to stderr."""
-    sys.stderr.write(f"sbusd: {text}\n")
-    sys.stderr.flush()
+    """Write one line to stderr, if anybody is left to read it: the bus outlives its log."""
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), f"sbusd: {text}\n".encode(errors="backslashreplace"))
 
 
 class Complaints:

@@ -16,6 +16,8 @@ the hold whose messages it separates into before and after.
 All methods are synchronous. This module does not know sockets, readiness or turns.
 """
 
+import time
+
 from sbus.broker.router import Router
 from sbus.broker.session import Run, Session
 from sbus.errors import Refusal
@@ -46,6 +48,7 @@ class Exchange:
         self._log = OrderedLog(segment, worker)
         self._table = SubscriptionTable(segment, worker)
         self._unrecorded: list[bytes] = []
+        self._walked_units = 0
 
     def start(self) -> None:
         """Begin to serve: take the slot over and learn who listens to what."""
@@ -53,7 +56,7 @@ class Exchange:
         with self._segment as words:
             self._log.start(words)
             self._table.start(words)
-            if not self._table.append(words, reset, edge=True):
+            if not self._table.append(words, reset, edge=True, frees=True):
                 self._unrecorded.append(reset)
         self._read_table()
 
@@ -94,6 +97,7 @@ class Exchange:
     def barrier(self) -> None:
         """Deliver here everything that has its place before this instant."""
         with self._segment as words:
+            self._table.share_epoch(words)
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
         self._segment.wake(wake)
@@ -105,8 +109,13 @@ class Exchange:
         Raises Refusal when the table is full.
         """
         edge = self._router.gain_interest(pattern)
-        if not self._record(Record(SUBSCRIBED, edge, self._worker, session.id, pattern)):
-            self._router.lose_interest(pattern)
+        recorded = False
+        try:
+            recorded = self._record(Record(SUBSCRIBED, edge, self._worker, session.id, pattern))
+        finally:
+            if not recorded:
+                self._router.lose_interest(pattern)
+        if not recorded:
             return False
         session.patterns[pattern] = session.patterns.get(pattern, 0) + 1
         self._router.add(pattern, session.outbox)
@@ -158,10 +167,15 @@ class Exchange:
         if self._unrecorded:
             data = b"".join(self._unrecorded)
             with self._segment as words:
-                if not self._table.append(words, data, edge=True):
+                if not self._table.append(words, data, edge=True, frees=True):
                     return False
             self._unrecorded.clear()
         return True
+
+    def take_walked_units(self) -> int:
+        """Deliveries made by walking since this was last asked."""
+        units, self._walked_units = self._walked_units, 0
+        return units
 
     # -- pieces --------------------------------------------------------------------------------
     def _record(self, record: Record) -> bool:
@@ -169,8 +183,9 @@ class Exchange:
         if not self.flush_records():
             return False
         data = encode_record(record)
+        frees = record.kind == UNSUBSCRIBED
         with self._segment as words:
-            recorded = self._table.append(words, data, edge=record.edge)
+            recorded = self._table.append(words, data, edge=record.edge, frees=frees)
             full = self._table.is_full(words)
             end = self._log.destined_end(words)
         if not recorded:
@@ -187,12 +202,19 @@ class Exchange:
             self._router.apply(record)
 
     def _walk(self, end: int) -> None:
+        start = self._log.cursor
+        if start >= end:
+            return
+        began_at = time.perf_counter()
         route = self._router.route
         for number, (key, packet) in enumerate(self._log.entries(end), 1):
-            for outbox in route(key).recipients:
+            recipients = route(key).recipients
+            self._walked_units += 1 + len(recipients)
+            for outbox in recipients:
                 outbox.deliver(packet)
             if not number % _WALK_ENTRIES_PER_SHARE:
                 with self._segment as words:
                     wake = self._log.share_cursor(words)
                 self._segment.wake(wake)
                 self._segment.beat(self._worker)
+        self._log.note_pace(end - start, time.perf_counter() - began_at)

@@ -30,6 +30,7 @@ from sbus.limits import Limits
 from sbus.protocol.controls import lost_notice
 
 _FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
+_PEER_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
 _SENDS_PER_CHECKPOINT = 64
 _MEMORY_RETRY_SECONDS = 0.01
 """When the kernel has no memory for a packet, the socket is writable all the same."""
@@ -57,6 +58,7 @@ class Outbox:
         "_backlog",
         "_backlog_bytes",
         "_backlog_bytes_max",
+        "_full",
         "_messages_max",
         "_on_replied",
         "_send",
@@ -90,6 +92,8 @@ class Outbox:
         self._tokens: (
             tuple[trio.MemorySendChannel[None], trio.MemoryReceiveChannel[None]] | None
         ) = None
+        self._full = False
+        """No token fits: a discarded message need not find that out anew."""
         self.flowing = True
         self.deaf = False
         self.notices = False
@@ -141,21 +145,20 @@ class Outbox:
 
     def _check(self, error: OSError) -> None:
         """Let pass only what a peer can cause."""
-        if error.errno not in _FULL and not isinstance(
-            error, BrokenPipeError | ConnectionResetError
-        ):
+        if error.errno not in _FULL and error.errno not in _PEER_GONE:
             raise error
 
     def _queue(self, packet: bytes) -> None:
         if self.deaf or self._tokens is None:
             self.undelivered += 1
             return
-        if self._backlog_bytes + len(packet) > self._backlog_bytes_max:
+        if self._full or self._backlog_bytes + len(packet) > self._backlog_bytes_max:
             self._lose()
             return
         try:
             self._tokens[0].send_nowait(None)
         except trio.WouldBlock:
+            self._full = True
             self._lose()
             return
         self._backlog.append(packet)
@@ -193,6 +196,8 @@ class Outbox:
         """Wait until trying again makes sense; False when the socket was closed meanwhile."""
         if error.errno != errno.EAGAIN:
             await trio.sleep(_MEMORY_RETRY_SECONDS)
+            if self.deaf:
+                return False
         try:
             await trio.lowlevel.wait_writable(self._sock)
         except trio.ClosedResourceError:
@@ -207,6 +212,7 @@ class Outbox:
             self._backlog.popleft()
             if self._tokens is not None:
                 self._tokens[1].receive_nowait()
+                self._full = False
         elif isinstance(first, _Reply):
             self._send(first.packet)
             self._backlog.popleft()

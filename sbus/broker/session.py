@@ -113,11 +113,14 @@ class Session:
 
     def _at_empty_packet(self) -> None:
         """Tell an empty packet, which stays in the batch as a fault, from the end."""
-        poll = select.poll()
-        poll.register(self.sock, select.POLLRDHUP)
-        if poll.poll(0):
+        if self._is_hung_up():
             self._packets.pop()
             self.ended = True
+
+    def _is_hung_up(self) -> bool:
+        poll = select.poll()
+        poll.register(self.sock, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     # -- what was read -------------------------------------------------------------------------
     def has_work(self) -> bool:
@@ -185,16 +188,22 @@ class Session:
 
     # -- the end -------------------------------------------------------------------------------
     def drain(self, packets_max: int) -> None:
-        """Read no more, and take what is unread off the socket.
+        """Take what is unread off the socket, and read no more.
 
         Closing a socket with unread input makes the kernel reset the other end before it has read
         the last notice.
         """
         try:
-            self.sock.shutdown(socket.SHUT_RD)
             for _ in range(packets_max):
-                if not self.sock.recv(1):
-                    break
+                if not self.sock.recv(1) and self._is_hung_up():
+                    return
+        except OSError as error:
+            if error.errno not in _PEER_GONE:
+                raise
+        try:
+            self.sock.shutdown(socket.SHUT_RD)
+            while self.sock.recv(1):
+                pass
         except OSError as error:
             if error.errno not in _PEER_GONE:
                 raise

@@ -86,8 +86,11 @@ class Supervisor:
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            self._changed = trio.Event()
             await self._changed.wait()
+
+    def _tell_waiters(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
 
     # -- lives ---------------------------------------------------------------------------------
     def _fork(self, slot: Slot) -> None:
@@ -117,7 +120,7 @@ class Supervisor:
                 slot.quiet = True
             else:
                 self._on_report(slot.number, report)
-            self._changed.set()
+            self._tell_waiters()
 
     async def _watch_template(self) -> None:
         while True:
@@ -133,7 +136,7 @@ class Supervisor:
                 slot.pid, slot.pidfd = event.pid, event.pidfd
             else:
                 await self._bury(slot, event.status)
-            self._changed.set()
+            self._tell_waiters()
 
     async def _bury(self, slot: Slot, status: int) -> None:
         os.close(slot.pidfd)

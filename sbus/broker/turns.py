@@ -1,12 +1,12 @@
 """Whose turn it is: deficit round robin over users, and over the clients of a user.
 
-Readiness only puts a client in line. Users take turns; in a turn one client of the user's, in turn
-too, is served one small batch, and the work that it caused (packets, deliveries, bytes) is charged
-to the user. A user that caused more than a quantum sits out as many rounds as it takes to pay for
-it, unless nobody else wants anything. So what a user gets of a worker does not depend on how many
-connections it has.
+Readiness only puts a client in line. Users take turns. In a user's turn its clients, in turn too,
+are served one small batch each, and the work that this causes (packets, deliveries, bytes) is
+charged to the user, until it has spent its quantum; then it goes to the end and gets a new one. A
+user that spent more sits out as many rounds as it takes to pay for it, unless nobody else wants
+anything. So what a user gets of a worker does not depend on how many connections it has.
 
-    -debt <= deficit <= quantum;   a user is served in a round only with a deficit > 0
+    deficit <= quantum;   a user is served only with a deficit > 0, or when it is alone
     when nobody is in line, all debts are forgiven: there was no one to owe to
 
 Pure: knows neither sockets nor what a turn does.
@@ -27,12 +27,12 @@ C = TypeVar("C", bound=InLine)
 
 
 class _User(Generic[C]):
-    __slots__ = ("clients", "deficit_units", "uid")
+    __slots__ = ("clients", "deficit_units", "in_ring")
 
-    def __init__(self, uid: int) -> None:
-        self.uid = uid
+    def __init__(self, deficit_units: int) -> None:
         self.clients: deque[C] = deque()
-        self.deficit_units = 0
+        self.deficit_units = deficit_units
+        self.in_ring = False
 
 
 class Turns(Generic[C]):
@@ -50,31 +50,34 @@ class Turns(Generic[C]):
         client.in_line = True
         user = self._users.get(client.uid)
         if user is None:
-            user = self._users[client.uid] = _User(client.uid)
-        if not user.clients:
-            self._ring.append(user)
+            user = self._users[client.uid] = _User(self._quantum_units)
         user.clients.append(client)
+        if not user.in_ring:
+            user.in_ring = True
+            self._ring.append(user)
 
     def next(self) -> C | None:
-        """Take the client whose turn it is out of line; None when nobody is in line."""
+        """Take the client whose turn it is out of line; None when nobody is in line.
+
+        The user at the head is served until it has spent its quantum or wants nothing more.
+        """
         ring = self._ring
-        if not ring:
-            self._users.clear()
-            return None
-        if len(ring) == 1:
-            ring[0].deficit_units = self._quantum_units
-        while True:
+        while ring:
             user = ring[0]
-            if user.deficit_units <= 0:
+            if not user.clients:
+                ring.popleft()
+                user.in_ring = False
+            elif len(ring) > 1 and user.deficit_units <= 0:
                 user.deficit_units += self._quantum_units
                 ring.rotate(-1)
-                continue
-            client = user.clients.popleft()
-            client.in_line = False
-            ring.popleft()
-            if user.clients:
-                ring.append(user)
-            return client
+            else:
+                if len(ring) == 1 and user.deficit_units <= 0:
+                    user.deficit_units = self._quantum_units
+                client = user.clients.popleft()
+                client.in_line = False
+                return client
+        self._users.clear()
+        return None
 
     def charge(self, uid: int, units: int) -> None:
         """Charge a user for the turn that one of its clients just had."""

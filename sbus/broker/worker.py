@@ -123,6 +123,7 @@ class Worker:
             if units >= _UNITS_PER_CHECKPOINT:
                 units = 0
                 self._exchange.barrier()
+                self._exchange.take_walked_units()
                 await trio.lowlevel.checkpoint()
                 continue
             if self._quiescing and not self._quiet and not self._held:
@@ -131,6 +132,7 @@ class Worker:
             if self._exchange.catch_up():
                 units = 0
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
+            units += self._exchange.take_walked_units()
         while not self._exchange.catch_up():
             await trio.lowlevel.checkpoint()
 
@@ -141,6 +143,7 @@ class Worker:
                 os.eventfd_read(self._eventfd)
                 self._retry_held()
             elif (session := self._sessions.get(fd)) is not None:
+                session.more = True
                 self._turns.add(session)
 
     def _retry_held(self) -> None:

@@ -1,0 +1,1 @@
+"""What the processes of a bus share: one segment, the log, the table."""

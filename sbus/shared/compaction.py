@@ -82,7 +82,6 @@ class Compaction:
         self._target = segment.arena_offsets[1 - (self._epoch & 1)]
         self._copied = words[TABLE_TAIL]
         self._written = 0
-        words[COMPACTION_WANTED] = 0
         self._work = self._steps()
 
     def step(self) -> bool:
@@ -127,4 +126,5 @@ class Compaction:
         words[TABLE_TAIL] = self._written
         words[TABLE_GENERATION] = self._written
         words[TABLE_EPOCH] = self._epoch + 1
+        words[COMPACTION_WANTED] = 0
         return True

@@ -21,6 +21,15 @@ either, and whoever raises the low-water mark so far that a quarter of the log i
 them. So   waiting != {}  =>  room < size / 4   holds between any two holds of the lock, and nobody
 who waits is overtaken for longer than it takes to free that quarter.
 
+Bytes say little about work: a hundred of them may be one delivery or a thousand. So every worker
+also has a *window*, the bytes it can walk in a given time as it has measured it, and nobody appends
+for a worker whose lag is larger:
+
+    lag(worker) = end - max(cursor, start) while cursor < end, else 0
+    waiters(worker) != {}  =>  lag > window / 2, when that worker last shared its cursor
+
+That bounds how old a message is when it is delivered, and for how long a walk occupies a worker.
+
 Every method that takes `words` runs under the lock. This module does not know what a packet means,
 nor who is subscribed to what.
 """
@@ -38,6 +47,8 @@ from sbus.shared.segment import (
     LOG_END,
     LOG_HEAD,
     LOG_START,
+    LOG_WAITERS,
+    LOG_WINDOW,
     PAGE_BYTES,
     SLEEPING,
     WAITING,
@@ -59,6 +70,14 @@ class LogStatistics(msgspec.Struct, frozen=True):
     used_bytes: int
     size_bytes: int
     waiting: int
+
+
+WINDOW_SECONDS = 0.01
+"""Work that may wait in front of a worker: more is latency, less and it runs dry when the processor
+is given to somebody else for a moment."""
+WINDOW_BYTES_MIN = 4096
+_PACE_MEMORY = 0.8
+"""How much of what was known about a worker's speed stays when it has walked once more."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -115,6 +134,9 @@ class OrderedLog:
         self._own = 0 if worker is None else _base(worker)
         self.cursor = 0
         """How far this worker has walked; shared with the next hold of the lock."""
+        self._window = WINDOW_BYTES_MIN
+        self._walked_bytes = 0.0
+        self._walked_seconds = 0.0
 
     # -- under the lock ------------------------------------------------------------------------
     def start(self, words: memoryview) -> None:
@@ -122,13 +144,18 @@ class OrderedLog:
         self.cursor = words[LOG_HEAD]
         words[self._own + LOG_CURSOR] = self.cursor
         words[self._own + LOG_END] = self.cursor
+        words[self._own + LOG_WINDOW] = self._window
         words[ALIVE] |= self._bit
 
     def append(self, words: memoryview, block: Block) -> int:
-        """Append `block`; returns the workers to wake, or -1 when there is no room.
+        """Append `block`; returns the workers to wake, or -1 when it has to wait.
 
-        Then this worker is in the waiting set, and will be woken.
+        Then this worker is among those who wait for a destination or for room, and will be woken.
         """
+        mask = block.mask & words[ALIVE]
+        if (late := self._late_destination(words, mask)) is not None:
+            words[late + LOG_WAITERS] |= self._bit
+            return -1
         head = words[LOG_HEAD]
         data = block.data
         place = head % self._size
@@ -144,7 +171,17 @@ class OrderedLog:
         self._map[at : at + len(data)] = data
         end = head + len(data)
         words[LOG_HEAD] = end
-        return self._destine(words, block.mask & words[ALIVE], head, end)
+        return self._destine(words, mask, head, end)
+
+    def _late_destination(self, words: memoryview, mask: int) -> int | None:
+        """The words of a destination that lags too far behind, or has others waiting for it."""
+        while mask:
+            bit = mask & -mask
+            at = _base(bit.bit_length() - 1)
+            if words[at + LOG_WAITERS] or _lag(words, at) > words[at + LOG_WINDOW]:
+                return at
+            mask ^= bit
+        return None
 
     def _has_room(self, words: memoryview, end: int) -> bool:
         if end - self._low > self._size:
@@ -166,7 +203,7 @@ class OrderedLog:
         words[SLEEPING] &= ~wake
         while mask:
             bit = mask & -mask
-            at = WORKER_WORDS + (bit.bit_length() - 1) * WORDS_PER_WORKER
+            at = _base(bit.bit_length() - 1)
             if words[at + LOG_CURSOR] >= words[at + LOG_END]:
                 words[at + LOG_START] = start
             words[at + LOG_END] = end
@@ -175,8 +212,14 @@ class OrderedLog:
 
     def share_cursor(self, words: memoryview) -> int:
         """Share how far this worker has walked; returns the waiting workers to wake."""
-        words[self._own + LOG_CURSOR] = self.cursor
-        return self.release_waiting(words)
+        own = self._own
+        words[own + LOG_CURSOR] = self.cursor
+        words[own + LOG_WINDOW] = self._window
+        wake = 0
+        if words[own + LOG_WAITERS] and _lag(words, own) <= self._window // 2:
+            wake = words[own + LOG_WAITERS]
+            words[own + LOG_WAITERS] = 0
+        return wake | self.release_waiting(words)
 
     def release_waiting(self, words: memoryview) -> int:
         """The waiting workers, which wait no longer, if there is room again; else none."""
@@ -210,9 +253,13 @@ class OrderedLog:
         keep = ~(1 << worker)
         for word in (ALIVE, SLEEPING, WAITING):
             words[word] &= keep
+        for other in range(self._workers):
+            words[_base(other) + LOG_WAITERS] &= keep
         at = _base(worker)
         words[at + LOG_CURSOR] = words[at + LOG_END]
-        return self.release_waiting(words)
+        wake: int = words[at + LOG_WAITERS]
+        words[at + LOG_WAITERS] = 0
+        return wake | self.release_waiting(words)
 
     def statistics(self, words: memoryview) -> LogStatistics:
         """How full the log is; `waiting` is a mask of workers."""
@@ -232,6 +279,13 @@ class OrderedLog:
             at = _base(worker)
             assert words[at + LOG_START] <= words[at + LOG_END] <= head
             assert words[at + LOG_CURSOR] <= head
+
+    def note_pace(self, walked_bytes: int, seconds: float) -> None:
+        """Learn how fast this worker walks; its window follows with the next shared cursor."""
+        self._walked_bytes = self._walked_bytes * _PACE_MEMORY + walked_bytes
+        self._walked_seconds = self._walked_seconds * _PACE_MEMORY + seconds
+        window = int(self._walked_bytes * WINDOW_SECONDS / max(self._walked_seconds, 1e-9))
+        self._window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
 
     # -- outside of the lock -------------------------------------------------------------------
     def entries(self, end: int) -> Iterator[tuple[bytes, bytes]]:
@@ -255,6 +309,13 @@ class OrderedLog:
                         yield packet[4 : 4 + key_bytes], packet
                     at += packet_bytes
             self.cursor += length
+
+
+def _lag(words: memoryview, at: int) -> int:
+    """Bytes between what a worker has shared of its walk and what is destined to it."""
+    cursor: int = words[at + LOG_CURSOR]
+    end: int = words[at + LOG_END]
+    return end - max(cursor, words[at + LOG_START]) if cursor < end else 0
 
 
 def _base(worker: int) -> int:

@@ -51,8 +51,10 @@ WORKER_WORDS = 16  # here begin the words of worker 0, then those of worker 1, .
 LOG_START = 0  # start of the first entry destined to it since it was last caught up
 LOG_END = 1  # end of the last entry destined to it
 LOG_CURSOR = 2  # how far it has walked; written by that worker alone, or when it is dead
-EPOCH_SEEN = 3  # the epoch of the table that it reads
-WORDS_PER_WORKER = 4
+LOG_WINDOW = 3  # how many bytes it lets others put in front of it before they must wait
+LOG_WAITERS = 4  # workers that wait for it to catch up
+EPOCH_SEEN = 5  # the epoch of the table that it reads
+WORDS_PER_WORKER = 6
 
 _SELECTOR = 0
 _HOLDER = 1  # who has the lock, plus one; only to be believed of a process that shows no life

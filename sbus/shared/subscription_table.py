@@ -47,7 +47,8 @@ WORKER_RESET = 4
 
 RECORD = struct.Struct("<IBBHQ")  # length, kind, edge, worker, client: 16 bytes
 COMPACTION_GROWTH_DIVISOR = 8
-"""Compaction is wanted once the journal has grown by this part of an arena, and has doubled."""
+"""Compaction is wanted once the journal has grown by this part of an arena and has doubled, or has
+come to its last such part, which is the reserve for records that take back."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -101,18 +102,22 @@ class SubscriptionTable:
             words[TABLE_EPOCH] == self._epoch and words[TABLE_GENERATION] <= self._position
         )
 
-    def append(self, words: memoryview, data: bytes, *, edge: bool) -> bool:
-        """Append encoded records, `edge` if any of them is one.
+    def append(
+        self, words: memoryview, data: bytes, *, edge: bool, frees: bool = False
+    ) -> bool:
+        """Append encoded records, `edge` if any of them is one, `frees` if they only take back.
 
-        False, and nothing appended, when there is no room before the next compaction.
+        False, and nothing appended, when there is no room before the next compaction. What takes
+        back may use a reserve, because nothing else makes a full table emptier.
         """
         tail = words[TABLE_TAIL]
         end = tail + len(data)
-        grown = end > max(2 * words[TABLE_BASE], self._size // COMPACTION_GROWTH_DIVISOR)
-        if grown and not words[COMPACTION_WANTED]:
+        least = self._size // COMPACTION_GROWTH_DIVISOR
+        common = self._size - least
+        if end > min(max(2 * words[TABLE_BASE], least), common) and not words[COMPACTION_WANTED]:
             words[COMPACTION_WANTED] = 1
             self._segment.wake_front()
-        if end > self._size:
+        if end > (self._size if frees else common):
             return False
         at = self._segment.arena_offsets[words[TABLE_EPOCH] & 1] + tail
         self._map[at : at + len(data)] = data
@@ -125,7 +130,7 @@ class SubscriptionTable:
 
     def is_full(self, words: memoryview) -> bool:
         """Whether what holds fills the arena, so that waiting for a compaction is no use."""
-        return bool(words[TABLE_BASE] > self._size - self._size // 8)
+        return bool(words[TABLE_BASE] > self._size - 2 * (self._size // COMPACTION_GROWTH_DIVISOR))
 
     def unread(self, words: memoryview) -> list[tuple[int, int]]:
         """Byte ranges of the map that this process has not read; from here on it has.

@@ -28,12 +28,16 @@ def send_borrowing_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None
 
 
 def receive_owning_fds(sock: socket.socket, bytes_max: int) -> tuple[bytes, list[int]]:
-    """Receive one packet and its descriptors, which the caller closes; b"" is end of file.
+    """Receive one packet and its descriptors, which the caller closes.
 
-    Raises OSError, and DescriptorsLost with the packet when descriptors were dropped.
+    b"" when the other end is closed, whether or not it had read everything. Raises OSError, and
+    DescriptorsLost with the packet when descriptors were dropped.
     """
     space = socket.CMSG_SPACE(FDS_MAX * array.array("i").itemsize)
-    data, ancillary, flags, _ = sock.recvmsg(bytes_max, space, socket.MSG_CMSG_CLOEXEC)
+    try:
+        data, ancillary, flags, _ = sock.recvmsg(bytes_max, space, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        return b"", []
     fds = array.array("i")
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
