@@ -1,0 +1,284 @@
+"""The client library for programs without an event loop: `connection.py`, without `await`.
+
+Every call that can wait takes `timeout_seconds` and raises TimeoutError when that has passed; None
+waits for ever. A call that timed out has sent, and taken, nothing, except that a question may be
+on its way: its answer is then dropped when it comes. Not for use by several threads at a time:
+connect once in each.
+
+Knows nothing of what packets mean.
+"""
+
+import select
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, Literal, NoReturn, Self, Unpack, overload
+
+from sbus.client.barrier import Identity
+from sbus.client.inbox import InboxStatistics, Item, Losses, Lost
+from sbus.client.link import (
+    CONNECT_RETRY_SECONDS,
+    LAST_WORD_SECONDS_MAX,
+    NO_LAST_WORD,
+    READ_PACKETS_MAX,
+    Link,
+    LinkOptions,
+    to_bytes,
+)
+from sbus.errors import Disconnected
+from sbus.protocol.packets import Message, encode_publish, encode_subscribe, encode_unsubscribe
+
+
+@overload
+def connect(
+    address: str | None = None,
+    *,
+    losses: Literal["raise"] = "raise",
+    timeout_seconds: float | None = None,
+    **options: Unpack[LinkOptions],
+) -> "Connection[Message]": ...
+
+
+@overload
+def connect(
+    address: str | None = None,
+    *,
+    losses: Literal["report"],
+    timeout_seconds: float | None = None,
+    **options: Unpack[LinkOptions],
+) -> "Connection[Message | Lost]": ...
+
+
+def connect(
+    address: str | None = None,
+    *,
+    losses: Losses = "raise",
+    timeout_seconds: float | None = None,
+    **options: Unpack[LinkOptions],
+) -> "Connection[Any]":
+    """Connect to the bus at `address`; the default is `$SBUS_ADDRESS`, else `/run/sbus.socket`.
+
+    With `losses="report"` a gap in the messages is an item, `Lost`, and not `MessagesLost` raised;
+    for the further options see `LinkOptions`. Use it in a `with` block, or `close` it.
+
+    Raises AddressError, ConfigurationError, and Disconnected when the bus does not want us.
+    """
+    bus = Connection[Any](Link(address, losses, options))
+    try:
+        bus._open(_Deadline(timeout_seconds))
+    except BaseException:
+        bus.close()
+        raise
+    return bus
+
+
+class _Deadline:
+    """The moment at which one call gives up, if ever."""
+
+    def __init__(self, timeout_seconds: float | None) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+    def left_ms(self) -> float | None:
+        """Time that is left, at least 0; None: no end to it."""
+        return None if self._at is None else max(0.0, (self._at - time.monotonic()) * 1000)
+
+    def expire(self) -> NoReturn:
+        raise TimeoutError(f"the bus gave no answer within {self._timeout_seconds} s")
+
+
+class Connection(Generic[Item]):
+    """A connection to a bus; made by `connect`. It is its own, resumable, iterator.
+
+    Every call but `close` and `statistics` raises Disconnected when the bus has gone, with its
+    last word if it had one, and ProtocolViolation when the peer is no bus. Texts are sent as
+    UTF-8; a NUL in a key or pattern is a ValueError. Source: PROTOCOL.
+    """
+
+    def __init__(self, link: Link[Item]) -> None:
+        self._link = link
+        self._readable = select.poll()
+        self._readable.register(link.sock, select.POLLIN)
+        self._writable = select.poll()
+        self._writable.register(link.sock, select.POLLOUT)
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def subscribe(self, pattern: bytes | str, *, timeout_seconds: float | None = None) -> None:
+        """Ask for the messages that match `pattern`, once more than before ("Transport").
+
+        It holds for every message published after a `sync` that follows it.
+        """
+        self._send(encode_subscribe(to_bytes(pattern)), _Deadline(timeout_seconds))
+
+    def unsubscribe(self, pattern: bytes | str, *, timeout_seconds: float | None = None) -> None:
+        """Give back one `subscribe` of the same pattern ("Transport")."""
+        self._send(encode_unsubscribe(to_bytes(pattern)), _Deadline(timeout_seconds))
+
+    def publish(
+        self,
+        key: bytes | str,
+        payload: bytes | str = b"",
+        *,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Send a message to whom it concerns; waits while the bus holds this client back.
+
+        Raises PacketRefused for more than `packet_bytes_max` bytes; what the bus refuses is raised
+        by a later `sync`, `whoami` or `receive`.
+        """
+        packet = encode_publish(to_bytes(key), to_bytes(payload))
+        self._send(packet, _Deadline(timeout_seconds))
+
+    def control(
+        self,
+        key: bytes | str,
+        payload: bytes | str | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """Tell the bus itself something ("Flood control"); ConfigurationError in dot dialect."""
+        name = to_bytes(key)
+        packet = self._link.control_packet(name, None if payload is None else to_bytes(payload))
+        self._send(packet, _Deadline(timeout_seconds), asks=self._link.is_question(name))
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def sync(self, *, timeout_seconds: float | None = None) -> None:
+        """Return when the bus has processed everything that was sent before.
+
+        Raises PacketRefused if it refused any of that, and InboxFull when too many messages are
+        in front of its answer. In the dot dialect the answer is a message to oneself, and a bus
+        that drops messages for this client can drop it: give a timeout there.
+        """
+        self._ask(_Deadline(timeout_seconds))
+
+    def whoami(self, *, timeout_seconds: float | None = None) -> Identity:
+        """Who the bus takes this client for ("Secret messages"); includes a `sync`.
+
+        ConfigurationError in the dot dialect.
+        """
+        self._link.must_have_control_messages()
+        self._ask(_Deadline(timeout_seconds))
+        identity = self._link.barrier.identity
+        assert identity is not None
+        return identity
+
+    # -- receiving -----------------------------------------------------------------------------
+
+    def receive(self, *, timeout_seconds: float | None = None) -> Item:
+        """The next message.
+
+        Raises MessagesLost exactly where messages are missing (unless losses are reported) and
+        PacketRefused for what this client sent; in both cases the next call goes on.
+        """
+        inbox = self._link.inbox
+        item = inbox.take()
+        if item is None:
+            deadline = _Deadline(timeout_seconds)
+            while (item := inbox.take()) is None:
+                self._read(READ_PACKETS_MAX, deadline)
+        return item
+
+    def receive_many(
+        self, limit: int = 1024, *, timeout_seconds: float | None = None
+    ) -> list[Item]:
+        """What is there, up to `limit` (at least 1) messages; waits while there is nothing.
+
+        Raises what `receive` raises, in its place: a loss behind other messages comes next time.
+        """
+        if limit < 1:
+            raise ValueError("receive_many takes at least one message")
+        deadline = _Deadline(timeout_seconds)
+        inbox = self._link.inbox
+        while not (items := inbox.take_many(limit)):
+            self._read(limit, deadline)
+        return items
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Item:
+        try:
+            return self.receive()
+        except Disconnected:
+            if self._link.closed:
+                raise StopIteration from None
+            raise
+
+    # -- the connection itself -----------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        return self._link.address
+
+    def statistics(self) -> InboxStatistics:
+        return self._link.inbox.statistics()
+
+    def close(self) -> None:
+        """Close the connection; iteration ends, other calls raise Disconnected from now on.
+
+        What was sent is sent, but only a `sync` tells whether the bus accepted it.
+        """
+        self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    def _open(self, deadline: _Deadline) -> None:
+        while not self._link.connect_nowait():
+            if deadline.left_ms() == 0:
+                deadline.expire()
+            time.sleep(CONNECT_RETRY_SECONDS)
+        self._send(self._link.barrier.greeting, deadline)
+
+    def _send(self, packet: bytes, deadline: _Deadline, *, asks: bool = False) -> int:
+        """Send when the bus takes it; returns the ticket when it is a question."""
+        try:
+            while not self._link.send_nowait(packet):
+                self._wait(self._writable.poll, deadline)
+        except BrokenPipeError:
+            self._raise_last_word()
+        return self._link.barrier.asked(packet) if asks else 0
+
+    def _ask(self, deadline: _Deadline) -> None:
+        barrier, inbox = self._link.barrier, self._link.inbox
+        ticket = self._send(barrier.question(), deadline, asks=True)
+        try:
+            while not barrier.settled(ticket):
+                inbox.raise_end()
+                self._read(READ_PACKETS_MAX, deadline)
+        finally:
+            barrier.abandon(ticket)
+        inbox.raise_refusal()
+
+    def _read(self, packets_max: int, deadline: _Deadline) -> None:
+        """Return when something may have come in."""
+        if not self._link.read_nowait(packets_max):
+            self._wait(self._readable.poll, deadline)
+
+    def _wait(self, poll: Callable[[float | None], object], deadline: _Deadline) -> None:
+        if not poll(deadline.left_ms()):
+            deadline.expire()
+
+    def _raise_last_word(self) -> NoReturn:
+        """The bus takes nothing more: why that is may be the next that comes in."""
+        inbox = self._link.inbox
+        deadline = _Deadline(LAST_WORD_SECONDS_MAX)
+        try:
+            while not inbox.ended and inbox.has_room:
+                self._read(READ_PACKETS_MAX, deadline)
+        except TimeoutError:
+            raise Disconnected(NO_LAST_WORD) from None
+        inbox.raise_end()
+        raise Disconnected(NO_LAST_WORD)

@@ -1,0 +1,264 @@
+"""What has arrived from the bus and has not been handed to the user yet.
+
+Fed with packets as they come, it sorts them: answers settle tickets of the barrier, messages wait
+in line, a loss waits in the same line, exactly where the gap is, and refusals and the end of the
+connection are raised to whoever asks next. Nothing is dropped on the way and nothing grows without
+bound: reading stops when `messages_max` or `bytes_max` is reached, and the bus's own limits take
+over from there.
+
+Pure: knows no socket, and does not wait. Both clients, trio's and the blocking one, are this and
+a way to wait.
+"""
+
+from collections import deque
+from itertools import pairwise
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from sbus.client.barrier import Barrier
+from sbus.errors import BusError, Disconnected, MessagesLost, PacketRefused, ProtocolViolation
+from sbus.protocol import controls
+from sbus.protocol.packets import ControlMessage, Message, parse_server_packet
+
+Losses = Literal["raise", "report"]
+"""What a gap in the messages is to the user: MessagesLost raised there, or a Lost item."""
+
+
+COUNT_DIGITS_MAX = 20
+"""Digits of a count in a notice: 64 bits never need more."""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Here the bus dropped `count` messages for this client; None where it cannot know how many."""
+
+    count: int | None
+
+
+class InboxFull(BusError):
+    """Too much arrived while waiting for an answer. Nothing is lost: receive, then ask again."""
+
+
+class InboxStatistics(msgspec.Struct, frozen=True):
+    """`messages` and `bytes` wait now; the others count from the connection's beginning.
+
+    `messages_lost` leaves out the losses that the bus could not count; `gaps` has them all.
+    """
+
+    messages: int
+    bytes: int
+    messages_received: int
+    messages_lost: int
+    gaps: int
+    packets_refused: int
+    controls_ignored: int
+
+
+Item = TypeVar("Item", bound=Message | Lost)
+
+
+class Inbox(Generic[Item]):
+    """One connection's inbox; `Item` is Message, and Lost as well where losses are reported."""
+
+    def __init__(
+        self, barrier: Barrier, *, losses: Losses, messages_max: int, bytes_max: int
+    ) -> None:
+        """`bytes_max` counts keys and payloads, and may be exceeded by one packet."""
+        self._barrier = barrier
+        self._echo_key = barrier.echo_key
+        self._raises_losses = losses == "raise"
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._items: deque[Any] = deque()
+        self._bytes = 0
+        self._gaps_waiting = 0
+        self._refusal: tuple[str, str] | None = None
+        self._refusals_more = 0
+        self._last_word: tuple[str, str] | None = None
+        self._end: tuple[type[BusError], str] | None = None
+        self._messages_received = 0
+        self._messages_lost = 0
+        self._gaps = 0
+        self._packets_refused = 0
+        self._controls_ignored = 0
+
+    # -- arriving ------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._items) < self._messages_max and self._bytes < self._bytes_max
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will arrive."""
+        return self._end is not None
+
+    def feed(self, packet: bytes) -> None:
+        """Sort in one packet from the bus. One that no bus sends ends the connection."""
+        try:
+            parsed = parse_server_packet(packet)
+            if isinstance(parsed, ControlMessage):
+                self._feed_control(parsed)
+                return
+        except ProtocolViolation as violation:
+            self.end(ProtocolViolation, str(violation))
+            return
+        self._last_word = None
+        if parsed.key == self._echo_key:
+            self._barrier.answered(parsed.payload)
+            return
+        self._messages_received += 1
+        self._bytes += len(parsed.key) + len(parsed.payload)
+        self._items.append(parsed)
+
+    def feed_end_of_connection(self) -> None:
+        """The bus has closed it. A notice of an error just before says why."""
+        if self._last_word is None:
+            self.end(Disconnected, "the bus closed the connection")
+            return
+        code, text = self._last_word
+        # Said once is enough: what ends the connection is not raised as a refusal before.
+        if self._refusals_more:
+            self._refusals_more -= 1
+        else:
+            self._refusal = None
+        self.end(Disconnected, f"the bus closed the connection: {text} ({code})")
+
+    def end(self, kind: type[BusError], text: str) -> None:
+        """Nothing more will arrive: once the line is empty, `kind(text)` is all there is."""
+        if self._end is None:
+            self._end = (kind, text)
+
+    def discard(self) -> None:
+        """The user has no use for what waits here."""
+        self._items.clear()
+        self._bytes = 0
+        self._gaps_waiting = 0
+        self._refusal = None
+        self._refusals_more = 0
+
+    def _feed_control(self, control: ControlMessage) -> None:
+        self._last_word = None
+        if control.key == controls.WHOAMI:
+            self._barrier.answered(control.payload)
+        elif control.key == controls.LOST:
+            self._feed_loss(_parse_count(control.payload))
+        elif control.key == controls.ERROR:
+            self._feed_refusal(control.payload.decode(errors="backslashreplace"))
+        else:
+            self._controls_ignored += 1
+
+    def _feed_loss(self, count: int | None) -> None:
+        self._gaps += 1
+        self._messages_lost += count or 0
+        if self._items and isinstance(self._items[-1], Lost):
+            before = self._items.pop().count
+            self._items.append(Lost(None if None in (before, count) else before + count))
+            return
+        self._gaps_waiting += 1
+        self._items.append(Lost(count))
+
+    def _feed_refusal(self, notice: str) -> None:
+        code, _, text = notice.partition(" ")
+        self._packets_refused += 1
+        self._last_word = (code, text)
+        if self._refusal is None:
+            self._refusal = self._last_word
+        else:
+            self._refusals_more += 1
+
+    # -- being taken ---------------------------------------------------------------------------
+
+    def take(self) -> Item | None:
+        """The next item, or None while there is none.
+
+        Raises PacketRefused first of all, MessagesLost in its place in the line (unless losses are
+        reported), and how the connection ended when the line is empty.
+        """
+        self.raise_refusal()
+        if self._items:
+            return self._pop()
+        self.raise_end()
+        return None
+
+    def take_many(self, limit: int) -> list[Item]:
+        """Up to `limit` items, perhaps none, up to the next loss; raises what `take` raises."""
+        self.raise_refusal()
+        items: list[Item]
+        if len(self._items) <= limit and not self._gaps_waiting:
+            items = list(self._items)
+            self._items.clear()
+            self._bytes = 0
+        else:
+            items = []
+            while len(items) < limit and self._items and not (items and self._is_loss_next()):
+                items.append(self._pop())
+        if not items:
+            self.raise_end()
+        return items
+
+    def _pop(self) -> Item:
+        item: Item = self._items.popleft()
+        if isinstance(item, Lost):
+            self._gaps_waiting -= 1
+            if self._raises_losses:
+                raise MessagesLost(item.count)
+        else:
+            self._bytes -= len(item.key) + len(item.payload)
+        return item
+
+    def _is_loss_next(self) -> bool:
+        return self._raises_losses and isinstance(self._items[0], Lost)
+
+    def raise_refusal(self) -> None:
+        """PacketRefused, if the bus refused something since the last time."""
+        if self._refusal is None:
+            return
+        code, text = self._refusal
+        if self._refusals_more:
+            text = f"{text}; {self._refusals_more} more refused since"
+        self._refusal = None
+        self._refusals_more = 0
+        raise PacketRefused(code, text)
+
+    def raise_end(self) -> None:
+        """How the connection ended, if it did: Disconnected, or ProtocolViolation."""
+        if self._end is not None:
+            kind, text = self._end
+            raise kind(text)
+
+    def raise_full(self) -> None:
+        """InboxFull, if there is no room for what comes next."""
+        if not self.has_room:
+            raise InboxFull(
+                f"{len(self._items)} messages ({self._bytes} bytes) wait to be received, there is "
+                "no room to look for an answer behind them: receive them before asking, or connect "
+                "with a larger inbox_messages_max and inbox_bytes_max"
+            )
+
+    def check_invariants(self) -> None:
+        """bytes == Σ bytes of what waits; gaps waiting == losses in the line; no two adjacent."""
+        waiting = [item for item in self._items if isinstance(item, Message)]
+        assert self._bytes == sum(len(item.key) + len(item.payload) for item in waiting)
+        assert self._gaps_waiting == len(self._items) - len(waiting)
+        kinds = [isinstance(item, Lost) for item in self._items]
+        assert (True, True) not in pairwise(kinds)
+
+    def statistics(self) -> InboxStatistics:
+        return InboxStatistics(
+            messages=len(self._items),
+            bytes=self._bytes,
+            messages_received=self._messages_received,
+            messages_lost=self._messages_lost,
+            gaps=self._gaps,
+            packets_refused=self._packets_refused,
+            controls_ignored=self._controls_ignored,
+        )
+
+
+def _parse_count(payload: bytes) -> int | None:
+    if payload == b"?":
+        return None
+    if not payload.isdigit() or len(payload) > COUNT_DIGITS_MAX:
+        raise ProtocolViolation(f"the bus reported {payload[:32]!r} messages lost")
+    return int(payload)

@@ -1,0 +1,232 @@
+"""The client library against a real bus: what it promises its users, end to end."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import trio
+
+import sbus
+from tests.support.bus import Bus, running_bus, stop
+
+TIMEOUT_S = 20.0
+PACKET_BYTES_MAX = 409_600
+IDENTITY = (os.getgid(), os.getuid(), os.getpid())
+
+Blocking = sbus.blocking.Connection[sbus.Message]
+
+
+@contextmanager
+def blocking_pair(bus: Bus) -> Iterator[tuple[Blocking, Blocking]]:
+    with sbus.blocking.connect(bus.address) as one, sbus.blocking.connect(bus.address) as other:
+        yield one, other
+
+
+def publish_for_ever(bus: Blocking) -> NoReturn:
+    while True:
+        bus.publish("a", timeout_seconds=TIMEOUT_S)
+
+
+async def test_a_message_reaches_who_subscribed_and_synced(bus: Bus) -> None:
+    with trio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as listener, sbus.connect(bus.address) as speaker:
+            await listener.subscribe("lamps/*/state")
+            await listener.sync()
+            await speaker.publish("lamps/3/other", "x")
+            await speaker.publish("lamps/3/state", b"\x00on\xff")
+            assert await anext(listener) == sbus.Message(b"lamps/3/state", b"\x00on\xff")
+            await listener.unsubscribe("lamps/*/state")
+            await listener.sync()
+            await speaker.publish("lamps/3/state", "off")
+            await speaker.sync()
+            await listener.publish("lamps/3/state", "off")
+            await listener.sync()
+            assert listener.statistics().messages == 0
+
+
+async def test_whoami_is_what_the_kernel_knows_of_this_process(bus: Bus) -> None:
+    with trio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as client:
+            identity = await client.whoami()
+    assert (identity.gid, identity.uid, identity.pid) == IDENTITY
+    with sbus.blocking.connect(bus.address) as twin:
+        assert twin.whoami(timeout_seconds=TIMEOUT_S) == identity
+
+
+async def test_the_largest_packet_passes_and_a_larger_one_is_not_sent(bus: Bus) -> None:
+    payload = os.urandom(PACKET_BYTES_MAX - len(b"MSG big\0"))
+    with trio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as client:
+            await client.subscribe("big")
+            for _ in range(5):
+                await client.publish("big", payload)
+            for _ in range(5):
+                assert await client.receive() == sbus.Message(b"big", payload)
+            with pytest.raises(sbus.PacketRefused, match="409601 bytes"):
+                await client.publish("big", payload + b"x")
+            await client.sync()
+
+
+async def test_one_task_iterates_while_others_ask_and_publish(bus: Bus) -> None:
+    seen: list[bytes] = []
+
+    async def iterate(client: sbus.Connection[sbus.Message]) -> None:
+        async for message in client:
+            if message.key == b"end":
+                return
+            seen.append(message.payload)
+
+    with trio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as client:
+            await client.subscribe("")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(iterate, client)
+                for number in range(100):
+                    await client.publish("number", str(number))
+                    await client.sync()
+                    assert (await client.whoami()).pid == os.getpid()
+                await client.publish("end")
+    assert seen == [str(number).encode() for number in range(100)]
+
+
+def test_a_flood_arrives_whole_and_in_order(bus: Bus) -> None:
+    """A bus that holds the publisher back, and a subscriber that reads in batches."""
+    with blocking_pair(bus) as (listener, speaker):
+        listener.subscribe("flood/")
+        listener.sync(timeout_seconds=TIMEOUT_S)
+        received: list[bytes] = []
+        for begin in range(0, 50_000, 5_000):
+            for number in range(begin, begin + 5_000):
+                speaker.publish("flood/x", str(number), timeout_seconds=TIMEOUT_S)
+            while len(received) < begin + 5_000:
+                items = listener.receive_many(timeout_seconds=TIMEOUT_S)
+                received += [message.payload for message in items]
+        assert received == [str(number).encode() for number in range(50_000)]
+
+
+async def test_what_the_bus_refuses_is_raised_and_the_connection_goes_on(bus: Bus) -> None:
+    with trio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as client:
+            await client.publish("a/!/b")
+            with pytest.raises(sbus.PacketRefused) as caught:
+                await client.sync()
+            assert caught.value.code == "reserved"
+            await client.subscribe("!")
+            with pytest.raises(sbus.PacketRefused):
+                await client.receive()
+            await client.subscribe("a")
+            await client.publish("a", "still here")
+            assert (await client.receive()).payload == b"still here"
+
+
+async def test_misbehaviour_ends_with_the_reason(bus: Bus) -> None:
+    with trio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as client:
+            await client.publish("k" * 5000)
+            with pytest.raises(sbus.Disconnected, match="key-too-long"):
+                await client.sync()
+            with pytest.raises(sbus.Disconnected, match="key-too-long"):
+                await client.publish("a")
+    with sbus.blocking.connect(bus.address) as twin:
+        twin.publish("a/" * 200)
+        with pytest.raises(sbus.Disconnected, match="key-too-deep"):
+            publish_for_ever(twin)
+
+
+def test_losses_are_counted_exactly_and_raised_at_the_gap(tmp_path: Path) -> None:
+    """A subscriber that does not read, behind a bus that keeps ten messages for it."""
+    published = 2_000
+    with (
+        running_bus(tmp_path, "--limit", "backlog_messages_max=10") as bus,
+        blocking_pair(bus) as (listener, speaker),
+    ):
+        listener.subscribe("a")
+        listener.sync(timeout_seconds=TIMEOUT_S)
+        for number in range(published):
+            speaker.publish("a", str(number), timeout_seconds=TIMEOUT_S)
+        speaker.sync(timeout_seconds=TIMEOUT_S)
+        listener.sync(timeout_seconds=TIMEOUT_S)
+        speaker.publish("a", "after", timeout_seconds=TIMEOUT_S)
+
+        before, lost = read_to_the_gap(listener)
+        assert 0 < len(before) < published
+        assert before == [str(number).encode() for number in range(len(before))]
+        assert lost == published - len(before)
+        assert listener.receive(timeout_seconds=TIMEOUT_S).payload == b"after"
+        assert listener.statistics().messages_lost == lost
+
+
+def read_to_the_gap(bus: Blocking) -> tuple[list[bytes], int | None]:
+    """The payloads in front of the first loss, and how many were lost there."""
+    payloads = []
+    while True:
+        try:
+            payloads.append(bus.receive(timeout_seconds=TIMEOUT_S).payload)
+        except sbus.MessagesLost as loss:
+            return payloads, loss.count
+
+
+async def test_a_loss_can_be_an_item_too(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path, "--limit", "backlog_messages_max=10") as bus,
+        trio.fail_after(TIMEOUT_S),
+    ):
+        async with (
+            sbus.connect(bus.address, losses="report") as listener,
+            sbus.connect(bus.address) as speaker,
+        ):
+            await listener.subscribe("a")
+            await listener.sync()
+            for _ in range(2_000):
+                await speaker.publish("a")
+            await speaker.sync()
+            await listener.sync()
+            counts = 0
+            while counts < 2_000:
+                item = await listener.receive()
+                if isinstance(item, sbus.Lost):
+                    assert item.count is not None
+                    counts += item.count
+                else:
+                    counts += 1
+            assert counts == 2_000
+
+
+async def test_echo_can_be_turned_off(bus: Bus) -> None:
+    with trio.fail_after(TIMEOUT_S):
+        async with sbus.connect(bus.address) as client:
+            await client.subscribe("a")
+            await client.control("echo/off")
+            await client.publish("a", "to nobody")
+            await client.control("echo/on")
+            await client.publish("a", "to myself")
+            assert (await client.receive()).payload == b"to myself"
+
+
+async def test_the_dot_dialect(tmp_path: Path) -> None:
+    with running_bus(tmp_path, "--dialect", "dot") as bus, trio.fail_after(TIMEOUT_S):
+        async with (
+            sbus.connect(bus.address, dialect="dot") as listener,
+            sbus.connect(bus.address, dialect="dot") as speaker,
+        ):
+            await listener.subscribe("")
+            await listener.sync()
+            await speaker.publish("a.b", "1")
+            await speaker.publish("a/b", "2")
+            await listener.sync()
+            assert await listener.receive() == sbus.Message(b"a.b", b"1")
+            assert await listener.receive() == sbus.Message(b"a/b", b"2")
+
+
+def test_a_bus_that_ends_is_an_error_for_who_waits(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as bus, sbus.blocking.connect(bus.address) as client:
+        stop(bus)
+        with pytest.raises(sbus.Disconnected):
+            client.receive(timeout_seconds=TIMEOUT_S)
+        with pytest.raises(sbus.Disconnected):
+            client.publish("a")
+        with pytest.raises(sbus.AddressError, match="is sbusd running"):
+            sbus.blocking.connect(bus.address)

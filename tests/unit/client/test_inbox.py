@@ -1,0 +1,266 @@
+"""The inbox against PROTOCOL's "Notices", and against a model that is a plain list."""
+
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.client.barrier import WhoamiBarrier
+from sbus.client.inbox import Inbox, InboxFull, Lost
+from sbus.errors import Disconnected, MessagesLost, PacketRefused, ProtocolViolation
+from sbus.protocol.packets import Message
+
+Items = Message | Lost
+
+
+def make_inbox(
+    losses: Literal["raise", "report"] = "raise",
+    *,
+    messages_max: int = 100,
+    bytes_max: int = 1000,
+) -> Inbox[Items]:
+    return Inbox(WhoamiBarrier(), losses=losses, messages_max=messages_max, bytes_max=bytes_max)
+
+
+def feed(inbox: Inbox[Items], *packets: bytes) -> None:
+    for packet in packets:
+        inbox.feed(packet)
+
+
+class TestMessages:
+    def test_come_out_in_the_order_they_went_in(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"MSG a\x001", b"MSG b\x00", b"MSG \x00\x00\x00")
+        assert inbox.take() == Message(b"a", b"1")
+        assert inbox.take() == Message(b"b", b"")
+        assert inbox.take() == Message(b"", b"\0\0")
+        assert inbox.take() is None
+
+    def test_many_at_a_time_are_at_most_as_many_as_asked_for(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"MSG a\x001", b"MSG a\x002", b"MSG a\x003")
+        assert inbox.take_many(2) == [Message(b"a", b"1"), Message(b"a", b"2")]
+        assert inbox.take_many(2) == [Message(b"a", b"3")]
+        assert inbox.take_many(2) == []
+
+    def test_answers_and_unknown_control_messages_are_not_among_them(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"CMSG !/cred/whoami\0!/cred/1/2/3", b"CMSG !/news\0tomorrow")
+        assert inbox.take() is None
+        assert inbox.statistics().controls_ignored == 1
+
+
+class TestLosses:
+    def test_are_raised_exactly_at_the_gap(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"MSG a\x001", b"CMSG !/lost\x0042", b"MSG a\x002")
+        assert inbox.take() == Message(b"a", b"1")
+        with pytest.raises(MessagesLost) as caught:
+            inbox.take()
+        assert caught.value.count == 42
+        assert inbox.take() == Message(b"a", b"2")
+
+    def test_whose_number_the_bus_does_not_know_have_no_count(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"CMSG !/lost\x00?")
+        with pytest.raises(MessagesLost) as caught:
+            inbox.take()
+        assert caught.value.count is None
+
+    def test_end_a_batch_and_begin_the_next(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"MSG a\x001", b"CMSG !/lost\x003", b"MSG a\x002")
+        assert inbox.take_many(10) == [Message(b"a", b"1")]
+        with pytest.raises(MessagesLost):
+            inbox.take_many(10)
+        assert inbox.take_many(10) == [Message(b"a", b"2")]
+
+    def test_are_items_where_they_are_to_be_reported(self) -> None:
+        inbox = make_inbox("report")
+        feed(inbox, b"MSG a\x001", b"CMSG !/lost\x003", b"MSG a\x002")
+        assert inbox.take_many(10) == [Message(b"a", b"1"), Lost(3), Message(b"a", b"2")]
+
+    def test_at_the_same_gap_are_one(self) -> None:
+        inbox = make_inbox("report")
+        feed(inbox, b"CMSG !/lost\x003", b"CMSG !/lost\x004", b"MSG a\x00", b"CMSG !/lost\x00?")
+        feed(inbox, b"CMSG !/lost\x005")
+        assert inbox.take_many(10) == [Lost(7), Message(b"a", b""), Lost(None)]
+        assert inbox.statistics().messages_lost == 12
+        assert inbox.statistics().gaps == 4
+
+    @pytest.mark.parametrize("count", [b"some", b"", b"-1", b"1.5", b"9" * 5000])
+    def test_that_make_no_sense_end_the_connection(self, count: bytes) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"CMSG !/lost\x00" + count)
+        with pytest.raises(ProtocolViolation, match="messages lost"):
+            inbox.take()
+
+
+class TestRefusals:
+    def test_are_raised_once_and_before_the_messages_that_wait(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"MSG a\x001", b"CMSG !/error\0reserved that key is not yours")
+        with pytest.raises(PacketRefused, match="that key is not yours") as caught:
+            inbox.take()
+        assert caught.value.code == "reserved"
+        assert inbox.take() == Message(b"a", b"1")
+
+    def test_that_nobody_asked_for_are_told_with_the_first(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, *[b"CMSG !/error\0reserved no"] * 5)
+        with pytest.raises(PacketRefused, match="no; 4 more refused since"):
+            inbox.raise_refusal()
+        inbox.raise_refusal()
+        assert inbox.statistics().packets_refused == 5
+
+    def test_come_first_in_a_batch_too(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"MSG a\x001", b"CMSG !/error\0reserved no")
+        with pytest.raises(PacketRefused):
+            inbox.take_many(10)
+        assert inbox.take_many(10) == [Message(b"a", b"1")]
+
+
+class TestEnd:
+    def test_comes_after_everything_that_arrived_and_stays(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"MSG a\x001")
+        inbox.feed_end_of_connection()
+        assert inbox.ended
+        assert inbox.take() == Message(b"a", b"1")
+        for _ in range(2):
+            with pytest.raises(Disconnected, match=r"^the bus closed the connection$"):
+                inbox.take()
+            with pytest.raises(Disconnected):
+                inbox.take_many(5)
+
+    def test_has_the_last_error_for_its_reason_and_not_for_a_refusal(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"MSG a\x001", b"CMSG !/error\0no-nul a MSG packet needs a NUL")
+        inbox.feed_end_of_connection()
+        assert inbox.take() == Message(b"a", b"1")
+        with pytest.raises(Disconnected, match=r"a MSG packet needs a NUL \(no-nul\)"):
+            inbox.take()
+
+    def test_leaves_earlier_refusals_what_they_are(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"CMSG !/error\0reserved no", b"CMSG !/error\0no-nul bad")
+        inbox.feed_end_of_connection()
+        with pytest.raises(PacketRefused, match=r"^no \(reserved\)$"):
+            inbox.take()
+        with pytest.raises(Disconnected, match="no-nul"):
+            inbox.take()
+
+    def test_has_the_reason_also_when_that_was_raised_before_as_a_refusal(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"CMSG !/error\0no-nul bad")
+        with pytest.raises(PacketRefused):
+            inbox.take()
+        inbox.feed_end_of_connection()
+        with pytest.raises(Disconnected, match="no-nul"):
+            inbox.take()
+
+    def test_has_no_reason_when_the_last_packet_was_none(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"CMSG !/error\0reserved no", b"MSG a\x001")
+        inbox.feed_end_of_connection()
+        with pytest.raises(PacketRefused):
+            inbox.take()
+        assert inbox.take() == Message(b"a", b"1")
+        with pytest.raises(Disconnected, match=r"^the bus closed the connection$"):
+            inbox.take()
+
+    @pytest.mark.parametrize("packet", [b"HELLO", b"MSG without NUL", b"SUB a", b"CMSG x"])
+    def test_is_what_a_packet_brings_that_no_bus_sends(self, packet: bytes) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"MSG a\x001", packet)
+        assert inbox.take() == Message(b"a", b"1")
+        with pytest.raises(ProtocolViolation):
+            inbox.take()
+
+    def test_that_came_first_stays(self) -> None:
+        inbox = make_inbox()
+        inbox.end(Disconnected, "the bus has gone")
+        inbox.end(Disconnected, "and then we closed")
+        with pytest.raises(Disconnected, match="gone"):
+            inbox.take()
+
+    def test_is_what_a_whoami_reply_brings_that_names_nobody(self) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"CMSG !/cred/whoami\0you")
+        with pytest.raises(ProtocolViolation, match="you"):
+            inbox.take()
+
+
+class TestBounds:
+    def test_so_many_messages(self) -> None:
+        inbox = make_inbox(messages_max=2)
+        feed(inbox, b"MSG a\x00")
+        inbox.raise_full()
+        feed(inbox, b"MSG a\x00")
+        assert not inbox.has_room
+        with pytest.raises(InboxFull, match="inbox_messages_max"):
+            inbox.raise_full()
+        inbox.take()
+        inbox.raise_full()
+
+    def test_so_many_bytes_of_keys_and_payloads(self) -> None:
+        inbox = make_inbox(bytes_max=10)
+        feed(inbox, b"MSG abcd\0efghi")
+        assert inbox.has_room
+        feed(inbox, b"MSG a\x00")
+        assert not inbox.has_room
+        assert inbox.take_many(5) == [Message(b"abcd", b"efghi"), Message(b"a", b"")]
+        assert inbox.statistics().bytes == 0
+        assert inbox.has_room
+
+    def test_discarding_leaves_nothing(self) -> None:
+        inbox = make_inbox("report")
+        feed(inbox, b"MSG a\x001", b"CMSG !/lost\x001", b"CMSG !/error\0reserved no")
+        inbox.discard()
+        assert inbox.statistics().messages == inbox.statistics().bytes == 0
+        assert inbox.take() is None
+
+
+packets = st.one_of(
+    st.tuples(st.just("message"), st.binary(max_size=5)),
+    st.tuples(st.just("lost"), st.integers(0, 9)),
+    st.tuples(st.just("take"), st.integers(1, 4)),
+)
+
+
+@given(st.lists(packets))
+def test_any_history_equals_a_plain_list(history: list[tuple[str, bytes | int]]) -> None:
+    """What comes out is what went in, adjacent losses summed, and nothing stays charged."""
+    inbox = make_inbox("report", messages_max=10_000, bytes_max=10_000)
+    expected: list[Items] = []
+    taken: list[Items] = []
+    waiting = 0
+    for what, value in history:
+        inbox.check_invariants()
+        if what == "take":
+            assert isinstance(value, int)
+            got = inbox.take_many(value)
+            assert len(got) == min(value, waiting)
+            taken += got
+            waiting -= len(got)
+        elif what == "lost":
+            assert isinstance(value, int)
+            inbox.feed(b"CMSG !/lost\0%d" % value)
+            last = expected[-1] if expected and waiting else None
+            if isinstance(last, Lost):
+                assert isinstance(last.count, int)
+                expected[-1] = Lost(last.count + value)
+            else:
+                expected.append(Lost(value))
+                waiting += 1
+        else:
+            assert isinstance(value, bytes)
+            inbox.feed(b"MSG k\0" + value)
+            expected.append(Message(b"k", value))
+            waiting += 1
+    taken += inbox.take_many(10_000)
+    assert taken == expected
+    inbox.check_invariants()
+    assert inbox.statistics().messages == inbox.statistics().bytes == 0

@@ -1,0 +1,203 @@
+"""A connection that never waits, at the kernel's edge: addresses, sizes, ends."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from sbus.client.link import Link, LinkOptions, open_socket, to_bytes
+from sbus.errors import (
+    AddressError,
+    ConfigurationError,
+    Disconnected,
+    PacketRefused,
+    ProtocolViolation,
+)
+from sbus.protocol.packets import Message
+from tests.unit.client.fake_bus import FakeBus
+
+
+def make_link(address: str | None, **options: int) -> Link[Message]:
+    return Link(address, "raise", LinkOptions(**options))  # type: ignore[typeddict-item]
+
+
+class TestAddress:
+    def test_given_beats_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SBUS_ADDRESS", "/elsewhere")
+        link = make_link("/here")
+        assert link.address == "/here"
+        link.close()
+
+    @pytest.mark.parametrize(
+        ("environment", "address"),
+        [("/elsewhere", "/elsewhere"), ("", "/run/sbus.socket"), (None, "/run/sbus.socket")],
+    )
+    def test_else_the_environment_else_the_default(
+        self, monkeypatch: pytest.MonkeyPatch, environment: str | None, address: str
+    ) -> None:
+        if environment is None:
+            monkeypatch.delenv("SBUS_ADDRESS", raising=False)
+        else:
+            monkeypatch.setenv("SBUS_ADDRESS", environment)
+        link = make_link(None)
+        assert link.address == address
+        link.close()
+
+    @pytest.mark.parametrize("address", ["", "/dev/fd/3", "/dev/unix/abstract", "x" * 200])
+    def test_that_names_no_bus_is_an_error(self, address: str) -> None:
+        with pytest.raises(AddressError):
+            make_link(address)
+
+    def test_unknown_dialect_is_an_error(self) -> None:
+        with pytest.raises(ConfigurationError, match="slash or dot"):
+            Link("/here", "raise", LinkOptions(dialect="comma"))
+
+
+class TestConnecting:
+    def failure(self, address: Path) -> str:
+        link = make_link(str(address))
+        try:
+            with pytest.raises(AddressError) as caught:
+                link.connect_nowait()
+        finally:
+            link.close()
+        text = str(caught.value)
+        assert text.startswith(f"cannot connect to {address}: ")
+        assert "\n" not in text
+        return text
+
+    def test_to_nothing_asks_whether_the_bus_runs(self, tmp_path: Path) -> None:
+        text = self.failure(tmp_path / "none")
+        assert "No such file or directory" in text
+        assert "is sbusd running" in text
+
+    def test_to_what_a_dead_bus_left_asks_the_same(self, tmp_path: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as dead:
+            dead.bind(str(tmp_path / "dead"))
+        text = self.failure(tmp_path / "dead")
+        assert "Connection refused" in text
+        assert "is sbusd running" in text
+
+    def test_to_a_socket_of_another_kind_says_so(self, tmp_path: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+            stream.bind(str(tmp_path / "stream"))
+            stream.listen()
+            assert "no sbus" in self.failure(tmp_path / "stream")
+
+    def test_without_permission_says_who_may(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As the kernel says it; a test that runs as root is never refused itself."""
+        link = make_link("/here")
+
+        def refuse(_address: object) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(link, "sock", FakeSocket(refuse))
+            with pytest.raises(AddressError, match="Permission denied: only those whom"):
+                link.connect_nowait()
+        link.close()
+
+    def test_waits_in_line_behind_a_bus_that_is_busy(self, tmp_path: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            address = str(tmp_path / "busy")
+            listener.bind(address)
+            listener.listen(0)
+            links = [make_link(address) for _ in range(2)]
+            assert [link.connect_nowait() for link in links] == [True, False]
+            listener.accept()[0].close()
+            assert links[1].connect_nowait()
+            for link in links:
+                link.close()
+
+
+class FakeSocket:
+    """A socket whose `connect` does as it is told."""
+
+    def __init__(self, connect: object) -> None:
+        self.connect = connect
+
+
+class TestSizes:
+    def test_the_largest_packet_fits_whatever_the_kernels_default_is(self) -> None:
+        with open_socket(409_600) as sock:
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 409_600 + 32
+
+    def test_the_ceiling_of_an_ordinary_kernel_is_not_exceeded(self) -> None:
+        """The kernel doubles what it is asked for: 212,992, the usual `wmem_max`, is enough."""
+        asked: list[int] = []
+
+        class Recorder(socket.socket):
+            def setsockopt(self, level: int, option: int, value: int) -> None:  # type: ignore[override]
+                asked.append(value)
+                super().setsockopt(level, option, value)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(socket, "socket", Recorder)
+            open_socket(409_600).close()
+        assert len(asked) == 1
+        assert asked[0] <= 212_992
+
+    def test_a_packet_that_the_kernel_cannot_carry_is_an_error_at_once(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"net\.core\.wmem_max"):
+            open_socket(2**30)
+
+    def test_a_packet_over_the_limit_is_refused_before_it_is_sent(self, tmp_path: Path) -> None:
+        with FakeBus(tmp_path) as bus:
+            link = make_link(bus.address, packet_bytes_max=100)
+            assert link.connect_nowait()
+            assert link.send_nowait(b"CMSG !/notices/on")
+            bus.accept()
+            with pytest.raises(PacketRefused, match="101 bytes, at most 100") as caught:
+                link.send_nowait(b"x" * 101)
+            assert caught.value.code == "packet-too-long"
+            assert link.send_nowait(b"x" * 100)
+            assert bus.receive() == b"x" * 100
+            link.close()
+
+    def test_a_packet_that_arrives_too_large_is_never_handed_out_cut(self, tmp_path: Path) -> None:
+        with FakeBus(tmp_path) as bus:
+            link = make_link(bus.address, packet_bytes_max=100)
+            assert link.connect_nowait()
+            assert link.send_nowait(b"CMSG !/notices/on")
+            bus.accept()
+            bus.send(b"MSG a\0" + b"x" * 94, b"MSG a\0" + b"x" * 95)
+            assert link.read_nowait(10)
+            assert link.inbox.take() == Message(b"a", b"x" * 94)
+            with pytest.raises(ProtocolViolation, match="packet_bytes_max=101"):
+                link.inbox.take()
+            link.close()
+
+
+class TestEnds:
+    def test_what_was_sent_before_a_reset_is_still_received(self, tmp_path: Path) -> None:
+        """A server that closes with our packets unread makes the kernel say ECONNRESET first."""
+        with FakeBus(tmp_path) as bus:
+            link = make_link(bus.address)
+            assert link.connect_nowait()
+            assert link.send_nowait(b"CMSG !/notices/on")
+            bus.accept()
+            assert link.send_nowait(b"MSG a\0unread")
+            bus.send(b"MSG b\x001", b"CMSG !/error\0too-much of it")
+            bus.hang_up()
+            while not link.inbox.ended:
+                assert link.read_nowait(1) or not link.inbox.ended
+            assert link.inbox.take() == Message(b"b", b"1")
+            with pytest.raises(Disconnected, match="of it"):
+                link.inbox.take()
+            link.close()
+
+    def test_sending_to_a_bus_that_is_gone_is_a_broken_pipe(self, tmp_path: Path) -> None:
+        with FakeBus(tmp_path) as bus:
+            link = make_link(bus.address)
+            assert link.connect_nowait()
+            assert link.send_nowait(b"CMSG !/notices/on")
+            bus.accept()
+            bus.hang_up()
+            with pytest.raises(BrokenPipeError):
+                link.send_nowait(b"MSG a\0")
+            link.close()
+
+
+def test_text_goes_out_as_utf_8() -> None:
+    assert to_bytes("käfer") == b"k\xc3\xa4fer"
+    assert to_bytes(b"\xff") == b"\xff"

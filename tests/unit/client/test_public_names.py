@@ -1,0 +1,37 @@
+"""`import sbus`: every name is there, and none costs anything before it is used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import sbus
+
+HEAVY = ("trio", "click", "msgspec", "json", "asyncio")
+
+
+@pytest.mark.parametrize("name", sbus.__all__)
+def test_every_public_name_can_be_had(name: str) -> None:
+    assert getattr(sbus, name) is getattr(sbus, name)
+    assert name in dir(sbus)
+
+
+def test_no_other_name_can() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        sbus.nonsense  # noqa: B018
+
+
+def loaded_by(statement: str) -> set[str]:
+    script = f"import sys; {statement}; print(*sys.modules)"
+    command = [sys.executable, "-c", script]
+    return set(subprocess.run(command, capture_output=True, check=True, text=True).stdout.split())
+
+
+def test_importing_sbus_loads_nothing_heavy() -> None:
+    assert not loaded_by("import sbus").intersection(HEAVY)
+
+
+def test_the_blocking_client_loads_no_event_loop() -> None:
+    loaded = loaded_by("import sbus; sbus.blocking.connect")
+    assert "sbus.client.blocking" in loaded
+    assert not loaded & {"trio", "asyncio", "click"}
