@@ -1,0 +1,198 @@
+"""`sbusctl`, the command line for users of a bus.
+
+Turns words into calls: what a verb does is in `publishing.py`, `subscribing.py` and `pinging.py`,
+how it ends in `endings.py`. People and scripts wait for it, so it uses the blocking client, and
+what is heavy is imported by the verb that needs it. This module holds no logic.
+"""
+
+import os
+import sys
+from typing import Any
+
+import click
+
+import sbus
+from sbus.cli.endings import conventional_endings
+from sbus.cli.report import report_error
+from sbus.client.link import LinkOptions
+from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers
+
+COMMAND = "sbusctl"
+
+
+class _Verbs(click.Group):
+    """Ends as `endings.py` says, before click has its own idea of that."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with conventional_endings(COMMAND):
+            return super().invoke(ctx)
+
+
+@click.group(
+    cls=_Verbs,
+    no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.option(
+    "-a",
+    "--address",
+    help="Where the bus is: a path, or /dev/unix/abstract/HEX.  "
+    "[default: $SBUS_ADDRESS, else /run/sbus.socket]",
+)
+@click.option(
+    "--dialect",
+    type=click.Choice(["slash", "dot"]),
+    default="slash",
+    show_default=True,
+    help="What separates the segments of a key; the one the bus was started with.",
+)
+@click.version_option(sbus.__version__, prog_name=COMMAND, message="%(prog)s %(version)s")
+@click.pass_context
+def sbusctl(context: click.Context, address: str | None, dialect: str) -> None:
+    """Talk to a message bus."""
+    context.obj = (address, LinkOptions(dialect=dialect))
+
+
+@sbusctl.command(
+    epilog="""\b
+Examples:
+  sbusctl pub lamps/3/state on
+  tail -f app.log | sbusctl pub logs/app
+  sbusctl pub --file photo.jpeg camera/door"""
+)
+@click.argument("key", type=os.fsencode)
+@click.argument("payload", type=os.fsencode, required=False)
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="FILE",
+    help="Send what FILE holds as one message; - is standard input. Repeatable.",
+)
+@click.pass_obj
+def pub(
+    target: tuple[str | None, LinkOptions],
+    key: bytes,
+    payload: bytes | None,
+    files: tuple[str, ...],
+) -> None:
+    """Publish PAYLOAD under KEY, or each line of standard input where there is no PAYLOAD.
+
+    Ends when the bus has processed it all, and fails with the bus's reason if it refused it.
+    """
+    from sbus.cli.publishing import contents, lines, publish_all, standard_input
+
+    if payload is not None and files:
+        raise click.UsageError("a message is either PAYLOAD or --file, not both")
+    address, options = target
+    with sbus.blocking.connect(address, **options) as bus:
+        if payload is not None:
+            publish_all(bus, key, [payload])
+        elif files:
+            publish_all(bus, key, contents(files))
+        else:
+            publish_all(bus, key, lines(standard_input()))
+
+
+@sbusctl.command(
+    epilog="""\b
+Examples:
+  sbusctl sub 'lamps/*/state'
+  sbusctl sub --json '' | jq .payload
+  sbusctl sub --raw --count 1 camera/door > photo.jpeg"""
+)
+@click.argument("patterns", type=os.fsencode, nargs=-1, required=True, metavar="PATTERN...")
+@click.option("--raw", "form", flag_value="raw", help="Payloads only, as they are, a newline each.")
+@click.option("--json", "form", flag_value="json", help="A JSON object on each line.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.pass_obj
+def sub(
+    target: tuple[str | None, LinkOptions],
+    patterns: tuple[bytes, ...],
+    form: str | None,
+    count: int | None,
+) -> None:
+    """Print the messages that match a PATTERN: a line each, the key, a space and the payload.
+
+    What could act on a terminal, and what is no UTF-8, is shown as \\xNN, a backslash as \\\\.
+    In JSON it is key_base64 and payload_base64 where they are no UTF-8. Messages that the bus
+    dropped are reported on standard error, in JSON as {"lost": COUNT}.
+    """
+    from sbus.cli.subscribing import print_messages, subscribe_all
+
+    if form == "raw" and os.isatty(OUTPUT):
+        raise click.UsageError("--raw could do anything to a terminal: send it to a file or a pipe")
+    address, options = target
+    with sbus.blocking.connect(address, losses="report", **options) as bus:
+        subscribe_all(bus, patterns)
+        print_messages(bus, form or "text", count)
+
+
+@sbusctl.command(epilog="\b\nExample:\n  sbusctl whoami")
+@click.pass_obj
+def whoami(target: tuple[str | None, LinkOptions]) -> None:
+    """Print who the bus takes us for: !/cred/GID/UID/PID."""
+    from sbus.cli.endings import write
+    from sbus.cli.rendering import printable
+
+    address, options = target
+    with sbus.blocking.connect(address, **options) as bus:
+        write(printable(bus.whoami().key).encode() + b"\n")
+
+
+@sbusctl.command(epilog="\b\nExample:\n  sbusctl ping --count 5 --interval 0.2")
+@click.option("--count", type=click.IntRange(min=1), help="Stop after so many pings.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two pings.",
+)
+@click.option(
+    "--size", type=click.IntRange(min=0), default=56, show_default=True, help="Payload, in bytes."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds after which an answer is taken for lost.",
+)
+@click.pass_obj
+def ping(
+    target: tuple[str | None, LinkOptions],
+    count: int | None,
+    interval: float,
+    size: int,
+    timeout: float,
+) -> None:
+    """Measure how long messages take to the bus and back. Fails when none came back."""
+    from sbus.cli.pinging import PingPlan
+    from sbus.cli.pinging import ping as run_ping
+    from sbus.protocol.keys import DIALECTS
+
+    plan = PingPlan(
+        count=count, interval_seconds=interval, size_bytes=size, timeout_seconds=timeout
+    )
+    address, options = target
+    with sbus.blocking.connect(address, timeout_seconds=timeout, **options) as bus:
+        trips = run_ping(bus, DIALECTS[options["dialect"]], plan)
+    if not trips.received:
+        sys.exit(1)
+
+
+def main() -> None:
+    """Run the command and exit."""
+    hold_standard_numbers()
+    try:
+        status = sbusctl.main(prog_name=COMMAND, standalone_mode=False)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else COMMAND
+        report_error(f"{error.format_message()} (see {path} --help)", command=COMMAND)
+        status = error.exit_code
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""`sbusctl sub`: from the bus to standard output, as fast as that takes it.
+
+What is there is printed in one write, so a line is never late and a flood costs few system calls.
+Knows neither options nor exit statuses.
+"""
+
+from collections.abc import Callable, Iterable
+
+from sbus.cli.endings import write
+from sbus.cli.rendering import json_line, raw_line, text_line
+from sbus.cli.report import report_error
+from sbus.client.blocking import Connection
+from sbus.client.inbox import Lost
+from sbus.errors import MessagesLost
+from sbus.protocol.packets import Message
+
+MESSAGES_AT_ONCE_MAX = 1024
+"""Messages printed in one write."""
+
+
+def subscribe_all(bus: Connection[Message | Lost], patterns: Iterable[bytes]) -> None:
+    """Subscribe to all patterns; raises PacketRefused when the bus refused one."""
+    for pattern in patterns:
+        bus.subscribe(pattern)
+    bus.sync()
+
+
+def print_messages(bus: Connection[Message | Lost], form: str, count: int | None) -> None:
+    """Print messages in a form, "text", "raw" or "json": `count` of them, or for ever.
+
+    Losses are not counted. In JSON they are among the messages, else on standard error.
+    """
+    left = count
+    while left is None or left > 0:
+        limit = MESSAGES_AT_ONCE_MAX if left is None else min(left, MESSAGES_AT_ONCE_MAX)
+        items = bus.receive_many(limit)
+        if form == "json":
+            write(b"".join(map(json_line, items)))
+        else:
+            _print_lines(items, text_line if form == "text" else raw_line)
+        if left is not None:
+            left -= sum(isinstance(item, Message) for item in items)
+
+
+def _print_lines(items: list[Message | Lost], line: Callable[[Message], bytes]) -> None:
+    lines = []
+    for item in items:
+        if isinstance(item, Message):
+            lines.append(line(item))
+            continue
+        write(b"".join(lines))
+        lines.clear()
+        report_error(str(MessagesLost(item.count)), command="sbusctl")
+    write(b"".join(lines))

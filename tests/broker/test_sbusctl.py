@@ -1,0 +1,350 @@
+"""sbusctl against a real bus, as people and scripts use it."""
+
+import base64
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.bus import Bus, running_bus, sbusd_environment, stop
+from tests.support.raw_client import RawClient
+
+SBUSCTL = (sys.executable, "-m", "sbus.cli.sbusctl")
+TIMEOUT_S = 20.0
+RETRY_S = 0.05
+
+
+def run(bus: Bus, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*SBUSCTL, "-a", bus.address, *words],
+        env=sbusd_environment(),
+        input=stdin,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+@contextmanager
+def started(
+    bus: Bus, *words: str, stdout: int = subprocess.PIPE
+) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [*SBUSCTL, "-a", bus.address, *words],
+        env=sbusd_environment(),
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=TIMEOUT_S)
+
+
+def end_of(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    """Exit status, and what else was said on both outputs."""
+    output, errors = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, output or b"", errors
+
+
+def read_line(process: subprocess.Popen[bytes]) -> bytes:
+    """The next line of output, which must come by itself."""
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], TIMEOUT_S)
+    assert readable, "no line came"
+    return process.stdout.readline()
+
+
+def publish_until_seen(client: RawClient, output: int, key: bytes, payload: bytes) -> None:
+    """Publish again and again until something can be read: then the subscription holds."""
+    for _ in range(int(TIMEOUT_S / RETRY_S)):
+        client.pub(key, payload)
+        if select.select([output], [], [], RETRY_S)[0]:
+            return
+    raise AssertionError("nothing was printed")
+
+
+@contextmanager
+def subscribed(bus: Bus, *words: str) -> Iterator[tuple[RawClient, subprocess.Popen[bytes]]]:
+    """`sbusctl sub WORDS ready` that has printed all `ready` messages it got, and a publisher."""
+    with bus.connect() as client, started(bus, "sub", *words, "ready") as process:
+        assert process.stdout is not None
+        publish_until_seen(client, process.stdout.fileno(), b"ready", b"go")
+        client.pub(b"ready", b"last")
+        while b"last" not in read_line(process):
+            pass
+        yield client, process
+
+
+OVERRUN_MESSAGES = 2_000
+
+
+@contextmanager
+def overrun(directory: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`sbusctl sub WORDS` that stood still while the bus, which keeps ten, had more for it."""
+    with (
+        running_bus(directory, "--limit", "backlog_messages_max=10") as bus,
+        subscribed(bus, *words) as (client, process),
+    ):
+        process.send_signal(signal.SIGSTOP)
+        for _ in range(OVERRUN_MESSAGES):
+            client.pub(b"k", b"x")
+        client.whoami()
+        process.send_signal(signal.SIGCONT)
+        yield process
+
+
+class TestPub:
+    @pytest.fixture
+    def listener(self, bus: Bus) -> Iterator[RawClient]:
+        with bus.connect() as listener:
+            listener.sub(b"k")
+            listener.whoami()
+            yield listener
+
+    def test_has_been_processed_when_it_ends(self, bus: Bus, listener: RawClient) -> None:
+        result = run(bus, "pub", "k", "käfer")
+        assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+        assert listener.sync() == [b"MSG k\0" + "käfer".encode()]
+
+    def test_takes_any_bytes_that_an_argument_can_hold(self, bus: Bus, listener: RawClient) -> None:
+        assert run(bus, "pub", "--", "k", os.fsdecode(b"-\xff\x01")).returncode == 0
+        assert run(bus, "pub", "k", "").returncode == 0
+        assert listener.sync() == [b"MSG k\0-\xff\x01", b"MSG k\0"]
+
+    def test_sends_each_line_of_standard_input(self, bus: Bus, listener: RawClient) -> None:
+        assert run(bus, "pub", "k", stdin=b"one\n\n\xfftwo\r\nthree").returncode == 0
+        assert listener.sync() == [b"MSG k\0one", b"MSG k\0", b"MSG k\0\xfftwo\r", b"MSG k\0three"]
+
+    def test_sends_a_line_when_it_is_there(self, bus: Bus, listener: RawClient) -> None:
+        with started(bus, "pub", "k") as process:
+            assert process.stdin is not None
+            for line in (b"one", b"two"):
+                process.stdin.write(line + b"\n")
+                assert listener.receive() == b"MSG k\0" + line
+            assert end_of(process) == (0, b"", b"")
+
+    def test_sends_a_file_as_one_message(
+        self, bus: Bus, listener: RawClient, tmp_path: Path
+    ) -> None:
+        contents = os.urandom(1000) + b"\n\n"
+        (tmp_path / "file").write_bytes(contents)
+        files = ("--file", str(tmp_path / "file"), "--file", "-")
+        assert run(bus, "pub", "k", *files, stdin=b"a\nb\n").returncode == 0
+        assert listener.sync() == [b"MSG k\0" + contents, b"MSG k\0a\nb\n"]
+
+    def test_says_which_file_is_not_there(self, bus: Bus, tmp_path: Path) -> None:
+        result = run(bus, "pub", "k", "--file", str(tmp_path / "none"))
+        assert result.returncode == 1
+        assert result.stderr == f"sbusctl: {tmp_path}/none: No such file or directory\n".encode()
+
+    @pytest.mark.parametrize("words", [("a/!/b", "x"), ("a/!/b",)])
+    def test_fails_with_the_reason_for_which_the_bus_refused_it(
+        self, bus: Bus, words: tuple[str, ...]
+    ) -> None:
+        result = run(bus, "pub", *words, stdin=b"line\n" * 10)
+        assert result.returncode == 1
+        assert re.fullmatch(rb"sbusctl: .*\(reserved\)\n", result.stderr)
+
+    def test_fails_with_the_reason_for_which_the_bus_hung_up(self, bus: Bus) -> None:
+        result = run(bus, "pub", "k" * 5000, "x")
+        assert result.returncode == 1
+        assert re.fullmatch(rb"sbusctl: .*\(key-too-long\)\n", result.stderr)
+
+    def test_too_long_a_line_is_not_sent_in_part(self, bus: Bus, listener: RawClient) -> None:
+        result = run(bus, "pub", "k", stdin=b"short\n" + bytes(2_000_000))
+        assert result.returncode == 1
+        assert b"at most 409600 may be" in result.stderr
+        assert listener.sync() == [b"MSG k\0short"]
+
+    def test_ctrl_c_ends_it_quietly(self, bus: Bus, listener: RawClient) -> None:
+        with started(bus, "pub", "k") as process:
+            assert process.stdin is not None
+            process.stdin.write(b"one\n")
+            listener.receive()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT_S) == 130
+            assert end_of(process) == (130, b"", b"")
+
+
+class TestSub:
+    def test_prints_a_line_for_a_message_when_it_comes(self, bus: Bus) -> None:
+        with subscribed(bus, "a/*", "b") as (client, process):
+            client.pub(b"a/x", b"hello world")
+            assert read_line(process) == b"a/x hello world\n"
+            client.pub(b"a/x/y", b"does not match")
+            client.pub(b"b", "käfer".encode())
+            assert read_line(process) == "b käfer\n".encode()
+
+    def test_shows_nothing_that_acts_on_a_terminal(self, bus: Bus) -> None:
+        controller, terminal = os.openpty()
+        with bus.connect() as client, started(bus, "sub", "k/*", stdout=terminal):
+            os.close(terminal)
+            client.whoami()
+            publish_until_seen(client, controller, b"k/\x1b[2J", b"\x07\xff\\\xc2\x9b\r\n")
+            assert os.read(controller, 100).startswith(
+                b"k/\\x1b[2J \\x07\\xff\\\\\\xc2\\x9b\\x0d\\x0a\r\n"
+            )
+            os.close(controller)
+
+    def test_raw_is_payloads_as_they_are(self, bus: Bus) -> None:
+        with subscribed(bus, "--raw", "k") as (client, process):
+            client.pub(b"k", b"\x1b\xff\0end")
+            assert read_line(process) == b"\x1b\xff\0end\n"
+
+    def test_json_is_an_object_for_each_message(self, bus: Bus) -> None:
+        with subscribed(bus, "--json", "k*") as (client, process):
+            client.pub(b"k", b"text\n")
+            client.pub(b"k\xff", b"\x80")
+            assert json.loads(read_line(process)) == {"key": "k", "payload": "text\n"}
+            assert json.loads(read_line(process)) == {
+                "key_base64": base64.b64encode(b"k\xff").decode(),
+                "payload_base64": base64.b64encode(b"\x80").decode(),
+            }
+
+    def test_count_ends_it_after_so_many(self, bus: Bus) -> None:
+        with bus.connect() as client, started(bus, "sub", "--count", "2", "k") as process:
+            assert process.stdout is not None
+            publish_until_seen(client, process.stdout.fileno(), b"k", b"x")
+            client.pub(b"k", b"x")
+            assert end_of(process) == (0, b"k x\nk x\n", b"")
+
+    def test_a_refused_pattern_fails_with_the_reason(self, bus: Bus) -> None:
+        result = run(bus, "sub", "a", "!/b")
+        assert result.returncode == 1
+        assert re.fullmatch(rb"sbusctl: .*\(reserved\)\n", result.stderr)
+
+    def test_ctrl_c_ends_it_quietly(self, bus: Bus) -> None:
+        with subscribed(bus, "k") as (_client, process):
+            process.send_signal(signal.SIGINT)
+            assert end_of(process) == (130, b"", b"")
+
+    def test_a_reader_that_leaves_ends_it_quietly(self, bus: Bus) -> None:
+        with subscribed(bus, "k") as (client, process):
+            assert process.stdout is not None
+            process.stdout.close()
+            client.pub(b"k", b"x")
+            assert process.wait(TIMEOUT_S) == 141
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+
+    def test_a_bus_that_ends_is_an_error(self, tmp_path: Path) -> None:
+        with running_bus(tmp_path) as bus, subscribed(bus, "k") as (_client, process):
+            stop(bus)
+            status, output, errors = end_of(process)
+            assert (status, output) == (1, b"")
+            assert errors == b"sbusctl: the bus closed the connection\n"
+
+    def test_losses_are_told_in_one_line_on_standard_error(self, tmp_path: Path) -> None:
+        with overrun(tmp_path, "k") as process:
+            assert process.stderr is not None
+            assert select.select([process.stderr], [], [], TIMEOUT_S)[0], "nothing was told"
+            told = re.fullmatch(
+                rb"sbusctl: (\d+) messages were lost.*\n", process.stderr.readline()
+            )
+            assert told
+            process.send_signal(signal.SIGINT)
+            status, output, errors = end_of(process)
+            assert (status, errors) == (130, b"")
+            assert output == b"k x\n" * (OVERRUN_MESSAGES - int(told[1]))
+
+    def test_losses_are_objects_in_json(self, tmp_path: Path) -> None:
+        with overrun(tmp_path, "--json", "k") as process:
+            messages = 0
+            while "lost" not in (item := json.loads(read_line(process))):
+                assert item == {"key": "k", "payload": "x"}
+                messages += 1
+            assert messages + item["lost"] == OVERRUN_MESSAGES
+            process.send_signal(signal.SIGINT)
+            assert end_of(process) == (130, b"", b"")
+
+    def test_without_standard_output_it_prints_to_nobody(self, bus: Bus) -> None:
+        """The connection must not become standard output, or the bus would get the lines."""
+        script = f"exec {' '.join(SBUSCTL)} -a {bus.address} whoami >&-"
+        result = subprocess.run(
+            ["/bin/sh", "-c", script],
+            env=sbusd_environment(),
+            stderr=subprocess.PIPE,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert (result.returncode, result.stderr) == (0, b"")
+
+
+class TestWhoami:
+    def test_prints_the_ids_of_the_process_itself(self, bus: Bus) -> None:
+        with started(bus, "whoami") as process:
+            expected = f"!/cred/{os.getgid()}/{os.getuid()}/{process.pid}\n".encode()
+            assert end_of(process) == (0, expected, b"")
+
+    def test_is_not_there_in_the_dot_dialect(self, tmp_path: Path) -> None:
+        with running_bus(tmp_path, "--dialect", "dot") as bus:
+            result = run(bus, "--dialect", "dot", "whoami")
+        assert result.returncode == 1
+        assert result.stderr.startswith(b"sbusctl: the dot dialect has no control messages")
+
+
+LINE = re.compile(rb"(\d+) bytes: seq=(\d+) time=(\d+\.\d{3}) ms\n")
+SUMMARY = re.compile(
+    rb"\n--- (\S+) ping statistics ---\n"
+    rb"(\d+) packets transmitted, (\d+) received, (\d+)% packet loss, time \d+ms\n"
+    rb"rtt min/avg/max/mdev = (\d+\.\d{3})/(\d+\.\d{3})/(\d+\.\d{3})/(\d+\.\d{3}) ms\n"
+)
+
+
+class TestPing:
+    @pytest.mark.parametrize("dialect", ["slash", "dot"])
+    def test_prints_a_line_for_each_and_a_summary(self, tmp_path: Path, dialect: str) -> None:
+        with running_bus(tmp_path, "--dialect", dialect) as bus:
+            words = ("ping", "--count", "3", "--interval", "0", "--size", "1000")
+            result = run(bus, "--dialect", dialect, *words)
+        assert (result.returncode, result.stderr) == (0, b"")
+        head, *lines = result.stdout.splitlines(keepends=True)
+        assert head == f"PING {bus.address}: 1000 bytes\n".encode()
+        pings = [LINE.fullmatch(line) for line in lines[:3]]
+        assert all(pings)
+        assert [ping and ping.group(1, 2) for ping in pings] == [
+            (b"1000", b"1"),
+            (b"1000", b"2"),
+            (b"1000", b"3"),
+        ]
+        summary = SUMMARY.fullmatch(b"".join(lines[3:]))
+        assert summary
+        assert summary.group(1, 2, 3, 4) == (bus.address.encode(), b"3", b"3", b"0")
+        times = [float(ping[3]) for ping in pings if ping]
+        shortest, average, longest = map(float, summary.group(5, 6, 7))
+        assert (shortest, longest) == (min(times), max(times))
+        assert average == pytest.approx(sum(times) / 3, abs=0.002)
+
+    def test_ctrl_c_ends_it_with_the_summary(self, bus: Bus) -> None:
+        with started(bus, "ping", "--interval", "60") as process:
+            assert read_line(process).startswith(b"PING ")
+            assert LINE.fullmatch(read_line(process))
+            process.send_signal(signal.SIGINT)
+            status, output, errors = end_of(process)
+        assert (status, errors) == (130, b"")
+        summary = SUMMARY.fullmatch(output)
+        assert summary
+        assert summary.group(2, 3) == (b"1", b"1")
+
+    def test_a_bus_that_does_not_answer_is_a_failure(self, bus: Bus) -> None:
+        for pid in bus.pids():
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            result = run(bus, "ping", "--count", "1", "--timeout", "0.2")
+        finally:
+            for pid in bus.pids():
+                os.kill(pid, signal.SIGCONT)
+        assert result.returncode == 1
+        assert result.stderr.startswith(b"sbusctl: the bus gave no answer within 0.2 s")
