@@ -1,0 +1,149 @@
+"""The benchmarks of CPU per delivered message: one-to-one, fan-out, subscriptions, workers.
+
+Each is a choice of cases (a server and the traffic through it), measured in turn, and a table of
+medians with one case as the reference of another. This module knows what is compared with what; it
+starts nothing itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+from sbus.bench.bystanders import Bystanders, allow_descriptors
+from sbus.bench.figures import change_percent, median, pairwise_ratios
+from sbus.bench.proc import this_machine
+from sbus.bench.report import Result, wrapped
+from sbus.bench.streams import Case, Sample, Traffic
+from sbus.bench.terms import Terms
+
+DESCRIPTORS_FOR_FRONT_AND_WORKERS = 4
+"""Times the number of clients: what any one process of a bus may hold, with room."""
+
+CROWDS = {
+    "20k literal": Bystanders(clients=1_000, patterns_per_client=20, wildcards=False),
+    "10k wildcard": Bystanders(clients=10, patterns_per_client=1_000, wildcards=True),
+}
+"""What `subscriptions` adds to the base, besides one another."""
+
+Samples = Mapping[str, Sequence[Sample]]
+
+
+def compare_with_relays(name: str, terms: Terms, traffic: Traffic, workers: int) -> Result:
+    """The broker against both relays: one-to-one and fan-out, by `traffic.subscribers`."""
+    samples = terms.measure(
+        {
+            "relay": Case(terms.relay("each"), traffic),
+            "relay-drain": Case(terms.relay("drain"), traffic),
+            "broker": Case(terms.broker(workers), traffic),
+        }
+    )
+    references = {"relay-drain": "relay", "broker": "relay"}
+    notes = [
+        *ratio_lines("broker", "relay", samples),
+        *ratio_lines("broker", "relay-drain", samples),
+    ]
+    settings = {"workers": workers, **traffic_settings(traffic), **terms.settings()}
+    return cost_result(name, settings, samples, references, notes)
+
+
+def subscriptions(
+    terms: Terms, traffic: Traffic, workers: int, crowds: Mapping[str, Bystanders]
+) -> Result:
+    """The same traffic with and without each crowd of patterns that it does not match."""
+    most_clients = max((crowd.clients for crowd in crowds.values()), default=0)
+    allow_descriptors(most_clients * DESCRIPTORS_FOR_FRONT_AND_WORKERS)
+    cases: dict[str, Case] = {}
+    references: dict[str, str] = {}
+    for label, keys in (("16 keys", 16), ("new keys", 0)):
+        base = f"base, {label}"
+        same_keys = replace(traffic, keys=keys)
+        cases[base] = Case(terms.broker(workers), same_keys)
+        for name, crowd in crowds.items():
+            case = f"{name}, {label}"
+            cases[case] = Case(terms.broker(workers), replace(same_keys, bystanders=crowd))
+            references[case] = base
+    settings = {"workers": workers, **traffic_settings(traffic), **terms.settings()}
+    del settings["keys"]
+    return cost_result("subscriptions", settings, terms.measure(cases), references, percent=True)
+
+
+def workers(terms: Terms, one_to_one: Traffic, fan_out: Traffic) -> Result:
+    """One worker against two; `apart`: the publisher alone on one, its subscribers on the other."""
+    cases: dict[str, Case] = {}
+    references: dict[str, str] = {}
+    for name, traffic in (("one-to-one", one_to_one), ("fan-out", fan_out)):
+        base = f"{name}, 1 worker"
+        cases[base] = Case(terms.broker(1), traffic)
+        for placing, fillers in (("together", "before"), ("apart", "after")):
+            case = f"{name}, 2, {placing}"
+            cases[case] = Case(terms.broker(2), replace(traffic, fillers=fillers))
+            references[case] = base
+    spread = "fan-out, 2, spread"
+    cases[spread] = Case(terms.broker(2), fan_out)
+    references[spread] = "fan-out, 1 worker"
+    settings = {**traffic_settings(one_to_one), **terms.settings()}
+    settings["fan_out_messages"] = fan_out.messages
+    settings["fan_out_subscribers"] = fan_out.subscribers
+    return cost_result("workers", settings, terms.measure(cases), references)
+
+
+def traffic_settings(traffic: Traffic) -> dict[str, str | int | float]:
+    """For the head of a result."""
+    return {
+        "messages": traffic.messages,
+        "subscribers": traffic.subscribers,
+        "size": traffic.size_bytes,
+        "keys": traffic.keys,
+        "window": traffic.window_messages,
+    }
+
+
+def cost_result(
+    name: str,
+    settings: dict[str, str | int | float],
+    samples: Samples,
+    references: Mapping[str, str],
+    notes: Sequence[str] = (),
+    *,
+    percent: bool = False,
+) -> Result:
+    """Medians of each case, and of its pairwise ratio to its reference (or change in percent)."""
+    rows = []
+    for case, those in samples.items():
+        compared = ""
+        if case in references:
+            ratio = median(ratios(case, references[case], samples))
+            compared = f"{change_percent(ratio, 1):+.1f} %" if percent else f"{ratio:.2f} x"
+        rows.append((*cost_cells(case, those), compared))
+    return Result(
+        name=name,
+        machine=this_machine(),
+        settings=settings,
+        columns=("case", "µs/msg", "least", "most", "msg/s", "busy %", "vs base"),
+        rows=rows,
+        notes=list(notes),
+        samples={case: [asdict(sample) for sample in those] for case, those in samples.items()},
+    )
+
+
+def cost_cells(case: str, samples: Sequence[Sample]) -> tuple[str, ...]:
+    """One row but for the comparison: medians, and the extremes of the cost."""
+    costs = [sample.cpu_us_per_delivery for sample in samples]
+    rate = median([sample.deliveries_per_second for sample in samples])
+    busy = median([sample.busy_percent for sample in samples])
+    extremes = (f"{min(costs):.2f}", f"{max(costs):.2f}")
+    return (case, f"{median(costs):.2f}", *extremes, f"{rate:,.0f}", f"{busy:.0f}")
+
+
+def ratios(case: str, reference: str, samples: Samples) -> list[float]:
+    """Pair by pair: what was measured next to each other."""
+    return pairwise_ratios(
+        [sample.cpu_us_per_delivery for sample in samples[case]],
+        [sample.cpu_us_per_delivery for sample in samples[reference]],
+    )
+
+
+def ratio_lines(case: str, reference: str, samples: Samples) -> list[str]:
+    """The pairs themselves, for the foot of a result."""
+    pairs = ratios(case, reference, samples)
+    shown = "  ".join(f"{ratio:.2f}" for ratio in pairs)
+    return [f"{case} / {reference}, pair by pair (median {median(pairs):.2f}):", *wrapped(shown)]

@@ -1,0 +1,73 @@
+"""Figures from samples, and samples from the lines that the C programs print.
+
+Pure: numbers and text in, numbers out. It does not know what was measured.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from sbus.bench.failures import BenchmarkFailed
+
+
+def median(samples: Sequence[float]) -> float:
+    """The middle sample, or the mean of the two in the middle."""
+    return statistics.median(samples)
+
+
+def percentile(samples: Sequence[int], percent: float) -> int:
+    """The smallest sample that at least `percent` of all samples do not exceed (nearest rank)."""
+    if not samples or not 0 < percent <= 100:
+        raise ValueError("a percentile needs samples, and a rank above 0 and up to 100")
+    rank = math.ceil(round(len(samples) * percent / 100, 9))
+    return sorted(samples)[rank - 1]
+
+
+def pairwise_ratios(samples: Sequence[float], references: Sequence[float]) -> list[float]:
+    """Each sample over the reference measured next to it; as many of one as of the other."""
+    return [sample / reference for sample, reference in zip(samples, references, strict=True)]
+
+
+def change_percent(value: float, base: float) -> float:
+    """How far `value` lies above (or, negative, below) `base`, in percent of it."""
+    return (value / base - 1) * 100
+
+
+def outer_thirds(samples: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+    """The first and the last third, each rounded up so that neither is empty."""
+    if not samples:
+        raise ValueError("no samples to compare")
+    length = math.ceil(len(samples) / 3)
+    return samples[:length], samples[-length:]
+
+
+def parse_report(line: str) -> tuple[str, dict[str, int]]:
+    """`word name=number name=number ...`; raises BenchmarkFailed for any other line."""
+    word, *pairs = line.split() or [""]
+    fields: dict[str, int] = {}
+    for pair in pairs:
+        name, equals, number = pair.partition("=")
+        if not name or not equals or not (number.isascii() and number.isdigit()):
+            raise BenchmarkFailed(f"a load generator said {line!r}, which is no report")
+        fields[name] = int(number)
+    if not word or "=" in word:
+        raise BenchmarkFailed(f"a load generator said {line!r}, which is no report")
+    return word, fields
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """CPU numbers as in `0,2-3`; raises ValueError for anything else."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        low = int(first)
+        high = int(last) if dash else low
+        if low < 0 or high < low:
+            raise ValueError(f"{part!r} is no range of CPUs")
+        cpus.update(range(low, high + 1))
+    return frozenset(cpus)
+
+
+def format_cpus(cpus: frozenset[int] | None) -> str:
+    """As `parse_cpus` reads them, one by one; None is `any`."""
+    return "any" if cpus is None else ",".join(str(cpu) for cpu in sorted(cpus))

@@ -1,0 +1,62 @@
+/* What every benchmark program needs of a client: connect, send, receive, complain.
+ *
+ * Sockets are blocking SOCK_SEQPACKET; every failure of a system call ends the program with one
+ * line on stderr, because a measurement with an error in it is no measurement. Programs take
+ * commands as lines on stdin, answer with lines on stdout, and end when stdin ends or when the
+ * process that started them does.
+ *
+ * This file does not know what is being measured.
+ */
+#ifndef SBUS_BENCH_PEER_H
+#define SBUS_BENCH_PEER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdnoreturn.h>
+
+enum { PACKET_BYTES_MAX = 409600 }; /* the largest packet of the protocol */
+
+/* Where extra idle connections go among the measured ones: a bus with two workers gives each new
+ * connection to the worker with fewer clients, so these decide who meets whom. */
+enum fillers { FILLERS_NONE, FILLERS_BEFORE, FILLERS_AFTER };
+
+/* Print one line to stderr and end with status 1. */
+noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* End, naming what failed and errno, unless `succeeded`. */
+void check(bool succeeded, const char *what);
+
+/* Call first: the program shall not outlive its parent, and its output is line by line. */
+void begin_program(void);
+
+/* A whole decimal number between the bounds, or the end of the program. */
+uint64_t number_argument(const char *text, uint64_t least, uint64_t most);
+enum fillers fillers_argument(const char *text);
+
+/* The next line of stdin is `WORD` or `WORD NUMBER`; false at the end of input. */
+bool next_command(char word[16], uint64_t *number);
+
+int connect_bus(const char *path);
+
+/* As connect_bus, with an idle connection before or after it as `fillers` says; those idle ones
+ * stay open until the program ends. A round trip follows each, so the order is the bus's too. */
+int connect_placed(const char *path, enum fillers fillers);
+
+void send_packet(int fd, const void *packet, size_t bytes);
+
+/* Length of the packet as it was sent, even where it did not fit; the end of the program when the
+ * bus hung up. */
+size_t receive_packet(int fd, void *buffer, size_t bytes);
+
+void subscribe(int fd, const char *pattern);
+
+/* The reply to whoami follows everything the bus did for this client before; nothing else may be
+ * waiting to be received. */
+void send_whoami(int fd);
+void whoami(int fd);
+bool is_whoami_reply(const char *packet, size_t bytes);
+
+uint64_t now_ns(void);
+
+#endif

@@ -1,0 +1,125 @@
+"""What the kernel tells of processes and of the machine, mostly from /proc.
+
+CPU time is read from each process's own CPU clock, which every other process may read too: user
+and system together, in nanoseconds, ended threads included. (`utime` and `stime` in /proc are as
+coarse as a clock tick.) The parsers take text, so they need no /proc.
+"""
+
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbus.bench.failures import BenchmarkFailed
+
+PROC = Path("/proc")
+CLOCK_OF_PROCESS = 2
+"""Low three bits of the number of another process's CPU clock; above them, its pid inverted."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the figures were measured."""
+
+    cpu_model: str
+    cores: int
+    kernel: str
+    python: str
+    load_average: float
+
+    def lines(self) -> list[str]:
+        return [
+            f"machine  {self.cpu_model}, {self.cores} cores, load {self.load_average:.2f}",
+            f"kernel   {self.kernel}, Python {self.python}",
+        ]
+
+
+def parse_parent(stat: str) -> int:
+    """The parent's pid; the command's name, in parentheses, may hold any character."""
+    return int(stat.rpartition(")")[2].split()[1])
+
+
+def parse_own_memory_bytes(status: str) -> int:
+    """Resident memory that is anonymous or a file's, not shared: two `Rss...` lines, in kB."""
+    kilobytes = 0
+    for line in status.splitlines():
+        name, _, value = line.partition(":")
+        if name in ("RssAnon", "RssFile"):
+            kilobytes += int(value.split()[0])
+    return kilobytes * 1024
+
+
+def parse_cpu_model(cpuinfo: str) -> str:
+    """The first `model name`, or `unknown CPU`: not every architecture has that line."""
+    for line in cpuinfo.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return "unknown CPU"
+
+
+def descendants(root: int, parents: dict[int, int]) -> list[int]:
+    """`root`, its children, their children and so on, from a map of pid to parent's pid."""
+    family = [root]
+    for parent in family:
+        family.extend(sorted(pid for pid, its in parents.items() if its == parent))
+    return family
+
+
+def process_tree(root: int) -> list[int]:
+    """Pids of a live process and of all its descendants, itself first."""
+    parents: dict[int, int] = {}
+    for entry in PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parents[int(entry.name)] = parse_parent((entry / "stat").read_text())
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while the others were read
+    return descendants(root, parents)
+
+
+def run_time_ns(pid: int) -> int:
+    """CPU time of a process so far; raises BenchmarkFailed when it is gone."""
+    try:
+        return time.clock_gettime_ns(~pid << 3 | CLOCK_OF_PROCESS)
+    except OSError as error:
+        raise BenchmarkFailed(f"no CPU time of process {pid}: {error}") from error
+
+
+def run_times_ns(pids: Iterable[int]) -> dict[int, int]:
+    """CPU time of each of these."""
+    return {pid: run_time_ns(pid) for pid in pids}
+
+
+def own_memory_bytes(pid: int) -> int:
+    """Of a live process; raises BenchmarkFailed when it is gone."""
+    try:
+        return parse_own_memory_bytes((PROC / str(pid) / "status").read_text())
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise BenchmarkFailed(f"no memory figures of process {pid}: {error}") from error
+
+
+def shared_memory_bytes(pids: Iterable[int]) -> int:
+    """Memory in use by the memory files that these processes hold open, each file once."""
+    files: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        for link in (PROC / str(pid) / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed since the folder was listed
+                if os.readlink(link).startswith("/memfd:"):
+                    status = link.stat()
+                    files[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(files.values())
+
+
+def this_machine() -> Machine:
+    return Machine(
+        cpu_model=parse_cpu_model((PROC / "cpuinfo").read_text()),
+        cores=os.cpu_count() or 1,
+        kernel=platform.release(),
+        python=platform.python_version(),
+        load_average=os.getloadavg()[0],
+    )

@@ -1,0 +1,60 @@
+"""A benchmark's result: for people a table within 80 columns, for programs JSON.
+
+This module does not know what the figures mean.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sbus.bench.proc import Machine
+
+GAP = "  "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One benchmark, run once. `rows` are shown; `samples` is everything measured, unrounded."""
+
+    name: str
+    machine: Machine
+    settings: dict[str, str | int | float]
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    notes: list[str] = field(default_factory=list)
+    samples: dict[str, object] = field(default_factory=dict)
+    succeeded: bool = True
+
+    def as_text(self) -> str:
+        settings = GAP.join(f"{name}={value}" for name, value in self.settings.items())
+        head = [self.name, *self.machine.lines(), *wrapped(settings), ""]
+        tail = ["", *self.notes] if self.notes else []
+        return "\n".join([*head, *table(self.columns, self.rows), *tail])
+
+    def as_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines: the first column to the left, the others to the right, under their headings."""
+    widths = [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
+    return [table_line(row, widths) for row in (columns, ["-" * w for w in widths], *rows)]
+
+
+def table_line(row: Sequence[str], widths: Sequence[int]) -> str:
+    """One line of a table whose columns are this wide."""
+    first = row[0].ljust(widths[0])
+    rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
+    return GAP.join((first, *rest)).rstrip()
+
+
+def wrapped(settings: str, width: int = 78) -> list[str]:
+    """Break between two settings where the line would be longer than `width`."""
+    lines: list[str] = []
+    for part in settings.split(GAP):
+        if lines and len(lines[-1]) + len(GAP) + len(part) <= width:
+            lines[-1] += GAP + part
+        else:
+            lines.append(part)
+    return lines

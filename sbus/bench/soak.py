@@ -1,0 +1,162 @@
+"""The benchmark of endurance: saturation for minutes, and an account of every message.
+
+The C program (flood.c) checks each subscriber's ledger as it goes; here the figures of each
+interval are gathered, with the memory of every process of the bus, and judged at the end: did
+anything stand still, was anything lost that no notice admitted, did memory grow.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sbus.bench import proc
+from sbus.bench.failures import BenchmarkFailed
+from sbus.bench.figures import change_percent, outer_thirds
+from sbus.bench.programs import Child, generator
+from sbus.bench.report import Result, table_line
+from sbus.bench.servers import Server, Start
+
+ANSWER_SECONDS_MAX = 30.0
+DRAIN_SECONDS_MAX = 120.0
+GROWTH_PERCENT_MAX = 10.0
+MIB = 1024 * 1024
+COLUMNS = ("   s", "  msg/s", "deliv./s", "      lost", "RSS MiB", "largest", "shared")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crowd:
+    """Who takes part; the last `slow` subscribers wait after each packet, `kinds` differ."""
+
+    publishers: int = 16
+    subscribers: int = 32
+    slow: int = 8
+    kinds: int = 8
+    size_bytes: int = 110
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """What happened in a stretch of time, and the memory at its end."""
+
+    at_seconds: float
+    length_seconds: float
+    sent: int
+    received: int
+    lost_in_all: int
+    idle_publishers: int
+    """How many sent nothing in all of it."""
+    idle_subscribers: int
+    """How many received nothing in all of it."""
+    own_bytes: dict[int, int]
+    """Resident memory of each process, without what is shared."""
+    shared_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(self.own_bytes.values()) + self.shared_bytes
+
+    def cells(self) -> tuple[str, ...]:
+        return (
+            f"{self.at_seconds:.0f}",
+            f"{self.sent / self.length_seconds:,.0f}",
+            f"{self.received / self.length_seconds:,.0f}",
+            f"{self.lost_in_all:,}",
+            f"{sum(self.own_bytes.values()) / MIB:.1f}",
+            f"{max(self.own_bytes.values()) / MIB:.1f}",
+            f"{self.shared_bytes / MIB:.1f}",
+        )
+
+
+def soak(
+    start: Start,
+    crowd: Crowd,
+    directory: Path,
+    *,
+    seconds: float,
+    interval_seconds: float,
+    settings: dict[str, str | int | float],
+    show: Callable[[str], None],
+) -> Result:
+    """Flood what `start` starts; `show` gets a line of the table after each interval."""
+    counts = (crowd.publishers, crowd.subscribers, crowd.slow, crowd.kinds, crowd.size_bytes)
+    widths = [len(column) for column in COLUMNS]
+    show(table_line(COLUMNS, widths))
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(start())
+        load = stack.enter_context(generator("flood", (server.address, *counts), directory, None))
+        intervals = []
+        for interval in watch(load, server, seconds, interval_seconds):
+            intervals.append(interval)
+            show(table_line(interval.cells(), widths))
+        try:
+            final = load.ask("stop", "stopped", DRAIN_SECONDS_MAX)
+        except BenchmarkFailed as error:
+            show(f"not everything arrived: {error}")
+            final = {}
+        server.pids()
+        complaint = load.complaint()
+    succeeded, notes = verdict(intervals, final)
+    return Result(
+        name="soak",
+        machine=proc.this_machine(),
+        settings={"seconds": round(seconds, 1), **asdict(crowd), **settings},
+        columns=tuple(column.strip() for column in COLUMNS),
+        rows=[interval.cells() for interval in intervals],
+        notes=[*notes, *complaint.splitlines()],
+        samples={"intervals": [asdict(interval) for interval in intervals], "final": final},
+        succeeded=succeeded,
+    )
+
+
+def watch(
+    load: Child, server: Server, seconds: float, interval_seconds: float
+) -> Iterator[Interval]:
+    """As many whole intervals as `seconds` hold, at least one."""
+    before = load.ask("report", "report", ANSWER_SECONDS_MAX)
+    started = then = time.monotonic()
+    for _ in range(max(1, round(seconds / interval_seconds))):
+        time.sleep(interval_seconds)
+        fields = load.ask("report", "report", ANSWER_SECONDS_MAX)
+        now = time.monotonic()
+        pids = server.pids()
+        yield Interval(
+            at_seconds=now - started,
+            length_seconds=now - then,
+            sent=fields["sent"] - before["sent"],
+            received=fields["received"] - before["received"],
+            lost_in_all=fields["lost"],
+            idle_publishers=fields["idle_publishers"],
+            idle_subscribers=fields["idle_subscribers"],
+            own_bytes={pid: proc.own_memory_bytes(pid) for pid in pids},
+            shared_bytes=proc.shared_memory_bytes(pids),
+        )
+        before, then = fields, now
+
+
+def verdict(intervals: Sequence[Interval], final: Mapping[str, int]) -> tuple[bool, list[str]]:
+    """Whether all is well, and a line about each thing looked at; no `final`: it never came."""
+    idle_publishers = sum(interval.idle_publishers for interval in intervals)
+    idle_subscribers = sum(interval.idle_subscribers for interval in intervals)
+    wedged = idle_publishers + idle_subscribers > 0
+    stood = (
+        f"YES: idle in a whole interval: {idle_publishers} publishers, {idle_subscribers} subscr."
+    )
+    first, last = outer_thirds([interval.memory_bytes for interval in intervals])
+    growth = change_percent(max(last), max(first))
+    memory = (
+        f"memory     at most {max(first) / MIB:.1f} MiB in the first third, "
+        f"{max(last) / MIB:.1f} in the last: {growth:+.1f} %"
+    )
+    if not final:
+        return False, ["wedged     YES: not everything arrived in the end", memory]
+    notes = [
+        f"messages   {final['sent']:,} sent, {final['received']:,} received, "
+        f"{final['lost']:,} lost, {final['notices']:,} notices",
+        f"wedged     {stood if wedged else 'nothing'}",
+        f"uncounted  {'nothing' if final['violations'] == 0 else final['violations']}",
+        memory,
+    ]
+    well = not wedged and final["violations"] == 0 and growth <= GROWTH_PERCENT_MAX
+    return well, notes

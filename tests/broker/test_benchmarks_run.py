@@ -1,0 +1,257 @@
+"""Every benchmark runs, small, against the relay and the broker: counts are looked at, not times.
+
+And each generator notices a bus that loses or alters a message: its figures would mean nothing
+otherwise.
+"""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sbus.bench import delivery_costs
+from sbus.bench.bystanders import Bystanders
+from sbus.bench.failures import BenchmarkFailed
+from sbus.bench.programs import compile_programs, generator, running
+from sbus.bench.report import Result
+from sbus.bench.round_trips import round_trip
+from sbus.bench.servers import Start, broker, relay
+from sbus.bench.soak import Crowd, soak
+from sbus.bench.streams import Traffic, measure
+from sbus.bench.terms import Terms
+from tests.support.bus import STOP_SECONDS_MAX, wait_until_gone
+
+SIZE = 110
+STARTS: dict[str, Callable[[Path], Start]] = {
+    "relay": lambda directory: relay(directory, "each", None),
+    "relay-drain": lambda directory: relay(directory, "drain", None),
+    "broker": lambda directory: broker(directory, 1, None),
+    "broker with two workers": lambda directory: broker(directory, 2, None),
+}
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("bench")
+    compile_programs(directory)
+    return directory
+
+
+@pytest.fixture
+def terms(programs: Path) -> Terms:
+    return Terms(
+        directory=programs,
+        repetitions=1,
+        broker_cpus=None,
+        load_cpus=None,
+        progress=lambda line: None,
+    )
+
+
+def assert_deliveries(result: Result, expected: dict[str, int]) -> None:
+    """Every case, once, with this many deliveries; and a row of each."""
+    found = {case: those[0]["deliveries"] for case, those in result.samples.items()}  # type: ignore[index]
+    assert found == expected
+    assert [row[0] for row in result.rows] == list(expected)
+
+
+@pytest.mark.parametrize("server", STARTS)
+@pytest.mark.parametrize("subscribers", [1, 5])
+def test_a_stream_arrives_in_full(programs: Path, server: str, subscribers: int) -> None:
+    traffic = Traffic(messages=600, size_bytes=SIZE, subscribers=subscribers)
+    with STARTS[server](programs)() as running_server:
+        sample = measure(running_server, traffic, programs, None)
+    assert sample.deliveries == 600 * subscribers
+    assert len(sample.cpu_ns) >= running_server.processes_min
+
+
+def test_a_stream_is_held_to_its_window(programs: Path) -> None:
+    large = Traffic(messages=500, size_bytes=65_536, keys=0)
+    assert large.window_messages < large.messages
+    with STARTS["relay"](programs)() as server:
+        assert measure(server, large, programs, None).deliveries == 500
+
+
+def test_one_to_one_and_fan_out(terms: Terms) -> None:
+    traffic = Traffic(messages=200, size_bytes=SIZE, subscribers=3)
+    result = delivery_costs.compare_with_relays("fan-out", terms, traffic, 2)
+    assert_deliveries(result, dict.fromkeys(("relay", "relay-drain", "broker"), 600))
+
+
+def test_subscriptions(terms: Terms) -> None:
+    crowds = {
+        "literal": Bystanders(clients=3, patterns_per_client=4, wildcards=False),
+        "wildcard": Bystanders(clients=2, patterns_per_client=4, wildcards=True),
+    }
+    traffic = Traffic(messages=200, size_bytes=SIZE)
+    result = delivery_costs.subscriptions(terms, traffic, 1, crowds)
+    names = [f"{c}, {k} keys" for k in ("16", "new") for c in ("base", "literal", "wildcard")]
+    assert_deliveries(result, dict.fromkeys(names, 200))
+
+
+def test_workers(terms: Terms) -> None:
+    single = Traffic(messages=200, size_bytes=SIZE)
+    wide = Traffic(messages=50, size_bytes=SIZE, subscribers=4)
+    result = delivery_costs.workers(terms, single, wide)
+    one_to_one = ("one-to-one, 1 worker", "one-to-one, 2, together", "one-to-one, 2, apart")
+    fan_out = ("1 worker", "2, together", "2, apart", "2, spread")
+    expected = dict.fromkeys(one_to_one, 200)
+    assert_deliveries(result, expected | {f"fan-out, {case}": 200 for case in fan_out})
+
+
+def test_round_trips(terms: Terms) -> None:
+    result = round_trip(terms, 50, SIZE)
+    assert list(result.samples) == ["relay", "broker, same worker", "broker, across workers"]
+    for samples in result.samples.values():
+        assert isinstance(samples, list)
+        assert len(samples) == 50
+        assert min(samples) > 0
+
+
+def short_soak(start: Start, crowd: Crowd, directory: Path) -> dict[str, int]:
+    """The final figures of a soak of two short intervals."""
+    result = soak(
+        start, crowd, directory, seconds=0.6, interval_seconds=0.3, settings={}, show=lambda _: None
+    )
+    assert len(result.rows) == 2
+    final = result.samples["final"]
+    assert isinstance(final, dict)
+    return final
+
+
+def test_a_soak_of_the_relay_accounts_for_every_message(programs: Path) -> None:
+    """The relay knows no patterns and discards nothing: every subscriber gets everything."""
+    crowd = Crowd(publishers=3, subscribers=4, slow=0, kinds=1)
+    final = short_soak(STARTS["relay"](programs), crowd, programs)
+    assert final["violations"] == 0
+    assert final["received"] == 4 * final["sent"] > 0
+    assert final["lost"] == 0
+
+
+def test_a_soak_of_the_broker_accounts_for_every_message(programs: Path) -> None:
+    crowd = Crowd(publishers=4, subscribers=16, slow=4)
+    final = short_soak(STARTS["broker with two workers"](programs), crowd, programs)
+    assert final["violations"] == 0
+    assert final["received"] > final["sent"] > 0
+
+
+@contextlib.contextmanager
+def faulty_bus(path: Path, alter: Callable[[int, bytes], list[bytes]]) -> Iterator[str]:
+    """A bus in a thread: what is published goes to the one subscriber, as `alter` changes it.
+
+    `alter` gets the number of the message, from 0, and returns what is sent in its place.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    listener.listen()
+    subscribers: list[socket.socket] = []
+
+    def serve(client: socket.socket) -> None:
+        number = 0
+        with contextlib.suppress(ConnectionError):  # a generator that has seen enough
+            while packet := client.recv(65_536):
+                if packet.startswith(b"SUB "):
+                    subscribers.append(client)
+                elif packet == b"CMSG !/cred/whoami":
+                    client.send(packet + b"\0!/cred/0/0/0")
+                elif packet.startswith(b"MSG "):
+                    for changed in alter(number, packet):
+                        subscribers[0].send(changed)
+                    number += 1
+
+    clients: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def accept() -> None:
+        while True:
+            client, _ = listener.accept()
+            clients.append(client)
+            if client.recv(1, socket.MSG_PEEK) == b"":  # the end of the test
+                return
+            threads.append(threading.Thread(target=serve, args=(client,)))
+            threads[-1].start()
+
+    accepting = threading.Thread(target=accept)
+    accepting.start()
+    try:
+        yield str(path)
+    finally:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as last:
+            last.connect(str(path))
+            last.shutdown(socket.SHUT_WR)
+            accepting.join(10)
+        for thread in threads:
+            thread.join(10)
+        for sock in (*clients, listener):
+            sock.close()
+        path.unlink()
+
+
+def lose(number: int, packet: bytes) -> list[bytes]:
+    return [] if number == 50 else [packet]
+
+
+def double(number: int, packet: bytes) -> list[bytes]:
+    return [packet] * (2 if number == 50 else 1)
+
+
+def alter_last_byte(number: int, packet: bytes) -> list[bytes]:
+    return [packet[:-1] + b"?"] if number == 50 else [packet]
+
+
+def cut(number: int, packet: bytes) -> list[bytes]:
+    return [packet[:-1]] if number == 50 else [packet]
+
+
+@pytest.mark.parametrize("fault", [lose, double, alter_last_byte, cut])
+def test_a_stream_with_one_faulty_message_is_no_measurement(
+    programs: Path, tmp_path: Path, fault: Callable[[int, bytes], list[bytes]]
+) -> None:
+    with faulty_bus(tmp_path / "bus", fault) as address:
+        arguments = (address, 1, SIZE, 16, 8_192, "none")
+        with (
+            pytest.raises(BenchmarkFailed, match="in place of"),
+            generator("stream", arguments, programs, None) as load,
+        ):
+            load.ask("go 100", "done", 30)
+
+
+def test_a_soak_counts_a_message_that_went_missing_unannounced(
+    programs: Path, tmp_path: Path
+) -> None:
+    with contextlib.ExitStack() as stack:
+        address = stack.enter_context(faulty_bus(tmp_path / "bus", lose))
+        arguments = (address, 1, 1, 0, 1, SIZE)
+        load = stack.enter_context(generator("flood", arguments, programs, None))
+        while load.ask("report", "report", 30)["sent"] <= 100:
+            pass
+        assert load.ask("stop", "stopped", 30)["violations"] > 0
+        assert "missing" in load.complaint()
+
+
+def test_leaving_a_server_leaves_no_process(programs: Path) -> None:
+    with STARTS["broker"](programs)() as server:
+        pids = server.pids()
+        assert len(pids) >= 2
+    assert all(wait_until_gone(pid, STOP_SECONDS_MAX) for pid in pids)
+
+
+def test_a_failure_inside_leaves_no_process_either(programs: Path) -> None:
+    pids: list[int] = []
+    with contextlib.suppress(BenchmarkFailed), STARTS["broker"](programs)() as server:
+        pids += server.pids()
+        raise BenchmarkFailed("whatever")
+    assert pids
+    assert all(wait_until_gone(pid, STOP_SECONDS_MAX) for pid in pids)
+
+
+def test_a_program_that_says_nothing_fails_at_its_deadline(programs: Path) -> None:
+    with (
+        running("sleep", ["sleep", "60"], programs, None) as child,
+        pytest.raises(BenchmarkFailed, match="said nothing"),
+    ):
+        child.wait_for_report("ready", 0.2)
+    assert child.process.returncode is not None

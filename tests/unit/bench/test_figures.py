@@ -1,0 +1,105 @@
+"""Statistics of samples, and the lines and options that figures are read from."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.bench.failures import BenchmarkFailed
+from sbus.bench.figures import (
+    change_percent,
+    format_cpus,
+    median,
+    outer_thirds,
+    pairwise_ratios,
+    parse_cpus,
+    parse_report,
+    percentile,
+)
+
+
+def test_the_median_of_an_even_number_of_samples_lies_between_the_middle_two() -> None:
+    assert median([9.0, 1.0, 2.0]) == 2.0
+    assert median([4.0, 1.0, 2.0, 100.0]) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"), [(50, 500), (99, 990), (99.9, 999), (100, 1000), (0.1, 1)]
+)
+def test_percentiles_are_samples_by_nearest_rank(percent: float, expected: int) -> None:
+    assert percentile(list(range(1000, 0, -1)), percent) == expected
+
+
+def test_a_percentile_of_one_sample_is_that_sample() -> None:
+    assert percentile([7], 99.9) == 7
+
+
+@pytest.mark.parametrize(("samples", "percent"), [([], 50), ([1], 0), ([1], 100.1)])
+def test_a_percentile_without_meaning_is_an_error(samples: list[int], percent: float) -> None:
+    with pytest.raises(ValueError, match="percentile"):
+        percentile(samples, percent)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1), st.integers(1, 100))
+def test_a_percentile_is_the_least_sample_with_enough_at_or_below_it(
+    samples: list[int], percent: int
+) -> None:
+    found = percentile(samples, percent)
+    enough = [s for s in samples if sum(x <= s for x in samples) * 100 >= percent * len(samples)]
+    assert found == min(enough)
+
+
+def test_ratios_are_taken_pair_by_pair() -> None:
+    assert pairwise_ratios([3.0, 10.0], [2.0, 5.0]) == [1.5, 2.0]
+
+
+def test_a_sample_without_its_pair_is_an_error() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        pairwise_ratios([1.0, 2.0], [1.0])
+
+
+def test_changes_are_in_percent_of_the_base() -> None:
+    assert change_percent(3.0, 2.0) == pytest.approx(50.0)
+    assert change_percent(1.5, 2.0) == pytest.approx(-25.0)
+
+
+def test_outer_thirds_leave_the_middle_out() -> None:
+    assert outer_thirds([1, 2, 3, 4, 5, 6]) == ([1, 2], [5, 6])
+
+
+def test_outer_thirds_of_few_samples_are_not_empty() -> None:
+    assert outer_thirds([1]) == ([1], [1])
+    assert outer_thirds([1, 2]) == ([1], [2])
+    with pytest.raises(ValueError, match="no samples"):
+        outer_thirds([])
+
+
+def test_a_report_is_a_word_and_numbers_with_names() -> None:
+    line = "done messages=20 wall_ns=123456789012\n"
+    assert parse_report(line) == ("done", {"messages": 20, "wall_ns": 123456789012})
+    assert parse_report("ready\n") == ("ready", {})
+
+
+@pytest.mark.parametrize(
+    "line", ["", "\n", "done messages\n", "done messages=-1\n", "done =1\n", "a=1\n", "done a=²\n"]
+)
+def test_any_other_line_is_no_report(line: str) -> None:
+    with pytest.raises(BenchmarkFailed, match="no report"):
+        parse_report(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0", {0}), ("0,2", {0, 2}), ("1-3", {1, 2, 3}), ("0, 2-3,2", {0, 2, 3})]
+)
+def test_cpus_are_numbers_and_ranges(text: str, cpus: set[int]) -> None:
+    assert parse_cpus(text) == cpus
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "-1", "1,", "1-"])
+def test_what_is_no_list_of_cpus_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"invalid literal|no range"):
+        parse_cpus(text)
+
+
+@given(st.frozensets(st.integers(0, 200), min_size=1))
+def test_cpus_are_read_back_as_they_were_written(cpus: frozenset[int]) -> None:
+    assert parse_cpus(format_cpus(cpus)) == cpus

@@ -1,0 +1,47 @@
+"""Results as people and programs read them."""
+
+import json
+
+from sbus.bench.proc import Machine
+from sbus.bench.report import Result, table, wrapped
+
+
+def result(**changes: object) -> Result:
+    fields: dict[str, object] = {
+        "name": "fan-out",
+        "machine": Machine("CPU", 2, "6.1", "3.11.7", 0.0),
+        "settings": {"size": 110},
+        "columns": ("case", "µs"),
+        "rows": [("relay", "1.20")],
+        "notes": ["a note"],
+        "samples": {"relay": [1.2, 1.3]},
+    }
+    return Result(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_a_table_is_aligned_under_its_headings() -> None:
+    assert table(("case", "µs"), [("a", "10.50"), ("broker", "1.25")]) == [
+        "case       µs",
+        "------  -----",
+        "a       10.50",
+        "broker   1.25",
+    ]
+
+
+def test_settings_are_wrapped_between_two_of_them() -> None:
+    assert wrapped("a=1  b=2  c=3", width=8) == ["a=1  b=2", "c=3"]
+
+
+def test_the_text_begins_with_the_machine_and_ends_with_the_notes() -> None:
+    lines = result().as_text().splitlines()
+    assert lines[0] == "fan-out"
+    assert lines[1].startswith("machine  CPU")
+    assert lines[-1] == "a note"
+    assert "relay  1.20" in lines
+
+
+def test_the_json_holds_every_sample() -> None:
+    told = json.loads(result().as_json())
+    assert told["machine"]["kernel"] == "6.1"
+    assert told["settings"] == {"size": 110}
+    assert told["samples"] == {"relay": [1.2, 1.3]}
