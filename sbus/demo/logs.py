@@ -1,0 +1,107 @@
+"""A real log of this host, as messages: `log/NAME/...`, one for each line.
+
+Takes the log file that was written to last among those in /var/log that this user may read, else
+what the kernel said, else the package manager's own list. Where the format of a line is known, the
+key says what kind of line it is. Knows no bus.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from sbus.demo.samples import Message, segment
+
+LOG_DIRECTORY = Path("/var/log")
+KERNEL_LOG = Path("/dev/kmsg")
+PACKAGE_LISTS = (Path("/var/lib/dpkg/status"), Path("/lib/apk/db/installed"))
+TAIL_BYTES = 256 * 1024
+LINES_MAX = 500
+"""The last lines of a log, and so many bytes of its end at most, are what gets published."""
+LINE_BYTES_MAX = 4096
+LINES_PER_ROUND = 10
+
+_DPKG = re.compile(rb"[-\d]+ [:\d]+ (?:(status) )?([a-z-]+) ")
+_SYSLOG = re.compile(rb"(?:[A-Z][a-z]{2} [ \d]\d [:\d]{8}|\d{4}-\S+) \S+ ([^\s:\[]+)(?:\[\d+\])?: ")
+
+
+class Log(NamedTuple):
+    """Lines to publish, oldest first, and where they came from."""
+
+    origin: str
+    name: bytes
+    lines: list[bytes]
+
+
+def find_log() -> Log | None:
+    """The best log this user may read; None when there is none at all."""
+    for path in [*newest_first(LOG_DIRECTORY), *PACKAGE_LISTS]:
+        if path == PACKAGE_LISTS[0] and (lines := kernel_lines()):
+            return Log(str(KERNEL_LOG), b"kernel", lines)
+        try:
+            lines = tail(path)
+        except (FileNotFoundError, PermissionError):
+            continue
+        if lines:
+            return Log(str(path), segment(os.fsencode(path.stem)), lines)
+    return None
+
+
+def newest_first(directory: Path) -> list[Path]:
+    """The log files of `directory` itself, the one written to last at the front."""
+    candidates = [directory / "syslog", directory / "messages", *directory.glob("*.log")]
+    return sorted(
+        (path for path in candidates if path.is_file()),
+        key=lambda path: path.stat().st_mtime,
+        reverse=True,
+    )
+
+
+def tail(path: Path) -> list[bytes]:
+    """The last whole lines of a file."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = max(0, size - TAIL_BYTES)
+        file.seek(start)
+        lines = file.read(TAIL_BYTES).splitlines()
+    if start:
+        lines = lines[1:]
+    return [line[:LINE_BYTES_MAX] for line in lines if line.strip()][-LINES_MAX:]
+
+
+def kernel_lines() -> list[bytes]:
+    """What the kernel has logged and kept, where this user may read that."""
+    try:
+        source = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, PermissionError):
+        return []
+    lines = []
+    try:
+        while True:
+            # One read is one record, `priority,number,time,flags;text`, and more lines below.
+            record = os.read(source, 8192)
+            lines.append(record.partition(b";")[2].partition(b"\n")[0])
+    except (BlockingIOError, BrokenPipeError, PermissionError):
+        return lines[-LINES_MAX:]  # the end; or overwritten meanwhile; or not for us after all
+    finally:
+        os.close(source)
+
+
+def messages(log: Log) -> Iterator[list[Message]]:
+    """A few lines a round, from the oldest on, and then all over again."""
+    found = [(line_key(log.name, line), line) for line in log.lines]
+    while True:
+        for start in range(0, len(found), LINES_PER_ROUND):
+            yield found[start : start + LINES_PER_ROUND]
+
+
+def line_key(name: bytes, line: bytes) -> bytes:
+    """`log/dpkg/status/installed`, `log/syslog/PROGRAM`, or `log/NAME/line`."""
+    if name == b"dpkg" and (match := _DPKG.match(line)):
+        kinds = [kind for kind in match.groups() if kind]
+    elif match := _SYSLOG.match(line):
+        kinds = [match.group(1)]
+    else:
+        kinds = [b"line"]
+    return b"/".join([b"log", name, *map(segment, kinds)])

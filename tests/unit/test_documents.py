@@ -1,0 +1,65 @@
+"""What the documents say about the sources is so: limits, codes, links, paths."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from sbus.limits import Limits
+
+PROJECT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])
+PROTOCOL = (PROJECT / "docs/protocol.md").read_text()
+
+
+def chapter(title: str) -> str:
+    return PROTOCOL.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_the_documented_limits_are_the_defaults() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \|", chapter("Limits"), re.MULTILINE)
+    assert len(rows) >= 7
+    defaults = Limits()
+    assert rows == [(name, str(getattr(defaults, name))) for name, _ in rows]
+
+
+def test_every_code_that_the_bus_may_send_is_documented() -> None:
+    documented = set(re.findall(r"`([a-z-]+)`", chapter("What is refused, and what disconnects")))
+    raised: set[str] = set()
+    for folder in ("protocol", "broker"):
+        for path in (PROJECT / "sbus" / folder).glob("*.py"):
+            raised |= codes_raised(ast.parse(path.read_text()))
+    assert raised
+    assert raised <= documented
+
+
+def codes_raised(tree: ast.Module) -> set[str]:
+    """The codes given to Refusal and Misbehaviour where they are written out."""
+    return {
+        str(node.args[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"Refusal", "Misbehaviour"}
+        and isinstance(node.args[0], ast.Constant)
+    }
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_every_link_leads_somewhere(document: Path) -> None:
+    text = document.read_text()
+    targets = re.findall(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"", text)
+    for target in (markdown or html for markdown, html in targets):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = document.parent / path if path else document
+        assert linked.exists(), f"{target} is not there"
+        if anchor:
+            assert anchor in anchors(linked.read_text()), f"{target} has no such heading"
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a Markdown renderer gives the headings."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
