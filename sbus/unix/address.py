@@ -15,7 +15,6 @@ who may use it, or whether anything is there.
 
 import os
 import re
-import secrets
 from dataclasses import dataclass
 
 from sbus.errors import AddressError
@@ -76,7 +75,7 @@ class RandomAbstractAddress:
     """A wish for some abstract name: `draw` one before using it."""
 
     def draw(self) -> AbstractAddress:
-        return AbstractAddress(b"\0" + secrets.token_bytes(SUN_PATH_BYTES - 1))
+        return AbstractAddress(b"\0" + os.urandom(SUN_PATH_BYTES - 1))
 
     def sockaddr(self) -> bytes:
         raise AddressError(
