@@ -9,6 +9,7 @@ This module does not know what happens to a client that was let in.
 
 import errno
 import os
+import resource
 import socket
 
 import trio
@@ -20,6 +21,10 @@ from sbus.unix.credentials import Credentials, peer_credentials, peer_groups
 _CONNECTION_FAILED = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO})
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _BACK_OFF_SECONDS = 0.5
+_DESCRIPTORS_PER_WORKER = 3
+"""A link, the end of it that is on its way to the worker, and a pidfd."""
+_DESCRIPTORS_SPARE = 16
+"""The event loop, and whatever the standard library opens for a moment."""
 
 
 class Door:
@@ -33,35 +38,42 @@ class Door:
         self._settings = settings
         self._complaints = complaints
         self._room = trio.Event()
+        self._clients = 0
+        self._clients_max = _clients_max(settings.workers)
 
     async def next_client(self) -> tuple[socket.socket, Credentials]:
         """The next client that may come in; the caller owns its socket."""
         while True:
+            if self._clients >= self._clients_max:
+                await self._back_off(
+                    f"{self._clients} clients are as many as the limit of open files allows"
+                )
+                continue
             try:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._listener)
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    await self._back_off(error)
+                    await self._back_off(os.strerror(error.errno or 0))
                 elif error.errno not in _CONNECTION_FAILED:
                     raise
             else:
                 credentials = self._admit(sock)
                 if credentials is not None:
+                    self._clients += 1
                     return sock, credentials
                 await trio.lowlevel.checkpoint()
 
-    async def _back_off(self, error: OSError) -> None:
-        self._complaints.complain(
-            "accept", 0, f"cannot accept connections for now: {os.strerror(error.errno or 0)}"
-        )
+    async def _back_off(self, why: str) -> None:
+        self._complaints.complain("accept", 0, f"cannot accept connections for now: {why}")
         self._room = trio.Event()
         with trio.move_on_after(_BACK_OFF_SECONDS):
             await self._room.wait()
 
     def client_left(self) -> None:
         """A client has left, and with it a descriptor."""
+        self._clients -= 1
         self._room.set()
 
     def _admit(self, sock: socket.socket) -> Credentials | None:
@@ -87,6 +99,14 @@ class Door:
             return True
         gids = self._settings.admit_gids
         return bool(gids) and (credentials.gid in gids or not gids.isdisjoint(peer_groups(sock)))
+
+
+def _clients_max(workers: int) -> int:
+    """Clients that leave enough descriptors to replace every worker, and some for the rest."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = len(os.listdir("/proc/self/fd"))
+    reserve = _DESCRIPTORS_PER_WORKER * workers + _DESCRIPTORS_SPARE
+    return max(1, limit - in_use - reserve)
 
 
 _PACKET_OVERHEAD_BYTES = 32

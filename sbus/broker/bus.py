@@ -18,6 +18,7 @@ from sbus.broker.worker import Worker
 from sbus.errors import ConfigurationError, SbusError
 from sbus.shared.ordered_log import check_log_size
 from sbus.shared.segment import WORKERS_MAX, Segment
+from sbus.unix.fd_passing import refuse_descriptors
 
 _ALLOCATOR_BYTES = 4 * 1024 * 1024
 
@@ -31,6 +32,8 @@ def run_bus(
     cannot go on.
     """
     _check(settings)
+    if settings.refuse_descriptors:
+        _refuse_descriptors(listener)
     segment = Segment(settings.workers, settings.limits)
     template = Template(partial(_worker_main, segment, settings), close=[listener])
     try:
@@ -59,6 +62,15 @@ def _check(settings: BusSettings) -> None:
         )
 
 
+def _refuse_descriptors(listener: socket.socket) -> None:
+    try:
+        refuse_descriptors(listener)
+    except OSError as error:
+        raise ConfigurationError(
+            f"this kernel cannot refuse descriptors ({error.strerror}); Linux 6.16 and newer can"
+        ) from error
+
+
 def _first(group: BaseExceptionGroup[SbusError]) -> SbusError:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
@@ -70,7 +82,7 @@ def _first(group: BaseExceptionGroup[SbusError]) -> SbusError:
 def _worker_main(
     segment: Segment, settings: BusSettings, number: int, link_socket: socket.socket
 ) -> None:
-    segment.open_lock(number)
+    segment.open_lock()
     _prime_allocator()
     trio.run(Worker(number, segment, settings, link_socket).run)
 

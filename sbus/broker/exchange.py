@@ -17,6 +17,8 @@ All methods are synchronous. This module does not know sockets, readiness or tur
 """
 
 import time
+from collections import deque
+from itertools import islice
 
 from sbus.broker.router import Router
 from sbus.broker.session import Run, Session
@@ -33,6 +35,9 @@ from sbus.shared.subscription_table import (
     encode_record,
 )
 
+_RECORDS_PER_PIECE = 64
+_RECORDS_PER_BEAT = 1_000
+"""A worker that reads a large table anew shows that it is alive."""
 _WALK_ENTRIES_PER_SHARE = 256
 """A long walk shares its cursor this often, so that the room it leaves can be used, and shows that
 this worker is alive."""
@@ -47,7 +52,8 @@ class Exchange:
         self._router = router
         self._log = OrderedLog(segment, worker)
         self._table = SubscriptionTable(segment, worker)
-        self._unrecorded: list[bytes] = []
+        self._unrecorded: deque[bytes] = deque()
+        """Records that only take back, in the order in which they must be journalled."""
         self._walked_units = 0
 
     def start(self) -> None:
@@ -134,16 +140,20 @@ class Exchange:
         return True
 
     def forget(self, session: Session) -> None:
-        """Drop all subscriptions of a client that has left."""
-        records = []
+        """Drop all subscriptions of a client that has left.
+
+        That the client is gone is journalled first, in a few bytes that fit when nothing else does:
+        the next compaction drops its patterns by it, and makes room for the edges.
+        """
+        if not session.patterns:
+            return
+        self._unrecorded.append(encode_record(Record(CLIENT_GONE, False, self._worker, session.id)))
         for pattern, count in session.patterns.items():
             for _ in range(count):
                 self._router.remove(pattern, session.outbox)
             if self._router.lose_interest(pattern, count):
-                records.append(Record(UNSUBSCRIBED, True, self._worker, session.id, pattern))
-        if session.patterns:
-            records.append(Record(CLIENT_GONE, False, self._worker, session.id))
-            self._unrecorded.extend(encode_record(record) for record in records)
+                end = Record(UNSUBSCRIBED, True, self._worker, session.id, pattern)
+                self._unrecorded.append(encode_record(end))
         session.patterns.clear()
         self.flush_records()
 
@@ -163,13 +173,18 @@ class Exchange:
         return asleep
 
     def flush_records(self) -> bool:
-        """Journal what did not fit before; False when it does not fit yet."""
-        if self._unrecorded:
-            data = b"".join(self._unrecorded)
+        """Journal what only takes back, piece by piece; False when not all of it fits yet."""
+        while self._unrecorded:
+            piece = list(islice(self._unrecorded, _RECORDS_PER_PIECE))
             with self._segment as words:
-                if not self._table.append(words, data, edge=True, frees=True):
-                    return False
-            self._unrecorded.clear()
+                if not self._table.append(words, b"".join(piece), edge=True, frees=True):
+                    if len(piece) == 1 or not self._table.append(
+                        words, piece[0], edge=True, frees=True
+                    ):
+                        return False
+                    del piece[1:]
+            for _ in piece:
+                self._unrecorded.popleft()
         return True
 
     def take_walked_units(self) -> int:
@@ -198,8 +213,10 @@ class Exchange:
     def _read_table(self) -> None:
         with self._segment as words:
             ranges = self._table.unread(words)
-        for record in self._table.read_records(ranges):
+        for number, record in enumerate(self._table.read_records(ranges), 1):
             self._router.apply(record)
+            if not number % _RECORDS_PER_BEAT:
+                self._segment.beat(self._worker)
 
     def _walk(self, end: int) -> None:
         start = self._log.cursor

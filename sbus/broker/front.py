@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 
 import msgspec
 import trio
@@ -26,6 +25,7 @@ from sbus.broker.template import Template
 from sbus.shared.compaction import Compaction
 from sbus.shared.segment import COMPACTION_WANTED, TABLE_TAIL, Segment
 from sbus.shared.subscription_table import all_have_read
+from sbus.unix.closing import drain, shut_down
 from sbus.unix.credentials import Credentials
 
 _READERS_RETRY_SECONDS = 0.01
@@ -103,16 +103,16 @@ class Front:
             self._give_up(report.client)
 
     def _on_worker_death(self, worker: int) -> None:
-        for number in [n for n, client in self._clients.items() if client.worker == worker]:
-            self._give_up(number)
+        for number, client in list(self._clients.items()):
+            if client.worker == worker:
+                drain(client.sock, self._limits.drain_packets_max)
+                self._give_up(number)
 
     def _give_up(self, number: int) -> None:
         """End a client's connection, if its worker has not, and forget it."""
         client = self._clients.pop(number)
         self._load[client.worker] -= 1
-        with suppress(OSError):  # it may have closed its end
-            client.sock.shutdown(socket.SHUT_RDWR)
-        client.sock.close()
+        shut_down(client.sock)
         self._door.client_left()
         if self._settings.exit_when_empty and not self._clients:
             self._stop.set()

@@ -98,11 +98,12 @@ class Router:
         if record.worker == self._worker or not record.edge:
             return
         known = self._remote.setdefault(record.worker, set())
-        if record.kind == SUBSCRIBED:
+        if record.kind == SUBSCRIBED and record.pattern not in known:
             known.add(record.pattern)
             self._change(record.pattern, record.worker, add=True)
-        elif record.kind == UNSUBSCRIBED:
-            known.discard(record.pattern)
+        elif record.kind == UNSUBSCRIBED and record.pattern in known:
+            # Not known: its client was gone when the table was compacted, this worker began later.
+            known.remove(record.pattern)
             self._change(record.pattern, record.worker, add=False)
         elif record.kind == WORKER_RESET:
             for pattern in known:

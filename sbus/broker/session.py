@@ -8,8 +8,6 @@ until it is done: that is how a client is held back.
 This module does not know the order, the other clients, or what a control key does.
 """
 
-import errno
-import select
 import socket
 from collections.abc import Callable
 
@@ -17,10 +15,10 @@ from sbus.broker.outbox import Outbox
 from sbus.broker.router import Route
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.limits import Limits
+from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
 
 _MESSAGE = b"MSG "
-_PEER_GONE = frozenset({errno.EAGAIN, errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE})
 _UNITS_PER_BYTE = 1 / 4096
 
 
@@ -113,14 +111,9 @@ class Session:
 
     def _at_empty_packet(self) -> None:
         """Tell an empty packet, which stays in the batch as a fault, from the end."""
-        if self._is_hung_up():
+        if is_hung_up(self.sock):
             self._packets.pop()
             self.ended = True
-
-    def _is_hung_up(self) -> bool:
-        poll = select.poll()
-        poll.register(self.sock, select.POLLRDHUP)
-        return bool(poll.poll(0))
 
     # -- what was read -------------------------------------------------------------------------
     def has_work(self) -> bool:
@@ -185,34 +178,3 @@ class Session:
     def skip(self) -> None:
         """The packet that `peek` gave is done."""
         self._next += 1
-
-    # -- the end -------------------------------------------------------------------------------
-    def drain(self, packets_max: int) -> None:
-        """Take what is unread off the socket, and read no more.
-
-        Closing a socket with unread input makes the kernel reset the other end before it has read
-        the last notice.
-        """
-        try:
-            for _ in range(packets_max):
-                if not self.sock.recv(1) and self._is_hung_up():
-                    return
-        except OSError as error:
-            if error.errno not in _PEER_GONE:
-                raise
-        try:
-            self.sock.shutdown(socket.SHUT_RD)
-            while self.sock.recv(1):
-                pass
-        except OSError as error:
-            if error.errno not in _PEER_GONE:
-                raise
-
-    def shut_down(self) -> None:
-        """End the connection in both directions, for every copy of the socket, and close it."""
-        try:
-            self.sock.shutdown(socket.SHUT_RDWR)
-        except OSError as error:
-            if error.errno not in _PEER_GONE:
-                raise
-        self.sock.close()

@@ -18,5 +18,8 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Users who may connect; None admits whoever the socket's mode lets through."""
     admit_gids: frozenset[int] = frozenset()
     """Groups whose members may connect as well, where `admit_uids` is not None."""
+    refuse_descriptors: bool = False
+    """Let the kernel refuse packets with descriptors attached, instead of dropping those. Dropping
+    the last descriptor of a socket that lingers keeps a worker waiting for it."""
     exit_when_empty: bool = False
     """Stop when the last client has left, after the first came."""

@@ -3,13 +3,14 @@
 A worker that dies is buried (what was destined to it holds nobody back), its clients are given up,
 and a new one is forked at once; one that dies young is forked again after a growing pause. A worker
 whose pulse stops is killed. If several stopped, the one that holds the lock goes first, because the
-others may only be waiting for it.
+others may only be waiting for it; and one at a time.
 
 The front never waits for the lock, it tries; so neither a worker that stopped while holding it nor
 one that died can stop the supervisor. This module does not know what clients are, beyond telling
 whose worker died.
 """
 
+import errno
 import os
 import signal
 import socket
@@ -29,6 +30,7 @@ from sbus.shared.segment import Segment
 
 _QUEUE_RETRY_SECONDS = 0.05
 _CHECK_SECONDS = 1.0
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _YOUNG_SECONDS = 1.0
 _PAUSE_SECONDS_MAX = 5.0
 
@@ -69,6 +71,7 @@ class Supervisor:
         self._on_death = on_death
         self._log = OrderedLog(segment)
         self.slots = [Slot(number) for number in range(settings.workers)]
+        self._serving = False
         self._stopping = False
         self._changed = trio.Event()
 
@@ -82,6 +85,7 @@ class Supervisor:
         for slot in self.slots:
             self._fork(slot)
         await self._wait_for(lambda: all(slot.ready for slot in self.slots))
+        self._serving = True
         nursery.start_soon(self._watch_pulses)
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
@@ -94,7 +98,14 @@ class Supervisor:
 
     # -- lives ---------------------------------------------------------------------------------
     def _fork(self, slot: Slot) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            if error.errno not in _EXHAUSTED:
+                raise
+            log(f"worker {slot.number} cannot be started for now: {error.strerror}")
+            self._nursery.start_soon(self._replace, slot)
+            return
         slot.link = Link(ours, self._nursery)
         slot.born_at = time.monotonic()
         self._segment.beat(slot.number)
@@ -130,6 +141,8 @@ class Supervisor:
                 await trio.lowlevel.wait_readable(self._template.sock)
                 continue
             if event is None:
+                for slot in self.slots:
+                    slot.kill()
                 raise SbusError("the template process died: no worker can be started any more")
             slot = self.slots[event.worker]
             if isinstance(event, Birth):
@@ -148,7 +161,7 @@ class Supervisor:
             return
         how = f"signal {-code}" if (code := os.waitstatus_to_exitcode(status)) < 0 else f"{code}"
         log(f"worker {slot.number} (pid {slot.pid}) died: {how}")
-        if not slot.ready and slot.pause_seconds == 0:
+        if not self._serving:
             raise SbusError(f"worker {slot.number} did not start")
         slot.ready = False
         async with trying(self._segment) as words:
@@ -181,10 +194,18 @@ class Supervisor:
                 and self._segment.silence_seconds(slot.number)
                 > self._limits.worker_silence_seconds_max
             ]
-            holder = self._segment.lock_holder()
-            for slot in [slot for slot in silent if slot.number == holder] or silent:
+            if silent:
+                slot = self._culprit(silent)
                 log(f"worker {slot.number} (pid {slot.pid}) shows no sign of life: killed")
                 slot.kill()
+
+    def _culprit(self, silent: list[Slot]) -> Slot:
+        """The one of several silent workers that the others may only be waiting for."""
+        holder = self._segment.lock_holder_pid()
+        for slot in silent:
+            if slot.pid == holder:
+                return slot
+        return max(silent, key=lambda slot: self._segment.silence_seconds(slot.number))
 
     # -- the end -------------------------------------------------------------------------------
     async def stop(self) -> None:

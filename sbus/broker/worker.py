@@ -32,6 +32,7 @@ from sbus.protocol import controls
 from sbus.protocol.keys import DIALECTS, check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
 from sbus.shared.segment import Segment
+from sbus.unix.closing import drain, shut_down
 from sbus.unix.fd_passing import DescriptorsLost
 
 _EVENTS_PER_POLL = 256
@@ -83,6 +84,7 @@ class Worker:
                     trio.current_time() + self._limits.stop_seconds_max / 2
                 )
             for session in list(self._sessions.values()):
+                drain(session.sock, self._limits.drain_packets_max)
                 self._close(session, "the bus stops")
             tasks.cancel_scope.cancel()
 
@@ -271,7 +273,7 @@ class Worker:
         self._complaints.complain(
             fault.code, own.uid, f"client of uid {own.uid}, pid {own.pid} disconnected: {fault}"
         )
-        session.drain(self._limits.drain_packets_max)
+        drain(session.sock, self._limits.drain_packets_max)
         if session.outbox.notices:
             session.outbox.send_last(controls.error_notice(fault.code, fault.text))
         self._close(session, fault.code)
@@ -285,5 +287,5 @@ class Worker:
         self._epoll.unregister(fd)
         del self._sessions[fd]
         trio.lowlevel.notify_closing(session.sock)
-        session.shut_down()
+        shut_down(session.sock)
         self._link.send(Gone(session.id, reason))

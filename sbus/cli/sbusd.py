@@ -80,6 +80,11 @@ def _print_limits(
 @click.option("-o", "--others", is_flag=True, help="Let everybody connect.")
 @click.option("-r", "--replace", is_flag=True, help="Replace a file that is at the address.")
 @click.option(
+    "--refuse-descriptors",
+    is_flag=True,
+    help="Refuse packets with file descriptors attached instead of dropping those (Linux 6.16).",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1, WORKERS_MAX),
     default=available_workers,
@@ -118,6 +123,7 @@ def sbusd(
     group: bool,
     others: bool,
     replace: bool,
+    refuse_descriptors: bool,
     workers: int,
     dialect: str,
     limits: tuple[str, ...],
@@ -138,6 +144,7 @@ def sbusd(
             others=others,
             replace=replace,
             exit_when_empty=exit_when_empty,
+            refuse_descriptors=refuse_descriptors,
             workers=workers,
             dialect=dialect,
             limits=parsed_limits,

@@ -40,6 +40,7 @@ class Plan:
     others: bool
     replace: bool
     exit_when_empty: bool
+    refuse_descriptors: bool
     workers: int
     dialect: str
     limits: "Limits | None"
@@ -115,6 +116,7 @@ def _serve(plan: Plan, listener: Listener, stop: StopRequest, on_ready: Callable
         admit_uids=admitted.uids,
         admit_gids=admitted.gids,
         exit_when_empty=plan.exit_when_empty,
+        refuse_descriptors=plan.refuse_descriptors,
     )
 
     def ready_then_stoppable() -> None:

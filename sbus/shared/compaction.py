@@ -49,17 +49,22 @@ class LiveTable:
         if record.kind == SUBSCRIBED:
             self._clients.setdefault(owner, Counter())[record.pattern] += 1
         elif record.kind == UNSUBSCRIBED:
-            patterns = self._clients[owner]
-            patterns[record.pattern] -= 1
-            if not patterns[record.pattern]:
-                del patterns[record.pattern]
-                if not patterns:
-                    del self._clients[owner]
+            self._take_back(owner, record.pattern)
         elif record.kind == CLIENT_GONE:
             self._clients.pop(owner, None)
         else:
             for gone in [key for key in self._clients if key[0] == record.worker]:
                 del self._clients[gone]
+
+    def _take_back(self, owner: tuple[int, int], pattern: bytes) -> None:
+        patterns = self._clients.get(owner)
+        if patterns is None:
+            return  # the end of a worker's interest follows the end of its client
+        patterns[pattern] -= 1
+        if not patterns[pattern]:
+            del patterns[pattern]
+            if not patterns:
+                del self._clients[owner]
 
     def records(self) -> Iterator[Record]:
         """The shortest journal with the same result."""

@@ -57,7 +57,6 @@ EPOCH_SEEN = 5  # the epoch of the table that it reads
 WORDS_PER_WORKER = 6
 
 _SELECTOR = 0
-_HOLDER = 1  # who has the lock, plus one; only to be believed of a process that shows no life
 _COPIES = 8
 
 
@@ -89,15 +88,13 @@ class Segment:
         )
         self._spare = 1
         self._lock = -1
-        self._identity = 0
         self.eventfds = tuple(
             os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(workers + 1)
         )
         """One for each worker, then the front's: written to make it look at its words again."""
 
-    def open_lock(self, worker: int | None = None) -> None:
+    def open_lock(self) -> None:
         """Open this process's own description of the lock; do not fork after it."""
-        self._identity = 0 if worker is None else worker + 1
         if self._lock < 0:
             self._lock = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
 
@@ -125,7 +122,6 @@ class Segment:
         self.__exit__(None, None, None)
 
     def _begin(self) -> memoryview:
-        self._words[_HOLDER] = self._identity
         current = self._words[_SELECTOR]
         self._spare = 1 - current
         spare = self._copies[self._spare]
@@ -141,7 +137,6 @@ class Segment:
         """Let the changed words count, unless an error left them half changed; free the lock."""
         if kind is None:
             self._words[_SELECTOR] = self._spare
-        self._words[_HOLDER] = 0
         fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def wake(self, mask: int) -> None:
@@ -154,10 +149,19 @@ class Segment:
     def wake_front(self) -> None:
         os.eventfd_write(self.eventfds[self.workers], 1)
 
-    def lock_holder(self) -> int | None:
-        """The worker that has the lock, or died with it; read without the lock."""
-        holder: int = self._words[_HOLDER]
-        return holder - 1 if holder else None
+    def lock_holder_pid(self) -> int | None:
+        """The process that has the lock now, by the kernel's word; None for nobody or unknown."""
+        inode = os.fstat(self.fd).st_ino
+        try:
+            with open("/proc/locks", encoding="ascii") as locks:
+                for line in locks:
+                    # number: FLOCK ADVISORY WRITE pid major:minor:inode start end; "->" waits
+                    fields = line.split()
+                    if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
+                        return int(fields[4])
+        except FileNotFoundError:
+            return None
+        return None
 
     def beat(self, worker: int) -> None:
         """Say that `worker` is alive now."""

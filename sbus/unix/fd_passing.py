@@ -9,6 +9,7 @@ import array
 import os
 import socket
 
+_SO_PASSRIGHTS = 83
 FDS_MAX = 4
 """No message inside of the bus carries more."""
 
@@ -19,6 +20,14 @@ class DescriptorsLost(Exception):
     def __init__(self, data: bytes) -> None:
         super().__init__("descriptors were dropped on the way: too many open files")
         self.data = data
+
+
+def refuse_descriptors(listener: socket.socket) -> None:
+    """Make the kernel refuse (EPERM) packets with descriptors to sockets accepted from now on.
+
+    Raises OSError (ENOPROTOOPT) on a kernel before Linux 6.16.
+    """
+    listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
 
 def send_borrowing_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None:
