@@ -14,6 +14,7 @@ Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Page = Annotated[int, Meta(ge=4096)]
 Seconds = Annotated[float, Meta(gt=0)]
+Silence = Annotated[float, Meta(ge=1)]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +31,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Longest pattern: no key that it could match is longer."""
     pattern_segments_max: Positive = 128
     """Deepest pattern."""
+
+    client_subscription_bytes_max: Positive = 4 * 1024 * 1024
+    """What one client's patterns may add up to, each as its bytes and 64 for each segment, which is
+    what they make every worker remember: some 14,000 ordinary patterns."""
 
     # -- a slow client -------------------------------------------------------------------------
     socket_buffer_bytes: Positive = 212_992
@@ -64,9 +69,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     last notice instead of a connection reset."""
     handoff_clients_max: Positive = 64
     """Accepted connections waiting for a worker to take them; more wait in the listen queue."""
-    worker_silence_seconds_max: Seconds = 10.0
-    """A worker that shows no sign of life for this long is killed and replaced."""
+    worker_silence_seconds_max: Silence = 10.0
+    """A worker that shows no sign of life for this long is killed and replaced; a processor that is
+    shared may well be gone for a part of a second."""
     stop_seconds_max: Seconds = 2.0
     """Time that a stopping bus gives its workers to hand over what was accepted."""
     log_interval_seconds: Seconds = 10.0
     """The same complaint about the same user is logged once in this time, with a count."""
+
+    @property
+    def pulse_seconds(self) -> float:
+        """How often a worker shows that it is alive, and the front looks whether all do."""
+        return min(1.0, self.worker_silence_seconds_max / 4)

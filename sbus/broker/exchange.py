@@ -23,6 +23,7 @@ from itertools import islice
 from sbus.broker.router import Router
 from sbus.broker.session import Run, Session
 from sbus.errors import Refusal
+from sbus.limits import Limits
 from sbus.shared.ordered_log import OrderedLog, build_block
 from sbus.shared.segment import Segment
 from sbus.shared.subscription_table import (
@@ -46,12 +47,14 @@ this worker is alive."""
 class Exchange:
     """One worker's part in the order. `router` is its view of the subscriptions."""
 
-    def __init__(self, segment: Segment, worker: int, router: Router) -> None:
+    def __init__(self, segment: Segment, worker: int, router: Router, limits: Limits) -> None:
         self._segment = segment
+        self._subscription_bytes_max = limits.client_subscription_bytes_max
         self._worker = worker
         self._router = router
         self._log = OrderedLog(segment, worker)
         self._table = SubscriptionTable(segment, worker)
+        self._leaving: deque[Session] = deque()
         self._unrecorded: deque[bytes] = deque()
         """Records that only take back, in the order in which they must be journalled."""
         self._walked_units = 0
@@ -112,8 +115,11 @@ class Exchange:
     def subscribe(self, session: Session, pattern: bytes) -> bool:
         """Journal and apply one occurrence of a pattern; False: try again when woken.
 
-        Raises Refusal when the table is full.
+        Raises Refusal when the table is full, or the client's own share.
         """
+        charge = self._router.subscription_bytes(pattern)
+        if session.subscription_bytes + charge > self._subscription_bytes_max:
+            raise Refusal("too-many-patterns", "one client has no room for more subscriptions")
         edge = self._router.gain_interest(pattern)
         recorded = False
         try:
@@ -124,6 +130,7 @@ class Exchange:
         if not recorded:
             return False
         session.patterns[pattern] = session.patterns.get(pattern, 0) + 1
+        session.subscription_bytes += charge
         self._router.add(pattern, session.outbox)
         return True
 
@@ -133,6 +140,7 @@ class Exchange:
         if not self._record(Record(UNSUBSCRIBED, edge, self._worker, session.id, pattern)):
             self._router.gain_interest(pattern)
             return False
+        session.subscription_bytes -= self._router.subscription_bytes(pattern)
         session.patterns[pattern] -= 1
         if not session.patterns[pattern]:
             del session.patterns[pattern]
@@ -140,22 +148,36 @@ class Exchange:
         return True
 
     def forget(self, session: Session) -> None:
-        """Drop all subscriptions of a client that has left.
+        """Drop all subscriptions of a client that has left: `forget_some` does it, bit by bit.
 
         That the client is gone is journalled first, in a few bytes that fit when nothing else does:
         the next compaction drops its patterns by it, and makes room for the edges.
         """
-        if not session.patterns:
-            return
-        self._unrecorded.append(encode_record(Record(CLIENT_GONE, False, self._worker, session.id)))
-        for pattern, count in session.patterns.items():
+        if session.patterns:
+            self._unrecorded.append(
+                encode_record(Record(CLIENT_GONE, False, self._worker, session.id))
+            )
+            self._leaving.append(session)
+
+    def forget_some(self) -> bool:
+        """Take back some patterns of clients that have left; False when none are left.
+
+        Until then they are routes to an outbox that takes nothing, which harms nobody.
+        """
+        if not self._leaving:
+            return False
+        session = self._leaving[0]
+        for pattern in list(islice(session.patterns, _RECORDS_PER_PIECE)):
+            count = session.patterns.pop(pattern)
             for _ in range(count):
                 self._router.remove(pattern, session.outbox)
             if self._router.lose_interest(pattern, count):
                 end = Record(UNSUBSCRIBED, True, self._worker, session.id, pattern)
                 self._unrecorded.append(encode_record(end))
-        session.patterns.clear()
+        if not session.patterns:
+            self._leaving.popleft()
         self.flush_records()
+        return True
 
     def catch_up(self) -> bool:
         """Walk what is destined here. True when there was nothing, and this worker will be woken

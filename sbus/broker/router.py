@@ -18,6 +18,7 @@ from sbus.shared.subscription_table import SUBSCRIBED, UNSUBSCRIBED, WORKER_RESE
 
 _ROUTE_BYTES = 120
 _POINTER_BYTES = 8
+_BYTES_PER_SEGMENT = 64
 
 
 class Route:
@@ -63,6 +64,11 @@ class Router:
             else:
                 local.append(subscriber)
         return Route(mask, tuple(local)), _ROUTE_BYTES + _POINTER_BYTES * len(local)
+
+    def subscription_bytes(self, pattern: bytes) -> int:
+        """What a pattern makes every worker remember, as `client_subscription_bytes_max` counts."""
+        segments = pattern.count(self._dialect.separator) + 1
+        return len(pattern) + _BYTES_PER_SEGMENT * segments
 
     def gain_interest(self, pattern: bytes) -> bool:
         """Count one more occurrence of `pattern` here; whether it is this worker's first."""

@@ -9,6 +9,7 @@ This module does not know the order, the other clients, or what a control key do
 """
 
 import socket
+import time
 from collections.abc import Callable
 
 from sbus.broker.outbox import Outbox
@@ -20,6 +21,8 @@ from sbus.unix.credentials import Credentials
 
 _MESSAGE = b"MSG "
 _UNITS_PER_BYTE = 1 / 4096
+_UNITS_PER_SECOND = 250_000
+"""Matching a new key costs what it takes: there may be many patterns that match almost."""
 
 
 class Run:
@@ -57,6 +60,7 @@ class Session:
         "patterns",
         "run",
         "sock",
+        "subscription_bytes",
         "uid",
     )
 
@@ -70,6 +74,8 @@ class Session:
         self.outbox: Outbox
         self.patterns: dict[bytes, int] = {}
         """How often each pattern stands in the client's multiset."""
+        self.subscription_bytes = 0
+        """What its patterns add up to, as limits count them."""
         self.echo = True
         self.in_line = False
         self.more = False
@@ -146,10 +152,12 @@ class Session:
             key = packet[4:end]
             route = young.get(key)
             if route is None:
+                began_at = time.perf_counter()
                 try:
                     route = miss(key)
                 except ClientFault:
                     break
+                units += int((time.perf_counter() - began_at) * _UNITS_PER_SECOND)
             if not self.echo:
                 route = self.own_route(route)
             messages.append((packet, key, route))

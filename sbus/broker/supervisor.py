@@ -16,6 +16,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 
@@ -29,7 +30,6 @@ from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.segment import Segment
 
 _QUEUE_RETRY_SECONDS = 0.05
-_CHECK_SECONDS = 1.0
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _YOUNG_SECONDS = 1.0
 _PAUSE_SECONDS_MAX = 5.0
@@ -50,7 +50,8 @@ class Slot:
 
     def kill(self) -> None:
         if self.pidfd >= 0:
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # its death is on the way to us
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
 
 class Supervisor:
@@ -104,6 +105,7 @@ class Supervisor:
             if error.errno not in _EXHAUSTED:
                 raise
             log(f"worker {slot.number} cannot be started for now: {error.strerror}")
+            slot.born_at = time.monotonic()
             self._nursery.start_soon(self._replace, slot)
             return
         slot.link = Link(ours, self._nursery)
@@ -152,8 +154,9 @@ class Supervisor:
             self._tell_waiters()
 
     async def _bury(self, slot: Slot, status: int) -> None:
-        os.close(slot.pidfd)
-        slot.pidfd = -1
+        if slot.pidfd >= 0:
+            os.close(slot.pidfd)
+            slot.pidfd = -1
         if slot.link is not None:
             slot.link.close()
             slot.link = None
@@ -181,10 +184,11 @@ class Supervisor:
             self._fork(slot)
 
     async def _watch_pulses(self) -> None:
+        pulse = self._limits.pulse_seconds
         while True:
             asleep_at = time.monotonic()
-            await trio.sleep(_CHECK_SECONDS)
-            if time.monotonic() - asleep_at > 2 * _CHECK_SECONDS:
+            await trio.sleep(pulse)
+            if time.monotonic() - asleep_at > 2 * pulse:
                 # The front itself was stopped, and the workers perhaps with it: let them beat.
                 continue
             silent = [

@@ -21,18 +21,20 @@ from contextlib import suppress
 
 import msgspec
 
-from sbus.unix.fd_passing import receive_owning_fds, send_borrowing_fds
+from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
 
 _REQUEST = struct.Struct("=I")
 _EVENT = struct.Struct("=Iqi")  # worker, pid, status: -1 for a birth
 _BORN = -1
+_FAILED = 1 << 8
+"""As waitpid gives the exit status 1."""
 
 WorkerMain = Callable[[int, socket.socket], None]
 """What runs in a forked worker: its number, and its end of the link to the front."""
 
 
 class Birth(msgspec.Struct, frozen=True):
-    """A worker was forked; the receiver owns `pidfd`."""
+    """A worker was forked; the receiver owns `pidfd`, -1 for one that is being killed again."""
 
     worker: int
     pid: int
@@ -66,7 +68,13 @@ class Template:
 
     def receive(self) -> Birth | Death | None:
         """The next event; None when the template is gone. Raises BlockingIOError."""
-        data, fds = receive_owning_fds(self.sock, _EVENT.size)
+        try:
+            data, fds = receive_owning_fds(self.sock, _EVENT.size)
+        except DescriptorsLost as lost:
+            worker, pid, _ = _EVENT.unpack(lost.data)
+            with suppress(ProcessLookupError):  # nobody could watch it: its death is told as any
+                os.kill(pid, signal.SIGKILL)
+            return Birth(worker, pid, -1)
         if not data:
             return None
         worker, pid, status = _EVENT.unpack(data)
@@ -126,18 +134,34 @@ def _serve(sock: socket.socket, worker_main: WorkerMain, close: list[socket.sock
                 _end(workers)
                 return
             (number,) = _REQUEST.unpack(data)
-            pid = _fork_worker(number, fds[0], worker_main, [sock.fileno(), *workers])
-            pidfd = os.pidfd_open(pid)
+            try:
+                pid, pidfd = _fork_worker(number, fds[0], worker_main, [sock.fileno(), *workers])
+            except OSError as error:
+                print(f"sbusd: cannot fork worker {number}: {error.strerror}", file=sys.stderr)
+                _tell(sock, _EVENT.pack(number, 0, _FAILED), [])
+                continue
             workers[pidfd] = (number, pid)
             poll.register(pidfd, select.POLLIN)
             _tell(sock, _EVENT.pack(number, pid, _BORN), [pidfd])
 
 
-def _fork_worker(number: int, link_fd: int, worker_main: WorkerMain, close: list[int]) -> int:
-    pid = os.fork()
+def _fork_worker(
+    number: int, link_fd: int, worker_main: WorkerMain, close: list[int]
+) -> tuple[int, int]:
+    """Fork a worker; its pid and a pidfd. Raises OSError, and then there is none."""
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(link_fd)
+        raise
     if pid:
         os.close(link_fd)
-        return pid
+        try:
+            return pid, os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
 
     def main() -> None:
         _become(f"sbusd-worker-{number}")

@@ -38,7 +38,6 @@ from sbus.unix.fd_passing import DescriptorsLost
 _EVENTS_PER_POLL = 256
 _UNITS_PER_CHECKPOINT = 1_024
 """Work after which the other tasks get a look in: about a millisecond."""
-_PULSE_SECONDS = 1.0
 
 
 class Worker:
@@ -52,7 +51,7 @@ class Worker:
         self._limits = settings.limits
         self._dialect = DIALECTS[settings.dialect]
         self._router = Router(number, self._dialect, settings.limits)
-        self._exchange = Exchange(segment, number, self._router)
+        self._exchange = Exchange(segment, number, self._router, settings.limits)
         self._turns: Turns[Session] = Turns(settings.limits.quantum_units)
         self._sessions: dict[int, Session] = {}
         self._held: dict[int, Session] = {}
@@ -91,7 +90,7 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             self._segment.beat(self._number)
-            await trio.sleep(_PULSE_SECONDS)
+            await trio.sleep(self._limits.pulse_seconds)
 
     async def _listen(self, everything: trio.CancelScope) -> None:
         """Obey the front; when it is gone, so is the bus."""
@@ -122,7 +121,8 @@ class Worker:
             self._poll()
             while units < _UNITS_PER_CHECKPOINT and (session := self._turns.next()) is not None:
                 units += self._turn(session)
-            if units >= _UNITS_PER_CHECKPOINT:
+            leavers = self._exchange.forget_some()
+            if leavers or units >= _UNITS_PER_CHECKPOINT:
                 units = 0
                 self._exchange.barrier()
                 self._exchange.take_walked_units()

@@ -29,6 +29,7 @@ from sbus.shared.segment import (
     ALIVE,
     COMPACTION_WANTED,
     EPOCH_SEEN,
+    SLEEPING,
     TABLE_BASE,
     TABLE_EPOCH,
     TABLE_GENERATION,
@@ -46,6 +47,8 @@ WORKER_RESET = 4
 """A worker took over a slot: nothing of that slot's former worker holds any more."""
 
 RECORD = struct.Struct("<IBBHQ")  # length, kind, edge, worker, client: 16 bytes
+_WAKE_BYTES = 256 * 1024
+"""Sleeping workers are woken this often to read on, so that none has much to read at once."""
 COMPACTION_GROWTH_DIVISOR = 8
 """Compaction is wanted once the journal has grown by this part of an arena and has doubled, or has
 come to its last such part, which is the reserve for records that take back."""
@@ -124,6 +127,8 @@ class SubscriptionTable:
         if self._position == tail and self._epoch == words[TABLE_EPOCH]:
             self._position = end
         words[TABLE_TAIL] = end
+        if tail // _WAKE_BYTES != end // _WAKE_BYTES:
+            self._segment.wake(words[SLEEPING])
         if edge:
             words[TABLE_GENERATION] = end
         return True

@@ -20,11 +20,14 @@ def is_hung_up(sock: socket.socket) -> bool:
 
 
 def drain(sock: socket.socket, packets_max: int) -> None:
-    """Take what is unread off a non-blocking socket, and read no more."""
+    """Take what is unread off a non-blocking socket, and read no more.
+
+    An empty packet cannot be told from the end, so neither stops this; what remains of
+    `packets_max` does.
+    """
     try:
         for _ in range(packets_max):
-            if not sock.recv(1) and is_hung_up(sock):
-                return
+            sock.recv(1)
     except OSError as error:
         if error.errno not in _PEER_GONE:
             raise
