@@ -1,9 +1,10 @@
 """The supervisor: keeps a living worker in every slot.
 
 A worker that dies is buried (what was destined to it holds nobody back), its clients are given up,
-and a new one is forked at once; one that dies young is forked again after a growing pause. A worker
-whose pulse stops is killed. If several stopped, the one that holds the lock goes first, because the
-others may only be waiting for it; and one at a time.
+and a new one is forked at once; one that dies young is forked again after a growing pause.
+
+A worker whose pulse stops is killed, unless it waits for the lock: then whoever has the lock is to
+blame, and will be found silent too. One goes at a time, because the others may recover by it.
 
 The front never waits for the lock, it tries; so neither a worker that stopped while holding it nor
 one that died can stop the supervisor. This module does not know what clients are, beyond telling
@@ -195,21 +196,17 @@ class Supervisor:
                 slot
                 for slot in self.slots
                 if slot.pidfd >= 0
-                and self._segment.silence_seconds(slot.number)
-                > self._limits.worker_silence_seconds_max
+                and self._silence_seconds(slot) > self._limits.worker_silence_seconds_max
             ]
-            if silent:
-                slot = self._culprit(silent)
+            waiting = self._segment.lock_waiters() if silent else set()
+            culprits = [slot for slot in silent if slot.pid not in waiting]
+            if culprits:
+                slot = max(culprits, key=self._silence_seconds)
                 log(f"worker {slot.number} (pid {slot.pid}) shows no sign of life: killed")
                 slot.kill()
 
-    def _culprit(self, silent: list[Slot]) -> Slot:
-        """The one of several silent workers that the others may only be waiting for."""
-        holder = self._segment.lock_holder_pid()
-        for slot in silent:
-            if slot.pid == holder:
-                return slot
-        return max(silent, key=lambda slot: self._segment.silence_seconds(slot.number))
+    def _silence_seconds(self, slot: Slot) -> float:
+        return self._segment.silence_seconds(slot.number)
 
     # -- the end -------------------------------------------------------------------------------
     async def stop(self) -> None:

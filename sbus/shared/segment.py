@@ -23,7 +23,7 @@ import mmap
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from sbus.limits import Limits
@@ -149,19 +149,19 @@ class Segment:
     def wake_front(self) -> None:
         os.eventfd_write(self.eventfds[self.workers], 1)
 
-    def lock_holder_pid(self) -> int | None:
-        """The process that has the lock now, by the kernel's word; None for nobody or unknown."""
+    def lock_waiters(self) -> set[int]:
+        """The processes that wait for the lock now, by the kernel's word; empty where it is silent.
+
+        Source: proc_locks(5); `->` stands before the lock that a process waits for.
+        """
         inode = os.fstat(self.fd).st_ino
-        try:
-            with open("/proc/locks", encoding="ascii") as locks:
-                for line in locks:
-                    # number: FLOCK ADVISORY WRITE pid major:minor:inode start end; "->" waits
-                    fields = line.split()
-                    if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
-                        return int(fields[4])
-        except FileNotFoundError:
-            return None
-        return None
+        waiters = set()
+        with suppress(FileNotFoundError), open("/proc/locks", encoding="ascii") as locks:
+            for line in locks:
+                fields = line.split()
+                if fields[1:3] == ["->", "FLOCK"] and fields[6].endswith(f":{inode}"):
+                    waiters.add(int(fields[5]))
+        return waiters
 
     def beat(self, worker: int) -> None:
         """Say that `worker` is alive now."""
