@@ -24,7 +24,7 @@ from sbus.broker.router import Router
 from sbus.broker.session import Run, Session
 from sbus.errors import Refusal
 from sbus.limits import Limits
-from sbus.shared.ordered_log import OrderedLog, build_block
+from sbus.shared.ordered_log import Block, OrderedLog, build_block
 from sbus.shared.segment import Segment
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
@@ -75,14 +75,17 @@ class Exchange:
 
         False when the log has no room: nothing happened, the worker will be woken.
         """
+        block = _block_for_others(session, run)
+        again = False
         while True:
-            remote = [
-                (route.mask, packet, len(key)) for packet, key, route in run.messages if route.mask
-            ]
-            block = build_block(session.id, remote) if remote else None
             wake = appended = 0
             with self._segment as words:
                 current = self._table.is_current(words)
+                if again and not current and self._table.unread_is_small(words):
+                    # Others subscribe faster than this worker gets the lock: read on in the hold.
+                    self._apply(self._table.unread(words))
+                    block = self._reroute(session, run)
+                    current = True
                 if current:
                     self._table.share_epoch(words)
                     end = self._log.destined_end(words)
@@ -92,7 +95,8 @@ class Exchange:
             if current:
                 break
             self._read_table()
-            run.reroute(self._router.route, session)
+            block = self._reroute(session, run)
+            again = True
         self._segment.wake(wake)
         if appended < 0:
             return False
@@ -181,13 +185,16 @@ class Exchange:
 
     def catch_up(self) -> bool:
         """Walk what is destined here. True when there was nothing, and this worker will be woken
-        when there is."""
+        when there is.
+
+        The table is read on too, but a worker may sleep behind it: it looks before it publishes.
+        """
         with self._segment as words:
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
             self._table.share_epoch(words)
             current = self._table.is_current(words)
-            asleep = current and self._log.sleep(words)
+            asleep = self._log.sleep(words)
         self._segment.wake(wake)
         if not current:
             self._read_table()
@@ -232,9 +239,16 @@ class Exchange:
         self._walk(end)
         return True
 
+    def _reroute(self, session: Session, run: Run) -> Block | None:
+        run.reroute(self._router.route, session)
+        return _block_for_others(session, run)
+
     def _read_table(self) -> None:
         with self._segment as words:
             ranges = self._table.unread(words)
+        self._apply(ranges)
+
+    def _apply(self, ranges: list[tuple[int, int]]) -> None:
         for number, record in enumerate(self._table.read_records(ranges), 1):
             self._router.apply(record)
             if not number % _RECORDS_PER_BEAT:
@@ -257,3 +271,9 @@ class Exchange:
                 self._segment.wake(wake)
                 self._segment.beat(self._worker)
         self._log.note_pace(end - start, time.perf_counter() - began_at)
+
+
+def _block_for_others(session: Session, run: Run) -> Block | None:
+    """The part of a run that other workers need, or None."""
+    entries = [(route.mask, packet, len(key)) for packet, key, route in run.messages if route.mask]
+    return build_block(session.id, entries) if entries else None

@@ -76,7 +76,7 @@ class Front:
             await self._supervisor.stop()
             tasks.cancel_scope.cancel()
         for number in list(self._clients):
-            self._give_up(number)
+            self._cut_off(number)
 
     async def _stop_on_signal(
         self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -105,11 +105,15 @@ class Front:
     def _on_worker_death(self, worker: int) -> None:
         for number, client in list(self._clients.items()):
             if client.worker == worker:
-                drain(client.sock, self._limits.drain_packets_max)
-                self._give_up(number)
+                self._cut_off(number)
+
+    def _cut_off(self, number: int) -> None:
+        """End the connection of a client whose worker did not, in good order."""
+        drain(self._clients[number].sock, self._limits.drain_packets_max)
+        self._give_up(number)
 
     def _give_up(self, number: int) -> None:
-        """End a client's connection, if its worker has not, and forget it."""
+        """Forget a client, and close this copy of its socket."""
         client = self._clients.pop(number)
         self._load[client.worker] -= 1
         shut_down(client.sock)

@@ -100,15 +100,18 @@ class Router:
             self.cache.invalidate(path, pattern)
 
     def apply(self, record: Record) -> None:
-        """Take over what another worker journalled."""
-        if record.worker == self._worker or not record.edge:
+        """Take over what another worker journalled.
+
+        A worker that begins after a compaction may meet interest whose edge is no longer there, and
+        the end of interest that it never met.
+        """
+        if record.worker == self._worker:
             return
         known = self._remote.setdefault(record.worker, set())
         if record.kind == SUBSCRIBED and record.pattern not in known:
             known.add(record.pattern)
             self._change(record.pattern, record.worker, add=True)
-        elif record.kind == UNSUBSCRIBED and record.pattern in known:
-            # Not known: its client was gone when the table was compacted, this worker began later.
+        elif record.kind == UNSUBSCRIBED and record.edge and record.pattern in known:
             known.remove(record.pattern)
             self._change(record.pattern, record.worker, add=False)
         elif record.kind == WORKER_RESET:

@@ -61,6 +61,8 @@ class Worker:
         self._complaints = Complaints(settings.limits.log_interval_seconds)
         self.counts: Counter[str] = Counter()
         """Refusals, misbehaviour and what was ignored, by code."""
+        self._step_units = settings.workers
+        """What a packet other than a message costs: a subscription makes every worker look."""
         self._quiescing = False
         self._quiet = False
         self._stopping = False
@@ -134,7 +136,7 @@ class Worker:
             if self._exchange.catch_up():
                 units = 0
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
-            units += self._exchange.take_walked_units()
+            units += 1 + self._exchange.take_walked_units()
         while not self._exchange.catch_up():
             await trio.lowlevel.checkpoint()
 
@@ -224,7 +226,7 @@ class Worker:
             self._held[session.id] = session
             return 0
         session.skip()
-        return 0 if session.outbox.replies_waiting else 1
+        return 0 if session.outbox.replies_waiting else self._step_units
 
     def _obey(self, session: Session, packet: bytes) -> bool:
         """Do what a packet other than an ordinary message says; False when it has to wait.

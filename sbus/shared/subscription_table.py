@@ -47,6 +47,7 @@ WORKER_RESET = 4
 """A worker took over a slot: nothing of that slot's former worker holds any more."""
 
 RECORD = struct.Struct("<IBBHQ")  # length, kind, edge, worker, client: 16 bytes
+_SMALL_BYTES = 8 * 1024
 _WAKE_BYTES = 256 * 1024
 """Sleeping workers are woken this often to read on, so that none has much to read at once."""
 COMPACTION_GROWTH_DIVISOR = 8
@@ -154,6 +155,11 @@ class SubscriptionTable:
         ranges.append((at + self._position, at + words[TABLE_TAIL]))
         self._position = words[TABLE_TAIL]
         return ranges
+
+    def unread_is_small(self, words: memoryview) -> bool:
+        """Whether what is unread can be read in a hold: some hundred records, a millisecond."""
+        same_arena = words[TABLE_EPOCH] == self._epoch
+        return same_arena and words[TABLE_TAIL] - self._position <= _SMALL_BYTES
 
     def share_epoch(self, words: memoryview) -> None:
         """Say, after reading, which arena this worker is in."""

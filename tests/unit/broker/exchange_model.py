@@ -1,0 +1,331 @@
+"""Several exchanges in one process, and a bus in which every step is one instant.
+
+`Bus` holds the workers, lets other workers act between any two holds of a worker's lock, and keeps
+the model: who is subscribed to what, and what everybody is to receive. A step takes effect in the
+model at the end of the hold that fixes its place in the order; `Hooked*` find that hold.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import cast
+
+from sbus.broker.exchange import Exchange
+from sbus.broker.outbox import Outbox
+from sbus.broker.router import Router
+from sbus.broker.session import Run, Session
+from sbus.limits import Limits
+from sbus.protocol.keys import SLASH
+from sbus.shared.compaction import Compaction
+from sbus.shared.ordered_log import Block, OrderedLog
+from sbus.shared.segment import Segment
+from sbus.shared.subscription_table import SubscriptionTable, all_have_read
+from sbus.unix.credentials import Credentials
+from tests.unit.routing.specification import matches
+from tests.unit.shared.segments import close_segment, was_woken
+
+LIMITS = Limits(log_bytes=1280, table_bytes=64 * 1024, route_cache_bytes_max=4096)
+NOBODY = Credentials(gid=1, uid=1, pid=1)
+
+
+class Collector:
+    """An outbox that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+
+    def deliver(self, packet: bytes) -> None:
+        self.received.append(packet)
+
+
+class HookedSegment(Segment):
+    """Calls `on_release` after every hold of the lock that ended well."""
+
+    on_enter: Callable[[], None] | None = None
+    on_release: Callable[[], None] | None = None
+
+    def __enter__(self) -> memoryview:
+        if self.on_enter is not None:
+            self.on_enter()
+        return super().__enter__()
+
+    def __exit__(self, kind, error, trace) -> None:  # type: ignore[no-untyped-def]
+        super().__exit__(kind, error, trace)
+        if self.on_release is not None and kind is None:
+            self.on_release()
+
+
+class HookedLog(OrderedLog):
+    """Notes whether a hold fixed a step's place, and whether the log had no room for it."""
+
+    placed = False
+    refused = False
+
+    def destined_end(self, words: memoryview) -> int:
+        self.placed = True
+        return super().destined_end(words)
+
+    def append(self, words: memoryview, block: Block) -> int:
+        wake = super().append(words, block)
+        self.refused |= wake < 0
+        return wake
+
+
+class HookedTable(SubscriptionTable):
+    """Notes when the table had no room for a step."""
+
+    log: HookedLog
+
+    def append(self, words: memoryview, data: bytes, *, edge: bool, frees: bool = False) -> bool:
+        appended = super().append(words, data, edge=edge, frees=frees)
+        self.log.refused |= not appended
+        return appended
+
+
+class Client:
+    """A client of the model: its session, and what a perfect bus would have sent it."""
+
+    def __init__(self, number: int, worker: int, sock: socket.socket) -> None:
+        self.worker = worker
+        self.session = Session(number, NOBODY, sock, LIMITS)
+        self.collector = Collector()
+        self.session.outbox = cast(Outbox, self.collector)
+        self.subscriptions: Counter[bytes] = Counter()
+        self.due: list[bytes] = []
+
+    def wants(self, key: bytes) -> bool:
+        return any(matches(pattern, key, SLASH) for pattern in self.subscriptions)
+
+
+class Bus:
+    """The workers of one bus and the model of it."""
+
+    def __init__(self, workers: int, clients_per_worker: int, limits: Limits = LIMITS) -> None:
+        self.limits = limits
+        self.segment = HookedSegment(workers, limits)
+        self.segment.open_lock()
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.routers: list[Router] = []
+        self.exchanges: list[Exchange] = []
+        self.logs: list[HookedLog] = []
+        self.clients: list[Client] = []
+        self.asleep = [False] * workers
+        self.woken = [False] * workers
+        """Woken since it last caught up."""
+        self.told_of_room = [False] * workers
+        """Woken since the log last refused something of its."""
+        self.numbers = 0
+        self.compaction: Compaction | None = None
+        self._clients_per_worker = clients_per_worker
+        for worker in range(workers):
+            self._start(worker)
+
+    def close(self) -> None:
+        self.segment.on_enter = self.segment.on_release = None
+        self.sock.close()
+        close_segment(self.segment)
+
+    def _start(self, worker: int) -> None:
+        router = Router(worker, SLASH, self.limits)
+        exchange = Exchange(self.segment, worker, router, self.limits)
+        log = HookedLog(self.segment, worker)
+        exchange._log = log
+        exchange._table = HookedTable(self.segment, worker)
+        exchange._table.log = log
+        self.routers[worker : worker + 1] = [router]
+        self.exchanges[worker : worker + 1] = [exchange]
+        self.logs[worker : worker + 1] = [log]
+        exchange.start()
+        for _ in range(self._clients_per_worker):
+            self.connect(worker)
+
+    def connect(self, worker: int) -> Client:
+        self.numbers += 1
+        client = Client(self.numbers, worker, self.sock)
+        self.clients.append(client)
+        return client
+
+    def of_worker(self, worker: int) -> list[Client]:
+        return [client for client in self.clients if client.worker == worker]
+
+    # -- steps ---------------------------------------------------------------------------------
+    def step(
+        self,
+        worker: int,
+        act: Callable[[Exchange], bool],
+        effect: Callable[[], None],
+        meanwhile: Callable[[], None],
+    ) -> bool:
+        """Do one step of a worker, others acting at every release of the lock; check it.
+
+        When it took effect, all clients of that worker have received exactly what was due at its
+        instant. When it did not, nothing happened.
+        """
+        segment, log = self.segment, self.logs[worker]
+        due_then: list[tuple[Client, int]] = []
+        placed = False
+
+        def on_enter() -> None:
+            log.placed = log.refused = False
+
+        def on_release() -> None:
+            nonlocal placed
+            if log.placed and not log.refused and not placed:
+                placed = True
+                effect()
+                due_then.extend((client, len(client.due)) for client in self.of_worker(worker))
+            segment.on_enter = segment.on_release = None
+            meanwhile()
+            segment.on_enter, segment.on_release = on_enter, on_release
+
+        outer = (segment.on_enter, segment.on_release)
+        segment.on_enter, segment.on_release = on_enter, on_release
+        try:
+            done = act(self.exchanges[worker])
+        finally:
+            segment.on_enter, segment.on_release = outer
+        assert done == placed, "a step has one instant if it was done, and none if it was not"
+        for client, due in due_then:
+            assert client.collector.received == client.due[:due]
+        for client in self.clients:
+            assert client.collector.received == client.due[: len(client.collector.received)]
+        return done
+
+    def publish(self, client: Client, keys: list[bytes], meanwhile: Callable[[], None]) -> bool:
+        """Publish a run, or try again what was held back."""
+        session, router = client.session, self.routers[client.worker]
+        if session.run.messages:
+            session.run.reroute(router.route, session)
+        else:
+            for key in keys:
+                self.numbers += 1
+                packet = b"MSG %b\0%d" % (key, self.numbers)
+                route = session.own_route(router.route(key))
+                session.run.messages.append((packet, key, route))
+        messages = [(packet, key) for packet, key, _ in session.run.messages]
+        echo = session.echo
+
+        def effect() -> None:
+            for packet, key in messages:
+                for other in self.clients:
+                    if other.wants(key) and (echo or other is not client):
+                        other.due.append(packet)
+
+        done = self.step(
+            client.worker,
+            lambda exchange: exchange.publish(session, session.run),
+            effect,
+            meanwhile,
+        )
+        self.look()
+        if done:
+            session.run = Run()
+        else:
+            self.told_of_room[client.worker] = False
+        return done
+
+    def subscribe(self, client: Client, pattern: bytes, meanwhile: Callable[[], None]) -> bool:
+        return self.step(
+            client.worker,
+            lambda exchange: exchange.subscribe(client.session, pattern),
+            lambda: client.subscriptions.update([pattern]),
+            meanwhile,
+        )
+
+    def unsubscribe(self, client: Client, pick: int, meanwhile: Callable[[], None]) -> bool:
+        pattern = sorted(client.subscriptions)[pick % len(client.subscriptions)]
+
+        def effect() -> None:
+            client.subscriptions = client.subscriptions - Counter([pattern])
+
+        return self.step(
+            client.worker,
+            lambda exchange: exchange.unsubscribe(client.session, pattern),
+            effect,
+            meanwhile,
+        )
+
+    def barrier(self, worker: int, meanwhile: Callable[[], None]) -> None:
+        def act(exchange: Exchange) -> bool:
+            exchange.barrier()
+            return True
+
+        self.step(worker, act, lambda: None, meanwhile)
+
+    def catch_up(self, worker: int, meanwhile: Callable[[], None]) -> None:
+        def act(exchange: Exchange) -> bool:
+            self.asleep[worker] = exchange.catch_up()
+            return True
+
+        self.look()
+        self.asleep[worker] = self.woken[worker] = False
+        self.step(worker, act, lambda: None, meanwhile)
+        if self.exchanges[worker].forget_some():
+            self.asleep[worker] = False
+
+    def leave(self, client: Client) -> None:
+        """A client goes; another one comes to the same worker."""
+        self.clients.remove(client)
+        exchange = self.exchanges[client.worker]
+        exchange.forget(client.session)
+        while exchange.forget_some():
+            pass
+        self.connect(client.worker)
+
+    def die(self, worker: int) -> None:
+        """A worker dies with all of its clients, and another one takes its slot."""
+        self.clients = [client for client in self.clients if client.worker != worker]
+        self.asleep[worker] = False
+        with self.segment as words:
+            wake = OrderedLog(self.segment).bury(words, worker)
+        self.segment.wake(wake)
+        self._start(worker)
+
+    def compact(self, *, finish: bool) -> None:
+        """What the front does: begin a compaction where that may be, or end the one begun."""
+        with self.segment as words:
+            if self.compaction is None:
+                if all_have_read(self.segment, words):
+                    self.compaction = Compaction(self.segment, words)
+                return
+        if finish:
+            while self.compaction.step():
+                pass
+            with self.segment as words:
+                assert self.compaction.finish(words)
+            self.compaction = None
+            self.segment.wake((1 << len(self.exchanges)) - 1)
+
+    # -- checks --------------------------------------------------------------------------------
+    def check(self) -> None:
+        """What holds between steps: a sleeper that is owed something was woken."""
+        with self.segment as words:
+            self.logs[0].check_invariants(words)
+        self.look()
+        for worker, asleep in enumerate(self.asleep):
+            behind = any(
+                len(client.collector.received) < len(client.due)
+                for client in self.of_worker(worker)
+            )
+            assert not (asleep and behind) or self.woken[worker], "nobody woke it"
+
+    def look(self) -> None:
+        """Note who was woken."""
+        for worker in range(len(self.exchanges)):
+            if was_woken(self.segment, worker):
+                self.woken[worker] = self.told_of_room[worker] = True
+
+    def settle(self) -> None:
+        """Everybody catches up, and whoever was held back goes on: then all is delivered."""
+        for _ in range(100):
+            for worker in range(len(self.exchanges)):
+                self.catch_up(worker, lambda: None)
+            held = [client for client in self.clients if client.session.run.messages]
+            if not held and all(self.asleep):
+                break
+            for client in held:
+                self.publish(client, [], lambda: None)
+        for client in self.clients:
+            assert client.collector.received == client.due
+        with self.segment as words:
+            assert self.logs[0].statistics(words).used_bytes == 0

@@ -1,0 +1,173 @@
+"""The door: who comes in, and which failures it survives."""
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from sbus.broker.admission import Door, packet_bytes_carried, send_buffer_bytes
+from sbus.broker.complaints import Complaints
+from sbus.broker.settings import BusSettings
+from sbus.limits import Limits
+from sbus.unix.credentials import Credentials
+
+SOON_SECONDS = 5.0
+ME = Credentials(gid=os.getegid(), uid=os.geteuid(), pid=os.getpid())
+NOT_ME = os.geteuid() + 1
+NOT_MINE = max([os.getegid(), *os.getgroups()]) + 1
+
+
+class Failing(socket.socket):
+    """A listening socket whose next calls of accept fail."""
+
+    failures: list[int]
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.failures:
+            raise OSError(self.failures.pop(0), "accept failed")
+        return super().accept()
+
+
+class Knocking:
+    """A door, its address, and what it complained about."""
+
+    def __init__(self, directory: Path) -> None:
+        self.address = str(directory / "door")
+        self.listener = Failing(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.failures = []
+        self.listener.bind(self.address)
+        self.listener.listen()
+        self.lines: list[str] = []
+        self.clients: list[socket.socket] = []
+
+    def door(self, **settings: frozenset[int] | None) -> Door:
+        bus = BusSettings(workers=1, **settings)  # type: ignore[arg-type]
+        return Door(self.listener, bus, Complaints(10, self.lines.append))
+
+    def knock(self) -> socket.socket:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        client.settimeout(SOON_SECONDS)
+        client.connect(self.address)
+        self.clients.append(client)
+        return client
+
+    def close(self) -> None:
+        for sock in (self.listener, *self.clients):
+            sock.close()
+
+
+@pytest.fixture
+def knocking(tmp_path: Path) -> Iterator[Knocking]:
+    opened = Knocking(tmp_path)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("uids", "gids"),
+    [
+        (None, frozenset()),
+        (frozenset({ME.uid}), frozenset()),
+        (frozenset({NOT_ME}), frozenset({ME.gid})),
+    ],
+    ids=["anybody", "by user", "by group"],
+)
+async def test_who_may_enter_does(
+    knocking: Knocking, uids: frozenset[int] | None, gids: frozenset[int]
+) -> None:
+    door = knocking.door(admit_uids=uids, admit_gids=gids)
+    client = knocking.knock()
+    with trio.fail_after(SOON_SECONDS):
+        sock, credentials = await door.next_client()
+    with sock:
+        assert credentials == ME
+        assert not sock.getblocking()
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 2 * 212_992
+        sock.send(b"x" * Limits().packet_bytes_max)
+        assert len(client.recv(1_000_000)) == Limits().packet_bytes_max
+    assert not knocking.lines
+
+
+@pytest.mark.parametrize("gids", [frozenset(), frozenset({NOT_MINE})], ids=["user", "groups"])
+async def test_who_may_not_enter_is_sent_away(knocking: Knocking, gids: frozenset[int]) -> None:
+    door = knocking.door(admit_uids=frozenset({NOT_ME}), admit_gids=gids)
+    client = knocking.knock()
+    knocking.knock()
+    with trio.move_on_after(SOON_SECONDS) as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(door.next_client)
+            await trio.testing.wait_all_tasks_blocked()
+            assert client.recv(1) == b""
+            nursery.cancel_scope.cancel()
+    assert not scope.cancelled_caught
+    (line,) = knocking.lines
+    assert f"uid {ME.uid}" in line
+
+
+@pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO])
+async def test_a_connection_that_failed_is_skipped(knocking: Knocking, code: int) -> None:
+    door = knocking.door()
+    knocking.listener.failures = [code]
+    knocking.knock()
+    with trio.fail_after(SOON_SECONDS):
+        sock, _ = await door.next_client()
+    sock.close()
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+async def test_without_descriptors_the_door_waits_until_a_client_leaves(
+    knocking: Knocking, mock_clock: trio.testing.MockClock, code: int
+) -> None:
+    door = knocking.door()
+    knocking.listener.failures = [code]
+    knocking.knock()
+    async with trio.open_nursery() as nursery:
+
+        async def enter() -> None:
+            sock, _ = await door.next_client()
+            sock.close()
+
+        nursery.start_soon(enter)
+        await trio.testing.wait_all_tasks_blocked()
+        assert nursery.child_tasks, "it did not wait"
+        assert "cannot accept" in knocking.lines[0]
+        door.client_left()
+
+
+async def test_without_descriptors_the_door_tries_again_after_a_moment(
+    knocking: Knocking, autojump_clock: trio.testing.MockClock
+) -> None:
+    door = knocking.door()
+    knocking.listener.failures = [errno.EMFILE] * 3
+    knocking.knock()
+    sock, _ = await door.next_client()
+    sock.close()
+    assert 0 < trio.current_time() < SOON_SECONDS
+    assert len(knocking.lines) == 1
+
+
+async def test_an_error_of_the_door_itself_is_not_survived(knocking: Knocking) -> None:
+    door = knocking.door()
+    knocking.listener.failures = [errno.EINVAL]
+    with pytest.raises(OSError, match="accept failed"):
+        await door.next_client()
+
+
+@pytest.mark.parametrize("packet_bytes_max", [1_000, 409_600])
+def test_buffers_are_as_large_as_the_largest_packet_needs(packet_bytes_max: int) -> None:
+    settings = BusSettings(workers=1, limits=Limits(packet_bytes_max=packet_bytes_max))
+    assert packet_bytes_carried(settings) >= packet_bytes_max
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(settings))
+        carried = packet_bytes_carried(settings)
+        assert ours.send(bytes(carried)) == carried
+        theirs.recv(1)
+        with pytest.raises(OSError, match="too long"):
+            ours.send(bytes(carried + 1))

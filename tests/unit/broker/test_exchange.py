@@ -1,0 +1,337 @@
+"""The exchange against a bus in which every step is one instant (PROTOCOL, promises 1 to 3)."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbus.broker import exchange as exchange_module
+from sbus.broker import router as router_module
+from sbus.errors import Refusal
+from sbus.shared import compaction, ordered_log, segment, subscription_table
+from tests.unit.broker.exchange_model import LIMITS, Bus
+
+WORKERS = 3
+CLIENTS_PER_WORKER = 2
+KEYS = [b"a", b"b", b"a/b", b"c/d/e"]
+PATTERNS = [b"a", b"b", b"a/*", b"c/", b"", b"*", b"a*b"]
+
+
+class Act(msgspec.Struct, frozen=True):
+    """Something that a worker or the front does; `meanwhile`: others, at releases of its lock."""
+
+    what: str
+    who: int
+    keys: list[bytes]
+    pattern: bytes
+    meanwhile: list["Act"]
+
+
+WHATS = [
+    *["publish"] * 6,
+    *["subscribe"] * 3,
+    *["unsubscribe", "unsubscribe", "barrier", "catch_up", "catch_up", "echo", "leave", "die"],
+    *["begin_compaction", "finish_compaction"],
+]
+WHATS_MEANWHILE = WHATS[: WHATS.index("echo")]
+
+
+def acts(whats: list[str], meanwhile: st.SearchStrategy[list[Act]]) -> st.SearchStrategy[Act]:
+    return st.builds(
+        Act,
+        what=st.sampled_from(whats),
+        who=st.integers(0, WORKERS * CLIENTS_PER_WORKER - 1),
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=3),
+        pattern=st.sampled_from(PATTERNS),
+        meanwhile=meanwhile,
+    )
+
+
+scripts = st.lists(
+    acts(WHATS, st.lists(acts(WHATS_MEANWHILE, st.just([])), max_size=3)),
+    min_size=1,
+    max_size=50,
+)
+
+
+def nothing() -> None:
+    """Nobody else acts."""
+
+
+def perform(bus: Bus, act: Act, busy_worker: int | None = None) -> None:
+    client = bus.clients[act.who % len(bus.clients)]
+    worker = client.worker
+    if worker == busy_worker:
+        return
+    meanwhile = others(bus, act, worker)
+    if act.what == "publish":
+        bus.publish(client, act.keys, meanwhile)
+    elif act.what == "barrier":
+        bus.barrier(worker, meanwhile)
+    elif act.what == "catch_up":
+        bus.catch_up(worker, meanwhile)
+    elif act.what == "leave":
+        bus.leave(client)
+    elif act.what == "die":
+        bus.die(worker)
+    elif act.what.endswith("compaction"):
+        bus.compact(finish=act.what.startswith("finish"))
+    elif client.session.run.messages:
+        return  # a client that is held back is not read
+    elif act.what == "subscribe":
+        assert bus.subscribe(client, act.pattern, meanwhile)
+    elif act.what == "unsubscribe" and client.subscriptions:
+        assert bus.unsubscribe(client, act.who, meanwhile)
+    elif act.what == "echo":
+        client.session.echo = not client.session.echo
+
+
+def others(bus: Bus, act: Act, busy_worker: int) -> Callable[[], None]:
+    waiting = iter(act.meanwhile)
+
+    def meanwhile() -> None:
+        following = next(waiting, None)
+        if following is not None:
+            perform(bus, following, busy_worker)
+
+    return meanwhile
+
+
+@settings(max_examples=500)
+@given(scripts)
+def test_every_interleaving_is_some_sequence_of_instants(script: list[Act]) -> None:
+    bus = Bus(WORKERS, CLIENTS_PER_WORKER)
+    try:
+        with patch.object(exchange_module, "_WALK_ENTRIES_PER_SHARE", 2):
+            for act in script:
+                perform(bus, act)
+                bus.check()
+            bus.settle()
+    finally:
+        bus.close()
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["publish"] * 5 + ["catch_up", "barrier"])),
+        min_size=20,
+        max_size=80,
+    )
+)
+def test_a_log_that_is_often_full_holds_back_but_loses_nothing(
+    script: list[tuple[int, str]],
+) -> None:
+    bus = Bus(2, 2)
+    try:
+        for client in bus.clients:
+            bus.subscribe(client, b"", nothing)
+        for who, what in script:
+            perform(bus, Act(what, who, [b"a", b"b", b"a/b"], b"", []))
+            bus.check()
+        held = {client.worker for client in bus.clients if client.session.run.messages}
+        for exchange in bus.exchanges:
+            assert any(exchange.catch_up() for _ in range(10)), "it never comes to rest"
+        bus.look()
+        for worker in held:
+            assert bus.told_of_room[worker], "held back and never woken"
+        bus.settle()
+    finally:
+        bus.close()
+
+
+@pytest.fixture
+def bus() -> Iterator[Bus]:
+    opened = Bus(2, 2)
+    yield opened
+    opened.close()
+
+
+def test_a_message_goes_once_to_a_client_with_several_matching_patterns(bus: Bus) -> None:
+    mine, _, theirs, _ = bus.clients
+    for pattern in (b"a/", b"a/*", b"", b"a/b", b"a/b"):
+        bus.subscribe(mine, pattern, nothing)
+        bus.subscribe(theirs, pattern, nothing)
+    bus.publish(mine, [b"a/b"], nothing)
+    bus.settle()
+    assert len(mine.collector.received) == len(theirs.collector.received) == 1
+
+
+def test_an_answer_does_not_overtake_its_question(bus: Bus) -> None:
+    """The service asks on one connection, here on worker 0, and answers on worker 1."""
+    asker, watcher, answerer, _ = bus.clients
+    bus.subscribe(watcher, b"", nothing)
+    bus.subscribe(answerer, b"question", nothing)
+    bus.publish(asker, [b"question"], nothing)
+    bus.barrier(1, nothing)
+    assert len(answerer.collector.received) == 1
+    bus.publish(answerer, [b"answer"], nothing)
+    bus.settle()
+    keys = [packet[4 : packet.index(b"\0")] for packet in watcher.collector.received]
+    assert keys == [b"question", b"answer"]
+
+
+def test_a_worker_that_sleeps_is_woken_for_what_is_destined_to_it_only(bus: Bus) -> None:
+    mine, _, theirs, _ = bus.clients
+    bus.subscribe(theirs, b"a", nothing)
+    bus.settle()
+    assert bus.asleep == [True, True]
+    bus.publish(mine, [b"b"], nothing)
+    assert not bus.woken[1]
+    bus.publish(mine, [b"a"], nothing)
+    assert bus.woken == [False, True]
+
+
+def test_messages_between_clients_of_one_worker_do_not_use_the_log(bus: Bus) -> None:
+    mine, other, *_ = bus.clients
+    bus.subscribe(other, b"a", nothing)
+    for _ in range(10):
+        bus.publish(mine, [b"a"], nothing)
+    with bus.segment as words:
+        assert bus.logs[0].statistics(words).head == 0
+    assert len(other.collector.received) == 10
+
+
+def test_forgotten_clients_leave_nothing_behind(bus: Bus) -> None:
+    for client in list(bus.clients):
+        for pattern in PATTERNS * 2:
+            bus.subscribe(client, pattern, nothing)
+    bus.settle()
+    for client in list(bus.clients):
+        bus.leave(client)
+    bus.settle()
+    for router in bus.routers:
+        statistics = router._index.statistics()
+        assert (statistics.nodes, statistics.patterns, statistics.subscriptions) == (1, 0, 0)
+        assert not router._interest
+    fold = compaction.LiveTable()
+    with bus.segment as words:
+        begin = bus.segment.arena_offsets[words[segment.TABLE_EPOCH] & 1]
+        end = begin + words[segment.TABLE_TAIL]
+    for record in subscription_table.read_records(bus.segment, begin, end):
+        fold.apply(record)
+    assert list(fold.records()) == []
+
+
+def test_a_newcomer_learns_of_an_interest_that_outlived_its_first_client(bus: Bus) -> None:
+    first, second, *_ = bus.clients
+    bus.subscribe(first, b"a", nothing)
+    bus.barrier(1, nothing)
+    bus.clients.remove(first)
+    bus.exchanges[0].forget(first.session)
+    assert bus.exchanges[0].flush_records()
+    for finish in (False, True):
+        bus.compact(finish=finish)
+    bus.subscribe(second, b"a", nothing)
+    bus.die(1)
+    bus.publish(bus.of_worker(1)[0], [b"a"], nothing)
+    bus.settle()
+    assert len(second.collector.received) == 1
+
+
+# -- a table without room --------------------------------------------------------------------------
+SMALL_TABLE = msgspec.structs.replace(LIMITS, table_bytes=4096)
+
+
+@pytest.fixture
+def small_bus() -> Iterator[Bus]:
+    opened = Bus(2, 2, SMALL_TABLE)
+    yield opened
+    opened.close()
+
+
+def compact(bus: Bus) -> None:
+    """Everybody reads, the front compacts, everybody reads again."""
+    for finish in (False, True):
+        for worker in range(2):
+            for _ in range(2):
+                bus.catch_up(worker, nothing)
+        bus.compact(finish=finish)
+    for exchange in bus.exchanges:
+        exchange.flush_records()
+
+
+def patiently(bus: Bus, act: Callable[[], bool]) -> bool:
+    """Try as a worker does: again after each compaction, which may only now have its records."""
+    for _ in range(20):
+        if act():
+            return True
+        compact(bus)
+    return False
+
+
+def fill(bus: Bus) -> bytes:
+    """Subscribe until the bus refuses; the pattern that was refused. Records are of 128 bytes."""
+    client = bus.clients[0]
+    exchange = bus.exchanges[0]
+    for number in range(1000):
+        pattern = b"%0112d" % number
+        subscribe = partial(exchange.subscribe, client.session, pattern)
+        try:
+            assert patiently(bus, subscribe), "held back for ever"
+        except Refusal:
+            with pytest.raises(Refusal, match="table-full"):
+                subscribe()
+            return pattern
+        client.subscriptions[pattern] += 1
+    raise AssertionError("the table took more than it holds")
+
+
+def test_a_subscription_that_was_refused_can_be_made_later(small_bus: Bus) -> None:
+    bus = small_bus
+    pattern = fill(bus)
+    leaver, mine, *_ = bus.clients
+    for number in range(2):
+        assert bus.unsubscribe(leaver, number, nothing)
+    compact(bus)
+    assert patiently(bus, lambda: bus.subscribe(mine, pattern, nothing)), "held back for ever"
+    bus.publish(bus.of_worker(1)[0], [pattern], nothing)
+    bus.settle()
+    assert len(mine.collector.received) == 1
+
+
+def test_a_full_table_still_lets_clients_unsubscribe(small_bus: Bus) -> None:
+    bus = small_bus
+    fill(bus)
+    client = bus.clients[0]
+    for pattern in sorted(client.subscriptions):
+        unsubscribe = partial(bus.exchanges[0].unsubscribe, client.session, pattern)
+        assert patiently(bus, unsubscribe), "held back for ever"
+        del client.subscriptions[pattern]
+    assert patiently(bus, lambda: bus.subscribe(client, b"a", nothing))
+
+
+def test_a_full_table_hears_of_clients_that_leave(small_bus: Bus) -> None:
+    bus = small_bus
+    fill(bus)
+    bus.leave(bus.clients[0])
+    exchange = bus.exchanges[0]
+    assert patiently(bus, lambda: not exchange.forget_some() and exchange.flush_records())
+
+
+def test_a_step_is_never_interrupted() -> None:
+    """No function on the way from a run to the outboxes can wait: all of them are plain."""
+    modules: list[ModuleType] = [exchange_module, router_module, ordered_log, segment]
+    modules += [subscription_table, compaction]
+    for module in modules:
+        own = [item for item in vars(module).values() if inspect.getmodule(item) is module]
+        functions = [item for item in own if inspect.isfunction(item)]
+        for kind in own:
+            if inspect.isclass(kind):
+                functions += [item for item in vars(kind).values() if inspect.isfunction(item)]
+        assert functions
+        for function in functions:
+            assert not inspect.iscoroutinefunction(function), function
+            assert not inspect.isasyncgenfunction(function), function
+
+
+def test_the_log_of_these_tests_is_deep_enough_for_their_runs() -> None:
+    """A quarter of the log takes the largest block and the skip before it."""
+    largest = ordered_log.build_block(1, [(7, b"MSG c/d/e\0" + b"9" * 8, 5)] * 3)
+    assert 8 * len(largest.data) <= LIMITS.log_bytes

@@ -1,0 +1,154 @@
+"""The router: whose messages go where, and never by an outdated route."""
+
+from collections import Counter
+from typing import cast
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from sbus.broker.outbox import Outbox
+from sbus.broker.router import Route, Router
+from sbus.errors import Misbehaviour, Refusal
+from sbus.limits import Limits
+from sbus.protocol.keys import DOT, SLASH
+from sbus.shared.subscription_table import (
+    CLIENT_GONE,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    WORKER_RESET,
+    Record,
+)
+from tests.unit.routing.specification import matches
+
+OWN = 1
+KEYS = [b"a", b"b", b"a/b", b"a/b/c", b"c"]
+PATTERNS = [b"a", b"a/*", b"a/", b"", b"*", b"a**", b"a*", b"a*b"]
+
+
+def outbox() -> Outbox:
+    """Something to be routed to; a router never looks inside."""
+    return cast(Outbox, object())
+
+
+def new_router() -> Router:
+    return Router(OWN, SLASH, Limits())
+
+
+def remote(worker: int, pattern: bytes, *, kind: int = SUBSCRIBED, edge: bool = True) -> Record:
+    return Record(kind, edge, worker, 1, pattern)
+
+
+class Routing(RuleBasedStateMachine):
+    """Any subscriptions, here and elsewhere: every route is that of now."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.router = new_router()
+        self.outboxes = [outbox() for _ in range(3)]
+        self.local: Counter[tuple[int, bytes]] = Counter()
+        self.elsewhere: set[tuple[int, bytes]] = set()
+
+    @rule(who=st.integers(0, 2), pattern=st.sampled_from(PATTERNS))
+    def subscribe(self, who: int, pattern: bytes) -> None:
+        here = sum(count for (_, held), count in self.local.items() if held == pattern)
+        assert self.router.gain_interest(pattern) == (here == 0)
+        self.router.add(pattern, self.outboxes[who])
+        self.local[who, pattern] += 1
+
+    @rule(pick=st.integers(0, 100))
+    def unsubscribe(self, pick: int) -> None:
+        if not self.local:
+            return
+        who, pattern = sorted(self.local)[pick % len(self.local)]
+        self.local = self.local - Counter([(who, pattern)])
+        here = sum(count for (_, held), count in self.local.items() if held == pattern)
+        assert self.router.lose_interest(pattern) == (here == 0)
+        self.router.remove(pattern, self.outboxes[who])
+
+    @rule(worker=st.sampled_from([0, 2, 63]), pattern=st.sampled_from(PATTERNS))
+    def change_elsewhere(self, worker: int, pattern: bytes) -> None:
+        kind = UNSUBSCRIBED if (worker, pattern) in self.elsewhere else SUBSCRIBED
+        self.router.apply(remote(worker, pattern, kind=kind))
+        self.elsewhere ^= {(worker, pattern)}
+
+    @rule(worker=st.sampled_from([0, 2, 63]))
+    def reset(self, worker: int) -> None:
+        self.router.apply(Record(WORKER_RESET, True, worker, 0))
+        self.elsewhere = {held for held in self.elsewhere if held[0] != worker}
+
+    @invariant()
+    def every_route_is_that_of_now(self) -> None:
+        for key in KEYS:
+            route = self.router.route(key)
+            workers = {w for w, pattern in self.elsewhere if matches(pattern, key, SLASH)}
+            assert route.mask == sum(1 << worker for worker in workers)
+            wanting = {w for w, pattern in self.local if matches(pattern, key, SLASH)}
+            assert len(route.recipients) == len(wanting)
+            assert set(route.recipients) == {self.outboxes[who] for who in wanting}
+            assert route.units == 1 + len(wanting)
+
+
+TestRouting = Routing.TestCase
+TestRouting.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        remote(OWN, b"a"),
+        remote(0, b"", kind=CLIENT_GONE, edge=False),
+    ],
+    ids=["own", "client gone"],
+)
+def test_records_that_concern_nobody_here_change_nothing(record: Record) -> None:
+    router = new_router()
+    router.apply(record)
+    assert router.route(b"a").mask == 0
+
+
+def test_interest_whose_edge_a_compaction_took_is_learned_and_ends_with_its_edge() -> None:
+    router = new_router()
+    router.apply(remote(0, b"a", edge=False))
+    assert router.route(b"a").mask == 1
+    router.apply(remote(0, b"a", kind=UNSUBSCRIBED, edge=False))
+    assert router.route(b"a").mask == 1
+    router.apply(remote(0, b"a", kind=UNSUBSCRIBED))
+    assert router.route(b"a").mask == 0
+
+
+def test_several_occurrences_are_lost_at_once() -> None:
+    router = new_router()
+    assert [router.gain_interest(b"a") for _ in range(3)] == [True, False, False]
+    assert not router.lose_interest(b"a", 2)
+    assert router.lose_interest(b"a", 1)
+    assert router.gain_interest(b"a")
+
+
+def test_a_publisher_without_echo_is_left_out() -> None:
+    one, two = outbox(), outbox()
+    route = Route(5, (one, two))
+    without = route.without(one)
+    assert (without.mask, without.recipients) == (5, (two,))
+    assert route.recipients == (one, two)
+    assert route.without(outbox()) is route
+
+
+def test_keys_that_may_not_be_used_have_no_route() -> None:
+    router = new_router()
+    router.add(b"", outbox())
+    for _ in range(2):
+        with pytest.raises(Refusal, match="reserved"):
+            router.route(b"a/!/b")
+        with pytest.raises(Misbehaviour, match="key-too-long"):
+            router.route(b"k" * 5000)
+    assert len(router.route(b"x!").recipients) == 1
+
+
+def test_the_dialect_decides_what_separates() -> None:
+    router = Router(OWN, DOT, Limits())
+    router.add(b"a.*", outbox())
+    assert len(router.route(b"a.b").recipients) == 1
+    assert not router.route(b"a/b").recipients
+    assert not router.route(b"a.b.c").recipients

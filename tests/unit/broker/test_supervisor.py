@@ -1,0 +1,308 @@
+"""The supervisor with a template of pretended workers, whose lives and words the test decides."""
+
+import errno
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
+
+from sbus.broker.handoff import Adopt, Gone, Order, Quiesce, Quiet, Ready, Report, Stop
+from sbus.broker.settings import BusSettings
+from sbus.broker.supervisor import Supervisor
+from sbus.broker.template import Birth, Death, Template
+from sbus.errors import SbusError
+from sbus.limits import Limits
+from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.segment import ALIVE, Segment
+from sbus.unix.credentials import Credentials
+from tests.unit.broker.pretended_worker import PretendedWorker
+from tests.unit.shared.segments import close_segment, small_limits, was_woken
+
+SOON_SECONDS = 5.0
+WORKERS = 3
+
+
+class PretendedTemplate:
+    """Forks no one; `workers` are the latest of each slot."""
+
+    def __init__(self) -> None:
+        self.sock, self._bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.setblocking(False)
+        self._events: deque[Birth | Death] = deque()
+        self.workers: dict[int, PretendedWorker] = {}
+        self.forks: list[int] = []
+
+    def fork_worker(self, worker: int, link_socket: socket.socket) -> None:
+        self.forks.append(worker)
+        born = PretendedWorker(1000 + len(self.forks), link_socket)
+        self.workers[worker] = born
+        self._happen(Birth(worker, born.pid, os.pidfd_open(os.getpid())))
+
+    def kill(self, worker: int, status: int = signal.SIGKILL) -> None:
+        dead = self.workers[worker]
+        dead.close()
+        self._happen(Death(worker, dead.pid, status))
+
+    def _happen(self, event: Birth | Death) -> None:
+        self._events.append(event)
+        self._bell.send(b"x")
+
+    def receive(self) -> Birth | Death | None:
+        if not self.sock.recv(1):
+            return None
+        return self._events.popleft()
+
+    def end(self) -> None:
+        """The template process dies."""
+        self._bell.close()
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            worker.close()
+        self._bell.close()
+        self.sock.close()
+
+
+class Scene:
+    """A supervisor, its template, and what it told the front."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.segment = Segment(WORKERS, small_limits())
+        self.segment.open_lock()
+        self.template = PretendedTemplate()
+        self.reports: list[tuple[int, Report]] = []
+        self.deaths: list[int] = []
+        self.killed: list[int] = []
+        settings = BusSettings(workers=WORKERS, limits=Limits(worker_silence_seconds_max=10.0))
+        self.supervisor = Supervisor(
+            cast(Template, self.template),
+            self.segment,
+            settings,
+            lambda worker, report: self.reports.append((worker, report)),
+            self.deaths.append,
+        )
+        for slot in self.supervisor.slots:
+            slot.kill = lambda number=slot.number: self.killed.append(number)  # type: ignore[method-assign, misc]
+
+    async def serve(self) -> None:
+        """Start it, with every worker serving."""
+        self.nursery.start_soon(self.supervisor.run, self.nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(WORKERS):
+            await self.say(number, Ready())
+
+    async def say(self, worker: int, report: Report) -> None:
+        self.template.workers[worker].say(report)
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def kill(self, worker: int, status: int = signal.SIGKILL) -> None:
+        self.template.kill(worker, status)
+        await trio.testing.wait_all_tasks_blocked()
+
+    def told(self, worker: int) -> list[Order]:
+        return self.template.workers[worker].told()
+
+    def close(self) -> None:
+        self.nursery.cancel_scope.cancel()
+        for slot in self.supervisor.slots:
+            if slot.link is not None:
+                slot.link.close()
+            if slot.pidfd >= 0:
+                os.close(slot.pidfd)
+        self.template.close()
+        close_segment(self.segment)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with trio.open_nursery() as nursery:
+        opened = Scene(nursery)
+        yield opened
+        opened.close()
+
+
+async def test_it_serves_once_every_worker_does(scene: Scene) -> None:
+    done = trio.Event()
+
+    async def run() -> None:
+        await scene.supervisor.run(scene.nursery)
+        done.set()
+
+    scene.nursery.start_soon(run)
+    await trio.testing.wait_all_tasks_blocked()
+    assert scene.template.forks == [0, 1, 2]
+    for number in (2, 0):
+        await scene.say(number, Ready())
+        assert not done.is_set()
+    await scene.say(1, Ready())
+    assert done.is_set()
+
+
+@pytest.mark.parametrize("status", [1 << 8, signal.SIGSEGV], ids=["exit", "signal"])
+async def test_a_worker_that_dies_at_the_start_ends_the_bus(status: int) -> None:
+    with pytest.RaisesGroup(SbusError, allow_unwrapped=True, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            scene = Scene(nursery)
+            try:
+                nursery.start_soon(scene.supervisor.run, nursery)
+                await trio.testing.wait_all_tasks_blocked()
+                await scene.say(0, Ready())
+                await scene.kill(1, status)
+            finally:
+                scene.close()
+
+
+async def test_the_end_of_the_template_ends_the_bus() -> None:
+    with pytest.RaisesGroup(SbusError, allow_unwrapped=True, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            scene = Scene(nursery)
+            try:
+                await scene.serve()
+                scene.template.end()
+                await trio.testing.wait_all_tasks_blocked()
+            finally:
+                scene.close()
+
+
+async def test_what_workers_say_about_clients_is_passed_on(scene: Scene) -> None:
+    await scene.serve()
+    await scene.say(1, Gone(5, "no-nul"))
+    await scene.say(0, Gone(6, ""))
+    assert scene.reports == [(1, Gone(5, "no-nul")), (0, Gone(6, ""))]
+
+
+async def test_a_dead_worker_is_buried_and_replaced(
+    scene: Scene, autojump_clock: trio.testing.MockClock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await scene.serve()
+    logs = [OrderedLog(scene.segment, number) for number in range(WORKERS)]
+    with scene.segment as words:
+        for log in logs:
+            log.start(words)
+    await scene.kill(1)
+    assert scene.deaths == [1]
+    with scene.segment as words:
+        assert words[ALIVE] == 0b101
+    assert all(was_woken(scene.segment, number) for number in range(WORKERS))
+    await trio.sleep(SOON_SECONDS)
+    assert scene.template.forks == [0, 1, 2, 1]
+    assert scene.deaths == [1]
+
+
+async def test_a_worker_that_keeps_dying_young_is_forked_ever_less_often(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    pauses = []
+    for _ in range(8):
+        died_at = trio.current_time()
+        forks = len(scene.template.forks)
+        await scene.kill(2)
+        while len(scene.template.forks) == forks:  # noqa: ASYNC110 (the clock is the test's)
+            await trio.sleep(0.05)
+        pauses.append(trio.current_time() - died_at)
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] < 1
+    assert 4 < pauses[-1] < 6
+
+
+async def test_without_descriptors_a_worker_is_replaced_later(
+    scene: Scene, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.serve()
+    attempts_at = []
+    socketpair = socket.socketpair
+
+    def exhausted(family: int, kind: int) -> tuple[socket.socket, socket.socket]:
+        attempts_at.append(trio.current_time())
+        if len(attempts_at) < 6:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return socketpair(family, kind)
+
+    monkeypatch.setattr("sbus.broker.supervisor.socket.socketpair", exhausted)
+    scene.supervisor.slots[1].born_at = -1000.0  # it has lived long
+    await scene.kill(1)
+    await trio.sleep(30)
+    assert scene.template.forks == [0, 1, 2, 1]
+    assert attempts_at[-1] - attempts_at[0] > 0.5, "it asked again and again without a pause"
+
+
+async def test_the_least_loaded_worker_that_serves_is_chosen(scene: Scene) -> None:
+    await scene.serve()
+    assert await scene.supervisor.wait_for_worker([3, 1, 2]) == 1
+    scene.supervisor.slots[1].ready = False
+    assert await scene.supervisor.wait_for_worker([3, 1, 2]) == 2
+
+
+async def test_a_worker_that_does_not_read_its_orders_gets_no_clients(scene: Scene) -> None:
+    await scene.serve()
+    credentials = Credentials(gid=1, uid=2, pid=3)
+    read_end, write_end = os.pipe()
+    link = scene.supervisor.slots[0].link
+    assert link is not None
+    while link.queued < Limits().handoff_clients_max:
+        scene.supervisor.tell(0, Adopt(1, credentials), write_end)
+    assert await scene.supervisor.wait_for_worker([0, 7, 8]) == 1
+    assert scene.told(0)
+    link.close()  # before the descriptor that it has borrowed
+    scene.supervisor.slots[0].link = None
+    os.close(read_end)
+    os.close(write_end)
+
+
+async def test_stopping_lets_all_become_quiet_before_any_ends(scene: Scene) -> None:
+    await scene.serve()
+    async with trio.open_nursery() as stopping:
+        stopping.start_soon(scene.supervisor.stop)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(WORKERS):
+            assert scene.told(number) == [Quiesce()]
+        await scene.say(0, Quiet())
+        await scene.say(1, Quiet())
+        assert scene.told(0) == []
+        await scene.say(2, Quiet())
+        for number in range(WORKERS):
+            assert scene.told(number) == [Stop()]
+            await scene.kill(number, 0)
+    assert not scene.killed
+    assert not scene.deaths, "who ends when told to is not mourned"
+    assert scene.template.forks == [0, 1, 2]
+
+
+async def test_who_does_not_stop_in_time_is_killed(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    await scene.say(0, Quiet())
+    await scene.supervisor.stop()
+    assert trio.current_time() == pytest.approx(Limits().stop_seconds_max)
+    assert sorted(scene.killed) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "killed"),
+    [([], [2]), ([0], [2]), ([2], [1]), ([1, 2], [])],
+    ids=["nobody", "one that is not silent", "the most silent one", "all silent ones"],
+)
+async def test_the_most_silent_worker_that_does_not_wait_for_the_lock_is_killed(
+    scene: Scene,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    waiting: list[int],
+    killed: list[int],
+) -> None:
+    """Who waits may recover once whoever has the lock is gone; so one goes at a time."""
+    await scene.serve()
+    silence = {0: 9.9, 1: 10.1, 2: 11.0}
+    monkeypatch.setattr(scene.segment, "silence_seconds", silence.__getitem__)
+    pids = {scene.template.workers[number].pid for number in waiting}
+    monkeypatch.setattr(scene.segment, "lock_waiters", lambda: pids)
+    await trio.sleep(1.5 * Limits().pulse_seconds)
+    assert scene.killed == killed

@@ -1,0 +1,182 @@
+"""Turns: shares by work and not by connections (DESIGN, "Turns"), as properties of long runs."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from sbus.broker.turns import Turns
+
+QUANTUM = 256
+
+
+class Client:
+    def __init__(self, uid: int, number: int = 0) -> None:
+        self.uid = uid
+        self.number = number
+        self.in_line = False
+
+    def __repr__(self) -> str:
+        return f"{self.uid}.{self.number}"
+
+
+def line_up(turns: Turns[Client], **clients_of: int) -> None:
+    for name, count in clients_of.items():
+        for number in range(count):
+            turns.add(Client(ord(name), number))
+
+
+def run(
+    turns: Turns[Client], rounds: int, cost: Callable[[Client], int]
+) -> tuple[Counter[int], list[Client]]:
+    """Everybody always has more to do; the units charged to each user, and who had turns."""
+    charged: Counter[int] = Counter()
+    served = []
+    for _ in range(rounds):
+        client = turns.next()
+        assert client is not None
+        units = cost(client)
+        turns.charge(client.uid, units)
+        turns.add(client)
+        charged[client.uid] += units
+        served.append(client)
+    return charged, served
+
+
+@given(
+    clients=st.tuples(st.integers(1, 50), st.integers(1, 50)),
+    costs=st.tuples(
+        st.lists(st.integers(1, 1000), min_size=1, max_size=5),
+        st.lists(st.integers(1, 1000), min_size=1, max_size=5),
+    ),
+)
+def test_two_users_who_always_want_more_get_equal_shares(
+    clients: tuple[int, int], costs: tuple[list[int], list[int]]
+) -> None:
+    turns: Turns[Client] = Turns(QUANTUM)
+    line_up(turns, a=clients[0], b=clients[1])
+    served: Counter[int] = Counter()
+
+    def cost(client: Client) -> int:
+        own = costs[client.uid - ord("a")]
+        served[client.uid] += 1
+        return own[served[client.uid] % len(own)]
+
+    charged, _ = run(turns, 1000, cost)
+    largest = max(max(own) for own in costs)
+    assert abs(charged[ord("a")] - charged[ord("b")]) <= QUANTUM + 2 * largest
+
+
+def test_two_hundred_connections_delay_another_user_by_no_more_than_a_share() -> None:
+    turns: Turns[Client] = Turns(QUANTUM)
+    line_up(turns, a=200)
+    run(turns, 300, lambda client: 64)
+    line_up(turns, b=1)
+    between = 0
+    while True:
+        client = turns.next()
+        assert client is not None
+        if client.uid == ord("b"):
+            break
+        turns.charge(client.uid, 64)
+        turns.add(client)
+        between += 64
+    assert between <= QUANTUM + 64
+
+
+def test_who_caused_more_than_its_share_sits_out_until_it_is_paid_for() -> None:
+    turns: Turns[Client] = Turns(QUANTUM)
+    line_up(turns, a=1, b=1)
+    first = turns.next()
+    assert first is not None
+    turns.charge(first.uid, 10 * QUANTUM)
+    turns.add(first)
+    other = 0
+    while (client := turns.next()) is not None and client is not first:
+        other += 64
+        turns.charge(client.uid, 64)
+        turns.add(client)
+    assert 9 * QUANTUM <= other <= 11 * QUANTUM
+
+
+def test_who_is_alone_need_not_sit_out() -> None:
+    turns: Turns[Client] = Turns(QUANTUM)
+    line_up(turns, a=1)
+    _, served = run(turns, 10, lambda client: 1_000_000)
+    assert len(served) == 10
+
+
+def test_debts_are_forgiven_when_nobody_is_in_line() -> None:
+    turns: Turns[Client] = Turns(QUANTUM)
+    mine, other = Client(1), Client(2)
+    turns.add(other)
+    turns.add(mine)
+    for _ in range(2):
+        client = turns.next()
+        assert client is not None
+        if client is mine:
+            turns.charge(1, 100 * QUANTUM)
+    assert turns.next() is None
+    turns.add(mine)
+    turns.add(other)
+    _, served = run(turns, 4, lambda client: QUANTUM)
+    assert Counter(client.uid for client in served) == {1: 2, 2: 2}
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_clients_of_one_user_take_turns(count: int) -> None:
+    turns: Turns[Client] = Turns(QUANTUM)
+    line_up(turns, a=count, b=3)
+    _, served = run(turns, 40 * count, lambda client: 10)
+    numbers = [client.number for client in served if client.uid == ord("a")]
+    assert numbers == [at % count for at in range(len(numbers))]
+
+
+def test_a_charge_to_somebody_unknown_changes_nothing() -> None:
+    turns: Turns[Client] = Turns(QUANTUM)
+    turns.charge(5, 100)
+    assert turns.next() is None
+
+
+class StandingInLine(RuleBasedStateMachine):
+    """Whoever is in line is there once, is served once, and in its user's order."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.turns: Turns[Client] = Turns(QUANTUM)
+        self.clients = [Client(uid, number) for uid in range(3) for number in range(3)]
+        self.lines: dict[int, list[Client]] = {0: [], 1: [], 2: []}
+
+    @rule(pick=st.integers(0, 8))
+    def add(self, pick: int) -> None:
+        client = self.clients[pick]
+        self.turns.add(client)
+        line = self.lines[client.uid]
+        if client not in line:
+            line.append(client)
+        assert client.in_line
+
+    @rule(units=st.integers(0, 2000))
+    def serve(self, units: int) -> None:
+        client = self.turns.next()
+        if client is None:
+            assert not any(self.lines.values())
+            return
+        assert client is self.lines[client.uid].pop(0)
+        assert not client.in_line
+        self.turns.charge(client.uid, units)
+
+    @precondition(lambda self: any(self.lines.values()))
+    @rule()
+    def serve_all(self) -> None:
+        served = []
+        while (client := self.turns.next()) is not None:
+            served.append(client)
+            assert client is self.lines[client.uid].pop(0)
+        assert not any(self.lines.values())
+
+
+TestStandingInLine = StandingInLine.TestCase

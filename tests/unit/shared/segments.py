@@ -1,0 +1,76 @@
+"""Segments for tests: small, closed at the end; and children that die while they hold the lock.
+
+All "workers" of a test may share the lock's one open file description, because they take turns.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sbus.limits import Limits
+from sbus.shared.segment import Segment
+
+
+def small_limits(log_bytes: int = 2048, table_bytes: int = 4096) -> Limits:
+    return Limits(log_bytes=log_bytes, table_bytes=table_bytes)
+
+
+def close_segment(segment: Segment) -> None:
+    """Close every descriptor; the mapping goes with its last view."""
+    for fd in (segment.fd, *segment.eventfds, segment._lock):
+        if fd >= 0:
+            os.close(fd)
+
+
+@contextmanager
+def open_segment(workers: int, limits: Limits | None = None) -> Iterator[Segment]:
+    """A segment whose lock is not open yet, so that the test may fork."""
+    segment = Segment(workers, limits or small_limits())
+    try:
+        yield segment
+    finally:
+        close_segment(segment)
+
+
+@contextmanager
+def child_holding_the_lock(segment: Segment, act: Callable[[memoryview], None]) -> Iterator[int]:
+    """A process that took the lock, did `act` and holds it until it is killed; gives its pid.
+
+    It is killed at the end at the latest. The lock must not be open here yet.
+    """
+    done, tell = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            segment.open_lock()
+            with segment as words:
+                act(words)
+                os.write(tell, b"x")
+                signal.pause()
+        finally:
+            os._exit(1)
+    os.close(tell)
+    try:
+        assert os.read(done, 1) == b"x", "the child failed before it was to be killed"
+        yield pid
+    finally:
+        os.close(done)
+        kill_and_reap(pid)
+
+
+def kill_and_reap(pid: int) -> None:
+    """Kill a child unless it was reaped before."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except (ProcessLookupError, ChildProcessError):
+        return
+
+
+def was_woken(segment: Segment, worker: int) -> bool:
+    """Whether its eventfd was written since this was last asked."""
+    try:
+        return os.eventfd_read(segment.eventfds[worker]) > 0
+    except BlockingIOError:
+        return False

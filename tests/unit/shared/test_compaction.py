@@ -1,0 +1,306 @@
+"""Compaction: whatever is journalled, read, begun and dropped meanwhile, nobody's view changes."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from unittest.mock import patch
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sbus.shared import compaction as compaction_module
+from sbus.shared.compaction import Compaction
+from sbus.shared.segment import (
+    ALIVE,
+    COMPACTION_WANTED,
+    TABLE_BASE,
+    TABLE_TAIL,
+    Segment,
+)
+from sbus.shared.subscription_table import (
+    CLIENT_GONE,
+    RECORD,
+    WORKER_RESET,
+    Record,
+    SubscriptionTable,
+    all_have_read,
+)
+from tests.unit.shared.journal_model import (
+    Fold,
+    Holding,
+    folded,
+    interest_of,
+    read_all,
+    subscribed,
+    unsubscribed,
+    write,
+)
+from tests.unit.shared.segments import close_segment, open_segment, small_limits, was_woken
+
+WORKERS = 3
+PATTERNS = [b"", b"a", b"b/*", b"c" * 60]
+FINISH_BYTES_MAX = 100
+
+
+def without(holding: Holding, worker: int) -> Holding:
+    return Counter({key: count for key, count in holding.items() if key[0] != worker})
+
+
+class Journalling(RuleBasedStateMachine):
+    """Writers that keep their edges right, readers anywhere, compactions at any instant."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.patches = [
+            patch.object(compaction_module, "STEP_RECORDS", 3),
+            patch.object(compaction_module, "FINISH_BYTES_MAX", FINISH_BYTES_MAX),
+        ]
+        for each in self.patches:
+            each.start()
+        self.segment = Segment(WORKERS, small_limits(table_bytes=4096))
+        self.segment.open_lock()
+        self.holding: Holding = Counter()
+        self.tables = [SubscriptionTable(self.segment, worker) for worker in range(WORKERS)]
+        self.folds = [Fold() for _ in range(WORKERS)]
+        """What each worker knows of the others."""
+        self.edge_unread = [False] * WORKERS
+        self.compaction: Compaction | None = None
+        self.at_snapshot: tuple[Holding, int] = (Counter(), 0)
+        with self.segment as words:
+            words[ALIVE] = (1 << WORKERS) - 1
+            for table in self.tables:
+                table.start(words)
+
+    def teardown(self) -> None:
+        try:
+            for worker in range(WORKERS):
+                self.read(worker)
+        finally:
+            close_segment(self.segment)
+            for each in self.patches:
+                each.stop()
+
+    # -- writing -------------------------------------------------------------------------------
+    def write(self, worker: int, records: list[Record], after: Holding) -> None:
+        edge = any(record.edge for record in records)
+        if write(self.tables[worker], self.segment, *records):
+            self.holding = +after
+            if edge:
+                for other in range(WORKERS):
+                    self.edge_unread[other] |= other != worker
+
+    @rule(
+        worker=st.integers(0, WORKERS - 1),
+        client=st.integers(1, 3),
+        pattern=st.sampled_from(PATTERNS),
+    )
+    def subscribe(self, worker: int, client: int, pattern: bytes) -> None:
+        edge = (worker, pattern) not in interest_of(self.holding)
+        after = self.holding + Counter([(worker, client, pattern)])
+        self.write(worker, [subscribed(worker, client, pattern, edge=edge)], after)
+
+    @precondition(lambda self: self.holding)
+    @rule(pick=st.integers(0, 1000))
+    def unsubscribe(self, pick: int) -> None:
+        held = sorted(self.holding)
+        worker, client, pattern = held[pick % len(held)]
+        after = self.holding - Counter([(worker, client, pattern)])
+        edge = (worker, pattern) not in interest_of(after)
+        self.write(worker, [unsubscribed(worker, client, pattern, edge=edge)], after)
+
+    @precondition(lambda self: self.holding)
+    @rule(pick=st.integers(0, 1000))
+    def leave(self, pick: int) -> None:
+        owners = sorted({key[:2] for key in self.holding})
+        worker, client = owners[pick % len(owners)]
+        after = Counter(
+            {key: count for key, count in self.holding.items() if key[:2] != (worker, client)}
+        )
+        ended = interest_of(self.holding) - interest_of(after)
+        records = [Record(CLIENT_GONE, False, worker, client)]
+        records += [unsubscribed(worker, client, pattern) for _, pattern in sorted(ended)]
+        self.write(worker, records, after)
+
+    @rule(worker=st.integers(0, WORKERS - 1))
+    def take_the_slot_over(self, worker: int) -> None:
+        """A new worker starts where one died."""
+        self.tables[worker] = SubscriptionTable(self.segment, worker)
+        self.folds[worker] = Fold()
+        self.edge_unread[worker] = bool(without(self.holding, worker))
+        with self.segment as words:
+            self.tables[worker].start(words)
+        self.write(worker, [Record(WORKER_RESET, True, worker, 0)], without(self.holding, worker))
+
+    # -- reading -------------------------------------------------------------------------------
+    @rule(worker=st.integers(0, WORKERS - 1))
+    def read(self, worker: int) -> None:
+        with self.segment as words:
+            ranges = self.tables[worker].unread(words)
+            assert self.tables[worker].is_current(words)
+        for record in self.tables[worker].read_records(ranges):
+            if record.worker != worker:
+                self.folds[worker].apply(record)
+        assert self.folds[worker].holding == without(self.holding, worker)
+        assert self.folds[worker].edges == interest_of(without(self.holding, worker))
+        self.edge_unread[worker] = False
+
+    @rule(worker=st.integers(0, WORKERS - 1))
+    def share_epoch(self, worker: int) -> None:
+        with self.segment as words:
+            self.tables[worker].share_epoch(words)
+
+    # -- compacting ----------------------------------------------------------------------------
+    @rule()
+    def begin_compaction(self) -> None:
+        """Also drops the one under way."""
+        with self.segment as words:
+            if all_have_read(self.segment, words):
+                self.compaction = Compaction(self.segment, words)
+                self.at_snapshot = (self.holding.copy(), words[TABLE_TAIL])
+
+    @precondition(lambda self: self.compaction is not None)
+    @rule(to_its_end=st.booleans())
+    def compact(self, to_its_end: bool) -> None:
+        assert self.compaction is not None
+        while self.compaction.step() and to_its_end:
+            pass
+
+    @precondition(lambda self: self.compaction is not None)
+    @rule()
+    def finish_compaction(self) -> None:
+        compaction = self.compaction
+        assert compaction is not None
+        while compaction.step():
+            pass
+        holding, _ = self.at_snapshot
+        copied = 0
+        with self.segment as words:
+            before = words[TABLE_TAIL]
+            copied = before - self.at_snapshot[1]
+            finished = compaction.finish(words)
+        if not finished:
+            assert copied > FINISH_BYTES_MAX
+            compaction.copy_journal(before)
+            with self.segment as words:
+                assert compaction.finish(words)
+        self.compaction = None
+        with self.segment as words:
+            base, tail = words[TABLE_BASE], words[TABLE_TAIL]
+        assert base == tail <= before
+        image = sum(
+            count * (RECORD.size + len(pattern)) for (_, _, pattern), count in holding.items()
+        )
+        assert tail == image + copied, "one record for each occurrence, and what came since"
+
+    @invariant()
+    def a_newcomer_learns_what_holds(self) -> None:
+        fold = folded(read_all(self.segment))
+        assert fold.holding == self.holding
+        assert fold.edges == interest_of(self.holding)
+
+    @invariant()
+    def whoever_missed_an_edge_knows_it(self) -> None:
+        with self.segment as words:
+            for worker in range(WORKERS):
+                if self.edge_unread[worker]:
+                    assert not self.tables[worker].is_current(words)
+
+
+TestJournalling = Journalling.TestCase
+TestJournalling.settings = settings(max_examples=80, stateful_step_count=50)
+
+
+@pytest.fixture
+def segment() -> Iterator[Segment]:
+    with open_segment(1, small_limits(table_bytes=4096)) as opened:
+        opened.open_lock()
+        yield opened
+
+
+def started(segment: Segment) -> SubscriptionTable:
+    table = SubscriptionTable(segment, 0)
+    with segment as words:
+        table.start(words)
+        words[ALIVE] = 1
+    return table
+
+
+def compact(
+    segment: Segment, reader: SubscriptionTable, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    with segment as words:
+        assert all_have_read(segment, words)
+        compaction = Compaction(segment, words)
+    while compaction.step():
+        pass
+    meanwhile()
+    with segment as words:
+        assert compaction.finish(words)
+    with segment as words:
+        reader.unread(words)
+        reader.share_epoch(words)
+
+
+def wants_compaction(segment: Segment) -> bool:
+    with segment as words:
+        return bool(words[COMPACTION_WANTED])
+
+
+def test_what_was_taken_back_leaves_nothing_behind(segment: Segment) -> None:
+    table = started(segment)
+    write(table, segment, subscribed(0, 1, b"a"), subscribed(0, 1, b"a", edge=False))
+    for _ in range(2):
+        write(table, segment, unsubscribed(0, 1, b"a"))
+    compact(segment, table)
+    assert read_all(segment) == []
+
+
+def test_a_compaction_that_did_its_work_is_not_wanted_again(segment: Segment) -> None:
+    table = started(segment)
+    client = 0
+    while not wants_compaction(segment):
+        client += 1
+        write(table, segment, subscribed(0, client, b"a"), unsubscribed(0, client, b"a"))
+    was_woken(segment, 1)
+
+    def meanwhile() -> None:
+        write(table, segment, subscribed(0, 99, b"z"))
+
+    compact(segment, table, meanwhile)
+    assert read_all(segment) == [subscribed(0, 99, b"z")]
+    assert not wants_compaction(segment)
+
+
+@pytest.mark.parametrize("live_part", [0.1, 0.3, 0.45, 0.55, 0.7, 0.8])
+def test_an_arena_that_has_no_more_room_asks_for_compaction(
+    segment: Segment, live_part: float
+) -> None:
+    table = started(segment)
+    client = 0
+    while client * 64 < live_part * segment.arena_bytes:
+        client += 1
+        write(table, segment, subscribed(0, client, bytes(64 - RECORD.size), edge=client == 1))
+    compact(segment, table)
+    while write(table, segment, subscribed(0, 0, b"a"), unsubscribed(0, 0, b"a")):
+        pass
+    assert wants_compaction(segment)
+    compact(segment, table)
+    assert write(table, segment, subscribed(0, 0, b"a"))
+
+
+def test_a_reader_in_the_old_arena_stops_the_next_compaction(segment: Segment) -> None:
+    table = started(segment)
+    write(table, segment, subscribed(0, 1, b"a"))
+    with segment as words:
+        compaction = Compaction(segment, words)
+    while compaction.step():
+        pass
+    with segment as words:
+        assert compaction.finish(words)
+        assert not all_have_read(segment, words)
+        table.share_epoch(words)
+        assert not all_have_read(segment, words), "sharing is not reading"
+        table.unread(words)
+        table.share_epoch(words)
+        assert all_have_read(segment, words)

@@ -1,0 +1,429 @@
+"""The ordered log against a list: every worker gets what is destined to it, once, in order."""
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sbus.errors import ConfigurationError
+from sbus.limits import Limits
+from sbus.shared import ordered_log
+from sbus.shared.ordered_log import OrderedLog, build_block, check_log_size
+from sbus.shared.segment import LOG_HEAD, LOG_WAITERS, WORDS_PER_WORKER, WORKER_WORDS, Segment
+from tests.unit.shared.segments import (
+    child_holding_the_lock,
+    close_segment,
+    kill_and_reap,
+    open_segment,
+    small_limits,
+)
+
+WORKERS = 3
+LOG_BYTES = 2048
+BLOCK_BYTES_MAX = LOG_BYTES // 8
+"""So that a block and the skip before it take at most a quarter, as `check_log_size` demands."""
+
+
+def message(key: bytes, payload: bytes = b"") -> tuple[bytes, int]:
+    packet = b"MSG %b\0%b" % (key, payload)
+    return packet, len(key)
+
+
+def walk(log: OrderedLog, segment: Segment) -> list[tuple[bytes, bytes]]:
+    with segment as words:
+        end = log.destined_end(words)
+    got = list(log.entries(end))
+    with segment as words:
+        log.share_cursor(words)
+        log.check_invariants(words)
+    return got
+
+
+def started(segment: Segment, *workers: int) -> list[OrderedLog]:
+    logs = [OrderedLog(segment, worker) for worker in workers]
+    with segment as words:
+        for log in logs:
+            log.start(words)
+    return logs
+
+
+def append(log: OrderedLog, segment: Segment, *entries: tuple[int, bytes], size: int = 0) -> int:
+    """Append a block of (mask, key) entries, each with a payload of `size` bytes."""
+    laid_out = [(mask, *message(key, bytes(size))) for mask, key in entries]
+    with segment as words:
+        wake = log.append(words, build_block(7, laid_out))
+        log.check_invariants(words)
+    return wake
+
+
+class Walking(RuleBasedStateMachine):
+    """Any interleaving of appending, walking, sharing, sleeping, dying and starting again."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.small_windows = patch.object(ordered_log, "WINDOW_BYTES_MIN", 64)
+        self.small_windows.start()
+        self.segment = Segment(WORKERS, small_limits(LOG_BYTES))
+        self.segment.open_lock()
+        self.logs = started(self.segment, *range(WORKERS))
+        self.alive = 0b111
+        self.sleeping = 0
+        self.waiting = 0
+        self.waiting_for: list[int] = [0] * WORKERS
+        """Who waits for each worker to come closer."""
+        self.behind = [False] * WORKERS
+        """Whether each worker has more to walk, as far as it has shared."""
+        self.number = 0
+        self.due: list[list[tuple[bytes, bytes]]] = [[] for _ in range(WORKERS)]
+        self.walks: dict[int, tuple[Iterator[tuple[bytes, bytes]], int]] = {}
+        """Walks under way, each with how many entries were due when its hold was."""
+
+    def teardown(self) -> None:
+        try:
+            self.come_to_rest()
+        finally:
+            close_segment(self.segment)
+            self.small_windows.stop()
+
+    def come_to_rest(self) -> None:
+        """Once everybody has walked and shared, nothing is used and nobody waits."""
+        for worker in range(WORKERS):
+            if self.alive >> worker & 1:
+                self.finish_walk(worker)
+                self.begin_walk(worker)
+                self.finish_walk(worker)
+        for worker in range(WORKERS):
+            if self.alive >> worker & 1:
+                self.share_cursor(worker)
+                assert not self.due[worker]
+        with self.segment as words:
+            statistics = self.logs[0].statistics(words)
+        assert statistics.used_bytes == 0
+        assert statistics.waiting == 0
+        assert self.waiting_for == [0] * WORKERS, "somebody was never woken"
+
+    def living(self, pick: int) -> int | None:
+        living = [worker for worker in range(WORKERS) if self.alive >> worker & 1]
+        return living[pick % len(living)] if living else None
+
+    def release(self, woken: int, worker: int) -> None:
+        """All who waited for room are woken together, and all who waited for `worker`."""
+        with self.segment as words:
+            waiting = self.logs[0].statistics(words).waiting
+            waiting_for = words[WORKER_WORDS + worker * WORDS_PER_WORKER + LOG_WAITERS]
+        expected = 0
+        if self.waiting and not waiting:
+            expected, self.waiting = self.waiting, 0
+        if self.waiting_for[worker] and not waiting_for:
+            expected |= self.waiting_for[worker]
+            self.waiting_for[worker] = 0
+        assert woken == expected
+        self.behind[worker] = bool(self.due[worker]) or worker in self.walks
+        if not self.behind[worker]:
+            assert not self.waiting_for[worker], "nobody waits for a worker that is not late"
+
+    @rule(
+        pick=st.integers(0, 5),
+        entries=st.lists(st.tuples(st.integers(1, 7), st.integers(0, 28)), min_size=1, max_size=4),
+    )
+    def append(self, pick: int, entries: list[tuple[int, int]]) -> None:
+        worker = self.living(pick)
+        if worker is None:
+            return
+        self.number += 1
+        laid_out = [
+            (mask, *message(b"%d/%d" % (self.number, at), b"x" * size))
+            for at, (mask, size) in enumerate(entries)
+        ]
+        block = build_block(self.number, laid_out)
+        assert len(block.data) <= BLOCK_BYTES_MAX
+        with self.segment as words:
+            used = self.logs[worker].statistics(words).used_bytes
+            wake = self.logs[worker].append(words, block)
+            full = self.logs[worker].statistics(words).waiting >> worker & 1
+        destined = block.mask & self.alive
+        if wake < 0:
+            if full:
+                assert self.waiting or used + 2 * BLOCK_BYTES_MAX > LOG_BYTES
+                self.waiting |= 1 << worker
+                return
+            with self.segment as words:
+                waiters = [
+                    words[WORKER_WORDS + other * WORDS_PER_WORKER + LOG_WAITERS]
+                    for other in range(WORKERS)
+                ]
+            late = [other for other in range(WORKERS) if waiters[other] >> worker & 1]
+            assert any(destined >> other & 1 and self.behind[other] for other in late)
+            for other in late:
+                self.waiting_for[other] |= 1 << worker
+            assert waiters == self.waiting_for
+            return
+        assert not self.waiting
+        for other in range(WORKERS):
+            assert not (destined >> other & 1 and self.waiting_for[other]), "overtaken"
+        assert wake == destined & self.sleeping
+        self.sleeping &= ~wake
+        for mask, packet, key_bytes in laid_out:
+            for other in range(WORKERS):
+                if mask & self.alive & 1 << other:
+                    self.due[other].append((packet[4 : 4 + key_bytes], packet))
+                    self.behind[other] = True
+
+    @rule(pick=st.integers(0, 5))
+    def start_walking(self, pick: int) -> None:
+        worker = self.living(pick)
+        if worker is not None and worker not in self.walks:
+            self.begin_walk(worker)
+
+    def begin_walk(self, worker: int) -> None:
+        with self.segment as words:
+            end = self.logs[worker].destined_end(words)
+        self.walks[worker] = (self.logs[worker].entries(end), len(self.due[worker]))
+
+    @rule(pick=st.integers(0, 5), steps=st.integers(1, 4))
+    def go_on_walking(self, pick: int, steps: int) -> None:
+        worker = self.living(pick)
+        for _ in range(steps):
+            if worker in self.walks:
+                self.step(worker)
+
+    def step(self, worker: int) -> None:
+        entries, due = self.walks[worker]
+        entry = next(entries, None)
+        if entry is None:
+            assert due == 0, "a walk ended before everything of its instant"
+            del self.walks[worker]
+        else:
+            assert due > 0, "a walk went beyond its instant"
+            assert entry == self.due[worker].pop(0)
+            self.walks[worker] = (entries, due - 1)
+
+    def finish_walk(self, worker: int) -> None:
+        while worker in self.walks:
+            self.step(worker)
+
+    @rule(pick=st.integers(0, 5))
+    def share(self, pick: int) -> None:
+        worker = self.living(pick)
+        if worker is not None:
+            self.share_cursor(worker)
+
+    def share_cursor(self, worker: int) -> None:
+        with self.segment as words:
+            woken = self.logs[worker].share_cursor(words)
+        self.release(woken, worker)
+
+    @rule(pick=st.integers(0, 5), walked_bytes=st.sampled_from([32, 256, 2048]))
+    def learn_its_pace(self, pick: int, walked_bytes: int) -> None:
+        worker = self.living(pick)
+        if worker is not None:
+            self.logs[worker].note_pace(walked_bytes, ordered_log.WINDOW_SECONDS)
+
+    @rule(pick=st.integers(0, 5))
+    def sleep(self, pick: int) -> None:
+        worker = self.living(pick)
+        if worker is None or worker in self.walks:
+            return
+        with self.segment as words:
+            asleep = self.logs[worker].sleep(words)
+        assert asleep == (not self.due[worker])
+        self.sleeping |= asleep << worker
+
+    @rule(worker=st.integers(0, WORKERS - 1))
+    def die(self, worker: int) -> None:
+        self.walks.pop(worker, None)
+        self.behind[worker] = False
+        keep = ~(1 << worker)
+        self.due[worker].clear()
+        self.alive &= keep
+        self.sleeping &= keep
+        self.waiting &= keep
+        self.waiting_for = [waiters & keep for waiters in self.waiting_for]
+        with self.segment as words:
+            woken = OrderedLog(self.segment).bury(words, worker)
+        self.release(woken, worker)
+
+    @precondition(lambda self: self.alive != 0b111)
+    @rule(pick=st.integers(0, 5))
+    def start_again(self, pick: int) -> None:
+        dead = [worker for worker in range(WORKERS) if not self.alive >> worker & 1]
+        worker = dead[pick % len(dead)]
+        self.logs[worker] = started(self.segment, worker)[0]
+        self.alive |= 1 << worker
+
+    @invariant()
+    def formulas_hold(self) -> None:
+        with self.segment as words:
+            self.logs[0].check_invariants(words)
+            assert self.logs[0].statistics(words).waiting == self.waiting
+
+
+TestWalking = Walking.TestCase
+TestWalking.settings = settings(max_examples=100, stateful_step_count=60)
+
+
+def test_entries_go_to_those_they_name_only() -> None:
+    with open_segment(3) as segment:
+        segment.open_lock()
+        logs = started(segment, 0, 1, 2)
+        append(logs[0], segment, (0b110, b"a"), (0b010, b"b"), (0b100, b"c"))
+        assert walk(logs[0], segment) == []
+        assert [key for key, _ in walk(logs[1], segment)] == [b"a", b"b"]
+        assert [key for key, _ in walk(logs[2], segment)] == [b"a", b"c"]
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0", b"\0" * 31, bytes(range(64))])
+def test_packets_come_out_byte_for_byte(payload: bytes) -> None:
+    with open_segment(1) as segment:
+        segment.open_lock()
+        (log,) = started(segment, 0)
+        packet, key_bytes = message(b"", payload)
+        with segment as words:
+            log.append(words, build_block(1, [(1, packet, key_bytes)]))
+        assert walk(log, segment) == [(b"", packet)]
+
+
+def test_a_worker_without_mail_does_not_hold_the_log_back() -> None:
+    with open_segment(2) as segment:
+        segment.open_lock()
+        busy, _idle = started(segment, 0, 1)
+        for _ in range(3 * LOG_BYTES // 64):
+            assert append(busy, segment, (0b01, b"k")) == 0
+            assert len(walk(busy, segment)) == 1
+
+
+def test_an_idle_worker_gets_its_first_mail_after_many_rounds_of_the_ring() -> None:
+    with open_segment(2) as segment:
+        segment.open_lock()
+        busy, idle = started(segment, 0, 1)
+        for _ in range(3 * LOG_BYTES // 64):
+            append(busy, segment, (0b01, b"k"))
+            walk(busy, segment)
+        append(busy, segment, (0b10, b"mail"))
+        assert [key for key, _ in walk(idle, segment)] == [b"mail"]
+
+
+def test_a_block_that_does_not_fit_before_the_end_begins_at_the_start_of_the_ring() -> None:
+    with open_segment(1) as segment:
+        segment.open_lock()
+        (log,) = started(segment, 0)
+        for number in range(100):
+            # 96 bytes each, of which 2,048 is no multiple.
+            assert append(log, segment, (1, b"%03d" % number), size=40) == 0
+            assert [key for key, _ in walk(log, segment)] == [b"%03d" % number]
+
+
+def test_a_full_log_takes_nothing_until_a_quarter_is_free() -> None:
+    with open_segment(2) as segment:
+        segment.open_lock()
+        writer, reader = started(segment, 0, 1)
+        taken = 0
+        while append(writer, segment, (0b10, b"k"), size=72) >= 0:  # 128 bytes each
+            taken += 1
+        assert taken == LOG_BYTES // 128
+        assert append(reader, segment, (0b01, b"k")) == -1, "nobody overtakes who waits"
+        with segment as words:
+            end = reader.destined_end(words)
+        released = []
+        for _ in reader.entries(end):
+            with segment as words:
+                released.append(reader.share_cursor(words))
+        # The share after entry n frees the n - 1 blocks before it.
+        assert released == [0] * 4 + [0b11] + [0] * (taken - 5)
+        assert append(writer, segment, (0b10, b"k"), size=72) >= 0
+
+
+def test_nobody_appends_for_a_worker_that_lags_by_more_than_its_window() -> None:
+    with open_segment(3, small_limits(64 * 1024)) as segment:
+        segment.open_lock()
+        writer, slow, _ = started(segment, 0, 1, 2)
+        slow.note_pace(8192, ordered_log.WINDOW_SECONDS)
+        with segment as words:
+            slow.share_cursor(words)
+        taken = 0
+        while append(writer, segment, (0b010, b"k"), size=72) >= 0:  # 128 bytes each
+            taken += 1
+        assert taken == 8192 // 128 + 1
+        assert append(writer, segment, (0b100, b"k")) == 0, "others are not concerned"
+        assert append(writer, segment, (0b110, b"k")) == -1
+        with segment as words:
+            end = slow.destined_end(words)
+        released = []
+        for _ in slow.entries(end):
+            with segment as words:
+                released.append(slow.share_cursor(words))
+        # They are woken once half of the window is free.
+        first = released.index(0b001)
+        assert released.count(0b001) == 1
+        assert first * 128 == taken * 128 - 8192 // 2
+        assert append(writer, segment, (0b010, b"k")) >= 0
+
+
+def test_a_dead_worker_holds_nobody_back_and_waits_for_nothing() -> None:
+    with open_segment(2) as segment:
+        segment.open_lock()
+        writer, reader = started(segment, 0, 1)
+        while append(writer, segment, (0b10, b"k")) >= 0:
+            pass
+        with segment as words:
+            assert writer.bury(words, 1) == 0b01
+            assert writer.statistics(words).used_bytes == 0
+        assert append(writer, segment, (0b11, b"k")) == 0
+        (reader,) = started(segment, 1)
+        assert walk(reader, segment) == [], "what came before a worker's start is not its own"
+        append(writer, segment, (0b10, b"later"))
+        assert [key for key, _ in walk(reader, segment)] == [b"later"]
+
+
+def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:
+    with open_segment(1) as segment:
+        segment.open_lock()
+        (log,) = started(segment, 0)
+        append(log, segment, (1, b"k"))
+        with segment as words:
+            statistics = OrderedLog(segment).statistics(words)
+        assert (statistics.head, statistics.used_bytes, statistics.size_bytes) == (64, 64, 2048)
+
+
+def test_a_worker_killed_while_appending_has_appended_nothing() -> None:
+    def act(words: memoryview) -> None:
+        packet, key_bytes = message(b"never", b"x" * 50)
+        OrderedLog(segment, 0).append(words, build_block(1, [(0b11, packet, key_bytes)]))
+
+    with open_segment(2) as segment, child_holding_the_lock(segment, act) as child:
+        segment.open_lock()
+        kill_and_reap(child)
+        logs = started(segment, 0, 1)
+        with segment as words:
+            assert words[LOG_HEAD] == 0
+            logs[0].check_invariants(words)
+        append(logs[0], segment, (0b11, b"first"))
+        for log in logs:
+            assert [key for key, _ in walk(log, segment)] == [b"first"]
+
+
+def test_the_mask_of_a_block_is_the_union_of_its_entries() -> None:
+    block = build_block(1, [(0b001, b"MSG a\0", 1), (0b100, b"MSG b\0", 1)])
+    assert block.mask == 0b101
+    assert len(block.data) % 32 == 0
+
+
+def test_a_log_must_take_the_largest_block_four_times_with_its_skip() -> None:
+    largest = 512 + 1024 + 32 * (4 + 2)  # a batch, the packet that ends it, headers, padding
+    for log_bytes, accepted in ((16_384, True), (12_288, False), (16_384 + 32, False)):
+        limits = Limits(
+            batch_packets_max=4, batch_bytes_max=512, packet_bytes_max=1024, log_bytes=log_bytes
+        )
+        assert accepted == (log_bytes >= 8 * largest and log_bytes % 4096 == 0)
+        if accepted:
+            check_log_size(limits)
+        else:
+            with pytest.raises(ConfigurationError, match="at least 16384"):
+                check_log_size(limits)
+
+
+def test_the_default_limits_fit_together() -> None:
+    check_log_size(Limits())

@@ -1,0 +1,84 @@
+"""Ending connections: the other end reads everything, and no unread packet costs it the last."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from sbus.unix.closing import drain, is_hung_up, shut_down
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """The server's end and the client's."""
+    ours, client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    client.settimeout(5)
+    yield ours, client
+    ours.close()
+    client.close()
+
+
+@pytest.mark.parametrize("half_closed", [False, True], ids=["open", "half-closed"])
+@pytest.mark.parametrize(
+    "unread",
+    [[], [b"x"], [b"x"] * 20, [b"", b"", b"y"], [b"x" * 90, b"", b"y"]],
+    ids=["none", "one", "many", "empty ones", "mixed"],
+)
+def test_the_last_word_reaches_a_client_with_unread_packets(
+    pair: Pair, unread: list[bytes], half_closed: bool
+) -> None:
+    ours, client = pair
+    for packet in unread:
+        client.send(packet)
+    if half_closed:
+        client.shutdown(socket.SHUT_WR)
+    drain(ours, 100)
+    ours.send(b"last word")
+    shut_down(ours)
+    assert client.recv(100) == b"last word"
+    assert client.recv(100) == b""
+
+
+def test_draining_is_bounded(pair: Pair) -> None:
+    """A client that goes on sending is stopped, not followed."""
+    ours, client = pair
+    client.settimeout(0.0)
+    with suppress(BlockingIOError):
+        while True:
+            client.send(b"x")
+    drain(ours, 10)
+    with pytest.raises(BrokenPipeError):
+        client.send(b"nobody reads any more")
+
+
+def test_ending_a_connection_ends_every_copy_of_it(pair: Pair) -> None:
+    ours, client = pair
+    with ours.dup() as copy:
+        shut_down(ours)
+        assert client.recv(1) == b""
+        with pytest.raises(BrokenPipeError):
+            copy.send(b"x")
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_ending_a_connection_that_the_client_closed_is_no_error(pair: Pair, unread: bool) -> None:
+    ours, client = pair
+    if unread:
+        ours.send(b"x")
+    client.close()
+    drain(ours, 10)
+    shut_down(ours)
+    assert ours.fileno() == -1
+
+
+def test_an_end_is_told_from_an_empty_packet(pair: Pair) -> None:
+    ours, client = pair
+    assert not is_hung_up(ours)
+    client.send(b"")
+    assert not is_hung_up(ours)
+    client.shutdown(socket.SHUT_WR)
+    assert is_hung_up(ours)
