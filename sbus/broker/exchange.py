@@ -39,9 +39,10 @@ from sbus.shared.subscription_table import (
 _RECORDS_PER_PIECE = 64
 _RECORDS_PER_BEAT = 1_000
 """A worker that reads a large table anew shows that it is alive."""
-_WALK_ENTRIES_PER_SHARE = 256
-"""A long walk shares its cursor this often, so that the room it leaves can be used, and shows that
-this worker is alive."""
+_WALK_ENTRIES_PER_LOOK = 16
+_WALK_SECONDS_PER_SHARE = 0.002
+"""A long walk looks at the clock, and shares its cursor this often, so that the room it leaves can
+be used; and it shows that this worker is alive."""
 
 
 class Exchange:
@@ -258,14 +259,18 @@ class Exchange:
         start = self._log.cursor
         if start >= end:
             return
-        began_at = time.perf_counter()
+        began_at = shared_at = time.perf_counter()
         route = self._router.route
         for number, (key, packet) in enumerate(self._log.entries(end), 1):
             recipients = route(key).recipients
             self._walked_units += 1 + len(recipients)
             for outbox in recipients:
                 outbox.deliver(packet)
-            if not number % _WALK_ENTRIES_PER_SHARE:
+            if number % _WALK_ENTRIES_PER_LOOK:
+                continue
+            now = time.perf_counter()
+            if now - shared_at > _WALK_SECONDS_PER_SHARE:
+                shared_at = now
                 with self._segment as words:
                     wake = self._log.share_cursor(words)
                 self._segment.wake(wake)

@@ -108,7 +108,10 @@ def others(bus: Bus, act: Act, busy_worker: int) -> Callable[[], None]:
 def test_every_interleaving_is_some_sequence_of_instants(script: list[Act]) -> None:
     bus = Bus(WORKERS, CLIENTS_PER_WORKER)
     try:
-        with patch.object(exchange_module, "_WALK_ENTRIES_PER_SHARE", 2):
+        with (
+            patch.object(exchange_module, "_WALK_ENTRIES_PER_LOOK", 2),
+            patch.object(exchange_module, "_WALK_SECONDS_PER_SHARE", 0.0),
+        ):
             for act in script:
                 perform(bus, act)
                 bus.check()
