@@ -1,0 +1,152 @@
+"""When the log between the workers is full, publishers wait; nothing is lost, nobody else waits.
+
+One worker is stopped for a while, so that what is meant for it fills the log.
+"""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.bus import SBUSD, START_SECONDS_MAX, running_bus, sbusd_environment
+from tests.support.order import assert_one_order
+from tests.support.processes import clients_on_each, worker_pids
+from tests.support.raw_client import RawClient
+from tests.support.threads import Task
+
+HOLD_SECONDS = 0.3
+
+
+def refused_start(directory: Path, *limits: str) -> str:
+    """What a bus says that does not start with these limits."""
+    options = [option for limit in limits for option in ("--limit", limit)]
+    done = subprocess.run(
+        [*SBUSD, "-f", "-a", str(directory / "bus"), *options],
+        capture_output=True,
+        timeout=START_SECONDS_MAX,
+        env=sbusd_environment(),
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == b""
+    assert not (directory / "bus").exists()
+    (line,) = done.stderr.decode().splitlines()
+    return line
+
+
+@pytest.fixture(scope="module")
+def log_bytes_min(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """The smallest log for the default packets, as the refusal of a smaller one tells it."""
+    line = refused_start(tmp_path_factory.mktemp("refused"), "log_bytes=4096")
+    assert "log_bytes" in line
+    told = re.search(r"at least (\d+)", line)
+    assert told, line
+    return int(told[1])
+
+
+@pytest.mark.parametrize("difference", [-4_096, 1])
+def test_a_log_of_an_impossible_size_is_refused(
+    tmp_path: Path, log_bytes_min: int, difference: int
+) -> None:
+    assert "log_bytes" in refused_start(tmp_path, f"log_bytes={log_bytes_min + difference}")
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def publish(client: RawClient, publisher: int, count: int, payload_bytes: int) -> None:
+    for number in range(count):
+        head = b"%d %d " % (publisher, number)
+        client.pub(b"k", head + bytes(payload_bytes - len(head)))
+
+
+def read(client: RawClient, count: int, into: list[bytes]) -> None:
+    """Keep the heads of this many messages."""
+    while len(into) < count:
+        into.append(client.receive()[:30])
+
+
+def test_publishers_wait_for_a_slow_worker_and_nothing_is_lost(
+    tmp_path: Path, log_bytes_min: int
+) -> None:
+    publishers, each, payload_bytes = 4, 25, 400_000
+    limits = ("--limit", f"log_bytes={log_bytes_min}", "--limit", "backlog_bytes_max=100000000")
+    with (
+        running_bus(tmp_path, *limits, workers=3) as bus,
+        clients_on_each(bus, 3, 4) as places,
+    ):
+        subscribers = [places[worker][0] for worker in range(3)]
+        for subscriber in subscribers:
+            subscriber.sub(b"k")
+            subscriber.whoami()
+        sources = [places[0][1], places[1][1], places[0][2], places[1][2]]
+        received: list[list[bytes]] = [[] for _ in subscribers]
+        readers = [
+            Task(partial(read, subscriber, publishers * each, into))
+            for subscriber, into in zip(subscribers, received, strict=True)
+        ]
+        with stopped(worker_pids(bus)[2]):
+            writers = [
+                Task(partial(publish, source, at, each, payload_bytes))
+                for at, source in enumerate(sources)
+            ]
+            assert not any(writer.ends_within(HOLD_SECONDS) for writer in writers)
+            assert len(received[0]) * payload_bytes < log_bytes_min + 4 * 512 * 1024
+            assert_served_locally(places[0][3])
+        for task in (*writers, *readers):
+            task.join()
+        for sequence in received:
+            for publisher in range(publishers):
+                own = [head for head in sequence if head.startswith(b"MSG k\0%d " % publisher)]
+                assert [int(head.split(b" ")[2].rstrip(b"\0")) for head in own] == list(range(each))
+        assert_one_order(received)
+        assert received[0] == received[1] == received[2]
+
+
+def assert_served_locally(client: RawClient) -> None:
+    """What does not concern the stopped worker goes on, though the log is full."""
+    client.sub(b"local")
+    for number in range(100):
+        client.pub(b"local", b"%d" % number)
+        assert client.receive() == b"MSG local\0%d" % number
+
+
+def test_small_messages_fill_it_too(tmp_path: Path) -> None:
+    """Barriers of the clients that are not concerned are answered all the while."""
+    small = ("batch_bytes_max=8192", "packet_bytes_max=8192", "log_bytes=262144")
+    options = [option for limit in small for option in ("--limit", limit)]
+    each = 5_000
+    with (
+        running_bus(tmp_path, *options, workers=2) as bus,
+        clients_on_each(bus, 2, 3) as ((source, second, bystander), (subscriber, *_)),
+    ):
+        subscriber.sub(b"k")
+        subscriber.whoami()
+        with stopped(worker_pids(bus)[1]):
+            writers = [
+                Task(partial(publish, client, at, each, 50))
+                for at, client in enumerate((source, second))
+            ]
+            assert not any(writer.ends_within(HOLD_SECONDS) for writer in writers)
+            for _ in range(100):
+                bystander.whoami()
+        received: list[bytes] = []
+        reader = Task(partial(read, subscriber, 2 * each, received))
+        for task in (*writers, reader):
+            task.join()
+        for publisher in range(2):
+            own = [head for head in received if head.startswith(b"MSG k\0%d " % publisher)]
+            assert [int(head.split(b" ")[2].rstrip(b"\0")) for head in own] == list(range(each))
+        assert subscriber.sync() == []

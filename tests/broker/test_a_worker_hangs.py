@@ -1,0 +1,109 @@
+"""A worker that shows no sign of life is killed and replaced, wherever it was when it stopped.
+
+Worst is one that stopped while it held the lock of the shared memory: then nobody else can publish
+to another worker until it is gone.
+"""
+
+import os
+import signal
+import threading
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.bus import running_bus, wait_until_gone
+from tests.support.processes import client_of_replacement, clients_on_each, worker_pids
+from tests.support.raw_client import RawClient
+from tests.support.threads import meanwhile, wait_until
+from tests.support.traffic import Stream, flowing
+
+LIMIT = ("--limit", "worker_silence_seconds_max=1")
+GONE_SECONDS_MAX = 10.0
+
+
+def test_a_stopped_worker_is_replaced_and_the_others_go_on(tmp_path: Path) -> None:
+    with running_bus(tmp_path, *LIMIT, workers=3) as bus, clients_on_each(bus, 3, 4) as places:
+        streams = [
+            Stream(places[0][0], places[0][1], b"same"),
+            Stream(places[0][2], places[1][0], b"other"),
+        ]
+        before = worker_pids(bus)
+        places[2][0].sub(b"")
+        places[2][0].sync()
+        with flowing(*streams):
+            os.kill(before[2], signal.SIGSTOP)
+            assert wait_until_gone(before[2], GONE_SECONDS_MAX)
+            for client in places[2][1:]:
+                assert client.receive() == b""
+            places[2][0].receive_until_closed()
+        after = worker_pids(bus)
+        assert (after[0], after[1]) == (before[0], before[1]), "a healthy worker was replaced too"
+        with client_of_replacement(bus, 2, before[2]) as client:
+            client.sub(b"k")
+            client.whoami()
+            places[0][3].pub(b"k", b"payload")
+            assert client.receive() == b"MSG k\0payload"
+
+
+def test_healthy_workers_are_left_alone(tmp_path: Path) -> None:
+    """Idle or busy: their pulse is faster than the limit allows it to be."""
+    with running_bus(tmp_path, *LIMIT, workers=3) as bus, clients_on_each(bus, 3) as places:
+        (publisher,), (subscriber,), (stays,) = places
+        before = worker_pids(bus)
+        with flowing(Stream(publisher, subscriber, b"k")):
+            # Nothing can tell that something will not happen; four of its periods must do.
+            assert not wait_until_gone(before[2], 4.0)
+        assert worker_pids(bus) == before
+        stays.whoami()
+
+
+def is_answered(client: RawClient, timeout_s: float) -> bool:
+    client.control(b"!/cred/whoami")
+    try:
+        client.receive(timeout_s)
+    except TimeoutError:
+        return False
+    return True
+
+
+def publish_until_the_end(client: RawClient, _stop: threading.Event) -> None:
+    """Keep the worker of this client busy for as long as it lives."""
+    with suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            client.pub(b"busy", b"")
+
+
+def read_until_the_end(client: RawClient, _stop: threading.Event) -> None:
+    with suppress(ConnectionResetError):
+        while client.receive():
+            pass
+
+
+@pytest.mark.parametrize("attempt", range(2))
+def test_a_worker_stopped_with_the_lock_in_its_hands(tmp_path: Path, attempt: int) -> None:
+    """Stop a busy worker again and again until another one cannot answer: there it has the lock."""
+    with running_bus(tmp_path, *LIMIT, workers=2) as bus, clients_on_each(bus, 2, 4) as places:
+        (from_0, on_0, _, _), (from_1, on_1, probe, _) = places
+        before = worker_pids(bus)
+        on_0.sub(b"busy")
+        on_1.sub(b"busy")
+        with meanwhile(partial(publish_until_the_end, from_0), partial(read_until_the_end, on_0)):
+            for _ in range(2_000):
+                os.kill(before[0], signal.SIGSTOP)
+                if not is_answered(probe, 0.1):
+                    break
+                os.kill(before[0], signal.SIGCONT)
+            else:
+                os.kill(before[0], signal.SIGSTOP)
+                probe.control(b"!/cred/whoami")
+            assert wait_until_gone(before[0], GONE_SECONDS_MAX)
+        assert probe.receive().startswith(b"CMSG !/cred/whoami\0"), "the other worker is stuck"
+        on_1.sync()
+        on_1.sub(b"k")
+        on_1.sync()
+        from_1.pub(b"k", b"")
+        assert on_1.receive() == b"MSG k\0"
+        wait_until(lambda: 0 in worker_pids(bus), "it is replaced")
+        assert worker_pids(bus)[1] == before[1], "the one that only waited was killed"

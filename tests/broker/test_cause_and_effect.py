@@ -1,0 +1,143 @@
+"""An answer never overtakes its question, whichever workers serve those who ask, answer and watch.
+
+A service that hears questions on one connection and answers them on another is the hard case: the
+two connections have different workers, and nothing but the bus itself connects them (PROTOCOL,
+"What the bus promises", 1).
+"""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.bus import running_bus
+from tests.support.order import assert_one_order
+from tests.support.processes import clients_on_each
+from tests.support.raw_client import RawClient
+from tests.support.threads import run_together
+
+WORKERS = 3
+ROUNDS = 120
+QUESTION = b"MSG question/%d\0"
+ANSWER = b"MSG answer/%d\0"
+
+
+@contextmanager
+def listening(client: RawClient, *patterns: bytes) -> Iterator[None]:
+    for pattern in patterns:
+        client.sub(pattern)
+    client.whoami()
+    yield
+    for pattern in patterns:
+        client.unsub(pattern)
+    client.whoami()
+
+
+def early_answers(seen: list[bytes]) -> list[bytes]:
+    """The answers that came before their question, or without it."""
+    asked = set()
+    early = []
+    for message in seen:
+        if message.startswith(b"MSG question/"):
+            asked.add(message)
+        elif message.replace(b"answer", b"question") not in asked:
+            early.append(message)
+    return early
+
+
+def test_the_only_watcher_sees_questions_first(tmp_path: Path) -> None:
+    """One round after the other, for every way to place the parties on the workers."""
+    with running_bus(tmp_path, workers=WORKERS) as bus, clients_on_each(bus, WORKERS, 4) as clients:
+        asker, hearer, answerer, watcher = zip(*clients, strict=True)
+        places = itertools.product(range(WORKERS), repeat=3)
+        for at, (hears, answers, watches) in enumerate(places):
+            asks = asker[at % WORKERS]
+            with listening(hearer[hears], b"question/"), listening(watcher[watches], b""):
+                for number in range(ROUNDS):
+                    asks.send(QUESTION % number)
+                    assert hearer[hears].receive() == QUESTION % number
+                    answerer[answers].send(ANSWER % number)
+                answerer[answers].whoami()
+                seen = watcher[watches].sync()
+            where = f"asked on {at % WORKERS}, {hears=} {answers=} {watches=}"
+            assert len(seen) == len(set(seen)) == 2 * ROUNDS, where
+            assert early_answers(seen) == [], where
+
+
+def ask(client: RawClient, own: int, count: int, window: int) -> None:
+    """Ask `count` questions, at most `window` of them unanswered."""
+    for number in range(count):
+        client.pub(b"question/%d/%d" % (own, number), b"")
+        if number >= window:
+            assert client.receive().startswith(b"MSG answer/")
+    for _ in range(min(window, count)):
+        assert client.receive().startswith(b"MSG answer/")
+
+
+def answer(hears: RawClient, answers: RawClient, count: int) -> None:
+    """Answer every question of one asker, each on the other connection."""
+    for _ in range(count):
+        key = hears.receive().removeprefix(b"MSG ").partition(b"\0")[0]
+        answers.pub(key.replace(b"question", b"answer"), b"")
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_watchers_on_every_worker_see_questions_first(tmp_path: Path, workers: int) -> None:
+    """Many at the same time: four services, whose two connections have different workers."""
+    services, count = 4, 500
+    with (
+        running_bus(tmp_path, workers=workers) as bus,
+        clients_on_each(bus, workers, 1 + 3 * services) as places,
+    ):
+        watchers = [clients[0] for clients in places]
+        for watcher in watchers:
+            watcher.sub(b"")
+            watcher.whoami()
+        calls = []
+        for own in range(services):
+            asks, hears, answers = (
+                places[(own + shift) % workers][1 + 3 * own + shift] for shift in range(3)
+            )
+            asks.sub(b"answer/%d/" % own)
+            hears.sub(b"question/%d/" % own)
+            asks.whoami()
+            hears.whoami()
+            calls += [partial(ask, asks, own, count, 20), partial(answer, hears, answers, count)]
+        run_together(*calls)
+
+        seen = [watcher.sync() for watcher in watchers]
+        for sequence in seen:
+            assert len(sequence) == len(set(sequence)) == 2 * services * count
+            assert early_answers(sequence) == []
+        assert_one_order(seen)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_chain_of_effects_through_all_workers_arrives_in_order(
+    tmp_path: Path, first: int
+) -> None:
+    """Each link of the chain hears the one before it, on the next worker; one client sees all."""
+    rounds = 100
+    with running_bus(tmp_path, workers=WORKERS) as bus, clients_on_each(bus, WORKERS, 2) as places:
+        watcher = places[first][1]
+        watcher.sub(b"")
+        watcher.whoami()
+        chain = [places[(first + shift) % WORKERS][0] for shift in range(WORKERS)]
+        for at, client in enumerate(chain):
+            client.sub(b"link/%d" % at)
+            client.whoami()
+        for number in range(rounds):
+            chain[-1].pub(b"link/0", b"%d" % number)
+            for at, client in enumerate(chain):
+                assert client.receive() == b"MSG link/%d\0%d" % (at, number)
+                client.pub(b"link/%d" % (at + 1), b"%d" % number)
+            chain[-1].whoami()
+        expected = [
+            b"MSG link/%d\0%d" % (at, number)
+            for number in range(rounds)
+            for at in range(WORKERS + 1)
+        ]
+        assert watcher.sync() == expected

@@ -1,0 +1,142 @@
+"""More connections than descriptors, and many short ones: whoever is connected is not disturbed."""
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from tests.support.bus import SBUSD, Bus, bus_of, running_bus
+from tests.support.processes import (
+    clients_on_each,
+    descriptors_at_rest,
+    is_replaced,
+    several_clients,
+    wait_for_descriptors,
+    worker_pids,
+)
+from tests.support.raw_client import RawClient
+from tests.support.threads import Task, wait_until
+
+LIMITED = (
+    "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2);"
+    "os.execv(sys.argv[2], sys.argv[2:])"
+)
+WHOAMI = b"CMSG !/cred/whoami"
+
+
+@contextmanager
+def bus_with_few_descriptors(directory: Path, count: int) -> Iterator[Bus]:
+    """A bus with two workers whose processes may each have this many open files."""
+    address = str(directory / "bus")
+    command = (sys.executable, "-c", LIMITED, str(count), *SBUSD)
+    arguments = ("-f", "-a", address, "--workers=2")
+    with bus_of(directory, *arguments, address=address, command=command) as bus:
+        yield bus
+
+
+def is_served(client: RawClient, timeout_s: float) -> bool:
+    """Whether a client that has asked `whoami` is answered in this time."""
+    try:
+        return client.receive(timeout_s).startswith(WHOAMI)
+    except TimeoutError:
+        return False
+
+
+def connect_until_full(bus: Bus, stack: ExitStack) -> tuple[list[RawClient], list[RawClient]]:
+    """Clients that are served, and more of them that are not."""
+    served: list[RawClient] = []
+    while True:
+        client = stack.enter_context(bus.connect())
+        client.send(WHOAMI)
+        if not is_served(client, 0.5):
+            break
+        served.append(client)
+    waiting = [client, *(stack.enter_context(bus.connect()) for _ in range(60))]
+    for client in waiting[1:]:
+        client.send(WHOAMI)
+    return served, waiting
+
+
+def assert_all_hear_each_other(clients: list[RawClient]) -> None:
+    for number, client in enumerate(clients):
+        client.sub(b"k")
+        client.sync()
+        clients[0].pub(b"k", b"%d" % number)
+        for listener in clients[: number + 1]:
+            assert listener.receive() == b"MSG k\0%d" % number
+    for client in clients:
+        client.unsub(b"k")
+        client.sync()
+
+
+def test_more_clients_than_descriptors_harm_nobody(tmp_path: Path) -> None:
+    with bus_with_few_descriptors(tmp_path, 64) as bus, ExitStack() as stack:
+        served, waiting = connect_until_full(bus, stack)
+        assert 30 <= len(served) < 64
+        assert_all_hear_each_other(served)
+        for _ in range(2):
+            for client in served[:10]:
+                client.close()
+            del served[:10]
+            for client in waiting[:10]:
+                assert is_served(client, 10.0)
+            served += waiting[:10]
+            del waiting[:10]
+            assert_all_hear_each_other(served)
+        assert len(bus.stderr_text().splitlines()) <= 5
+
+
+def test_a_worker_can_be_replaced_while_descriptors_are_short(tmp_path: Path) -> None:
+    """Whoever stood in the queue takes every descriptor that its clients leave behind."""
+    with bus_with_few_descriptors(tmp_path, 64) as bus, ExitStack() as stack:
+        served, waiting = connect_until_full(bus, stack)
+        assert_all_hear_each_other(served)
+        for _ in range(3):
+            victim = worker_pids(bus)[0]
+            os.kill(victim, signal.SIGKILL)
+            wait_until(partial(is_replaced, bus, 0, victim), "worker 0 lives again")
+        for client in served[1::2]:
+            client.whoami()
+        assert waiting, "the descriptors were never short"
+
+
+def test_two_thousand_short_connections_leave_nothing(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as bus, clients_on_each(bus, 2) as ((same,), (other,)):
+        before = descriptors_at_rest(bus)
+        for number in range(2_000):
+            with bus.connect() as client:
+                if number % 2:
+                    client.sub(b"k")
+                if number % 3:
+                    client.pub(b"k", b"")
+        wait_for_descriptors(bus, before)
+        same.whoami()
+        other.whoami()
+        assert bus.stderr_text() == ""
+
+
+def test_many_at_the_same_time(tmp_path: Path) -> None:
+    """Five hundred clients at once, connecting from several sides."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    each = min(125, (soft - 100) // 4)
+    with running_bus(tmp_path) as bus, clients_on_each(bus, 2) as ((same,), (other,)):
+        before = descriptors_at_rest(bus)
+
+        def visit() -> None:
+            with several_clients(bus, each) as clients:
+                for client in clients:
+                    client.sub(b"k")
+                    client.pub(b"k", b"%d" % id(client))
+                    own = b"MSG k\0%d" % id(client)
+                    while client.receive() != own:
+                        pass
+
+        for task in [Task(visit) for _ in range(4)]:
+            task.join()
+        wait_for_descriptors(bus, before)
+        same.whoami()
+        other.whoami()

@@ -1,0 +1,112 @@
+"""The older dialect: dots separate, keys that begin with `!` are reserved, no control messages."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sbus.protocol.keys import DOT
+from tests.support.bus import Bus, running_bus
+from tests.support.raw_client import RawClient
+from tests.unit.routing.specification import matches
+
+
+@pytest.fixture
+def dot_bus(tmp_path: Path) -> Iterator[Bus]:
+    with running_bus(tmp_path, "--dialect", "dot") as bus:
+        yield bus
+
+
+def received_so_far(client: RawClient) -> list[bytes]:
+    """Everything up to an own message, which is this dialect's only barrier."""
+    barrier = b"barrier.%d" % client.fileno()
+    client.sub(barrier)
+    client.pub(barrier, b"")
+    client.unsub(barrier)
+    before: list[bytes] = []
+    while (packet := client.receive()) != b"MSG %b\0" % barrier:
+        assert packet, f"the end of the connection after {before}"
+        before.append(packet)
+    return before
+
+
+def connected(bus: Bus, stack: ExitStack, count: int) -> list[RawClient]:
+    clients = [stack.enter_context(bus.connect()) for _ in range(count)]
+    for client in clients:
+        assert received_so_far(client) == []
+    return clients
+
+
+def test_patterns_match_by_dots(dot_bus: Bus) -> None:
+    patterns = [
+        *(b"", b"a", b"a.b", b"a.", b"a.*", b"*", b"*.", b"*.b", b"a.*.c.", b"a.b*", b"a/b", b"a/"),
+        *(b"a/*", b".", b"x!", b"a.!", b"a.!.b"),
+    ]
+    keys = [
+        *(b"a", b"a.b", b"a.bcd", b"a.b.c", b"a.b.c.d.e", b"a.b.c.", b"a.", b".", b"", b"a/b"),
+        *(b"a/b.c", b"x!", b"a.!", b"a.!.b", b"\xff.*"),
+    ]
+    with ExitStack() as stack:
+        publisher, *subscribers = connected(dot_bus, stack, 1 + len(patterns))
+        for subscriber, pattern in zip(subscribers, patterns, strict=True):
+            subscriber.sub(pattern)
+            assert received_so_far(subscriber) == []
+        for key in keys:
+            publisher.pub(key, b"payload")
+        received_so_far(publisher)
+        for subscriber, pattern in zip(subscribers, patterns, strict=True):
+            expected = [b"MSG %b\0payload" % key for key in keys if matches(pattern, key, DOT)]
+            received = received_so_far(subscriber)
+            assert [packet for packet in received if b"barrier" not in packet] == expected, pattern
+
+
+def test_keys_that_begin_with_an_exclamation_mark_are_refused(dot_bus: Bus) -> None:
+    with ExitStack() as stack:
+        sender, other = connected(dot_bus, stack, 2)
+        other.sub(b"")
+        other.sub(b"!x")
+        other.sub(b"*")
+        assert received_so_far(other) == []
+        for key in (b"!", b"!x", b"!.x", b"!cred.1.2.3"):
+            sender.pub(key, b"")
+            sender.sub(key)
+            sender.unsub(key)
+            assert received_so_far(sender) == []
+        sender.pub(b"after", b"")
+        while (packet := other.receive()).startswith(b"MSG barrier."):
+            pass
+        assert packet == b"MSG after\0"
+
+
+@pytest.mark.parametrize("key", [b"!/cred/whoami", b"echo/off", b"echo.off", b"!/notices/on", b""])
+def test_there_are_no_control_messages(dot_bus: Bus, key: bytes) -> None:
+    with ExitStack() as stack:
+        sender, other = connected(dot_bus, stack, 2)
+        sender.control(key)
+        assert sender.receive_until_closed() == []
+        assert received_so_far(other) == []
+
+
+def test_exclamation_marks_elsewhere_are_ordinary(dot_bus: Bus) -> None:
+    with dot_bus.connect() as client:
+        for key in (b"a.!", b"a.!.b", b"x!", b"/!/", b"a/!/b"):
+            client.sub(key)
+            client.pub(key, b"payload")
+            assert client.receive() == b"MSG %b\0payload" % key
+
+
+def test_one_order_and_the_subscription_point(dot_bus: Bus) -> None:
+    """An own message is a barrier for everybody's messages."""
+    with ExitStack() as stack:
+        subscriber, publisher = connected(dot_bus, stack, 2)
+        for number in range(200):
+            subscriber.sub(b"a.*")
+            assert received_so_far(subscriber) == []
+            publisher.pub(b"a.b", b"%d" % number)
+            assert received_so_far(publisher) == []
+            assert received_so_far(subscriber) == [b"MSG a.b\0%d" % number]
+            subscriber.unsub(b"a.*")
+            assert received_so_far(subscriber) == []
+            publisher.pub(b"a.b", b"nobody")
+            assert received_so_far(publisher) == []

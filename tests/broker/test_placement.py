@@ -1,0 +1,54 @@
+"""Where clients go: to the worker with the fewest, the lowest number among equals."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.support.bus import Bus, running_bus
+from tests.support.processes import (
+    connect_and_locate,
+    descriptors,
+    several_clients,
+    wait_for_descriptors,
+    worker_pids,
+)
+
+
+def locate_newcomer(bus: Bus, stack: ExitStack) -> int:
+    """The worker of a new client, which stays for as long as the stack."""
+    client, worker = connect_and_locate(bus)
+    stack.enter_context(client)
+    return worker
+
+
+def test_every_worker_has_its_process(tmp_path: Path) -> None:
+    with running_bus(tmp_path, workers=5) as bus:
+        assert sorted(worker_pids(bus)) == [0, 1, 2, 3, 4]
+
+
+def test_clients_spread_round_robin(tmp_path: Path) -> None:
+    with running_bus(tmp_path, workers=4) as bus, ExitStack() as stack:
+        places = [locate_newcomer(bus, stack) for _ in range(10)]
+        assert places == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+
+
+def test_a_new_client_goes_where_one_has_left(tmp_path: Path) -> None:
+    with running_bus(tmp_path, workers=3) as bus, several_clients(bus, 5) as clients:
+        # 0 and 1 have two clients, 2 has one; once 1 has lost both of its clients, it is next.
+        for leaving in (clients[1], clients[4]):
+            fewer = descriptors(bus)
+            fewer[bus.pids()[0]] -= 1
+            fewer[worker_pids(bus)[1]] -= 1
+            leaving.close()
+            wait_for_descriptors(bus, fewer)
+        with ExitStack() as stack:
+            assert [locate_newcomer(bus, stack) for _ in range(4)] == [1, 1, 2, 0]
+
+
+def test_a_client_is_served_for_as_long_as_it_stays(bus: Bus) -> None:
+    with bus.connect() as stays:
+        stays.sub(b"key")
+        stays.whoami()
+        for number in range(20):
+            with bus.connect() as visitor:
+                visitor.pub(b"key", b"%d" % number)
+            assert stays.receive() == b"MSG key\0%d" % number

@@ -1,0 +1,200 @@
+"""A subscription takes effect, and ends, at one instant for the whole bus.
+
+Once a client has anything back that the bus sent in answer to what followed its `SUB`, whatever
+anybody publishes from then on reaches it (PROTOCOL, "What the bus promises", 2).
+"""
+
+import itertools
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.bus import Bus, running_bus
+from tests.support.processes import clients_on_each
+from tests.support.raw_client import RawClient
+from tests.support.threads import meanwhile
+
+WORKERS = 3
+ROUNDS = 60
+AHEAD_MAX = 300
+
+
+class Counting:
+    """A client that publishes 1, 2, 3, ... as fast as it can; `begun` is the one it sends now.
+
+    It does not run further ahead of who reads than a backlog can hold.
+    """
+
+    def __init__(self, client: RawClient, key: bytes) -> None:
+        self.client = client
+        self.key = key
+        self.begun = 0
+        self._last = 0
+        self._change = threading.Condition()
+
+    def allow(self, more: int) -> None:
+        """Go on, to this many beyond the one of now."""
+        with self._change:
+            self._last = self.begun + more
+            self._change.notify()
+
+    def publish(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            with self._change:
+                self._change.wait_for(lambda: stop.is_set() or self.begun < self._last, 0.05)
+            while self.begun < self._last:
+                self.begun += 1
+                self.client.pub(self.key, b"%d" % self.begun)
+
+
+def ask_whoami(client: RawClient) -> list[bytes]:
+    return client.sync()
+
+
+def publish_to_oneself(client: RawClient) -> list[bytes]:
+    """The other barrier: one's own message back. It is part of what was subscribed to."""
+    client.pub(b"count/own", b"")
+    before = []
+    while (packet := client.receive()) != b"MSG count/own\0":
+        before.append(packet)
+    return before
+
+
+def check_one_subscription(
+    client: RawClient, counting: list[Counting], barrier: Callable[[RawClient], list[bytes]]
+) -> None:
+    """Subscribe, pass the barrier, and receive from everybody until past that instant."""
+    for publisher in counting:
+        publisher.allow(AHEAD_MAX)
+    client.sub(b"count/")
+    received = barrier(client)
+    begun = [publisher.begun for publisher in counting]
+    for publisher in counting:
+        publisher.allow(AHEAD_MAX)
+    numbers: list[list[int]] = [[] for _ in counting]
+
+    def take(packet: bytes) -> None:
+        at, _, number = packet.removeprefix(b"MSG count/").partition(b"\0")
+        numbers[int(at)].append(int(number))
+
+    for packet in received:
+        take(packet)
+    while any(not some or some[-1] <= at for some, at in zip(numbers, begun, strict=True)):
+        take(client.receive())
+    client.unsub(b"count/")
+    for packet in client.sync():
+        take(packet)
+    ended = [publisher.begun for publisher in counting]
+
+    for some, at, end in zip(numbers, begun, ended, strict=True):
+        assert some[0] <= at + 1, "what was published after the barrier did not arrive"
+        assert some == list(range(some[0], some[-1] + 1)), "a gap, or out of order"
+        assert some[-1] <= end
+    client.receive_nothing()
+
+
+@pytest.mark.parametrize("others_listen", [False, True])
+@pytest.mark.parametrize("barrier", [ask_whoami, publish_to_oneself])
+def test_a_barrier_makes_a_subscription_known_to_all_publishers(
+    tmp_path: Path, barrier: Callable[[RawClient], list[bytes]], others_listen: bool
+) -> None:
+    """Publishers on every worker never pause; with and without somebody else who listens."""
+    with running_bus(tmp_path, workers=WORKERS) as bus, clients_on_each(bus, WORKERS, 3) as places:
+        counting = [Counting(clients[0], b"count/%d" % at) for at, clients in enumerate(places)]
+        if others_listen:
+            for clients in places:  # these never read
+                clients[2].sub(b"count/")
+                clients[2].whoami()
+        with meanwhile(*(publisher.publish for publisher in counting)):
+            for number in range(ROUNDS):
+                check_one_subscription(places[number % WORKERS][1], counting, barrier)
+
+
+def test_before_and_after_a_subscription(bus: Bus) -> None:
+    """What is published and confirmed lies on one side of a `SUB` or `UNSUB`, for sure."""
+    with clients_on_each(bus, 2, 2) as ((subscriber, neighbour), (stranger, _)):
+        for number, publisher in itertools.product(range(200), (neighbour, stranger)):
+            publisher.pub(b"key", b"before %d" % number)
+            publisher.whoami()
+            subscriber.sub(b"key")
+            assert subscriber.sync() == []
+            publisher.pub(b"key", b"during %d" % number)
+            publisher.whoami()
+            subscriber.unsub(b"key")
+            assert subscriber.sync() == [b"MSG key\0during %d" % number]
+            publisher.pub(b"key", b"after %d" % number)
+            publisher.whoami()
+        assert subscriber.sync() == []
+
+
+def test_packets_of_one_client_take_effect_one_after_the_other(bus: Bus) -> None:
+    """Sent in one go, without a wait: only what stands between `SUB` and `UNSUB` comes back."""
+    with bus.connect() as client:
+        for number in range(200):
+            client.pub(b"key", b"before %d" % number)
+            client.sub(b"k*")
+            client.pub(b"key", b"during %d" % number)
+            client.unsub(b"k*")
+            client.pub(b"key", b"after %d" % number)
+        assert client.sync() == [b"MSG key\0during %d" % number for number in range(200)]
+
+
+def received_of_own(client: RawClient, key: bytes) -> int:
+    client.pub(key, b"")
+    return len(client.sync())
+
+
+def test_a_pattern_holds_for_as_often_as_it_was_subscribed(bus: Bus) -> None:
+    with bus.connect() as client:
+        got = partial(received_of_own, client, b"a/b")
+        client.sub(b"a/*")
+        client.sub(b"a/*")
+        client.sub(b"a/")
+        assert got() == 1
+        client.unsub(b"a/*")
+        client.unsub(b"a/")
+        assert got() == 1
+        client.unsub(b"a/*")
+        assert got() == 0
+        client.sub(b"a/*")
+        assert got() == 1
+
+
+def test_to_unsubscribe_an_unknown_pattern_means_nothing(bus: Bus) -> None:
+    """Neither another pattern that matches the same, nor another client's, is touched by it."""
+    with clients_on_each(bus, 2) as ((first,), (second,)):
+        for client in (first, second):
+            client.control(b"!/notices/on")
+        first.sub(b"a/b")
+        second.sub(b"a/*")
+        for pattern in (b"a/*", b"a/", b"", b"a/b/", b"never"):
+            first.unsub(pattern)
+        second.unsub(b"a/b")
+        for client in (first, second):
+            assert client.sync() == []
+        second.pub(b"a/b", b"payload")
+        second_got = second.sync()
+        assert first.sync() == second_got == [b"MSG a/b\0payload"]
+
+
+def test_what_follows_a_nul_in_a_pattern_is_ignored(bus: Bus) -> None:
+    with bus.connect() as client:
+        client.sub(b"key\0something")
+        assert received_of_own(client, b"key") == 1
+        client.unsub(b"key\0something else")
+        assert received_of_own(client, b"key") == 0
+
+
+def test_a_client_that_left_is_no_subscriber(bus: Bus) -> None:
+    """Its worker may have other clients with the same pattern; they stay subscribed."""
+    with clients_on_each(bus, 2, 2) as ((leaves, stays), (publisher, _)):
+        for client in (leaves, stays):
+            client.sub(b"key")
+            client.whoami()
+        leaves.close()
+        publisher.pub(b"key", b"payload")
+        publisher.whoami()
+        assert stays.sync() == [b"MSG key\0payload"]

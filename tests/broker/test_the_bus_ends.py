@@ -1,0 +1,109 @@
+"""The bus ends as a whole, on request or because a part of it was killed, and leaves nothing."""
+
+import os
+import signal
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.bus import Bus, running_bus, wait_until_gone
+from tests.support.processes import clients_on_each, several_clients, template_pid, worker_pids
+from tests.support.raw_client import RawClient
+from tests.support.threads import Task
+
+GONE_SECONDS_MAX = 10.0
+
+
+def assert_all_gone(pids: list[int]) -> None:
+    for pid in pids:
+        assert wait_until_gone(pid, GONE_SECONDS_MAX), f"process {pid} of {pids} goes on"
+
+
+@pytest.mark.parametrize("a_worker_is_stopped", [False, True])
+def test_no_process_outlives_the_front(tmp_path: Path, a_worker_is_stopped: bool) -> None:
+    with running_bus(tmp_path, workers=3) as bus, several_clients(bus, 6) as clients:
+        pids = bus.pids()
+        assert len(pids) == 5
+        if a_worker_is_stopped:
+            os.kill(worker_pids(bus)[1], signal.SIGSTOP)
+        bus.process.kill()
+        bus.process.wait(GONE_SECONDS_MAX)
+        assert_all_gone(pids)
+        for client in clients:
+            assert client.receive() == b""
+
+
+@pytest.mark.parametrize("a_worker_is_stopped", [False, True])
+def test_without_its_template_the_bus_ends(tmp_path: Path, a_worker_is_stopped: bool) -> None:
+    """It could replace no worker any more; so it says so, and a service manager starts it again."""
+    with running_bus(tmp_path, workers=3) as bus, several_clients(bus, 6) as clients:
+        pids = bus.pids()
+        if a_worker_is_stopped:
+            os.kill(worker_pids(bus)[1], signal.SIGSTOP)
+        os.kill(template_pid(bus), signal.SIGKILL)
+        assert bus.process.wait(GONE_SECONDS_MAX) == 1
+        assert_all_gone(pids)
+        assert not os.path.lexists(bus.address), "its socket is left"
+        assert "template" in bus.stderr_text()
+        assert len(bus.stderr_text().splitlines()) == 1, bus.stderr_text()
+        for client in clients:
+            assert client.receive() == b""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_an_orderly_end_delivers_what_was_accepted(tmp_path: Path, signum: signal.Signals) -> None:
+    with running_bus(tmp_path) as bus, clients_on_each(bus, 2, 2) as ((sender, same), (other, _)):
+        for client in (same, other):
+            client.sub(b"k")
+            client.whoami()
+        for number in range(1_000):
+            sender.pub(b"k", b"%d" % number)
+        sender.whoami()
+        bus.process.send_signal(signum)
+        expected = [b"MSG k\0%d" % number for number in range(1_000)]
+        assert same.receive_until_closed() == expected
+        assert other.receive_until_closed() == expected
+        assert sender.receive() == b""
+        assert bus.process.wait(GONE_SECONDS_MAX) == 0
+        assert bus.stderr_text() == ""
+
+
+def publish_until_the_end(client: RawClient) -> None:
+    """Publish without a pause; afterwards everything that was sent here can be read."""
+    with suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            client.pub(b"flow", b"")
+    assert set(client.receive_until_closed()) <= {b"MSG key\0"}
+
+
+def test_the_end_is_no_reset_in_full_flow(bus: Bus) -> None:
+    """Most of the clients have sent something that nobody will read any more."""
+    with clients_on_each(bus, 2, 2) as places:
+        clients = [*places[0], *places[1]]
+        for client in clients:
+            client.sub(b"key")
+            client.whoami()
+        clients[0].pub(b"key", b"")
+        clients[0].sync()
+        tasks = [Task(partial(publish_until_the_end, client)) for client in clients]
+        assert not tasks[0].ends_within(0.1)
+        bus.process.send_signal(signal.SIGTERM)
+        for task in tasks:
+            task.join()
+        assert bus.process.wait(GONE_SECONDS_MAX) == 0
+
+
+def test_the_end_is_no_reset_though_the_workers_hang(bus: Bus) -> None:
+    with clients_on_each(bus, 2, 2) as places:
+        for pid in worker_pids(bus).values():
+            os.kill(pid, signal.SIGSTOP)
+        clients = [*places[0], *places[1]]
+        for client in clients:
+            for _ in range(20):
+                client.pub(b"k", b"")
+        bus.process.send_signal(signal.SIGTERM)
+        for client in clients:
+            assert client.receive_until_closed() == []
+        assert bus.process.wait(GONE_SECONDS_MAX) == 0

@@ -1,0 +1,18 @@
+"""Whether several sequences of messages can all be parts of one order."""
+
+from collections.abc import Iterable, Sequence
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+
+
+def assert_one_order(sequences: Iterable[Sequence[bytes]]) -> None:
+    """Every message is distinct; no two sequences, nor any ring of them, contradict each other."""
+    sorter: TopologicalSorter[bytes] = TopologicalSorter()
+    for sequence in sequences:
+        for before, after in pairwise(sequence):
+            sorter.add(after, before)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        ring = [message[:60] for message in error.args[1]]
+        raise AssertionError(f"no order has all of these: {ring}") from None

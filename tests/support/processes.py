@@ -1,0 +1,125 @@
+"""The processes of a bus, seen from outside: which is which, and what they hold open.
+
+A worker is known by its name in /proc, `sbusd-worker-N`, and so is the template,
+`sbusd-template`.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from tests.support.bus import Bus
+from tests.support.raw_client import RawClient
+from tests.support.threads import wait_until
+
+_WORKER = "sbusd-worker-"
+REST_SECONDS = 0.1
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().removesuffix("\n")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def worker_pids(bus: Bus) -> dict[int, int]:
+    """The process id of every worker that runs, by its number."""
+    names = {pid: _name(pid) for pid in bus.pids()}
+    return {
+        int(name.removeprefix(_WORKER)): pid
+        for pid, name in names.items()
+        if name.startswith(_WORKER)
+    }
+
+
+def is_replaced(bus: Bus, worker: int, old: int) -> bool:
+    """Whether a worker runs that has this number and is not the `old` process."""
+    return worker_pids(bus).get(worker, old) != old
+
+
+def template_pid(bus: Bus) -> int:
+    (pid,) = [pid for pid in bus.pids() if _name(pid) == "sbusd-template"]
+    return pid
+
+
+def open_descriptors(pid: int) -> int:
+    """How many descriptors a process has open; 0 when it has ended."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def descriptors(bus: Bus) -> dict[int, int]:
+    """The open descriptors of all processes of the bus, by process id."""
+    return {pid: open_descriptors(pid) for pid in bus.pids()}
+
+
+def descriptors_at_rest(bus: Bus) -> dict[int, int]:
+    """`descriptors`, once they do not change: a bus that just started may still hand some over."""
+    while True:
+        counts = descriptors(bus)
+        time.sleep(REST_SECONDS)
+        if descriptors(bus) == counts:
+            return counts
+
+
+def wait_for_descriptors(bus: Bus, expected: dict[int, int]) -> None:
+    """Wait until the processes of the bus hold exactly this many: all that left are let go."""
+    try:
+        wait_until(lambda: descriptors(bus) == expected, "as many descriptors as before")
+    except AssertionError as error:
+        raise AssertionError(f"{descriptors(bus)} descriptors, not {expected}") from error
+
+
+def connect_and_locate(bus: Bus) -> tuple[RawClient, int]:
+    """A new client and the number of its worker. Nobody else may come or go meanwhile."""
+    pids = worker_pids(bus)
+    before = {number: open_descriptors(pid) for number, pid in pids.items()}
+    client = bus.connect()
+    client.whoami()
+    after = {number: open_descriptors(pid) for number, pid in pids.items()}
+    more = [number for number in pids if after[number] > before[number]]
+    assert len(more) == 1, f"workers {more} have more descriptors than before"
+    return client, more[0]
+
+
+@contextmanager
+def several_clients(bus: Bus, count: int) -> Iterator[list[RawClient]]:
+    """Clients that all have been let in, and leave at the end of the block."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(bus.connect()) for _ in range(count)]
+        for client in clients:
+            client.whoami()
+        yield clients
+
+
+@contextmanager
+def clients_on_each(bus: Bus, workers: int, each: int = 1) -> Iterator[list[list[RawClient]]]:
+    """`each` clients on every worker, [worker][number], of a bus that nobody else has joined yet.
+
+    Relies on what `test_placement` shows.
+    """
+    with several_clients(bus, workers * each) as clients:
+        yield [clients[worker::workers] for worker in range(workers)]
+
+
+@contextmanager
+def client_of_replacement(bus: Bus, worker: int, old: int) -> Iterator[RawClient]:
+    """A client whom the successor of the `old` process serves; all other workers have more."""
+    wait_until(partial(is_replaced, bus, worker, old), f"worker {worker} lives again")
+    others = {pid: open_descriptors(pid) for n, pid in worker_pids(bus).items() if n != worker}
+    while True:
+        with bus.connect() as client:
+            client.whoami()
+            if {pid: open_descriptors(pid) for pid in others} == others:
+                yield client
+                return
+        wait_until(
+            lambda: {pid: open_descriptors(pid) for pid in others} == others,
+            "the client that another worker served is gone",
+        )
