@@ -81,9 +81,7 @@ class Door:
         credentials = peer_credentials(sock)
         if self._may_enter(sock, credentials):
             sock.setblocking(False)
-            sock.setsockopt(
-                socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(self._settings)
-            )
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(self._settings))
             return credentials
         self._complaints.complain(
             "not-admitted",

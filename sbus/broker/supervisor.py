@@ -44,6 +44,8 @@ class Slot:
         self.link: Link | None = None
         self.pid = 0
         self.pidfd = -1
+        self.alive = False
+        """It was asked for, and has not died."""
         self.ready = False
         self.quiet = False
         self.born_at = 0.0
@@ -110,6 +112,7 @@ class Supervisor:
             self._nursery.start_soon(self._replace, slot)
             return
         slot.link = Link(ours, self._nursery)
+        slot.alive = True
         slot.born_at = time.monotonic()
         self._segment.beat(slot.number)
         self._template.fork_worker(slot.number, theirs)
@@ -155,6 +158,7 @@ class Supervisor:
             self._tell_waiters()
 
     async def _bury(self, slot: Slot, status: int) -> None:
+        slot.alive = False
         if slot.pidfd >= 0:
             os.close(slot.pidfd)
             slot.pidfd = -1
@@ -195,7 +199,7 @@ class Supervisor:
             silent = [
                 slot
                 for slot in self.slots
-                if slot.pidfd >= 0
+                if slot.alive
                 and self._silence_seconds(slot) > self._limits.worker_silence_seconds_max
             ]
             waiting = self._segment.lock_waiters() if silent else set()
@@ -214,9 +218,9 @@ class Supervisor:
         self._stopping = True
         with trio.move_on_after(self._limits.stop_seconds_max):
             self.tell_all(Quiesce())
-            await self._wait_for(lambda: all(slot.quiet or slot.pidfd < 0 for slot in self.slots))
+            await self._wait_for(lambda: all(slot.quiet or not slot.alive for slot in self.slots))
             self.tell_all(Stop())
-            await self._wait_for(lambda: all(slot.pidfd < 0 for slot in self.slots))
+            await self._wait_for(lambda: not any(slot.alive for slot in self.slots))
             return
         for slot in self.slots:
             slot.kill()

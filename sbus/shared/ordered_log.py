@@ -264,9 +264,7 @@ class OrderedLog:
     def statistics(self, words: memoryview) -> LogStatistics:
         """How full the log is; `waiting` is a mask of workers."""
         head = words[LOG_HEAD]
-        return LogStatistics(
-            head, head - self._low_water_mark(words), self._size, words[WAITING]
-        )
+        return LogStatistics(head, head - self._low_water_mark(words), self._size, words[WAITING])
 
     def check_invariants(self, words: memoryview) -> None:
         """Raise AssertionError where the formulas on top of this file do not hold."""

@@ -68,8 +68,7 @@ class Record(msgspec.Struct, frozen=True):
 def encode_record(record: Record) -> bytes:
     length = RECORD.size + len(record.pattern)
     return (
-        RECORD.pack(length, record.kind, record.edge, record.worker, record.client)
-        + record.pattern
+        RECORD.pack(length, record.kind, record.edge, record.worker, record.client) + record.pattern
     )
 
 
@@ -102,13 +101,9 @@ class SubscriptionTable:
 
     def is_current(self, words: memoryview) -> bool:
         """Whether everything that concerns this worker has been read."""
-        return (
-            words[TABLE_EPOCH] == self._epoch and words[TABLE_GENERATION] <= self._position
-        )
+        return words[TABLE_EPOCH] == self._epoch and words[TABLE_GENERATION] <= self._position
 
-    def append(
-        self, words: memoryview, data: bytes, *, edge: bool, frees: bool = False
-    ) -> bool:
+    def append(self, words: memoryview, data: bytes, *, edge: bool, frees: bool = False) -> bool:
         """Append encoded records, `edge` if any of them is one, `frees` if they only take back.
 
         False, and nothing appended, when there is no room before the next compaction. What takes

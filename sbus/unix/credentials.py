@@ -55,9 +55,7 @@ def _getsockopt_large(sock: socket.socket, option: int, bytes_max: int) -> bytes
     buffer = ctypes.create_string_buffer(bytes_max)
     length = ctypes.c_uint32(bytes_max)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.getsockopt(
-        sock.fileno(), socket.SOL_SOCKET, option, buffer, ctypes.byref(length)
-    ):
+    if libc.getsockopt(sock.fileno(), socket.SOL_SOCKET, option, buffer, ctypes.byref(length)):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return buffer.raw[: length.value]
