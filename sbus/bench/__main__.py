@@ -196,17 +196,18 @@ def round_trip(rounds: int, size: int, as_json: bool, **common: Any) -> None:
 @click.option("--minutes", type=click.FloatRange(min=0.01), default=10.0, show_default=True)
 @workers_option(8)
 @size_option
+@click.option("--limit", "limits", metavar="NAME=VALUE", multiple=True, help="As for sbusd.")
 @json_option
-def soak(minutes: float, workers: int, size: int, as_json: bool) -> None:
+def soak(minutes: float, workers: int, size: int, limits: tuple[str, ...], as_json: bool) -> None:
     """Saturation for minutes: is anything wedged, lost uncounted, or growing?"""
     with programs_directory() as directory:
         result = soaking.soak(
-            broker(directory, workers, None),
+            broker(directory, workers, None, limits),
             soaking.Crowd(size_bytes=size),
             directory,
             seconds=minutes * 60,
             interval_seconds=SOAK_INTERVAL_SECONDS,
-            settings={"workers": workers},
+            settings={"workers": workers, "limits": " ".join(limits) or "default"},
             show=say,
         )
     finish(result, as_json)

@@ -7,7 +7,7 @@ ended by SIGTERM. This module does not know what is done with them.
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +46,17 @@ def relay(directory: Path, mode: str, cpus: frozenset[int] | None) -> Start:
     return lambda: _serving("relay", command, directory, cpus, 1, -signal.SIGTERM)
 
 
-def broker(directory: Path, workers: int, cpus: frozenset[int] | None) -> Start:
-    """The sbusd beside this module, with this interpreter: a front and its workers."""
+def broker(
+    directory: Path, workers: int, cpus: frozenset[int] | None, limits: Sequence[str] = ()
+) -> Start:
+    """The sbusd beside this module, with this interpreter: a front and its workers.
+
+    `limits` are `NAME=VALUE` as for its `--limit`.
+    """
     command = [sys.executable, "-m", "sbus.cli.sbusd", "-f"]
     command += ["-a", str(directory / "bus"), "--workers", str(workers)]
+    for limit in limits:
+        command += ["--limit", limit]
     return lambda: _serving("sbusd", command, directory, cpus, 1 + workers, 0)
 
 
