@@ -101,6 +101,18 @@ class PrefixTable(Generic[T]):
             table = table._further.get(text[:STRETCH_BYTES])
             text = text[STRETCH_BYTES:]
 
+    def only(self) -> tuple[bytes, T] | None:
+        """The prefix and its value when there is exactly one, else None."""
+        table = self
+        before = b""
+        while len(table._ends) + len(table._further) == 1:
+            if table._ends:
+                [(end, value)] = table._ends.items()
+                return before + end, value
+            [(stretch, table)] = table._further.items()
+            before += stretch
+        return None
+
     def values(self) -> Iterator[T]:
         """All values, in no particular order."""
         for table in self._tables():

@@ -1,9 +1,11 @@
 """The pattern index against the specification and against a counter of what was added."""
 
+import itertools
 import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterable
+from random import Random
 from types import FrameType
 from typing import Any
 
@@ -19,7 +21,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from sbus.protocol.keys import DOT, SLASH, Dialect, parse_pattern
+from sbus.protocol.keys import DOT, SLASH, Dialect, PatternPath, parse_pattern
 from sbus.routing.index import IndexStatistics, PatternIndex
 from tests.unit.routing.specification import dialects, matches, texts
 
@@ -138,9 +140,106 @@ def test_statistics_count_nodes_patterns_and_subscriptions() -> None:
     # The root, a, a/b*, a/*, a/c and a/c/d; the literal pattern needs no node.
     assert index.statistics() == IndexStatistics(nodes=6, patterns=6, subscriptions=6)
     remove(index, b"a/c/")
-    assert index.statistics() == IndexStatistics(nodes=6, patterns=5, subscriptions=5)
+    # Nothing ends or parts at a/c any more.
+    assert index.statistics() == IndexStatistics(nodes=5, patterns=5, subscriptions=5)
     remove(index, b"a/c/d/")
     assert index.statistics() == IndexStatistics(nodes=4, patterns=4, subscriptions=4)
+
+
+def test_a_pattern_that_nothing_parts_from_is_one_node_however_deep() -> None:
+    deep = b"*/a/b*/" * 30
+    index = index_of([deep])
+    assert index.statistics().nodes == 2
+    beside = [deep + b"*", deep + b"a*", b"*/a/c*", b"*/a/", b"*/a/b*", b"*/*", b"x*/a/"]
+    for pattern in beside:
+        path = parse_pattern(pattern, SLASH)
+        assert path is not None
+        index.add(path, pattern)
+        index.check_invariants()
+    # Also the root, and */a, where three part: */a/ ends there too.
+    assert index.statistics().nodes == 1 + 1 + len(beside) + 1
+    for pattern in beside:
+        remove(index, pattern)
+        index.check_invariants()
+    assert index.statistics().nodes == 2
+    assert index.match(b"x/a/bx/" * 30) == {deep}
+    assert index.match(b"x/a/bx/" * 29 + b"x/a/c/") == set()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "key"),
+    [
+        (b"a/*/b/*/c*/d", b"a/x/b/x/cx/d"),
+        (b"a/*/*/*", b"a/x/y/z"),
+        (b"a/*/b/", b"a/x/b/y/z"),
+        (b"a/b*/*/", b"a/b/x/y"),
+        (b"*/a/a/*", b"x/a/a/y"),
+    ],
+)
+def test_each_segment_of_an_undivided_pattern_counts(pattern: bytes, key: bytes) -> None:
+    index = index_of([pattern])
+    assert index.match(key) == {pattern}
+    segments = key.split(b"/")
+    others = [b"/".join([*segments[:at], b"?", *segments[at + 1 :]]) for at in range(len(segments))]
+    others += [key + b"/", key + b"/x", key.rpartition(b"/")[0], key[: key.index(b"/")]]
+    for other in others:
+        assert index.match(other) == ({pattern} if matches(pattern, other, SLASH) else set())
+
+
+@given(st.sets(texts, max_size=8), st.sets(texts, max_size=8), st.randoms(use_true_random=False))
+def test_the_size_depends_on_what_is_there_and_not_on_what_was(
+    staying: set[bytes], leaving: set[bytes], random: Random
+) -> None:
+    def paths(patterns: set[bytes]) -> list[PatternPath]:
+        parsed = [parse_pattern(pattern, SLASH) for pattern in sorted(patterns)]
+        return [path for path in parsed if path is not None]
+
+    fresh: PatternIndex[int] = PatternIndex(SLASH)
+    for path in paths(staying):
+        fresh.add(path, 1)
+    used: PatternIndex[int] = PatternIndex(SLASH)
+    order = paths(staying) + paths(leaving)
+    random.shuffle(order)
+    for path in order:
+        used.add(path, 1)
+    order = paths(leaving)
+    random.shuffle(order)
+    for path in order:
+        used.remove(path, 1)
+    assert used.statistics() == fresh.statistics()
+
+
+def hostile_patterns(count_log2: int, end: bytes) -> list[bytes]:
+    """Patterns of 127 segments that all match a key of as many `a` up to `end`."""
+    fill = [b"*"] * (126 - count_log2)
+    heads = itertools.product((b"a", b"*"), repeat=count_log2)
+    return [b"/".join([*head, *fill, end]) for head in heads]
+
+
+@pytest.mark.parametrize("ends", [[b"z"], [b"y", b"z"], [b"y*", b"z"]])
+def test_deep_patterns_that_fail_at_their_end_cost_a_few_lines_each(ends: list[bytes]) -> None:
+    patterns = [pattern for end in ends for pattern in hostile_patterns(8, end)]
+    index = index_of(patterns)
+    assert index.statistics().nodes <= 2 * len(patterns)
+    key = b"/".join([b"a"] * 127)
+    assert index.match(key) == set()
+    assert lines_run_by_match(index, key) < 60 * len(patterns)
+
+
+def test_deep_patterns_take_memory_by_their_number() -> None:
+    def bytes_of(patterns: list[bytes]) -> int:
+        paths = [parse_pattern(pattern, SLASH) for pattern in patterns]
+        index: PatternIndex[int] = PatternIndex(SLASH)
+        tracemalloc.start()
+        try:
+            for path in paths:
+                assert path is not None
+                index.add(path, 1)
+            return tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+
+    assert bytes_of(hostile_patterns(8, b"z")) < 2_000 * 2**8
 
 
 def test_an_emptied_index_holds_no_memory() -> None:
@@ -208,8 +307,8 @@ def test_patterns_that_do_not_match_cost_nothing(own: bytes, others: list[bytes]
     assert among == alone
 
 
-def test_many_prefixes_at_a_node_on_the_way_cost_no_more_than_one() -> None:
-    few = lines_run_by_match(index_of([b"a/b/c/d", b"a/x0000*"]), b"a/b/c/d")
+def test_many_prefixes_at_a_node_on_the_way_cost_no_more_than_two() -> None:
+    few = lines_run_by_match(index_of([b"a/b/c/d", b"a/x0000*", b"a/x0001*"]), b"a/b/c/d")
     many = lines_run_by_match(
         index_of([b"a/b/c/d", *(b"a/x%04d*" % number for number in range(5_000))]), b"a/b/c/d"
     )
@@ -235,12 +334,7 @@ class AddingAndRemoving(RuleBasedStateMachine):
 
     @rule(target=present, pattern=texts, subscriber=st.integers(0, 2))
     def add(self, pattern: bytes, subscriber: int) -> tuple[bytes, int]:
-        path = parse_pattern(pattern, self.dialect)
-        stored = (_one_star(pattern), subscriber)
-        if path is not None:
-            assert self.index.add(path, subscriber) == (self.model[stored] == 0)
-            self.model[stored] += 1
-        return stored
+        return self._add(pattern, subscriber)
 
     @rule(stored=consumes(present))
     def remove(self, stored: tuple[bytes, int]) -> None:
@@ -250,13 +344,28 @@ class AddingAndRemoving(RuleBasedStateMachine):
     def remove_what_may_be_missing(self, pattern: bytes, subscriber: int) -> None:
         self._remove(pattern, subscriber)
 
+    @rule(target=present, stored=present, depth=st.integers(0, 6), behind=texts)
+    def add_what_shares_a_beginning(
+        self, stored: tuple[bytes, int], depth: int, behind: bytes
+    ) -> tuple[bytes, int]:
+        """Ends on the way to a pattern, or parts from it there: what nodes are split for."""
+        segments = stored[0].split(self.dialect.separator)[:depth]
+        pattern = self.dialect.separator.join([*segments, behind])
+        return self._add(pattern, stored[1])
+
+    @rule(stored=present, filling=st.sampled_from([b"", b"a", b"b"]), at=st.integers(0, 5))
+    def match_what_a_pattern_nearly_matches(
+        self, stored: tuple[bytes, int], filling: bytes, at: int
+    ) -> None:
+        key = stored[0].replace(b"*", filling)
+        segments = key.split(self.dialect.separator)
+        segments[at % len(segments)] = b"b"
+        self._match(key)
+        self._match(self.dialect.separator.join(segments))
+
     @rule(key=texts)
     def match(self, key: bytes) -> None:
-        assert self.index.match(key) == {
-            subscriber
-            for (pattern, subscriber), count in self.model.items()
-            if count and matches(pattern, key, self.dialect)
-        }
+        self._match(key)
 
     @invariant()
     def sizes_are_those_of_the_model(self) -> None:
@@ -272,6 +381,21 @@ class AddingAndRemoving(RuleBasedStateMachine):
             self._remove(pattern, subscriber)
         assert self.index.statistics() == EMPTY
         self.index.check_invariants()
+
+    def _match(self, key: bytes) -> None:
+        assert self.index.match(key) == {
+            subscriber
+            for (pattern, subscriber), count in self.model.items()
+            if count and matches(pattern, key, self.dialect)
+        }
+
+    def _add(self, pattern: bytes, subscriber: int) -> tuple[bytes, int]:
+        path = parse_pattern(pattern, self.dialect)
+        stored = (_one_star(pattern), subscriber)
+        if path is not None:
+            assert self.index.add(path, subscriber) == (self.model[stored] == 0)
+            self.model[stored] += 1
+        return stored
 
     def _remove(self, pattern: bytes, subscriber: int) -> None:
         path = parse_pattern(pattern, self.dialect)

@@ -48,6 +48,7 @@ def test_removal_leaves_the_rest_and_in_the_end_nothing(
         left = set(order[count:])
         assert set(table.values()) == left
         assert {prefix for prefix in prefixes if table.get(prefix) is not None} == left
+        assert table.only() == ((*left, *left) if len(left) == 1 else None)
     assert not table
 
 

@@ -1,0 +1,177 @@
+"""A trie of pattern paths: which of them does a key, cut into segments, match?
+
+It is compressed: p paths, however deep, make at most 2p nodes. A walk goes through the nodes whose
+paths match the key so far. They know their depth, so a plain list of them is all that is left to
+do, and there is no recursion. A node reached with segments left over yields its `subtree`
+subscribers, one reached at the end of the key its `exact` ones. The worst case is one step, with
+one test of a run, for each node whose parent matches.
+
+Does not know what subscribers are, nor what is reserved.
+"""
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from sbus.protocol.keys import PatternPath
+from sbus.routing.trie_node import LONE_STAR, Node, run_behind
+
+S = TypeVar("S")
+
+
+class PathTrie(Generic[S]):
+    """Subscribers by path: for each path a dict from subscriber to count, made when first asked
+    for, and here until it is removed. What the counts are is their user's affair.
+
+    Invariants, for a node n and its parent p:
+    p.depth < n.depth; the tests of n.run have different indices, from p.depth + 1 to n.depth - 1,
+    and none is a lone `*`; n has subscribers or at least two children, so that
+    nodes <= max(1, 2 * paths). The root has depth 0 and no run, and need have nothing. `nodes` and
+    `paths` are what a recount gives.
+    """
+
+    def __init__(self) -> None:
+        self._root: Node[S] = Node(0, None)
+        self.nodes = 1
+        self.paths = 0
+
+    def get(self, path: PatternPath) -> dict[S, int] | None:
+        """The subscribers of exactly this path; None when it is not here."""
+        node = self._find(path)[1]
+        if node is None:
+            return None
+        return node.subtree if path.subtree else node.exact
+
+    def enter(self, path: PatternPath) -> dict[S, int]:
+        """The subscribers of exactly this path, which is here from now on."""
+        node = self._make(path)
+        subscribers = node.subtree if path.subtree else node.exact
+        if subscribers is None:
+            subscribers = {}
+            if path.subtree:
+                node.subtree = subscribers
+            else:
+                node.exact = subscribers
+            self.paths += 1
+        return subscribers
+
+    def remove(self, path: PatternPath) -> None:
+        """Take out a path that is there, and the nodes that only it needed."""
+        parent, node = self._find(path)
+        assert node is not None
+        if path.subtree:
+            node.subtree = None
+        else:
+            node.exact = None
+        self.paths -= 1
+        if node is not self._root and not node.has_subscribers and not node.has_children:
+            parent.drop_child(path.segments[parent.depth], path.wildcards[parent.depth])
+            self.nodes -= 1
+            node = parent
+        if node is not self._root and not node.has_subscribers:
+            only = node.only_child()
+            if only is not None:
+                node.absorb(*only)
+                self.nodes -= 1
+
+    def collect(self, segments: list[bytes], found: set[S], literally: bool) -> None:
+        """Add to `found` the subscribers of all paths that match a key of these segments.
+
+        With `literally`, only of paths whose first segment is a literal.
+        """
+        reached = [self._root]
+        if literally:
+            start = self._root.child(segments[0], wildcard=False)
+            reached = [] if start is None else [start]
+        size = len(segments)
+        for node in reached:  # which grows on the way
+            depth = node.depth
+            if depth >= size:
+                if depth > size or node.exact is None:
+                    continue
+                if node.run is None or node.run.holds(segments):
+                    found.update(node.exact)
+                continue
+            if node.run is not None and not node.run.holds(segments):
+                continue
+            if node.subtree is not None:
+                found.update(node.subtree)
+            segment = segments[depth]
+            if node.literals is not None:
+                child = node.literals.get(segment)
+                if child is not None:
+                    reached.append(child)
+            if node.anything is not None:
+                reached.append(node.anything)
+            if node.prefixes is not None:
+                node.prefixes.collect(segment, reached)
+
+    def values(self) -> Iterator[dict[S, int]]:
+        """The subscribers of each path, in no particular order."""
+        for _, node in self._edges():
+            for subscribers in (node.exact, node.subtree):
+                if subscribers is not None:
+                    yield subscribers
+
+    def check_invariants(self) -> None:
+        """Recount everything; AssertionError where the invariants do not hold."""
+        root = self._root
+        assert root.depth == 0
+        assert root.run is None
+        nodes = 1
+        for parent, node in self._edges():
+            if node is not root:
+                nodes += 1
+                tests = [] if node.run is None else list(node.run.tests())
+                assert tests or node.run is None
+                assert len({index for index, _, _ in tests}) == len(tests)
+                assert all(parent.depth < index < node.depth for index, _, _ in tests)
+                assert all(test[1:] != LONE_STAR for test in tests)
+                assert parent.depth < node.depth
+                assert node.has_subscribers or sum(1 for _ in node.children()) >= 2
+            assert node.literals is None or node.literals
+            if node.prefixes is not None:
+                assert node.prefixes
+                node.prefixes.check_invariants()
+        assert nodes == self.nodes
+        assert sum(1 for _ in self.values()) == self.paths
+        assert nodes <= max(1, 2 * self.paths)
+
+    def _make(self, path: PatternPath) -> Node[S]:
+        """The node at the end of exactly this path."""
+        node = self._root
+        while node.depth < len(path.segments):
+            segment, wildcard = path.segments[node.depth], path.wildcards[node.depth]
+            begin = node.depth + 1
+            child = node.child(segment, wildcard)
+            if child is None:
+                child = Node(len(path.segments), run_behind(path, begin))
+                node.enter_child(segment, wildcard, child)
+                self.nodes += 1
+            elif child.depth > begin:
+                depth = child.shared_depth(path, begin)
+                if depth < child.depth:
+                    child.split(depth)
+                    self.nodes += 1
+            node = child
+        return node
+
+    def _find(self, path: PatternPath) -> tuple[Node[S], Node[S] | None]:
+        """The node at the end of exactly this path, or None, and the last one before it."""
+        parent = node = self._root
+        while node.depth < len(path.segments):
+            begin = node.depth + 1
+            child = node.child(path.segments[node.depth], path.wildcards[node.depth])
+            if child is None or (
+                child.depth > begin and child.shared_depth(path, begin) < child.depth
+            ):
+                return node, None
+            parent, node = node, child
+        return parent, node
+
+    def _edges(self) -> Iterator[tuple[Node[S], Node[S]]]:
+        """All nodes, each with its parent; the root is its own."""
+        waiting = [(self._root, self._root)]
+        while waiting:
+            parent, node = waiting.pop()
+            waiting.extend((node, child) for child in node.children())
+            yield parent, node

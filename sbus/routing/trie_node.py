@@ -1,0 +1,192 @@
+"""A node of the trie of pattern paths, and the run of segments that leads to it.
+
+Only places where paths part or end are nodes. A node is found in its parent by one segment, its
+edge: among literal children, as the one child for a lone `*`, or in a table of children for
+`prefix*`. The segments between that edge and the node are its run: a test for each, but none for a
+lone `*`, which anything passes. All literals of a run are picked from the key and compared in two
+calls, so that a run is cheap however long; then come its prefixes, from the end. Where a path
+leaves a run, the node is split there; a node left with one child and nothing else absorbs it.
+
+Does not know the whole trie, nor what subscribers are.
+"""
+
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import Final, Generic, TypeVar
+
+from sbus.protocol.keys import PatternPath
+from sbus.routing.prefix_table import PrefixTable
+
+S = TypeVar("S")
+
+Test = tuple[int, bytes, bool]
+"""Index of a segment in the key, its literal or its literal prefix, whether it is a prefix."""
+
+LONE_STAR: Final = (b"", True)
+"""The segment that needs no test."""
+
+
+class Run:
+    """Tests of some of a key's segments, at least one; never changed."""
+
+    __slots__ = ("_indices", "_literals", "_pick", "_prefixes")
+
+    def __init__(self, tests: Iterable[Test]) -> None:
+        literals: list[tuple[int, bytes]] = []
+        prefixes: list[tuple[int, bytes]] = []
+        for index, text, wildcard in tests:
+            (prefixes if wildcard else literals).append((index, text))
+        self._indices = tuple(index for index, _ in literals)
+        texts = tuple(text for _, text in literals)
+        self._pick = itemgetter(*self._indices) if literals else None
+        self._literals = texts[0] if len(texts) == 1 else texts  # as `itemgetter` answers
+        self._prefixes = tuple(sorted(prefixes, reverse=True))
+
+    def holds(self, segments: list[bytes]) -> bool:
+        """Whether a key of these segments, long enough for all tests, passes them."""
+        if self._pick is not None and self._pick(segments) != self._literals:
+            return False
+        for index, prefix in self._prefixes:  # noqa: SIM110, a generator costs more than the rest
+            if not segments[index].startswith(prefix):
+                return False
+        return True
+
+    def tests(self) -> Iterator[Test]:
+        """The tests, in no particular order."""
+        texts = (self._literals,) if isinstance(self._literals, bytes) else self._literals
+        for index, text in zip(self._indices, texts, strict=True):
+            yield index, text, False
+        for index, text in self._prefixes:
+            yield index, text, True
+
+
+def run_of(tests: Iterable[Test]) -> Run | None:
+    """The run of these tests; None when there are none."""
+    needed = list(tests)
+    return Run(needed) if needed else None
+
+
+def run_behind(path: PatternPath, begin: int) -> Run | None:
+    """The run that goes through the segments of `path` from index `begin` on."""
+    if begin == len(path.segments):
+        return None
+    edges = zip(path.segments[begin:], path.wildcards[begin:], strict=True)
+    return run_of((index, *edge) for index, edge in enumerate(edges, begin) if edge != LONE_STAR)
+
+
+class Node(Generic[S]):
+    """A place where paths part or end; what it does not have is None, never empty."""
+
+    __slots__ = ("anything", "depth", "exact", "literals", "prefixes", "run", "subtree")
+
+    def __init__(self, depth: int, run: Run | None) -> None:
+        self.depth = depth
+        self.run = run
+        self.literals: dict[bytes, Node[S]] | None = None
+        self.anything: Node[S] | None = None
+        self.prefixes: PrefixTable[Node[S]] | None = None
+        self.exact: dict[S, int] | None = None
+        self.subtree: dict[S, int] | None = None
+
+    @property
+    def has_subscribers(self) -> bool:
+        return self.exact is not None or self.subtree is not None
+
+    @property
+    def has_children(self) -> bool:
+        return not (self.literals is None and self.anything is None and self.prefixes is None)
+
+    def child(self, segment: bytes, wildcard: bool) -> "Node[S] | None":
+        """The child behind exactly this edge."""
+        if not wildcard:
+            return None if self.literals is None else self.literals.get(segment)
+        if not segment:
+            return self.anything
+        return None if self.prefixes is None else self.prefixes.get(segment)
+
+    def enter_child(self, segment: bytes, wildcard: bool, node: "Node[S]") -> None:
+        """Put `node` behind an edge that is not there yet."""
+        if not wildcard:
+            if self.literals is None:
+                self.literals = {}
+            self.literals[segment] = node
+        elif not segment:
+            self.anything = node
+        else:
+            if self.prefixes is None:
+                self.prefixes = PrefixTable()
+            self.prefixes.add(segment, node)
+
+    def drop_child(self, segment: bytes, wildcard: bool) -> None:
+        """Take out a child that is there."""
+        if not wildcard:
+            assert self.literals is not None
+            del self.literals[segment]
+            self.literals = self.literals or None
+        elif not segment:
+            self.anything = None
+        else:
+            assert self.prefixes is not None
+            self.prefixes.remove(segment)
+            self.prefixes = self.prefixes or None
+
+    def children(self) -> "Iterator[Node[S]]":
+        if self.literals is not None:
+            yield from self.literals.values()
+        if self.anything is not None:
+            yield self.anything
+        if self.prefixes is not None:
+            yield from self.prefixes.values()
+
+    def only_child(self) -> "tuple[bytes, bool, Node[S]] | None":
+        """Edge and node of the only child; None when there is no child or more than one."""
+        kinds = (self.literals, self.anything, self.prefixes)
+        if kinds.count(None) != 2:
+            return None
+        if self.anything is not None:
+            return (*LONE_STAR, self.anything)
+        if self.prefixes is not None:
+            only = self.prefixes.only()
+            return None if only is None else (only[0], True, only[1])
+        if self.literals is None or len(self.literals) > 1:
+            return None
+        [(segment, node)] = self.literals.items()
+        return segment, False, node
+
+    def shared_depth(self, path: PatternPath, begin: int) -> int:
+        """The depth up to which `path` and this node's run, which begins at `begin`, agree."""
+        end = min(self.depth, len(path.segments))
+        tests = self._tests()
+        for index in range(begin, end):
+            edge = (path.segments[index], path.wildcards[index])
+            if tests.get(index, LONE_STAR) != edge:
+                return index
+        return end
+
+    def split(self, depth: int) -> None:
+        """Become the node at `depth` on the run, with all that this node was as its child."""
+        tests = self._tests()
+        below: Node[S] = Node(self.depth, run_of((i, *tests[i]) for i in tests if i > depth))
+        below._take_contents(self)
+        self.run = run_of((i, *tests[i]) for i in tests if i < depth)
+        self.depth = depth
+        self.literals = self.anything = self.prefixes = self.exact = self.subtree = None
+        self.enter_child(*tests.get(depth, LONE_STAR), below)
+
+    def absorb(self, segment: bytes, wildcard: bool, child: "Node[S]") -> None:
+        """Become `child`, which is all that this node has, behind this edge; undoes `split`."""
+        tests = self._tests() | child._tests()
+        if (segment, wildcard) != LONE_STAR:
+            tests[self.depth] = (segment, wildcard)
+        self.run = run_of((i, *tests[i]) for i in tests)
+        self.depth = child.depth
+        self._take_contents(child)
+
+    def _tests(self) -> dict[int, tuple[bytes, bool]]:
+        """The tests of the run by index."""
+        tests = () if self.run is None else self.run.tests()
+        return {index: (text, wildcard) for index, text, wildcard in tests}
+
+    def _take_contents(self, other: "Node[S]") -> None:
+        self.literals, self.anything, self.prefixes = other.literals, other.anything, other.prefixes
+        self.exact, self.subtree = other.exact, other.subtree
