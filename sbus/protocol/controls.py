@@ -7,7 +7,10 @@ control messages.
 Does not know what a control key does to a session, nor when a notice is due.
 """
 
+from enum import Enum
 from typing import Final
+
+import msgspec
 
 from sbus.protocol.packets import encode_control
 
@@ -20,7 +23,48 @@ ECHO_OFF: Final = b"echo/off"
 NOTICES_ON: Final = b"!/notices/on"
 """The client wants to be told what the server did."""
 
-CLIENT_CONTROLS: Final = frozenset({WHOAMI, ECHO_ON, ECHO_OFF, NOTICES_ON})
+
+class Soft(Enum):
+    """What becomes of a message for a client whose socket is full."""
+
+    QUEUE = "queue"
+    DISCARD = "discard"
+    BLOCK = "block"
+    ERROR = "error"
+
+
+class Hard(Enum):
+    """What becomes of a message for a client whose backlog is full."""
+
+    DISCARD = "discard"
+    BLOCK = "block"
+    ERROR = "error"
+
+
+class Order(Enum):
+    """How a backlog is sent: oldest first, newest first, or largest first."""
+
+    QUEUE = "queue"
+    STACK = "stack"
+    RANDOM = "random"
+
+
+class FloodControl(msgspec.Struct, frozen=True, kw_only=True):
+    """The three choices of one client, for its own deliveries."""
+
+    soft: Soft = Soft.QUEUE
+    hard: Hard = Hard.DISCARD
+    order: Order = Order.QUEUE
+
+
+FLOOD_CONTROLS: Final[dict[bytes, Soft | Hard | Order]] = {
+    **{b"blocking/soft/" + soft.value.encode(): soft for soft in Soft},
+    **{b"blocking/hard/" + hard.value.encode(): hard for hard in Hard},
+    **{b"order/" + order.value.encode(): order for order in Order},
+}
+"""The choice that each of these control keys makes; the last one sent holds."""
+
+CLIENT_CONTROLS: Final = frozenset({WHOAMI, ECHO_ON, ECHO_OFF, NOTICES_ON, *FLOOD_CONTROLS})
 """The control keys a client may send; any other is ignored and counted. Payloads are ignored."""
 
 LOST: Final = b"!/lost"

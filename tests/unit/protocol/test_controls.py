@@ -7,8 +7,24 @@ from sbus.protocol.packets import ControlMessage, parse_server_packet
 
 def test_the_control_keys_a_client_may_send() -> None:
     assert (
-        frozenset({b"!/cred/whoami", b"echo/on", b"echo/off", b"!/notices/on"})
+        frozenset(
+            {
+                *(b"!/cred/whoami", b"echo/on", b"echo/off", b"!/notices/on"),
+                *(b"blocking/soft/queue", b"blocking/soft/discard"),
+                *(b"blocking/soft/block", b"blocking/soft/error"),
+                *(b"blocking/hard/discard", b"blocking/hard/block", b"blocking/hard/error"),
+                *(b"order/queue", b"order/stack", b"order/random"),
+            }
+        )
         == controls.CLIENT_CONTROLS
+    )
+
+
+def test_a_client_begins_with_a_queue_that_drops_what_it_cannot_hold() -> None:
+    assert controls.FloodControl() == controls.FloodControl(
+        soft=controls.FLOOD_CONTROLS[b"blocking/soft/queue"],  # type: ignore[arg-type]
+        hard=controls.FLOOD_CONTROLS[b"blocking/hard/discard"],  # type: ignore[arg-type]
+        order=controls.FLOOD_CONTROLS[b"order/queue"],  # type: ignore[arg-type]
     )
 
 
