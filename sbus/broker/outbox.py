@@ -1,33 +1,43 @@
-"""What goes to one client: straight to its socket, or through a backlog while that is full.
+"""What goes to one client: straight to its socket, or as it chose while that is full.
 
-    flowing    nothing is queued: a message is sent at once
-    queueing   the socket was full: messages stand in the backlog, a writer task sends them
+    flowing    nothing waits: a message is sent at once
+    waiting    the socket was full: a backlog, which a writer task sends
     deaf       the peer takes no more: messages are counted as undelivered
+
+For a message that the socket does not take, the *soft* policy decides: it goes to the backlog, it
+is dropped, or the client is given up. Where something waits already the socket counts as full; but
+if that is no message (a gap to tell, say) and the policy is not to queue, the socket itself is
+asked. For a message that the backlog has no room for, the *hard* policy decides: it is dropped, or
+the client is given up. Nobody is held back for anybody yet, so `block` drops, as it must for every
+message that may not be held (PROTOCOL, "Flood control").
 
 The backlog's bound in messages is the capacity of a trio memory channel, which carries one token
 for each message in the backlog; the messages themselves stand beside it, because a channel counts
-no bytes. What comes when either bound is reached is discarded and counted. A run of discarded
-messages stands in the backlog as one gap, at its place, and becomes a `!/lost` notice there.
+no bytes and keeps one order. What is dropped is counted, stands in the backlog as a gap, and
+becomes a `!/lost` notice there.
 
     accepted = delivered + lost + backlog + undelivered        at any time
     tokens in the channel = messages in the backlog
+    flowing  ⇒  nothing waits;   something waits  ⇒  a writer runs
 
-Replies and notices are not messages: they are queued behind what was accepted before them, and the
-session reads no further packet of a client that has one waiting, so there are few of them.
+Replies and notices are not messages: no policy concerns them, they wait behind what was accepted
+before them, and the session reads no further packet of a client that has one waiting, so there are
+few of them.
 
-This module does not know who the client is, nor why it gets a message.
+This module does not know who the client is, why it gets a message, nor how it is disconnected.
 """
 
 import errno
 import socket
-from collections import deque
 from collections.abc import Awaitable, Callable
 
 import msgspec
 import trio
 
+from sbus.broker.backlog import Backlog, Gap
+from sbus.errors import Misbehaviour
 from sbus.limits import Limits
-from sbus.protocol.controls import lost_notice
+from sbus.protocol.controls import FloodControl, Hard, Order, Soft, lost_notice
 
 _FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 _PEER_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
@@ -47,30 +57,34 @@ class OutboxStatistics(msgspec.Struct, frozen=True):
     backlog_bytes: int
 
 
-class _Reply(msgspec.Struct, frozen=True):
-    packet: bytes
-
-
 class Outbox:
-    """Deliveries to one client. Borrows `sock`; `start_writer` runs a task until it ends."""
+    """Deliveries to one client. Borrows `sock`; `start_writer` runs a task until it ends.
+
+    `on_replied` is called when replies that waited do so no more, `on_given_up` when there is a
+    `fault`.
+    """
 
     __slots__ = (
         "_backlog",
-        "_backlog_bytes",
         "_backlog_bytes_max",
         "_full",
+        "_hard",
         "_messages_max",
+        "_on_given_up",
         "_on_replied",
         "_send",
         "_sock",
+        "_soft",
         "_start_writer",
         "_tokens",
+        "_why_not",
+        "_writing",
         "accepted",
         "deaf",
+        "fault",
         "flowing",
         "lost",
         "notices",
-        "replies_waiting",
         "undelivered",
     )
 
@@ -78,30 +92,52 @@ class Outbox:
         self,
         sock: socket.socket,
         limits: Limits,
+        flood_control: FloodControl,
         start_writer: Callable[[Callable[[], Awaitable[None]]], None],
         on_replied: Callable[[], None],
+        on_given_up: Callable[[], None],
     ) -> None:
         self._sock = sock
         self._send = sock.send
         self._start_writer = start_writer
         self._on_replied = on_replied
+        self._on_given_up = on_given_up
         self._messages_max = limits.backlog_messages_max
         self._backlog_bytes_max = limits.backlog_bytes_max
-        self._backlog: deque[bytes | int | _Reply] = deque()
-        self._backlog_bytes = 0
+        self._soft = flood_control.soft
+        self._hard = flood_control.hard
+        self._backlog = Backlog(flood_control.order)
         self._tokens: (
             tuple[trio.MemorySendChannel[None], trio.MemoryReceiveChannel[None]] | None
         ) = None
         self._full = False
-        """No token fits: a discarded message need not find that out anew."""
+        """No token fits: a message that is dropped need not find that out anew."""
+        self._why_not = 0
+        """The errno with which the socket last took nothing."""
+        self._writing = False
         self.flowing = True
         self.deaf = False
+        self.fault: Misbehaviour | None = None
+        """Why this client is to be disconnected; nothing more is delivered to it."""
         self.notices = False
         self.accepted = 0
         self.lost = 0
         self.undelivered = 0
-        self.replies_waiting = 0
 
+    @property
+    def replies_waiting(self) -> int:
+        return self._backlog.replies
+
+    def choose(self, choice: Soft | Hard | Order) -> None:
+        """Change a policy from the next message on, or the order of all that is to be sent."""
+        if isinstance(choice, Soft):
+            self._soft = choice
+        elif isinstance(choice, Hard):
+            self._hard = choice
+        else:
+            self._backlog.reorder(choice)
+
+    # -- what comes ----------------------------------------------------------------------------
     def deliver(self, packet: bytes) -> None:
         """Accept a message for this client."""
         self.accepted += 1
@@ -111,7 +147,9 @@ class Outbox:
                 return
             except OSError as error:
                 self._stop_flowing(error)
-        self._queue(packet)
+        elif self._soft is not Soft.QUEUE and self._catches_up(packet):
+            return
+        self._decide(packet)
 
     def reply(self, packet: bytes) -> None:
         """Send something of the server's own, behind everything accepted so far."""
@@ -122,55 +160,97 @@ class Outbox:
             except OSError as error:
                 self._stop_flowing(error)
         if not self.deaf:
-            self._backlog.append(_Reply(packet))
-            self.replies_waiting += 1
+            self._backlog.reply(packet)
 
     def send_last(self, packet: bytes) -> None:
         """Send a last word past the backlog, if the socket takes it."""
-        if not self.deaf:
-            try:
-                self._send(packet)
-            except OSError as error:
-                self._check(error)
+        try:
+            self._send(packet)
+        except OSError as error:
+            if error.errno not in _FULL and error.errno not in _PEER_GONE:
+                raise
 
     def _stop_flowing(self, error: OSError) -> None:
         self.flowing = False
-        if error.errno not in _FULL:
-            self._check(error)
-            self.deaf = True
+        self._note(error)
+        if self.deaf:
             return
         if self._tokens is None:
             self._tokens = trio.open_memory_channel[None](self._messages_max)
-        self._start_writer(self._write)
+        if not self._writing:
+            self._writing = True
+            self._start_writer(self._write)
 
-    def _check(self, error: OSError) -> None:
-        """Let pass only what a peer can cause."""
-        if error.errno not in _FULL and error.errno not in _PEER_GONE:
+    def _note(self, error: OSError) -> None:
+        """Take in why the socket took nothing; lets pass only what a peer can cause."""
+        self._why_not = error.errno or 0
+        if self._why_not in _FULL:
+            return
+        if self._why_not not in _PEER_GONE:
             raise error
+        replied = self.replies_waiting
+        self.close()
+        if replied:
+            self._on_replied()
+
+    def _catches_up(self, packet: bytes) -> bool:
+        """Whether the socket takes this message, and what waits, if no message does."""
+        if self.deaf or self._backlog.messages:
+            return False
+        try:
+            while self._backlog:
+                self._send_first()
+            self._send(packet)
+        except OSError as error:
+            self._note(error)
+            return False
+        self.flowing = True
+        return True
+
+    # -- what the socket did not take ----------------------------------------------------------
+    def _decide(self, packet: bytes) -> None:
+        """The soft policy. That the kernel has no memory is no fault of the client's."""
+        if self.deaf:
+            self.undelivered += 1
+        elif self._soft is Soft.QUEUE or self._why_not != errno.EAGAIN:
+            self._queue(packet)
+        elif self._soft is Soft.ERROR:
+            self._give_up("the client's socket was full")
+        else:
+            self._lose()
 
     def _queue(self, packet: bytes) -> None:
-        if self.deaf or self._tokens is None:
-            self.undelivered += 1
-            return
-        if self._full or self._backlog_bytes + len(packet) > self._backlog_bytes_max:
+        """Put a message in the backlog, or follow the hard policy."""
+        if self._takes_token(len(packet)):
+            self._backlog.append(packet)
+        elif self._hard is Hard.ERROR:
+            self._give_up("the client's backlog was full")
+        else:
             self._lose()
-            return
+
+    def _takes_token(self, size: int) -> bool:
+        if self._full or self._tokens is None:
+            return False
+        if self._backlog.bytes + size > self._backlog_bytes_max:
+            return False
         try:
             self._tokens[0].send_nowait(None)
         except trio.WouldBlock:
             self._full = True
-            self._lose()
-            return
-        self._backlog.append(packet)
-        self._backlog_bytes += len(packet)
+            return False
+        return True
 
     def _lose(self) -> None:
         self.lost += 1
-        if self._backlog and isinstance(self._backlog[-1], int):
-            self._backlog[-1] += 1
-        else:
-            self._backlog.append(1)
+        self._backlog.lose()
 
+    def _give_up(self, text: str) -> None:
+        self.fault = Misbehaviour("too-slow", text)
+        self.undelivered += 1
+        self.close()
+        self._on_given_up()
+
+    # -- what goes -----------------------------------------------------------------------------
     async def _write(self) -> None:
         """Send the backlog; ends when it is empty or the peer takes no more."""
         sent = 0
@@ -179,25 +259,22 @@ class Outbox:
                 self._send_first()
                 sent += 1
             except OSError as error:
-                if error.errno not in _FULL:
-                    self._check(error)
-                    self.close()
-                    self._on_replied()
-                    return
+                self._note(error)
                 sent = 0
-                if not await self._wait_for_room(error):
-                    return
+                if self.deaf or not await self._wait_for_room():
+                    break
             if sent == _SENDS_PER_CHECKPOINT:
                 sent = 0
                 await trio.lowlevel.checkpoint()
+        self._writing = False
         self.flowing = not self.deaf
 
-    async def _wait_for_room(self, error: OSError) -> bool:
+    async def _wait_for_room(self) -> bool:
         """Wait until trying again makes sense; False when the socket was closed meanwhile."""
-        if error.errno != errno.EAGAIN:
+        if self._why_not != errno.EAGAIN:
             await trio.sleep(_MEMORY_RETRY_SECONDS)
-            if self.deaf:
-                return False
+        if self.deaf:
+            return False
         try:
             await trio.lowlevel.wait_writable(self._sock)
         except trio.ClosedResourceError:
@@ -205,34 +282,31 @@ class Outbox:
         return True
 
     def _send_first(self) -> None:
-        first = self._backlog[0]
+        first = self._backlog.first()
         if isinstance(first, bytes):
             self._send(first)
-            self._backlog_bytes -= len(first)
-            self._backlog.popleft()
+            self._backlog.pop()
             if self._tokens is not None:
                 self._tokens[1].receive_nowait()
                 self._full = False
-        elif isinstance(first, _Reply):
-            self._send(first.packet)
-            self._backlog.popleft()
-            self.replies_waiting -= 1
-            self._on_replied()
-        else:
+        elif isinstance(first, Gap):
             if self.notices:
-                self._send(lost_notice(first))
-            self._backlog.popleft()
+                self._send(lost_notice(first.count))
+            self._backlog.pop()
+        else:
+            self._send(first.packet)
+            self._backlog.pop()
+            self._on_replied()
 
+    # -- the end -------------------------------------------------------------------------------
     def close(self) -> None:
         """Deliver no more; what is in the backlog stays undelivered."""
-        self.undelivered += sum(isinstance(item, bytes) for item in self._backlog)
+        self.undelivered += self._backlog.messages
         self._backlog.clear()
-        self._backlog_bytes = 0
         if self._tokens is not None:
             for end in self._tokens:
                 end.close()
             self._tokens = None
-        self.replies_waiting = 0
         self.flowing = False
         self.deaf = True
 
@@ -244,5 +318,5 @@ class Outbox:
             lost=self.lost,
             undelivered=self.undelivered,
             backlog=backlog,
-            backlog_bytes=self._backlog_bytes,
+            backlog_bytes=self._backlog.bytes,
         )

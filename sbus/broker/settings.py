@@ -6,6 +6,7 @@ Knows no defaults of the command line and no listening socket.
 import msgspec
 
 from sbus.limits import Limits
+from sbus.protocol.controls import FloodControl
 
 
 class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,6 +15,8 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     dialect: str = "slash"
     limits: Limits = Limits()
+    flood_control: FloodControl = FloodControl()
+    """How every client begins; it may choose otherwise."""
     admit_uids: frozenset[int] | None = None
     """Users who may connect; None admits whoever the socket's mode lets through."""
     admit_gids: frozenset[int] = frozenset()

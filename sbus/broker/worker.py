@@ -49,6 +49,7 @@ class Worker:
         self._number = number
         self._segment = segment
         self._limits = settings.limits
+        self._flood_control = settings.flood_control
         self._dialect = DIALECTS[settings.dialect]
         self._router = Router(number, self._dialect, settings.limits)
         self._exchange = Exchange(segment, number, self._router, settings.limits)
@@ -163,7 +164,12 @@ class Worker:
         sock.setblocking(False)
         session = Session(order.client, order.credentials, sock, self._limits)
         session.outbox = Outbox(
-            sock, self._limits, self._writers.start_soon, partial(self._on_replied, session)
+            sock,
+            self._limits,
+            self._flood_control,
+            self._writers.start_soon,
+            partial(self._on_replied, session),
+            partial(self._serve_soon, session),
         )
         self._sessions[fd] = session
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
@@ -171,12 +177,20 @@ class Worker:
     def _on_replied(self, session: Session) -> None:
         """A reply that held a client back is sent."""
         if not session.outbox.replies_waiting:
-            self._turns.add(session)
-            self._segment.wake(1 << self._number)
+            self._serve_soon(session)
+
+    def _serve_soon(self, session: Session) -> None:
+        self._turns.add(session)
+        self._segment.wake(1 << self._number)
 
     # -- turns ---------------------------------------------------------------------------------
     def _turn(self, session: Session) -> int:
         """Serve one client one batch; returns the work that it caused."""
+        if session.sock.fileno() < 0:
+            return 0  # it was given up in the course of its last turn, and left in that turn
+        if session.outbox.fault is not None:
+            self._expel(session, session.outbox.fault)
+            return 1
         if session.id in self._held or session.outbox.replies_waiting:
             return 0
         units = 1
@@ -259,6 +273,8 @@ class Worker:
             session.echo = False
         elif key == controls.NOTICES_ON:
             session.outbox.notices = True
+        elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:
+            session.outbox.choose(choice)
         else:
             self.counts["unknown-control"] += 1
 

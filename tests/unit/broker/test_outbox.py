@@ -2,8 +2,7 @@
 
 import errno
 import re
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import trio
@@ -11,100 +10,24 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbus.broker.outbox import Outbox, OutboxStatistics
+from sbus.broker.outbox import OutboxStatistics
 from sbus.limits import Limits
-
-SOON_SECONDS = 5.0
-SMALL_BUFFER_BYTES = 4608
-"""About the least SO_SNDBUF there is: a few small packets fit."""
-
-
-class Peer:
-    """A client's end, and the outbox that serves it."""
-
-    def __init__(self, limits: Limits, nursery: trio.Nursery) -> None:
-        ours, self.sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.nursery = nursery
-        self.serve(ours, limits)
-
-    def serve(self, ours: socket.socket, limits: Limits) -> None:
-        self.served = ours
-        ours.setblocking(False)
-        self.sock.setblocking(False)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER_BYTES)
-        self.writers = 0
-        self.replied = 0
-
-        def start(writer: Callable[[], Awaitable[None]]) -> None:
-            self.writers += 1
-            self.nursery.start_soon(self._write, writer)
-
-        self.outbox = Outbox(ours, limits, start, self._on_replied)
-
-    async def _write(self, writer: Callable[[], Awaitable[None]]) -> None:
-        await writer()
-        self.writers -= 1
-
-    def _on_replied(self) -> None:
-        self.replied += 1
-
-    def read(self) -> list[bytes]:
-        """Whatever has arrived."""
-        packets = []
-        while True:
-            try:
-                packets.append(self.sock.recv(10_000))
-            except BlockingIOError:
-                return packets
-            assert packets[-1], "the connection ended"
-
-    async def read_all(self) -> list[bytes]:
-        """Read until the outbox has nothing more to send."""
-        packets = self.read()
-        with trio.fail_after(SOON_SECONDS):
-            while self.writers:
-                await trio.testing.wait_all_tasks_blocked()
-                packets += self.read()
-        return packets + self.read()
-
-    def fill(self) -> int:
-        """Deliver until the socket takes no more; how many it took."""
-        count = 0
-        while self.outbox.flowing:
-            self.outbox.deliver(b"fill")
-            count += 1
-        return count - 1
-
-    def close(self) -> None:
-        self.outbox.close()
-        trio.lowlevel.notify_closing(self.served)
-        self.served.close()
-        self.sock.close()
-
-
-def limits(messages: int = 1000, size: int = 1_000_000) -> Limits:
-    return Limits(backlog_messages_max=messages, backlog_bytes_max=size)
-
-
-def total(statistics: OutboxStatistics) -> int:
-    return statistics.delivered + statistics.lost + statistics.backlog + statistics.undelivered
-
+from tests.unit.broker.outbox_peer import (
+    SOON_SECONDS,
+    Peer,
+    limits,
+    make_moody,
+    open_peers,
+    total,
+)
 
 Make = Callable[[Limits], Peer]
 
 
 @pytest.fixture
 async def peers() -> AsyncIterator[Make]:
-    opened: list[Peer] = []
-    async with trio.open_nursery() as nursery:
-
-        def make(given: Limits) -> Peer:
-            opened.append(Peer(given, nursery))
-            return opened[-1]
-
+    async with open_peers() as make:
         yield make
-        for peer in opened:
-            peer.close()
 
 
 async def test_what_the_socket_takes_is_sent_at_once(peers: Make) -> None:
@@ -267,24 +190,6 @@ async def test_closing_ends_the_writer_and_counts_what_was_left(peers: Make) -> 
     assert peer.outbox.statistics().undelivered == 2
 
 
-class Moody(socket.socket):
-    """A socket whose kernel is out of memory when told to be."""
-
-    failures: list[int]
-
-    def send(self, data: bytes, flags: int = 0) -> int:  # type: ignore[override]
-        if self.failures:
-            raise OSError(self.failures.pop(), "out of something")
-        return super().send(data, flags)
-
-
-def make_moody(peer: Peer, *failures: int) -> Moody:
-    sock = Moody(fileno=peer.served.detach())
-    sock.failures = list(failures)
-    peer.serve(sock, limits())
-    return sock
-
-
 @pytest.mark.parametrize("code", [errno.ENOBUFS, errno.ENOMEM])
 async def test_a_kernel_without_memory_is_asked_again(
     peers: Make, autojump_clock: trio.testing.MockClock, code: int
@@ -373,9 +278,10 @@ async def follow_the_ledger(actions: list[tuple[str, int]], given: Limits) -> No
                 await trio.testing.wait_all_tasks_blocked()
             statistics = peer.outbox.statistics()
             assert statistics.accepted == len(accepted) == total(statistics)
-            held = [item for item in peer.outbox._backlog if isinstance(item, bytes)]
-            assert statistics.backlog == len(held) <= given.backlog_messages_max
-            assert statistics.backlog_bytes == sum(map(len, held)) <= given.backlog_bytes_max
+            backlog = peer.outbox._backlog
+            backlog.check_invariants()
+            assert statistics.backlog == backlog.messages <= given.backlog_messages_max
+            assert statistics.backlog_bytes == backlog.bytes <= given.backlog_bytes_max
         read += await peer.read_all()
         compare(accepted, read)
         statistics = peer.outbox.statistics()
