@@ -99,6 +99,27 @@ def _print_limits(
     help="What separates the segments of a key.",
 )
 @click.option(
+    "--soft",
+    type=click.Choice(["queue", "discard", "block", "error"]),
+    default="queue",
+    show_default=True,
+    help="What becomes of a message for a client whose socket is full, unless the client chooses.",
+)
+@click.option(
+    "--hard",
+    type=click.Choice(["discard", "block", "error"]),
+    default="discard",
+    show_default=True,
+    help="What becomes of it when the client's backlog is full as well.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["queue", "stack", "random"]),
+    default="queue",
+    show_default=True,
+    help="How a backlog is sent: oldest first, newest first, largest first.",
+)
+@click.option(
     "--limit",
     "limits",
     metavar="NAME=VALUE",
@@ -126,6 +147,9 @@ def sbusd(
     refuse_descriptors: bool,
     workers: int,
     dialect: str,
+    soft: str,
+    hard: str,
+    order: str,
     limits: tuple[str, ...],
 ) -> None:
     """A message bus for the processes of this host."""
@@ -147,6 +171,9 @@ def sbusd(
             refuse_descriptors=refuse_descriptors,
             workers=workers,
             dialect=dialect,
+            soft=soft,
+            hard=hard,
+            order=order,
             limits=parsed_limits,
         )
     )

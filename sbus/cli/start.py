@@ -43,6 +43,10 @@ class Plan:
     refuse_descriptors: bool
     workers: int
     dialect: str
+    soft: str
+    hard: str
+    order: str
+    """The flood control that clients begin with, each as its control key ends."""
     limits: "Limits | None"
     """None for the defaults."""
 
@@ -104,6 +108,7 @@ def _serve(plan: Plan, listener: Listener, stop: StopRequest, on_ready: Callable
     from sbus.broker.bus import run_bus
     from sbus.broker.settings import BusSettings
     from sbus.limits import Limits
+    from sbus.protocol.controls import FloodControl, Hard, Order, Soft
 
     raise_open_files_limit()
     admitted = admission(
@@ -113,6 +118,9 @@ def _serve(plan: Plan, listener: Listener, stop: StopRequest, on_ready: Callable
         workers=plan.workers,
         dialect=plan.dialect,
         limits=plan.limits or Limits(),
+        flood_control=FloodControl(
+            soft=Soft(plan.soft), hard=Hard(plan.hard), order=Order(plan.order)
+        ),
         admit_uids=admitted.uids,
         admit_gids=admitted.gids,
         exit_when_empty=plan.exit_when_empty,

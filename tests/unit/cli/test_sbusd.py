@@ -3,11 +3,15 @@
 They are not imported by the command itself, so that it starts fast.
 """
 
+from enum import Enum
+
 import click
+import pytest
 
 import sbus.protocol.keys
 import sbus.shared.segment
 from sbus.cli import sbusd
+from sbus.protocol.controls import FloodControl, Hard, Order, Soft
 
 
 def option(name: str) -> click.Option:
@@ -20,6 +24,17 @@ def test_dialects_are_those_of_the_protocol() -> None:
     choices = option("dialect").type
     assert isinstance(choices, click.Choice)
     assert set(choices.choices) == set(sbus.protocol.keys.DIALECTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [("soft", Soft), ("hard", Hard), ("order", Order)],
+)
+def test_flood_control_is_that_of_the_protocol(name: str, policy: type[Enum]) -> None:
+    choices = option(name).type
+    assert isinstance(choices, click.Choice)
+    assert list(choices.choices) == [choice.value for choice in policy]
+    assert option(name).default == getattr(FloodControl(), name).value
 
 
 def test_most_workers_are_as_many_as_the_segment_has_room_for() -> None:
