@@ -18,7 +18,8 @@ comes first, and so does what was missing when such an order was chosen.
     gap positions of a section grow strictly, from its messages sent to those ever put in it
 
 All changes of order together cost no more than the messages that came, so a client may flip it as
-it likes: a section is indexed by size when `random` is first chosen, and then keeps the index.
+it likes: a section is indexed by size when `random` is first chosen, and keeps the index until it
+is empty.
 
 Pure: knows no socket, no limit, and not what becomes of what it hands out.
 """
@@ -30,6 +31,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from sbus.protocol.controls import Order
+
+_QUEUE, _STACK, _RANDOM = Order.QUEUE, Order.STACK, Order.RANDOM
+"""Under names of this module's own, because looking a member up costs more than using it."""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -44,31 +48,19 @@ class Reply(msgspec.Struct, frozen=True):
     packet: bytes
 
 
-class _Row:
+class _Row(deque[bytes]):
     """Messages as they came; both ends can be taken."""
 
-    __slots__ = ("_packets",)
-
-    def __init__(self) -> None:
-        self._packets: deque[bytes] = deque()
-
-    def __len__(self) -> int:
-        return len(self._packets)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._packets)
-
-    def append(self, packet: bytes) -> None:
-        self._packets.append(packet)
+    __slots__ = ()
 
     def first(self, order: Order) -> bytes:
-        return self._packets[-1 if order is Order.STACK else 0]
+        return self[-1 if order is _STACK else 0]
 
-    def pop(self, order: Order) -> None:
-        if order is Order.STACK:
-            self._packets.pop()
+    def drop_first(self, order: Order) -> None:
+        if order is _STACK:
+            self.pop()
         else:
-            self._packets.popleft()
+            self.popleft()
 
 
 class _Sized:
@@ -104,15 +96,15 @@ class _Sized:
     def first(self, order: Order) -> bytes:
         return self._live[self._first_number(order)]
 
-    def pop(self, order: Order) -> None:
+    def drop_first(self, order: Order) -> None:
         del self._live[self._first_number(order)]
         if len(self._by_size) > 2 * len(self._live) + 1:
             self._index()
 
     def _first_number(self, order: Order) -> int:
-        if order is Order.QUEUE:
+        if order is _QUEUE:
             return next(iter(self._live))
-        if order is Order.STACK:
+        if order is _STACK:
             return next(reversed(self._live))
         while self._by_size[0][1] not in self._live:
             heapq.heappop(self._by_size)
@@ -131,19 +123,26 @@ class _Section:
     def __init__(self) -> None:
         self.messages: _Row | _Sized = _Row()
         self.sent = 0
-        self.gaps: deque[tuple[int, int]] = deque()
+        self.gaps: deque[list[int]] = deque()
         """Each as how many messages of this section are sent before it, and its count."""
         self.reply: Reply | None = None
 
     def arrange(self, order: Order) -> None:
-        if order is Order.RANDOM and not isinstance(self.messages, _Sized):
+        if order is _RANDOM and not isinstance(self.messages, _Sized):
             self.messages = _Sized(self.messages)
 
+    def drop_first(self, order: Order) -> None:
+        self.messages.drop_first(order)
+        self.sent += 1
+        if not self.messages and order is not _RANDOM:
+            self.messages = _Row()
+
     def lose(self) -> None:
-        position, count = self.sent + len(self.messages), 0
+        position = self.sent + len(self.messages)
         if self.gaps and self.gaps[-1][0] == position:
-            count = self.gaps.pop()[1]
-        self.gaps.append((position, count + 1))
+            self.gaps[-1][1] += 1
+        else:
+            self.gaps.append([position, 1])
 
     def gap_is_due(self) -> bool:
         return bool(self.gaps) and self.gaps[0][0] == self.sent
@@ -186,7 +185,7 @@ class Backlog:
 
     def lose(self) -> None:
         """Note that a message is missing here."""
-        if self._order is Order.QUEUE:
+        if self._order is _QUEUE:
             self._sections[-1].lose()
         else:
             self._missing += 1
@@ -201,7 +200,7 @@ class Backlog:
         self._order = order
         for section in self._sections:
             section.arrange(order)
-            if order is not Order.QUEUE:
+            if order is not _QUEUE:
                 self._missing += sum(count for _, count in section.gaps)
                 section.gaps.clear()
 
@@ -227,14 +226,11 @@ class Backlog:
             section.gaps.popleft()
         elif section.messages:
             self.bytes -= len(section.messages.first(self._order))
-            section.messages.pop(self._order)
-            section.sent += 1
             self.messages -= 1
+            section.drop_first(self._order)
         else:
             assert section.reply is not None, "nothing waits"
             self._sections.popleft()
-        if not self:
-            self.clear()
 
     def clear(self) -> None:
         """Drop everything, indexes as well."""
@@ -257,7 +253,7 @@ class Backlog:
                 section.sent <= position <= section.sent + len(section.messages)
                 for position in positions
             )
-            assert not positions or self._order is Order.QUEUE
+            assert not positions or self._order is _QUEUE
             assert all(count > 0 for _, count in section.gaps)
             if isinstance(section.messages, _Sized):
                 section.messages.check_invariants()

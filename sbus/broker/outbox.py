@@ -75,6 +75,7 @@ class Outbox:
         "_send",
         "_sock",
         "_soft",
+        "_soft_queues",
         "_start_writer",
         "_tokens",
         "_why_not",
@@ -104,8 +105,8 @@ class Outbox:
         self._on_given_up = on_given_up
         self._messages_max = limits.backlog_messages_max
         self._backlog_bytes_max = limits.backlog_bytes_max
-        self._soft = flood_control.soft
         self._hard = flood_control.hard
+        self.choose(flood_control.soft)
         self._backlog = Backlog(flood_control.order)
         self._tokens: (
             tuple[trio.MemorySendChannel[None], trio.MemoryReceiveChannel[None]] | None
@@ -132,6 +133,7 @@ class Outbox:
         """Change a policy from the next message on, or the order of all that is to be sent."""
         if isinstance(choice, Soft):
             self._soft = choice
+            self._soft_queues = choice is Soft.QUEUE
         elif isinstance(choice, Hard):
             self._hard = choice
         else:
@@ -147,7 +149,7 @@ class Outbox:
                 return
             except OSError as error:
                 self._stop_flowing(error)
-        elif self._soft is not Soft.QUEUE and self._catches_up(packet):
+        elif not self._soft_queues and self._catches_up(packet):
             return
         self._decide(packet)
 
@@ -212,7 +214,7 @@ class Outbox:
         """The soft policy. That the kernel has no memory is no fault of the client's."""
         if self.deaf:
             self.undelivered += 1
-        elif self._soft is Soft.QUEUE or self._why_not != errno.EAGAIN:
+        elif self._soft_queues or self._why_not != errno.EAGAIN:
             self._queue(packet)
         elif self._soft is Soft.ERROR:
             self._give_up("the client's socket was full")
