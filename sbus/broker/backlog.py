@@ -15,6 +15,7 @@ comes first, and so does what was missing when such an order was chosen.
     messages = Σ len(section);  bytes = Σ len(packet)
     every section but the last ends in a reply:  replies = sections - 1
     order ≠ queue  ⇒  no section has a gap
+    order ≠ random  ⇒  no section without messages has an index
     gap positions of a section grow strictly, from its messages sent to those ever put in it
 
 All changes of order together cost no more than the messages that came, so a client may flip it as
@@ -128,14 +129,16 @@ class _Section:
         self.reply: Reply | None = None
 
     def arrange(self, order: Order) -> None:
-        if order is _RANDOM and not isinstance(self.messages, _Sized):
+        if order is not _RANDOM and not self.messages:
+            self.messages = _Row()
+        elif order is _RANDOM and not isinstance(self.messages, _Sized):
             self.messages = _Sized(self.messages)
 
     def drop_first(self, order: Order) -> None:
         self.messages.drop_first(order)
         self.sent += 1
-        if not self.messages and order is not _RANDOM:
-            self.messages = _Row()
+        if not self.messages:
+            self.arrange(order)
 
     def lose(self) -> None:
         position = self.sent + len(self.messages)
@@ -256,4 +259,5 @@ class Backlog:
             assert not positions or self._order is _QUEUE
             assert all(count > 0 for _, count in section.gaps)
             if isinstance(section.messages, _Sized):
+                assert section.messages or self._order is _RANDOM
                 section.messages.check_invariants()

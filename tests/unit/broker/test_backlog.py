@@ -73,17 +73,17 @@ class BacklogMachine(RuleBasedStateMachine):
         self.count += 1
         return b"%06d" % self.count + bytes(size)
 
-    @rule(sizes=st.lists(st.integers(0, 4), min_size=1, max_size=8))
-    def append(self, sizes: list[int]) -> None:
+    @rule(sizes=st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=12))
+    def come(self, sizes: list[int | None]) -> None:
+        """Messages of these sizes; those without one are lost."""
         for size in sizes:
-            packet = self.distinct(size)
-            self.real.append(packet)
-            self.naive.items.append(packet)
-
-    @rule()
-    def lose(self) -> None:
-        self.real.lose()
-        self.naive.lose()
+            if size is None:
+                self.real.lose()
+                self.naive.lose()
+            else:
+                packet = self.distinct(size)
+                self.real.append(packet)
+                self.naive.items.append(packet)
 
     @rule()
     def reply(self) -> None:

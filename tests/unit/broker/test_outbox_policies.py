@@ -157,12 +157,29 @@ async def test_what_was_queued_stays_when_no_more_is_to_be_queued(
     peer.outbox.choose(soft)
     assert peer.outbox.statistics().backlog == 1
     assert peer.given_up == 0, "the change itself harms nobody"
-    peer.sock.recv(100)
+    for _ in range(3):
+        peer.sock.recv(100)
     peer.outbox.deliver(b"must not overtake")
     assert peer.given_up == given_up
     if not given_up:
         packets = await peer.read_all()
         assert packets[-2:] == [b"a", b"CMSG !/lost\x001"]
+
+
+async def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: Make) -> None:
+    bound = 50
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, Order.QUEUE, messages=bound)
+    for number in range(bound + 1):
+        peer.outbox.deliver(b"%d" % number)
+    assert len(peer.read()) == peer.taken
+    await trio.testing.wait_all_tasks_blocked()
+    sent = bound - peer.outbox.statistics().backlog
+    assert 0 < sent < bound
+    for _ in range(sent):
+        peer.outbox.deliver(b"more")
+    assert (peer.outbox.statistics().backlog, peer.outbox.statistics().lost) == (bound, 1)
+    peer.outbox.deliver(b"too much again")
+    assert (peer.outbox.statistics().backlog, peer.outbox.statistics().lost) == (bound, 2)
 
 
 async def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: Make) -> None:
