@@ -5,6 +5,8 @@ pattern a segment is a literal or a literal prefix before a `*`, which takes the
 segment; a pattern that ends in a separator takes that separator and whatever follows it. So a
 pattern is fully described by `PatternPath`, and matching goes segment by segment.
 
+Of the reserved keys only the secret ones can be used, see `secret_keys.py`.
+
 Does not know how patterns are stored or matched, nor whose they are. NUL bytes are the packets'
 affair: no key that was cut from a packet holds one.
 """
@@ -15,6 +17,7 @@ import msgspec
 
 from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
+from sbus.protocol.secret_keys import begins_secret, check_secret_pattern, is_secret_key
 
 RESERVED_SEGMENT: Final = b"!"
 """The segment that belongs to the protocol (slash dialect), and the byte that begins a reserved
@@ -94,20 +97,28 @@ def check_key(key: bytes, dialect: Dialect, limits: Limits) -> None:
     """Accept a key that a client may publish with.
 
     Raises Misbehaviour `key-too-long` (bytes) or `key-too-deep` (segments), and Refusal
-    `reserved`; a key that is guilty of several is judged in this order.
+    `reserved`, which all keys with a `!` are but the secret ones; a key that is guilty of several
+    is judged in this order.
     """
     _check_size("key", key, dialect, limits.key_bytes_max, limits.key_segments_max)
-    _check_reserved("key", key, dialect)
+    if is_reserved(key, dialect) and not (dialect == SLASH and is_secret_key(key)):
+        raise _reserved("key")
 
 
 def check_pattern(pattern: bytes, dialect: Dialect, limits: Limits) -> None:
     """Accept a pattern that a client may subscribe to.
 
     Raises Misbehaviour `pattern-too-long` (bytes) or `pattern-too-deep` (segments, with the empty
-    one behind a separator that ends it), and Refusal `reserved`, in this order.
+    one behind a separator that ends it), and Refusal `reserved` or, for what is meant as a secret
+    pattern and is none, Misbehaviour `bad-secret-pattern`, in this order. Whether a secret
+    pattern is this client's is not decided here.
     """
     _check_size("pattern", pattern, dialect, limits.pattern_bytes_max, limits.pattern_segments_max)
-    _check_reserved("pattern", pattern, dialect)
+    if not is_reserved(pattern, dialect):
+        return
+    if dialect != SLASH or not begins_secret(pattern):
+        raise _reserved("pattern")
+    check_secret_pattern(pattern)
 
 
 def _check_size(
@@ -124,6 +135,5 @@ def _check_size(
         )
 
 
-def _check_reserved(what: str, text: bytes, dialect: Dialect) -> None:
-    if is_reserved(text, dialect):
-        raise Refusal("reserved", f"the {what} is one that '!' reserves for the bus")
+def _reserved(what: str) -> Refusal:
+    return Refusal("reserved", f"the {what} is one that '!' reserves for the bus")

@@ -45,6 +45,11 @@ def matches(pattern: bytes, key: bytes, dialect: Dialect) -> bool:
         rb"!(%b|\Z)" % re.escape(dialect.separator), pattern
     ):
         return False
+    return matches_as_any_pattern_does(pattern, key, dialect)
+
+
+def matches_as_any_pattern_does(pattern: bytes, key: bytes, dialect: Dialect) -> bool:
+    """Whether `pattern` would match `key` if nothing were reserved."""
     return _expression(pattern, dialect.separator).fullmatch(key) is not None
 
 
