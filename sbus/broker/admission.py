@@ -17,6 +17,7 @@ import trio
 from sbus.broker.complaints import Complaints
 from sbus.broker.settings import BusSettings
 from sbus.unix.credentials import Credentials, peer_credentials, peer_groups
+from sbus.unix.open_files import watched_processes_max
 
 _CONNECTION_FAILED = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO})
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -100,10 +101,14 @@ class Door:
 
 
 def _clients_max(workers: int) -> int:
-    """Clients that leave enough descriptors to replace every worker, and some for the rest."""
+    """Clients that leave enough descriptors to replace every worker, and some for the rest.
+
+    One worker may have all of them, and watches processes of theirs besides.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(os.listdir("/proc/self/fd"))
     reserve = _DESCRIPTORS_PER_WORKER * workers + _DESCRIPTORS_SPARE
+    reserve += watched_processes_max()
     return max(1, limit - in_use - reserve)
 
 

@@ -12,6 +12,8 @@ import struct
 
 import msgspec
 
+from sbus.unix.peer_process import began_at_ticks, has_peer_pidfds
+
 _SO_PEERGROUPS = 59
 _UCRED = struct.Struct("iII")
 _GETSOCKOPT_BYTES_MAX = 1024
@@ -26,13 +28,17 @@ class Credentials(msgspec.Struct, frozen=True):
     gid: int
     uid: int
     pid: int
+    began_at_ticks: int | None = None
+    """When the process began, in clock ticks since boot. Only where the kernel has no pidfd of it;
+    read now, so a process that ended before this was asked may be taken for its successor."""
 
 
 def peer_credentials(sock: socket.socket) -> Credentials:
     """The credentials of the process that connected `sock`. Raises OSError."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, uid, gid = _UCRED.unpack(data)
-    return Credentials(gid=gid, uid=uid, pid=pid)
+    began_at = None if has_peer_pidfds() else began_at_ticks(pid)
+    return Credentials(gid=gid, uid=uid, pid=pid, began_at_ticks=began_at)
 
 
 def peer_groups(sock: socket.socket) -> frozenset[int]:

@@ -7,9 +7,18 @@ uses. This module does not know how many descriptors the bus needs.
 
 import resource
 
+_DESCRIPTORS_PER_WATCHED_PROCESS = 4
+"""Of so many descriptors one may be for watching a process; the rest are for clients."""
+
 
 def raise_open_files_limit() -> int:
     """Raise RLIMIT_NOFILE to its hard limit, and return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def watched_processes_max() -> int:
+    """How many processes of clients a worker may watch: a share that clients cannot use up."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, limit // _DESCRIPTORS_PER_WATCHED_PROCESS)
