@@ -4,14 +4,19 @@ The pattern index holds two kinds of subscribers: outboxes of this worker's own 
 numbers of other workers that have a client for the pattern. A route is what the index says about
 one key, remembered in the route cache until a change of the index concerns it.
 
+For secret keys the index finds too many: an empty id of a pattern stands in it as a `*`, because no
+other worker knows whose the pattern is. Here it is known, and every holder is asked.
+
 This module does not know when a change takes effect (the exchange does), nor how a route is used.
 """
 
 from collections import Counter
 
+from sbus.broker.holder import Guard, Holder
 from sbus.broker.outbox import Outbox
 from sbus.limits import Limits
-from sbus.protocol.keys import Dialect, check_key, parse_pattern
+from sbus.protocol.keys import Dialect, check_key, is_reserved, parse_pattern
+from sbus.protocol.secret_keys import ids_of, widened
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
 from sbus.shared.subscription_table import SUBSCRIBED, UNSUBSCRIBED, WORKER_RESET, Record
@@ -26,7 +31,7 @@ class Route:
 
     __slots__ = ("mask", "recipients", "units")
 
-    def __init__(self, mask: int, recipients: tuple[Outbox, ...]) -> None:
+    def __init__(self, mask: int, recipients: tuple[Outbox | Guard, ...]) -> None:
         self.mask = mask
         self.recipients = recipients
         self.units = 1 + len(recipients)
@@ -38,6 +43,22 @@ class Route:
         return Route(self.mask, tuple(other for other in self.recipients if other is not outbox))
 
 
+class SecretRoute(Route):
+    """The route of a secret key: recipients may stand behind guards."""
+
+    __slots__ = ()
+
+    def without(self, outbox: Outbox) -> Route:
+        return Route(
+            self.mask,
+            tuple(
+                other
+                for other in self.recipients
+                if (other.outbox if isinstance(other, Guard) else other) is not outbox
+            ),
+        )
+
+
 class Router:
     """One worker's view of all subscriptions."""
 
@@ -47,6 +68,7 @@ class Router:
         self._limits = limits
         self._index: PatternIndex[Outbox | int] = PatternIndex(dialect)
         self.cache: RouteCache[Route] = RouteCache(self._resolve, limits.route_cache_bytes_max)
+        self._holders: dict[Outbox, Holder] = {}
         self._interest: Counter[bytes] = Counter()
         self._remote: dict[int, set[bytes]] = {}
 
@@ -63,7 +85,29 @@ class Router:
                 mask |= 1 << subscriber
             else:
                 local.append(subscriber)
-        return Route(mask, tuple(local)), _ROUTE_BYTES + _POINTER_BYTES * len(local)
+        bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * len(local)
+        if is_reserved(key, self._dialect):
+            return SecretRoute(mask, self._entitled(key, local)), bytes_taken
+        return Route(mask, tuple(local)), bytes_taken
+
+    def _entitled(self, key: bytes, outboxes: list[Outbox]) -> tuple[Outbox | Guard, ...]:
+        """Of those whose patterns may match a secret key, those whose id is each one it names."""
+        named = ids_of(key)
+        entitled = []
+        for outbox in outboxes:
+            holder = self._holders.get(outbox)
+            recipient = None if holder is None else holder.recipient(named)
+            if recipient is not None:
+                entitled.append(recipient)
+        return tuple(entitled)
+
+    def admit(self, outbox: Outbox, holder: Holder) -> None:
+        """From now on `outbox` may receive the secret messages that `holder` lets through."""
+        self._holders[outbox] = holder
+
+    def dismiss(self, outbox: Outbox) -> None:
+        """`outbox` receives no secret messages any more."""
+        del self._holders[outbox]
 
     def subscription_bytes(self, pattern: bytes) -> int:
         """What a pattern makes every worker remember, as `client_subscription_bytes_max` counts."""
@@ -92,7 +136,7 @@ class Router:
         self._change(pattern, outbox, add=False)
 
     def _change(self, pattern: bytes, subscriber: Outbox | int, *, add: bool) -> None:
-        path = parse_pattern(pattern, self._dialect)
+        path = parse_pattern(widened(pattern), self._dialect)
         if path is None:
             return
         change = self._index.add if add else self._index.remove

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 
+from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox
 from sbus.broker.router import Route
 from sbus.errors import ClientFault, Misbehaviour
@@ -53,6 +54,7 @@ class Session:
         "credentials",
         "echo",
         "ended",
+        "holder",
         "id",
         "in_line",
         "more",
@@ -72,6 +74,7 @@ class Session:
         self.uid = credentials.uid
         self.sock = sock
         self.outbox: Outbox
+        self.holder: Holder
         self.patterns: dict[bytes, int] = {}
         """How often each pattern stands in the client's multiset."""
         self.subscription_bytes = 0

@@ -22,6 +22,7 @@ import trio
 from sbus.broker.complaints import Complaints
 from sbus.broker.exchange import Exchange
 from sbus.broker.handoff import Adopt, Gone, Link, Quiesce, Quiet, Ready, lost_client
+from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox
 from sbus.broker.router import Router
 from sbus.broker.session import Run, Session
@@ -31,9 +32,12 @@ from sbus.errors import ClientFault, Misbehaviour, Refusal
 from sbus.protocol import controls
 from sbus.protocol.keys import DIALECTS, check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
+from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.segment import Segment
 from sbus.unix.closing import drain, shut_down
 from sbus.unix.fd_passing import DescriptorsLost
+from sbus.unix.open_files import watched_processes_max
+from sbus.unix.peer_process import PeerProcess
 
 _EVENTS_PER_POLL = 256
 _UNITS_PER_CHECKPOINT = 1_024
@@ -56,6 +60,8 @@ class Worker:
         self._turns: Turns[Session] = Turns(settings.limits.quantum_units)
         self._sessions: dict[int, Session] = {}
         self._held: dict[int, Session] = {}
+        self._watching: set[Holder] = set()
+        self._watched_max = watched_processes_max()
         self._eventfd = segment.eventfds[number]
         self._epoll = select.epoll()
         self._link_socket = link_socket
@@ -171,6 +177,11 @@ class Worker:
             partial(self._on_replied, session),
             partial(self._serve_soon, session),
         )
+        own = order.credentials
+        session.holder = Holder(
+            own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks)
+        )
+        self._router.admit(session.outbox, session.holder)
         self._sessions[fd] = session
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
@@ -254,13 +265,27 @@ class Worker:
             check_key(what.key, self._dialect, self._limits)
         elif isinstance(what, Subscribe):
             check_pattern(what.pattern, self._dialect, self._limits)
+            if begins_secret(what.pattern):
+                self._prepare_secret(session.holder, what.pattern)
             return self._exchange.subscribe(session, what.pattern)
         elif isinstance(what, Unsubscribe):
             check_pattern(what.pattern, self._dialect, self._limits)
+            if begins_secret(what.pattern):
+                session.holder.check_own(what.pattern)
             if what.pattern in session.patterns:
                 return self._exchange.unsubscribe(session, what.pattern)
             self.counts["unknown-unsubscription"] += 1
         return True
+
+    def _prepare_secret(self, holder: Holder, pattern: bytes) -> None:
+        """Accept a client's secret pattern. Raises Refusal, Misbehaviour."""
+        holder.check_own(pattern)
+        if holder not in self._watching:
+            if len(self._watching) >= self._watched_max:
+                raise Refusal("too-many-secret", "the bus watches as many processes as it can")
+            holder.watch()
+            self._watching.add(holder)
+        holder.check_alive(pattern)
 
     def _control(self, session: Session, key: bytes) -> None:
         if key == controls.WHOAMI:
@@ -300,6 +325,9 @@ class Worker:
         """End a session; the front closes its copy of the socket when it hears of it."""
         self._held.pop(session.id, None)
         self._exchange.forget(session)
+        self._router.dismiss(session.outbox)
+        session.holder.close()
+        self._watching.discard(session.holder)
         session.outbox.close()
         fd = session.sock.fileno()
         self._epoll.unregister(fd)
