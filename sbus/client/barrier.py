@@ -34,6 +34,13 @@ class Identity(msgspec.Struct, frozen=True):
     uid: int
     pid: int
 
+    def secret_key(self, rest: bytes | str = b"") -> bytes:
+        """The key, or pattern, `!/cred/GID/UID/PID/rest`: of messages to this client alone.
+
+        As a pattern without `rest` it matches all of them.
+        """
+        return b"%b/%b" % (self.key, rest.encode() if isinstance(rest, str) else rest)
+
 
 def parse_identity(payload: bytes) -> Identity:
     """The payload of a `whoami` reply; raises ProtocolViolation where it is none."""
