@@ -1,0 +1,443 @@
+"""Secret messages with real processes and real users (PROTOCOL, "Secret messages")."""
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from sbus.unix.address import parse_address
+from tests.support.bus import PROJECT, SBUSD, Bus, bus_of, running_bus, sbusd_environment
+from tests.support.inheritance import Inherited, inherited_connection
+from tests.support.raw_client import TIMEOUT_S, WHOAMI, RawClient
+from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
+
+OWN = (b"%d" % os.getegid(), b"%d" % os.geteuid(), b"%d" % os.getpid())
+ANOTHERS = b"4294967290"
+"""An id that nobody here has."""
+
+
+def secret(ids: tuple[bytes, ...], rest: bytes = b"x") -> bytes:
+    return b"!/cred/%b/%b/%b/%b" % (*ids, rest)
+
+
+def become(uid: int, gid: int) -> Callable[[], None]:
+    def change() -> None:
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+
+    return change
+
+
+@pytest.fixture(params=[2, 4], ids=["2 workers", "4 workers"])
+def open_bus(request: pytest.FixtureRequest) -> Iterator[Bus]:
+    """A bus for every user of the host."""
+    with (
+        directory_for_everybody() as directory,
+        running_bus(directory, "-go", workers=request.param) as bus,
+    ):
+        yield bus
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+def test_every_subscription_against_every_key(bus: Bus) -> None:
+    """One client for each combination of own and empty ids, on both workers."""
+    subscriptions = list(product(*(((b"", own)) for own in OWN)))
+    keys = list(product(*((b"", own, ANOTHERS) for own in OWN)))
+    clients = [bus.connect() for _ in subscriptions]
+    with bus.connect() as publisher:
+        for client, ids in zip(clients, subscriptions, strict=True):
+            client.sub(secret(ids))
+            client.sync()
+        for key in keys:
+            publisher.pub(secret(key), b"")
+        publisher.sync()
+        for client, ids in zip(clients, subscriptions, strict=True):
+            expected = [
+                b"MSG " + secret(key) + b"\0"
+                for key in keys
+                if all(
+                    named == own if wanted else named in (b"", own)
+                    for wanted, named, own in zip(ids, key, OWN, strict=True)
+                )
+            ]
+            assert client.sync() == expected, ids
+            client.close()
+
+
+def test_a_subscription_is_taken_back_as_it_was_made(bus: Bus) -> None:
+    pattern, key = secret((b"", b"", b""), b"a/"), secret(OWN, b"a/b")
+    with bus.connect() as client:
+        client.sub(pattern)
+        client.sub(pattern)
+        client.unsub(secret(OWN, b"a/"))
+        client.unsub(pattern)
+        client.pub(key, b"1")
+        client.unsub(pattern)
+        client.pub(key, b"2")
+        client.unsub(pattern)
+        assert client.sync() == [b"MSG " + key + b"\x001"]
+
+
+def test_echo_off_holds_for_secret_messages(bus: Bus) -> None:
+    with bus.connect() as one, bus.connect() as two:
+        for client in (one, two):
+            client.sub(secret(OWN))
+            client.sync()
+        one.control(b"echo/off")
+        one.pub(secret(OWN), b"")
+        assert one.sync() == []
+        assert two.sync() == [b"MSG " + secret(OWN) + b"\0"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code"),
+    [
+        (b"!/cred/*/*/*/", b"bad-secret-pattern"),
+        (b"!/cred/", b"bad-secret-pattern"),
+        (b"!/cred/1/2/3", b"bad-secret-pattern"),
+        (b"!/cred/00///", b"bad-secret-pattern"),
+        (secret((ANOTHERS, b"", b"")), b"not-yours"),
+        (secret((b"", ANOTHERS, b"")), b"not-yours"),
+        (secret((b"", b"", ANOTHERS)), b"not-yours"),
+        (secret((b"", b"", b"1")), b"not-yours"),
+    ],
+)
+@pytest.mark.parametrize("word", [b"SUB ", b"UNSUB "])
+def test_asking_for_another_s_messages_ends_the_connection(
+    bus: Bus, word: bytes, pattern: bytes, code: bytes
+) -> None:
+    with bus.connect() as client:
+        client.control(b"!/notices/on")
+        client.send(word + pattern)
+        (last,) = client.receive_until_closed()
+        assert last.startswith(b"CMSG !/error\0" + code + b" ")
+
+
+@pytest.mark.parametrize("text", [b"!", b"!/", b"!/*", b"!/x", b"a/!/cred/1/2/3/x"])
+def test_other_reserved_words_are_refused_as_ever(bus: Bus, text: bytes) -> None:
+    with bus.connect() as client:
+        client.control(b"!/notices/on")
+        for packet in (b"SUB " + text, b"UNSUB " + text, b"MSG " + text + b"\0"):
+            client.send(packet)
+            assert client.receive().startswith(b"CMSG !/error\0reserved ")
+
+
+def test_a_key_without_whole_ids_is_refused(bus: Bus) -> None:
+    with bus.connect() as client:
+        client.control(b"!/notices/on")
+        for key in (b"!/cred/1/2/3", b"!/cred/01/2/3/x", b"!/cred/*/2/3/x", b"!/cred/1/2/3/!/x"):
+            client.pub(key, b"")
+            assert client.receive().startswith(b"CMSG !/error\0reserved ")
+
+
+# -- another user ----------------------------------------------------------------------------------
+
+
+def generated_patterns(seed: int) -> list[bytes]:
+    """What somebody may try who wants to read what is not his."""
+    dice = random.Random(seed)
+    stranger = b"%d" % STRANGER
+    some = [b"", b"*", b"*/", b"/", b"!*", b"!*/", b"*!/", b"*/*/*/*/*/", b"*/*/*/*/*/*"]
+    some += [b"!*/cred/", b"*/cred/%b/%b/%b/" % OWN, b"!**/*/%b/" % OWN[0], b"!/", b"!/*/"]
+    some += [
+        secret((gid, uid, b""), rest)
+        for gid, uid in product((b"", stranger), repeat=2)
+        for rest in (b"", b"*", b"*/", b"secret", b"!/cred/*/*/*/")
+    ]
+    segments = [b"*", b"", b"!*", b"cred", b"c*", *OWN, b"secret", b"s*", b"**"]
+    some += [
+        dice.choice([b"*", b"!*", b"", b"x"])
+        + b"".join(b"/" + segment for segment in dice.choices(segments, k=dice.randint(1, 7)))
+        for _ in range(40)
+    ]
+    return some
+
+
+def sync(client: Inherited) -> list[bytes]:
+    """As `RawClient.sync`."""
+    client.send(b"CMSG " + WHOAMI)
+    packets = []
+    while not (packet := client.receive()).startswith(b"CMSG " + WHOAMI):
+        assert packet, "the bus closed the connection"
+        packets.append(packet)
+    return packets
+
+
+@needs_root
+def test_another_user_receives_nothing_whatever_it_subscribes_to(open_bus: Bus) -> None:
+    """Hundreds of patterns on as many connections as there are workers; the owner receives all."""
+    rests = (b"secret", b"", b"cred/secret", b"!/cred/%d/%d/1/secret" % (STRANGER, STRANGER))
+    keys = [
+        secret(ids, rest)
+        for ids in product(*((b"", own) for own in OWN))
+        for rest in rests
+        if any(ids)
+    ]
+    with ExitStack() as stack:
+        spies = [
+            stack.enter_context(
+                inherited_connection(address_of(open_bus), become(STRANGER, STRANGER))
+            )
+            for _ in range(4)
+        ]
+        owners = [stack.enter_context(open_bus.connect()) for _ in range(4)]
+        for number, spy in enumerate(spies):
+            patterns = generated_patterns(number)
+            assert len(patterns) > 60
+            for pattern in patterns:
+                spy.send(b"SUB " + pattern)
+            assert sync(spy) == []
+        for owner in owners:
+            owner.sub(secret(OWN, b""))
+            owner.sub(secret((b"", b"", b""), b""))
+            owner.sync()
+        for number, key in enumerate(keys):
+            owners[number % len(owners)].pub(key, b"for me")
+        spies[0].send(b"MSG " + keys[0] + b"\0from a spy")
+        spies[0].send(b"MSG public\0")
+        assert sync(spies[0]) == [b"MSG public\0"]
+        for client in spies[1:]:
+            assert sync(client) == [b"MSG public\0"]
+        sent = [b"MSG " + key + b"\0for me" for key in keys]
+        sent.append(b"MSG " + keys[0] + b"\0from a spy")
+        for owner in owners:
+            assert sorted(owner.sync()) == sorted(sent)
+
+
+def address_of(bus: Bus) -> str | bytes:
+    return parse_address(bus.address).sockaddr()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("named", "receivers"),
+    [
+        (("", "u1", ""), {"u1g1", "u1g2"}),
+        (("g1", "", ""), {"u1g1", "u2g1"}),
+        (("g1", "u1", ""), {"u1g1"}),
+        (("g2", "u2", ""), set()),
+        (("", "", ""), {"u1g1", "u1g2", "u2g1"}),
+    ],
+    ids=["a user", "a group", "a user in a group", "nobody here", "unspecified"],
+)
+def test_users_and_groups_of_real_processes(
+    open_bus: Bus, named: tuple[str, str, str], receivers: set[str]
+) -> None:
+    numbers = {"u1": 65_001, "u2": 65_002, "g1": 65_101, "g2": 65_102, "": 0}
+    people = {"u1g1": ("u1", "g1"), "u1g2": ("u1", "g2"), "u2g1": ("u2", "g1")}
+    key = secret(tuple(b"%d" % numbers[name] if name else b"" for name in named))
+    with ExitStack() as stack:
+        clients = {
+            name: stack.enter_context(
+                inherited_connection(
+                    address_of(open_bus), become(numbers[user], numbers[group])
+                )
+            )
+            for name, (user, group) in people.items()
+        }
+        for client in clients.values():
+            client.send(b"SUB " + secret((b"", b"", b""), b""))
+            assert sync(client) == []
+        with open_bus.connect() as publisher:
+            publisher.pub(key, b"")
+            publisher.sync()
+        received = {name for name, client in clients.items() if sync(client)}
+        assert received == receivers
+
+
+@needs_root
+def test_the_group_is_the_primary_one(open_bus: Bus) -> None:
+    """A supplementary group is not the client's own."""
+
+    def names_its_group(gid: int) -> bool:
+        with RawClient(open_bus.address) as client:
+            client.sub(secret((b"%d" % gid, b"", b"")))
+            client.control(WHOAMI)
+            return bool(client.receive())
+
+    assert as_user(lambda: names_its_group(STRANGER), groups=[65_101])
+    assert not as_user(lambda: names_its_group(65_101), groups=[65_101])
+
+
+@needs_root
+def test_the_user_that_the_kernel_uses_for_foreign_ones_owns_nothing(open_bus: Bus) -> None:
+    nobody = int(Path("/proc/sys/kernel/overflowuid").read_text())
+    with inherited_connection(address_of(open_bus), become(nobody, STRANGER)) as client:
+        client.send(b"SUB " + secret((b"", b"", b"")))
+        assert sync(client) == []
+        for ids in ((b"", b"%d" % nobody, b""), (b"%d" % STRANGER, b"", b"")):
+            client.send(b"MSG " + secret(ids) + b"\0")
+        assert sync(client) == [b"MSG " + secret((b"%d" % STRANGER, b"", b"")) + b"\0"]
+        client.send(b"SUB " + secret((b"", b"%d" % nobody, b"")))
+        assert client.receive() == b""
+
+
+# -- processes -------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_outlives_its_process_loses_its_number(bus: Bus) -> None:
+    with inherited_connection(address_of(bus)) as heir, bus.connect() as publisher:
+        pid = b"%d" % heir.parent
+        keys = [secret((b"", b"", pid)), secret((*OWN[:2], pid)), secret((*OWN[:2], b""))]
+        of_process, of_user = keys[:2], keys[2]
+        for pattern in (secret((b"", b"", b""), b""), secret((b"", b"", pid), b"")):
+            heir.send(b"SUB " + pattern)
+        assert sync(heir) == []
+        for key in keys:
+            publisher.pub(key, b"before")
+        publisher.sync()
+        assert sync(heir) == [b"MSG " + key + b"\0before" for key in keys]
+
+        heir.end_parent()
+        for key in keys:
+            publisher.pub(key, b"after")
+            heir.send(b"MSG " + key + b"\0by itself")
+        publisher.sync()
+        assert sorted(sync(heir)) == [
+            b"MSG " + of_user + b"\0after",
+            b"MSG " + of_user + b"\0by itself",
+        ]
+
+        heir.send(b"UNSUB " + secret((b"", b"", pid), b""))
+        heir.send(b"SUB " + secret((b"", b"", b""), b"late/"))
+        assert sync(heir) == []
+        publisher.pub(of_process[0], b"")
+        publisher.sync()
+        assert sync(heir) == []
+        heir.send(b"CMSG !/notices/on")
+        heir.send(b"SUB " + secret((b"", b"", pid), b""))
+        assert heir.receive().startswith(b"CMSG !/error\0not-yours ")
+        assert heir.receive() == b""
+
+
+def test_processes_of_one_user_are_told_apart(bus: Bus) -> None:
+    with inherited_connection(address_of(bus)) as one, inherited_connection(address_of(bus)) as two:
+        for client in (one, two):
+            client.send(b"SUB " + secret((b"", b"", b""), b""))
+            assert sync(client) == []
+        with bus.connect() as publisher:
+            publisher.pub(secret((b"", b"", b"%d" % one.parent)), b"1")
+            publisher.pub(secret((b"", OWN[1], b"%d" % two.parent)), b"2")
+            publisher.sync()
+        assert [packet[-1:] for packet in sync(one)] == [b"1"]
+        assert [packet[-1:] for packet in sync(two)] == [b"2"]
+
+
+def test_descriptors_of_watched_processes_are_given_back(bus: Bus) -> None:
+    def pidfds() -> int:
+        links = [link for pid in bus.pids() for link in Path(f"/proc/{pid}/fd").iterdir()]
+        return sum("pidfd" in os.readlink(link) for link in links)
+
+    def subscribe_and_leave() -> None:
+        clients = [bus.connect() for _ in range(20)]
+        for client in clients:
+            client.sub(secret((b"", b"", b"")))
+            client.sub(secret(OWN))
+            client.sync()
+        for client in clients:
+            client.close()
+
+    before = pidfds()
+    subscribe_and_leave()
+    deadline = time.monotonic() + TIMEOUT_S
+    while pidfds() > before:
+        assert time.monotonic() < deadline, "descriptors of processes stay open"
+        with bus.connect() as client:
+            client.sync()
+
+
+def test_watching_leaves_descriptors_for_clients(tmp_path: Path) -> None:
+    """Of 100 descriptors a worker uses a quarter to watch processes, and goes on without more."""
+    limited = ("sh", "-c", 'ulimit -n 100; exec "$0" "$@"', *SBUSD)
+    address = str(tmp_path / "bus")
+    with (
+        bus_of(
+            tmp_path, "-fa", address, "--workers=1", address=address, command=limited
+        ) as bus,
+        ExitStack() as stack,
+    ):
+        *clients, late = [stack.enter_context(bus.connect()) for _ in range(26)]
+        for client in clients:
+            client.sub(secret(OWN))
+            client.sync()
+        late.control(b"!/notices/on")
+        late.sub(secret(OWN))
+        assert late.receive().startswith(b"CMSG !/error\0too-many-secret ")
+        late.pub(secret(OWN), b"")
+        assert late.sync() == []
+        assert all(client.receive() == b"MSG " + secret(OWN) + b"\0" for client in clients)
+        clients.pop().close()
+        deadline = time.monotonic() + TIMEOUT_S
+        late.sub(secret(OWN))
+        while late.sync():
+            assert time.monotonic() < deadline, "a client that left is still counted"
+            late.sub(secret(OWN))
+        late.pub(secret(OWN), b"")
+        assert late.receive() == b"MSG " + secret(OWN) + b"\0"
+
+
+# -- the documents ---------------------------------------------------------------------------------
+
+
+def documented_programs() -> dict[str, str]:
+    """The Python programs of docs/secret-messages.md, by the name in their first line."""
+    text = (PROJECT / "docs/secret-messages.md").read_text()
+    programs = re.findall(r"^```python\n# (\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return dict(programs)
+
+
+def test_two_clients_prove_their_identities_as_documented(bus: Bus, tmp_path: Path) -> None:
+    programs = documented_programs()
+    assert set(programs) == {"alice", "bob"}
+    running = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", programs[name]],
+            env={**sbusd_environment(), "SBUS_ADDRESS": bus.address},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("bob", "alice")
+    }
+    said = {name: process.communicate(timeout=30)[0] for name, process in running.items()}
+    pids = {name: process.pid for name, process in running.items()}
+    assert all(process.returncode == 0 for process in running.values())
+    ids = f"!/cred/{os.getegid()}/{os.geteuid()}"
+    assert said["alice"] == f"bob is {ids}/{pids['bob']}\n"
+    assert said["bob"] == f"alice is {ids}/{pids['alice']}\n"
+
+
+def test_the_proof_of_the_specification_step_by_step(bus: Bus) -> None:
+    """A tells B who it is, B answers A alone, A sends B alone a number, B sends it back to A."""
+    with (
+        inherited_connection(address_of(bus)) as a,
+        inherited_connection(address_of(bus)) as b,
+        bus.connect() as eve,
+    ):
+        key_a, key_b = (secret((*OWN[:2], b"%d" % each.parent), b"proof") for each in (a, b))
+        for client, own in ((a, key_a), (b, key_b)):
+            client.send(b"SUB " + own)
+            client.send(b"SUB greetings")
+            assert sync(client) == []
+        for pattern in (b"", b"*/", secret((b"", b"", b""), b""), secret(OWN, b"")):
+            eve.sub(pattern)
+        assert eve.sync() == []
+        a.send(b"MSG greetings\0" + key_a)
+        assert a.receive() == b.receive() == b"MSG greetings\0" + key_a
+        b.send(b"MSG " + key_a + b"\0" + key_b)
+        assert a.receive() == b"MSG " + key_a + b"\0" + key_b
+        a.send(b"MSG " + key_b + b"\x00271828")
+        assert b.receive() == b"MSG " + key_b + b"\x00271828"
+        b.send(b"MSG " + key_a + b"\x00271828")
+        assert a.receive() == b"MSG " + key_a + b"\x00271828"
+        assert eve.sync() == [b"MSG greetings\0" + key_a]
