@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
@@ -286,7 +286,26 @@ def test_the_user_that_the_kernel_uses_for_foreign_ones_owns_nothing(open_bus: B
 # -- processes -------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_outlives_its_process_loses_its_number(bus: Bus) -> None:
+OLD_KERNEL = (
+    sys.executable,
+    "-c",
+    "import sbus.unix.peer_process as p; p.has_peer_pidfds = lambda: False;"
+    "from sbus.cli.sbusd import main; main()",
+)
+"""A bus whose kernel has no pidfds of those who connect."""
+
+
+@pytest.mark.parametrize("command", [SBUSD, OLD_KERNEL], ids=["this kernel", "an old kernel"])
+def test_a_connection_that_outlives_its_process_loses_its_number(
+    tmp_path: Path, command: Sequence[str]
+) -> None:
+    address = str(tmp_path / "bus")
+    arguments = ("-fa", address, "--workers=2")
+    with bus_of(tmp_path, *arguments, address=address, command=command) as bus:
+        check_that_an_heir_loses_the_number(bus)
+
+
+def check_that_an_heir_loses_the_number(bus: Bus) -> None:
     with inherited_connection(address_of(bus)) as heir, bus.connect() as publisher:
         pid = b"%d" % heir.parent
         keys = [secret((b"", b"", pid)), secret((*OWN[:2], pid)), secret((*OWN[:2], b""))]

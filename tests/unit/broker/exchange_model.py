@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import cast
 
 from sbus.broker.exchange import Exchange
+from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox
 from sbus.broker.router import Router
 from sbus.broker.session import Run, Session
@@ -21,11 +22,14 @@ from sbus.shared.ordered_log import Block, OrderedLog
 from sbus.shared.segment import Segment
 from sbus.shared.subscription_table import SubscriptionTable, all_have_read
 from sbus.unix.credentials import Credentials
+from sbus.unix.peer_process import PeerProcess
 from tests.unit.routing.specification import matches
 from tests.unit.shared.segments import close_segment, was_woken
 
 LIMITS = Limits(log_bytes=1280, table_bytes=64 * 1024, route_cache_bytes_max=4096)
-NOBODY = Credentials(gid=1, uid=1, pid=1)
+
+EVERYTHING_SECRET = b"!/cred////"
+"""The one secret pattern of this model: what names no user or one's own."""
 
 
 class Collector:
@@ -87,13 +91,18 @@ class Client:
 
     def __init__(self, number: int, worker: int, sock: socket.socket) -> None:
         self.worker = worker
-        self.session = Session(number, NOBODY, sock, LIMITS)
+        own = Credentials(gid=1, uid=1 + number % 2, pid=1)
+        self.session = Session(number, own, sock, LIMITS)
         self.collector = Collector()
         self.session.outbox = cast(Outbox, self.collector)
+        self.session.holder = Holder(own, self.session.outbox, PeerProcess(sock, own.pid, None))
         self.subscriptions: Counter[bytes] = Counter()
         self.due: list[bytes] = []
 
     def wants(self, key: bytes) -> bool:
+        if key.startswith(EVERYTHING_SECRET[:6]):
+            mine = key.split(b"/")[3] in (b"", b"%d" % self.session.uid)
+            return mine and EVERYTHING_SECRET in self.subscriptions
         return any(matches(pattern, key, SLASH) for pattern in self.subscriptions)
 
 
@@ -142,6 +151,7 @@ class Bus:
     def connect(self, worker: int) -> Client:
         self.numbers += 1
         client = Client(self.numbers, worker, self.sock)
+        self.routers[worker].admit(client.session.outbox, client.session.holder)
         self.clients.append(client)
         return client
 
@@ -268,6 +278,7 @@ class Bus:
         self.clients.remove(client)
         exchange = self.exchanges[client.worker]
         exchange.forget(client.session)
+        self.routers[client.worker].dismiss(client.session.outbox)
         while exchange.forget_some():
             pass
         self.connect(client.worker)

@@ -15,12 +15,12 @@ from sbus.broker import exchange as exchange_module
 from sbus.broker import router as router_module
 from sbus.errors import Refusal
 from sbus.shared import compaction, ordered_log, segment, subscription_table
-from tests.unit.broker.exchange_model import LIMITS, Bus
+from tests.unit.broker.exchange_model import EVERYTHING_SECRET, LIMITS, Bus
 
 WORKERS = 3
 CLIENTS_PER_WORKER = 2
-KEYS = [b"a", b"b", b"a/b", b"c/d/e"]
-PATTERNS = [b"a", b"b", b"a/*", b"c/", b"", b"*", b"a*b"]
+KEYS = [b"a", b"b", b"a/b", b"c/d/e", b"!/cred//1//", b"!/cred////"]
+PATTERNS = [b"a", b"b", b"a/*", b"c/", b"", b"*", b"a*b", EVERYTHING_SECRET]
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -336,5 +336,5 @@ def test_a_step_is_never_interrupted() -> None:
 
 def test_the_log_of_these_tests_is_deep_enough_for_their_runs() -> None:
     """A quarter of the log takes the largest block and the skip before it."""
-    largest = ordered_log.build_block(1, [(7, b"MSG c/d/e\0" + b"9" * 8, 5)] * 3)
+    largest = ordered_log.build_block(1, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
     assert 8 * len(largest.data) <= LIMITS.log_bytes

@@ -23,6 +23,11 @@ class TestIdentity:
         whole = b"!/cred/1/2/3/!/cred/4/5/6"
         assert parse_identity(whole) == Identity(whole, gid=4, uid=5, pid=6)
 
+    def test_begins_the_keys_of_messages_to_oneself(self) -> None:
+        own = parse_identity(b"!/cred/1/2/3/!/cred/4/5/6")
+        assert own.secret_key("x/y") == own.secret_key(b"x/y") == own.key + b"/x/y"
+        assert own.secret_key() == b"!/cred/1/2/3/!/cred/4/5/6/"
+
     @pytest.mark.parametrize(
         "payload",
         [
