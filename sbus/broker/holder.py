@@ -13,6 +13,8 @@ An id that the kernel could not translate belongs to nobody: it is neither named
 This module does not know how patterns are stored, nor where else a message goes.
 """
 
+import os
+
 from sbus.broker.outbox import Outbox
 from sbus.errors import Misbehaviour, Refusal
 from sbus.protocol.secret_keys import Ids, ids_of
@@ -62,7 +64,8 @@ class Holder:
         try:
             self._process.watch()
         except OSError as error:
-            raise Refusal("too-many-secret", "the bus cannot open any more files") from error
+            why = os.strerror(error.errno or 0)
+            raise Refusal("too-many-secret", f"the bus cannot watch your process: {why}") from error
 
     def check_alive(self, pattern: bytes) -> None:
         """Accept a secret pattern, unless it names a process that has ended.

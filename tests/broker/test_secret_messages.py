@@ -5,27 +5,21 @@ import random
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from sbus.unix.address import parse_address
-from tests.support.bus import PROJECT, SBUSD, Bus, bus_of, running_bus, sbusd_environment
-from tests.support.inheritance import Inherited, inherited_connection
-from tests.support.raw_client import TIMEOUT_S, WHOAMI, RawClient
+from tests.support.bus import PROJECT, Bus, running_bus, sbusd_environment
+from tests.support.inheritance import inherited_connection
+from tests.support.raw_client import WHOAMI, RawClient
+from tests.support.secrets import OWN, address_of, secret, sync
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
-OWN = (b"%d" % os.getegid(), b"%d" % os.geteuid(), b"%d" % os.getpid())
 ANOTHERS = b"4294967290"
 """An id that nobody here has."""
-
-
-def secret(ids: tuple[bytes, ...], rest: bytes = b"x") -> bytes:
-    return b"!/cred/%b/%b/%b/%b" % (*ids, rest)
 
 
 def become(uid: int, gid: int) -> Callable[[], None]:
@@ -164,16 +158,6 @@ def generated_patterns(seed: int) -> list[bytes]:
     return some
 
 
-def sync(client: Inherited) -> list[bytes]:
-    """As `RawClient.sync`."""
-    client.send(b"CMSG " + WHOAMI)
-    packets = []
-    while not (packet := client.receive()).startswith(b"CMSG " + WHOAMI):
-        assert packet, "the bus closed the connection"
-        packets.append(packet)
-    return packets
-
-
 @needs_root
 def test_another_user_receives_nothing_whatever_it_subscribes_to(open_bus: Bus) -> None:
     """Hundreds of patterns on as many connections as there are workers; the owner receives all."""
@@ -215,10 +199,6 @@ def test_another_user_receives_nothing_whatever_it_subscribes_to(open_bus: Bus) 
             assert sorted(owner.sync()) == sorted(sent)
 
 
-def address_of(bus: Bus) -> str | bytes:
-    return parse_address(bus.address).sockaddr()
-
-
 @needs_root
 @pytest.mark.parametrize(
     ("named", "receivers"),
@@ -240,9 +220,7 @@ def test_users_and_groups_of_real_processes(
     with ExitStack() as stack:
         clients = {
             name: stack.enter_context(
-                inherited_connection(
-                    address_of(open_bus), become(numbers[user], numbers[group])
-                )
+                inherited_connection(address_of(open_bus), become(numbers[user], numbers[group]))
             )
             for name, (user, group) in people.items()
         }
@@ -281,129 +259,6 @@ def test_the_user_that_the_kernel_uses_for_foreign_ones_owns_nothing(open_bus: B
         assert sync(client) == [b"MSG " + secret((b"%d" % STRANGER, b"", b"")) + b"\0"]
         client.send(b"SUB " + secret((b"", b"%d" % nobody, b"")))
         assert client.receive() == b""
-
-
-# -- processes -------------------------------------------------------------------------------------
-
-
-OLD_KERNEL = (
-    sys.executable,
-    "-c",
-    "import sbus.unix.peer_process as p; p.has_peer_pidfds = lambda: False;"
-    "from sbus.cli.sbusd import main; main()",
-)
-"""A bus whose kernel has no pidfds of those who connect."""
-
-
-@pytest.mark.parametrize("command", [SBUSD, OLD_KERNEL], ids=["this kernel", "an old kernel"])
-def test_a_connection_that_outlives_its_process_loses_its_number(
-    tmp_path: Path, command: Sequence[str]
-) -> None:
-    address = str(tmp_path / "bus")
-    arguments = ("-fa", address, "--workers=2")
-    with bus_of(tmp_path, *arguments, address=address, command=command) as bus:
-        check_that_an_heir_loses_the_number(bus)
-
-
-def check_that_an_heir_loses_the_number(bus: Bus) -> None:
-    with inherited_connection(address_of(bus)) as heir, bus.connect() as publisher:
-        pid = b"%d" % heir.parent
-        keys = [secret((b"", b"", pid)), secret((*OWN[:2], pid)), secret((*OWN[:2], b""))]
-        of_process, of_user = keys[:2], keys[2]
-        for pattern in (secret((b"", b"", b""), b""), secret((b"", b"", pid), b"")):
-            heir.send(b"SUB " + pattern)
-        assert sync(heir) == []
-        for key in keys:
-            publisher.pub(key, b"before")
-        publisher.sync()
-        assert sync(heir) == [b"MSG " + key + b"\0before" for key in keys]
-
-        heir.end_parent()
-        for key in keys:
-            publisher.pub(key, b"after")
-            heir.send(b"MSG " + key + b"\0by itself")
-        publisher.sync()
-        assert sorted(sync(heir)) == [
-            b"MSG " + of_user + b"\0after",
-            b"MSG " + of_user + b"\0by itself",
-        ]
-
-        heir.send(b"UNSUB " + secret((b"", b"", pid), b""))
-        heir.send(b"SUB " + secret((b"", b"", b""), b"late/"))
-        assert sync(heir) == []
-        publisher.pub(of_process[0], b"")
-        publisher.sync()
-        assert sync(heir) == []
-        heir.send(b"CMSG !/notices/on")
-        heir.send(b"SUB " + secret((b"", b"", pid), b""))
-        assert heir.receive().startswith(b"CMSG !/error\0not-yours ")
-        assert heir.receive() == b""
-
-
-def test_processes_of_one_user_are_told_apart(bus: Bus) -> None:
-    with inherited_connection(address_of(bus)) as one, inherited_connection(address_of(bus)) as two:
-        for client in (one, two):
-            client.send(b"SUB " + secret((b"", b"", b""), b""))
-            assert sync(client) == []
-        with bus.connect() as publisher:
-            publisher.pub(secret((b"", b"", b"%d" % one.parent)), b"1")
-            publisher.pub(secret((b"", OWN[1], b"%d" % two.parent)), b"2")
-            publisher.sync()
-        assert [packet[-1:] for packet in sync(one)] == [b"1"]
-        assert [packet[-1:] for packet in sync(two)] == [b"2"]
-
-
-def test_descriptors_of_watched_processes_are_given_back(bus: Bus) -> None:
-    def pidfds() -> int:
-        links = [link for pid in bus.pids() for link in Path(f"/proc/{pid}/fd").iterdir()]
-        return sum("pidfd" in os.readlink(link) for link in links)
-
-    def subscribe_and_leave() -> None:
-        clients = [bus.connect() for _ in range(20)]
-        for client in clients:
-            client.sub(secret((b"", b"", b"")))
-            client.sub(secret(OWN))
-            client.sync()
-        for client in clients:
-            client.close()
-
-    before = pidfds()
-    subscribe_and_leave()
-    deadline = time.monotonic() + TIMEOUT_S
-    while pidfds() > before:
-        assert time.monotonic() < deadline, "descriptors of processes stay open"
-        with bus.connect() as client:
-            client.sync()
-
-
-def test_watching_leaves_descriptors_for_clients(tmp_path: Path) -> None:
-    """Of 100 descriptors a worker uses a quarter to watch processes, and goes on without more."""
-    limited = ("sh", "-c", 'ulimit -n 100; exec "$0" "$@"', *SBUSD)
-    address = str(tmp_path / "bus")
-    with (
-        bus_of(
-            tmp_path, "-fa", address, "--workers=1", address=address, command=limited
-        ) as bus,
-        ExitStack() as stack,
-    ):
-        *clients, late = [stack.enter_context(bus.connect()) for _ in range(26)]
-        for client in clients:
-            client.sub(secret(OWN))
-            client.sync()
-        late.control(b"!/notices/on")
-        late.sub(secret(OWN))
-        assert late.receive().startswith(b"CMSG !/error\0too-many-secret ")
-        late.pub(secret(OWN), b"")
-        assert late.sync() == []
-        assert all(client.receive() == b"MSG " + secret(OWN) + b"\0" for client in clients)
-        clients.pop().close()
-        deadline = time.monotonic() + TIMEOUT_S
-        late.sub(secret(OWN))
-        while late.sync():
-            assert time.monotonic() < deadline, "a client that left is still counted"
-            late.sub(secret(OWN))
-        late.pub(secret(OWN), b"")
-        assert late.receive() == b"MSG " + secret(OWN) + b"\0"
 
 
 # -- the documents ---------------------------------------------------------------------------------

@@ -1,0 +1,132 @@
+"""Secret messages and the ends of processes (PROTOCOL, "Secret messages")."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.bus import SBUSD, Bus, bus_of
+from tests.support.inheritance import inherited_connection
+from tests.support.raw_client import TIMEOUT_S
+from tests.support.secrets import OWN, address_of, secret, sync
+
+OLD_KERNEL = (
+    sys.executable,
+    "-c",
+    "import sbus.unix.peer_process as p; p.has_peer_pidfds = lambda: False;"
+    "from sbus.cli.sbusd import main; main()",
+)
+"""A bus whose kernel has no pidfds of those who connect."""
+
+
+@pytest.mark.parametrize("command", [SBUSD, OLD_KERNEL], ids=["this kernel", "an old kernel"])
+def test_a_connection_that_outlives_its_process_loses_its_number(
+    tmp_path: Path, command: Sequence[str]
+) -> None:
+    address = str(tmp_path / "bus")
+    arguments = ("-fa", address, "--workers=2")
+    with bus_of(tmp_path, *arguments, address=address, command=command) as bus:
+        check_that_an_heir_loses_the_number(bus)
+
+
+def check_that_an_heir_loses_the_number(bus: Bus) -> None:
+    with inherited_connection(address_of(bus)) as heir, bus.connect() as publisher:
+        pid = b"%d" % heir.parent
+        keys = [secret((b"", b"", pid)), secret((*OWN[:2], pid)), secret((*OWN[:2], b""))]
+        of_process, of_user = keys[:2], keys[2]
+        for pattern in (secret((b"", b"", b""), b""), secret((b"", b"", pid), b"")):
+            heir.send(b"SUB " + pattern)
+        assert sync(heir) == []
+        for key in keys:
+            publisher.pub(key, b"before")
+        publisher.sync()
+        assert sync(heir) == [b"MSG " + key + b"\0before" for key in keys]
+
+        heir.end_parent()
+        for key in keys:
+            publisher.pub(key, b"after")
+            heir.send(b"MSG " + key + b"\0by itself")
+        publisher.sync()
+        assert sorted(sync(heir)) == [
+            b"MSG " + of_user + b"\0after",
+            b"MSG " + of_user + b"\0by itself",
+        ]
+
+        heir.send(b"UNSUB " + secret((b"", b"", pid), b""))
+        heir.send(b"SUB " + secret((b"", b"", b""), b"late/"))
+        assert sync(heir) == []
+        publisher.pub(of_process[0], b"")
+        publisher.sync()
+        assert sync(heir) == []
+        heir.send(b"CMSG !/notices/on")
+        heir.send(b"SUB " + secret((b"", b"", pid), b""))
+        assert heir.receive().startswith(b"CMSG !/error\0not-yours ")
+        assert heir.receive() == b""
+
+
+def test_processes_of_one_user_are_told_apart(bus: Bus) -> None:
+    with inherited_connection(address_of(bus)) as one, inherited_connection(address_of(bus)) as two:
+        for client in (one, two):
+            client.send(b"SUB " + secret((b"", b"", b""), b""))
+            assert sync(client) == []
+        with bus.connect() as publisher:
+            publisher.pub(secret((b"", b"", b"%d" % one.parent)), b"1")
+            publisher.pub(secret((b"", OWN[1], b"%d" % two.parent)), b"2")
+            publisher.sync()
+        assert [packet[-1:] for packet in sync(one)] == [b"1"]
+        assert [packet[-1:] for packet in sync(two)] == [b"2"]
+
+
+def test_descriptors_of_watched_processes_are_given_back(bus: Bus) -> None:
+    def pidfds() -> int:
+        links = [link for pid in bus.pids() for link in Path(f"/proc/{pid}/fd").iterdir()]
+        return sum("pidfd" in os.readlink(link) for link in links)
+
+    def subscribe_and_leave() -> None:
+        clients = [bus.connect() for _ in range(20)]
+        for client in clients:
+            client.sub(secret((b"", b"", b"")))
+            client.sub(secret(OWN))
+            client.sync()
+        for client in clients:
+            client.close()
+
+    before = pidfds()
+    subscribe_and_leave()
+    deadline = time.monotonic() + TIMEOUT_S
+    while pidfds() > before:
+        assert time.monotonic() < deadline, "descriptors of processes stay open"
+        with bus.connect() as client:
+            client.sync()
+
+
+def test_watching_leaves_descriptors_for_clients(tmp_path: Path) -> None:
+    """Of 100 descriptors a worker uses a quarter to watch processes, and goes on without more."""
+    limited = ("sh", "-c", 'ulimit -n 100; exec "$0" "$@"', *SBUSD)
+    address = str(tmp_path / "bus")
+    with (
+        bus_of(tmp_path, "-fa", address, "--workers=1", address=address, command=limited) as bus,
+        ExitStack() as stack,
+    ):
+        *clients, late = [stack.enter_context(bus.connect()) for _ in range(26)]
+        for client in clients:
+            client.sub(secret(OWN))
+            client.sync()
+        late.control(b"!/notices/on")
+        late.sub(secret(OWN))
+        assert late.receive().startswith(b"CMSG !/error\0too-many-secret ")
+        late.pub(secret(OWN), b"")
+        assert late.sync() == []
+        assert all(client.receive() == b"MSG " + secret(OWN) + b"\0" for client in clients)
+        clients.pop().close()
+        deadline = time.monotonic() + TIMEOUT_S
+        late.sub(secret(OWN))
+        while late.sync():
+            assert time.monotonic() < deadline, "a client that left is still counted"
+            late.sub(secret(OWN))
+        late.pub(secret(OWN), b"")
+        assert late.receive() == b"MSG " + secret(OWN) + b"\0"
