@@ -241,8 +241,11 @@ def test_the_group_is_the_primary_one(open_bus: Bus) -> None:
     def names_its_group(gid: int) -> bool:
         with RawClient(open_bus.address) as client:
             client.sub(secret((b"%d" % gid, b"", b"")))
-            client.control(WHOAMI)
-            return bool(client.receive())
+            try:
+                client.control(WHOAMI)
+                return bool(client.receive())
+            except (BrokenPipeError, ConnectionResetError):
+                return False
 
     assert as_user(lambda: names_its_group(STRANGER), groups=[65_101])
     assert not as_user(lambda: names_its_group(65_101), groups=[65_101])
