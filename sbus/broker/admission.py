@@ -24,7 +24,7 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _BACK_OFF_SECONDS = 0.5
 _DESCRIPTORS_PER_WORKER = 3
 """A link, the end of it that is on its way to the worker, and a pidfd."""
-_DESCRIPTORS_SPARE = 16
+_DESCRIPTORS_SPARE = 12
 """The event loop, and whatever the standard library opens for a moment."""
 
 

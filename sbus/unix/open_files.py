@@ -9,6 +9,9 @@ import resource
 
 _DESCRIPTORS_PER_WATCHED_PROCESS = 4
 """Of so many descriptors one may be for watching a process; the rest are for clients."""
+_DESCRIPTORS_FOR_CLIENTS_FIRST = 256
+"""Where there are hardly more than these, clients need them more than watching does."""
+_WATCHED_PROCESSES_LEAST = 2
 
 
 def raise_open_files_limit() -> int:
@@ -21,4 +24,5 @@ def raise_open_files_limit() -> int:
 def watched_processes_max() -> int:
     """How many processes of clients a worker may watch: a share that clients cannot use up."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(1, limit // _DESCRIPTORS_PER_WATCHED_PROCESS)
+    share = (limit - _DESCRIPTORS_FOR_CLIENTS_FIRST) // _DESCRIPTORS_PER_WATCHED_PROCESS
+    return max(_WATCHED_PROCESSES_LEAST, share)
