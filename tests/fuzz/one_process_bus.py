@@ -1,0 +1,171 @@
+"""Whole workers on real sockets and one real segment, as tasks of one process.
+
+The front is pretended: it hands clients over, hears who has gone and compacts the table when told
+to. `settle` is the barrier that real processes do not have: afterwards every task waits for
+something that is not there. Does not know what the clients send.
+"""
+
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import trio
+import trio.testing
+
+from sbus.broker.complaints import Complaints
+from sbus.broker.handoff import Adopt, Gone, Link, Stop
+from sbus.broker.settings import BusSettings
+from sbus.broker.worker import Worker
+from sbus.limits import Limits
+from sbus.shared.compaction import Compaction
+from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.segment import Segment
+from sbus.shared.subscription_table import all_have_read
+from sbus.unix.credentials import Credentials
+from tests.unit.shared.segments import close_segment
+
+WORKERS = 2
+CREDENTIALS = Credentials(gid=100, uid=1000, pid=4711)
+
+
+class Peer:
+    """A client's end of a connection to worker `worker`."""
+
+    def __init__(self, number: int, worker: int, sock: socket.socket, packet_bytes: int) -> None:
+        self.number = number
+        self.worker = worker
+        self.ended = False
+        self._sock = sock
+        self._packet_bytes = packet_bytes
+        sock.setblocking(False)
+
+    def send(self, packet: bytes) -> None:
+        assert self._sock.send(packet) == len(packet)
+
+    def read(self) -> list[bytes]:
+        """What is here now."""
+        packets: list[bytes] = []
+        with suppress(BlockingIOError):
+            while not self.ended:
+                packet = self._sock.recv(self._packet_bytes + 1)
+                if packet:
+                    packets.append(packet)
+                else:
+                    self.ended = True
+        return packets
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class OneProcessBus:
+    """`workers`, and what the front would do for them."""
+
+    def __init__(self, dialect: str, limits: Limits, nursery: trio.Nursery) -> None:
+        self._limits = limits
+        self._nursery = nursery
+        self.segment = Segment(WORKERS, limits)
+        self.segment.open_lock()
+        self._log = OrderedLog(self.segment)
+        self._links: list[Link] = []
+        self.workers: list[Worker] = []
+        self.gone: dict[int, str] = {}
+        """Why clients have gone, by number, since this was last emptied."""
+        self._numbers = 0
+        settings = BusSettings(workers=WORKERS, dialect=dialect, limits=limits)
+        for number in range(WORKERS):
+            front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            link.setblocking(False)
+            self._links.append(Link(front, nursery))
+            worker = Worker(number, self.segment, settings, link)
+            worker._complaints = Complaints(1e9, write=lambda _: None)
+            self.workers.append(worker)
+            nursery.start_soon(self._run, worker, link)
+
+    async def _run(self, worker: Worker, link: socket.socket) -> None:
+        try:
+            await worker.run()
+        finally:
+            worker._epoll.close()
+            link.close()
+
+    def connect(self, worker: int) -> Peer:
+        """A new client; it is served from the next `settle` on."""
+        self._numbers += 1
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            link = self._links[worker]
+            link.send(Adopt(self._numbers, CREDENTIALS), ours.fileno())
+            assert not link.queued
+        return Peer(self._numbers, worker, theirs, self._limits.packet_bytes_max)
+
+    async def settle(self) -> None:
+        """Wait until nobody has anything to do; takes the workers' reports."""
+        await trio.testing.wait_all_tasks_blocked()
+        for link in self._links:
+            with suppress(BlockingIOError):
+                while (report := link.receive_report()) is not None:
+                    if isinstance(report, Gone):
+                        self.gone[report.client] = report.reason
+
+    async def compact(self) -> None:
+        """Compact the table, as the front does: woken once, every worker has read the last one."""
+        await self._wake_all()
+        with self.segment as words:
+            assert all_have_read(self.segment, words), "a worker was woken and has not read"
+            compaction = Compaction(self.segment, words)
+        while compaction.step():
+            pass
+        with self.segment as words:
+            assert compaction.finish(words)
+        await self._wake_all()
+
+    async def _wake_all(self) -> None:
+        self.segment.wake((1 << WORKERS) - 1)
+        await self.settle()
+
+    def counts(self) -> Counter[str]:
+        """What the workers counted, by code."""
+        return sum((worker.counts for worker in self.workers), Counter())
+
+    def index_sizes(self) -> list[tuple[int, int]]:
+        """Nodes and subscriptions in every worker's index."""
+        found = [worker._router._index.statistics() for worker in self.workers]
+        return [(statistics.nodes, statistics.subscriptions) for statistics in found]
+
+    def check_invariants(self) -> None:
+        with self.segment as words:
+            self._log.check_invariants(words)
+            assert not self._log.statistics(words).used_bytes, "everybody rests: all is walked"
+        for worker in self.workers:
+            worker._router._index.check_invariants()
+            worker._router.cache.check_invariants()
+            assert not worker._held
+            for session in worker._sessions.values():
+                ledger = session.outbox.statistics()
+                assert ledger.delivered == ledger.accepted - ledger.undelivered
+                assert ledger.lost == ledger.backlog == ledger.backlog_bytes == 0
+                assert not session.has_work()
+
+    async def stop(self) -> None:
+        for link in self._links:
+            link.send(Stop())
+        await trio.testing.wait_all_tasks_blocked()
+        for link in self._links:
+            link.close()
+
+
+@asynccontextmanager
+async def one_process_bus(dialect: str, limits: Limits) -> AsyncIterator[OneProcessBus]:
+    """A bus that serves inside the block, and must end by itself behind it."""
+    async with trio.open_nursery() as nursery:
+        bus = OneProcessBus(dialect, limits, nursery)
+        try:
+            await bus.settle()
+            yield bus
+            await bus.stop()
+            assert not nursery.child_tasks, "a worker did not end"
+        finally:
+            nursery.cancel_scope.cancel()
+            close_segment(bus.segment)

@@ -1,0 +1,266 @@
+"""Packets through real sessions of real workers, against what the documents make of them.
+
+In every round some clients on each worker send a handful of packets each. Then
+
+    each client has been told just the faults that `verdicts` finds, in their order, and is
+    disconnected just when one of them costs that
+    two witnesses, subscribed to everything on different workers, have received every message that
+    was publishable and nothing else, in one order, in which each client's messages keep theirs
+    bystanders have received their own messages and nothing else
+    what a client received, one of its patterns matches; what its lasting patterns match, it has
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from sbus.limits import Limits
+from sbus.protocol.keys import DIALECTS, Dialect
+from tests.fuzz.one_process_bus import WORKERS, OneProcessBus, Peer
+from tests.fuzz.verdicts import Verdict, documented_codes, is_reserved, judge, names_another
+from tests.unit.routing.specification import matches
+
+CLIENTS_PER_WORKER = 4
+PACKETS_PER_ROUND_MAX = 25
+"""Of one client; all of it fits into the sockets of those who receive it."""
+ROUNDS_PER_CHECK = 20
+ROUNDS_PER_COMPARISON = 3
+SETTINGS = {
+    b"!/notices/on",
+    *(b"blocking/soft/" + soft for soft in (b"queue", b"discard", b"block", b"error")),
+    *(b"blocking/hard/" + hard for hard in (b"discard", b"block", b"error")),
+    *(b"order/" + order for order in (b"queue", b"stack", b"random")),
+}
+"""Control keys that concern notices, and clients that do not read: here everybody reads."""
+ECHO = {b"echo/on": True, b"echo/off": False}
+NOTICES_ON = b"CMSG !/notices/on"
+OWN_IDS = (b"100", b"1000", b"4711")
+WHOAMI_REPLY = b"CMSG !/cred/whoami\0!/cred/" + b"/".join(OWN_IDS)
+ERROR = b"CMSG !/error\0"
+
+
+class FuzzedClient:
+    """A client that says anything, and what must come of it."""
+
+    def __init__(self, peer: Peer, dialect: Dialect, limits: Limits) -> None:
+        self.peer = peer
+        self._dialect = dialect
+        self._limits = limits
+        self._room_bytes = limits.client_subscription_bytes_max
+        self.patterns: Counter[bytes] = Counter()
+        self.code = ""
+        """Why it must be disconnected, if it must."""
+        self.told: list[bytes] = []
+        """Replies and codes that are due in this round."""
+        self.published: list[bytes] = []
+        self.counts: Counter[str] = Counter()
+        self._echo = True
+        if dialect.has_control_messages:
+            peer.send(NOTICES_ON)
+        self.begin_round()
+
+    def begin_round(self) -> None:
+        self.told = []
+        self.published = []
+        self.counts = Counter()
+        self.any_pattern = set(self.patterns)
+        self.lasting = set(self.patterns)
+        self._echoes = {self._echo}
+
+    def send(self, packet: bytes) -> None:
+        self.peer.send(packet)
+        verdict = judge(packet, self._dialect, self._limits)
+        code = verdict.code or self._obey(verdict, packet)
+        if code in documented_codes():
+            self.told.append(code.encode())
+            if documented_codes()[code] == "disconnected":
+                self.code = code
+        if code:
+            self.counts[code] += 1
+
+    def _obey(self, verdict: Verdict, packet: bytes) -> str:
+        """What an acceptable packet does; returns what it is counted as, "" for nothing."""
+        word, text, _ = verdict
+        if word in (b"SUB", b"UNSUB") and self._names_another(text):
+            return "not-yours"
+        charge = len(text) + 64 * len(text.split(self._dialect.separator))
+        if word == b"MSG":
+            self.published.append(packet)
+        elif word == b"SUB":
+            if charge > self._room_bytes:
+                return "too-many-patterns"
+            self._room_bytes -= charge
+            self.patterns[text] += 1
+            self.any_pattern.add(text)
+        elif word == b"UNSUB":
+            if not self.patterns[text]:
+                del self.patterns[text]
+                return "unknown-unsubscription"
+            self._room_bytes += charge
+            self.patterns[text] -= 1
+            self.patterns += Counter()
+            self.lasting -= {text} - self.patterns.keys()
+        elif text == b"!/cred/whoami":
+            self.told.append(WHOAMI_REPLY)
+        elif text in ECHO:
+            self._echo = ECHO[text]
+            self._echoes.add(self._echo)
+        elif text not in SETTINGS:
+            return "unknown-control"
+        return ""
+
+    def _names_another(self, pattern: bytes) -> bool:
+        return self._dialect.has_control_messages and names_another(pattern, OWN_IDS)
+
+    def published_openly(self) -> list[bytes]:
+        """What this round's witnesses of everything see: no secret messages."""
+        return [
+            packet
+            for packet in self.published
+            if not is_reserved(packet.removeprefix(b"MSG ").partition(b"\0")[0], self._dialect)
+        ]
+
+    def check(self, received: list[bytes], others: list[bytes], *, compare: bool) -> None:
+        """What came in this round, and what others published in it."""
+        told = [packet for packet in received if packet.startswith(b"CMSG ")]
+        shown = [
+            packet.removeprefix(ERROR).split(b" ")[0] if packet.startswith(ERROR) else packet
+            for packet in told
+        ]
+        due = self.told if self._dialect.has_control_messages else []
+        assert shown == due, f"told {shown}, not {due}"
+        assert self.peer.ended == bool(self.code)
+        messages = Counter(received) - Counter(told)
+        possible = [*others, *(self.published if True in self._echoes else [])]
+        assert messages <= Counter(possible), "messages that nobody published for it"
+        if compare:
+            assert all(self._matches(self.any_pattern, packet) for packet in messages)
+            if not self.code:
+                sure = [*others, *(self.published if self._echoes == {True} else [])]
+                due_ones = [packet for packet in sure if self._matches(self.lasting, packet)]
+                assert Counter(due_ones) <= messages, "not everything came that was due"
+
+    def _matches(self, patterns: Iterable[bytes], packet: bytes) -> bool:
+        key = packet.removeprefix(b"MSG ").partition(b"\0")[0]
+        return any(matches(pattern, key, self._dialect) for pattern in patterns)
+
+
+class Subscriber:
+    """A client that does nothing but subscribe to `pattern`, and sends what it is told to."""
+
+    def __init__(self, peer: Peer, pattern: bytes) -> None:
+        self.peer = peer
+        peer.send(b"SUB " + pattern)
+
+
+class Sessions:
+    """Rounds of packets from `packets`, an endless supply, on a bus of one process."""
+
+    def __init__(
+        self, bus: OneProcessBus, dialect: str, limits: Limits, packets: Iterator[bytes], seed: int
+    ) -> None:
+        self._bus = bus
+        self._dialect = DIALECTS[dialect]
+        self._limits = limits
+        self._packets = packets
+        self._chance = random.Random(seed)
+        self._rounds = 0
+        self.counts: Counter[str] = Counter()
+        self._clients = [self._connect(i % WORKERS) for i in range(CLIENTS_PER_WORKER * WORKERS)]
+        self._witnesses = [Subscriber(bus.connect(worker), b"") for worker in range(WORKERS)]
+        self._key = self._dialect.separator.join([b"bystanders", b"own"])
+        self._bystanders = [Subscriber(bus.connect(worker), self._key) for worker in range(WORKERS)]
+
+    def _connect(self, worker: int) -> FuzzedClient:
+        return FuzzedClient(self._bus.connect(worker), self._dialect, self._limits)
+
+    async def round(self, packets_max: int) -> int:
+        """Send at most so many packets; returns how many. All of them have been served."""
+        self._rounds += 1
+        sent = 0
+        leaving: list[FuzzedClient] = []
+        for client in self._clients:
+            client.begin_round()
+            count = min(self._chance.randint(0, PACKETS_PER_ROUND_MAX), packets_max - sent)
+            while count and not client.code:
+                client.send(next(self._packets))
+                count -= 1
+                sent += 1
+            # Who leaves behind an empty packet may have sent nothing but the end.
+            if self._chance.random() < 0.03 and client.code != "empty-packet":
+                leaving.append(client)
+                client.peer.close()
+        own = [b"MSG %b\0%d %d" % (self._key, self._rounds, i) for i in range(WORKERS)]
+        for bystander, message in zip(self._bystanders, own, strict=True):
+            bystander.peer.send(message)
+        received = await self._receive([who for who in self._clients if who not in leaving])
+        self._check_order(received, own)
+        self._check_clients(received, own, leaving)
+        if not self._rounds % ROUNDS_PER_CHECK:
+            await self.check()
+        return sent
+
+    async def _receive(self, clients: Iterable[FuzzedClient]) -> dict[Peer, list[bytes]]:
+        """Let the workers work, and read, until nothing comes any more."""
+        peers = [client.peer for client in clients]
+        peers += [who.peer for who in (*self._witnesses, *self._bystanders)]
+        received: dict[Peer, list[bytes]] = {peer: [] for peer in peers}
+        more = True
+        while more:
+            more = False
+            await self._bus.settle()
+            for peer in peers:
+                if packets := peer.read():
+                    received[peer] += packets
+                    more = True
+        return received
+
+    def _check_order(self, received: dict[Peer, list[bytes]], own: list[bytes]) -> None:
+        orders = [received[witness.peer] for witness in self._witnesses]
+        assert orders[0] == orders[1], "two orders"
+        published = [packet for client in self._clients for packet in client.published_openly()]
+        assert Counter(orders[0]) == Counter([*published, *own])
+        for client in self._clients:
+            rest = iter(orders[0])
+            assert all(packet in rest for packet in client.published_openly()), "out of order"
+        due = [packet for packet in orders[0] if packet in own]
+        assert all(received[bystander.peer] == due for bystander in self._bystanders)
+
+    def _check_clients(
+        self, received: dict[Peer, list[bytes]], own: list[bytes], leaving: list[FuzzedClient]
+    ) -> None:
+        compare = not self._rounds % ROUNDS_PER_COMPARISON
+        due_gone = {}
+        clients = self._clients[:]
+        for at, client in enumerate(clients):
+            self.counts += client.counts
+            if client not in leaving:
+                others = [p for other in clients if other is not client for p in other.published]
+                client.check(received[client.peer], [*others, *own], compare=compare)
+            if client.code or client in leaving:
+                due_gone[client.peer.number] = client.code
+                client.peer.close()
+                self._clients[at] = self._connect(client.peer.worker)
+        assert self._bus.gone == due_gone
+        self._bus.gone.clear()
+
+    async def check(self) -> None:
+        """Counters, ledgers and invariants; and the front does what it does now and then."""
+        await self._bus.settle()
+        found = self._bus.counts()
+        assert found == self.counts, f"counted {found}, not {self.counts}"
+        self._bus.check_invariants()
+        await self._bus.compact()
+
+    async def end(self) -> None:
+        """All clients leave: nothing of what they did may be left."""
+        await self.check()
+        for client in self._clients:
+            client.peer.close()
+        for subscriber in (*self._witnesses, *self._bystanders):
+            subscriber.peer.close()
+        await self._bus.settle()
+        await self._bus.compact()  # wakes all workers: only then they have read of all the others
+        self._bus.check_invariants()
+        assert self._bus.index_sizes() == [(1, 0)] * WORKERS
+        assert set(self._bus.gone.values()) == {""}
