@@ -19,7 +19,7 @@ from sbus.unix.address import DEFAULT_ADDRESS, parse_address
 
 DEFAULT_PIDFILE = "/run/sbus.pid"
 WORKERS_MAX = 64
-"""One bit each in the mask that says where a message goes."""
+"""As `sbus.shared.segment.WORKERS_MAX`, whose import would make every start slower."""
 
 
 def available_workers() -> int:

@@ -191,7 +191,7 @@ class Connection(Generic[Item]):
     # -- waiting -------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        while not self._link.connect_nowait():  # noqa: ASYNC110
+        while not self._link.connect_nowait():  # noqa: ASYNC110 (a full queue sends no event)
             await trio.sleep(CONNECT_RETRY_SECONDS)
         await self._send(self._link.barrier.greeting)
 
