@@ -15,6 +15,21 @@ NotNegative = Annotated[int, Meta(ge=0)]
 Page = Annotated[int, Meta(ge=4096)]
 Seconds = Annotated[float, Meta(gt=0)]
 Silence = Annotated[float, Meta(ge=1)]
+NotNegativeSeconds = Annotated[float, Meta(ge=0)]
+
+
+class UserLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one user may have of a bus: all of its connections, on all workers, together.
+
+    Of each of these a client takes at most as much as it leaves to the user's other clients.
+    """
+
+    connections_max: Positive
+    subscriptions_max: NotNegative
+    subscription_bytes_max: NotNegative
+    backlog_bytes_max: NotNegative
+    messages_per_second_max: Positive
+    held_seconds_max: NotNegativeSeconds
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +59,34 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Messages kept for a client whose socket is full, before the hard policy decides."""
     backlog_bytes_max: NotNegative = 16 * 1024 * 1024
     """Bytes kept for a client whose socket is full, before the hard policy decides."""
+
+    # -- one user, over all of its connections -------------------------------------------------
+    user_connections_max: Positive = 1_024
+    """Connections of one user; what a connection may hold in memory is bounded as well."""
+    user_subscriptions_max: NotNegative = 131_072
+    """Subscriptions of one user, each occurrence of a pattern counting."""
+    user_subscription_bytes_max: NotNegative = 16 * 1024 * 1024
+    """What one user's patterns may add up to, counted as `client_subscription_bytes_max` does."""
+    user_backlog_bytes_max: NotNegative = 64 * 1024 * 1024
+    """Bytes kept for all of one user's clients, each message as its length and 64 for keeping it:
+    several clients at their own limit."""
+    user_messages_per_second_max: Positive = 1_000_000
+    """Messages that one user publishes; beyond it its publishers are held back. A busy worker is
+    shared by turns whatever this is, so it only has to keep one user from occupying many workers.
+    A second's worth may come at once."""
+    user_held_seconds_max: NotNegativeSeconds = 10.0
+    """Time in which a user's clients, by `block`, hold publishers back, in any minute; when it is
+    spent, `block` acts as `discard`."""
+    users_max: Positive = 1_024
+    """Users with an account at one time; who comes beyond that is not let in."""
+    bus_subscription_bytes_max: NotNegative = 40 * 1024 * 1024
+    """What all patterns may add up to: less than an arena of the table has room for. A user takes
+    at most as much as it leaves to others."""
+    bus_backlog_bytes_max: NotNegative = 1024 * 1024 * 1024
+    """Bytes kept for all clients. A user takes at most as much as it leaves to others."""
+    blocking_clients_max: Positive = 1_024
+    """Clients of one worker that may hold publishers back; `block` of any more acts as `discard`.
+    Each is a word that every publisher may have to look at."""
 
     # -- turns ---------------------------------------------------------------------------------
     batch_packets_max: Positive = 64
@@ -76,6 +119,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Time that a stopping bus gives its workers to hand over what was accepted."""
     log_interval_seconds: Seconds = 10.0
     """The same complaint about the same user is logged once in this time, with a count."""
+
+    @property
+    def user(self) -> UserLimits:
+        """What a user has of whom nothing else was said."""
+        names = UserLimits.__struct_fields__
+        return UserLimits(**{name: getattr(self, f"user_{name}") for name in names})
 
     @property
     def pulse_seconds(self) -> float:
