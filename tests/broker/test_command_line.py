@@ -223,7 +223,7 @@ def test_hangup_of_the_whole_session_ends_it_in_order(tmp_path: Path) -> None:
     with running_bus(tmp_path) as bus:
         with bus.connect() as client:
             client.whoami()
-        for pid in bus.pids():
+        for pid in reversed(bus.pids()):  # the first one ends the others
             os.kill(pid, signal.SIGHUP)
         assert bus.process.wait(STOP_SECONDS_MAX) == 0
         assert not os.path.lexists(bus.address)
@@ -235,7 +235,7 @@ def test_interrupt_from_the_keyboard_ends_it_in_order(tmp_path: Path) -> None:
     with running_bus(tmp_path) as bus:
         with bus.connect() as client:
             client.whoami()
-        for pid in bus.pids():
+        for pid in reversed(bus.pids()):  # the first one ends the others
             os.kill(pid, signal.SIGINT)
         assert bus.process.wait(STOP_SECONDS_MAX) == 0
         assert not os.path.lexists(bus.address)
