@@ -42,6 +42,15 @@ class Refusal(ClientFault):
     """The packet is ignored; the client stays."""
 
 
+class QuotaReached(Refusal):
+    """The packet is ignored because its user has as much as it may have: of `limit`, the number
+    that accounts give it. That is reported to the administrator."""
+
+    def __init__(self, code: str, text: str, limit: int) -> None:
+        super().__init__(code, text)
+        self.limit = limit
+
+
 class Misbehaviour(ClientFault):
     """The client is told, where that is possible, and disconnected."""
 

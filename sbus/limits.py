@@ -77,6 +77,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     user_held_seconds_max: NotNegativeSeconds = 10.0
     """Time in which a user's clients, by `block`, hold publishers back, in any minute; when it is
     spent, `block` acts as `discard`."""
+    held_window_seconds: Silence = 60.0
+    """The "any minute" of the time in which publishers may be held back."""
     users_max: Positive = 1_024
     """Users with an account at one time; who comes beyond that is not let in."""
     bus_subscription_bytes_max: NotNegative = 40 * 1024 * 1024

@@ -11,11 +11,18 @@ import errno
 import os
 import resource
 import socket
+import time
+from contextlib import suppress
 
 import trio
 
-from sbus.broker.complaints import Complaints
+from sbus.broker.complaints import Complaints, log
+from sbus.broker.quota_reports import describe_limit
 from sbus.broker.settings import BusSettings
+from sbus.protocol.controls import error_notice
+from sbus.protocol.keys import DIALECTS
+from sbus.shared.accounts import CONNECTIONS, Account, AccountBook
+from sbus.unix.closing import drain, shut_down
 from sbus.unix.credentials import Credentials, peer_credentials, peer_groups
 from sbus.unix.open_files import watched_processes_max
 
@@ -32,18 +39,24 @@ class Door:
     """Lets clients in from a listening socket, which it borrows."""
 
     def __init__(
-        self, listener: socket.socket, settings: BusSettings, complaints: Complaints
+        self,
+        listener: socket.socket,
+        settings: BusSettings,
+        book: AccountBook,
+        complaints: Complaints,
     ) -> None:
         listener.setblocking(False)
+        self._book = book
         self._listener = listener
         self._settings = settings
         self._complaints = complaints
+        self._report_interval_ns = int(settings.limits.log_interval_seconds * 1e9)
         self._room = trio.Event()
         self._clients = 0
         self._clients_max = _clients_max(settings.workers)
 
-    async def next_client(self) -> tuple[socket.socket, Credentials]:
-        """The next client that may come in; the caller owns its socket."""
+    async def next_client(self) -> tuple[socket.socket, Credentials, Account]:
+        """The next client that may come in, and its user's account; the caller owns its socket."""
         while True:
             if self._clients >= self._clients_max:
                 await self._back_off(
@@ -60,10 +73,12 @@ class Door:
                 elif error.errno not in _CONNECTION_FAILED:
                     raise
             else:
-                credentials = self._admit(sock)
-                if credentials is not None:
+                credentials = peer_credentials(sock)
+                account = self._admit(sock, credentials)
+                if account is not None:
                     self._clients += 1
-                    return sock, credentials
+                    account.count_connection(1)
+                    return sock, credentials, account
                 await trio.lowlevel.checkpoint()
 
     async def _back_off(self, why: str) -> None:
@@ -72,25 +87,54 @@ class Door:
         with trio.move_on_after(_BACK_OFF_SECONDS):
             await self._room.wait()
 
-    def client_left(self) -> None:
+    def client_left(self, account: Account) -> None:
         """A client has left, and with it a descriptor."""
         self._clients -= 1
+        account.count_connection(-1)
         self._room.set()
 
-    def _admit(self, sock: socket.socket) -> Credentials | None:
-        """The credentials of a client that may come in; any other is closed."""
-        credentials = peer_credentials(sock)
-        if self._may_enter(sock, credentials):
-            sock.setblocking(False)
+    def _admit(self, sock: socket.socket, own: Credentials) -> Account | None:
+        """The account of a client that may come in; the connection of any other is closed."""
+        if not self._may_enter(sock, own):
+            self._complaints.complain(
+                "not-admitted", own.uid, f"refused connection of uid {own.uid}, pid {own.pid}"
+            )
+            sock.close()
+            return None
+        sock.setblocking(False)
+        account = self._account(sock, own)
+        if account is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(self._settings))
-            return credentials
-        self._complaints.complain(
-            "not-admitted",
-            credentials.uid,
-            f"refused connection of uid {credentials.uid}, pid {credentials.pid}",
-        )
-        sock.close()
+        return account
+
+    def _account(self, sock: socket.socket, own: Credentials) -> Account | None:
+        """The user's account, if it has room for one more connection."""
+        now_ns = time.monotonic_ns()
+        account = self._book.of(own.uid, self._settings.limits.user, now_ns)
+        if account is None:
+            self._complaints.complain(
+                "too-many-users",
+                0,
+                f"refused connection of uid {own.uid}: accounts of others take all places "
+                "(users_max)",
+            )
+            self._refuse(sock, "too-many-users", "the bus keeps accounts for no more users")
+            return None
+        if account.has_room_for_connection():
+            return account
+        if account.is_report_due(CONNECTIONS, now_ns, self._report_interval_ns):
+            account.note_report(CONNECTIONS, now_ns)
+            log(describe_limit(CONNECTIONS, own))
+        self._refuse(sock, "too-many-connections", "your user has as many as it may")
         return None
+
+    def _refuse(self, sock: socket.socket, code: str, text: str) -> None:
+        """Tell a client why it may not come in, which is all that it gets, and end it."""
+        if DIALECTS[self._settings.dialect].has_control_messages:
+            with suppress(OSError):  # whoever does not read this has gone already
+                sock.send(error_notice(code, text))
+        drain(sock, self._settings.limits.drain_packets_max)
+        shut_down(sock)
 
     def _may_enter(self, sock: socket.socket, credentials: Credentials) -> bool:
         uids = self._settings.admit_uids

@@ -13,30 +13,31 @@ log, and with the same sequence on every other worker. A run was received before
 caused it was therefore appended, or delivered here, before it. And a subscription is journalled in
 the hold whose messages it separates into before and after.
 
-All methods are synchronous. This module does not know sockets, readiness or turns.
+In the first part it is also found out, under the same lock, whether a message must wait: for room
+in the log, for a stalled client that it matches, or because its user publishes too fast. Then the
+run is cut before it, and what is left of it waits.
+
+All methods are synchronous. This module does not know sockets, readiness or turns, nor which
+records change what.
 """
 
 import time
-from collections import deque
-from itertools import islice
 
-from sbus.broker.router import Router
-from sbus.broker.session import Run, Session
-from sbus.errors import Refusal
-from sbus.limits import Limits
+from sbus.broker.backpressure import Origin
+from sbus.broker.router import Route, Router
+from sbus.broker.session import Message, Run, Session
+from sbus.broker.waiting import FOR_ROOM, Reason, Wait
+from sbus.shared.accounts import Accounts
 from sbus.shared.ordered_log import Block, OrderedLog, build_block
 from sbus.shared.segment import Segment
+from sbus.shared.stalls import Stalls
 from sbus.shared.subscription_table import (
-    CLIENT_GONE,
-    SUBSCRIBED,
-    UNSUBSCRIBED,
     WORKER_RESET,
     Record,
     SubscriptionTable,
     encode_record,
 )
 
-_RECORDS_PER_PIECE = 64
 _RECORDS_PER_BEAT = 1_000
 """A worker that reads a large table anew shows that it is alive."""
 _WALK_ENTRIES_PER_LOOK = 16
@@ -48,35 +49,41 @@ be used; and it shows that this worker is alive."""
 class Exchange:
     """One worker's part in the order. `router` is its view of the subscriptions."""
 
-    def __init__(self, segment: Segment, worker: int, router: Router, limits: Limits) -> None:
+    def __init__(
+        self, segment: Segment, worker: int, router: Router, accounts: Accounts, stalls: Stalls
+    ) -> None:
         self._segment = segment
-        self._subscription_bytes_max = limits.client_subscription_bytes_max
         self._worker = worker
         self._router = router
+        self._accounts = accounts
+        self._stalls = stalls
         self._log = OrderedLog(segment, worker)
         self._table = SubscriptionTable(segment, worker)
-        self._leaving: deque[Session] = deque()
-        self._unrecorded: deque[bytes] = deque()
-        """Records that only take back, in the order in which they must be journalled."""
-        self._walked_units = 0
+        self._walked_units: dict[int, int] = {}
+        self.origin = Origin()
+        """Of what is being delivered."""
 
-    def start(self) -> None:
-        """Begin to serve: take the slot over and learn who listens to what."""
+    def start(self) -> bytes:
+        """Begin to serve: take the slot over and learn who listens to what.
+
+        Returns what is still to be journalled before anything else.
+        """
         reset = encode_record(Record(WORKER_RESET, True, self._worker, 0))
         with self._segment as words:
             self._log.start(words)
             self._table.start(words)
-            if not self._table.append(words, reset, edge=True, frees=True):
-                self._unrecorded.append(reset)
+            recorded = self._table.append(words, reset, edge=True, frees=True)
         self._read_table()
+        return b"" if recorded else reset
 
     # -- steps ---------------------------------------------------------------------------------
-    def publish(self, session: Session, run: Run) -> bool:
-        """Give a run of one client's messages its place, and deliver it here.
+    def publish(self, session: Session) -> Wait | None:
+        """Give a client's run of messages its place, and deliver it here.
 
-        False when the log has no room: nothing happened, the worker will be woken.
+        What of it must wait stays in the run, and why is returned.
         """
-        block = _block_for_others(session, run)
+        run = session.run
+        block = _block_for_others(session, run.messages)
         again = False
         while True:
             wake = appended = 0
@@ -91,8 +98,16 @@ class Exchange:
                     self._table.share_epoch(words)
                     end = self._log.destined_end(words)
                     wake = self._log.share_cursor(words)
+                    now_ns = time.monotonic_ns()
+                    count, wait = self._allowed(session, run, now_ns)
+                    if count < len(run.messages):
+                        block = _block_for_others(session, run.messages[:count])
                     if block is not None:
                         appended = self._log.append(words, block)
+                    if appended >= 0:
+                        session.account.pay_for(count, now_ns)
+                        if wait is not None and wait.reason is Reason.STALL:
+                            self._accounts[wait.account].begin_holding(now_ns)
             if current:
                 break
             self._read_table()
@@ -100,13 +115,43 @@ class Exchange:
             again = True
         self._segment.wake(wake)
         if appended < 0:
-            return False
+            return FOR_ROOM
         self._segment.wake(appended)
         self._walk(end)
-        for packet, _, route in run.messages:
+        self.origin.uid = session.uid
+        for packet, _, route in run.take(count):
             for outbox in route.recipients:
                 outbox.deliver(packet)
-        return True
+        return wait
+
+    def _allowed(self, session: Session, run: Run, now_ns: int) -> tuple[int, Wait | None]:
+        """How many of a run's messages need not wait, for anything but room in the log, and for
+        what the next one does. Under the lock."""
+        delay_ns = session.account.publish_delay_ns(now_ns)
+        if delay_ns:
+            return 0, Wait(Reason.RATE, now_ns + delay_ns)
+        if self._stalls.any_stalled():
+            for number, (_, _, route) in enumerate(run.messages):
+                if route.blockers and (wait := self._stall_before(session, route, now_ns)):
+                    return number, wait
+        return len(run.messages), None
+
+    def _stall_before(self, session: Session, route: Route, now_ns: int) -> Wait | None:
+        for blocker in route.blockers:
+            if not blocker.concerns(session.uid):
+                continue
+            if not self._stalls.is_stalled(blocker.place, blocker.client):
+                continue
+            left_ns = self._accounts[blocker.account].held_left_ns(now_ns)
+            if left_ns:
+                self._stalls.wait(blocker.place)
+                return Wait(Reason.STALL, now_ns + left_ns, blocker.account)
+        return None
+
+    def end_holding(self, account: int) -> None:
+        """Nobody here is held back by clients of this account any more."""
+        with self._segment:
+            self._accounts[account].end_holding(time.monotonic_ns())
 
     def barrier(self) -> None:
         """Deliver here everything that has its place before this instant."""
@@ -117,72 +162,27 @@ class Exchange:
         self._segment.wake(wake)
         self._walk(end)
 
-    def subscribe(self, session: Session, pattern: bytes) -> bool:
-        """Journal and apply one occurrence of a pattern; False: try again when woken.
+    def record(self, data: bytes, *, edge: bool, frees: bool = False) -> bool:
+        """Journal records and walk to the instant of them, at which they are to take effect.
 
-        Raises Refusal when the table is full, or the client's own share.
+        False when there is no room in the table before the next compaction.
         """
-        charge = self._router.subscription_bytes(pattern)
-        if session.subscription_bytes + charge > self._subscription_bytes_max:
-            raise Refusal("too-many-patterns", "one client has no room for more subscriptions")
-        edge = self._router.gain_interest(pattern)
-        recorded = False
-        try:
-            recorded = self._record(Record(SUBSCRIBED, edge, self._worker, session.id, pattern))
-        finally:
-            if not recorded:
-                self._router.lose_interest(pattern)
-        if not recorded:
-            return False
-        session.patterns[pattern] = session.patterns.get(pattern, 0) + 1
-        session.subscription_bytes += charge
-        self._router.add(pattern, session.outbox)
-        return True
+        with self._segment as words:
+            recorded = self._table.append(words, data, edge=edge, frees=frees)
+            end = self._log.destined_end(words)
+        if recorded:
+            self._walk(end)
+        return recorded
 
-    def unsubscribe(self, session: Session, pattern: bytes) -> bool:
-        """Take back one occurrence of a pattern that the client has; False: try again."""
-        edge = self._router.lose_interest(pattern)
-        if not self._record(Record(UNSUBSCRIBED, edge, self._worker, session.id, pattern)):
-            self._router.gain_interest(pattern)
-            return False
-        session.subscription_bytes -= self._router.subscription_bytes(pattern)
-        session.patterns[pattern] -= 1
-        if not session.patterns[pattern]:
-            del session.patterns[pattern]
-        self._router.remove(pattern, session.outbox)
-        return True
+    def note(self, data: bytes, *, frees: bool = False) -> bool:
+        """Journal records for which the instant does not matter; False as with `record`."""
+        with self._segment as words:
+            return self._table.append(words, data, edge=True, frees=frees)
 
-    def forget(self, session: Session) -> None:
-        """Drop all subscriptions of a client that has left: `forget_some` does it, bit by bit.
-
-        That the client is gone is journalled first, in a few bytes that fit when nothing else does:
-        the next compaction drops its patterns by it, and makes room for the edges.
-        """
-        if session.patterns:
-            self._unrecorded.append(
-                encode_record(Record(CLIENT_GONE, False, self._worker, session.id))
-            )
-            self._leaving.append(session)
-
-    def forget_some(self) -> bool:
-        """Take back some patterns of clients that have left; False when none are left.
-
-        Until then they are routes to an outbox that takes nothing, which harms nobody.
-        """
-        if not self._leaving:
-            return False
-        session = self._leaving[0]
-        for pattern in list(islice(session.patterns, _RECORDS_PER_PIECE)):
-            count = session.patterns.pop(pattern)
-            for _ in range(count):
-                self._router.remove(pattern, session.outbox)
-            if self._router.lose_interest(pattern, count):
-                end = Record(UNSUBSCRIBED, True, self._worker, session.id, pattern)
-                self._unrecorded.append(encode_record(end))
-        if not session.patterns:
-            self._leaving.popleft()
-        self.flush_records()
-        return True
+    def is_table_full(self) -> bool:
+        """Whether a compaction would not make room either."""
+        with self._segment as words:
+            return self._table.is_full(words)
 
     def catch_up(self) -> bool:
         """Walk what is destined here. True when there was nothing, and this worker will be woken
@@ -202,47 +202,15 @@ class Exchange:
         self._walk(end)
         return asleep
 
-    def flush_records(self) -> bool:
-        """Journal what only takes back, piece by piece; False when not all of it fits yet."""
-        while self._unrecorded:
-            piece = list(islice(self._unrecorded, _RECORDS_PER_PIECE))
-            with self._segment as words:
-                if not self._table.append(words, b"".join(piece), edge=True, frees=True):
-                    if len(piece) == 1 or not self._table.append(
-                        words, piece[0], edge=True, frees=True
-                    ):
-                        return False
-                    del piece[1:]
-            for _ in piece:
-                self._unrecorded.popleft()
-        return True
-
-    def take_walked_units(self) -> int:
-        """Deliveries made by walking since this was last asked."""
-        units, self._walked_units = self._walked_units, 0
+    def take_walked_units(self) -> dict[int, int]:
+        """Work done by walking since this was last asked, by the publishers' users."""
+        units, self._walked_units = self._walked_units, {}
         return units
 
     # -- pieces --------------------------------------------------------------------------------
-    def _record(self, record: Record) -> bool:
-        """Journal one record and walk to the instant of it."""
-        if not self.flush_records():
-            return False
-        data = encode_record(record)
-        frees = record.kind == UNSUBSCRIBED
-        with self._segment as words:
-            recorded = self._table.append(words, data, edge=record.edge, frees=frees)
-            full = self._table.is_full(words)
-            end = self._log.destined_end(words)
-        if not recorded:
-            if full and record.kind == SUBSCRIBED:
-                raise Refusal("table-full", "the bus has no room for more subscriptions")
-            return False
-        self._walk(end)
-        return True
-
     def _reroute(self, session: Session, run: Run) -> Block | None:
         run.reroute(self._router.route, session)
-        return _block_for_others(session, run)
+        return _block_for_others(session, run.messages)
 
     def _read_table(self) -> None:
         with self._segment as words:
@@ -261,24 +229,30 @@ class Exchange:
             return
         began_at = shared_at = time.perf_counter()
         route = self._router.route
-        for number, (key, packet) in enumerate(self._log.entries(end), 1):
-            recipients = route(key).recipients
-            self._walked_units += 1 + len(recipients)
-            for outbox in recipients:
-                outbox.deliver(packet)
-            if number % _WALK_ENTRIES_PER_LOOK:
-                continue
-            now = time.perf_counter()
-            if now - shared_at > _WALK_SECONDS_PER_SHARE:
-                shared_at = now
-                with self._segment as words:
-                    wake = self._log.share_cursor(words)
-                self._segment.wake(wake)
-                self._segment.beat(self._worker)
+        walked = 0
+        for uid, entries in self._log.blocks(end):
+            self.origin.uid = uid
+            units = len(entries)
+            for key, packet in entries:
+                recipients = route(key).recipients
+                units += len(recipients)
+                for outbox in recipients:
+                    outbox.deliver(packet)
+                walked += 1
+                if walked % _WALK_ENTRIES_PER_LOOK:
+                    continue
+                now = time.perf_counter()
+                if now - shared_at > _WALK_SECONDS_PER_SHARE:
+                    shared_at = now
+                    with self._segment as words:
+                        wake = self._log.share_cursor(words)
+                    self._segment.wake(wake)
+                    self._segment.beat(self._worker)
+            self._walked_units[uid] = self._walked_units.get(uid, 0) + units
         self._log.note_pace(end - start, time.perf_counter() - began_at)
 
 
-def _block_for_others(session: Session, run: Run) -> Block | None:
+def _block_for_others(session: Session, messages: list[Message]) -> Block | None:
     """The part of a run that other workers need, or None."""
-    entries = [(route.mask, packet, len(key)) for packet, key, route in run.messages if route.mask]
-    return build_block(session.id, entries) if entries else None
+    entries = [(route.mask, packet, len(key)) for packet, key, route in messages if route.mask]
+    return build_block(session.id, session.uid, entries) if entries else None

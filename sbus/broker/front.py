@@ -22,6 +22,7 @@ from sbus.broker.handoff import Adopt, Gone, Report
 from sbus.broker.settings import BusSettings
 from sbus.broker.supervisor import Supervisor
 from sbus.broker.template import Template
+from sbus.shared.accounts import Account, AccountBook
 from sbus.shared.compaction import Compaction
 from sbus.shared.segment import COMPACTION_WANTED, TABLE_TAIL, Segment
 from sbus.shared.subscription_table import all_have_read
@@ -34,6 +35,7 @@ _READERS_RETRY_SECONDS = 0.01
 class _Client(msgspec.Struct):
     worker: int
     credentials: Credentials
+    account: Account
     sock: socket.socket
 
 
@@ -53,9 +55,10 @@ class Front:
         self._segment = segment
         self._on_ready = on_ready
         complaints = Complaints(settings.limits.log_interval_seconds)
-        self._door = Door(listener, settings, complaints)
+        book = AccountBook(segment.accounts, segment.workers, settings.limits)
+        self._door = Door(listener, settings, book, complaints)
         self._supervisor = Supervisor(
-            template, segment, settings, self._on_report, self._on_worker_death
+            template, segment, settings, book, self._on_report, self._on_worker_death
         )
         self._clients: dict[int, _Client] = {}
         self._load = [0] * settings.workers
@@ -90,12 +93,13 @@ class Front:
     async def _let_in(self, scope: trio.CancelScope) -> None:
         with scope:
             while True:
-                sock, credentials = await self._door.next_client()
+                sock, credentials, account = await self._door.next_client()
                 worker = await self._supervisor.wait_for_worker(self._load)
                 self._admitted += 1
-                self._clients[self._admitted] = _Client(worker, credentials, sock)
+                self._clients[self._admitted] = _Client(worker, credentials, account, sock)
                 self._load[worker] += 1
-                self._supervisor.tell(worker, Adopt(self._admitted, credentials), sock.fileno())
+                order = Adopt(self._admitted, credentials, account.place)
+                self._supervisor.tell(worker, order, sock.fileno())
                 await trio.lowlevel.checkpoint()
 
     def _on_report(self, _worker: int, report: Report) -> None:
@@ -117,7 +121,7 @@ class Front:
         client = self._clients.pop(number)
         self._load[client.worker] -= 1
         shut_down(client.sock)
-        self._door.client_left()
+        self._door.client_left(client.account)
         if self._settings.exit_when_empty and not self._clients:
             self._stop.set()
 

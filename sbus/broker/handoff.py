@@ -18,10 +18,12 @@ from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borro
 
 
 class Adopt(msgspec.Struct, frozen=True, tag=True):
-    """Front to worker, with the client's socket: this client is yours."""
+    """Front to worker, with the client's socket: this client is yours. `account` is the place of
+    its user's account."""
 
     client: int
     credentials: Credentials
+    account: int
 
 
 class Quiesce(msgspec.Struct, frozen=True, tag=True):

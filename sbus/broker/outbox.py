@@ -5,20 +5,25 @@
     deaf       the peer takes no more: messages are counted as undelivered
 
 For a message that the socket does not take, the *soft* policy decides: it goes to the backlog, it
-is dropped, or the client is given up. Where something waits already the socket counts as full; but
-if that is no message (a gap to tell, say) and the policy is not to queue, the socket itself is
-asked. For a message that the backlog has no room for, the *hard* policy decides: it is dropped, or
-the client is given up. Nobody is held back for anybody yet, so `block` drops, as it must for every
-message that may not be held (PROTOCOL, "Flood control").
+is dropped, its publisher is held back, or the client is given up. Where something waits already the
+socket counts as full; but if that is no message (a gap to tell, say) and the policy is not to
+queue, the socket itself is asked. For a message that the backlog has no room for, the *hard* policy
+decides: it is dropped, its publisher is held back, or the client is given up.
+
+Whoever publishes next is held back; the message that found no room, and those that have their place
+in the order already, go to the backlog as an *overshoot* of at most the size of the log. A message
+whose publisher may not be held is dropped (PROTOCOL, "Flood control"). Publishers go on when, with
+soft `block`, no message waits, and with hard `block`, half of the backlog is free.
 
 The backlog's bound in messages is the capacity of a trio memory channel, which carries one token
-for each message in the backlog; the messages themselves stand beside it, because a channel counts
-no bytes and keeps one order. What is dropped is counted, stands in the backlog as a gap, and
-becomes a `!/lost` notice there.
+for each message in the backlog but the overshoot; the messages themselves stand beside it, because
+a channel counts no bytes and keeps one order. What is dropped is counted, stands in the backlog as
+a gap, and becomes a `!/lost` notice there.
 
     accepted = delivered + lost + backlog + undelivered        at any time
-    tokens in the channel = messages in the backlog
+    messages in the backlog = tokens in the channel + overshoot
     flowing  ⇒  nothing waits;   something waits  ⇒  a writer runs
+    publishers are held  ⇒  the overshoot, or more than half of what may wait, does
 
 Replies and notices are not messages: no policy concerns them, they wait behind what was accepted
 before them, and the session reads no further packet of a client that has one waiting, so there are
@@ -35,15 +40,23 @@ import msgspec
 import trio
 
 from sbus.broker.backlog import Backlog, Gap
+from sbus.broker.backpressure import Backpressure
 from sbus.errors import Misbehaviour
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl, Hard, Order, Soft, lost_notice
+from sbus.shared.accounts import BACKLOG_BYTES, LOST, Account
 
 _FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 _PEER_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
 _SENDS_PER_CHECKPOINT = 64
 _MEMORY_RETRY_SECONDS = 0.01
 """When the kernel has no memory for a packet, the socket is writable all the same."""
+_KEEPING_BYTES = 64
+"""What it takes to keep a message besides its bytes, for the user's account."""
+
+
+StartWriter = Callable[[Callable[[], Awaitable[None]]], None]
+"""What starts a task that sends a backlog."""
 
 
 class OutboxStatistics(msgspec.Struct, frozen=True):
@@ -60,18 +73,22 @@ class OutboxStatistics(msgspec.Struct, frozen=True):
 class Outbox:
     """Deliveries to one client. Borrows `sock`; `start_writer` runs a task until it ends.
 
-    `on_replied` is called when replies that waited do so no more, `on_given_up` when there is a
-    `fault`.
+    `account` is its user's. `on_replied` is called when replies that waited do so no more,
+    `on_given_up` when there is a `fault`, `on_quota` when the account has no room for its backlog.
     """
 
     __slots__ = (
+        "_account",
         "_backlog",
         "_backlog_bytes_max",
         "_full",
         "_hard",
         "_messages_max",
         "_on_given_up",
+        "_on_quota",
         "_on_replied",
+        "_overshoot",
+        "_overshoot_bytes_max",
         "_send",
         "_sock",
         "_soft",
@@ -81,6 +98,7 @@ class Outbox:
         "_why_not",
         "_writing",
         "accepted",
+        "backpressure",
         "deaf",
         "fault",
         "flowing",
@@ -94,10 +112,14 @@ class Outbox:
         sock: socket.socket,
         limits: Limits,
         flood_control: FloodControl,
-        start_writer: Callable[[Callable[[], Awaitable[None]]], None],
+        account: Account,
+        start_writer: StartWriter,
         on_replied: Callable[[], None],
         on_given_up: Callable[[], None],
+        on_quota: Callable[[], None],
     ) -> None:
+        self._account = account
+        self._on_quota = on_quota
         self._sock = sock
         self._send = sock.send
         self._start_writer = start_writer
@@ -105,9 +127,14 @@ class Outbox:
         self._on_given_up = on_given_up
         self._messages_max = limits.backlog_messages_max
         self._backlog_bytes_max = limits.backlog_bytes_max
+        self._overshoot_bytes_max = limits.log_bytes
+        self._overshoot = 0
+        """Messages of the backlog beyond its bounds."""
+        self.backpressure: Backpressure | None = None
+        """What publishers are held back by; without it `block` is `discard`."""
+        self._backlog = Backlog(flood_control.order)
         self._hard = flood_control.hard
         self.choose(flood_control.soft)
-        self._backlog = Backlog(flood_control.order)
         self._tokens: (
             tuple[trio.MemorySendChannel[None], trio.MemoryReceiveChannel[None]] | None
         ) = None
@@ -138,6 +165,12 @@ class Outbox:
             self._hard = choice
         else:
             self._backlog.reorder(choice)
+        self._resume_if_room()
+
+    @property
+    def blocks(self) -> bool:
+        """Whether publishers are to be held back in some case."""
+        return self._soft is Soft.BLOCK or self._hard is Hard.BLOCK
 
     # -- what comes ----------------------------------------------------------------------------
     def deliver(self, packet: bytes) -> None:
@@ -218,22 +251,24 @@ class Outbox:
             self._queue(packet)
         elif self._soft is Soft.ERROR:
             self._give_up("the client's socket was full")
-        else:
+        elif self._soft is not Soft.BLOCK or not self._overshoots(packet):
             self._lose()
 
     def _queue(self, packet: bytes) -> None:
         """Put a message in the backlog, or follow the hard policy."""
-        if self._takes_token(len(packet)):
-            self._backlog.append(packet)
+        if self._takes_token(packet):
+            self._keep(packet)
         elif self._hard is Hard.ERROR:
             self._give_up("the client's backlog was full")
-        else:
+        elif self._hard is not Hard.BLOCK or not self._overshoots(packet):
             self._lose()
 
-    def _takes_token(self, size: int) -> bool:
+    def _takes_token(self, packet: bytes) -> bool:
         if self._full or self._tokens is None:
             return False
-        if self._backlog.bytes + size > self._backlog_bytes_max:
+        if self._backlog.bytes + len(packet) > self._backlog_bytes_max:
+            return False
+        if not self._account_has_room(packet):
             return False
         try:
             self._tokens[0].send_nowait(None)
@@ -242,8 +277,55 @@ class Outbox:
             return False
         return True
 
+    def _overshoots(self, packet: bytes) -> bool:
+        """Keep a message all the same, and hold its publisher back; False if it may not be held."""
+        backpressure = self.backpressure
+        if backpressure is None or not backpressure.may_hold():
+            return False
+        if self._backlog.bytes + len(packet) > self._backlog_bytes_max + self._overshoot_bytes_max:
+            return False
+        if not self._account_has_room(packet):
+            return False
+        self._keep(packet)
+        self._overshoot += 1
+        backpressure.stall()
+        return True
+
+    def _resume_if_room(self) -> None:
+        """Let publishers go on if this client has room for what they send."""
+        if self.backpressure is None or not self.backpressure.stalled:
+            return
+        backlog = self._backlog
+        if self._soft is Soft.BLOCK:
+            has_room = not backlog.messages
+        elif self._soft is Soft.QUEUE and self._hard is Hard.BLOCK:
+            has_room = (
+                not self._overshoot
+                and 2 * backlog.messages <= self._messages_max
+                and 2 * backlog.bytes <= self._backlog_bytes_max
+            )
+        else:
+            has_room = True
+        if has_room:
+            self.backpressure.resume()
+
+    def _account_has_room(self, packet: bytes) -> bool:
+        if self._account.has_room(BACKLOG_BYTES, len(packet) + _KEEPING_BYTES, self._charge()):
+            return True
+        self._on_quota()
+        return False
+
+    def _keep(self, packet: bytes) -> None:
+        self._backlog.append(packet)
+        self._account.count(BACKLOG_BYTES, len(packet) + _KEEPING_BYTES)
+
+    def _charge(self) -> int:
+        """What this backlog takes of the account."""
+        return self._backlog.bytes + _KEEPING_BYTES * self._backlog.messages
+
     def _lose(self) -> None:
         self.lost += 1
+        self._account.count(LOST, 1)
         self._backlog.lose()
 
     def _give_up(self, text: str) -> None:
@@ -288,9 +370,13 @@ class Outbox:
         if isinstance(first, bytes):
             self._send(first)
             self._backlog.pop()
-            if self._tokens is not None:
+            self._account.count(BACKLOG_BYTES, -len(first) - _KEEPING_BYTES)
+            if self._overshoot:
+                self._overshoot -= 1
+            elif self._tokens is not None:
                 self._tokens[1].receive_nowait()
                 self._full = False
+            self._resume_if_room()
         elif isinstance(first, Gap):
             if self.notices:
                 self._send(lost_notice(first.count))
@@ -304,7 +390,10 @@ class Outbox:
     def close(self) -> None:
         """Deliver no more; what is in the backlog stays undelivered."""
         self.undelivered += self._backlog.messages
+        self._account.count(BACKLOG_BYTES, -self._charge())
         self._backlog.clear()
+        self._overshoot = 0
+        self._resume_if_room()
         if self._tokens is not None:
             for end in self._tokens:
                 end.close()
@@ -313,7 +402,9 @@ class Outbox:
         self.deaf = True
 
     def statistics(self) -> OutboxStatistics:
-        backlog = 0 if self._tokens is None else self._tokens[0].statistics().current_buffer_used
+        backlog = self._overshoot
+        if self._tokens is not None:
+            backlog += self._tokens[0].statistics().current_buffer_used
         return OutboxStatistics(
             accepted=self.accepted,
             delivered=self.accepted - self.lost - self.undelivered - backlog,

@@ -1,8 +1,9 @@
 """Where a message goes, as one worker knows it.
 
-The pattern index holds two kinds of subscribers: outboxes of this worker's own clients, and the
-numbers of other workers that have a client for the pattern. A route is what the index says about
-one key, remembered in the route cache until a change of the index concerns it.
+The pattern index holds three kinds of subscribers: outboxes of this worker's own clients, the
+numbers of other workers that have a client for the pattern, and the blockers of clients anywhere
+that may hold publishers back. A route is what the index says about one key, remembered in the route
+cache until a change of the index concerns it.
 
 For secret keys the index finds too many: an empty id of a pattern stands in it as a `*`, because no
 other worker knows whose the pattern is. Here it is known, and every holder is asked.
@@ -12,14 +13,22 @@ This module does not know when a change takes effect (the exchange does), nor ho
 
 from collections import Counter
 
+from sbus.broker.backpressure import Blocker, unpack_blocker
 from sbus.broker.holder import Guard, Holder
 from sbus.broker.outbox import Outbox
 from sbus.limits import Limits
 from sbus.protocol.keys import Dialect, check_key, is_reserved, parse_pattern
-from sbus.protocol.secret_keys import ids_of, widened
+from sbus.protocol.secret_keys import Ids, ids_of, widened
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
-from sbus.shared.subscription_table import SUBSCRIBED, UNSUBSCRIBED, WORKER_RESET, Record
+from sbus.shared.subscription_table import (
+    HOLDS,
+    HOLDS_NO_MORE,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    WORKER_RESET,
+    Record,
+)
 
 _ROUTE_BYTES = 120
 _POINTER_BYTES = 8
@@ -27,36 +36,33 @@ _BYTES_PER_SEGMENT = 64
 
 
 class Route:
-    """Destinations of one key: other workers as a mask, this worker's clients as outboxes."""
+    """Destinations of one key: other workers as a mask, this worker's clients as outboxes; and the
+    clients anywhere that publishers may have to wait for."""
 
-    __slots__ = ("mask", "recipients", "units")
+    __slots__ = ("blockers", "mask", "recipients", "units")
 
-    def __init__(self, mask: int, recipients: tuple[Outbox | Guard, ...]) -> None:
+    def __init__(
+        self,
+        mask: int,
+        recipients: tuple[Outbox | Guard, ...],
+        blockers: tuple[Blocker, ...] = (),
+    ) -> None:
         self.mask = mask
         self.recipients = recipients
+        self.blockers = blockers
         self.units = 1 + len(recipients)
 
-    def without(self, outbox: Outbox) -> "Route":
+    def without(self, outbox: Outbox, client: int) -> "Route":
         """The same route for a publisher that does not want its own messages back."""
-        if outbox not in self.recipients:
-            return self
-        return Route(self.mask, tuple(other for other in self.recipients if other is not outbox))
-
-
-class SecretRoute(Route):
-    """The route of a secret key: recipients may stand behind guards."""
-
-    __slots__ = ()
-
-    def without(self, outbox: Outbox) -> Route:
-        return Route(
-            self.mask,
-            tuple(
-                other
-                for other in self.recipients
-                if (other.outbox if isinstance(other, Guard) else other) is not outbox
-            ),
+        recipients = tuple(
+            other
+            for other in self.recipients
+            if (other.outbox if isinstance(other, Guard) else other) is not outbox
         )
+        if len(recipients) == len(self.recipients):
+            return self
+        blockers = tuple(blocker for blocker in self.blockers if blocker.client != client)
+        return Route(self.mask, recipients, blockers)
 
 
 class Router:
@@ -66,11 +72,12 @@ class Router:
         self._worker = worker
         self._dialect = dialect
         self._limits = limits
-        self._index: PatternIndex[Outbox | int] = PatternIndex(dialect)
+        self._index: PatternIndex[Outbox | Blocker | int] = PatternIndex(dialect)
         self.cache: RouteCache[Route] = RouteCache(self._resolve, limits.route_cache_bytes_max)
         self._holders: dict[Outbox, Holder] = {}
         self._interest: Counter[bytes] = Counter()
         self._remote: dict[int, set[bytes]] = {}
+        self._remote_blockers: dict[int, dict[int, _RemoteBlocker]] = {}
 
     def route(self, key: bytes) -> Route:
         """The route of `key`. Raises ClientFault for a key that may not be used."""
@@ -80,19 +87,23 @@ class Router:
         check_key(key, self._dialect, self._limits)
         mask = 0
         local = []
+        blockers = []
         for subscriber in self._index.match(key):
             if isinstance(subscriber, int):
                 mask |= 1 << subscriber
+            elif isinstance(subscriber, Blocker):
+                blockers.append(subscriber)
             else:
                 local.append(subscriber)
-        bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * len(local)
+        bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * (len(local) + len(blockers))
         if is_reserved(key, self._dialect):
-            return SecretRoute(mask, self._entitled(key, local)), bytes_taken
-        return Route(mask, tuple(local)), bytes_taken
+            named = ids_of(key)
+            meant = [blocker for blocker in blockers if blocker.may_be_meant(named)]
+            return Route(mask, self._entitled(named, local), tuple(meant)), bytes_taken
+        return Route(mask, tuple(local), tuple(blockers)), bytes_taken
 
-    def _entitled(self, key: bytes, outboxes: list[Outbox]) -> tuple[Outbox | Guard, ...]:
+    def _entitled(self, named: Ids, outboxes: list[Outbox]) -> tuple[Outbox | Guard, ...]:
         """Of those whose patterns may match a secret key, those whose id is each one it names."""
-        named = ids_of(key)
         entitled = []
         for outbox in outboxes:
             holder = self._holders.get(outbox)
@@ -127,15 +138,15 @@ class Router:
         del self._interest[pattern]
         return True
 
-    def add(self, pattern: bytes, outbox: Outbox) -> None:
-        """From now on `outbox` receives what matches `pattern`."""
-        self._change(pattern, outbox, add=True)
+    def add(self, pattern: bytes, subscriber: Outbox | Blocker) -> None:
+        """From now on `subscriber` is in the routes of what matches `pattern`."""
+        self._change(pattern, subscriber, add=True)
 
-    def remove(self, pattern: bytes, outbox: Outbox) -> None:
+    def remove(self, pattern: bytes, subscriber: Outbox | Blocker) -> None:
         """Take one occurrence of `pattern` back."""
-        self._change(pattern, outbox, add=False)
+        self._change(pattern, subscriber, add=False)
 
-    def _change(self, pattern: bytes, subscriber: Outbox | int, *, add: bool) -> None:
+    def _change(self, pattern: bytes, subscriber: Outbox | Blocker | int, *, add: bool) -> None:
         path = parse_pattern(widened(pattern), self._dialect)
         if path is None:
             return
@@ -143,6 +154,7 @@ class Router:
         if change(path, subscriber):
             self.cache.invalidate(path, pattern)
 
+    # -- what other workers journalled ---------------------------------------------------------
     def apply(self, record: Record) -> None:
         """Take over what another worker journalled.
 
@@ -158,7 +170,42 @@ class Router:
         elif record.kind == UNSUBSCRIBED and record.edge and record.pattern in known:
             known.remove(record.pattern)
             self._change(record.pattern, record.worker, add=False)
+        elif record.kind == HOLDS:
+            self._hold(record)
+        elif record.kind == HOLDS_NO_MORE:
+            self._hold_no_more(record)
         elif record.kind == WORKER_RESET:
             for pattern in known:
                 self._change(pattern, record.worker, add=False)
             known.clear()
+            for remote in self._remote_blockers.pop(record.worker, {}).values():
+                for pattern in remote.patterns:
+                    self._change(pattern, remote.blocker, add=False)
+
+    def _hold(self, record: Record) -> None:
+        blocker, pattern = unpack_blocker(record.client, record.pattern)
+        clients = self._remote_blockers.setdefault(record.worker, {})
+        remote = clients.setdefault(record.client, _RemoteBlocker(blocker))
+        if pattern not in remote.patterns:
+            remote.patterns.add(pattern)
+            self._change(pattern, remote.blocker, add=True)
+
+    def _hold_no_more(self, record: Record) -> None:
+        _, pattern = unpack_blocker(record.client, record.pattern)
+        clients = self._remote_blockers.get(record.worker, {})
+        remote = clients.get(record.client)
+        if remote is not None and pattern in remote.patterns:
+            remote.patterns.remove(pattern)
+            self._change(pattern, remote.blocker, add=False)
+            if not remote.patterns:
+                del clients[record.client]
+
+
+class _RemoteBlocker:
+    """A client of another worker that may hold publishers, and the patterns by which it does."""
+
+    __slots__ = ("blocker", "patterns")
+
+    def __init__(self, blocker: Blocker) -> None:
+        self.blocker = blocker
+        self.patterns: set[bytes] = set()

@@ -12,11 +12,13 @@ import socket
 import time
 from collections.abc import Callable
 
+from sbus.broker.backpressure import Backpressure
 from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox
 from sbus.broker.router import Route
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.limits import Limits
+from sbus.shared.accounts import Account
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
 
@@ -26,14 +28,24 @@ _UNITS_PER_SECOND = 250_000
 """Matching a new key costs what it takes: there may be many patterns that match almost."""
 
 
+Message = tuple[bytes, bytes, Route]
+"""A packet, its key and its route."""
+
+
 class Run:
-    """Messages of one client that follow each other, with their keys and routes."""
+    """Messages of one client that follow each other."""
 
     __slots__ = ("messages", "units")
 
     def __init__(self) -> None:
-        self.messages: list[tuple[bytes, bytes, Route]] = []
+        self.messages: list[Message] = []
         self.units = 0
+
+    def take(self, count: int) -> list[Message]:
+        """Take the first messages out."""
+        messages = self.messages
+        self.messages = messages[count:] if count < len(messages) else []
+        return messages if not self.messages else messages[:count]
 
     def reroute(self, route: Callable[[bytes], Route], session: "Session") -> None:
         """Look every route up again: subscriptions have changed."""
@@ -51,10 +63,13 @@ class Session:
         "_packet_bytes_max",
         "_packets",
         "_packets_max",
+        "account",
+        "backpressure",
         "credentials",
         "echo",
         "ended",
         "holder",
+        "holding_patterns",
         "id",
         "in_line",
         "more",
@@ -63,13 +78,21 @@ class Session:
         "run",
         "sock",
         "subscription_bytes",
+        "subscriptions",
         "uid",
     )
 
     def __init__(
-        self, number: int, credentials: Credentials, sock: socket.socket, limits: Limits
+        self,
+        number: int,
+        credentials: Credentials,
+        account: Account,
+        sock: socket.socket,
+        limits: Limits,
     ) -> None:
         self.id = number
+        self.account = account
+        """Its user's."""
         self.credentials = credentials
         self.uid = credentials.uid
         self.sock = sock
@@ -77,8 +100,13 @@ class Session:
         self.holder: Holder
         self.patterns: dict[bytes, int] = {}
         """How often each pattern stands in the client's multiset."""
+        self.subscriptions = 0
         self.subscription_bytes = 0
         """What its patterns add up to, as limits count them."""
+        self.backpressure: Backpressure | None = None
+        """What it holds publishers back by, if it chose to and there was a place for it."""
+        self.holding_patterns: set[bytes] = set()
+        """Those of its patterns that all workers know to hold publishers."""
         self.echo = True
         self.in_line = False
         self.more = False
@@ -173,7 +201,7 @@ class Session:
 
     def own_route(self, route: Route) -> Route:
         """The route of a message of this client's own."""
-        return route if self.echo else route.without(self.outbox)
+        return route if self.echo else route.without(self.outbox, self.id)
 
     def peek(self) -> bytes | None:
         """The next packet that is not done, or None. Raises Misbehaviour for one over the limit."""

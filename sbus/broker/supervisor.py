@@ -1,7 +1,8 @@
 """The supervisor: keeps a living worker in every slot.
 
-A worker that dies is buried (what was destined to it holds nobody back), its clients are given up,
-and a new one is forked at once; one that dies young is forked again after a growing pause.
+A worker that dies is buried (what was destined to it, and its stalled clients, hold nobody back;
+what it had counted is taken off the accounts), its clients are given up, and a new one is forked at
+once; one that dies young is forked again after a growing pause.
 
 A worker whose pulse stops is killed, unless it waits for the lock: then whoever has the lock is to
 blame, and will be found silent too. One goes at a time, because the others may recover by it.
@@ -27,8 +28,10 @@ from sbus.broker.handoff import Link, Order, Quiesce, Quiet, Ready, Report, Stop
 from sbus.broker.settings import BusSettings
 from sbus.broker.template import Birth, Template
 from sbus.errors import SbusError
+from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.segment import Segment
+from sbus.shared.stalls import Stalls
 
 _QUEUE_RETRY_SECONDS = 0.05
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -65,6 +68,7 @@ class Supervisor:
         template: Template,
         segment: Segment,
         settings: BusSettings,
+        book: AccountBook,
         on_report: Callable[[int, Report], None],
         on_death: Callable[[int], None],
     ) -> None:
@@ -74,6 +78,8 @@ class Supervisor:
         self._on_report = on_report
         self._on_death = on_death
         self._log = OrderedLog(segment)
+        self._book = book
+        self._stalls = Stalls(segment.stalls, settings.limits.blocking_clients_max, None)
         self.slots = [Slot(number) for number in range(settings.workers)]
         self._serving = False
         self._stopping = False
@@ -174,6 +180,8 @@ class Supervisor:
         slot.ready = False
         async with trying(self._segment) as words:
             self._log.bury(words, slot.number)
+            self._stalls.bury(slot.number)
+            self._book.bury(slot.number, time.monotonic_ns())
         # It may have died between taking somebody's sleep and waking it, so all look again.
         self._segment.wake((1 << len(self.slots)) - 1)
         self._on_death(slot.number)

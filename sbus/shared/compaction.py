@@ -5,7 +5,8 @@ outside of the lock and says whether another is needed; `finish` needs the lock,
 journalled since, and flips. Until the flip nobody reads what is written here, so a compaction may
 be dropped at any instant.
 
-    image = one SUBSCRIBED record per occurrence that holds, edges as they hold at the snapshot
+    image = one SUBSCRIBED record per occurrence that holds, edges as they hold at the snapshot,
+            one HOLDS record for each pattern that holds publishers
     new arena = image + records journalled after the snapshot, byte for byte
 
 This module does not know when to compact, nor how to wait.
@@ -25,6 +26,8 @@ from sbus.shared.segment import (
 )
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
+    HOLDS,
+    HOLDS_NO_MORE,
     SUBSCRIBED,
     UNSUBSCRIBED,
     Record,
@@ -39,10 +42,12 @@ FINISH_BYTES_MAX = 64 * 1024
 
 
 class LiveTable:
-    """What holds after a sequence of records: the patterns of each client of each worker."""
+    """What holds after a sequence of records: the patterns of each client of each worker, and those
+    by which it holds publishers."""
 
     def __init__(self) -> None:
         self._clients: dict[tuple[int, int], Counter[bytes]] = {}
+        self._holding: dict[tuple[int, int], set[bytes]] = {}
 
     def apply(self, record: Record) -> None:
         owner = (record.worker, record.client)
@@ -50,11 +55,18 @@ class LiveTable:
             self._clients.setdefault(owner, Counter())[record.pattern] += 1
         elif record.kind == UNSUBSCRIBED:
             self._take_back(owner, record.pattern)
+        elif record.kind == HOLDS:
+            self._holding.setdefault(owner, set()).add(record.pattern)
+        elif record.kind == HOLDS_NO_MORE:
+            self._holding.get(owner, set()).discard(record.pattern)
         elif record.kind == CLIENT_GONE:
             self._clients.pop(owner, None)
+            self._holding.pop(owner, None)
         else:
             for gone in [key for key in self._clients if key[0] == record.worker]:
                 del self._clients[gone]
+            for gone in [key for key in self._holding if key[0] == record.worker]:
+                del self._holding[gone]
 
     def _take_back(self, owner: tuple[int, int], pattern: bytes) -> None:
         patterns = self._clients.get(owner)
@@ -75,6 +87,9 @@ class LiveTable:
                     edge = (worker, pattern) not in known
                     known.add((worker, pattern))
                     yield Record(SUBSCRIBED, edge, worker, client, pattern)
+        for (worker, client), holding in self._holding.items():
+            for pattern in holding:
+                yield Record(HOLDS, True, worker, client, pattern)
 
 
 class Compaction:

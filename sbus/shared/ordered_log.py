@@ -2,7 +2,7 @@
 
 A worker appends a batch of one publisher's messages as one *block*, in one hold of the lock:
 
-    block  = mask of destination workers, length, count, publisher  |  entry ...
+    block  = mask of destination workers, length, count, publisher, its uid  |  entry ...
     entry  = mask of destination workers, packet length, key length |  packet
 
 Positions are bytes since the beginning of time; a position's place is its remainder by the size of
@@ -57,7 +57,7 @@ from sbus.shared.segment import (
     Segment,
 )
 
-_BLOCK = struct.Struct("<QIIQQ")  # mask, length, count, publisher, unused: 32 bytes
+_BLOCK = struct.Struct("<QIIQQ")  # mask, length, count, publisher, uid: 32 bytes
 _ENTRY = struct.Struct("<QII")  # mask, packet length, key length
 BLOCK_ALIGN_BYTES = 32
 """Blocks begin at multiples of this, so that a header always fits before the end of the ring."""
@@ -87,8 +87,9 @@ class Block(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def build_block(publisher: int, entries: Sequence[tuple[int, bytes, int]]) -> Block:
-    """Lay out (destination mask, packet, key length) entries; none may be without destination."""
+def build_block(publisher: int, uid: int, entries: Sequence[tuple[int, bytes, int]]) -> Block:
+    """Lay out (destination mask, packet, key length) entries of one client and its user; none may
+    be without destination."""
     union = 0
     parts: list[bytes] = [b""]
     length = _BLOCK.size
@@ -99,7 +100,7 @@ def build_block(publisher: int, entries: Sequence[tuple[int, bytes, int]]) -> Bl
         parts.append(packet)
         length += _ENTRY.size + len(packet)
     padding = -length % BLOCK_ALIGN_BYTES
-    parts[0] = _BLOCK.pack(union, length + padding, len(entries), publisher, 0)
+    parts[0] = _BLOCK.pack(union, length + padding, len(entries), publisher, uid)
     parts.append(bytes(padding))
     return Block(union, b"".join(parts))
 
@@ -286,8 +287,9 @@ class OrderedLog:
         self._window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
 
     # -- outside of the lock -------------------------------------------------------------------
-    def entries(self, end: int) -> Iterator[tuple[bytes, bytes]]:
-        """Walk to `end`: (key, packet) of each entry destined to this worker, in order.
+    def blocks(self, end: int) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
+        """Walk to `end`: of each block in order, the publisher's uid and (key, packet) of each
+        entry destined to this worker.
 
         The cursor moves past a block when the next one is asked for.
         """
@@ -296,16 +298,18 @@ class OrderedLog:
         unpack_entry = _ENTRY.unpack_from
         while self.cursor < end:
             at = self._offset + self.cursor % self._size
-            mask, length, count, _publisher, _ = _BLOCK.unpack_from(source, at)
+            mask, length, count, _publisher, uid = _BLOCK.unpack_from(source, at)
             if mask & bit:
                 at += _BLOCK.size
+                entries = []
                 for _ in range(count):
                     entry_mask, packet_bytes, key_bytes = unpack_entry(source, at)
                     at += _ENTRY.size
                     if entry_mask & bit:
                         packet = source[at : at + packet_bytes]
-                        yield packet[4 : 4 + key_bytes], packet
+                        entries.append((packet[4 : 4 + key_bytes], packet))
                     at += packet_bytes
+                yield uid, entries
             self.cursor += length
 
 

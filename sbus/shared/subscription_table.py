@@ -45,6 +45,10 @@ UNSUBSCRIBED = 2
 CLIENT_GONE = 3
 WORKER_RESET = 4
 """A worker took over a slot: nothing of that slot's former worker holds any more."""
+HOLDS = 5
+"""By this pattern, which the client has, publishers may be held back. What stands in front of the
+pattern says how; it is the workers' own."""
+HOLDS_NO_MORE = 6
 
 RECORD = struct.Struct("<IBBHQ")  # length, kind, edge, worker, client: 16 bytes
 _SMALL_BYTES = 8 * 1024

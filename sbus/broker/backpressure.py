@@ -1,0 +1,128 @@
+"""Backpressure: a client that has no room, and the publishers that wait until it has.
+
+A client that chose to block has two things. Its *blocker* stands in every worker's index beside its
+patterns, so that whoever publishes finds out which clients would have to have room. And it has a
+place among the stalls, where its worker says, under the lock, that it has none. A publisher's
+worker that finds both keeps the message and reads no more from that publisher.
+
+Only publishers of the client's own user are held, unless an administrator's rule lets the client
+hold everybody, and only while that user has held time left. A message that may not be held finds no
+room and is discarded.
+
+This module does not know how much room a client has, nor what becomes of a publisher that waits.
+"""
+
+import struct
+import time
+from collections.abc import Callable
+
+from sbus.protocol.secret_keys import Ids
+from sbus.shared.accounts import Account
+from sbus.shared.segment import Segment
+from sbus.shared.stalls import Stalls
+from sbus.unix.credentials import Credentials
+
+_BLOCKER = struct.Struct("<IIIII?")  # place, account, gid, uid, pid, everybody
+
+
+class Origin:
+    """Whose messages a worker is delivering."""
+
+    __slots__ = ("uid",)
+
+    def __init__(self) -> None:
+        self.uid = -1
+
+
+class Blocker:
+    """What every worker knows of a client that may hold publishers back."""
+
+    __slots__ = ("account", "client", "everybody", "gid", "pid", "place", "uid")
+
+    def __init__(
+        self, client: int, place: int, account: int, own: Credentials, everybody: bool
+    ) -> None:
+        self.client = client
+        self.place = place
+        self.account = account
+        self.gid = own.gid
+        self.uid = own.uid
+        self.pid = own.pid
+        self.everybody = everybody
+        """Whether it may hold other users' publishers too."""
+
+    def concerns(self, uid: int) -> bool:
+        """Whether this user's publishers may be held."""
+        return self.everybody or uid == self.uid
+
+    def may_be_meant(self, named: Ids) -> bool:
+        """Whether a secret key that names these ids does not name another's."""
+        return all(
+            not one or one == b"%d" % own
+            for one, own in zip(named, (self.gid, self.uid, self.pid), strict=True)
+        )
+
+    def pack(self) -> bytes:
+        """All but the client's number, for the journal."""
+        return _BLOCKER.pack(
+            self.place, self.account, self.gid, self.uid, self.pid, self.everybody
+        )
+
+
+def unpack_blocker(client: int, data: bytes) -> tuple[Blocker, bytes]:
+    """What another worker packed in front of a pattern, and the pattern."""
+    place, account, gid, uid, pid, everybody = _BLOCKER.unpack_from(data)
+    own = Credentials(gid=gid, uid=uid, pid=pid)
+    return Blocker(client, place, account, own, everybody), data[_BLOCKER.size :]
+
+
+class Backpressure:
+    """The same as its own worker has it, for the client's outbox. `on_spent` is called when the
+    client would hold a publisher, but its user has no time left for it."""
+
+    __slots__ = (
+        *("_account", "_on_spent", "_origin", "_segment", "_stalls"),
+        *("blocker", "stalled"),
+    )
+
+    def __init__(
+        self,
+        blocker: Blocker,
+        account: Account,
+        segment: Segment,
+        stalls: Stalls,
+        origin: Origin,
+        on_spent: Callable[[], None],
+    ) -> None:
+        self.blocker = blocker
+        self._account = account
+        self._segment = segment
+        self._stalls = stalls
+        self._origin = origin
+        self._on_spent = on_spent
+        self.stalled = False
+        """Whether publishers are being held back, or would be."""
+
+    def may_hold(self) -> bool:
+        """Whether the publisher of what is being delivered may be held back for this client."""
+        if not self.blocker.concerns(self._origin.uid):
+            return False
+        if self._account.held_left_ns(time.monotonic_ns()):
+            return True
+        self._on_spent()
+        return False
+
+    def stall(self) -> None:
+        """The client has no room."""
+        if not self.stalled:
+            self.stalled = True
+            with self._segment:
+                self._stalls.stall(self.blocker.place, self.blocker.client)
+
+    def resume(self) -> None:
+        """The client has room again, or needs none any more."""
+        if self.stalled:
+            self.stalled = False
+            with self._segment:
+                waiters = self._stalls.clear(self.blocker.place)
+            self._segment.wake(waiters)

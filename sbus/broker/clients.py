@@ -1,0 +1,325 @@
+"""The clients of one worker: taking them over, giving them their turn, and letting them go.
+
+A turn reads a batch of a client's packets, gives runs of messages their place in the order, and
+obeys every other packet. What cannot be done yet stays with the session, and the client in the
+waiting room; nobody else waits for it.
+
+This module does not know when a client has a turn, how the order comes about, or who may connect.
+"""
+
+import select
+import socket
+import time
+from collections import Counter
+from functools import partial
+
+import trio
+
+from sbus.broker.backpressure import Backpressure, Blocker
+from sbus.broker.complaints import Complaints
+from sbus.broker.exchange import Exchange
+from sbus.broker.handoff import Adopt, Gone, Link
+from sbus.broker.holder import Holder
+from sbus.broker.outbox import Outbox, StartWriter
+from sbus.broker.quota_reports import QuotaReports
+from sbus.broker.router import Router
+from sbus.broker.session import Session
+from sbus.broker.settings import BusSettings
+from sbus.broker.subscriptions import Subscriptions
+from sbus.broker.turns import Turns
+from sbus.broker.waiting import FOR_ROOM, Reason, Wait, WaitingRoom
+from sbus.errors import ClientFault, Misbehaviour, QuotaReached, Refusal
+from sbus.protocol import controls
+from sbus.protocol.keys import DIALECTS, check_key, check_pattern
+from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
+from sbus.protocol.secret_keys import begins_secret
+from sbus.shared.accounts import BACKLOG_BYTES, HELD_TIME, PUBLISH_RATE, Accounts
+from sbus.shared.segment import Segment
+from sbus.shared.stalls import Stalls
+from sbus.unix.closing import drain, shut_down
+from sbus.unix.open_files import watched_processes_max
+from sbus.unix.peer_process import PeerProcess
+
+
+class Clients:
+    """All clients of worker `number`. `start_writer` runs a task that sends a backlog."""
+
+    def __init__(
+        self,
+        number: int,
+        segment: Segment,
+        settings: BusSettings,
+        epoll: select.epoll,
+        link: Link,
+        start_writer: StartWriter,
+    ) -> None:
+        limits = settings.limits
+        self._number = number
+        self._segment = segment
+        self._limits = limits
+        self._flood_control = settings.flood_control
+        self._dialect = DIALECTS[settings.dialect]
+        self._epoll = epoll
+        self._link = link
+        self._start_writer = start_writer
+        self._router = Router(number, self._dialect, limits)
+        self._accounts = Accounts(segment.accounts, segment.workers, limits, number)
+        self._stalls = Stalls(segment.stalls, limits.blocking_clients_max, number)
+        self.exchange = Exchange(segment, number, self._router, self._accounts, self._stalls)
+        self.subscriptions = Subscriptions(
+            number, self.exchange, self._router, limits, self.exchange.start()
+        )
+        self.turns: Turns[Session] = Turns(limits.quantum_units)
+        self.waiting = WaitingRoom(self.exchange.end_holding)
+        self._sessions: dict[int, Session] = {}
+        self._watching: set[Holder] = set()
+        self._watched_max = watched_processes_max()
+        self._complaints = Complaints(limits.log_interval_seconds)
+        self._reports = QuotaReports(segment, limits.log_interval_seconds)
+        self.counts: Counter[str] = Counter()
+        """Refusals, misbehaviour and what was ignored, by code."""
+        self._step_units = settings.workers
+        """What a packet other than a message costs: a subscription makes every worker look."""
+        self.quiescing = False
+        """No client is read any further."""
+
+    # -- readiness -----------------------------------------------------------------------------
+    def ready(self, fd: int) -> None:
+        """The client with this descriptor may have sent something."""
+        session = self._sessions.get(fd)
+        if session is not None:
+            session.more = True
+            self.turns.add(session)
+
+    def retry(self) -> None:
+        """Something changed: there may be room in the log, in the table or at a stalled client."""
+        self.subscriptions.retry()
+        for session in self.waiting.woken():
+            self.turns.add(session)
+
+    def retry_due(self) -> None:
+        """Try again those that waited for a time that has come."""
+        now_ns = time.monotonic_ns()
+        if self.waiting.next_ns <= now_ns:
+            for session in self.waiting.due(now_ns):
+                self.turns.add(session)
+
+    def _serve_soon(self, session: Session) -> None:
+        self.turns.add(session)
+        self._segment.wake(1 << self._number)
+
+    # -- coming --------------------------------------------------------------------------------
+    def adopt(self, order: Adopt, fd: int) -> None:
+        """Take over a client; `fd` is this worker's from now on."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
+        sock.setblocking(False)
+        own = order.credentials
+        account = self._accounts[order.account]
+        session = Session(order.client, own, account, sock, self._limits)
+        session.outbox = Outbox(
+            sock,
+            self._limits,
+            self._flood_control,
+            account,
+            self._start_writer,
+            partial(self._on_replied, session),
+            partial(self._serve_soon, session),
+            partial(self._reports.report, BACKLOG_BYTES, account, own),
+        )
+        session.holder = Holder(
+            own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks)
+        )
+        self._router.admit(session.outbox, session.holder)
+        if session.outbox.blocks:
+            self._begin_blocking(session)
+        self._sessions[fd] = session
+        self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+
+    def _on_replied(self, session: Session) -> None:
+        """A reply that held a client back is sent."""
+        if not session.outbox.replies_waiting:
+            self._serve_soon(session)
+
+    def _begin_blocking(self, session: Session) -> bool:
+        """Let a client hold publishers back from now on; False when there is no place for it."""
+        place = self._stalls.take_place()
+        if place is None:
+            return False
+        own, account = session.credentials, session.account
+        session.backpressure = session.outbox.backpressure = Backpressure(
+            Blocker(session.id, place, account.place, own, everybody=False),
+            account,
+            self._segment,
+            self._stalls,
+            self.exchange.origin,
+            partial(self._reports.report, HELD_TIME, account, own),
+        )
+        self.subscriptions.begin_holding(session)
+        return True
+
+    # -- turns ---------------------------------------------------------------------------------
+    def turn(self, session: Session) -> int:
+        """Serve one client one batch; returns the work that it caused."""
+        if session.sock.fileno() < 0:
+            return 0  # it was given up in the course of its last turn, and left in that turn
+        if session.outbox.fault is not None:
+            self._expel(session, session.outbox.fault)
+            return 1
+        if session in self.waiting or session.outbox.replies_waiting:
+            return 0
+        units = 1
+        quantum = self._limits.quantum_units
+        try:
+            if not session.has_work() and not self.quiescing:
+                session.receive()
+            while units < quantum and session.has_work():
+                spent = self._advance(session, quantum - units)
+                if not spent:
+                    self.turns.charge(session.uid, units)
+                    return units
+                units += spent
+        except Misbehaviour as fault:
+            self._expel(session, fault)
+            return units
+        self.turns.charge(session.uid, units)
+        if session.has_work() or (session.more and not self.quiescing):
+            self.turns.add(session)
+        elif session.ended:
+            self.close(session, "")
+        return units
+
+    def _advance(self, session: Session, units_max: int) -> int:
+        """Do the next run or step of a client's batch; 0 when the client must wait."""
+        run = session.run
+        if run.messages:
+            run.reroute(self._router.route, session)
+        else:
+            cache = self._router.cache
+            session.gather(cache.young, cache.miss, units_max)
+        if run.messages:
+            wait = self.exchange.publish(session)
+            if wait is not None:
+                self._keep_waiting(session, wait)
+                return 0
+            self.waiting.got_on(session)
+            return run.units
+        packet = session.peek()
+        if packet is None:
+            return 1
+        try:
+            done = self._obey(session, packet)
+        except Refusal as fault:
+            self._refuse(session, fault)
+            done = True
+        if not done:
+            self._keep_waiting(session, FOR_ROOM)
+            return 0
+        session.skip()
+        return 0 if session.outbox.replies_waiting else self._step_units
+
+    def _keep_waiting(self, session: Session, wait: Wait) -> None:
+        self.waiting.add(session, wait)
+        if wait.reason is Reason.RATE:
+            self._reports.report(PUBLISH_RATE, session.account, session.credentials)
+
+    def _obey(self, session: Session, packet: bytes) -> bool:
+        """Do what a packet other than an ordinary message says; False when it has to wait.
+
+        Raises Refusal, Misbehaviour.
+        """
+        what = parse_client_packet(packet, self._dialect)
+        if isinstance(what, Control):
+            self._control(session, what.key)
+        elif isinstance(what, Publish):
+            check_key(what.key, self._dialect, self._limits)
+        elif isinstance(what, Subscribe):
+            check_pattern(what.pattern, self._dialect, self._limits)
+            if begins_secret(what.pattern):
+                self._prepare_secret(session.holder, what.pattern)
+            return self.subscriptions.subscribe(session, what.pattern)
+        elif isinstance(what, Unsubscribe):
+            check_pattern(what.pattern, self._dialect, self._limits)
+            if begins_secret(what.pattern):
+                session.holder.check_own(what.pattern)
+            if what.pattern in session.patterns:
+                return self.subscriptions.unsubscribe(session, what.pattern)
+            self.counts["unknown-unsubscription"] += 1
+        return True
+
+    def _prepare_secret(self, holder: Holder, pattern: bytes) -> None:
+        """Accept a client's secret pattern. Raises Refusal, Misbehaviour."""
+        holder.check_own(pattern)
+        if holder not in self._watching:
+            if len(self._watching) >= self._watched_max:
+                raise Refusal("too-many-secret", "the bus watches as many processes as it can")
+            holder.watch()
+            self._watching.add(holder)
+        holder.check_alive(pattern)
+
+    def _control(self, session: Session, key: bytes) -> None:
+        if key == controls.WHOAMI:
+            self.exchange.barrier()
+            own = session.credentials
+            session.outbox.reply(controls.whoami_reply(own.gid, own.uid, own.pid))
+        elif key == controls.ECHO_ON:
+            session.echo = True
+        elif key == controls.ECHO_OFF:
+            session.echo = False
+        elif key == controls.NOTICES_ON:
+            session.outbox.notices = True
+        elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:
+            session.outbox.choose(choice)
+            if session.outbox.blocks and session.backpressure is None:
+                self._check_blocking(session)
+        else:
+            self.counts["unknown-control"] += 1
+
+    def _check_blocking(self, session: Session) -> None:
+        if not self._begin_blocking(session):
+            raise Refusal(
+                "too-many-blocking",
+                "as many clients as may hold publishers back do: block acts as discard",
+            )
+
+    # -- faults and ends -----------------------------------------------------------------------
+    def _refuse(self, session: Session, fault: ClientFault) -> None:
+        self.counts[fault.code] += 1
+        if isinstance(fault, QuotaReached):
+            self._reports.report(fault.limit, session.account, session.credentials)
+        if session.outbox.notices:
+            session.outbox.reply(controls.error_notice(fault.code, fault.text))
+
+    def _expel(self, session: Session, fault: ClientFault) -> None:
+        """Disconnect a client that misbehaved, so that it can still read why."""
+        self.counts[fault.code] += 1
+        own = session.credentials
+        self._complaints.complain(
+            fault.code, own.uid, f"client of uid {own.uid}, pid {own.pid} disconnected: {fault}"
+        )
+        drain(session.sock, self._limits.drain_packets_max)
+        if session.outbox.notices:
+            session.outbox.send_last(controls.error_notice(fault.code, fault.text))
+        self.close(session, fault.code)
+
+    def close(self, session: Session, reason: str) -> None:
+        """End a session; the front closes its copy of the socket when it hears of it."""
+        self.waiting.remove(session)
+        self.subscriptions.forget(session)
+        self._router.dismiss(session.outbox)
+        session.holder.close()
+        self._watching.discard(session.holder)
+        session.outbox.close()
+        if session.backpressure is not None:
+            self._stalls.give_back(session.backpressure.blocker.place)
+        fd = session.sock.fileno()
+        self._epoll.unregister(fd)
+        del self._sessions[fd]
+        trio.lowlevel.notify_closing(session.sock)
+        shut_down(session.sock)
+        self._link.send(Gone(session.id, reason))
+
+    def close_all(self) -> None:
+        """The bus stops."""
+        for session in list(self._sessions.values()):
+            drain(session.sock, self._limits.drain_packets_max)
+            self.close(session, "the bus stops")

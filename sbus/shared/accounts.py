@@ -1,0 +1,255 @@
+"""Accounts: what each user has of the bus, all connections on all workers together.
+
+One account for each user and one for the whole bus, in shared memory. What is counted is a *cell*
+for each worker, which that worker alone writes; the sum of them is the use. So counting needs no
+lock, what a dead worker had counted is taken back by whoever buries it, and a limit holds but for
+what several workers add in the same instant.
+
+    use(account, what) = Σ cells                     losses are never taken back
+
+Of a quota, a client takes at most as much as it leaves to the other clients of its user, and a user
+at most as much as it leaves to other users:
+
+    client's use + more  <=  user's quota - (user's use + more)
+    user's use + more    <=  bus's quota  - (bus's use + more)
+
+One stuck client therefore has at most half of its user's quota, another one a quarter, and there is
+always something left for the next.
+
+Guarded by the lock are the time until which the user's publishing is paid for (its rate), its held
+time, and when the user was last reported for reaching a limit. An account stays when the user's
+last connection ends, for as long as nobody else needs its place, so that what a user spent is not
+forgotten when it connects anew.
+
+This module does not know who is told when a limit is hit.
+"""
+
+from sbus.limits import Limits, UserLimits
+from sbus.shared.held_time import HELD_WORDS, HeldTime
+
+# What is counted; of the first three there are quotas.
+SUBSCRIPTIONS = 0
+SUBSCRIPTION_BYTES = 1
+BACKLOG_BYTES = 2
+HOLDING = 3
+"""1 while clients of this user hold back publishers of the worker whose cell it is."""
+LOST = 4
+"""Messages that were discarded for this user's clients."""
+_KINDS = 5
+_GAUGES = (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, HOLDING)
+
+# What is reported when it is hit: the quotas above, by their kinds, and these.
+PUBLISH_RATE = 3
+HELD_TIME = 4
+CONNECTIONS = 5
+_REPORTS = 6
+
+BUS = 0
+"""The place of the account of the whole bus."""
+
+_CONNECTIONS = 0  # written by the front alone
+_CONNECTIONS_MAX = 1
+_QUOTAS = 2  # of the kinds that have one
+_NS_PER_MESSAGE = 5
+_HELD_NS_MAX = 6
+_PAID_UNTIL_NS = 7
+_REPORTED_NS = 8  # when each limit was last reported
+_HELD = _REPORTED_NS + _REPORTS
+_CELLS = _HELD + HELD_WORDS
+_RATE_BURST_NS = 1_000_000_000
+_NO_QUOTA = 1 << 62
+
+
+def account_words(workers: int) -> int:
+    """Shared words that one account takes."""
+    return _CELLS + _KINDS * workers
+
+
+def accounts_words(workers: int, limits: Limits) -> int:
+    """Shared words that all accounts take."""
+    return account_words(workers) * (limits.users_max + 1)
+
+
+class Account:
+    """One account, as one process sees it; `worker` is whose cells it writes."""
+
+    __slots__ = ("_bus", "_cells", "_held_window_ns", "_words", "_workers", "held_time", "place")
+
+    def __init__(
+        self, words: memoryview, place: int, workers: int, worker: int, held_window_ns: int
+    ) -> None:
+        size = account_words(workers)
+        self.place = place
+        self._words = words[place * size : (place + 1) * size]
+        self._bus = words[:size]
+        self._workers = workers
+        self._cells = [_CELLS + kind * workers + worker for kind in range(_KINDS)]
+        self.held_time = HeldTime(self._words[_HELD : _HELD + HELD_WORDS], held_window_ns)
+
+    # -- cells ---------------------------------------------------------------------------------
+    def use(self, kind: int) -> int:
+        """What all workers have counted."""
+        return _use(self._words, kind, self._workers)
+
+    def has_room(self, kind: int, more: int, client_use: int) -> bool:
+        """Whether a client of this user that has `client_use` may take `more`."""
+        user_use = _use(self._words, kind, self._workers) + more
+        bus_use = _use(self._bus, kind, self._workers) + more
+        return (
+            client_use + more <= self._words[_QUOTAS + kind] - user_use
+            and user_use <= self._bus[_QUOTAS + kind] - bus_use
+        )
+
+    def count(self, kind: int, more: int) -> None:
+        """Count for the user and for the bus; a negative number takes back."""
+        cell = self._cells[kind]
+        self._words[cell] += more
+        self._bus[cell] += more
+
+    # -- under the lock ------------------------------------------------------------------------
+    def publish_delay_ns(self, now_ns: int) -> int:
+        """How long this user's next message has to wait for the publish rate; 0: not at all."""
+        return max(0, self._words[_PAID_UNTIL_NS] - now_ns - _RATE_BURST_NS)
+
+    def pay_for(self, messages: int, now_ns: int) -> None:
+        """Charge published messages to the rate."""
+        words = self._words
+        cost_ns = messages * words[_NS_PER_MESSAGE]
+        words[_PAID_UNTIL_NS] = max(words[_PAID_UNTIL_NS], now_ns) + cost_ns
+
+    def begin_holding(self, now_ns: int) -> None:
+        """This user's clients hold back publishers of this worker."""
+        self._words[self._cells[HOLDING]] = 1
+        self.held_time.begin(now_ns)
+
+    def end_holding(self, now_ns: int) -> None:
+        """They do no more."""
+        self._words[self._cells[HOLDING]] = 0
+        if not self.use(HOLDING):
+            self.held_time.end(now_ns)
+
+    def note_report(self, limit: int, now_ns: int) -> None:
+        """That this user reached a limit is reported now. Only the front reports `CONNECTIONS`, and
+        without the lock."""
+        self._words[_REPORTED_NS + limit] = now_ns
+
+    # -- by anybody ----------------------------------------------------------------------------
+    def held_left_ns(self, now_ns: int) -> int:
+        """For how much longer this user's clients may hold publishers back."""
+        return max(0, self._words[_HELD_NS_MAX] - self.held_time.spent_ns(now_ns))
+
+    def is_report_due(self, limit: int, now_ns: int, interval_ns: int) -> bool:
+        """Whether it was not reported within the interval that this user reached a limit."""
+        reported_ns = self._words[_REPORTED_NS + limit]
+        return not reported_ns or now_ns - reported_ns >= interval_ns
+
+    # -- by the front --------------------------------------------------------------------------
+    @property
+    def connections(self) -> int:
+        return int(self._words[_CONNECTIONS])
+
+    def has_room_for_connection(self) -> bool:
+        return bool(self._words[_CONNECTIONS] < self._words[_CONNECTIONS_MAX])
+
+    def count_connection(self, more: int) -> None:
+        self._words[_CONNECTIONS] += more
+
+    def limit(self, limits: UserLimits) -> None:
+        """Set the user's limits, for every process from now on."""
+        self._words[_CONNECTIONS_MAX] = min(limits.connections_max, _NO_QUOTA)
+        self.set_quotas(
+            limits.subscriptions_max, limits.subscription_bytes_max, limits.backlog_bytes_max
+        )
+        self._words[_NS_PER_MESSAGE] = 1_000_000_000 // limits.messages_per_second_max
+        self._words[_HELD_NS_MAX] = int(min(limits.held_seconds_max * 1e9, _NO_QUOTA))
+
+    def set_quotas(self, *quotas: int) -> None:
+        """Set the quotas, in the order of their kinds."""
+        for kind, quota in enumerate(quotas):
+            self._words[_QUOTAS + kind] = min(quota, _NO_QUOTA)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for at in range(len(self._words)):
+            self._words[at] = 0
+
+    def is_idle(self, now_ns: int) -> bool:
+        """Whether nothing would be forgotten with this account but how much was lost."""
+        return not (
+            self.connections
+            or any(self.use(kind) for kind in _GAUGES)
+            or self.held_time.spent_ns(now_ns)
+            or self._words[_PAID_UNTIL_NS] > now_ns
+        )
+
+    def bury(self, worker: int, now_ns: int) -> None:
+        """Take back what a dead worker had counted. Under the lock."""
+        for kind in _GAUGES:
+            self._words[_CELLS + kind * self._workers + worker] = 0
+        if not self.use(HOLDING):
+            self.held_time.end(now_ns)
+
+
+class Accounts:
+    """All accounts, as one process sees them; `worker` is whose cells it writes, if it is one."""
+
+    def __init__(
+        self, words: memoryview, workers: int, limits: Limits, worker: int = 0
+    ) -> None:
+        self._words = words
+        self._workers = workers
+        self._worker = worker
+        self._window_ns = int(limits.held_window_seconds * 1e9)
+        self._accounts: dict[int, Account] = {}
+
+    def __getitem__(self, place: int) -> Account:
+        account = self._accounts.get(place)
+        if account is None:
+            account = self._accounts[place] = Account(
+                self._words, place, self._workers, self._worker, self._window_ns
+            )
+        return account
+
+
+class AccountBook(Accounts):
+    """The front's view: it alone opens accounts, and knows whose each is."""
+
+    def __init__(self, words: memoryview, workers: int, limits: Limits) -> None:
+        super().__init__(words, workers, limits)
+        self._places: dict[int, int] = {}
+        self._free = list(range(limits.users_max, BUS, -1))
+        self[BUS].set_quotas(
+            _NO_QUOTA, limits.bus_subscription_bytes_max, limits.bus_backlog_bytes_max
+        )
+
+    def of(self, uid: int, limits: UserLimits, now_ns: int) -> Account | None:
+        """The account of a user, opened with these limits if there is none; None when all places
+        are taken."""
+        place = self._places.get(uid)
+        if place is not None:
+            return self[place]
+        if not self._free:
+            self._close_idle(now_ns)
+        if not self._free:
+            return None
+        place = self._places[uid] = self._free.pop()
+        account = self[place]
+        account.clear()
+        account.limit(limits)
+        return account
+
+    def _close_idle(self, now_ns: int) -> None:
+        for uid, place in list(self._places.items()):
+            if self[place].is_idle(now_ns):
+                del self._places[uid]
+                self._free.append(place)
+
+    def bury(self, worker: int, now_ns: int) -> None:
+        """Take back what a dead worker had counted. Under the lock."""
+        for place in (BUS, *self._places.values()):
+            self[place].bury(worker, now_ns)
+
+
+def _use(words: memoryview, kind: int, workers: int) -> int:
+    at = _CELLS + kind * workers
+    return sum(words[at : at + workers])

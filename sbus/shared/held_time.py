@@ -1,0 +1,67 @@
+"""Held time: how long a user's clients have held publishers back within the last while.
+
+The budget is for any *window* of time, across connections and workers, so the memory of it is in
+shared words: when the present hold began, and the time held in each of the last 61 *slices*, 60 of
+which are a window. What is counted may be older than the window by less than a slice, never
+younger:
+
+    spent(now) >= time held in (now - window, now]
+    spent(now) <= time held in (now - window - slice, now]
+
+All times are nanoseconds of the monotonic clock, which all processes share. Whoever changes the
+words has the lock; to look needs none, and is as right as what was read. Knows neither whom the
+time belongs to nor how much of it is too much.
+"""
+
+SLICES = 60
+_SINCE = 0  # when the present hold began; 0: nobody is held
+_LATEST = 1  # the number of the slice that was last written, counted from the clock's beginning
+_FIRST = 2
+_RING = SLICES + 1
+HELD_WORDS = _FIRST + _RING
+
+
+class HeldTime:
+    """One user's held time, in `HELD_WORDS` shared `words`."""
+
+    __slots__ = ("_slice_ns", "_words")
+
+    def __init__(self, words: memoryview, window_ns: int) -> None:
+        self._words = words
+        self._slice_ns = window_ns // SLICES
+
+    # -- under the lock ------------------------------------------------------------------------
+    def begin(self, now_ns: int) -> None:
+        """Somebody is held from now on; it is no matter who else is."""
+        if not self._words[_SINCE]:
+            self._words[_SINCE] = now_ns
+
+    def end(self, now_ns: int) -> None:
+        """Nobody is held any more."""
+        since = self._words[_SINCE]
+        if since:
+            self._charge(since, now_ns)
+            self._words[_SINCE] = 0
+
+    def _charge(self, start_ns: int, end_ns: int) -> None:
+        words, slice_ns = self._words, self._slice_ns
+        latest = max(words[_LATEST], end_ns // slice_ns)
+        for number in range(max(words[_LATEST] + 1, latest - SLICES), latest + 1):
+            words[_FIRST + number % _RING] = 0
+        words[_LATEST] = latest
+        for number in range(max(start_ns // slice_ns, latest - SLICES), latest + 1):
+            begin, end = number * slice_ns, (number + 1) * slice_ns
+            held = max(0, min(end, end_ns) - max(begin, start_ns))
+            words[_FIRST + number % _RING] += held
+
+    # -- by anybody ----------------------------------------------------------------------------
+    def spent_ns(self, now_ns: int) -> int:
+        """Time held within the last window."""
+        words, slice_ns = self._words, self._slice_ns
+        oldest = now_ns // slice_ns - SLICES
+        latest = words[_LATEST]
+        spent = 0
+        for number in range(max(oldest, latest - SLICES, 0), latest + 1):
+            spent += words[_FIRST + number % _RING]
+        since = words[_SINCE]
+        return spent + (now_ns - max(since, oldest * slice_ns) if since else 0)

@@ -1,0 +1,87 @@
+"""Stalls: which clients have no room and want their publishers held back, for all workers to see.
+
+Every worker has a number of *places*, which it gives to those of its clients that chose to block.
+While such a client has no room its number stands in its place. A publisher's worker that finds it
+there, before it appends a message for that client, joins the *waiters* of the place, and is woken
+when the number goes.
+
+    place = number of the stalled client, or 0  |  waiters: workers to wake, one bit each
+    the first word of all = how many places hold a number
+
+These are fixed words and not records of the journal, because they may change with every message.
+All of them are read and written under the lock, and each is right by itself: what a worker leaves
+behind when it dies within a hold is put right by whoever buries it.
+
+This module does not know what a stalled client would have received, nor for how long it may stall.
+"""
+
+from sbus.limits import Limits
+
+_STALLED = 0
+_FIRST = 1
+_WORDS_PER_PLACE = 2
+
+
+def stalls_words(workers: int, limits: Limits) -> int:
+    """Shared words that all places take."""
+    return _FIRST + _WORDS_PER_PLACE * workers * limits.blocking_clients_max
+
+
+class Stalls:
+    """One process's view. `worker` is None for a process that serves no clients."""
+
+    def __init__(self, words: memoryview, places_per_worker: int, worker: int | None) -> None:
+        self._words = words
+        self._places_per_worker = places_per_worker
+        self._bit = 0 if worker is None else 1 << worker
+        own = () if worker is None else self._places_of(worker)
+        self._free = list(reversed(own))
+
+    def _places_of(self, worker: int) -> range:
+        size = _WORDS_PER_PLACE * self._places_per_worker
+        first = _FIRST + worker * size
+        return range(first, first + size, _WORDS_PER_PLACE)
+
+    # -- this worker's own places --------------------------------------------------------------
+    def take_place(self) -> int | None:
+        """A place for one more client of this worker; None when there is none left."""
+        return self._free.pop() if self._free else None
+
+    def give_back(self, place: int) -> None:
+        """The client that had this place, where nothing stands, needs it no more."""
+        self._free.append(place)
+
+    # -- under the lock ------------------------------------------------------------------------
+    def stall(self, place: int, client: int) -> None:
+        """This client, whose place it is, has no room; it had until now."""
+        self._words[place] = client
+        self._words[_STALLED] += 1
+
+    def clear(self, place: int) -> int:
+        """The client has room again, or is gone; returns the workers to wake."""
+        waiters: int = self._words[place + 1]
+        if self._words[place]:
+            self._words[place] = 0
+            self._words[_STALLED] -= 1
+        self._words[place + 1] = 0
+        return waiters
+
+    def any_stalled(self) -> bool:
+        return bool(self._words[_STALLED])
+
+    def is_stalled(self, place: int, client: int) -> bool:
+        """Whether this client has the place, and no room."""
+        return bool(self._words[place] == client)
+
+    def wait(self, place: int) -> None:
+        """Have this worker woken when the client in the place has room again."""
+        self._words[place + 1] |= self._bit
+
+    def bury(self, worker: int) -> int:
+        """Clear the places of a dead worker; returns the workers to wake."""
+        waiters = 0
+        for place in self._places_of(worker):
+            waiters |= self.clear(place)
+        places = self._words[_FIRST::_WORDS_PER_PLACE]
+        self._words[_STALLED] = len(places) - places.tolist().count(0)
+        return waiters
