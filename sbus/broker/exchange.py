@@ -103,7 +103,7 @@ class Exchange:
                     if count < len(run.messages):
                         block = _block_for_others(session, run.messages[:count])
                     if block is not None:
-                        appended = self._log.append(words, block)
+                        appended = self._log.append(words, block, session.account.log_share)
                     if appended >= 0:
                         session.account.pay_for(count, now_ns)
                         if wait is not None and wait.reason is Reason.STALL:

@@ -17,15 +17,16 @@ One stuck client therefore has at most half of its user's quota, another one a q
 always something left for the next.
 
 Guarded by the lock are the time until which the user's publishing is paid for (its rate), its held
-time, and when the user was last reported for reaching a limit. An account stays when the user's
-last connection ends, for as long as nobody else needs its place, so that what a user spent is not
-forgotten when it connects anew.
+time, its share of the log, and when it was last reported for reaching a limit. An account stays
+when the user's last connection ends, for as long as nobody else needs its place, so that what a
+user spent is not forgotten when it connects anew.
 
 This module does not know who is told when a limit is hit.
 """
 
 from sbus.limits import Limits, UserLimits
 from sbus.shared.held_time import HELD_WORDS, HeldTime
+from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
 
 # What is counted; of the first three there are quotas.
 SUBSCRIPTIONS = 0
@@ -62,7 +63,7 @@ _NO_QUOTA = 1 << 62
 
 def account_words(workers: int) -> int:
     """Shared words that one account takes."""
-    return _CELLS + _KINDS * workers
+    return _CELLS + (_KINDS + WORDS_PER_DESTINATION) * workers
 
 
 def accounts_words(workers: int, limits: Limits) -> int:
@@ -73,7 +74,7 @@ def accounts_words(workers: int, limits: Limits) -> int:
 class Account:
     """One account, as one process sees it; `worker` is whose cells it writes."""
 
-    __slots__ = ("_bus", "_cells", "_held_window_ns", "_words", "_workers", "held_time", "place")
+    __slots__ = ("_bus", "_cells", "_words", "_workers", "held_time", "log_share", "place")
 
     def __init__(
         self, words: memoryview, place: int, workers: int, worker: int, held_window_ns: int
@@ -85,6 +86,7 @@ class Account:
         self._workers = workers
         self._cells = [_CELLS + kind * workers + worker for kind in range(_KINDS)]
         self.held_time = HeldTime(self._words[_HELD : _HELD + HELD_WORDS], held_window_ns)
+        self.log_share = LogShare(self._words[_CELLS + _KINDS * workers :])
 
     # -- cells ---------------------------------------------------------------------------------
     def use(self, kind: int) -> int:

@@ -30,6 +30,11 @@ for a worker whose lag is larger:
 
 That bounds how old a message is when it is delivered, and for how long a walk occupies a worker.
 
+When the waiters are let go, a *round* of that worker ends. If several users waited, each has the
+same share of half a window in the next one; a user that has used less of it than that need not
+wait, whoever else does, until the lag is two windows. So a flood fills the log for nobody but its
+own user.
+
 Every method that takes `words` runs under the lock. This module does not know what a packet means,
 nor who is subscribed to what.
 """
@@ -41,11 +46,15 @@ import msgspec
 
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
+from sbus.shared.log_share import LogShare
 from sbus.shared.segment import (
     ALIVE,
+    LOG_CONTENDERS,
     LOG_CURSOR,
     LOG_END,
     LOG_HEAD,
+    LOG_ROUND,
+    LOG_SHARE,
     LOG_START,
     LOG_WAITERS,
     LOG_WINDOW,
@@ -76,6 +85,9 @@ WINDOW_SECONDS = 0.01
 """Work that may wait in front of a worker: more is latency, less and it runs dry when the processor
 is given to somebody else for a moment."""
 WINDOW_BYTES_MIN = 4096
+_MODEST_PART = 4
+"""Who has put less than this part of a window in front of a worker since it was last caught up need
+not wait with those who flood it."""
 _PACE_MEMORY = 0.8
 """How much of what was known about a worker's speed stays when it has walked once more."""
 
@@ -148,14 +160,17 @@ class OrderedLog:
         words[self._own + LOG_WINDOW] = self._window
         words[ALIVE] |= self._bit
 
-    def append(self, words: memoryview, block: Block) -> int:
-        """Append `block`; returns the workers to wake, or -1 when it has to wait.
+    def append(self, words: memoryview, block: Block, share: LogShare) -> int:
+        """Append `block` of the user who has `share`; returns the workers to wake, or -1 when it
+        has to wait.
 
         Then this worker is among those who wait for a destination or for room, and will be woken.
         """
         mask = block.mask & words[ALIVE]
-        if (late := self._late_destination(words, mask)) is not None:
-            words[late + LOG_WAITERS] |= self._bit
+        if (late := _late_destination(words, mask, share)) is not None:
+            at = _base(late)
+            words[at + LOG_WAITERS] |= self._bit
+            words[at + LOG_CONTENDERS] += share.contends(late, words[at + LOG_ROUND])
             return -1
         head = words[LOG_HEAD]
         data = block.data
@@ -172,17 +187,7 @@ class OrderedLog:
         self._map[at : at + len(data)] = data
         end = head + len(data)
         words[LOG_HEAD] = end
-        return self._destine(words, mask, head, end)
-
-    def _late_destination(self, words: memoryview, mask: int) -> int | None:
-        """The words of a destination that lags too far behind, or has others waiting for it."""
-        while mask:
-            bit = mask & -mask
-            at = _base(bit.bit_length() - 1)
-            if words[at + LOG_WAITERS] or _lag(words, at) > words[at + LOG_WINDOW]:
-                return at
-            mask ^= bit
-        return None
+        return self._destine(words, mask, head, end, share)
 
     def _has_room(self, words: memoryview, end: int) -> bool:
         if end - self._low > self._size:
@@ -199,15 +204,21 @@ class OrderedLog:
                 low = min(low, max(cursor, words[at + LOG_START]))
         return low
 
-    def _destine(self, words: memoryview, mask: int, start: int, end: int) -> int:
+    def _destine(
+        self, words: memoryview, mask: int, start: int, end: int, share: LogShare
+    ) -> int:
         wake: int = mask & words[SLEEPING]
         words[SLEEPING] &= ~wake
         while mask:
             bit = mask & -mask
-            at = _base(bit.bit_length() - 1)
+            worker = bit.bit_length() - 1
+            at = _base(worker)
             if words[at + LOG_CURSOR] >= words[at + LOG_END]:
                 words[at + LOG_START] = start
+                _begin_round(words, at, 0)
             words[at + LOG_END] = end
+            _appended_bytes(words, worker, share)
+            share.add(worker, end - start)
             mask ^= bit
         return wake
 
@@ -220,6 +231,8 @@ class OrderedLog:
         if words[own + LOG_WAITERS] and _lag(words, own) <= self._window // 2:
             wake = words[own + LOG_WAITERS]
             words[own + LOG_WAITERS] = 0
+            contenders = words[own + LOG_CONTENDERS]
+            _begin_round(words, own, self._window // 2 // contenders if contenders > 1 else 0)
         return wake | self.release_waiting(words)
 
     def release_waiting(self, words: memoryview) -> int:
@@ -311,6 +324,35 @@ class OrderedLog:
                     at += packet_bytes
                 yield uid, entries
             self.cursor += length
+
+
+def _late_destination(words: memoryview, mask: int, share: LogShare) -> int | None:
+    """A destination that lags too far behind for this user."""
+    while mask:
+        bit = mask & -mask
+        worker = bit.bit_length() - 1
+        at = _base(worker)
+        lag = _lag(words, at)
+        window = words[at + LOG_WINDOW]
+        if lag and (words[at + LOG_SHARE] or words[at + LOG_WAITERS] or lag > window):
+            allowed = words[at + LOG_SHARE] or window // _MODEST_PART
+            if lag > 2 * window or _appended_bytes(words, worker, share) >= allowed:
+                return worker
+        mask ^= bit
+    return None
+
+
+def _appended_bytes(words: memoryview, worker: int, share: LogShare) -> int:
+    at = _base(worker)
+    return share.appended_bytes(
+        worker, words[at + LOG_ROUND], words[at + LOG_SHARE], words[at + LOG_WINDOW]
+    )
+
+
+def _begin_round(words: memoryview, at: int, share: int) -> None:
+    words[at + LOG_ROUND] += 1
+    words[at + LOG_SHARE] = share
+    words[at + LOG_CONTENDERS] = 0
 
 
 def _lag(words: memoryview, at: int) -> int:

@@ -56,8 +56,11 @@ LOG_END = 1  # end of the last entry destined to it
 LOG_CURSOR = 2  # how far it has walked; written by that worker alone, or when it is dead
 LOG_WINDOW = 3  # how many bytes it lets others put in front of it before they must wait
 LOG_WAITERS = 4  # workers that wait for it to catch up
-EPOCH_SEEN = 5  # the epoch of the table that it reads
-WORDS_PER_WORKER = 6
+LOG_ROUND = 5  # how often those who waited for it were let go, or it had nothing to walk
+LOG_SHARE = 6  # bytes that each user may put in front of it in this round; 0: no matter how many
+LOG_CONTENDERS = 7  # users who waited for it in this round
+EPOCH_SEEN = 8  # the epoch of the table that it reads
+WORDS_PER_WORKER = 9
 
 _SELECTOR = 0
 _COPIES = 8
