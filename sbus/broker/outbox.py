@@ -15,13 +15,9 @@ in the order already, go to the backlog as an *overshoot* of at most the size of
 whose publisher may not be held is dropped (PROTOCOL, "Flood control"). Publishers go on when, with
 soft `block`, no message waits, and with hard `block`, half of the backlog is free.
 
-The backlog's bound in messages is the capacity of a trio memory channel, which carries one token
-for each message in the backlog but the overshoot; the messages themselves stand beside it, because
-a channel counts no bytes and keeps one order. What is dropped is counted, stands in the backlog as
-a gap, and becomes a `!/lost` notice there.
+What is dropped is counted, stands in the backlog as a gap, and becomes a `!/lost` notice there.
 
     accepted = delivered + lost + backlog + undelivered        at any time
-    messages in the backlog = tokens in the channel + overshoot
     flowing  ⇒  nothing waits;   something waits  ⇒  a writer runs
     publishers are held  ⇒  the overshoot, or more than half of what may wait, does
 
@@ -39,21 +35,19 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 
-from sbus.broker.backlog import Backlog, Gap
+from sbus.broker.backlog import Gap
 from sbus.broker.backpressure import Backpressure
+from sbus.broker.bounded_backlog import BoundedBacklog
 from sbus.errors import Misbehaviour
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl, Hard, Order, Soft, lost_notice
-from sbus.shared.accounts import BACKLOG_BYTES, LOST, Account
+from sbus.shared.accounts import LOST, Account
 
 _FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 _PEER_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
 _SENDS_PER_CHECKPOINT = 64
 _MEMORY_RETRY_SECONDS = 0.01
 """When the kernel has no memory for a packet, the socket is writable all the same."""
-_KEEPING_BYTES = 64
-"""What it takes to keep a message besides its bytes, for the user's account."""
-
 
 StartWriter = Callable[[Callable[[], Awaitable[None]]], None]
 """What starts a task that sends a backlog."""
@@ -80,21 +74,15 @@ class Outbox:
     __slots__ = (
         "_account",
         "_backlog",
-        "_backlog_bytes_max",
-        "_full",
         "_hard",
-        "_messages_max",
         "_on_given_up",
-        "_on_quota",
         "_on_replied",
-        "_overshoot",
-        "_overshoot_bytes_max",
+        "_row",
         "_send",
         "_sock",
         "_soft",
         "_soft_queues",
         "_start_writer",
-        "_tokens",
         "_why_not",
         "_writing",
         "accepted",
@@ -119,27 +107,17 @@ class Outbox:
         on_quota: Callable[[], None],
     ) -> None:
         self._account = account
-        self._on_quota = on_quota
         self._sock = sock
         self._send = sock.send
         self._start_writer = start_writer
         self._on_replied = on_replied
         self._on_given_up = on_given_up
-        self._messages_max = limits.backlog_messages_max
-        self._backlog_bytes_max = limits.backlog_bytes_max
-        self._overshoot_bytes_max = limits.log_bytes
-        self._overshoot = 0
-        """Messages of the backlog beyond its bounds."""
+        self._backlog = BoundedBacklog(flood_control.order, limits, account, on_quota)
+        self._row = self._backlog.row
         self.backpressure: Backpressure | None = None
         """What publishers are held back by; without it `block` is `discard`."""
-        self._backlog = Backlog(flood_control.order)
         self._hard = flood_control.hard
         self.choose(flood_control.soft)
-        self._tokens: (
-            tuple[trio.MemorySendChannel[None], trio.MemoryReceiveChannel[None]] | None
-        ) = None
-        self._full = False
-        """No token fits: a message that is dropped need not find that out anew."""
         self._why_not = 0
         """The errno with which the socket last took nothing."""
         self._writing = False
@@ -154,7 +132,7 @@ class Outbox:
 
     @property
     def replies_waiting(self) -> int:
-        return self._backlog.replies
+        return self._row.replies
 
     def choose(self, choice: Soft | Hard | Order) -> None:
         """Change a policy from the next message on, or the order of all that is to be sent."""
@@ -164,7 +142,7 @@ class Outbox:
         elif isinstance(choice, Hard):
             self._hard = choice
         else:
-            self._backlog.reorder(choice)
+            self._row.reorder(choice)
         self._resume_if_room()
 
     @property
@@ -195,7 +173,7 @@ class Outbox:
             except OSError as error:
                 self._stop_flowing(error)
         if not self.deaf:
-            self._backlog.reply(packet)
+            self._row.reply(packet)
 
     def send_last(self, packet: bytes) -> None:
         """Send a last word past the backlog, if the socket takes it."""
@@ -210,8 +188,6 @@ class Outbox:
         self._note(error)
         if self.deaf:
             return
-        if self._tokens is None:
-            self._tokens = trio.open_memory_channel[None](self._messages_max)
         if not self._writing:
             self._writing = True
             self._start_writer(self._write)
@@ -230,10 +206,10 @@ class Outbox:
 
     def _catches_up(self, packet: bytes) -> bool:
         """Whether the socket takes this message, and what waits, if no message does."""
-        if self.deaf or self._backlog.messages:
+        if self.deaf or self._row.messages:
             return False
         try:
-            while self._backlog:
+            while self._row:
                 self._send_first()
             self._send(packet)
         except OSError as error:
@@ -256,38 +232,20 @@ class Outbox:
 
     def _queue(self, packet: bytes) -> None:
         """Put a message in the backlog, or follow the hard policy."""
-        if self._takes_token(packet):
-            self._keep(packet)
-        elif self._hard is Hard.ERROR:
+        if self._backlog.take(packet):
+            return
+        if self._hard is Hard.ERROR:
             self._give_up("the client's backlog was full")
         elif self._hard is not Hard.BLOCK or not self._overshoots(packet):
             self._lose()
-
-    def _takes_token(self, packet: bytes) -> bool:
-        if self._full or self._tokens is None:
-            return False
-        if self._backlog.bytes + len(packet) > self._backlog_bytes_max:
-            return False
-        if not self._account_has_room(packet):
-            return False
-        try:
-            self._tokens[0].send_nowait(None)
-        except trio.WouldBlock:
-            self._full = True
-            return False
-        return True
 
     def _overshoots(self, packet: bytes) -> bool:
         """Keep a message all the same, and hold its publisher back; False if it may not be held."""
         backpressure = self.backpressure
         if backpressure is None or not backpressure.may_hold():
             return False
-        if self._backlog.bytes + len(packet) > self._backlog_bytes_max + self._overshoot_bytes_max:
+        if not self._backlog.overshoot(packet):
             return False
-        if not self._account_has_room(packet):
-            return False
-        self._keep(packet)
-        self._overshoot += 1
         backpressure.stall()
         return True
 
@@ -295,38 +253,19 @@ class Outbox:
         """Let publishers go on if this client has room for what they send."""
         if self.backpressure is None or not self.backpressure.stalled:
             return
-        backlog = self._backlog
         if self._soft is Soft.BLOCK:
-            has_room = not backlog.messages
+            has_room = not self._row.messages
         elif self._soft is Soft.QUEUE and self._hard is Hard.BLOCK:
-            has_room = (
-                not self._overshoot
-                and 2 * backlog.messages <= self._messages_max
-                and 2 * backlog.bytes <= self._backlog_bytes_max
-            )
+            has_room = self._backlog.is_half_free()
         else:
             has_room = True
         if has_room:
             self.backpressure.resume()
 
-    def _account_has_room(self, packet: bytes) -> bool:
-        if self._account.has_room(BACKLOG_BYTES, len(packet) + _KEEPING_BYTES, self._charge()):
-            return True
-        self._on_quota()
-        return False
-
-    def _keep(self, packet: bytes) -> None:
-        self._backlog.append(packet)
-        self._account.count(BACKLOG_BYTES, len(packet) + _KEEPING_BYTES)
-
-    def _charge(self) -> int:
-        """What this backlog takes of the account."""
-        return self._backlog.bytes + _KEEPING_BYTES * self._backlog.messages
-
     def _lose(self) -> None:
         self.lost += 1
         self._account.count(LOST, 1)
-        self._backlog.lose()
+        self._row.lose()
 
     def _give_up(self, text: str) -> None:
         self.fault = Misbehaviour("too-slow", text)
@@ -338,7 +277,7 @@ class Outbox:
     async def _write(self) -> None:
         """Send the backlog; ends when it is empty or the peer takes no more."""
         sent = 0
-        while self._backlog:
+        while self._row:
             try:
                 self._send_first()
                 sent += 1
@@ -366,50 +305,36 @@ class Outbox:
         return True
 
     def _send_first(self) -> None:
-        first = self._backlog.first()
+        first = self._row.first()
         if isinstance(first, bytes):
             self._send(first)
-            self._backlog.pop()
-            self._account.count(BACKLOG_BYTES, -len(first) - _KEEPING_BYTES)
-            if self._overshoot:
-                self._overshoot -= 1
-            elif self._tokens is not None:
-                self._tokens[1].receive_nowait()
-                self._full = False
+            self._backlog.pop(first)
             self._resume_if_room()
         elif isinstance(first, Gap):
             if self.notices:
                 self._send(lost_notice(first.count))
-            self._backlog.pop()
+            self._backlog.pop(first)
         else:
             self._send(first.packet)
-            self._backlog.pop()
+            self._backlog.pop(first)
             self._on_replied()
 
     # -- the end -------------------------------------------------------------------------------
     def close(self) -> None:
         """Deliver no more; what is in the backlog stays undelivered."""
-        self.undelivered += self._backlog.messages
-        self._account.count(BACKLOG_BYTES, -self._charge())
+        self.undelivered += self._row.messages
         self._backlog.clear()
-        self._overshoot = 0
         self._resume_if_room()
-        if self._tokens is not None:
-            for end in self._tokens:
-                end.close()
-            self._tokens = None
         self.flowing = False
         self.deaf = True
 
     def statistics(self) -> OutboxStatistics:
-        backlog = self._overshoot
-        if self._tokens is not None:
-            backlog += self._tokens[0].statistics().current_buffer_used
+        backlog = self._row.messages
         return OutboxStatistics(
             accepted=self.accepted,
             delivered=self.accepted - self.lost - self.undelivered - backlog,
             lost=self.lost,
             undelivered=self.undelivered,
             backlog=backlog,
-            backlog_bytes=self._backlog.bytes,
+            backlog_bytes=self._row.bytes,
         )

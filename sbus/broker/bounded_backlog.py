@@ -1,0 +1,124 @@
+"""A backlog with its bounds: the client's own, in messages and bytes, and its user's account.
+
+The bound in messages is the capacity of a trio memory channel, which carries one token for each
+message; the messages themselves stand beside it, because a channel counts no bytes and keeps one
+order. An *overshoot* is what is kept beyond the client's own bounds, because its publishers were
+too late to be held back: at most the size of the log, and without tokens.
+
+    messages = tokens in the channel + overshoot
+    on the account  =  bytes + 64 * messages,  never more than it has room for
+
+This module does not know why a message is kept, nor what becomes of one that there is no room for.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from sbus.broker.backlog import Backlog, Gap, Reply
+from sbus.limits import Limits
+from sbus.protocol.controls import Order
+from sbus.shared.accounts import BACKLOG_BYTES, Account
+
+_KEEPING_BYTES = 64
+"""What it takes to keep a message besides its bytes, for the account."""
+
+
+class BoundedBacklog:
+    """One client's. `on_quota` is called when its user's `account` has no room for a message."""
+
+    __slots__ = (
+        *("_account", "_bytes_max", "_full", "_messages_max", "_on_quota", "_overshoot"),
+        *("_overshoot_bytes_max", "_tokens", "row"),
+    )
+
+    def __init__(
+        self, order: Order, limits: Limits, account: Account, on_quota: Callable[[], None]
+    ) -> None:
+        self.row = Backlog(order)
+        self._account = account
+        self._on_quota = on_quota
+        self._messages_max = limits.backlog_messages_max
+        self._bytes_max = limits.backlog_bytes_max
+        self._overshoot_bytes_max = limits.log_bytes
+        self._overshoot = 0
+        self._tokens: (
+            tuple[trio.MemorySendChannel[None], trio.MemoryReceiveChannel[None]] | None
+        ) = None
+        self._full = False
+        """No token fits: a message that is dropped need not find that out anew."""
+
+    def take(self, packet: bytes) -> bool:
+        """Keep a message, if the bounds allow it."""
+        if self._full or self.row.bytes + len(packet) > self._bytes_max:
+            return False
+        if not self._account_has_room(packet):
+            return False
+        if self._tokens is None:
+            self._tokens = trio.open_memory_channel[None](self._messages_max)
+        try:
+            self._tokens[0].send_nowait(None)
+        except trio.WouldBlock:
+            self._full = True
+            return False
+        self._append(packet)
+        return True
+
+    def overshoot(self, packet: bytes) -> bool:
+        """Keep a message beyond the client's own bounds, if that is not too much either."""
+        if self.row.bytes + len(packet) > self._bytes_max + self._overshoot_bytes_max:
+            return False
+        if not self._account_has_room(packet):
+            return False
+        self._overshoot += 1
+        self._append(packet)
+        return True
+
+    def is_half_free(self) -> bool:
+        """Whether at most half of what may be kept is."""
+        return (
+            not self._overshoot
+            and 2 * self.row.messages <= self._messages_max
+            and 2 * self.row.bytes <= self._bytes_max
+        )
+
+    def pop(self, first: bytes | Gap | Reply) -> None:
+        """Drop what `row.first` returned."""
+        self.row.pop()
+        if not isinstance(first, bytes):
+            return
+        self._account.count(BACKLOG_BYTES, -len(first) - _KEEPING_BYTES)
+        if self._overshoot:
+            self._overshoot -= 1
+        elif self._tokens is not None:
+            self._tokens[1].receive_nowait()
+            self._full = False
+
+    def clear(self) -> None:
+        """Drop everything; nothing is to be kept any more."""
+        self._account.count(BACKLOG_BYTES, -self._charge())
+        self.row.clear()
+        self._overshoot = 0
+        if self._tokens is not None:
+            for end in self._tokens:
+                end.close()
+            self._tokens = None
+
+    def check_invariants(self) -> None:
+        """AssertionError where the formulas above do not hold."""
+        self.row.check_invariants()
+        tokens = 0 if self._tokens is None else self._tokens[0].statistics().current_buffer_used
+        assert self.row.messages == tokens + self._overshoot
+
+    def _append(self, packet: bytes) -> None:
+        self.row.append(packet)
+        self._account.count(BACKLOG_BYTES, len(packet) + _KEEPING_BYTES)
+
+    def _charge(self) -> int:
+        return self.row.bytes + _KEEPING_BYTES * self.row.messages
+
+    def _account_has_room(self, packet: bytes) -> bool:
+        if self._account.has_room(BACKLOG_BYTES, len(packet) + _KEEPING_BYTES, self._charge()):
+            return True
+        self._on_quota()
+        return False
