@@ -22,6 +22,8 @@ class Adopt(msgspec.Struct, frozen=True, tag=True):
 
     client: int
     credentials: Credentials
+    rules: bytes = b""
+    """The access rules that concern it, as `access.pack` writes them."""
 
 
 class Quiesce(msgspec.Struct, frozen=True, tag=True):
