@@ -4,6 +4,9 @@ Only named errors are survived. Those that mean "this one connection failed" are
 mean "out of descriptors or memory" make the door wait until a client leaves or a moment passes,
 while whoever knocks stands in the kernel's listen queue. Anything else is a bug and escapes.
 
+Whoever is none of the users that the bus is for is turned away in silence. Whom the access rules do
+not let connect is told so: that is one packet, which the socket takes or not.
+
 This module does not know what happens to a client that was let in.
 """
 
@@ -11,13 +14,21 @@ import errno
 import os
 import resource
 import socket
+from collections import Counter
+from contextlib import suppress
 
+import msgspec
 import trio
 
-from sbus.broker.complaints import Complaints
+from sbus.broker.access import PeerRules
+from sbus.broker.complaints import Complaints, shown
 from sbus.broker.settings import BusSettings
+from sbus.protocol.controls import error_notice
+from sbus.protocol.keys import DIALECTS
+from sbus.unix.closing import drain, shut_down
 from sbus.unix.credentials import Credentials, peer_credentials, peer_groups
 from sbus.unix.open_files import watched_processes_max
+from sbus.unix.peer_process import program_name
 
 _CONNECTION_FAILED = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO})
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -26,6 +37,15 @@ _DESCRIPTORS_PER_WORKER = 3
 """A link, the end of it that is on its way to the worker, and a pidfd."""
 _DESCRIPTORS_SPARE = 12
 """The event loop, and whatever the standard library opens for a moment."""
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """A client that may come in. `sock` is non-blocking and belongs to whoever has this."""
+
+    sock: socket.socket
+    credentials: Credentials
+    rules: int
+    """The access rules that concern it, as `PeerRules` counts them."""
 
 
 class Door:
@@ -38,11 +58,14 @@ class Door:
         self._listener = listener
         self._settings = settings
         self._complaints = complaints
+        self._rules = PeerRules(settings.rules)
+        self.counts: Counter[str] = Counter()
+        """Connections that were refused, by code."""
         self._room = trio.Event()
         self._clients = 0
         self._clients_max = _clients_max(settings.workers)
 
-    async def next_client(self) -> tuple[socket.socket, Credentials]:
+    async def next_client(self) -> Admitted:
         """The next client that may come in; the caller owns its socket."""
         while True:
             if self._clients >= self._clients_max:
@@ -60,10 +83,10 @@ class Door:
                 elif error.errno not in _CONNECTION_FAILED:
                     raise
             else:
-                credentials = self._admit(sock)
-                if credentials is not None:
+                admitted = self._admit(sock)
+                if admitted is not None:
                     self._clients += 1
-                    return sock, credentials
+                    return admitted
                 await trio.lowlevel.checkpoint()
 
     async def _back_off(self, why: str) -> None:
@@ -77,20 +100,43 @@ class Door:
         self._clients -= 1
         self._room.set()
 
-    def _admit(self, sock: socket.socket) -> Credentials | None:
-        """The credentials of a client that may come in; any other is closed."""
+    def _admit(self, sock: socket.socket) -> Admitted | None:
+        """What is known of a client that may come in; the socket of any other is closed."""
         credentials = peer_credentials(sock)
-        if self._may_enter(sock, credentials):
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(self._settings))
-            return credentials
+        if not self._may_enter(sock, credentials):
+            self._complain("not-admitted", credentials, "none of the users that the bus is for")
+            sock.close()
+            return None
+        sock.setblocking(False)
+        rules = 0
+        if self._settings.rules:
+            groups = peer_groups(sock) | {credentials.gid}
+            rules = self._rules.concerning(credentials.uid, groups)
+            denied_by = self._rules.connect_denied_by(rules)
+            if denied_by is not None:
+                self._complain("not-allowed", credentials, f"rules[{denied_by}]")
+                self._turn_away(sock)
+                return None
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(self._settings))
+        return Admitted(sock, credentials, rules)
+
+    def _complain(self, code: str, who: Credentials, why: str) -> None:
+        self.counts[code] += 1
         self._complaints.complain(
-            "not-admitted",
-            credentials.uid,
-            f"refused connection of uid {credentials.uid}, pid {credentials.pid}",
+            code,
+            who.uid,
+            f"refused connection of uid {who.uid}, pid {who.pid} "
+            f"({shown(program_name(who.pid))}): {why}",
         )
-        sock.close()
-        return None
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        """Close a client's socket so that it can read why, in a dialect that has words for it."""
+        drain(sock, self._settings.limits.drain_packets_max)
+        if DIALECTS[self._settings.dialect].has_control_messages:
+            # It has gone, or the packets that it left unread are in the way: then it need not know.
+            with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+                sock.send(error_notice("not-allowed", "you may not connect to this bus"))
+        shut_down(sock)
 
     def _may_enter(self, sock: socket.socket, credentials: Credentials) -> bool:
         uids = self._settings.admit_uids

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 import trio
 
+from sbus.broker.access import pack
 from sbus.broker.admission import Door
 from sbus.broker.bounded_lock import trying
 from sbus.broker.complaints import Complaints
@@ -90,12 +91,14 @@ class Front:
     async def _let_in(self, scope: trio.CancelScope) -> None:
         with scope:
             while True:
-                sock, credentials = await self._door.next_client()
+                admitted = await self._door.next_client()
                 worker = await self._supervisor.wait_for_worker(self._load)
                 self._admitted += 1
+                credentials, sock = admitted.credentials, admitted.sock
                 self._clients[self._admitted] = _Client(worker, credentials, sock)
                 self._load[worker] += 1
-                self._supervisor.tell(worker, Adopt(self._admitted, credentials), sock.fileno())
+                order = Adopt(self._admitted, credentials, pack(admitted.rules))
+                self._supervisor.tell(worker, order, sock.fileno())
                 await trio.lowlevel.checkpoint()
 
     def _on_report(self, _worker: int, report: Report) -> None:

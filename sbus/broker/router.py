@@ -5,12 +5,14 @@ numbers of other workers that have a client for the pattern. A route is what the
 one key, remembered in the route cache until a change of the index concerns it.
 
 For secret keys the index finds too many: an empty id of a pattern stands in it as a `*`, because no
-other worker knows whose the pattern is. Here it is known, and every holder is asked.
+other worker knows whose the pattern is. Here it is known, and every holder is asked. Likewise for
+clients whom access rules about subscribing concern, the rules are asked, key by key.
 
 This module does not know when a change takes effect (the exchange does), nor how a route is used.
 """
 
 from collections import Counter
+from collections.abc import Callable
 
 from sbus.broker.holder import Guard, Holder
 from sbus.broker.outbox import Outbox
@@ -69,6 +71,8 @@ class Router:
         self._index: PatternIndex[Outbox | int] = PatternIndex(dialect)
         self.cache: RouteCache[Route] = RouteCache(self._resolve, limits.route_cache_bytes_max)
         self._holders: dict[Outbox, Holder] = {}
+        self._may_receive: dict[Outbox, Callable[[bytes], bool]] = {}
+        """Of clients whom rules about subscribing concern: whether they may, by key."""
         self._interest: Counter[bytes] = Counter()
         self._remote: dict[int, set[bytes]] = {}
 
@@ -85,10 +89,16 @@ class Router:
                 mask |= 1 << subscriber
             else:
                 local.append(subscriber)
+        if self._may_receive:
+            local = [outbox for outbox in local if self._is_allowed(outbox, key)]
         bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * len(local)
         if is_reserved(key, self._dialect):
             return SecretRoute(mask, self._entitled(key, local)), bytes_taken
         return Route(mask, tuple(local)), bytes_taken
+
+    def _is_allowed(self, outbox: Outbox, key: bytes) -> bool:
+        may_receive = self._may_receive.get(outbox)
+        return may_receive is None or may_receive(key)
 
     def _entitled(self, key: bytes, outboxes: list[Outbox]) -> tuple[Outbox | Guard, ...]:
         """Of those whose patterns may match a secret key, those whose id is each one it names."""
@@ -105,9 +115,14 @@ class Router:
         """From now on `outbox` may receive the secret messages that `holder` lets through."""
         self._holders[outbox] = holder
 
+    def restrict(self, outbox: Outbox, may_receive: Callable[[bytes], bool]) -> None:
+        """`outbox`, to which nothing leads yet, will receive only messages with such keys."""
+        self._may_receive[outbox] = may_receive
+
     def dismiss(self, outbox: Outbox) -> None:
-        """`outbox` receives no secret messages any more."""
+        """`outbox`, which takes nothing any more, receives no secret messages either."""
         del self._holders[outbox]
+        self._may_receive.pop(outbox, None)
 
     def subscription_bytes(self, pattern: bytes) -> int:
         """What a pattern makes every worker remember, as `client_subscription_bytes_max` counts."""

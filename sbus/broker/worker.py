@@ -19,12 +19,13 @@ from functools import partial
 
 import trio
 
-from sbus.broker.complaints import Complaints
+from sbus.broker.access import KeyRules, Profile, unpack
+from sbus.broker.complaints import Complaints, shown
 from sbus.broker.exchange import Exchange
 from sbus.broker.handoff import Adopt, Gone, Link, Quiesce, Quiet, Ready, lost_client
 from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox
-from sbus.broker.router import Router
+from sbus.broker.router import Route, Router
 from sbus.broker.session import Run, Session
 from sbus.broker.settings import BusSettings
 from sbus.broker.turns import Turns
@@ -55,6 +56,7 @@ class Worker:
         self._limits = settings.limits
         self._flood_control = settings.flood_control
         self._dialect = DIALECTS[settings.dialect]
+        self._rules = KeyRules(settings.rules, self._dialect, settings.limits.rule_cache_bytes_max)
         self._router = Router(number, self._dialect, settings.limits)
         self._exchange = Exchange(segment, number, self._router, settings.limits)
         self._turns: Turns[Session] = Turns(settings.limits.quantum_units)
@@ -178,10 +180,12 @@ class Worker:
             partial(self._serve_soon, session),
         )
         own = order.credentials
-        session.holder = Holder(
-            own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks)
-        )
+        session.holder = Holder(own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks))
         self._router.admit(session.outbox, session.holder)
+        session.profile = self._rules.profile(unpack(order.rules))
+        if session.profile.subscribe:
+            may_receive = partial(self._rules.may_receive, session.profile)
+            self._router.restrict(session.outbox, may_receive)
         self._sessions[fd] = session
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
@@ -230,6 +234,9 @@ class Worker:
         run = session.run
         if run.messages:
             run.reroute(self._router.route, session)
+        elif session.profile.publish:
+            # Every key is looked up anew: the route says nothing of who may publish.
+            session.gather({}, partial(self._route_if_allowed, session.profile), units_max)
         else:
             cache = self._router.cache
             session.gather(cache.young, cache.miss, units_max)
@@ -263,8 +270,16 @@ class Worker:
             self._control(session, what.key)
         elif isinstance(what, Publish):
             check_key(what.key, self._dialect, self._limits)
+            denied_by = self._rules.publish_denied_by(session.profile, what.key)
+            if denied_by is not None:
+                raise self._not_allowed(session, "publish under this key", what.key, denied_by)
         elif isinstance(what, Subscribe):
             check_pattern(what.pattern, self._dialect, self._limits)
+            denied_by = self._rules.subscribe_denied_by(session.profile, what.pattern)
+            if denied_by is not None:
+                raise self._not_allowed(
+                    session, "subscribe to this pattern", what.pattern, denied_by
+                )
             if begins_secret(what.pattern):
                 self._prepare_secret(session.holder, what.pattern)
             return self._exchange.subscribe(session, what.pattern)
@@ -303,7 +318,26 @@ class Worker:
         else:
             self.counts["unknown-control"] += 1
 
+    def _route_if_allowed(self, profile: Profile, key: bytes) -> Route:
+        """The route of a key. Raises ClientFault for one under which such a client may publish
+        nothing: `_obey` then says why."""
+        route = self._router.route(key)
+        if self._rules.publish_denied_by(profile, key) is not None:
+            raise Refusal("not-allowed", "you may not publish under this key")
+        return route
+
     # -- faults and ends -----------------------------------------------------------------------
+    def _not_allowed(self, session: Session, what: str, text: bytes, denied_by: int) -> Refusal:
+        """What is said to a client, and about it, when the access rules deny it something."""
+        own = session.credentials
+        self._complaints.complain(
+            "not-allowed",
+            own.uid,
+            f"client of uid {own.uid}, pid {own.pid} may not {what}: '{shown(text)}' "
+            f"(rules[{denied_by}])",
+        )
+        return Refusal("not-allowed", f"you may not {what}")
+
     def _refuse(self, session: Session, fault: ClientFault) -> None:
         self.counts[fault.code] += 1
         if session.outbox.notices:

@@ -83,9 +83,9 @@ async def test_who_may_enter_does(
     door = knocking.door(admit_uids=uids, admit_gids=gids)
     client = knocking.knock()
     with trio.fail_after(SOON_SECONDS):
-        sock, credentials = await door.next_client()
-    with sock:
-        assert credentials == ME
+        admitted = await door.next_client()
+    with admitted.sock as sock:
+        assert (admitted.credentials, admitted.rules) == (ME, 0)
         assert not sock.getblocking()
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 2 * 212_992
         sock.send(b"x" * Limits().packet_bytes_max)
@@ -115,8 +115,7 @@ async def test_a_connection_that_failed_is_skipped(knocking: Knocking, code: int
     knocking.listener.failures = [code]
     knocking.knock()
     with trio.fail_after(SOON_SECONDS):
-        sock, _ = await door.next_client()
-    sock.close()
+        (await door.next_client()).sock.close()
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
@@ -129,8 +128,7 @@ async def test_without_descriptors_the_door_waits_until_a_client_leaves(
     async with trio.open_nursery() as nursery:
 
         async def enter() -> None:
-            sock, _ = await door.next_client()
-            sock.close()
+            (await door.next_client()).sock.close()
 
         nursery.start_soon(enter)
         await trio.testing.wait_all_tasks_blocked()
@@ -145,8 +143,7 @@ async def test_without_descriptors_the_door_tries_again_after_a_moment(
     door = knocking.door()
     knocking.listener.failures = [errno.EMFILE] * 3
     knocking.knock()
-    sock, _ = await door.next_client()
-    sock.close()
+    (await door.next_client()).sock.close()
     assert 0 < trio.current_time() < SOON_SECONDS
     assert len(knocking.lines) == 1
 
