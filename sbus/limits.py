@@ -107,6 +107,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Size of each of the two arenas of the subscription table; pages are used as they fill."""
     route_cache_bytes_max: NotNegative = 16 * 1024 * 1024
     """Memory a worker spends on remembering where keys go; keys are the clients' bytes."""
+    rule_cache_bytes_max: NotNegative = 4 * 1024 * 1024
+    """Memory a worker spends on remembering which access rules are about a key, where there are
+    clients whom rules about keys concern."""
 
     # -- running -------------------------------------------------------------------------------
     drain_packets_max: NotNegative = 1_024

@@ -4,6 +4,9 @@ Only named errors are survived. Those that mean "this one connection failed" are
 mean "out of descriptors or memory" make the door wait until a client leaves or a moment passes,
 while whoever knocks stands in the kernel's listen queue. Anything else is a bug and escapes.
 
+Whoever is none of the users that the bus is for is turned away in silence. Whom the access rules do
+not let connect is told so: that is one packet, which the socket takes or not.
+
 This module does not know what happens to a client that was let in.
 """
 
@@ -12,11 +15,14 @@ import os
 import resource
 import socket
 import time
+from collections import Counter
 from contextlib import suppress
 
+import msgspec
 import trio
 
-from sbus.broker.complaints import Complaints, log
+from sbus.broker.access import PeerRules
+from sbus.broker.complaints import Complaints, log, shown
 from sbus.broker.quota_reports import describe_limit
 from sbus.broker.settings import BusSettings
 from sbus.protocol.controls import error_notice
@@ -25,6 +31,7 @@ from sbus.shared.accounts import CONNECTIONS, Account, AccountBook
 from sbus.unix.closing import drain, shut_down
 from sbus.unix.credentials import Credentials, peer_credentials, peer_groups
 from sbus.unix.open_files import watched_processes_max
+from sbus.unix.peer_process import program_name
 
 _CONNECTION_FAILED = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO})
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -33,6 +40,16 @@ _DESCRIPTORS_PER_WORKER = 3
 """A link, the end of it that is on its way to the worker, and a pidfd."""
 _DESCRIPTORS_SPARE = 12
 """The event loop, and whatever the standard library opens for a moment."""
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """A client that may come in. `sock` is non-blocking and belongs to whoever has this."""
+
+    sock: socket.socket
+    credentials: Credentials
+    account: Account
+    rules: int
+    """The access rules that concern it, as `PeerRules` counts them."""
 
 
 class Door:
@@ -46,17 +63,20 @@ class Door:
         complaints: Complaints,
     ) -> None:
         listener.setblocking(False)
-        self._book = book
         self._listener = listener
         self._settings = settings
+        self._book = book
         self._complaints = complaints
         self._report_interval_ns = int(settings.limits.log_interval_seconds * 1e9)
+        self._rules = PeerRules(settings.rules)
+        self.counts: Counter[str] = Counter()
+        """Connections that were refused, by code."""
         self._room = trio.Event()
         self._clients = 0
         self._clients_max = _clients_max(settings.workers)
 
-    async def next_client(self) -> tuple[socket.socket, Credentials, Account]:
-        """The next client that may come in, and its user's account; the caller owns its socket."""
+    async def next_client(self) -> Admitted:
+        """The next client that may come in; the caller owns its socket."""
         while True:
             if self._clients >= self._clients_max:
                 await self._back_off(
@@ -73,12 +93,11 @@ class Door:
                 elif error.errno not in _CONNECTION_FAILED:
                     raise
             else:
-                credentials = peer_credentials(sock)
-                account = self._admit(sock, credentials)
-                if account is not None:
+                admitted = self._admit(sock)
+                if admitted is not None:
                     self._clients += 1
-                    account.count_connection(1)
-                    return sock, credentials, account
+                    admitted.account.count_connection(1)
+                    return admitted
                 await trio.lowlevel.checkpoint()
 
     async def _back_off(self, why: str) -> None:
@@ -93,47 +112,62 @@ class Door:
         account.count_connection(-1)
         self._room.set()
 
-    def _admit(self, sock: socket.socket, own: Credentials) -> Account | None:
-        """The account of a client that may come in; the connection of any other is closed."""
-        if not self._may_enter(sock, own):
-            self._complaints.complain(
-                "not-admitted", own.uid, f"refused connection of uid {own.uid}, pid {own.pid}"
-            )
+    def _admit(self, sock: socket.socket) -> Admitted | None:
+        """What is known of a client that may come in; the socket of any other is closed."""
+        credentials = peer_credentials(sock)
+        if not self._may_enter(sock, credentials):
+            self._complain("not-admitted", credentials, "none of the users that the bus is for")
             sock.close()
             return None
         sock.setblocking(False)
-        account = self._account(sock, own)
-        if account is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(self._settings))
-        return account
+        rules = 0
+        if self._settings.rules:
+            groups = peer_groups(sock) | {credentials.gid}
+            rules = self._rules.concerning(credentials.uid, groups)
+            denied_by = self._rules.connect_denied_by(rules)
+            if denied_by is not None:
+                self._complain("not-allowed", credentials, f"rules[{denied_by}]")
+                self._turn_away(sock, "not-allowed", "you may not connect to this bus")
+                return None
+        account = self._account(sock, credentials)
+        if account is None:
+            return None
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(self._settings))
+        return Admitted(sock, credentials, account, rules)
 
     def _account(self, sock: socket.socket, own: Credentials) -> Account | None:
-        """The user's account, if it has room for one more connection."""
+        """The user's account, if it has room for one more connection; else the socket is closed."""
         now_ns = time.monotonic_ns()
-        account = self._book.of(own.uid, self._settings.limits.user, now_ns)
+        account = self._book.of(own.uid, self._settings.limits_of(own.uid), now_ns)
         if account is None:
-            self._complaints.complain(
-                "too-many-users",
-                0,
-                f"refused connection of uid {own.uid}: accounts of others take all places "
-                "(users_max)",
-            )
-            self._refuse(sock, "too-many-users", "the bus keeps accounts for no more users")
+            self._complain("too-many-users", own, "the bus keeps no more accounts (users_max)")
+            self._turn_away(sock, "too-many-users", "the bus keeps accounts for no more users")
             return None
         if account.has_room_for_connection():
             return account
+        self.counts["too-many-connections"] += 1
         if account.is_report_due(CONNECTIONS, now_ns, self._report_interval_ns):
             account.note_report(CONNECTIONS, now_ns)
             log(describe_limit(CONNECTIONS, own))
-        self._refuse(sock, "too-many-connections", "your user has as many as it may")
+        self._turn_away(sock, "too-many-connections", "your user has as many as it may")
         return None
 
-    def _refuse(self, sock: socket.socket, code: str, text: str) -> None:
-        """Tell a client why it may not come in, which is all that it gets, and end it."""
-        if DIALECTS[self._settings.dialect].has_control_messages:
-            with suppress(OSError):  # whoever does not read this has gone already
-                sock.send(error_notice(code, text))
+    def _complain(self, code: str, who: Credentials, why: str) -> None:
+        self.counts[code] += 1
+        self._complaints.complain(
+            code,
+            who.uid,
+            f"refused connection of uid {who.uid}, pid {who.pid} "
+            f"({shown(program_name(who.pid))}): {why}",
+        )
+
+    def _turn_away(self, sock: socket.socket, code: str, text: str) -> None:
+        """Close a client's socket so that it can read why, in a dialect that has words for it."""
         drain(sock, self._settings.limits.drain_packets_max)
+        if DIALECTS[self._settings.dialect].has_control_messages:
+            # It has gone, or the packets that it left unread are in the way: then it need not know.
+            with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+                sock.send(error_notice(code, text))
         shut_down(sock)
 
     def _may_enter(self, sock: socket.socket, credentials: Credentials) -> bool:

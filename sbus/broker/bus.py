@@ -31,7 +31,7 @@ def run_bus(
     Calls `on_ready` once, when every worker serves. Raises SbusError when the bus cannot start or
     cannot go on.
     """
-    _check(settings)
+    check_settings(settings)
     if settings.refuse_descriptors:
         _refuse_descriptors(listener)
     segment = Segment(settings.workers, settings.limits)
@@ -48,7 +48,8 @@ def run_bus(
         template.stop()
 
 
-def _check(settings: BusSettings) -> None:
+def check_settings(settings: BusSettings) -> None:
+    """Find out whether a bus can start so on this host. Raises ConfigurationError."""
     if not 1 <= settings.workers <= WORKERS_MAX:
         raise ConfigurationError(
             f"workers={settings.workers}: a bus has 1 to {WORKERS_MAX} of them"

@@ -1,7 +1,7 @@
 """The clients of one worker: taking them over, giving them their turn, and letting them go.
 
 A turn reads a batch of a client's packets, gives runs of messages their place in the order, and
-obeys every other packet. What cannot be done yet stays with the session, and the client in the
+has every other packet obeyed. What cannot be done yet stays with the session, and the client in the
 waiting room; nobody else waits for it.
 
 This module does not know when a client has a turn, how the order comes about, or who may connect.
@@ -15,29 +15,28 @@ from functools import partial
 
 import trio
 
+from sbus.broker.access import KeyRules, Profile, unpack
 from sbus.broker.backpressure import Backpressure, Blocker
+from sbus.broker.commands import Commands
 from sbus.broker.complaints import Complaints
 from sbus.broker.exchange import Exchange
 from sbus.broker.handoff import Adopt, Gone, Link
 from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox, StartWriter
 from sbus.broker.quota_reports import QuotaReports
-from sbus.broker.router import Router
+from sbus.broker.router import Route, Router
 from sbus.broker.session import Session
 from sbus.broker.settings import BusSettings
 from sbus.broker.subscriptions import Subscriptions
 from sbus.broker.turns import Turns
 from sbus.broker.waiting import FOR_ROOM, Reason, Wait, WaitingRoom
 from sbus.errors import ClientFault, Misbehaviour, QuotaReached, Refusal
-from sbus.protocol import controls
-from sbus.protocol.keys import DIALECTS, check_key, check_pattern
-from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
-from sbus.protocol.secret_keys import begins_secret
+from sbus.protocol.controls import error_notice
+from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import BACKLOG_BYTES, HELD_TIME, PUBLISH_RATE, Accounts
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
 from sbus.unix.closing import drain, shut_down
-from sbus.unix.open_files import watched_processes_max
 from sbus.unix.peer_process import PeerProcess
 
 
@@ -58,11 +57,12 @@ class Clients:
         self._segment = segment
         self._limits = limits
         self._flood_control = settings.flood_control
-        self._dialect = DIALECTS[settings.dialect]
+        dialect = DIALECTS[settings.dialect]
+        self._rules = KeyRules(settings.rules, dialect, limits.rule_cache_bytes_max)
         self._epoll = epoll
         self._link = link
         self._start_writer = start_writer
-        self._router = Router(number, self._dialect, limits)
+        self._router = Router(number, dialect, limits)
         self._accounts = Accounts(segment.accounts, segment.workers, limits, number)
         self._stalls = Stalls(segment.stalls, limits.blocking_clients_max, number)
         self.exchange = Exchange(segment, number, self._router, self._accounts, self._stalls)
@@ -72,12 +72,20 @@ class Clients:
         self.turns: Turns[Session] = Turns(limits.quantum_units)
         self.waiting = WaitingRoom(self.exchange.end_holding)
         self._sessions: dict[int, Session] = {}
-        self._watching: set[Holder] = set()
-        self._watched_max = watched_processes_max()
         self._complaints = Complaints(limits.log_interval_seconds)
         self._reports = QuotaReports(segment, limits.log_interval_seconds)
         self.counts: Counter[str] = Counter()
         """Refusals, misbehaviour and what was ignored, by code."""
+        self._commands = Commands(
+            dialect,
+            limits,
+            self._rules,
+            self.exchange,
+            self.subscriptions,
+            self._begin_blocking,
+            self._complaints,
+            self.counts,
+        )
         self._step_units = settings.workers
         """What a packet other than a message costs: a subscription makes every worker look."""
         self.quiescing = False
@@ -130,6 +138,10 @@ class Clients:
             own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks)
         )
         self._router.admit(session.outbox, session.holder)
+        session.profile = self._rules.profile(unpack(order.rules))
+        if session.profile.subscribe:
+            may_receive = partial(self._rules.may_receive, session.profile)
+            self._router.restrict(session.outbox, may_receive)
         if session.outbox.blocks:
             self._begin_blocking(session)
         self._sessions[fd] = session
@@ -147,7 +159,7 @@ class Clients:
             return False
         own, account = session.credentials, session.account
         session.backpressure = session.outbox.backpressure = Backpressure(
-            Blocker(session.id, place, account.place, own, everybody=False),
+            Blocker(session.id, place, account.place, own, session.profile.may_block_others),
             account,
             self._segment,
             self._stalls,
@@ -193,6 +205,9 @@ class Clients:
         run = session.run
         if run.messages:
             run.reroute(self._router.route, session)
+        elif session.profile.publish:
+            # Every key is looked up anew: the route says nothing of who may publish.
+            session.gather({}, partial(self._route_if_allowed, session.profile), units_max)
         else:
             cache = self._router.cache
             session.gather(cache.young, cache.miss, units_max)
@@ -207,7 +222,7 @@ class Clients:
         if packet is None:
             return 1
         try:
-            done = self._obey(session, packet)
+            done = self._commands.obey(session, packet)
         except Refusal as fault:
             self._refuse(session, fault)
             done = True
@@ -222,64 +237,13 @@ class Clients:
         if wait.reason is Reason.RATE:
             self._reports.report(PUBLISH_RATE, session.account, session.credentials)
 
-    def _obey(self, session: Session, packet: bytes) -> bool:
-        """Do what a packet other than an ordinary message says; False when it has to wait.
-
-        Raises Refusal, Misbehaviour.
-        """
-        what = parse_client_packet(packet, self._dialect)
-        if isinstance(what, Control):
-            self._control(session, what.key)
-        elif isinstance(what, Publish):
-            check_key(what.key, self._dialect, self._limits)
-        elif isinstance(what, Subscribe):
-            check_pattern(what.pattern, self._dialect, self._limits)
-            if begins_secret(what.pattern):
-                self._prepare_secret(session.holder, what.pattern)
-            return self.subscriptions.subscribe(session, what.pattern)
-        elif isinstance(what, Unsubscribe):
-            check_pattern(what.pattern, self._dialect, self._limits)
-            if begins_secret(what.pattern):
-                session.holder.check_own(what.pattern)
-            if what.pattern in session.patterns:
-                return self.subscriptions.unsubscribe(session, what.pattern)
-            self.counts["unknown-unsubscription"] += 1
-        return True
-
-    def _prepare_secret(self, holder: Holder, pattern: bytes) -> None:
-        """Accept a client's secret pattern. Raises Refusal, Misbehaviour."""
-        holder.check_own(pattern)
-        if holder not in self._watching:
-            if len(self._watching) >= self._watched_max:
-                raise Refusal("too-many-secret", "the bus watches as many processes as it can")
-            holder.watch()
-            self._watching.add(holder)
-        holder.check_alive(pattern)
-
-    def _control(self, session: Session, key: bytes) -> None:
-        if key == controls.WHOAMI:
-            self.exchange.barrier()
-            own = session.credentials
-            session.outbox.reply(controls.whoami_reply(own.gid, own.uid, own.pid))
-        elif key == controls.ECHO_ON:
-            session.echo = True
-        elif key == controls.ECHO_OFF:
-            session.echo = False
-        elif key == controls.NOTICES_ON:
-            session.outbox.notices = True
-        elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:
-            session.outbox.choose(choice)
-            if session.outbox.blocks and session.backpressure is None:
-                self._check_blocking(session)
-        else:
-            self.counts["unknown-control"] += 1
-
-    def _check_blocking(self, session: Session) -> None:
-        if not self._begin_blocking(session):
-            raise Refusal(
-                "too-many-blocking",
-                "as many clients as may hold publishers back do: block acts as discard",
-            )
+    def _route_if_allowed(self, profile: Profile, key: bytes) -> Route:
+        """The route of a key. Raises ClientFault for one under which such a client may publish
+        nothing: `Commands` then says why."""
+        route = self._router.route(key)
+        if self._rules.publish_denied_by(profile, key) is not None:
+            raise Refusal("not-allowed", "you may not publish under this key")
+        return route
 
     # -- faults and ends -----------------------------------------------------------------------
     def _refuse(self, session: Session, fault: ClientFault) -> None:
@@ -287,7 +251,7 @@ class Clients:
         if isinstance(fault, QuotaReached):
             self._reports.report(fault.limit, session.account, session.credentials)
         if session.outbox.notices:
-            session.outbox.reply(controls.error_notice(fault.code, fault.text))
+            session.outbox.reply(error_notice(fault.code, fault.text))
 
     def _expel(self, session: Session, fault: ClientFault) -> None:
         """Disconnect a client that misbehaved, so that it can still read why."""
@@ -298,7 +262,7 @@ class Clients:
         )
         drain(session.sock, self._limits.drain_packets_max)
         if session.outbox.notices:
-            session.outbox.send_last(controls.error_notice(fault.code, fault.text))
+            session.outbox.send_last(error_notice(fault.code, fault.text))
         self.close(session, fault.code)
 
     def close(self, session: Session, reason: str) -> None:
@@ -307,7 +271,7 @@ class Clients:
         self.subscriptions.forget(session)
         self._router.dismiss(session.outbox)
         session.holder.close()
-        self._watching.discard(session.holder)
+        self._commands.forget(session.holder)
         session.outbox.close()
         if session.backpressure is not None:
             self._stalls.give_back(session.backpressure.blocker.place)

@@ -14,6 +14,14 @@ _KINDS_MAX = 10_000
 """Complaints remembered; beyond it the memory is emptied, which costs some repeated lines."""
 
 
+def shown(text: bytes, bytes_max: int = 64) -> str:
+    """What a client called something, as a line of a log can carry it: escaped, and not long."""
+    escaped = "".join(
+        chr(b) if 32 <= b < 127 and b != 92 else f"\\x{b:02x}" for b in text[:bytes_max]
+    )
+    return f"{escaped}..." if len(text) > bytes_max else escaped
+
+
 def log(text: str) -> None:
     """Write one line to stderr, if anybody is left to read it: the bus outlives its log."""
     with suppress(OSError):

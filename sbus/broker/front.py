@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 import trio
 
+from sbus.broker.access import pack
 from sbus.broker.admission import Door
 from sbus.broker.bounded_lock import trying
 from sbus.broker.complaints import Complaints
@@ -27,14 +28,12 @@ from sbus.shared.compaction import Compaction
 from sbus.shared.segment import COMPACTION_WANTED, TABLE_TAIL, Segment
 from sbus.shared.subscription_table import all_have_read
 from sbus.unix.closing import drain, shut_down
-from sbus.unix.credentials import Credentials
 
 _READERS_RETRY_SECONDS = 0.01
 
 
 class _Client(msgspec.Struct):
     worker: int
-    credentials: Credentials
     account: Account
     sock: socket.socket
 
@@ -93,13 +92,15 @@ class Front:
     async def _let_in(self, scope: trio.CancelScope) -> None:
         with scope:
             while True:
-                sock, credentials, account = await self._door.next_client()
+                who = await self._door.next_client()
                 worker = await self._supervisor.wait_for_worker(self._load)
                 self._admitted += 1
-                self._clients[self._admitted] = _Client(worker, credentials, account, sock)
+                self._clients[self._admitted] = _Client(worker, who.account, who.sock)
                 self._load[worker] += 1
-                order = Adopt(self._admitted, credentials, account.place)
-                self._supervisor.tell(worker, order, sock.fileno())
+                order = Adopt(
+                    self._admitted, who.credentials, who.account.place, pack(who.rules)
+                )
+                self._supervisor.tell(worker, order, who.sock.fileno())
                 await trio.lowlevel.checkpoint()
 
     def _on_report(self, _worker: int, report: Report) -> None:

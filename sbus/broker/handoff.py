@@ -24,6 +24,8 @@ class Adopt(msgspec.Struct, frozen=True, tag=True):
     client: int
     credentials: Credentials
     account: int
+    rules: bytes = b""
+    """The access rules that concern it, as `access.pack` writes them."""
 
 
 class Quiesce(msgspec.Struct, frozen=True, tag=True):

@@ -6,7 +6,7 @@ account. This module does not know what becomes of what was too much.
 
 import time
 
-from sbus.broker.complaints import log
+from sbus.broker.complaints import log, shown
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     CONNECTIONS,
@@ -18,7 +18,7 @@ from sbus.shared.accounts import (
 )
 from sbus.shared.segment import Segment
 from sbus.unix.credentials import Credentials
-from sbus.unix.program import program_name
+from sbus.unix.peer_process import program_name
 
 _TEXTS = {
     SUBSCRIPTIONS: "has no room for more subscriptions (user_subscriptions_max)",
@@ -34,7 +34,7 @@ _TEXTS = {
 
 def describe_limit(limit: int, own: Credentials) -> str:
     """The line about the client that reached a limit."""
-    return f"uid {own.uid} {_TEXTS[limit]}: pid {own.pid}, program {program_name(own.pid)}"
+    return f"uid {own.uid} {_TEXTS[limit]}: pid {own.pid} ({shown(program_name(own.pid))})"
 
 
 class QuotaReports:

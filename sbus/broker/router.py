@@ -6,12 +6,14 @@ that may hold publishers back. A route is what the index says about one key, rem
 cache until a change of the index concerns it.
 
 For secret keys the index finds too many: an empty id of a pattern stands in it as a `*`, because no
-other worker knows whose the pattern is. Here it is known, and every holder is asked.
+other worker knows whose the pattern is. Here it is known, and every holder is asked. Likewise for
+clients whom access rules about subscribing concern, the rules are asked, key by key.
 
 This module does not know when a change takes effect (the exchange does), nor how a route is used.
 """
 
 from collections import Counter
+from collections.abc import Callable
 
 from sbus.broker.backpressure import Blocker, unpack_blocker
 from sbus.broker.holder import Guard, Holder
@@ -75,6 +77,8 @@ class Router:
         self._index: PatternIndex[Outbox | Blocker | int] = PatternIndex(dialect)
         self.cache: RouteCache[Route] = RouteCache(self._resolve, limits.route_cache_bytes_max)
         self._holders: dict[Outbox, Holder] = {}
+        self._may_receive: dict[Outbox, Callable[[bytes], bool]] = {}
+        """Of clients whom rules about subscribing concern: whether they may, by key."""
         self._interest: Counter[bytes] = Counter()
         self._remote: dict[int, set[bytes]] = {}
         self._remote_blockers: dict[int, dict[int, _RemoteBlocker]] = {}
@@ -95,12 +99,18 @@ class Router:
                 blockers.append(subscriber)
             else:
                 local.append(subscriber)
+        if self._may_receive:
+            local = [outbox for outbox in local if self._is_allowed(outbox, key)]
         bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * (len(local) + len(blockers))
         if is_reserved(key, self._dialect):
             named = ids_of(key)
             meant = [blocker for blocker in blockers if blocker.may_be_meant(named)]
             return Route(mask, self._entitled(named, local), tuple(meant)), bytes_taken
         return Route(mask, tuple(local), tuple(blockers)), bytes_taken
+
+    def _is_allowed(self, outbox: Outbox, key: bytes) -> bool:
+        may_receive = self._may_receive.get(outbox)
+        return may_receive is None or may_receive(key)
 
     def _entitled(self, named: Ids, outboxes: list[Outbox]) -> tuple[Outbox | Guard, ...]:
         """Of those whose patterns may match a secret key, those whose id is each one it names."""
@@ -116,9 +126,14 @@ class Router:
         """From now on `outbox` may receive the secret messages that `holder` lets through."""
         self._holders[outbox] = holder
 
+    def restrict(self, outbox: Outbox, may_receive: Callable[[bytes], bool]) -> None:
+        """`outbox`, to which nothing leads yet, will receive only messages with such keys."""
+        self._may_receive[outbox] = may_receive
+
     def dismiss(self, outbox: Outbox) -> None:
-        """`outbox` receives no secret messages any more."""
+        """`outbox`, which takes nothing any more, receives no secret messages either."""
         del self._holders[outbox]
+        self._may_receive.pop(outbox, None)
 
     def subscription_bytes(self, pattern: bytes) -> int:
         """What a pattern makes every worker remember, as `client_subscription_bytes_max` counts."""

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 
+from sbus.broker.access import Profile
 from sbus.broker.backpressure import Backpressure
 from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox
@@ -75,6 +76,7 @@ class Session:
         "more",
         "outbox",
         "patterns",
+        "profile",
         "run",
         "sock",
         "subscription_bytes",
@@ -98,6 +100,7 @@ class Session:
         self.sock = sock
         self.outbox: Outbox
         self.holder: Holder
+        self.profile: Profile
         self.patterns: dict[bytes, int] = {}
         """How often each pattern stands in the client's multiset."""
         self.subscriptions = 0

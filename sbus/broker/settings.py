@@ -3,9 +3,12 @@
 Knows no defaults of the command line and no listening socket.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
-from sbus.limits import Limits
+from sbus.broker.access import Rule
+from sbus.limits import Limits, UserLimits
 from sbus.protocol.controls import FloodControl
 
 
@@ -15,6 +18,10 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     dialect: str = "slash"
     limits: Limits = Limits()
+    user_limits: Mapping[int, UserLimits] = {}
+    """Of the users, by id, who have others than `limits` gives everybody."""
+    rules: tuple[Rule, ...] = ()
+    """Access rules; the last one that concerns a case decides it."""
     flood_control: FloodControl = FloodControl()
     """How every client begins; it may choose otherwise."""
     admit_uids: frozenset[int] | None = None
@@ -26,3 +33,7 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     the last descriptor of a socket that lingers keeps a worker waiting for it."""
     exit_when_empty: bool = False
     """Stop when the last client has left, after the first came."""
+
+    def limits_of(self, uid: int) -> UserLimits:
+        """What this user may have of the bus."""
+        return self.user_limits.get(uid) or self.limits.user

@@ -7,14 +7,10 @@ is turned away.
 """
 
 import os
-import pwd
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sbus.errors import ConfigurationError
-
-_UID_MAX = 2**32 - 2
-"""The one above it, -1, stands for no user in the kernel's calls."""
+from sbus.unix.users import user_id
 
 
 class Admission(NamedTuple):
@@ -41,15 +37,4 @@ def admission(uids: frozenset[int], *, is_abstract: bool, group: bool, others: b
 
 def resolve_users(names: Iterable[str]) -> frozenset[int]:
     """The ids of users given by name or number; ConfigurationError for one that does not exist."""
-    return frozenset(_resolve_user(name) for name in names)
-
-
-def _resolve_user(name: str) -> int:
-    if name.isascii() and name.isdecimal():
-        if int(name) > _UID_MAX:
-            raise ConfigurationError(f"user id {name} is out of range, {_UID_MAX} is the largest")
-        return int(name)
-    try:
-        return pwd.getpwnam(name).pw_uid
-    except KeyError:
-        raise ConfigurationError(f"there is no user {name!r}") from None
+    return frozenset(user_id(name) for name in names)

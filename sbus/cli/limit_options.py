@@ -14,8 +14,8 @@ from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 
 
-def parse_limits(assignments: Iterable[str]) -> Limits:
-    """Limits with these `NAME=VALUE` in place of the defaults, the last one of a name holding.
+def parse_limits(assignments: Iterable[str], beneath: Limits) -> Limits:
+    """`beneath` with these `NAME=VALUE` in place of its own, the last one of a name holding.
 
     ConfigurationError, naming the culprit, for an unknown name or a value that cannot be.
     """
@@ -28,7 +28,8 @@ def parse_limits(assignments: Iterable[str]) -> Limits:
             )
         _check(name, value)
         chosen[name] = value
-    return msgspec.convert(chosen, Limits, strict=False)
+    limits = msgspec.convert(chosen, Limits, strict=False)
+    return msgspec.structs.replace(beneath, **{name: getattr(limits, name) for name in chosen})
 
 
 def describe_limits() -> str:

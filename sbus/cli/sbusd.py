@@ -8,14 +8,19 @@ sockets, processes or the broker.
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from sbus.cli.admission_options import resolve_users
 from sbus.cli.report import report_error
-from sbus.cli.start import Plan, run
+from sbus.cli.start import Plan, check, run
 from sbus.errors import SbusError
 from sbus.unix.address import DEFAULT_ADDRESS, parse_address
+
+if TYPE_CHECKING:
+    from sbus.broker.config_file import Config
+    from sbus.limits import Limits
 
 DEFAULT_PIDFILE = "/run/sbus.pid"
 WORKERS_MAX = 64
@@ -120,6 +125,16 @@ def _print_limits(
     help="How a backlog is sent: oldest first, newest first, largest first.",
 )
 @click.option(
+    "--config",
+    metavar="FILE",
+    help="A TOML file with limits, limits of single users, and access rules.",
+)
+@click.option(
+    "--check-config",
+    metavar="FILE",
+    help="Check such a file, together with the other options, and exit.",
+)
+@click.option(
     "--limit",
     "limits",
     metavar="NAME=VALUE",
@@ -150,33 +165,53 @@ def sbusd(
     soft: str,
     hard: str,
     order: str,
+    config: str | None,
+    check_config: str | None,
     limits: tuple[str, ...],
 ) -> None:
     """A message bus for the processes of this host."""
-    parsed_limits = None
-    if limits:
-        from sbus.cli.limit_options import parse_limits
-
-        parsed_limits = parse_limits(limits)
-    run(
-        Plan(
-            address=parse_address(address),
-            pidfile=None if pidfile == os.devnull else os.path.abspath(pidfile),
-            foreground=foreground,
-            uids=resolve_users(users),
-            group=group,
-            others=others,
-            replace=replace,
-            exit_when_empty=exit_when_empty,
-            refuse_descriptors=refuse_descriptors,
-            workers=workers,
-            dialect=dialect,
-            soft=soft,
-            hard=hard,
-            order=order,
-            limits=parsed_limits,
-        )
+    file = config if check_config is None else check_config
+    read = None if file is None else _read_config(file, dialect)
+    plan = Plan(
+        address=parse_address(address),
+        pidfile=None if pidfile == os.devnull else os.path.abspath(pidfile),
+        foreground=foreground,
+        uids=resolve_users(users),
+        group=group,
+        others=others,
+        replace=replace,
+        exit_when_empty=exit_when_empty,
+        refuse_descriptors=refuse_descriptors,
+        workers=workers,
+        dialect=dialect,
+        soft=soft,
+        hard=hard,
+        order=order,
+        limits=_parse_limits(limits, read),
+        config=read,
     )
+    if check_config is None:
+        run(plan)
+    else:
+        check(plan)
+        click.echo(f"{check_config}: {read}")
+
+
+def _read_config(path: str, dialect: str) -> "Config":
+    from sbus.broker.config_file import read_config
+    from sbus.protocol.keys import DIALECTS
+
+    return read_config(path, DIALECTS[dialect])
+
+
+def _parse_limits(assignments: tuple[str, ...], config: "Config | None") -> "Limits | None":
+    """Limits of the command line, then those of the file, then the defaults, which are None."""
+    if not assignments and config is None:
+        return None
+    from sbus.cli.limit_options import parse_limits
+    from sbus.limits import Limits
+
+    return parse_limits(assignments, Limits() if config is None else config.bus_limits())
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sbus.cli.admission_options import admission, socket_mode
+from sbus.cli.admission_options import Admission, admission, socket_mode
 from sbus.cli.daemon import Pidfile, go_to_background
 from sbus.cli.report import report_error
 from sbus.cli.stop_request import StopRequest
@@ -23,6 +23,8 @@ from sbus.unix.open_files import raise_open_files_limit
 from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release_input_and_output
 
 if TYPE_CHECKING:
+    from sbus.broker.config_file import Config
+    from sbus.broker.settings import BusSettings
     from sbus.limits import Limits
 
 
@@ -48,7 +50,9 @@ class Plan:
     order: str
     """The flood control that clients begin with, each as its control key ends."""
     limits: "Limits | None"
-    """None for the defaults."""
+    """Those of the command line and the file; None for the defaults."""
+    config: "Config | None"
+    """None without a file."""
 
 
 def run(plan: Plan) -> None:
@@ -106,18 +110,40 @@ def _serve_with_pidfile(
 def _serve(plan: Plan, listener: Listener, stop: StopRequest, on_ready: Callable[[], None]) -> None:
     """Run the broker; signals that came before it had handlers reach it when it is ready."""
     from sbus.broker.bus import run_bus
-    from sbus.broker.settings import BusSettings
-    from sbus.limits import Limits
-    from sbus.protocol.controls import FloodControl, Hard, Order, Soft
 
     raise_open_files_limit()
     admitted = admission(
         plan.uids, is_abstract=listener.is_abstract, group=plan.group, others=plan.others
     )
-    settings = BusSettings(
+    settings = _settings(plan, admitted)
+
+    def ready_then_stoppable() -> None:
+        on_ready()
+        stop.pass_on()
+
+    if not stop.requested:
+        run_bus(settings, listener.socket, on_ready=ready_then_stoppable)
+
+
+def check(plan: Plan) -> None:
+    """Raise SbusError where `run` would, as far as that shows without an address."""
+    from sbus.broker.bus import check_settings
+
+    check_settings(_settings(plan, Admission(None, frozenset())))
+
+
+def _settings(plan: Plan, admitted: Admission) -> "BusSettings":
+    from sbus.broker.settings import BusSettings
+    from sbus.limits import Limits
+    from sbus.protocol.controls import FloodControl, Hard, Order, Soft
+
+    limits = plan.limits or Limits()
+    return BusSettings(
         workers=plan.workers,
         dialect=plan.dialect,
-        limits=plan.limits or Limits(),
+        limits=limits,
+        user_limits={} if plan.config is None else plan.config.user_limits(limits),
+        rules=() if plan.config is None else plan.config.rules,
         flood_control=FloodControl(
             soft=Soft(plan.soft), hard=Hard(plan.hard), order=Order(plan.order)
         ),
@@ -126,13 +152,6 @@ def _serve(plan: Plan, listener: Listener, stop: StopRequest, on_ready: Callable
         exit_when_empty=plan.exit_when_empty,
         refuse_descriptors=plan.refuse_descriptors,
     )
-
-    def ready_then_stoppable() -> None:
-        on_ready()
-        stop.pass_on()
-
-    if not stop.requested:
-        run_bus(settings, listener.socket, on_ready=ready_then_stoppable)
 
 
 def _warn_of_what_is_ignored(plan: Plan) -> None:

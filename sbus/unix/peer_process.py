@@ -109,6 +109,17 @@ def began_at_ticks(pid: int) -> int | None:
     return None if fields[_STATE] in _ENDED_STATES else int(fields[_BEGAN_AT])
 
 
+def program_name(pid: int) -> bytes:
+    """What the program of process `pid` calls itself, at most 15 bytes; empty when there is none.
+
+    A program may call itself anything.
+    """
+    try:
+        return Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n")
+    except OSError:
+        return b""  # gone, hidden from this user, or no descriptor to look with
+
+
 @cache
 def untranslated_ids() -> tuple[int, int]:
     """The group and user id that the kernel gives for those of a foreign user namespace."""

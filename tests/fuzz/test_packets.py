@@ -10,8 +10,9 @@ from tests.fuzz.packets import CAMPAIGN_PACKETS, LIMITS, maker_of, through_parse
 from tests.fuzz.verdicts import documented_codes
 
 SEEDS = range(4)
-NOT_HERE = {"table-full", "too-slow", "too-many-secret"}
-"""Codes for a full table, for who does not read, and for a worker without descriptors."""
+NOT_HERE = {"table-full", "too-slow", "too-many-secret", "not-allowed"}
+"""Codes for a full table, for who does not read, for a worker without descriptors, and of access
+rules, which there are none."""
 SECRET = {"bad-secret-pattern", "not-yours"}
 """Codes that the dot dialect, which has no secret messages, cannot bring about."""
 STATEFUL = {*NOT_HERE, "not-yours", "too-many-patterns", "packet-too-long"}

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from sbus.broker.config_file import Config, parse_config
 from sbus.limits import Limits
+from sbus.protocol.keys import SLASH
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])
 PROTOCOL = (PROJECT / "docs/protocol.md").read_text()
+CONFIGURATION = (PROJECT / "docs/configuration.md").read_text()
 
 
 def chapter(title: str) -> str:
@@ -43,6 +46,25 @@ def codes_raised(tree: ast.Module) -> set[str]:
         and ast.unparse(node.func) in {"Refusal", "Misbehaviour"}
         and isinstance(node.args[0], ast.Constant)
     }
+
+
+def test_the_documented_configurations_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their users and groups need not exist here."""
+    monkeypatch.setattr("sbus.broker.config_file.user_id", hash)
+    monkeypatch.setattr("sbus.broker.config_file.group_id", hash)
+    examples = re.findall(r"^```toml\n(.*?)^```$", CONFIGURATION, re.MULTILINE | re.DOTALL)
+    configs = [parse_config(example.encode(), SLASH) for example in examples]
+    assert len(configs) >= 6
+    assert all(config != Config(limits={}, users={}, rules=()) for config in configs)
+    assert f"/etc/sbus.toml: {configs[0]}\n" in CONFIGURATION
+
+
+def test_the_documented_limits_of_users_are_the_defaults() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)`[^,]*, ([\d.]+) \|", CONFIGURATION, re.MULTILINE)
+    user = Limits().user
+    assert rows == [
+        (name, f"user_{name}", str(getattr(user, name))) for name in user.__struct_fields__
+    ]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from sbus.broker.access import Rule, Verb
 from sbus.broker.admission import Door, packet_bytes_carried, send_buffer_bytes
 from sbus.broker.complaints import Complaints
 from sbus.broker.settings import BusSettings
@@ -45,7 +46,7 @@ class Knocking:
         self.lines: list[str] = []
         self.clients: list[socket.socket] = []
 
-    def door(self, **settings: frozenset[int] | None) -> Door:
+    def door(self, **settings: object) -> Door:
         bus = BusSettings(workers=1, **settings)  # type: ignore[arg-type]
         return Door(self.listener, bus, Complaints(10, self.lines.append))
 
@@ -83,9 +84,9 @@ async def test_who_may_enter_does(
     door = knocking.door(admit_uids=uids, admit_gids=gids)
     client = knocking.knock()
     with trio.fail_after(SOON_SECONDS):
-        sock, credentials = await door.next_client()
-    with sock:
-        assert credentials == ME
+        admitted = await door.next_client()
+    with admitted.sock as sock:
+        assert (admitted.credentials, admitted.rules) == (ME, 0)
         assert not sock.getblocking()
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 2 * 212_992
         sock.send(b"x" * Limits().packet_bytes_max)
@@ -115,8 +116,7 @@ async def test_a_connection_that_failed_is_skipped(knocking: Knocking, code: int
     knocking.listener.failures = [code]
     knocking.knock()
     with trio.fail_after(SOON_SECONDS):
-        sock, _ = await door.next_client()
-    sock.close()
+        (await door.next_client()).sock.close()
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
@@ -129,8 +129,7 @@ async def test_without_descriptors_the_door_waits_until_a_client_leaves(
     async with trio.open_nursery() as nursery:
 
         async def enter() -> None:
-            sock, _ = await door.next_client()
-            sock.close()
+            (await door.next_client()).sock.close()
 
         nursery.start_soon(enter)
         await trio.testing.wait_all_tasks_blocked()
@@ -145,8 +144,7 @@ async def test_without_descriptors_the_door_tries_again_after_a_moment(
     door = knocking.door()
     knocking.listener.failures = [errno.EMFILE] * 3
     knocking.knock()
-    sock, _ = await door.next_client()
-    sock.close()
+    (await door.next_client()).sock.close()
     assert 0 < trio.current_time() < SOON_SECONDS
     assert len(knocking.lines) == 1
 
@@ -171,3 +169,82 @@ def test_buffers_are_as_large_as_the_largest_packet_needs(packet_bytes_max: int)
         theirs.recv(1)
         with pytest.raises(OSError, match="too long"):
             ours.send(bytes(carried + 1))
+
+
+# -- access rules ----------------------------------------------------------------------------------
+
+
+NOBODY: frozenset[int] = frozenset()
+MY_PROGRAM = Path("/proc/self/comm").read_text().strip()
+
+
+def connect_rule(
+    allows: bool, *, uids: frozenset[int] = NOBODY, gids: frozenset[int] = NOBODY
+) -> Rule:
+    return Rule(allows=allows, verbs=frozenset({Verb.CONNECT}), uids=uids, gids=gids)
+
+
+MY_GROUPS = frozenset({ME.gid, *os.getgroups()})
+
+
+async def turned_away(door: Door, client: socket.socket) -> list[bytes]:
+    """What a client that may not connect is sent before the end."""
+    packets = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(door.next_client)
+        await trio.testing.wait_all_tasks_blocked()
+        while packet := client.recv(1000):
+            packets.append(packet)
+        nursery.cancel_scope.cancel()
+    return packets
+
+
+@pytest.mark.parametrize(
+    ("dialect", "told"),
+    [("slash", [b"CMSG !/error\0not-allowed you may not connect to this bus"]), ("dot", [])],
+)
+async def test_whom_the_rules_deny_is_told_counted_and_logged(
+    knocking: Knocking, dialect: str, told: list[bytes]
+) -> None:
+    rules = (
+        connect_rule(False, uids=frozenset({ME.uid})),
+        connect_rule(True, uids=frozenset({NOT_ME})),
+    )
+    door = knocking.door(rules=rules, dialect=dialect)
+    client = knocking.knock()
+    client.send(b"SUB unread")
+    assert await turned_away(door, client) == told
+    assert door.counts == {"not-allowed": 1}
+    (line,) = knocking.lines
+    assert f"uid {ME.uid}, pid {ME.pid} ({MY_PROGRAM}): rules[0]" in line
+
+
+@pytest.mark.parametrize("gid", sorted(MY_GROUPS))
+async def test_rules_about_any_group_of_the_peer_concern_it(knocking: Knocking, gid: int) -> None:
+    rules = (
+        connect_rule(False),
+        connect_rule(True, gids=frozenset({NOT_MINE, gid})),
+        connect_rule(False, gids=frozenset({NOT_MINE})),
+    )
+    door = knocking.door(rules=rules)
+    knocking.knock()
+    with trio.fail_after(SOON_SECONDS):
+        admitted = await door.next_client()
+    admitted.sock.close()
+    assert admitted.rules == 0b11
+
+
+async def test_a_client_that_has_gone_need_not_be_told(knocking: Knocking) -> None:
+    door = knocking.door(rules=(connect_rule(False),))
+    knocking.knock().close()
+    assert await turned_away(door, knocking.knock())
+    assert door.counts == {"not-allowed": 2}
+
+
+async def test_names_of_programs_are_escaped(
+    knocking: Knocking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbus.broker.admission.program_name", lambda _: b"a\n\x1b\\\xff")
+    door = knocking.door(rules=(connect_rule(False),))
+    await turned_away(door, knocking.knock())
+    assert r"(a\x0a\x1b\x5c\xff)" in knocking.lines[0]

@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox
 from sbus.broker.router import Route, Router
 from sbus.errors import Misbehaviour, Refusal
@@ -152,3 +153,26 @@ def test_the_dialect_decides_what_separates() -> None:
     assert len(router.route(b"a.b").recipients) == 1
     assert not router.route(b"a/b").recipients
     assert not router.route(b"a.b.c").recipients
+
+
+def test_what_a_client_may_not_receive_does_not_lead_to_it() -> None:
+    router = new_router()
+    free, restricted = outbox(), outbox()
+    router.restrict(restricted, lambda key: key != b"a/b")
+    for subscriber in (free, restricted):
+        for pattern in (b"", b"a/b", b"*/"):
+            router.add(pattern, subscriber)
+    router.apply(remote(3, b"a/"))
+    assert set(router.route(b"a/b").recipients) == {free}
+    assert set(router.route(b"a/c").recipients) == {free, restricted}
+    assert router.route(b"a/b").mask == router.route(b"a/c").mask == 1 << 3
+
+
+def test_a_client_that_left_leaves_nothing_behind() -> None:
+    router = new_router()
+    leaver = outbox()
+    router.admit(leaver, cast(Holder, object()))
+    router.restrict(leaver, lambda _: True)
+    router.dismiss(leaver)
+    assert not router._may_receive
+    assert not router._holders

@@ -15,20 +15,25 @@ FIELDS = msgspec.structs.fields(Limits)
 
 
 def test_none_given_is_the_defaults() -> None:
-    assert parse_limits([]) == Limits()
+    assert parse_limits([], Limits()) == Limits()
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: str(field.name))
 def test_every_limit_can_be_set_and_changes_no_other(field: msgspec.structs.FieldInfo) -> None:
     doubled = field.default * 2
-    changed = parse_limits([f"{field.name}={doubled}"])
+    changed = parse_limits([f"{field.name}={doubled}"], Limits())
     assert changed == msgspec.structs.replace(Limits(), **{field.name: doubled})
     assert type(getattr(changed, field.name)) is type(field.default)
 
 
 def test_several_limits_and_the_last_of_one_name_hold() -> None:
-    limits = parse_limits(["key_bytes_max=1", "packet_bytes_max=7", "key_bytes_max=2"])
+    limits = parse_limits(["key_bytes_max=1", "packet_bytes_max=7", "key_bytes_max=2"], Limits())
     assert (limits.key_bytes_max, limits.packet_bytes_max) == (2, 7)
+
+
+def test_what_is_given_wins_over_what_is_beneath() -> None:
+    beneath = Limits(key_bytes_max=10, packet_bytes_max=20)
+    assert parse_limits(["key_bytes_max=4096"], beneath) == Limits(packet_bytes_max=20)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +57,14 @@ def test_several_limits_and_the_last_of_one_name_hold() -> None:
 )
 def test_mistake_is_named(assignment: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        parse_limits(["packet_bytes_max=1000", assignment])
+        parse_limits(["packet_bytes_max=1000", assignment], Limits())
     assert complaint in str(refused.value)
 
 
 @given(st.sampled_from([field.name for field in FIELDS]), st.text())
 def test_no_value_does_anything_but_count_or_be_refused(name: str, value: str) -> None:
     try:
-        limits = parse_limits([f"{name}={value}"])
+        limits = parse_limits([f"{name}={value}"], Limits())
     except ConfigurationError as refused:
         named = str(refused)
     else:

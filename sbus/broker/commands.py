@@ -1,0 +1,131 @@
+"""What a client's packet asks for, if it is not a message that may be published: doing it.
+
+One packet at a time: subscriptions go to the subscriptions, control keys change the session or are
+answered, and a message comes here only to be refused. This module does not know turns or sockets.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from sbus.broker.access import KeyRules
+from sbus.broker.complaints import Complaints, shown
+from sbus.broker.exchange import Exchange
+from sbus.broker.holder import Holder
+from sbus.broker.session import Session
+from sbus.broker.subscriptions import Subscriptions
+from sbus.errors import Refusal
+from sbus.limits import Limits
+from sbus.protocol import controls
+from sbus.protocol.keys import Dialect, check_key, check_pattern
+from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
+from sbus.protocol.secret_keys import begins_secret
+from sbus.unix.open_files import watched_processes_max
+
+
+class Commands:
+    """Of the clients of one worker. `begin_blocking` lets a client hold publishers back from now
+    on, and says whether there was a place for it; `counts` are refusals and the like, by code."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        limits: Limits,
+        rules: KeyRules,
+        exchange: Exchange,
+        subscriptions: Subscriptions,
+        begin_blocking: Callable[[Session], bool],
+        complaints: Complaints,
+        counts: Counter[str],
+    ) -> None:
+        self._dialect = dialect
+        self._limits = limits
+        self._rules = rules
+        self._exchange = exchange
+        self._subscriptions = subscriptions
+        self._begin_blocking = begin_blocking
+        self._complaints = complaints
+        self._counts = counts
+        self._watching: set[Holder] = set()
+        self._watched_max = watched_processes_max()
+
+    def forget(self, holder: Holder) -> None:
+        """A client leaves: its process is watched no more."""
+        self._watching.discard(holder)
+
+    def obey(self, session: Session, packet: bytes) -> bool:
+        """Do what a packet other than an ordinary message says; False when it has to wait.
+
+        Raises Refusal, Misbehaviour.
+        """
+        what = parse_client_packet(packet, self._dialect)
+        if isinstance(what, Control):
+            self._control(session, what.key)
+        elif isinstance(what, Publish):
+            check_key(what.key, self._dialect, self._limits)
+            denied_by = self._rules.publish_denied_by(session.profile, what.key)
+            if denied_by is not None:
+                raise self._not_allowed(session, "publish under this key", what.key, denied_by)
+        elif isinstance(what, Subscribe):
+            check_pattern(what.pattern, self._dialect, self._limits)
+            denied_by = self._rules.subscribe_denied_by(session.profile, what.pattern)
+            if denied_by is not None:
+                raise self._not_allowed(
+                    session, "subscribe to this pattern", what.pattern, denied_by
+                )
+            if begins_secret(what.pattern):
+                self._prepare_secret(session.holder, what.pattern)
+            return self._subscriptions.subscribe(session, what.pattern)
+        elif isinstance(what, Unsubscribe):
+            check_pattern(what.pattern, self._dialect, self._limits)
+            if begins_secret(what.pattern):
+                session.holder.check_own(what.pattern)
+            if what.pattern in session.patterns:
+                return self._subscriptions.unsubscribe(session, what.pattern)
+            self._counts["unknown-unsubscription"] += 1
+        return True
+
+    def _prepare_secret(self, holder: Holder, pattern: bytes) -> None:
+        """Accept a client's secret pattern. Raises Refusal, Misbehaviour."""
+        holder.check_own(pattern)
+        if holder not in self._watching:
+            if len(self._watching) >= self._watched_max:
+                raise Refusal("too-many-secret", "the bus watches as many processes as it can")
+            holder.watch()
+            self._watching.add(holder)
+        holder.check_alive(pattern)
+
+    def _control(self, session: Session, key: bytes) -> None:
+        if key == controls.WHOAMI:
+            self._exchange.barrier()
+            own = session.credentials
+            session.outbox.reply(controls.whoami_reply(own.gid, own.uid, own.pid))
+        elif key == controls.ECHO_ON:
+            session.echo = True
+        elif key == controls.ECHO_OFF:
+            session.echo = False
+        elif key == controls.NOTICES_ON:
+            session.outbox.notices = True
+        elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:
+            session.outbox.choose(choice)
+            if session.outbox.blocks and session.backpressure is None:
+                self._check_blocking(session)
+        else:
+            self._counts["unknown-control"] += 1
+
+    def _check_blocking(self, session: Session) -> None:
+        if not self._begin_blocking(session):
+            raise Refusal(
+                "too-many-blocking",
+                "as many clients as may hold publishers back do: block acts as discard",
+            )
+
+    def _not_allowed(self, session: Session, what: str, text: bytes, denied_by: int) -> Refusal:
+        """What is said to a client, and about it, when the access rules deny it something."""
+        own = session.credentials
+        self._complaints.complain(
+            "not-allowed",
+            own.uid,
+            f"client of uid {own.uid}, pid {own.pid} may not {what}: '{shown(text)}' "
+            f"(rules[{denied_by}])",
+        )
+        return Refusal("not-allowed", f"you may not {what}")
