@@ -14,7 +14,9 @@ from sbus.broker.admission import Door, packet_bytes_carried, send_buffer_bytes
 from sbus.broker.complaints import Complaints
 from sbus.broker.settings import BusSettings
 from sbus.limits import Limits
+from sbus.shared.accounts import AccountBook
 from sbus.unix.credentials import Credentials
+from tests.unit.shared.segments import account_memory, open_account
 
 SOON_SECONDS = 5.0
 ME = Credentials(gid=os.getegid(), uid=os.geteuid(), pid=os.getpid())
@@ -47,7 +49,8 @@ class Knocking:
 
     def door(self, **settings: frozenset[int] | None) -> Door:
         bus = BusSettings(workers=1, **settings)  # type: ignore[arg-type]
-        return Door(self.listener, bus, Complaints(10, self.lines.append))
+        self.book = AccountBook(account_memory(1, bus.limits), 1, bus.limits)
+        return Door(self.listener, bus, self.book, Complaints(10, self.lines.append))
 
     def knock(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -83,9 +86,11 @@ async def test_who_may_enter_does(
     door = knocking.door(admit_uids=uids, admit_gids=gids)
     client = knocking.knock()
     with trio.fail_after(SOON_SECONDS):
-        sock, credentials = await door.next_client()
+        sock, credentials, account = await door.next_client()
     with sock:
         assert credentials == ME
+        assert account is knocking.book.of(ME.uid, Limits().user, 0)
+        assert account.connections == 1
         assert not sock.getblocking()
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 2 * 212_992
         sock.send(b"x" * Limits().packet_bytes_max)
@@ -115,7 +120,7 @@ async def test_a_connection_that_failed_is_skipped(knocking: Knocking, code: int
     knocking.listener.failures = [code]
     knocking.knock()
     with trio.fail_after(SOON_SECONDS):
-        sock, _ = await door.next_client()
+        sock, _, _ = await door.next_client()
     sock.close()
 
 
@@ -129,14 +134,17 @@ async def test_without_descriptors_the_door_waits_until_a_client_leaves(
     async with trio.open_nursery() as nursery:
 
         async def enter() -> None:
-            sock, _ = await door.next_client()
+            sock, _, _ = await door.next_client()
             sock.close()
 
         nursery.start_soon(enter)
         await trio.testing.wait_all_tasks_blocked()
         assert nursery.child_tasks, "it did not wait"
         assert "cannot accept" in knocking.lines[0]
-        door.client_left()
+        leaver = open_account(Limits())
+        leaver.count_connection(1)
+        door.client_left(leaver)
+        assert leaver.connections == 0
 
 
 async def test_without_descriptors_the_door_tries_again_after_a_moment(
@@ -145,7 +153,7 @@ async def test_without_descriptors_the_door_tries_again_after_a_moment(
     door = knocking.door()
     knocking.listener.failures = [errno.EMFILE] * 3
     knocking.knock()
-    sock, _ = await door.next_client()
+    sock, _, _ = await door.next_client()
     sock.close()
     assert 0 < trio.current_time() < SOON_SECONDS
     assert len(knocking.lines) == 1
