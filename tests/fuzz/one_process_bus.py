@@ -6,6 +6,7 @@ something that is not there. Does not know what the clients send.
 """
 
 import socket
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +19,7 @@ from sbus.broker.handoff import Adopt, Gone, Link, Stop
 from sbus.broker.settings import BusSettings
 from sbus.broker.worker import Worker
 from sbus.limits import Limits
+from sbus.shared.accounts import BACKLOG_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTIONS, AccountBook
 from sbus.shared.compaction import Compaction
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.segment import Segment
@@ -73,13 +75,18 @@ class OneProcessBus:
         self.gone: dict[int, str] = {}
         """Why clients have gone, by number, since this was last emptied."""
         self._numbers = 0
+        account = AccountBook(self.segment.accounts, WORKERS, limits).of(
+            CREDENTIALS.uid, limits.user, time.monotonic_ns()
+        )
+        assert account is not None
+        self.account = account
+        """Of the only user."""
         settings = BusSettings(workers=WORKERS, dialect=dialect, limits=limits)
         for number in range(WORKERS):
             front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             link.setblocking(False)
             self._links.append(Link(front, nursery))
             worker = Worker(number, self.segment, settings, link)
-            worker._complaints = Complaints(1e9, write=lambda _: None)
             self.workers.append(worker)
             nursery.start_soon(self._run, worker, link)
 
@@ -90,13 +97,18 @@ class OneProcessBus:
             worker._epoll.close()
             link.close()
 
+    def silence(self) -> None:
+        """Let no worker write about misbehaviour; they must have begun."""
+        for worker in self.workers:
+            worker._clients._complaints = Complaints(1e9, write=lambda _: None)
+
     def connect(self, worker: int) -> Peer:
         """A new client; it is served from the next `settle` on."""
         self._numbers += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             link = self._links[worker]
-            link.send(Adopt(self._numbers, CREDENTIALS), ours.fileno())
+            link.send(Adopt(self._numbers, CREDENTIALS, self.account.place), ours.fileno())
             assert not link.queued
         return Peer(self._numbers, worker, theirs, self._limits.packet_bytes_max)
 
@@ -127,26 +139,34 @@ class OneProcessBus:
 
     def counts(self) -> Counter[str]:
         """What the workers counted, by code."""
-        return sum((worker.counts for worker in self.workers), Counter())
+        return sum((worker._clients.counts for worker in self.workers), Counter())
 
     def index_sizes(self) -> list[tuple[int, int]]:
         """Nodes and subscriptions in every worker's index."""
-        found = [worker._router._index.statistics() for worker in self.workers]
+        found = [worker._clients._router._index.statistics() for worker in self.workers]
         return [(statistics.nodes, statistics.subscriptions) for statistics in found]
 
     def check_invariants(self) -> None:
         with self.segment as words:
             self._log.check_invariants(words)
             assert not self._log.statistics(words).used_bytes, "everybody rests: all is walked"
+        subscriptions = subscription_bytes = 0
         for worker in self.workers:
-            worker._router._index.check_invariants()
-            worker._router.cache.check_invariants()
-            assert not worker._held
-            for session in worker._sessions.values():
+            clients = worker._clients
+            clients._router._index.check_invariants()
+            clients._router.cache.check_invariants()
+            assert not clients.waiting._waits
+            assert not clients._stalls.any_stalled()
+            for session in clients._sessions.values():
+                subscriptions += sum(session.patterns.values())
+                subscription_bytes += session.subscription_bytes
                 ledger = session.outbox.statistics()
                 assert ledger.delivered == ledger.accepted - ledger.undelivered
                 assert ledger.lost == ledger.backlog == ledger.backlog_bytes == 0
                 assert not session.has_work()
+        assert self.account.use(SUBSCRIPTIONS) == subscriptions
+        assert self.account.use(SUBSCRIPTION_BYTES) == subscription_bytes
+        assert self.account.use(BACKLOG_BYTES) == 0
 
     async def stop(self) -> None:
         for link in self._links:
@@ -163,6 +183,7 @@ async def one_process_bus(dialect: str, limits: Limits) -> AsyncIterator[OneProc
         bus = OneProcessBus(dialect, limits, nursery)
         try:
             await bus.settle()
+            bus.silence()
             yield bus
             await bus.stop()
             assert not nursery.child_tasks, "a worker did not end"

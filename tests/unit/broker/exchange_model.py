@@ -6,27 +6,41 @@ model at the end of the hold that fixes its place in the order; `Hooked*` find t
 """
 
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
+from sbus.broker.backpressure import Backpressure, Blocker
 from sbus.broker.exchange import Exchange
 from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox
 from sbus.broker.router import Router
-from sbus.broker.session import Run, Session
+from sbus.broker.session import Session
+from sbus.broker.subscriptions import Subscriptions
+from sbus.broker.waiting import Reason, Wait
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH
+from sbus.shared.accounts import HOLDING, Account, AccountBook, Accounts
 from sbus.shared.compaction import Compaction
+from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import Block, OrderedLog
 from sbus.shared.segment import Segment
+from sbus.shared.stalls import Stalls
 from sbus.shared.subscription_table import SubscriptionTable, all_have_read
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import PeerProcess
 from tests.unit.routing.specification import matches
 from tests.unit.shared.segments import close_segment, was_woken
 
-LIMITS = Limits(log_bytes=1280, table_bytes=64 * 1024, route_cache_bytes_max=4096)
+LIMITS = Limits(
+    log_bytes=1280,
+    table_bytes=64 * 1024,
+    route_cache_bytes_max=4096,
+    users_max=2,
+    user_held_seconds_max=1e9,
+    blocking_clients_max=8,
+)
 
 EVERYTHING_SECRET = b"!/cred////"
 """The one secret pattern of this model: what names no user or one's own."""
@@ -69,8 +83,8 @@ class HookedLog(OrderedLog):
         self.placed = True
         return super().destined_end(words)
 
-    def append(self, words: memoryview, block: Block) -> int:
-        wake = super().append(words, block)
+    def append(self, words: memoryview, block: Block, share: LogShare) -> int:
+        wake = super().append(words, block, share)
         self.refused |= wake < 0
         return wake
 
@@ -89,15 +103,31 @@ class HookedTable(SubscriptionTable):
 class Client:
     """A client of the model: its session, and what a perfect bus would have sent it."""
 
-    def __init__(self, number: int, worker: int, sock: socket.socket) -> None:
+    def __init__(
+        self, number: int, worker: int, account: Account, uid: int, sock: socket.socket
+    ) -> None:
         self.worker = worker
-        own = Credentials(gid=1, uid=1 + number % 2, pid=1)
-        self.session = Session(number, own, sock, LIMITS)
+        own = Credentials(gid=1, uid=uid, pid=1)
+        self.session = Session(number, own, account, sock, LIMITS)
         self.collector = Collector()
         self.session.outbox = cast(Outbox, self.collector)
         self.session.holder = Holder(own, self.session.outbox, PeerProcess(sock, own.pid, None))
         self.subscriptions: Counter[bytes] = Counter()
         self.due: list[bytes] = []
+        self.woken = False
+        """Its worker was woken since it was last held."""
+        self.waits_for: list[Client] = []
+        """Those who had no room for its next message then."""
+
+    @property
+    def held(self) -> bool:
+        return bool(self.session.run.messages)
+
+    @property
+    def stalled(self) -> bool:
+        """It has no room, and chose to block."""
+        backpressure = self.session.backpressure
+        return backpressure is not None and backpressure.stalled
 
     def wants(self, key: bytes) -> bool:
         if key.startswith(EVERYTHING_SECRET[:6]):
@@ -116,6 +146,10 @@ class Bus:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.routers: list[Router] = []
         self.exchanges: list[Exchange] = []
+        self.subscriptions: list[Subscriptions] = []
+        self.stalls: list[Stalls] = []
+        self.accounts: list[Accounts] = []
+        self.book = AccountBook(self.segment.accounts, workers, limits)
         self.logs: list[HookedLog] = []
         self.clients: list[Client] = []
         self.asleep = [False] * workers
@@ -136,7 +170,9 @@ class Bus:
 
     def _start(self, worker: int) -> None:
         router = Router(worker, SLASH, self.limits)
-        exchange = Exchange(self.segment, worker, router, self.limits)
+        accounts = Accounts(self.segment.accounts, self.segment.workers, self.limits, worker)
+        stalls = Stalls(self.segment.stalls, self.limits.blocking_clients_max, worker)
+        exchange = Exchange(self.segment, worker, router, accounts, stalls)
         log = HookedLog(self.segment, worker)
         exchange._log = log
         exchange._table = HookedTable(self.segment, worker)
@@ -144,13 +180,20 @@ class Bus:
         self.routers[worker : worker + 1] = [router]
         self.exchanges[worker : worker + 1] = [exchange]
         self.logs[worker : worker + 1] = [log]
-        exchange.start()
+        subscriptions = Subscriptions(worker, exchange, router, self.limits, exchange.start())
+        self.subscriptions[worker : worker + 1] = [subscriptions]
+        self.stalls[worker : worker + 1] = [stalls]
+        self.accounts[worker : worker + 1] = [accounts]
         for _ in range(self._clients_per_worker):
             self.connect(worker)
 
     def connect(self, worker: int) -> Client:
         self.numbers += 1
-        client = Client(self.numbers, worker, self.sock)
+        uid = 1 + self.numbers % 2
+        account = self.book.of(uid, self.limits.user, 0)
+        assert account is not None
+        own = self.accounts[worker][account.place]
+        client = Client(self.numbers, worker, own, uid, self.sock)
         self.routers[worker].admit(client.session.outbox, client.session.holder)
         self.clients.append(client)
         return client
@@ -202,7 +245,11 @@ class Bus:
         return done
 
     def publish(self, client: Client, keys: list[bytes], meanwhile: Callable[[], None]) -> bool:
-        """Publish a run, or try again what was held back."""
+        """Publish a run, or try again what was held; False when all of it had to wait for room.
+
+        A message for a client of the publisher's own user that has no room is held, and all behind
+        it; what comes before it is published.
+        """
         session, router = client.session, self.routers[client.worker]
         if session.run.messages:
             session.run.reroute(router.route, session)
@@ -214,30 +261,50 @@ class Bus:
                 session.run.messages.append((packet, key, route))
         messages = [(packet, key) for packet, key, _ in session.run.messages]
         echo = session.echo
+        stalled: list[Client] = []
+        wait: Wait | None = None
 
         def effect() -> None:
-            for packet, key in messages:
-                for other in self.clients:
-                    if other.wants(key) and (echo or other is not client):
-                        other.due.append(packet)
+            while messages:
+                packet, key = messages[0]
+                wanting = [
+                    other
+                    for other in self.clients
+                    if other.wants(key) and (echo or other is not client)
+                ]
+                stalled[:] = [
+                    other for other in wanting if other.stalled and other.session.uid == session.uid
+                ]
+                if stalled:
+                    return
+                for other in wanting:
+                    other.due.append(packet)
+                del messages[0]
 
-        done = self.step(
-            client.worker,
-            lambda exchange: exchange.publish(session, session.run),
-            effect,
-            meanwhile,
-        )
+        def act(exchange: Exchange) -> bool:
+            nonlocal wait
+            wait = exchange.publish(session)
+            return wait is None or wait.reason is not Reason.ROOM
+
+        client.woken = False
+        done = self.step(client.worker, act, effect, meanwhile)
         self.look()
-        if done:
-            session.run = Run()
-        else:
+        assert [packet for packet, _, _ in session.run.messages] == [it for it, _ in messages]
+        client.waits_for = stalled
+        if not done:
             self.told_of_room[client.worker] = False
+        elif stalled:
+            assert wait is not None
+            assert (wait.reason, wait.account) == (Reason.STALL, session.account.place)
+            assert session.account.use(HOLDING)
+        else:
+            assert wait is None
         return done
 
     def subscribe(self, client: Client, pattern: bytes, meanwhile: Callable[[], None]) -> bool:
         return self.step(
             client.worker,
-            lambda exchange: exchange.subscribe(client.session, pattern),
+            lambda _: self.subscriptions[client.worker].subscribe(client.session, pattern),
             lambda: client.subscriptions.update([pattern]),
             meanwhile,
         )
@@ -250,7 +317,7 @@ class Bus:
 
         return self.step(
             client.worker,
-            lambda exchange: exchange.unsubscribe(client.session, pattern),
+            lambda _: self.subscriptions[client.worker].unsubscribe(client.session, pattern),
             effect,
             meanwhile,
         )
@@ -270,18 +337,46 @@ class Bus:
         self.look()
         self.asleep[worker] = self.woken[worker] = False
         self.step(worker, act, lambda: None, meanwhile)
-        if self.exchanges[worker].forget_some():
+        if self.subscriptions[worker].do_a_chore():
             self.asleep[worker] = False
 
     def leave(self, client: Client) -> None:
         """A client goes; another one comes to the same worker."""
         self.clients.remove(client)
-        exchange = self.exchanges[client.worker]
-        exchange.forget(client.session)
-        self.routers[client.worker].dismiss(client.session.outbox)
-        while exchange.forget_some():
+        session, worker = client.session, client.worker
+        self.subscriptions[worker].forget(session)
+        self.routers[worker].dismiss(session.outbox)
+        if session.backpressure is not None:
+            self.resume(client)
+            self.stalls[worker].give_back(session.backpressure.blocker.place)
+        self.connect(worker)
+
+    def block(self, client: Client) -> None:
+        """A client chooses to hold publishers back, from now on by all of its patterns."""
+        session, worker = client.session, client.worker
+        place = self.stalls[worker].take_place()
+        assert place is not None
+        session.backpressure = Backpressure(
+            Blocker(session.id, place, session.account.place, session.credentials, False),
+            session.account,
+            self.segment,
+            self.stalls[worker],
+            self.exchanges[worker].origin,
+            lambda: None,
+        )
+        self.subscriptions[worker].begin_holding(session)
+        while self.subscriptions[worker].do_a_chore():
             pass
-        self.connect(client.worker)
+
+    def stall(self, client: Client) -> None:
+        """A client that blocks has no room from now on."""
+        assert client.session.backpressure is not None
+        client.session.backpressure.stall()
+
+    def resume(self, client: Client) -> None:
+        """It has room again."""
+        assert client.session.backpressure is not None
+        client.session.backpressure.resume()
 
     def die(self, worker: int) -> None:
         """A worker dies with all of its clients, and another one takes its slot."""
@@ -289,6 +384,9 @@ class Bus:
         self.asleep[worker] = False
         with self.segment as words:
             wake = OrderedLog(self.segment).bury(words, worker)
+            stalls = Stalls(self.segment.stalls, self.limits.blocking_clients_max, None)
+            wake |= stalls.bury(worker)
+            self.book.bury(worker, time.monotonic_ns())
         self.segment.wake(wake)
         self._start(worker)
 
@@ -319,19 +417,28 @@ class Bus:
                 for client in self.of_worker(worker)
             )
             assert not (asleep and behind) or self.woken[worker], "nobody woke it"
+        for client in self.clients:
+            stalled = [it for it in client.waits_for if it in self.clients and it.stalled]
+            if client.waits_for and not stalled:
+                assert client.woken, "nobody woke the worker of a client that was held"
 
     def look(self) -> None:
         """Note who was woken."""
         for worker in range(len(self.exchanges)):
             if was_woken(self.segment, worker):
                 self.woken[worker] = self.told_of_room[worker] = True
+                for client in self.of_worker(worker):
+                    client.woken = True
 
     def settle(self) -> None:
-        """Everybody catches up, and whoever was held back goes on: then all is delivered."""
+        """All have room and catch up, and whoever was held goes on: then all is delivered."""
+        for client in self.clients:
+            if client.stalled:
+                self.resume(client)
         for _ in range(100):
             for worker in range(len(self.exchanges)):
                 self.catch_up(worker, lambda: None)
-            held = [client for client in self.clients if client.session.run.messages]
+            held = [client for client in self.clients if client.held]
             if not held and all(self.asleep):
                 break
             for client in held:

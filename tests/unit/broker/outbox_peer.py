@@ -10,6 +10,7 @@ import trio.testing
 from sbus.broker.outbox import Outbox, OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
+from tests.unit.shared.segments import open_account
 
 SOON_SECONDS = 5.0
 SMALL_BUFFER_BYTES = 4608
@@ -44,13 +45,22 @@ class Peer:
         self.writers = 0
         self.replied = 0
         self.given_up = 0
+        self.quota_reports = 0
+        self.account = open_account(limits)
 
         def start(writer: Callable[[], Awaitable[None]]) -> None:
             self.writers += 1
             self.nursery.start_soon(self._write, writer)
 
         self.outbox = Outbox(
-            ours, limits, self.flood_control, start, self._on_replied, self._on_given_up
+            ours,
+            limits,
+            self.flood_control,
+            self.account,
+            start,
+            self._on_replied,
+            self._on_given_up,
+            self._on_quota,
         )
 
     async def _write(self, writer: Callable[[], Awaitable[None]]) -> None:
@@ -62,6 +72,9 @@ class Peer:
 
     def _on_given_up(self) -> None:
         self.given_up += 1
+
+    def _on_quota(self) -> None:
+        self.quota_reports += 1
 
     def read(self) -> list[bytes]:
         """Whatever has arrived."""

@@ -15,7 +15,9 @@ from sbus.broker.admission import Door, packet_bytes_carried, send_buffer_bytes
 from sbus.broker.complaints import Complaints
 from sbus.broker.settings import BusSettings
 from sbus.limits import Limits
+from sbus.shared.accounts import AccountBook
 from sbus.unix.credentials import Credentials
+from tests.unit.shared.segments import account_memory, open_account
 
 SOON_SECONDS = 5.0
 ME = Credentials(gid=os.getegid(), uid=os.geteuid(), pid=os.getpid())
@@ -48,7 +50,8 @@ class Knocking:
 
     def door(self, **settings: object) -> Door:
         bus = BusSettings(workers=1, **settings)  # type: ignore[arg-type]
-        return Door(self.listener, bus, Complaints(10, self.lines.append))
+        self.book = AccountBook(account_memory(1, bus.limits), 1, bus.limits)
+        return Door(self.listener, bus, self.book, Complaints(10, self.lines.append))
 
     def knock(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -87,6 +90,8 @@ async def test_who_may_enter_does(
         admitted = await door.next_client()
     with admitted.sock as sock:
         assert (admitted.credentials, admitted.rules) == (ME, 0)
+        assert admitted.account is knocking.book.of(ME.uid, Limits().user, 0)
+        assert admitted.account.connections == 1
         assert not sock.getblocking()
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 2 * 212_992
         sock.send(b"x" * Limits().packet_bytes_max)
@@ -135,7 +140,10 @@ async def test_without_descriptors_the_door_waits_until_a_client_leaves(
         await trio.testing.wait_all_tasks_blocked()
         assert nursery.child_tasks, "it did not wait"
         assert "cannot accept" in knocking.lines[0]
-        door.client_left()
+        leaver = open_account(Limits())
+        leaver.count_connection(1)
+        door.client_left(leaver)
+        assert leaver.connections == 0
 
 
 async def test_without_descriptors_the_door_tries_again_after_a_moment(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sbus.broker import exchange as exchange_module
 from sbus.broker import router as router_module
+from sbus.broker import subscriptions as subscriptions_module
 from sbus.errors import Refusal
 from sbus.shared import compaction, ordered_log, segment, subscription_table
 from tests.unit.broker.exchange_model import EVERYTHING_SECRET, LIMITS, Bus
@@ -36,7 +37,8 @@ class Act(msgspec.Struct, frozen=True):
 WHATS = [
     *["publish"] * 6,
     *["subscribe"] * 3,
-    *["unsubscribe", "unsubscribe", "barrier", "catch_up", "catch_up", "echo", "leave", "die"],
+    *["unsubscribe", "unsubscribe", "barrier", "catch_up", "catch_up"],
+    *["stall", "stall", "resume", "resume", "echo", "leave", "die"],
     *["begin_compaction", "finish_compaction"],
 ]
 WHATS_MEANWHILE = WHATS[: WHATS.index("echo")]
@@ -76,13 +78,19 @@ def perform(bus: Bus, act: Act, busy_worker: int | None = None) -> None:
         bus.barrier(worker, meanwhile)
     elif act.what == "catch_up":
         bus.catch_up(worker, meanwhile)
+    elif act.what == "stall":
+        if client.session.backpressure is None:
+            bus.block(client)
+        bus.stall(client)
+    elif act.what == "resume" and client.stalled:
+        bus.resume(client)
     elif act.what == "leave":
         bus.leave(client)
     elif act.what == "die":
         bus.die(worker)
     elif act.what.endswith("compaction"):
         bus.compact(finish=act.what.startswith("finish"))
-    elif client.session.run.messages:
+    elif client.held:
         return  # a client that is held back is not read
     elif act.what == "subscribe":
         assert bus.subscribe(client, act.pattern, meanwhile)
@@ -111,6 +119,7 @@ def test_every_interleaving_is_some_sequence_of_instants(script: list[Act]) -> N
         with (
             patch.object(exchange_module, "_WALK_ENTRIES_PER_LOOK", 2),
             patch.object(exchange_module, "_WALK_SECONDS_PER_SHARE", 0.0),
+            patch.object(subscriptions_module, "_RECORDS_PER_PIECE", 2),
         ):
             for act in script:
                 perform(bus, act)
@@ -138,7 +147,7 @@ def test_a_log_that_is_often_full_holds_back_but_loses_nothing(
         for who, what in script:
             perform(bus, Act(what, who, [b"a", b"b", b"a/b"], b"", []))
             bus.check()
-        held = {client.worker for client in bus.clients if client.session.run.messages}
+        held = {client.worker for client in bus.clients if client.held}
         for exchange in bus.exchanges:
             assert any(exchange.catch_up() for _ in range(10)), "it never comes to rest"
         bus.look()
@@ -227,8 +236,8 @@ def test_a_newcomer_learns_of_an_interest_that_outlived_its_first_client(bus: Bu
     bus.subscribe(first, b"a", nothing)
     bus.barrier(1, nothing)
     bus.clients.remove(first)
-    bus.exchanges[0].forget(first.session)
-    assert bus.exchanges[0].flush_records()
+    bus.subscriptions[0].forget(first.session)
+    assert bus.subscriptions[0].flush_records()
     for finish in (False, True):
         bus.compact(finish=finish)
     bus.subscribe(second, b"a", nothing)
@@ -256,8 +265,8 @@ def compact(bus: Bus) -> None:
             for _ in range(2):
                 bus.catch_up(worker, nothing)
         bus.compact(finish=finish)
-    for exchange in bus.exchanges:
-        exchange.flush_records()
+    for subscriptions in bus.subscriptions:
+        subscriptions.retry()
 
 
 def patiently(bus: Bus, act: Callable[[], bool]) -> bool:
@@ -272,10 +281,9 @@ def patiently(bus: Bus, act: Callable[[], bool]) -> bool:
 def fill(bus: Bus) -> bytes:
     """Subscribe until the bus refuses; the pattern that was refused. Records are of 128 bytes."""
     client = bus.clients[0]
-    exchange = bus.exchanges[0]
     for number in range(1000):
         pattern = b"%0112d" % number
-        subscribe = partial(exchange.subscribe, client.session, pattern)
+        subscribe = partial(bus.subscriptions[0].subscribe, client.session, pattern)
         try:
             assert patiently(bus, subscribe), "held back for ever"
         except Refusal:
@@ -304,7 +312,7 @@ def test_a_full_table_still_lets_clients_unsubscribe(small_bus: Bus) -> None:
     fill(bus)
     client = bus.clients[0]
     for pattern in sorted(client.subscriptions):
-        unsubscribe = partial(bus.exchanges[0].unsubscribe, client.session, pattern)
+        unsubscribe = partial(bus.subscriptions[0].unsubscribe, client.session, pattern)
         assert patiently(bus, unsubscribe), "held back for ever"
         del client.subscriptions[pattern]
     assert patiently(bus, lambda: bus.subscribe(client, b"a", nothing))
@@ -314,8 +322,8 @@ def test_a_full_table_hears_of_clients_that_leave(small_bus: Bus) -> None:
     bus = small_bus
     fill(bus)
     bus.leave(bus.clients[0])
-    exchange = bus.exchanges[0]
-    assert patiently(bus, lambda: not exchange.forget_some() and exchange.flush_records())
+    subscriptions = bus.subscriptions[0]
+    assert patiently(bus, lambda: not subscriptions.do_a_chore() and subscriptions.flush_records())
 
 
 def test_a_step_is_never_interrupted() -> None:
@@ -336,5 +344,5 @@ def test_a_step_is_never_interrupted() -> None:
 
 def test_the_log_of_these_tests_is_deep_enough_for_their_runs() -> None:
     """A quarter of the log takes the largest block and the skip before it."""
-    largest = ordered_log.build_block(1, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
+    largest = ordered_log.build_block(1, 1, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
     assert 8 * len(largest.data) <= LIMITS.log_bytes

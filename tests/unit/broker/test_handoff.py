@@ -60,10 +60,10 @@ async def test_reports_arrive(links: Links, report: Report) -> None:
 async def test_a_client_arrives_with_its_socket(links: Links) -> None:
     front, worker = links
     read_end, write_end = os.pipe()
-    front.send(Adopt(5, SOMEBODY), write_end)
+    front.send(Adopt(5, SOMEBODY, 9), write_end)
     os.close(write_end)
     order, (received,) = worker.receive_order()
-    assert order == Adopt(5, SOMEBODY)
+    assert order == Adopt(5, SOMEBODY, 9)
     assert not os.get_inheritable(received)
     os.write(received, b"x")
     os.close(received)
@@ -75,7 +75,7 @@ async def test_a_slow_side_gets_everything_in_order(links: Links) -> None:
     front, worker = links
     read_end, write_end = os.pipe()
     for number in range(2000):
-        front.send(Adopt(number, SOMEBODY), write_end if number % 500 == 0 else None)
+        front.send(Adopt(number, SOMEBODY, 9), write_end if number % 500 == 0 else None)
     assert front.queued
     numbers: list[int] = []
     pipes = 0
@@ -135,7 +135,7 @@ def test_whose_descriptor_was_lost_can_be_told() -> None:
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:
-                Link(front, nursery).send(Adopt(77, SOMEBODY))
+                Link(front, nursery).send(Adopt(77, SOMEBODY, 9))
 
         trio.run(main)
         assert lost_client(DescriptorsLost(worker.recv(4096))) == 77

@@ -36,7 +36,7 @@ async def test_what_the_socket_takes_is_sent_at_once(peers: Make) -> None:
         peer.outbox.deliver(b"%d" % number)
     assert peer.read() == [b"0", b"1", b"2"]
     assert peer.outbox.statistics() == OutboxStatistics(3, 3, 0, 0, 0, 0)
-    assert peer.outbox._tokens is None, "a client that reads needs no channel"
+    assert peer.outbox._backlog._tokens is None, "a client that reads needs no channel"
 
 
 async def test_a_slow_client_gets_everything_in_order(peers: Make) -> None:
@@ -280,8 +280,8 @@ async def follow_the_ledger(actions: list[tuple[str, int]], given: Limits) -> No
             assert statistics.accepted == len(accepted) == total(statistics)
             backlog = peer.outbox._backlog
             backlog.check_invariants()
-            assert statistics.backlog == backlog.messages <= given.backlog_messages_max
-            assert statistics.backlog_bytes == backlog.bytes <= given.backlog_bytes_max
+            assert statistics.backlog == backlog.row.messages <= given.backlog_messages_max
+            assert statistics.backlog_bytes == backlog.row.bytes <= given.backlog_bytes_max
         read += await peer.read_all()
         compare(accepted, read)
         statistics = peer.outbox.statistics()

@@ -330,10 +330,10 @@ async def follow_the_ledger(
             backlog = peer.outbox._backlog
             backlog.check_invariants()
             assert statistics.accepted == len(accepted) == total(statistics)
-            assert statistics.backlog == backlog.messages <= given.backlog_messages_max
-            assert statistics.backlog_bytes == backlog.bytes <= given.backlog_bytes_max
-            assert not (peer.outbox.flowing and backlog)
-            assert not (backlog and not peer.writers)
+            assert statistics.backlog == backlog.row.messages <= given.backlog_messages_max
+            assert statistics.backlog_bytes == backlog.row.bytes <= given.backlog_bytes_max
+            assert not (peer.outbox.flowing and backlog.row)
+            assert not (backlog.row and not peer.writers)
             assert (peer.outbox.fault is not None) == peer.outbox.deaf == bool(peer.given_up)
         read += await peer.read_all()
         compare(accepted, replies, read, peer)

@@ -130,10 +130,10 @@ def test_several_occurrences_are_lost_at_once() -> None:
 def test_a_publisher_without_echo_is_left_out() -> None:
     one, two = outbox(), outbox()
     route = Route(5, (one, two))
-    without = route.without(one)
+    without = route.without(one, 1)
     assert (without.mask, without.recipients) == (5, (two,))
     assert route.recipients == (one, two)
-    assert route.without(outbox()) is route
+    assert route.without(outbox(), 1) is route
 
 
 def test_keys_that_may_not_be_used_have_no_route() -> None:

@@ -338,7 +338,7 @@ def test_without_echo_the_publisher_is_left_out(key: bytes) -> None:
     clients = [Client(router, ME), Client(router, ME)]
     for client in clients:
         client.sub(key)
-    for recipient in router.route(key).without(clients[0].outbox).recipients:
+    for recipient in router.route(key).without(clients[0].outbox, 1).recipients:
         recipient.deliver(key)
     assert [client.collector.take() for client in clients] == [[], [key]]
 

@@ -12,6 +12,7 @@ from sbus.broker.session import Session
 from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
+from tests.unit.shared.segments import open_account
 
 LIMITS = Limits(packet_bytes_max=100, batch_packets_max=5, batch_bytes_max=300)
 OWN_OUTBOX = cast(Outbox, object())
@@ -35,7 +36,8 @@ class Pair:
         ours, self.client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self.client.settimeout(5)
-        self.session = Session(1, Credentials(gid=1, uid=2, pid=3), ours, LIMITS)
+        account = open_account(LIMITS)
+        self.session = Session(1, Credentials(gid=1, uid=2, pid=3), account, ours, LIMITS)
         self.session.outbox = OWN_OUTBOX
 
     def send(self, *packets: bytes) -> None:
@@ -181,7 +183,8 @@ def test_a_run_ends_when_it_causes_enough_work(pair: Pair) -> None:
 
 def test_large_messages_are_more_work(pair: Pair) -> None:
     limits = Limits(packet_bytes_max=100_000)
-    session = Session(1, pair.session.credentials, pair.session.sock.dup(), limits)
+    given = pair.session
+    session = Session(1, given.credentials, given.account, given.sock.dup(), limits)
     session.sock.setblocking(False)
     pair.client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 200_000)
     pair.send(b"MSG here\0" + bytes(40_960 - 9))

@@ -18,6 +18,7 @@ from sbus.broker.supervisor import Supervisor
 from sbus.broker.template import Birth, Death, Template
 from sbus.errors import SbusError
 from sbus.limits import Limits
+from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.segment import ALIVE, Segment
 from sbus.unix.credentials import Credentials
@@ -81,10 +82,12 @@ class Scene:
         self.deaths: list[int] = []
         self.killed: list[int] = []
         settings = BusSettings(workers=WORKERS, limits=Limits(worker_silence_seconds_max=10.0))
+        self.book = AccountBook(self.segment.accounts, WORKERS, settings.limits)
         self.supervisor = Supervisor(
             cast(Template, self.template),
             self.segment,
             settings,
+            self.book,
             lambda worker, report: self.reports.append((worker, report)),
             self.deaths.append,
         )
@@ -248,7 +251,7 @@ async def test_a_worker_that_does_not_read_its_orders_gets_no_clients(scene: Sce
     link = scene.supervisor.slots[0].link
     assert link is not None
     while link.queued < Limits().handoff_clients_max:
-        scene.supervisor.tell(0, Adopt(1, credentials), write_end)
+        scene.supervisor.tell(0, Adopt(1, credentials, 1), write_end)
     assert await scene.supervisor.wait_for_worker([0, 7, 8]) == 1
     assert scene.told(0)
     link.close()  # before the descriptor that it has borrowed

@@ -1,4 +1,5 @@
-"""Segments for tests: small, closed at the end; and children that die while they hold the lock.
+"""Segments for tests: small, closed at the end; memory for accounts alone; and children that die
+while they hold the lock.
 
 All "workers" of a test may share the lock's one open file description, because they take turns.
 """
@@ -9,11 +10,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sbus.limits import Limits
-from sbus.shared.segment import Segment
+from sbus.shared.accounts import Account, AccountBook, accounts_words
+from sbus.shared.segment import WORD_BYTES, Segment
 
 
 def small_limits(log_bytes: int = 2048, table_bytes: int = 4096) -> Limits:
     return Limits(log_bytes=log_bytes, table_bytes=table_bytes)
+
+
+def account_memory(workers: int, limits: Limits) -> memoryview:
+    """Words for accounts, without a segment."""
+    return memoryview(bytearray(WORD_BYTES * accounts_words(workers, limits))).cast("Q")
+
+
+def open_account(limits: Limits, uid: int = 1000) -> Account:
+    """The account of the only user of a bus with one worker."""
+    account = AccountBook(account_memory(1, limits), 1, limits).of(uid, limits.user, 0)
+    assert account is not None
+    return account
 
 
 def close_segment(segment: Segment) -> None:

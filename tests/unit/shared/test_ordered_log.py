@@ -11,8 +11,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.shared import ordered_log
+from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
 from sbus.shared.ordered_log import OrderedLog, build_block, check_log_size
-from sbus.shared.segment import LOG_HEAD, LOG_WAITERS, WORDS_PER_WORKER, WORKER_WORDS, Segment
+from sbus.shared.segment import (
+    LOG_HEAD,
+    LOG_WAITERS,
+    WORDS_PER_WORKER,
+    WORKER_WORDS,
+    WORKERS_MAX,
+    Segment,
+)
 from tests.unit.shared.segments import (
     child_holding_the_lock,
     close_segment,
@@ -22,6 +30,7 @@ from tests.unit.shared.segments import (
 )
 
 WORKERS = 3
+UID = 1000
 LOG_BYTES = 2048
 BLOCK_BYTES_MAX = LOG_BYTES // 8
 """So that a block and the skip before it take at most a quarter, as `check_log_size` demands."""
@@ -32,14 +41,27 @@ def message(key: bytes, payload: bytes = b"") -> tuple[bytes, int]:
     return packet, len(key)
 
 
+def entries_of(log: OrderedLog, end: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """(uid, key, packet) of what is destined to `log` up to `end`, one by one."""
+    for uid, entries in log.blocks(end):
+        for key, packet in entries:
+            yield uid, key, packet
+
+
 def walk(log: OrderedLog, segment: Segment) -> list[tuple[bytes, bytes]]:
     with segment as words:
         end = log.destined_end(words)
-    got = list(log.entries(end))
+    got = list(entries_of(log, end))
+    assert all(uid == UID for uid, _, _ in got)
     with segment as words:
         log.share_cursor(words)
         log.check_invariants(words)
-    return got
+    return [(key, packet) for _, key, packet in got]
+
+
+def some_share() -> LogShare:
+    """The share of a user who has not appended anything yet."""
+    return LogShare(memoryview(bytearray(8 * WORDS_PER_DESTINATION * WORKERS_MAX)).cast("Q"))
 
 
 def started(segment: Segment, *workers: int) -> list[OrderedLog]:
@@ -54,7 +76,7 @@ def append(log: OrderedLog, segment: Segment, *entries: tuple[int, bytes], size:
     """Append a block of (mask, key) entries, each with a payload of `size` bytes."""
     laid_out = [(mask, *message(key, bytes(size))) for mask, key in entries]
     with segment as words:
-        wake = log.append(words, build_block(7, laid_out))
+        wake = log.append(words, build_block(7, UID, laid_out), some_share())
         log.check_invariants(words)
     return wake
 
@@ -77,8 +99,9 @@ class Walking(RuleBasedStateMachine):
         self.behind = [False] * WORKERS
         """Whether each worker has more to walk, as far as it has shared."""
         self.number = 0
-        self.due: list[list[tuple[bytes, bytes]]] = [[] for _ in range(WORKERS)]
-        self.walks: dict[int, tuple[Iterator[tuple[bytes, bytes]], int]] = {}
+        self.user_share = some_share()
+        self.due: list[list[tuple[int, bytes, bytes]]] = [[] for _ in range(WORKERS)]
+        self.walks: dict[int, tuple[Iterator[tuple[int, bytes, bytes]], int]] = {}
         """Walks under way, each with how many entries were due when its hold was."""
 
     def teardown(self) -> None:
@@ -138,11 +161,11 @@ class Walking(RuleBasedStateMachine):
             (mask, *message(b"%d/%d" % (self.number, at), b"x" * size))
             for at, (mask, size) in enumerate(entries)
         ]
-        block = build_block(self.number, laid_out)
+        block = build_block(self.number, self.number % 3, laid_out)
         assert len(block.data) <= BLOCK_BYTES_MAX
         with self.segment as words:
             used = self.logs[worker].statistics(words).used_bytes
-            wake = self.logs[worker].append(words, block)
+            wake = self.logs[worker].append(words, block, self.user_share)
             full = self.logs[worker].statistics(words).waiting >> worker & 1
         destined = block.mask & self.alive
         if wake < 0:
@@ -169,7 +192,7 @@ class Walking(RuleBasedStateMachine):
         for mask, packet, key_bytes in laid_out:
             for other in range(WORKERS):
                 if mask & self.alive & 1 << other:
-                    self.due[other].append((packet[4 : 4 + key_bytes], packet))
+                    self.due[other].append((self.number % 3, packet[4 : 4 + key_bytes], packet))
                     self.behind[other] = True
 
     @rule(pick=st.integers(0, 5))
@@ -181,7 +204,7 @@ class Walking(RuleBasedStateMachine):
     def begin_walk(self, worker: int) -> None:
         with self.segment as words:
             end = self.logs[worker].destined_end(words)
-        self.walks[worker] = (self.logs[worker].entries(end), len(self.due[worker]))
+        self.walks[worker] = (entries_of(self.logs[worker], end), len(self.due[worker]))
 
     @rule(pick=st.integers(0, 5), steps=st.integers(1, 4))
     def go_on_walking(self, pick: int, steps: int) -> None:
@@ -282,7 +305,7 @@ def test_packets_come_out_byte_for_byte(payload: bytes) -> None:
         (log,) = started(segment, 0)
         packet, key_bytes = message(b"", payload)
         with segment as words:
-            log.append(words, build_block(1, [(1, packet, key_bytes)]))
+            log.append(words, build_block(1, UID, [(1, packet, key_bytes)]), some_share())
         assert walk(log, segment) == [(b"", packet)]
 
 
@@ -328,7 +351,7 @@ def test_a_full_log_takes_nothing_until_a_quarter_is_free() -> None:
         with segment as words:
             end = reader.destined_end(words)
         released = []
-        for _ in reader.entries(end):
+        for _ in reader.blocks(end):
             with segment as words:
                 released.append(reader.share_cursor(words))
         # The share after entry n frees the n - 1 blocks before it.
@@ -352,7 +375,7 @@ def test_nobody_appends_for_a_worker_that_lags_by_more_than_its_window() -> None
         with segment as words:
             end = slow.destined_end(words)
         released = []
-        for _ in slow.entries(end):
+        for _ in slow.blocks(end):
             with segment as words:
                 released.append(slow.share_cursor(words))
         # They are woken once half of the window is free.
@@ -391,7 +414,8 @@ def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:
 def test_a_worker_killed_while_appending_has_appended_nothing() -> None:
     def act(words: memoryview) -> None:
         packet, key_bytes = message(b"never", b"x" * 50)
-        OrderedLog(segment, 0).append(words, build_block(1, [(0b11, packet, key_bytes)]))
+        block = build_block(1, UID, [(0b11, packet, key_bytes)])
+        OrderedLog(segment, 0).append(words, block, some_share())
 
     with open_segment(2) as segment, child_holding_the_lock(segment, act) as child:
         segment.open_lock()
@@ -406,7 +430,7 @@ def test_a_worker_killed_while_appending_has_appended_nothing() -> None:
 
 
 def test_the_mask_of_a_block_is_the_union_of_its_entries() -> None:
-    block = build_block(1, [(0b001, b"MSG a\0", 1), (0b100, b"MSG b\0", 1)])
+    block = build_block(1, UID, [(0b001, b"MSG a\0", 1), (0b100, b"MSG b\0", 1)])
     assert block.mask == 0b101
     assert len(block.data) % 32 == 0
 
