@@ -72,11 +72,18 @@ def started(segment: Segment, *workers: int) -> list[OrderedLog]:
     return logs
 
 
-def append(log: OrderedLog, segment: Segment, *entries: tuple[int, bytes], size: int = 0) -> int:
-    """Append a block of (mask, key) entries, each with a payload of `size` bytes."""
+def append(
+    log: OrderedLog,
+    segment: Segment,
+    *entries: tuple[int, bytes],
+    size: int = 0,
+    share: LogShare | None = None,
+) -> int:
+    """Append a block of (mask, key) entries, each with a payload of `size` bytes; without a share
+    given, for a user who has not appended anything yet."""
     laid_out = [(mask, *message(key, bytes(size))) for mask, key in entries]
     with segment as words:
-        wake = log.append(words, build_block(7, UID, laid_out), some_share())
+        wake = log.append(words, build_block(7, UID, laid_out), share or some_share())
         log.check_invariants(words)
     return wake
 
@@ -367,11 +374,13 @@ def test_nobody_appends_for_a_worker_that_lags_by_more_than_its_window() -> None
         with segment as words:
             slow.share_cursor(words)
         taken = 0
-        while append(writer, segment, (0b010, b"k"), size=72) >= 0:  # 128 bytes each
+        share = some_share()
+        while append(writer, segment, (0b010, b"k"), size=72, share=share) >= 0:  # 128 bytes each
             taken += 1
         assert taken == 8192 // 128 + 1
         assert append(writer, segment, (0b100, b"k")) == 0, "others are not concerned"
-        assert append(writer, segment, (0b110, b"k")) == -1
+        assert append(writer, segment, (0b110, b"k"), share=share) == -1
+        assert append(writer, segment, (0b110, b"k")) == 0, "another user put nothing there yet"
         with segment as words:
             end = slow.destined_end(words)
         released = []
@@ -381,7 +390,7 @@ def test_nobody_appends_for_a_worker_that_lags_by_more_than_its_window() -> None
         # They are woken once half of the window is free.
         first = released.index(0b001)
         assert released.count(0b001) == 1
-        assert first * 128 == taken * 128 - 8192 // 2
+        assert first * 128 == taken * 128 + 2 * 64 - 8192 // 2
         assert append(writer, segment, (0b010, b"k")) >= 0
 
 
