@@ -57,7 +57,7 @@ class Worker:
         self._dialect = DIALECTS[settings.dialect]
         self._router = Router(number, self._dialect, settings.limits)
         self._exchange = Exchange(segment, number, self._router, settings.limits)
-        self._turns: Turns[Session] = Turns(settings.limits.quantum_units)
+        self._turns: Turns[Session] = Turns()
         self._sessions: dict[int, Session] = {}
         self._held: dict[int, Session] = {}
         self._watching: set[Holder] = set()
