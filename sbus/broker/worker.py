@@ -40,6 +40,9 @@ from sbus.unix.open_files import watched_processes_max
 from sbus.unix.peer_process import PeerProcess
 
 _EVENTS_PER_POLL = 256
+_UNITS_PER_POLL = 64
+"""Work after which whoever has sent something meanwhile gets in line; a look costs as much as one
+or two units."""
 _UNITS_PER_CHECKPOINT = 1_024
 """Work after which the other tasks get a look in: about a millisecond."""
 
@@ -127,8 +130,14 @@ class Worker:
         """Give turns while anybody is in line; otherwise walk the log, and sleep."""
         units = 0
         while not self._stopping:
-            self._poll()
-            while units < _UNITS_PER_CHECKPOINT and (session := self._turns.next()) is not None:
+            polled_at = -_UNITS_PER_POLL
+            while units < _UNITS_PER_CHECKPOINT:
+                if units - polled_at >= _UNITS_PER_POLL:
+                    polled_at = units
+                    self._poll()
+                session = self._turns.next()
+                if session is None:
+                    break
                 units += self._turn(session)
             leavers = self._exchange.forget_some()
             if leavers or units >= _UNITS_PER_CHECKPOINT:
@@ -178,9 +187,7 @@ class Worker:
             partial(self._serve_soon, session),
         )
         own = order.credentials
-        session.holder = Holder(
-            own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks)
-        )
+        session.holder = Holder(own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks))
         self._router.admit(session.outbox, session.holder)
         self._sessions[fd] = session
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
