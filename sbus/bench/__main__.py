@@ -72,10 +72,14 @@ def subscribers_option(command: Command) -> Command:
     )(command)
 
 
+def repetitions_option(command: Command) -> Command:
+    return click.option("--repetitions", type=COUNT, default=5, show_default=True)(command)
+
+
 def common_options(command: Command) -> Command:
     """Of every benchmark that repeats short measurements on pinned CPUs."""
     for option in (
-        click.option("--repetitions", type=COUNT, default=5, show_default=True),
+        repetitions_option,
         cpu_option("--broker-cpu", max),
         cpu_option("--load-cpu", min),
     ):
@@ -193,9 +197,19 @@ def round_trip(rounds: int, size: int, as_json: bool, **common: Any) -> None:
 
 
 @main.command("flood")
-@common_options
-@workers_option(2)
+@json_option
+@size_option
+@repetitions_option
+@click.option(
+    "--broker-cpu",
+    type=parse_cpus,
+    default=lambda: format_cpus(frozenset(os.sched_getaffinity(0))),
+    metavar="CPUS",
+    help="Where it may run, as in 0,2-3; everywhere, if not given.",
+)
+@cpu_option("--load-cpu", min)
 @cpu_option("--victim-cpu", max)
+@workers_option(2)
 @click.option("--connections", type=COUNT, default=200, show_default=True, help="Of user A.")
 @click.option("--listeners", type=COUNT, default=10, show_default=True, help="Of these.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=3.0, show_default=True)
