@@ -96,8 +96,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     not once per message, few enough that the next user waits well under a millisecond."""
     batch_bytes_max: Positive = 512 * 1024
     """Bytes after which a batch ends early, so that large packets make short batches."""
-    quantum_units: Positive = 256
-    """Work a user may cause in a turn: a unit is a packet, a delivery or 4 KiB of either."""
+    quantum_units: Positive = 64
+    """Work a client may cause in a turn, but for its last message: a unit is a packet, a delivery
+    or 4 KiB of either. For so long whoever comes next has to wait."""
 
     # -- shared memory -------------------------------------------------------------------------
     log_bytes: Positive = 8 * 1024 * 1024

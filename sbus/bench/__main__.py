@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from sbus.bench import delivery_costs, round_trips
+from sbus.bench import delivery_costs, floods, round_trips
 from sbus.bench import soak as soaking
 from sbus.bench.figures import format_cpus, parse_cpus
 from sbus.bench.programs import compile_programs
@@ -72,10 +72,14 @@ def subscribers_option(command: Command) -> Command:
     )(command)
 
 
+def repetitions_option(command: Command) -> Command:
+    return click.option("--repetitions", type=COUNT, default=5, show_default=True)(command)
+
+
 def common_options(command: Command) -> Command:
     """Of every benchmark that repeats short measurements on pinned CPUs."""
     for option in (
-        click.option("--repetitions", type=COUNT, default=5, show_default=True),
+        repetitions_option,
         cpu_option("--broker-cpu", max),
         cpu_option("--load-cpu", min),
     ):
@@ -189,6 +193,42 @@ def round_trip(rounds: int, size: int, as_json: bool, **common: Any) -> None:
     """Latency of a question and its answer: p50, p99, p99.9."""
     with terms_of(**common) as terms:
         result = round_trips.round_trip(terms, rounds, size)
+    finish(result, as_json)
+
+
+@main.command("flood")
+@json_option
+@size_option
+@repetitions_option
+@click.option(
+    "--broker-cpu",
+    type=parse_cpus,
+    default=lambda: format_cpus(frozenset(os.sched_getaffinity(0))),
+    metavar="CPUS",
+    help="Where it may run, as in 0,2-3; everywhere, if not given.",
+)
+@cpu_option("--load-cpu", min)
+@cpu_option("--victim-cpu", max)
+@workers_option(2)
+@click.option("--connections", type=COUNT, default=200, show_default=True, help="Of user A.")
+@click.option("--listeners", type=COUNT, default=10, show_default=True, help="Of these.")
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=3.0, show_default=True)
+def flood(
+    workers: int,
+    victim_cpu: frozenset[int],
+    connections: int,
+    listeners: int,
+    seconds: float,
+    size: int,
+    as_json: bool,
+    **common: Any,
+) -> None:
+    """What a user's round trips suffer from another user's flood. Needs root."""
+    shape = floods.Flood(
+        connections=connections, listeners=listeners, size_bytes=size, seconds=seconds
+    )
+    with terms_of(**common) as terms:
+        result = floods.flood(terms, shape, victim_cpu, workers)
     finish(result, as_json)
 
 

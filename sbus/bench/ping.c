@@ -3,8 +3,8 @@
  * usage: ping PATH BYTES SAMPLES-FILE none|before|after
  *
  * `go N` on stdin makes N round trips, one after the other, writes their N times to the file as
- * native 64-bit nanoseconds and answers `done ...`. The answering side is a thread of its own,
- * asleep in recv between questions.
+ * native 64-bit nanoseconds and answers `done ...`; `for N` makes as many as fit in N milliseconds,
+ * one at least. The answering side is a thread of its own, asleep in recv between questions.
  *
  * It draws no conclusions from the times.
  */
@@ -76,14 +76,16 @@ static void write_samples(const char *path, const uint64_t *samples, uint64_t ro
     check(fclose(file) == 0, "fclose");
 }
 
-static void run(const char *samples_path, uint64_t rounds)
+static void run(const char *samples_path, uint64_t rounds_max, uint64_t end_ns)
 {
     char *packet = new_packet();
     char *reply = new_packet();
-    uint64_t *samples = calloc(rounds, sizeof *samples);
+    uint64_t *samples = calloc(rounds_max, sizeof *samples);
+    uint64_t rounds = 0;
     check(samples != NULL, "calloc");
-    for (uint64_t at = 0; at < rounds; at++)
-        samples[at] = round_trip_ns(packet, reply);
+    do {
+        samples[rounds++] = round_trip_ns(packet, reply);
+    } while (rounds < rounds_max && now_ns() < end_ns);
     write_samples(samples_path, samples, rounds);
     printf("done rounds=%" PRIu64 "\n", rounds);
     free(samples);
@@ -110,9 +112,12 @@ int main(int count, char **arguments)
     char word[16];
     uint64_t number;
     while (next_command(word, &number)) {
-        if (strcmp(word, "go") != 0 || number == 0 || number > ROUNDS_MAX)
-            die("%s: only `go N` is known here, N at most %d", word, ROUNDS_MAX);
-        run(arguments[3], number);
+        if (strcmp(word, "for") == 0)
+            run(arguments[3], ROUNDS_MAX, now_ns() + number * 1000000);
+        else if (strcmp(word, "go") == 0 && number > 0 && number <= ROUNDS_MAX)
+            run(arguments[3], number, UINT64_MAX);
+        else
+            die("%s: only `for MILLISECONDS` and `go N`, N at most %d, are known", word, ROUNDS_MAX);
     }
     return 0;
 }

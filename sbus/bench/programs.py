@@ -25,6 +25,7 @@ SOURCES = {
     "stream": ("stream.c", "traffic.c", "peer.c"),
     "ping": ("ping.c", "peer.c"),
     "flood": ("flood.c", "ledger.c", "peer.c"),
+    "horde": ("horde.c", "peer.c"),
 }
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
 START_SECONDS_MAX = 60.0
@@ -114,9 +115,13 @@ class Child:
 
 @contextlib.contextmanager
 def running(
-    name: str, command: Sequence[str], directory: Path, cpus: frozenset[int] | None
+    name: str,
+    command: Sequence[str],
+    directory: Path,
+    cpus: frozenset[int] | None,
+    uid: int | None = None,
 ) -> Iterator[Child]:
-    """A child that is gone, with its descendants, when the block ends.
+    """A child that is gone, with its descendants, when the block ends; of user `uid`, if given.
 
     Python programs in it find this source tree, from wherever the benchmark is run.
     """
@@ -128,6 +133,9 @@ def running(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
+            user=uid,
+            group=uid,
+            extra_groups=None if uid is None else (),
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
     with process:
@@ -139,11 +147,15 @@ def running(
 
 @contextlib.contextmanager
 def generator(
-    name: str, arguments: Sequence[object], directory: Path, cpus: frozenset[int] | None
+    name: str,
+    arguments: Sequence[object],
+    directory: Path,
+    cpus: frozenset[int] | None,
+    uid: int | None = None,
 ) -> Iterator[Child]:
-    """A compiled program that has said `ready`."""
+    """A compiled program that has said `ready`; `uid` as for `running`."""
     command = [str(directory / name), *(str(argument) for argument in arguments)]
-    with running(name, command, directory, cpus) as child:
+    with running(name, command, directory, cpus, uid) as child:
         child.wait_for_report("ready", START_SECONDS_MAX)
         yield child
 

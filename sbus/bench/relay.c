@@ -2,8 +2,9 @@
  *
  * usage: relay PATH each|drain
  *
- * Whoever says `SUB ...` gets, from then on, every `MSG ...` packet of everybody else; patterns and
- * keys mean nothing. `each`: epoll_wait, recv and send for every packet. `drain`: when a socket is
+ * Whoever says `SUB pattern` gets, from then on, every `MSG ...` packet of everybody else whose key
+ * begins as the pattern does, up to its first `*`; further patterns of the same client mean nothing.
+ * `each`: epoll_wait, recv and send for every packet. `drain`: when a socket is
  * readable, recv until EAGAIN or a batch is full, then send each. A full subscriber blocks it.
  * Stdout is closed once it listens; SIGTERM ends it.
  *
@@ -23,6 +24,7 @@
 
 enum {
     SUBSCRIBERS_MAX = 4096,
+    PREFIX_BYTES_MAX = 56,
     BATCH_PACKETS_MAX = 64,       /* as the broker's own batches */
     BATCH_BYTES_MAX = 512 * 1024, /* likewise */
     SEND_BUFFER_BYTES = 212992,   /* likewise, so that both have queues of one depth */
@@ -30,7 +32,11 @@ enum {
 
 static const char WHOAMI_REPLY[] = "CMSG !/cred/whoami\0!/cred/0/0/0";
 
-static int subscribers[SUBSCRIBERS_MAX];
+static struct subscriber {
+    int fd;
+    int prefix_bytes;
+    char prefix[PREFIX_BYTES_MAX];
+} subscribers[SUBSCRIBERS_MAX];
 static int subscriber_count;
 static char arena[BATCH_BYTES_MAX + PACKET_BYTES_MAX];
 
@@ -62,20 +68,32 @@ static void welcome(int epoll, int listener)
     watch(epoll, fd);
 }
 
-static void add_subscriber(int fd)
+static void add_subscriber(int fd, const char *pattern, size_t bytes)
 {
     for (int at = 0; at < subscriber_count; at++)
-        if (subscribers[at] == fd)
+        if (subscribers[at].fd == fd)
             return;
-    if (subscriber_count == SUBSCRIBERS_MAX)
-        die("more than %d subscribers", SUBSCRIBERS_MAX);
-    subscribers[subscriber_count++] = fd;
+    const char *star = memchr(pattern, '*', bytes);
+    if (star != NULL)
+        bytes = (size_t)(star - pattern);
+    if (subscriber_count == SUBSCRIBERS_MAX || bytes > PREFIX_BYTES_MAX)
+        die("more than %d subscribers, or %zu bytes in a pattern", SUBSCRIBERS_MAX, bytes);
+    struct subscriber *subscriber = &subscribers[subscriber_count++];
+    subscriber->fd = fd;
+    subscriber->prefix_bytes = (int)bytes;
+    memcpy(subscriber->prefix, pattern, bytes);
+}
+
+static bool wants(const struct subscriber *subscriber, const char *packet, size_t bytes)
+{
+    size_t needed = (size_t)subscriber->prefix_bytes;
+    return bytes >= 4 + needed && memcmp(packet + 4, subscriber->prefix, needed) == 0;
 }
 
 static void forget(int fd)
 {
     for (int at = 0; at < subscriber_count; at++)
-        if (subscribers[at] == fd)
+        if (subscribers[at].fd == fd)
             subscribers[at--] = subscribers[--subscriber_count];
     check(close(fd) == 0, "close");
 }
@@ -84,10 +102,10 @@ static void handle(int from, const char *packet, size_t bytes)
 {
     if (bytes >= 4 && memcmp(packet, "MSG ", 4) == 0) {
         for (int at = 0; at < subscriber_count; at++)
-            if (subscribers[at] != from)
-                send_packet(subscribers[at], packet, bytes);
+            if (subscribers[at].fd != from && wants(&subscribers[at], packet, bytes))
+                send_packet(subscribers[at].fd, packet, bytes);
     } else if (bytes >= 4 && memcmp(packet, "SUB ", 4) == 0) {
-        add_subscriber(from);
+        add_subscriber(from, packet + 4, bytes - 4);
     } else if (bytes >= 18 && memcmp(packet, WHOAMI_REPLY, 18) == 0) {
         send_packet(from, WHOAMI_REPLY, sizeof WHOAMI_REPLY - 1);
     }

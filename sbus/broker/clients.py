@@ -69,7 +69,7 @@ class Clients:
         self.subscriptions = Subscriptions(
             number, self.exchange, self._router, limits, self.exchange.start()
         )
-        self.turns: Turns[Session] = Turns(limits.quantum_units)
+        self.turns: Turns[Session] = Turns()
         self.waiting = WaitingRoom(self.exchange.end_holding)
         self._sessions: dict[int, Session] = {}
         self._complaints = Complaints(limits.log_interval_seconds)

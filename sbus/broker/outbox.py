@@ -45,7 +45,8 @@ from sbus.shared.accounts import LOST, Account
 
 _FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 _PEER_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
-_SENDS_PER_CHECKPOINT = 64
+_SENDS_PER_CHECKPOINT = 16
+"""The writers of all clients with a backlog go on at once between two turns of the readers."""
 _MEMORY_RETRY_SECONDS = 0.01
 """When the kernel has no memory for a packet, the socket is writable all the same."""
 

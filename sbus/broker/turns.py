@@ -1,19 +1,30 @@
-"""Whose turn it is: deficit round robin over users, and over the clients of a user.
+"""Whose turn it is: the user that has caused the least work, and the clients of a user in turn.
 
-Readiness only puts a client in line. Users take turns. In a user's turn its clients, in turn too,
-are served one small batch each, and the work that this causes (packets, deliveries, bytes) is
-charged to the user, until it has spent its quantum; then it goes to the end and gets a new one. A
-user that spent more sits out as many rounds as it takes to pay for it, unless nobody else wants
-anything. So what a user gets of a worker does not depend on how many connections it has.
+Readiness only puts a client in line. A turn is one small batch of one client, and the work that it
+causes (packets, deliveries, bytes) is charged to its user. Next comes the user in line that
+was charged least: what a user gets of a worker does not depend on how many connections it has.
 
-    deficit <= quantum;   a user is served only with a deficit > 0, or when it is alone
-    when nobody is in line, all debts are forgiven: there was no one to owe to
+Saving up does not pay: whoever comes to the line counts from then on as if it had been charged as
+much as whoever was served last, *now*. Nor does leaving and coming back: charges stay.
+
+    now = what the user who had the last turn was charged before it; it never falls
+    every user in line was charged now or more
+    |charged to one - charged to another| <= the largest turn of either, while both are in line
+    whoever comes to the line and owes nothing has the next turn, but for others like it before it
+
+When nobody is in line, all debts are forgiven: there was no one to owe to. This is start-time fair
+queueing (Goyal, Vin and Cheng, 1996), with users for flows and turns for packets.
 
 Pure: knows neither sockets nor what a turn does.
 """
 
 from collections import deque
+from heapq import heappop, heappush
+from itertools import count
 from typing import Generic, Protocol, TypeVar
+
+_USERS_KEPT = 64
+"""More users than this are looked through for some who may be forgotten, each time they double."""
 
 
 class InLine(Protocol):
@@ -27,21 +38,30 @@ C = TypeVar("C", bound=InLine)
 
 
 class _User(Generic[C]):
-    __slots__ = ("clients", "deficit_units", "in_ring")
+    __slots__ = ("charged_units", "clients", "in_line")
 
-    def __init__(self, deficit_units: int) -> None:
+    def __init__(self) -> None:
         self.clients: deque[C] = deque()
-        self.deficit_units = deficit_units
-        self.in_ring = False
+        self.charged_units = 0
+        self.in_line = False
 
 
 class Turns(Generic[C]):
     """The clients that are ready, in the order in which they will be served."""
 
-    def __init__(self, quantum_units: int) -> None:
-        self._quantum_units = quantum_units
+    def __init__(self) -> None:
         self._users: dict[int, _User[C]] = {}
-        self._ring: deque[_User[C]] = deque()
+        self._users_kept = _USERS_KEPT
+        self._line: list[tuple[int, bool, int, _User[C]]] = []
+        """A heap of the users in line, but for the one being served: (charged, whether it stayed in
+        line after a turn, arrival, user)."""
+        self._served: _User[C] | None = None
+        self._now_units = 0
+        self._arrivals = count()
+
+    @property
+    def users_known(self) -> int:
+        return len(self._users)
 
     def add(self, client: C) -> None:
         """Put a client at the end of its user's line, unless it is in line."""
@@ -50,37 +70,60 @@ class Turns(Generic[C]):
         client.in_line = True
         user = self._users.get(client.uid)
         if user is None:
-            user = self._users[client.uid] = _User(self._quantum_units)
+            user = self._new_user(client.uid)
         user.clients.append(client)
-        if not user.in_ring:
-            user.in_ring = True
-            self._ring.append(user)
+        if not user.in_line:
+            user.in_line = True
+            user.charged_units = max(user.charged_units, self._now_units)
+            self._stand_in_line(user, stayed=False)
 
     def next(self) -> C | None:
-        """Take the client whose turn it is out of line; None when nobody is in line.
-
-        The user at the head is served until it has spent its quantum or wants nothing more.
-        """
-        ring = self._ring
-        while ring:
-            user = ring[0]
-            if not user.clients:
-                ring.popleft()
-                user.in_ring = False
-            elif len(ring) > 1 and user.deficit_units <= 0:
-                user.deficit_units += self._quantum_units
-                ring.rotate(-1)
-            else:
-                if len(ring) == 1 and user.deficit_units <= 0:
-                    user.deficit_units = self._quantum_units
-                client = user.clients.popleft()
-                client.in_line = False
-                return client
-        self._users.clear()
-        return None
+        """Take the client whose turn it is out of line; None when nobody is in line."""
+        user = self._next_user()
+        if user is None:
+            self._users.clear()
+            self._now_units = 0
+            return None
+        client = user.clients.popleft()
+        client.in_line = False
+        return client
 
     def charge(self, uid: int, units: int) -> None:
-        """Charge a user for the turn that one of its clients just had."""
+        """Charge a user for work that one of its clients caused."""
         user = self._users.get(uid)
         if user is not None:
-            user.deficit_units -= units
+            user.charged_units += units
+
+    def _stand_in_line(self, user: _User[C], *, stayed: bool) -> None:
+        heappush(self._line, (user.charged_units, stayed, next(self._arrivals), user))
+
+    def _new_user(self, uid: int) -> _User[C]:
+        users = self._users
+        if len(users) >= self._users_kept:
+            for known, user in list(users.items()):
+                if not user.in_line and user.charged_units <= self._now_units:
+                    del users[known]
+            self._users_kept = max(_USERS_KEPT, 2 * len(users))
+        user = users[uid] = _User()
+        return user
+
+    def _next_user(self) -> _User[C] | None:
+        line = self._line
+        last = self._served
+        if last is not None:
+            if last.clients and not line:
+                self._now_units = last.charged_units
+                return last
+            if last.clients:
+                self._stand_in_line(last, stayed=True)
+            else:
+                last.in_line = False
+        while line:
+            charged_units, _, _, user = heappop(line)
+            if charged_units == user.charged_units:
+                self._now_units = charged_units
+                self._served = user
+                return user
+            self._stand_in_line(user, stayed=True)
+        self._served = None
+        return None

@@ -25,6 +25,9 @@ from sbus.shared.segment import Segment
 from sbus.unix.fd_passing import DescriptorsLost
 
 _EVENTS_PER_POLL = 256
+_UNITS_PER_POLL = 64
+"""Work after which whoever has sent something meanwhile gets in line; a look costs as much as one
+or two units."""
 _UNITS_PER_CHECKPOINT = 1_024
 """Work after which the other tasks get a look in: about a millisecond."""
 
@@ -103,10 +106,7 @@ class Worker:
         clients, exchange = self._clients, self._clients.exchange
         units = 0
         while not self._stopping:
-            self._poll()
-            clients.retry_due()
-            while units < _UNITS_PER_CHECKPOINT and (session := clients.turns.next()) is not None:
-                units += clients.turn(session)
+            units += self._give_turns(_UNITS_PER_CHECKPOINT - units)
             chores = clients.subscriptions.do_a_chore()
             if chores or units >= _UNITS_PER_CHECKPOINT:
                 units = 0
@@ -124,6 +124,20 @@ class Worker:
             units += 1 + self._charge_walk()
         while not exchange.catch_up():
             await trio.lowlevel.checkpoint()
+
+    def _give_turns(self, units_max: int) -> int:
+        """Give turns until nobody is in line or enough work is done; returns the work."""
+        units, polled_at = 0, -_UNITS_PER_POLL
+        while units < units_max:
+            if units - polled_at >= _UNITS_PER_POLL:
+                polled_at = units
+                self._poll()
+                self._clients.retry_due()
+            session = self._clients.turns.next()
+            if session is None:
+                break
+            units += self._clients.turn(session)
+        return units
 
     def _poll(self) -> None:
         for fd, _ in self._epoll.poll(0, _EVENTS_PER_POLL):

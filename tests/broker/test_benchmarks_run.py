@@ -5,6 +5,7 @@ otherwise.
 """
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 from sbus.bench import delivery_costs
 from sbus.bench.bystanders import Bystanders
 from sbus.bench.failures import BenchmarkFailed
+from sbus.bench.floods import Flood, flood
 from sbus.bench.programs import compile_programs, generator, running
 from sbus.bench.report import Result
 from sbus.bench.round_trips import round_trip
@@ -23,6 +25,7 @@ from sbus.bench.soak import Crowd, soak
 from sbus.bench.streams import Traffic, measure
 from sbus.bench.terms import Terms
 from tests.support.bus import STOP_SECONDS_MAX, wait_until_gone
+from tests.support.users import directory_for_everybody, needs_root
 
 SIZE = 110
 STARTS: dict[str, Callable[[Path], Start]] = {
@@ -109,6 +112,36 @@ def test_round_trips(terms: Terms) -> None:
         assert isinstance(samples, list)
         assert len(samples) == 50
         assert min(samples) > 0
+
+
+@needs_root
+def test_a_flood() -> None:
+    """Counted, not timed: B's round trips go on in every state, and A publishes in two of them."""
+    with directory_for_everybody() as directory:
+        compile_programs(directory)
+        terms = Terms(
+            directory=directory,
+            repetitions=1,
+            broker_cpus=None,
+            load_cpus=None,
+            progress=lambda line: None,
+        )
+        result = flood(terms, Flood(connections=20, listeners=2, seconds=0.1), None)
+    servers = ("relay", "relay-drain", "broker, together", "broker, apart")
+    states = ("quiet", "unheard", "heard")
+    assert list(result.samples) == [f"{server}, {state}" for server in servers for state in states]
+    for case, samples in result.samples.items():
+        assert isinstance(samples, list)
+        (sample,) = samples
+        assert len(sample["times_ns"]) > 0
+        assert (sample["sent"] > 0) is not case.endswith("quiet")
+        assert (sample["received"] > 0) is case.endswith(" heard")
+
+
+def test_a_flood_takes_root(terms: Terms, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(BenchmarkFailed, match="root"):
+        flood(terms, Flood(), None)
 
 
 def short_soak(start: Start, crowd: Crowd, directory: Path) -> dict[str, int]:
