@@ -70,10 +70,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     user_backlog_bytes_max: NotNegative = 64 * 1024 * 1024
     """Bytes kept for all of one user's clients, each message as its length and 64 for keeping it:
     several clients at their own limit."""
-    user_messages_per_second_max: Positive = 1_000_000
-    """Messages that one user publishes; beyond it its publishers are held back. A busy worker is
-    shared by turns whatever this is, so it only has to keep one user from occupying many workers.
-    A second's worth may come at once."""
+    user_messages_per_second_max: Positive = 100_000
+    """Messages that one user publishes; beyond it its publishers are held back, none is refused. A
+    busy worker is shared by turns whatever this is; this keeps one user's flood from occupying the
+    processors. One twentieth of it may come at once."""
     user_held_seconds_max: NotNegativeSeconds = 10.0
     """Time in which a user's clients, by `block`, hold publishers back, in any minute; when it is
     spent, `block` acts as `discard`."""

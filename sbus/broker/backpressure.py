@@ -126,3 +126,10 @@ class Backpressure:
             with self._segment:
                 waiters = self._stalls.clear(self.blocker.place)
             self._segment.wake(waiters)
+
+    def narrow(self) -> None:
+        """The client gave a pattern up: who waits for it may not have to any more."""
+        if self.stalled:
+            with self._segment:
+                waiters = self._stalls.release(self.blocker.place)
+            self._segment.wake(waiters)

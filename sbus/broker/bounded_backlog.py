@@ -65,10 +65,11 @@ class BoundedBacklog:
         return True
 
     def overshoot(self, packet: bytes) -> bool:
-        """Keep a message beyond the client's own bounds, if that is not too much either."""
-        if self.row.bytes + len(packet) > self._bytes_max + self._overshoot_bytes_max:
+        """Keep a message beyond the bounds, if that is not too much either."""
+        reserve = self._overshoot_bytes_max
+        if self.row.bytes + len(packet) > self._bytes_max + reserve:
             return False
-        if not self._account_has_room(packet):
+        if not self._account.has_reserve(BACKLOG_BYTES, len(packet) + _KEEPING_BYTES, reserve):
             return False
         self._overshoot += 1
         self._append(packet)

@@ -67,7 +67,12 @@ class Clients:
         self._stalls = Stalls(segment.stalls, limits.blocking_clients_max, number)
         self.exchange = Exchange(segment, number, self._router, self._accounts, self._stalls)
         self.subscriptions = Subscriptions(
-            number, self.exchange, self._router, limits, self.exchange.start()
+            number,
+            self.exchange,
+            self._router,
+            limits,
+            self.exchange.start(),
+            partial(segment.wake, 1 << number),
         )
         self.turns: Turns[Session] = Turns()
         self.waiting = WaitingRoom(self.exchange.end_holding)

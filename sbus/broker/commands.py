@@ -59,8 +59,8 @@ class Commands:
         """
         what = parse_client_packet(packet, self._dialect)
         if isinstance(what, Control):
-            self._control(session, what.key)
-        elif isinstance(what, Publish):
+            return self._control(session, what.key)
+        if isinstance(what, Publish):
             check_key(what.key, self._dialect, self._limits)
             denied_by = self._rules.publish_denied_by(session.profile, what.key)
             if denied_by is not None:
@@ -94,7 +94,7 @@ class Commands:
             self._watching.add(holder)
         holder.check_alive(pattern)
 
-    def _control(self, session: Session, key: bytes) -> None:
+    def _control(self, session: Session, key: bytes) -> bool:
         if key == controls.WHOAMI:
             self._exchange.barrier()
             own = session.credentials
@@ -107,17 +107,20 @@ class Commands:
             session.outbox.notices = True
         elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:
             session.outbox.choose(choice)
-            if session.outbox.blocks and session.backpressure is None:
-                self._check_blocking(session)
+            if session.outbox.blocks:
+                return self._block(session)
         else:
             self._counts["unknown-control"] += 1
+        return True
 
-    def _check_blocking(self, session: Session) -> None:
-        if not self._begin_blocking(session):
+    def _block(self, session: Session) -> bool:
+        """Let a client hold publishers back; False until all workers know by which patterns."""
+        if session.backpressure is None and not self._begin_blocking(session):
             raise Refusal(
                 "too-many-blocking",
                 "as many clients as may hold publishers back do: block acts as discard",
             )
+        return self._subscriptions.is_settled(session)
 
     def _not_allowed(self, session: Session, what: str, text: bytes, denied_by: int) -> Refusal:
         """What is said to a client, and about it, when the access rules deny it something."""

@@ -12,7 +12,7 @@ This module does not know how a step gets its place in the order.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from sbus.broker.exchange import Exchange
@@ -35,10 +35,17 @@ _RECORDS_PER_PIECE = 64
 
 
 class Subscriptions:
-    """One worker's. `unrecorded` is what has to be journalled before anything else."""
+    """One worker's. `unrecorded` is what has to be journalled before anything else; `on_settled`
+    is called when all patterns of a client that blocks are known to hold publishers."""
 
     def __init__(
-        self, worker: int, exchange: Exchange, router: Router, limits: Limits, unrecorded: bytes
+        self,
+        worker: int,
+        exchange: Exchange,
+        router: Router,
+        limits: Limits,
+        unrecorded: bytes,
+        on_settled: Callable[[], None],
     ) -> None:
         self._worker = worker
         self._exchange = exchange
@@ -47,6 +54,8 @@ class Subscriptions:
         self._unrecorded: deque[bytes] = deque([unrecorded] if unrecorded else [])
         self._chores: deque[Iterator[bool]] = deque()
         self._stuck: list[Iterator[bool]] = []
+        self._unsettled: set[Session] = set()
+        self._on_settled = on_settled
 
     # -- steps ---------------------------------------------------------------------------------
     def subscribe(self, session: Session, pattern: bytes) -> bool:
@@ -94,6 +103,7 @@ class Subscriptions:
         self._router.remove(pattern, session.outbox)
         if holds_no_more:
             self._hold_no_more(session, pattern)
+            session.backpressure.narrow()
         return True
 
     # -- chores --------------------------------------------------------------------------------
@@ -104,6 +114,7 @@ class Subscriptions:
         the next compaction drops its patterns by it, and makes room for the edges. Until they are
         all dropped they are routes to an outbox that takes nothing, which harms nobody.
         """
+        self._unsettled.discard(session)
         if session.patterns:
             self._unrecorded.append(self._encode(CLIENT_GONE, session, b"", edge=False))
             self._chores.append(self._drop_patterns(session))
@@ -113,7 +124,20 @@ class Subscriptions:
 
         They stay so until it leaves, whatever it chooses: it holds nobody while it does not stall.
         """
-        self._chores.append(self._hold_by_patterns(session))
+        if session.patterns:
+            self._unsettled.add(session)
+            self._chores.append(self._hold_by_patterns(session))
+
+    def is_settled(self, session: Session) -> bool:
+        """Whether by all patterns of a client that blocks publishers are held.
+
+        Raises Refusal when there was no room in the table for that.
+        """
+        if session in self._unsettled:
+            return False
+        if len(session.holding_patterns) < len(session.patterns):
+            raise Refusal("table-full", "the bus has no room to hold publishers by all patterns")
+        return True
 
     def do_a_chore(self) -> bool:
         """Do a piece of what is to be done; False when there is nothing that can be done now."""
@@ -154,19 +178,24 @@ class Subscriptions:
             yield True
 
     def _hold_by_patterns(self, session: Session) -> Iterator[bool]:
-        patterns = deque(session.patterns)
-        while patterns:
-            piece = [pattern for pattern in islice(patterns, _RECORDS_PER_PIECE)
-                     if pattern in session.patterns and pattern not in session.holding_patterns]
-            data = [self._encode_holding(HOLDS, session, pattern) for pattern in piece]
-            if self._exchange.note(b"".join(data)):
-                for pattern in piece:
-                    self._hold(session, pattern)
-                for _ in range(min(_RECORDS_PER_PIECE, len(patterns))):
-                    patterns.popleft()
-                yield True
-            else:
+        """Until it is done the client is not read any further, so it changes nothing but leaves."""
+        patterns = iter(list(session.patterns))
+        while session in self._unsettled:
+            piece = list(islice(patterns, _RECORDS_PER_PIECE))
+            data = b"".join(self._encode_holding(HOLDS, session, pattern) for pattern in piece)
+            while piece and not self._exchange.note(data):
+                if self._exchange.is_table_full():
+                    piece.clear()
+                    break
                 yield False
+                if session not in self._unsettled:
+                    return
+            for pattern in piece:
+                self._hold(session, pattern)
+            if not piece:
+                self._unsettled.remove(session)
+                self._on_settled()
+            yield True
 
     # -- pieces --------------------------------------------------------------------------------
     def flush_records(self) -> bool:

@@ -57,7 +57,7 @@ _PAID_UNTIL_NS = 7
 _REPORTED_NS = 8  # when each limit was last reported
 _HELD = _REPORTED_NS + _REPORTS
 _CELLS = _HELD + HELD_WORDS
-_RATE_BURST_NS = 1_000_000_000
+_RATE_BURST_NS = 50_000_000
 _NO_QUOTA = 1 << 62
 
 
@@ -101,6 +101,11 @@ class Account:
             client_use + more <= self._words[_QUOTAS + kind] - user_use
             and user_use <= self._bus[_QUOTAS + kind] - bus_use
         )
+
+    def has_reserve(self, kind: int, more: int, reserve: int) -> bool:
+        """Whether this user may take `more` all the same, from a reserve beyond its quota."""
+        use = _use(self._words, kind, self._workers)
+        return bool(use + more <= self._words[_QUOTAS + kind] + reserve)
 
     def count(self, kind: int, more: int) -> None:
         """Count for the user and for the bus; a negative number takes back."""

@@ -59,10 +59,14 @@ class Stalls:
 
     def clear(self, place: int) -> int:
         """The client has room again, or is gone; returns the workers to wake."""
-        waiters: int = self._words[place + 1]
         if self._words[place]:
             self._words[place] = 0
             self._words[_STALLED] -= 1
+        return self.release(place)
+
+    def release(self, place: int) -> int:
+        """The workers that wait for the client in this place, and from now on do not."""
+        waiters: int = self._words[place + 1]
         self._words[place + 1] = 0
         return waiters
 
