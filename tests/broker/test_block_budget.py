@@ -130,6 +130,25 @@ def test_who_blocks_for_several_at_once_spends_it_once(tmp_path: Path) -> None:
             assert AT_LEAST < time.monotonic() - began_at < AT_MOST
 
 
+def test_it_runs_on_while_anybody_is_held(tmp_path: Path) -> None:
+    """On one worker somebody is held all the time, on the other one for moments."""
+    with bus_with_budget(tmp_path, 2) as bus, clients_on_each(bus, 2, 3) as places:
+        witnesses = [own[2] for own in places]
+        (slow, publisher, _), (quick, other_publisher, _) = places
+        stall(slow, publisher, witnesses, key=b"slow")
+        began_at = time.monotonic()
+        publish_one_by_one(publisher, witnesses, b"slow", 3)
+        ask(publisher)
+        while not select.select([publisher], [], [], HELD_SECONDS / 6)[0]:
+            assert time.monotonic() - began_at < AT_MOST
+            stall(quick, other_publisher, witnesses, key=b"quick")
+            publish_one_by_one(other_publisher, witnesses, b"quick", 3)
+            quick.sync()
+            other_publisher.whoami()
+            quick.sync()
+        assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+
+
 @pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
 def test_a_client_holds_itself_back_for_no_longer(
     tmp_path: Path, choices: tuple[bytes, ...]
