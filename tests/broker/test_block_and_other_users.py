@@ -78,7 +78,7 @@ def hold(publisher: RawClient, witnesses: Sequence[RawClient]) -> None:
 
 
 @pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_others_go_on_and_what_they_publish_is_told_lost(
     workers: int, choices: tuple[bytes, ...]
 ) -> None:
@@ -163,6 +163,7 @@ def test_each_user_has_its_own_time() -> None:
             publisher.whoami()
         began_at = time.monotonic()
         say(stranger, FOREIGN[:1])
+        give_turns(witnesses)
         say(stranger, FOREIGN[1:])
         assert AT_LEAST < time.monotonic() - began_at < AT_MOST
         choose(slow, SOFT)
