@@ -2,12 +2,17 @@
 
 Whoever does something says at the end that it did, in a message of its own; the observer waits for
 that. So a client needs to read nothing in order to act, the next client acts only when the last
-one was served, and the model knows the order of everything. Clients read now and then: until then
-their sockets fill, and their small backlogs, and messages are lost, which the bus must account for.
+one was served, and the model knows the order of everything. Clients read now and then, or a little:
+until then their sockets fill, and their small backlogs, and what then happens to messages is what
+they chose: they are lost, which the bus must account for, or end the connection, or hold back who
+acts. Whoever holds others back reads, or leaves, when nothing else goes on.
 """
 
 import itertools
+import select
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from hypothesis import Phase, settings
@@ -20,16 +25,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.broker.random_clients_model import Model, ModelClient
+from tests.broker.random_clients_model import Fate, Model, ModelClient, cost
 from tests.support.bus import Bus, running_bus
-from tests.support.raw_client import RawClient
+from tests.support.flood import SOCKET_BUFFER_BYTES, WHOAMI_REPLY, limit_options
+from tests.support.raw_client import PACKET_BYTES_MAX, WHOAMI, RawClient
 
 CLIENTS_MAX = 6
-BACKLOG_MESSAGES = 30
-SAFE_UNREAD_BYTES = 20_000
-"""So much, in packets of some size, a socket holds for a client that does not read."""
-FLOOD_MESSAGES = 120
-FLOOD_PAYLOAD_BYTES = 3_000
+BACKLOG_MESSAGES = 12
+OPTIONS = limit_options(backlog_messages_max=BACKLOG_MESSAGES, user_held_seconds_max=60)
+SAFE_UNREAD_COST = 2 * SOCKET_BUFFER_BYTES
+"""So much a socket holds for a client that does not read."""
+FLOOD_MESSAGES = 60
+FLOOD_PAYLOAD_BYTES = 1_000
+PATIENCE_SECONDS = 0.005
+"""How long nothing goes on before somebody reads. It only has to be short."""
+HELD_SECONDS_MAX = 10.0
 DONE = b"done"
 KEYS = [b"a", b"b", b"a/b", b"a/b/c", b"a//c", b"x!/y", b"", b"/", b"bc/*"]
 PATTERNS = [
@@ -38,7 +48,14 @@ PATTERNS = [
 ]
 RESERVED = [b"!", b"a/!/b", b"a/!/cred/1/2/3/x", b"!/lost"]
 
+CHOICES = [
+    *(f"blocking/soft/{choice}" for choice in ("queue", "discard", "block", "block", "error")),
+    *(f"blocking/hard/{choice}" for choice in ("discard", "block", "error")),
+    *(f"order/{choice}" for choice in ("queue", "queue", "stack", "random")),
+]
+
 keys = st.sampled_from(KEYS)
+choices = st.sampled_from(CHOICES)
 patterns = st.sampled_from(PATTERNS)
 picks = st.integers(0, 5)
 Act = Callable[["RandomClients", int], None]
@@ -64,6 +81,10 @@ def switch_echo(on: bool) -> Act:
     return lambda machine, who: machine.switch_echo(who, on)
 
 
+def choose(choice: str) -> Act:
+    return lambda machine, who: machine.choose(who, choice)
+
+
 acts = st.one_of(
     st.builds(publish, keys, st.sampled_from([0, 0, 50, 5_000])),
     st.builds(publish, keys),
@@ -71,19 +92,34 @@ acts = st.one_of(
     st.builds(unsubscribe, patterns),
     st.builds(unsubscribe_held, picks),
     st.builds(switch_echo, st.booleans()),
+    st.builds(choose, choices),
 )
+
+
+class Tally:
+    """What happened in all runs together."""
+
+    def __init__(self) -> None:
+        self.losses: list[int] = []
+        """How much was lost by those who read everything, each time."""
+        self.held = 0
+        """How often nothing went on until a client that blocks had read."""
+        self.ended = 0
+        """How many were given up."""
 
 
 class RandomClients(RuleBasedStateMachine):
     """Up to six clients of one bus, which is there before and afterwards."""
 
-    def __init__(self, bus: Bus, losses: list[int]) -> None:
+    def __init__(self, bus: Bus, tally: Tally) -> None:
         super().__init__()
         self._bus = bus
-        self._losses = losses
+        self._tally = tally
         self._model = Model()
         self._clients: dict[int, RawClient] = {}
         self._numbers = itertools.count()
+        self._leaves_rather = False
+        """Whether those who hold others back leave instead of reading."""
         self._observer = bus.connect()
         self._observer.sub(DONE)
         self._observer.whoami()
@@ -91,15 +127,16 @@ class RandomClients(RuleBasedStateMachine):
     # -- what a client does ----------------------------------------------------------------------
     def publish(self, who: int, key: bytes, size: int) -> None:
         packet = b"MSG %b\0%d " % (key, next(self._numbers)) + bytes(size)
-        self._clients[who].send(packet)
+        self._make_safe(who, key, packet)
+        self._send(who, packet)
         self._model.publish(who, key, packet)
 
     def subscribe(self, who: int, pattern: bytes) -> None:
-        self._clients[who].sub(pattern)
+        self._send(who, b"SUB " + pattern)
         self._model.clients[who].patterns[pattern] += 1
 
     def unsubscribe(self, who: int, pattern: bytes) -> None:
-        self._clients[who].unsub(pattern)
+        self._send(who, b"UNSUB " + pattern)
         self._model.clients[who].unsubscribe(pattern)
 
     def unsubscribe_held(self, who: int, pick: int) -> None:
@@ -108,23 +145,111 @@ class RandomClients(RuleBasedStateMachine):
             self.unsubscribe(who, held[pick % len(held)])
 
     def switch_echo(self, who: int, on: bool) -> None:
-        self._clients[who].control(b"echo/on" if on else b"echo/off")
+        self._send(who, b"CMSG echo/on" if on else b"CMSG echo/off")
         self._model.clients[who].echo = on
+
+    def choose(self, who: int, choice: str) -> None:
+        self._send(who, b"CMSG " + choice.encode())
+        self._model.clients[who].choose(choice)
 
     def say_done(self, who: int) -> None:
         """Wait until the bus has done everything that this client said."""
         packet = b"MSG %b\0%d" % (DONE, next(self._numbers))
-        self._clients[who].send(packet)
+        self._make_safe(who, DONE, packet)
+        self._send(who, packet)
         self._model.publish(who, DONE, packet)
-        assert self._observer.receive() == packet
+        self._await_done(packet)
 
     def read(self, who: int) -> None:
-        """Read everything that is due, and nothing else."""
-        client = self._model.clients[who]
-        unread_bytes = client.unread_bytes
-        lost = client.read(self._clients[who].sync())
-        assert not lost or unread_bytes > SAFE_UNREAD_BYTES, "lost without need"
-        self._losses.append(lost)
+        """Read everything that is due, and nothing else; or up to the end of the connection."""
+        model = self._model.clients[who]
+        unread_cost = model.unread_cost
+        received = []
+        try:
+            self._send(who, b"CMSG " + WHOAMI)
+            while not (packet := self._receive(who)).startswith(WHOAMI_REPLY):
+                received.append(packet)
+        except (BrokenPipeError, ConnectionResetError):
+            assert model.may_have_been_ended, "a client was given up"
+            received += self._read_what_is_here(who)
+            model.end(received)
+            self._tally.ended += 1
+            self._forget(who)
+        else:
+            lost = model.read_all(received)
+            assert not lost or unread_cost > SAFE_UNREAD_COST, "lost without need"
+            self._tally.losses.append(lost)
+
+    # -- room ------------------------------------------------------------------------------------
+    def _make_safe(self, who: int, key: bytes, packet: bytes) -> None:
+        """Who may be given up must not be so by what it says itself: nobody could tell what the bus
+        has read of it."""
+        model = self._model.clients[who]
+        endangered = model.fate is Fate.IS_THE_LAST and model.echo and model.wants(key)
+        if endangered and model.unread_cost + cost(packet) > SAFE_UNREAD_COST:
+            self.read(who)
+
+    def _send(self, who: int, packet: bytes) -> None:
+        """Send a packet, though the client may be held back."""
+        sock = self._clients[who].sock
+        deadline = time.monotonic() + HELD_SECONDS_MAX
+        while True:
+            sock.settimeout(0)
+            try:
+                sock.send(packet)
+            except BlockingIOError:
+                assert time.monotonic() < deadline, "held back for ever"
+                if not select.select([], [sock], [], PATIENCE_SECONDS)[1]:
+                    self._make_way(sender=who)
+            else:
+                return
+
+    def _receive(self, who: int) -> bytes:
+        """The client's next packet; ConnectionResetError at the end of the connection."""
+        self._await(self._clients[who], who)
+        if packet := self._clients[who].receive():
+            return packet
+        raise ConnectionResetError
+
+    def _await_done(self, packet: bytes) -> None:
+        self._await(self._observer)
+        assert self._observer.receive() == packet
+
+    def _await(self, client: RawClient, reader: int | None = None) -> None:
+        """Wait until this client, the reader or the observer, has something to read."""
+        deadline = time.monotonic() + HELD_SECONDS_MAX
+        while not select.select([client], [], [], PATIENCE_SECONDS)[0]:
+            assert time.monotonic() < deadline, "held back for ever"
+            self._make_way(reader=reader)
+
+    def _make_way(self, *, sender: int | None = None, reader: int | None = None) -> None:
+        """Nothing goes on: let those read who may hold others back, or leave. But who is reading
+        does that by itself, and who is sending must not leave."""
+        blockers = [
+            who
+            for who, model in self._model.clients.items()
+            if who != reader and model.blocks and model.unread_cost > SAFE_UNREAD_COST
+        ]
+        self._tally.held += bool(blockers)
+        for who in blockers:
+            if self._leaves_rather and who != sender:
+                self._forget(who)
+            else:
+                self._model.clients[who].read_some(self._read_what_is_here(who))
+
+    def _read_what_is_here(self, who: int, packets_max: int = 1_000_000) -> list[bytes]:
+        """What a client can read without waiting."""
+        sock = self._clients[who].sock
+        sock.settimeout(0)
+        packets: list[bytes] = []
+        with suppress(BlockingIOError, ConnectionResetError):
+            while len(packets) < packets_max and (packet := sock.recv(PACKET_BYTES_MAX + 1)):
+                packets.append(packet)
+        return packets
+
+    def _forget(self, who: int) -> None:
+        self._clients.pop(who).close()
+        del self._model.clients[who]
 
     def _pick(self, pick: int) -> int:
         names = list(self._clients)
@@ -144,20 +269,28 @@ class RandomClients(RuleBasedStateMachine):
         self.say_done(who)
 
     @precondition(lambda self: self._clients)
-    @rule(pick=picks, script=st.lists(acts, min_size=1, max_size=8))
-    def act(self, pick: int, script: list[Act]) -> None:
+    @rule(pick=picks, script=st.lists(acts, min_size=1, max_size=8), leaves_rather=st.booleans())
+    def act(self, pick: int, script: list[Act], leaves_rather: bool) -> None:
+        self._leaves_rather = leaves_rather
         who = self._pick(pick)
         for each in script:
             each(self, who)
         self.say_done(who)
 
     @precondition(lambda self: self._clients)
-    @rule(pick=picks, key=keys)
-    def flood(self, pick: int, key: bytes) -> None:
+    @rule(pick=picks, key=keys, leaves_rather=st.booleans())
+    def flood(self, pick: int, key: bytes, leaves_rather: bool) -> None:
+        self._leaves_rather = leaves_rather
         who = self._pick(pick)
         for _ in range(FLOOD_MESSAGES):
             self.publish(who, key, FLOOD_PAYLOAD_BYTES)
         self.say_done(who)
+
+    @precondition(lambda self: self._clients)
+    @rule(pick=picks, many=st.integers(1, 30))
+    def read_a_little(self, pick: int, many: int) -> None:
+        who = self._pick(pick)
+        self._model.clients[who].read_some(self._read_what_is_here(who, many))
 
     @precondition(lambda self: self._clients)
     @rule(pick=picks)
@@ -186,19 +319,25 @@ class RandomClients(RuleBasedStateMachine):
         if not quietly:
             self.publish(who, key, 0)
         packet = b"MSG %b\0%d" % (DONE, next(self._numbers))
-        self._clients[who].send(packet)
-        self._clients.pop(who).close()
+        self._make_safe(who, DONE, packet)
+        self._send(who, packet)
         self._model.publish(who, DONE, packet)
-        del self._model.clients[who]
-        assert self._observer.receive() == packet
+        self._forget(who)
+        self._await_done(packet)
 
     @invariant()
     def nobody_else_is_told(self) -> None:
         self._observer.receive_nothing()
 
+    @invariant()
+    def who_may_have_been_ended_finds_out(self) -> None:
+        for who, model in list(self._model.clients.items()):
+            if model.may_have_been_ended and model.unread_cost > SAFE_UNREAD_COST:
+                self.read(who)
+
     def teardown(self) -> None:
         try:
-            for who in self._clients:
+            for who in list(self._clients):
                 self.read(who)
         finally:
             for client in (*self._clients.values(), self._observer):
@@ -206,12 +345,12 @@ class RandomClients(RuleBasedStateMachine):
 
 
 def test_every_client_receives_what_the_model_says(tmp_path: Path) -> None:
-    losses: list[int] = []
-    with running_bus(tmp_path, "--limit", f"backlog_messages_max={BACKLOG_MESSAGES}") as bus:
+    tally = Tally()
+    with running_bus(tmp_path, *OPTIONS) as bus:
 
         class OnThisBus(RandomClients):
             def __init__(self) -> None:
-                super().__init__(bus, losses)
+                super().__init__(bus, tally)
 
         run_state_machine_as_test(
             OnThisBus,
@@ -225,5 +364,7 @@ def test_every_client_receives_what_the_model_says(tmp_path: Path) -> None:
                 database=None,
             ),
         )
-    assert any(losses), "nobody was ever slow enough to lose anything"
-    assert losses.count(0) > len(losses) // 2
+    assert any(tally.losses), "nobody was ever slow enough to lose anything"
+    assert tally.losses.count(0) > len(tally.losses) // 2
+    assert tally.held, "nobody was ever held back"
+    assert tally.ended, "nobody was ever given up"

@@ -5,7 +5,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
@@ -16,19 +16,10 @@ from tests.support.bus import PROJECT, Bus, running_bus, sbusd_environment
 from tests.support.inheritance import inherited_connection
 from tests.support.raw_client import WHOAMI, RawClient
 from tests.support.secrets import OWN, address_of, secret, sync
-from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
+from tests.support.users import STRANGER, as_user, become, directory_for_everybody, needs_root
 
 ANOTHERS = b"4294967290"
 """An id that nobody here has."""
-
-
-def become(uid: int, gid: int) -> Callable[[], None]:
-    def change() -> None:
-        os.setgroups([])
-        os.setresgid(gid, gid, gid)
-        os.setresuid(uid, uid, uid)
-
-    return change
 
 
 @pytest.fixture(params=[2, 4], ids=["2 workers", "4 workers"])

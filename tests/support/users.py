@@ -19,6 +19,17 @@ STRANGER = 65_533
 """A user and group id that no host gives to anybody; it need not have a name."""
 
 
+def become(uid: int = STRANGER, gid: int = STRANGER) -> Callable[[], None]:
+    """What makes the process that calls it one of this user's, for good."""
+
+    def change() -> None:
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+
+    return change
+
+
 def as_user(
     action: Callable[[], bool],
     *,

@@ -1,0 +1,200 @@
+"""`block` is between a user's own clients: nobody else waits for them, or pays for them.
+
+What another user publishes for a client that is stalled is dropped for that client and counted.
+Every user has its own time to hold itself back (PROTOCOL, "Flood control").
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from tests.support.bus import Bus, running_bus
+from tests.support.flood import LOST, ask, assert_held, filling, give_turns, limit_options, message
+from tests.support.inheritance import Inherited, inherited_connection
+from tests.support.processes import clients_on_each
+from tests.support.raw_client import RawClient
+from tests.support.secrets import address_of, sync
+from tests.support.users import become, directory_for_everybody, needs_root
+
+pytestmark = needs_root
+
+SOFT = (b"blocking/soft/block",)
+HARD = (b"blocking/hard/block",)
+BACKLOG_MESSAGES = 4
+HELD_SECONDS = 0.6
+AT_LEAST = 0.9 * HELD_SECONDS
+AT_MOST = HELD_SECONDS + 5
+OWN = [message(b"own %d" % number, 100) for number in range(10)]
+FOREIGN = [message(b"foreign %d" % number, 100) for number in range(100)]
+
+
+@contextmanager
+def bus_for_all(workers: int, held_seconds: float = 60) -> Iterator[Bus]:
+    limits = limit_options(
+        backlog_messages_max=BACKLOG_MESSAGES, user_held_seconds_max=held_seconds
+    )
+    with (
+        directory_for_everybody() as directory,
+        running_bus(directory, "-go", *limits, workers=workers) as bus,
+    ):
+        yield bus
+
+
+@contextmanager
+def strangers(bus: Bus, number: int) -> Iterator[list[Inherited]]:
+    """Clients of another user."""
+    with ExitStack() as stack:
+        clients = [
+            stack.enter_context(inherited_connection(address_of(bus), become()))
+            for _ in range(number)
+        ]
+        for client in clients:
+            sync(client)
+        yield clients
+
+
+def choose(client: RawClient | Inherited, choices: Sequence[bytes]) -> None:
+    for choice in (b"!/notices/on", *choices):
+        client.send(b"CMSG " + choice)
+    client.send(b"SUB k")
+
+
+def say(client: Inherited, packets: Sequence[bytes]) -> None:
+    """Publish and have it served."""
+    for packet in packets:
+        client.send(packet)
+    assert sync(client) == []
+
+
+def hold(publisher: RawClient, witnesses: Sequence[RawClient]) -> None:
+    """Publish for a full client until that is not possible."""
+    for packet in OWN:
+        publisher.send(packet)
+        give_turns(witnesses)
+    ask(publisher)
+    assert_held(publisher, witnesses)
+
+
+@pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_others_go_on_and_what_they_publish_is_told_lost(
+    workers: int, choices: tuple[bytes, ...]
+) -> None:
+    """Their clients are on all workers in turn."""
+    with (
+        bus_for_all(workers) as bus,
+        clients_on_each(bus, workers, 3) as places,
+        strangers(bus, workers) as others,
+    ):
+        slow, publisher = places[0][0], places[-1][1]
+        witnesses = [own[2] for own in places]
+        choose(slow, choices)
+        slow.whoami()
+        packets = filling()
+        for packet in packets:
+            publisher.send(packet)
+        publisher.whoami()
+        hold(publisher, witnesses)
+        for other in others:
+            say(other, FOREIGN)
+        assert_held(publisher, witnesses)
+        received = [slow.receive() for _ in range(len(packets) + len(OWN) + 1)]
+        gap = LOST + b"%d" % (len(FOREIGN) * len(others))
+        kept = received.index(gap) - len(packets)
+        assert kept in ((0, 1) if choices is SOFT else (BACKLOG_MESSAGES, BACKLOG_MESSAGES + 1))
+        assert received == [*packets, *OWN[:kept], gap, *OWN[kept:]]
+        assert slow.sync() == []
+        say(others[0], FOREIGN[:1])
+        assert slow.sync() == FOREIGN[:1]
+
+
+@pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
+def test_a_flood_of_another_user_spends_nothing(choices: tuple[bytes, ...]) -> None:
+    """A client that is full of it holds back its own user's publishers as ever."""
+    with (
+        bus_for_all(2, HELD_SECONDS) as bus,
+        clients_on_each(bus, 2, 3) as places,
+        strangers(bus, 1) as (stranger,),
+    ):
+        slow, publisher = places[0][0], places[1][1]
+        witnesses = [own[2] for own in places]
+        choose(slow, choices)
+        slow.whoami()
+        packets = filling()
+        say(stranger, [*packets, *FOREIGN])
+        give_turns(witnesses)
+        time.sleep(1.2 * HELD_SECONDS)  # time in which nobody is held
+        say(stranger, FOREIGN)
+        began_at = time.monotonic()
+        for packet in OWN:
+            publisher.send(packet)
+            give_turns(witnesses)
+        publisher.whoami()
+        assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+        received = slow.sync()[len(packets) :]
+        kept = FOREIGN[:BACKLOG_MESSAGES] * (choices is HARD)
+        own = [packet for packet in received if packet in OWN]
+        assert len(own) in (0, 1)
+        lost = 2 * len(FOREIGN) - len(kept)
+        if own:
+            gaps = [LOST + b"%d" % lost, *own, LOST + b"%d" % (len(OWN) - 1)]
+        else:
+            gaps = [LOST + b"%d" % (lost + len(OWN))]
+        assert received == [*kept, *gaps]
+
+
+def test_each_user_has_its_own_time() -> None:
+    """One spends all it has, on itself alone; the other still has what it had."""
+    with (
+        bus_for_all(2, HELD_SECONDS) as bus,
+        clients_on_each(bus, 2, 3) as places,
+        strangers(bus, 2) as (blocker, stranger),
+    ):
+        slow, publisher = places[0][0], places[1][1]
+        witnesses = [own[2] for own in places]
+        choose(blocker, SOFT)
+        assert sync(blocker) == []
+        packets = filling()
+        say(stranger, packets)
+        for packet in OWN:
+            publisher.send(packet)
+            publisher.whoami()
+        began_at = time.monotonic()
+        say(stranger, FOREIGN[:1])
+        give_turns(witnesses)
+        say(stranger, FOREIGN[1:])
+        assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+        choose(slow, SOFT)
+        slow.whoami()
+        say(stranger, packets)
+        give_turns(witnesses)
+        began_at = time.monotonic()
+        for packet in OWN:
+            publisher.send(packet)
+            give_turns(witnesses)
+        publisher.whoami()
+        assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+
+
+def test_rotating_through_connections_holds_others_back_for_no_time() -> None:
+    """Each of twenty stalls, for as long as a user may, its own publisher and nobody else's."""
+    with (
+        bus_for_all(2) as bus,
+        clients_on_each(bus, 2, 2) as places,
+        strangers(bus, 2) as others,
+    ):
+        publisher, witnesses = places[1][0], [own[1] for own in places]
+        for number in range(20):
+            with bus.connect() as slow:
+                choose(slow, (SOFT, HARD)[number % 2])
+                slow.whoami()
+                for packet in filling():
+                    publisher.send(packet)
+                publisher.whoami()
+                hold(publisher, witnesses)
+                for other in others:
+                    say(other, FOREIGN[:10])
+                assert_held(publisher, witnesses)
+            assert publisher.receive().startswith(b"CMSG ")

@@ -1,0 +1,199 @@
+"""The time for which `block` holds publishers back is bounded for each user, whatever it does.
+
+The time is the user's, over all of its clients and connections, and that in which anybody is held,
+however many are (PROTOCOL, "Flood control"). When it is spent, `block` is `discard`: publishers go
+on, and what does not fit is counted. Held times are asserted from below, because it is promised
+that nothing is lost before; and from above with some seconds to spare. That time which was spent
+comes back after a minute is shown where a clock can be given.
+"""
+
+import select
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.bus import Bus, running_bus
+from tests.support.flood import (
+    LOST,
+    ask,
+    await_answer,
+    filling,
+    give_turns,
+    limit_options,
+    message,
+)
+from tests.support.processes import clients_on_each
+from tests.support.raw_client import RawClient
+
+SOFT = (b"blocking/soft/block",)
+HARD = (b"blocking/hard/block",)
+BACKLOG_MESSAGES = 4
+HELD_SECONDS = 0.6
+AT_LEAST = 0.9 * HELD_SECONDS
+AT_MOST = HELD_SECONDS + 5
+MANY = 100
+
+
+@contextmanager
+def bus_with_budget(directory: Path, workers: int) -> Iterator[Bus]:
+    limits = limit_options(
+        backlog_messages_max=BACKLOG_MESSAGES, user_held_seconds_max=HELD_SECONDS
+    )
+    with running_bus(directory, *limits, workers=workers) as bus:
+        yield bus
+
+
+def stall(
+    slow: RawClient,
+    publisher: RawClient,
+    witnesses: Sequence[RawClient],
+    choices: tuple[bytes, ...] = SOFT,
+    key: bytes = b"k",
+) -> int:
+    """Let a client block, and fill its socket; how many messages that takes."""
+    for choice in (b"!/notices/on", *choices):
+        slow.control(choice)
+    slow.sub(key)
+    slow.whoami()
+    packets = filling(key)
+    for packet in packets:
+        publisher.send(packet)
+    publisher.whoami()
+    give_turns(witnesses)
+    return len(packets)
+
+
+def publish_one_by_one(
+    publisher: RawClient, witnesses: Sequence[RawClient], key: bytes = b"k", many: int = 10
+) -> list[bytes]:
+    packets = [message(b"%d" % number, 100, key) for number in range(many)]
+    for packet in packets:
+        publisher.send(packet)
+        give_turns(witnesses)
+    return packets
+
+
+def assert_nothing_is_left(publisher: RawClient, many: int = MANY) -> None:
+    """Messages that do not fit hold up their publisher no more: not for ten times what a bit of
+    the budget would be."""
+    began_at = time.monotonic()
+    for number in range(many):
+        publisher.send(message(b"later %d" % number, 100))
+        publisher.whoami()
+    assert time.monotonic() - began_at < HELD_SECONDS / 10 * many
+
+
+@pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_when_it_is_spent_publishers_go_on_and_losses_are_told(
+    tmp_path: Path, workers: int, choices: tuple[bytes, ...]
+) -> None:
+    """On all workers, and for all who would block from then on."""
+    with (
+        bus_with_budget(tmp_path, workers) as bus,
+        clients_on_each(bus, workers, 4) as places,
+    ):
+        slow, publisher, also_slow = places[0][0], places[-1][1], places[-1][2]
+        witnesses = [own[3] for own in places]
+        filled = stall(slow, publisher, witnesses, choices)
+        began_at = time.monotonic()
+        packets = publish_one_by_one(publisher, witnesses)
+        publisher.whoami()
+        assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+        assert_nothing_is_left(publisher)
+        give_turns(witnesses)
+        received = slow.sync()[filled:]
+        kept = len(received) - 1
+        assert kept in ((0, 1) if choices is SOFT else (BACKLOG_MESSAGES, BACKLOG_MESSAGES + 1))
+        assert received == [*packets[:kept], LOST + b"%d" % (len(packets) + MANY - kept)]
+        also_filled = stall(also_slow, places[0][1], witnesses)
+        assert_nothing_is_left(places[0][1])
+        give_turns(witnesses)
+        assert also_slow.sync()[also_filled:] == [LOST + b"%d" % MANY]
+
+
+def test_who_blocks_for_several_at_once_spends_it_once(tmp_path: Path) -> None:
+    """A client and a publisher on each of three workers: nobody goes on sooner than one would."""
+    with bus_with_budget(tmp_path, 3) as bus, clients_on_each(bus, 3, 3) as places:
+        witnesses = [own[2] for own in places]
+        for number, (slow, publisher, _) in enumerate(places):
+            stall(slow, publisher, witnesses, key=b"%d" % number)
+        began_at = time.monotonic()
+        for number, (_, publisher, _) in enumerate(places):
+            publish_one_by_one(publisher, witnesses, b"%d" % number, 3)
+            ask(publisher)
+        for _, publisher, _ in places:
+            await_answer(publisher)
+            assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+
+
+def test_it_runs_on_while_anybody_is_held(tmp_path: Path) -> None:
+    """On one worker somebody is held all the time, on the other one for moments."""
+    with bus_with_budget(tmp_path, 2) as bus, clients_on_each(bus, 2, 3) as places:
+        witnesses = [own[2] for own in places]
+        (slow, publisher, _), (quick, other_publisher, _) = places
+        stall(slow, publisher, witnesses, key=b"slow")
+        began_at = time.monotonic()
+        publish_one_by_one(publisher, witnesses, b"slow", 3)
+        ask(publisher)
+        while not select.select([publisher], [], [], 0.01)[0]:
+            assert time.monotonic() - began_at < AT_MOST, "held for ever"
+            stall(quick, other_publisher, witnesses, key=b"quick")
+            publish_one_by_one(other_publisher, witnesses, b"quick", 3)
+            quick.sync()
+            other_publisher.whoami()
+            quick.sync()
+        assert AT_LEAST < time.monotonic() - began_at < 6 * HELD_SECONDS
+
+
+@pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
+def test_a_client_holds_itself_back_for_no_longer(
+    tmp_path: Path, choices: tuple[bytes, ...]
+) -> None:
+    with bus_with_budget(tmp_path, 2) as bus, clients_on_each(bus, 2) as ((itself,), (other,)):
+        for choice in (b"!/notices/on", *choices):
+            itself.control(choice)
+        itself.sub(b"k")
+        itself.whoami()
+        other.sub(b"done")
+        other.whoami()
+        packets = [message(b"%d" % number, 100) for number in range(300)]
+        began_at = time.monotonic()
+        for packet in packets:
+            itself.send(packet)
+        itself.pub(b"done", b"")
+        assert other.receive() == b"MSG done\0"
+        assert AT_LEAST < time.monotonic() - began_at < AT_MOST
+        *received, gap = itself.sync()
+        assert received == packets[: len(received)]
+        assert gap == LOST + b"%d" % (len(packets) - len(received))
+        assert len(received) >= len(filling(size=100))
+
+
+def test_many_short_times_on_new_connections_add_up(tmp_path: Path) -> None:
+    """A user that comes, blocks for a moment, and goes, over and over."""
+    moment_seconds = 0.05
+    with bus_with_budget(tmp_path, 2) as bus, clients_on_each(bus, 2, 2) as places:
+        publisher = places[1][0]
+        witnesses = [own[1] for own in places]
+        held_seconds = 0.0
+        for _ in range(20):
+            with bus.connect() as blocker:
+                stall(blocker, publisher, witnesses)
+                began_at = time.monotonic()
+                publish_one_by_one(publisher, witnesses, many=2)
+                ask(publisher)
+                select.select([publisher], [], [], moment_seconds)
+            await_answer(publisher)
+            held_seconds += time.monotonic() - began_at
+        assert AT_LEAST < held_seconds < AT_MOST
+        began_at, rounds = time.monotonic(), 10
+        for _ in range(rounds):
+            with bus.connect() as blocker:
+                stall(blocker, publisher, witnesses)
+                publish_one_by_one(publisher, witnesses, many=2)
+                publisher.whoami()
+        assert time.monotonic() - began_at < rounds * HELD_SECONDS / 2

@@ -1,0 +1,85 @@
+"""The pace of one user: whoever publishes faster is held back, and nothing is refused or lost.
+
+All of the user's publishers count together, on all workers; a second's worth may come at once.
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.inheritance import inherited_connection
+from tests.support.processes import several_clients
+from tests.support.quotas import assert_reported_once, bus_with
+from tests.support.raw_client import WHOAMI, RawClient
+from tests.support.secrets import address_of, sync
+from tests.support.users import become, directory_for_everybody, needs_root
+
+RATE = 200
+BEYOND = 150
+"""So many messages are published beyond what may come at once."""
+BATCH = 4
+"""So many messages of one client may be too many."""
+
+
+def publish_and_ask(publishers: Sequence[RawClient]) -> list[bytes]:
+    """One second's worth and more, in equal parts; each then waits for an answer."""
+    packets = [b"MSG k\0%d" % number for number in range(RATE + BEYOND)]
+    for number, packet in enumerate(packets):
+        publishers[number % len(publishers)].send(packet)
+    for publisher in publishers:
+        publisher.control(WHOAMI)
+    return packets
+
+
+@pytest.mark.parametrize(("workers", "publishers"), [(1, 1), (2, 2), (4, 3)])
+def test_faster_publishers_are_held_back_and_nothing_is_refused(
+    tmp_path: Path, workers: int, publishers: int
+) -> None:
+    """At least as fast as a tenth of the rate: a machine that is busy may be slow."""
+    with (
+        bus_with(
+            tmp_path, workers, user_messages_per_second_max=RATE, batch_packets_max=BATCH
+        ) as bus,
+        several_clients(bus, publishers + 1) as (subscriber, *clients),
+    ):
+        subscriber.sub(b"k")
+        subscriber.whoami()
+        began_at = time.monotonic()
+        packets = publish_and_ask(clients)
+        received = [subscriber.receive() for _ in packets]
+        seconds = time.monotonic() - began_at
+        assert seconds > (BEYOND - BATCH * publishers) / RATE
+        assert seconds < 10 * BEYOND / RATE
+        assert sorted(received) == sorted(packets)
+        for number in range(publishers):
+            own = packets[number::publishers]
+            assert [packet for packet in received if packet in own] == own
+        for client in clients:
+            assert client.receive().startswith(b"CMSG " + WHOAMI)
+        subscriber.whoami()
+        assert_reported_once(bus)
+
+
+@needs_root
+def test_the_pace_of_one_user_is_not_another_s() -> None:
+    """Ten seconds' worth waits, and somebody else publishes a second's worth meanwhile."""
+    with (
+        directory_for_everybody() as directory,
+        bus_with(directory, 2, user_messages_per_second_max=20) as bus,
+        several_clients(bus, 2) as publishers,
+        inherited_connection(address_of(bus), become()) as stranger,
+    ):
+        assert sync(stranger) == []
+        for publisher in publishers:
+            for number in range(100):
+                publisher.send(b"MSG k\0%d" % number)
+            publisher.control(WHOAMI)
+        stranger.send(b"SUB mine")
+        packets = [b"MSG mine\0%d" % number for number in range(20)]
+        for packet in packets:
+            stranger.send(packet)
+        assert sync(stranger) == packets
+        for publisher in publishers:
+            publisher.receive_nothing()

@@ -1,0 +1,113 @@
+"""A slow client that blocks, those who publish for it and those who do not, on chosen workers.
+
+All are one user's. A bus is used by many scenes, one after the other: each waits until the clients
+of the one before have left, so that newcomers are placed as on a new bus (see `test_placement`).
+The time for which clients may hold each other back is never spent.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count, islice
+from pathlib import Path
+
+from tests.support.bus import Bus, running_bus
+from tests.support.flood import give_turns, limit_options, message, send_until_held, unread_bytes
+from tests.support.processes import descriptors_at_rest, wait_for_descriptors
+from tests.support.raw_client import RawClient
+
+SOFT = (b"blocking/soft/block",)
+HARD = (b"blocking/soft/queue", b"blocking/hard/block")
+SIZE = 100
+BACKLOG_MESSAGES = 20
+OPTIONS = limit_options(backlog_messages_max=BACKLOG_MESSAGES, user_held_seconds_max=60)
+SPREAD = [(1, 0), (2, 0), (2, 1), (4, 3)]
+"""How many workers there are, and which one is the publisher's; the slow client's is 0."""
+_CLIENTS_EACH = 6
+
+
+def numbered(key: bytes = b"k", begin: int = 0) -> Iterator[bytes]:
+    """Messages without end."""
+    return (message(b"%d" % number, SIZE, key) for number in count(begin))
+
+
+def receive_all(client: RawClient, sent: int, key: bytes = b"k") -> None:
+    """The first `sent` numbered messages arrive, once each and in their order, before any other."""
+    for packet in islice(numbered(key), sent):
+        assert client.receive() == packet
+
+
+class Scene:
+    """Clients by worker, [worker][number], and who plays which part."""
+
+    def __init__(self, bus: Bus, clients: list[list[RawClient]], publishers_worker: int) -> None:
+        self.bus = bus
+        self.slow = clients[0][0]
+        self.publisher = clients[publishers_worker][1]
+        self.other_publisher = clients[0][2]
+        self.publishers = [self.other_publisher, *(own[1] for own in clients)]
+        self.also_slow = clients[-1][3]
+        self.bystander = clients[-1][4]
+        self.witnesses = [own[5] for own in clients]
+
+    def subscribe(self, client: RawClient, *choices: bytes, key: bytes = b"k") -> None:
+        """Become a subscriber with these choices, and one who is told of losses."""
+        for choice in (b"!/notices/on", *choices):
+            client.control(choice)
+        client.sub(key)
+        client.whoami()
+
+    def hold(self, publisher: RawClient | None = None, key: bytes = b"k") -> int:
+        """Publish for the slow client until that is not possible; how many messages those are."""
+        return send_until_held(publisher or self.publisher, numbered(key), self.witnesses)
+
+    def assert_still_held(self, publisher: RawClient | None = None) -> None:
+        publisher = publisher or self.publisher
+        unread = unread_bytes(publisher)
+        give_turns(self.witnesses)
+        give_turns(self.witnesses)
+        assert unread_bytes(publisher) == unread > 0
+
+    def assert_flows(self, publisher: RawClient, key: bytes) -> None:
+        """What this client publishes under a key reaches the bystander."""
+        self.bystander.sub(key)
+        self.bystander.whoami()
+        publisher.pub(key, b"flows")
+        assert self.bystander.receive() == b"MSG %b\0flows" % key
+        self.bystander.unsub(key)
+        self.bystander.whoami()
+
+
+class Scenes:
+    """One bus for each number of workers, started when first needed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stack = ExitStack()
+        self._running: dict[int, tuple[Bus, dict[int, int]]] = {}
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @contextmanager
+    def scene(self, workers: int, publishers_worker: int) -> Iterator[Scene]:
+        """Newcomers, on a bus that all who came before have left."""
+        if workers not in self._running:
+            directory = self._directory / str(workers)
+            directory.mkdir()
+            bus = self._stack.enter_context(running_bus(directory, *OPTIONS, workers=workers))
+            self._running[workers] = bus, descriptors_at_rest(bus)
+        bus, at_rest = self._running[workers]
+        wait_for_descriptors(bus, at_rest)
+        with scene_on(bus, workers, publishers_worker) as made:
+            yield made
+
+
+@contextmanager
+def scene_on(bus: Bus, workers: int, publishers_worker: int) -> Iterator[Scene]:
+    """Newcomers, on a bus that has nobody else."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(bus.connect()) for _ in range(_CLIENTS_EACH * workers)]
+        for client in clients:
+            client.whoami()
+        places = [clients[worker::workers] for worker in range(workers)]
+        yield Scene(bus, places, publishers_worker)

@@ -1,0 +1,149 @@
+"""Clients that do not read, and publishers that are held back for them, seen from outside.
+
+A socket is filled without chance: nobody reads, and as many packets are published as the kernel
+holds. That a publisher is held back shows without waiting for time to pass: *witnesses*, clients of
+the same user on all workers that took part, are answered twice, and the publisher, whose turn came
+in between, is not. This module knows the kernel's sockets and the barrier, no parser and no limits
+but those it names.
+"""
+
+import fcntl
+import socket
+import struct
+import termios
+import time
+from collections.abc import Iterable, Sequence
+
+from tests.support.raw_client import WHOAMI, RawClient
+
+LOST = b"CMSG !/lost\0"
+WHOAMI_REPLY = b"CMSG " + WHOAMI + b"\0"
+SOCKET_BUFFER_BYTES = 20_000
+PACKET_BYTES_MAX = 8_000
+"""Small enough not to make the server's sockets any larger than `SOCKET_BUFFER_BYTES`."""
+FILLING_BYTES = 2_000
+_ROUNDS = 2
+_PATIENCE_SECONDS = 10.0
+_ACCEPTED_MAX = 10_000
+"""More messages than fit into all sockets and logs of a test: whoever sends that many flows."""
+
+
+def limit_options(**limits: float) -> list[str]:
+    """The command line of a bus with small sockets and these limits."""
+    small = {"socket_buffer_bytes": SOCKET_BUFFER_BYTES, "packet_bytes_max": PACKET_BYTES_MAX}
+    chosen = {**small, **limits}
+    return [word for name, value in chosen.items() for word in ("--limit", f"{name}={value}")]
+
+
+def message(text: bytes, size: int, key: bytes = b"k") -> bytes:
+    """A message whose whole packet has this size; `text` tells it from others."""
+    head = b"MSG %b\0%b " % (key, text)
+    return head + bytes(size - len(head))
+
+
+def filling(key: bytes = b"k", size: int = FILLING_BYTES) -> list[bytes]:
+    """Packets that together fill the socket of a client that does not read, to the last."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    packets: list[bytes] = []
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+        while len(packets) < 10_000:
+            packet = message(b"fill %d" % len(packets), size, key)
+            try:
+                ours.send(packet, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return packets
+            packets.append(packet)
+    raise AssertionError("a socket without an end")
+
+
+# -- what the bus has read -------------------------------------------------------------------------
+def unread_bytes(client: RawClient) -> int:
+    """What the bus has not yet read of what this client sent."""
+    (count,) = struct.unpack("i", fcntl.ioctl(client, termios.TIOCOUTQ, bytes(4)))
+    assert isinstance(count, int)
+    return count
+
+
+def wait_until_received(client: RawClient) -> None:
+    """Wait until the bus has read all that this client sent."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while unread_bytes(client):
+        assert time.monotonic() < deadline, "the bus does not read this client"
+        time.sleep(0.001)
+
+
+def give_turns(witnesses: Iterable[RawClient]) -> None:
+    """Come back when everybody who was ready has had a turn on each witness's worker."""
+    for _ in range(_ROUNDS):
+        for witness in witnesses:
+            witness.whoami()
+
+
+def send_until_held(
+    publisher: RawClient, packets: Iterable[bytes], witnesses: Sequence[RawClient]
+) -> int:
+    """Send without waiting until the bus has stopped reading; how many packets were sent."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    publisher.sock.settimeout(0)
+    sent, left = 0, iter(packets)
+    packet = next(left)
+    while True:
+        try:
+            publisher.sock.send(packet)
+        except BlockingIOError:
+            unread = unread_bytes(publisher)
+            give_turns(witnesses)
+            if unread and unread_bytes(publisher) == unread:
+                return sent
+        else:
+            sent += 1
+            packet = next(left)
+        in_time = time.monotonic() < deadline and sent < _ACCEPTED_MAX
+        assert in_time, f"not held back after {sent} messages"
+
+
+def ask(client: RawClient) -> None:
+    """Ask `whoami`, to find out later whether it was answered."""
+    client.control(WHOAMI)
+
+
+def assert_held(publisher: RawClient, witnesses: Sequence[RawClient]) -> None:
+    """What this client has asked is not answered, though everybody had a turn, more than once."""
+    unread = unread_bytes(publisher)
+    give_turns(witnesses)
+    give_turns(witnesses)
+    publisher.receive_nothing()
+    assert unread_bytes(publisher) == unread
+
+
+def await_answer(publisher: RawClient, timeout_s: float = _PATIENCE_SECONDS) -> None:
+    """What this client has asked is answered."""
+    assert publisher.receive(timeout_s).startswith(WHOAMI_REPLY)
+
+
+# -- what a backlog may send -----------------------------------------------------------------------
+def may_be_sent(
+    order: str, given: Sequence[bytes], received: Sequence[bytes], before: int = 0
+) -> bool:
+    """Whether a backlog may send `received`, all of what it was given in this sequence.
+
+    It had the first `before` of them before it sent any, and got each other one at any time.
+    """
+    left = list(given[before:])
+    waiting = list(given[:before])
+    for packet in received:
+        while packet not in waiting:
+            if not left:
+                return False
+            waiting.append(left.pop(0))
+        if order == "queue":
+            first = waiting[0] == packet
+        elif order == "stack":
+            first = waiting[-1] == packet
+        else:
+            first = len(packet) == max(map(len, waiting))
+        if not first:
+            return False
+        waiting.remove(packet)
+    return not left and not waiting
