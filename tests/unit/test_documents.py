@@ -41,8 +41,9 @@ def codes_raised(tree: ast.Module) -> set[str]:
     codes = set()
     for call in calls:
         place = places.get(ast.unparse(call.func))
-        if place is not None and isinstance(call.args[place], ast.Constant):
-            codes.add(str(call.args[place].value))
+        code = None if place is None else call.args[place]
+        if isinstance(code, ast.Constant):
+            codes.add(str(code.value))
     return codes
 
 
