@@ -85,7 +85,8 @@ class Stalls:
         """Clear the places of a dead worker; returns the workers to wake."""
         waiters = 0
         for place in self._places_of(worker):
-            waiters |= self.clear(place)
+            waiters |= self._words[place + 1]
+            self._words[place] = self._words[place + 1] = 0
         places = self._words[_FIRST::_WORDS_PER_PLACE]
         self._words[_STALLED] = len(places) - places.tolist().count(0)
         return waiters

@@ -38,14 +38,16 @@ def test_every_code_that_the_bus_may_send_is_documented() -> None:
 
 
 def codes_raised(tree: ast.Module) -> set[str]:
-    """The codes given to Refusal and Misbehaviour where they are written out."""
-    return {
-        str(node.args[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func) in {"Refusal", "Misbehaviour"}
-        and isinstance(node.args[0], ast.Constant)
-    }
+    """The codes that clients are told, where they are written out."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    places = {"Refusal": 0, "QuotaReached": 0, "Misbehaviour": 0, "self._refuse": 1}
+    codes = set()
+    for call in calls:
+        place = places.get(ast.unparse(call.func))
+        code = None if place is None else call.args[place]
+        if isinstance(code, ast.Constant):
+            codes.add(str(code.value))
+    return codes
 
 
 def test_the_documented_configurations_are_right(monkeypatch: pytest.MonkeyPatch) -> None:

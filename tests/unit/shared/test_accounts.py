@@ -1,0 +1,460 @@
+"""Accounts against sums over plain dictionaries: several workers, users that come and go."""
+
+from collections import Counter
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from sbus.limits import Limits
+from sbus.shared.accounts import (
+    BACKLOG_BYTES,
+    BUS,
+    CONNECTIONS,
+    HELD_TIME,
+    HOLDING,
+    LOST,
+    PUBLISH_RATE,
+    SUBSCRIPTION_BYTES,
+    SUBSCRIPTIONS,
+    Account,
+    AccountBook,
+    Accounts,
+)
+from sbus.shared.held_time import SLICES
+from tests.unit.shared.segments import account_memory
+
+WORKERS = 3
+USERS = [7, 8, 9, 10]
+SECOND_NS = 1_000_000_000
+WINDOW_NS = 60 * SECOND_NS
+SLICE_NS = WINDOW_NS // SLICES
+LIMITS = Limits(
+    users_max=3,
+    user_connections_max=2,
+    user_subscriptions_max=12,
+    user_subscription_bytes_max=100,
+    user_backlog_bytes_max=60,
+    user_messages_per_second_max=10,
+    user_held_seconds_max=3.0,
+    held_window_seconds=60.0,
+    bus_subscription_bytes_max=130,
+    bus_backlog_bytes_max=1_000,
+)
+UNLIMITED = 10**12
+USER_QUOTAS = {SUBSCRIPTIONS: 12, SUBSCRIPTION_BYTES: 100, BACKLOG_BYTES: 60}
+BUS_QUOTAS = {SUBSCRIPTIONS: UNLIMITED, SUBSCRIPTION_BYTES: 130, BACKLOG_BYTES: 1_000}
+KINDS = st.sampled_from(list(USER_QUOTAS))
+PICKS = st.integers(0, 100)
+
+
+class Client:
+    """A client as the model knows it: what it has taken."""
+
+    def __init__(self, uid: int, worker: int, place: int) -> None:
+        self.uid = uid
+        self.worker = worker
+        self.place = place
+        self.taken: Counter[int] = Counter()
+
+
+class User:
+    """What must not be forgotten of a user, whether it is connected or not."""
+
+    def __init__(self) -> None:
+        self.paid_until_ns = 0
+        self.held: list[tuple[int, int]] = []
+        self.holding_since: dict[int, int] = {}
+        """By worker."""
+
+    def held_ns(self, now_ns: int, window_ns: int) -> int:
+        """Time in the last window in which some worker was held."""
+        open_holds = [(since, now_ns) for since in self.holding_since.values()]
+        edges = sorted([*self.held, *open_holds])
+        total, reached = 0, now_ns - window_ns
+        for start, end in edges:
+            start = max(start, reached)
+            total += max(0, end - start)
+            reached = max(reached, end)
+        return total
+
+
+class Accounting(RuleBasedStateMachine):
+    """Clients take and give back, hold and publish, on workers that die; users change places."""
+
+    @initialize()
+    def begin(self) -> None:
+        words = account_memory(WORKERS, LIMITS)
+        self.book = AccountBook(words, WORKERS, LIMITS)
+        self.views = [Accounts(words, WORKERS, LIMITS, worker) for worker in range(WORKERS)]
+        self.clients: list[Client] = []
+        self.users = {uid: User() for uid in USERS}
+        self.places: dict[int, int] = {}
+        self.lost: Counter[int] = Counter()
+        self.lost_in_all = 0
+        self.now_ns = 1_000 * SECOND_NS
+
+    def account(self, client: Client) -> Account:
+        return self.views[client.worker][client.place]
+
+    def pick(self, number: int) -> Client | None:
+        return self.clients[number % len(self.clients)] if self.clients else None
+
+    def used(self, kind: int, uid: int | None = None) -> int:
+        return sum(it.taken[kind] for it in self.clients if uid in (None, it.uid))
+
+    def is_surely_idle(self, uid: int) -> bool:
+        user = self.users[uid]
+        return (
+            not any(it.uid == uid for it in self.clients)
+            and user.paid_until_ns <= self.now_ns
+            and not user.held_ns(self.now_ns, WINDOW_NS + SLICE_NS)
+        )
+
+    # -- coming and going ----------------------------------------------------------------------
+    @rule(uid=st.sampled_from(USERS), worker=st.integers(0, WORKERS - 1))
+    def connect(self, uid: int, worker: int) -> None:
+        before = self.places
+        account = self.book.of(uid, LIMITS.user, self.now_ns)
+        self.places = dict(self.book._places)
+        for other in before.keys() - self.places.keys():
+            del self.lost[other]  # what else it had must be nothing, as is checked with every step
+        if account is None:
+            assert len(self.places) == LIMITS.users_max
+            assert uid not in before
+            assert not any(self.is_surely_idle(other) for other in self.places)
+            return
+        assert account.place == self.places[uid] == before.get(uid, account.place)
+        for client in self.clients:
+            assert client.place == self.places[client.uid]
+        connections = sum(it.uid == uid for it in self.clients)
+        assert account.connections == connections
+        assert account.has_room_for_connection() == (connections < 2)
+        if connections < 2:
+            account.count_connection(1)
+            self.clients.append(Client(uid, worker, account.place))
+
+    @rule(pick=PICKS)
+    def leave(self, pick: int) -> None:
+        client = self.pick(pick)
+        if client is None:
+            return
+        if not any(it is not client and it.uid == client.uid for it in self.clients):
+            for worker in list(self.users[client.uid].holding_since):
+                self.end_hold(client.uid, worker)
+        for kind, taken in client.taken.items():
+            self.account(client).count(kind, -taken)
+        self.clients.remove(client)
+        self.book[client.place].count_connection(-1)
+
+    @rule(worker=st.integers(0, WORKERS - 1))
+    def die(self, worker: int) -> None:
+        """All that a worker's clients had is taken back, and they are gone."""
+        self.book.bury(worker, self.now_ns)
+        for user in self.users.values():
+            since = user.holding_since.pop(worker, None)
+            if since is not None:
+                user.held.append((since, self.now_ns))
+        for client in [it for it in self.clients if it.worker == worker]:
+            self.clients.remove(client)
+            self.book[client.place].count_connection(-1)
+
+    @rule(step_ns=st.sampled_from([1, SECOND_NS // 10, SECOND_NS, 20 * SECOND_NS, WINDOW_NS]))
+    def wait(self, step_ns: int) -> None:
+        self.now_ns += step_ns
+
+    # -- quotas --------------------------------------------------------------------------------
+    @rule(pick=PICKS, kind=KINDS, more=st.integers(1, 40))
+    def take(self, pick: int, kind: int, more: int) -> None:
+        client = self.pick(pick)
+        if client is None:
+            return
+        mine = client.taken[kind] + more
+        users = self.used(kind, client.uid) + more
+        everybodys = self.used(kind) + more
+        leaves_enough = mine <= USER_QUOTAS[kind] - users and users <= BUS_QUOTAS[kind] - everybodys
+        account = self.account(client)
+        assert account.has_room(kind, more, client.taken[kind]) == leaves_enough
+        if leaves_enough:
+            account.count(kind, more)
+            client.taken[kind] += more
+
+    @rule(pick=PICKS, kind=KINDS)
+    def give_back(self, pick: int, kind: int) -> None:
+        client = self.pick(pick)
+        if client is not None:
+            part = (client.taken[kind] + 1) // 2
+            self.account(client).count(kind, -part)
+            client.taken[kind] -= part
+
+    @rule(pick=PICKS, messages=st.integers(1, 9))
+    def lose(self, pick: int, messages: int) -> None:
+        client = self.pick(pick)
+        if client is not None:
+            self.account(client).count(LOST, messages)
+            self.lost[client.uid] += messages
+            self.lost_in_all += messages
+
+    # -- time ----------------------------------------------------------------------------------
+    @rule(pick=PICKS, messages=st.integers(1, 64))
+    def publish(self, pick: int, messages: int) -> None:
+        client = self.pick(pick)
+        if client is None:
+            return
+        user = self.users[client.uid]
+        delay_ns = self.account(client).publish_delay_ns(self.now_ns)
+        assert delay_ns == max(0, user.paid_until_ns - self.now_ns - SECOND_NS)
+        if not delay_ns:
+            self.account(client).pay_for(messages, self.now_ns)
+            begun_ns = max(user.paid_until_ns, self.now_ns)
+            user.paid_until_ns = begun_ns + messages * SECOND_NS // 10
+
+    @rule(pick=PICKS, worker=st.integers(0, WORKERS - 1))
+    def hold(self, pick: int, worker: int) -> None:
+        """Clients of this user's, wherever they are, hold back publishers of a worker."""
+        client = self.pick(pick)
+        if client is not None:
+            self.views[worker][client.place].begin_holding(self.now_ns)
+            self.users[client.uid].holding_since.setdefault(worker, self.now_ns)
+
+    @rule(pick=PICKS, worker=st.integers(0, WORKERS - 1))
+    def hold_no_more(self, pick: int, worker: int) -> None:
+        client = self.pick(pick)
+        if client is not None:
+            self.end_hold(client.uid, worker)
+
+    def end_hold(self, uid: int, worker: int) -> None:
+        self.views[worker][self.places[uid]].end_holding(self.now_ns)
+        since = self.users[uid].holding_since.pop(worker, None)
+        if since is not None:
+            self.users[uid].held.append((since, self.now_ns))
+
+    # -- what holds ----------------------------------------------------------------------------
+    @invariant()
+    def every_use_is_the_sum(self) -> None:
+        for view in (*self.views, self.book):
+            for kind in USER_QUOTAS:
+                assert view[BUS].use(kind) == self.used(kind)
+            assert view[BUS].use(LOST) == self.lost_in_all
+            for uid, place in self.places.items():
+                for kind in USER_QUOTAS:
+                    assert view[place].use(kind) == self.used(kind, uid)
+                assert view[place].use(LOST) == self.lost[uid]
+                assert view[place].use(HOLDING) == len(self.users[uid].holding_since)
+
+    @invariant()
+    def nobodys_spent_time_is_forgotten(self) -> None:
+        budget_ns = 3 * SECOND_NS
+        for uid, user in self.users.items():
+            least_ns = user.held_ns(self.now_ns, WINDOW_NS)
+            most_ns = user.held_ns(self.now_ns, WINDOW_NS + SLICE_NS)
+            if uid not in self.places:
+                assert not least_ns
+                assert user.paid_until_ns <= self.now_ns
+                continue
+            left_ns = self.views[0][self.places[uid]].held_left_ns(self.now_ns)
+            assert max(0, budget_ns - most_ns) <= left_ns <= max(0, budget_ns - least_ns)
+
+
+TestAccounting = Accounting.TestCase
+TestAccounting.settings = settings(max_examples=150, stateful_step_count=50)
+
+
+# -- quotas that leave something to others ---------------------------------------------------------
+def opened(limits: Limits, *uids: int) -> list[Account]:
+    book = AccountBook(account_memory(1, limits), 1, limits)
+    accounts = [book.of(uid, limits.user, 0) for uid in uids]
+    assert all(accounts)
+    return [account for account in accounts if account is not None]
+
+
+def take_all(account: Account, kind: int, piece: int = 1) -> int:
+    """What one new client gets, that takes pieces for as long as it may."""
+    taken = 0
+    while account.has_room(kind, piece, taken):
+        account.count(kind, piece)
+        taken += piece
+    return taken
+
+
+@pytest.mark.parametrize("kind", USER_QUOTAS)
+def test_of_a_users_quota_each_client_leaves_as_much_as_it_takes(kind: int) -> None:
+    limits = Limits(
+        user_subscriptions_max=64, user_subscription_bytes_max=64, user_backlog_bytes_max=64
+    )
+    (account,) = opened(limits, 1)
+    assert [take_all(account, kind) for _ in range(8)] == [32, 16, 8, 4, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize("kind", [SUBSCRIPTION_BYTES, BACKLOG_BYTES])
+def test_of_the_buss_quota_each_user_leaves_as_much_as_it_takes(kind: int) -> None:
+    """However many clients a user has: here as many as they can use."""
+    limits = Limits(
+        user_subscription_bytes_max=1_000,
+        user_backlog_bytes_max=1_000,
+        bus_subscription_bytes_max=64,
+        bus_backlog_bytes_max=64,
+        users_max=8,
+    )
+    accounts = opened(limits, *range(1, 9))
+    taken = [sum(take_all(account, kind) for _ in range(9)) for account in accounts]
+    assert taken == [32, 16, 8, 4, 2, 1, 0, 0]
+
+
+@given(st.integers(1, 400), st.lists(st.integers(1, 60), min_size=1, max_size=6))
+def test_who_has_nothing_gets_what_is_small_beside_what_is_left(
+    quota: int, pieces: list[int]
+) -> None:
+    limits = Limits(user_backlog_bytes_max=quota)
+    (account,) = opened(limits, 1)
+    for piece in pieces:
+        left = quota - account.use(BACKLOG_BYTES)
+        for need in range(1, left // 2 + 1):
+            assert account.has_room(BACKLOG_BYTES, need, 0)
+        taken = take_all(account, BACKLOG_BYTES, piece)
+        assert 2 * taken <= left, "one client took more than it left"
+
+
+def test_a_quota_of_nothing_gives_nothing() -> None:
+    limits = Limits(
+        user_subscriptions_max=0, user_subscription_bytes_max=0, user_backlog_bytes_max=0
+    )
+    (account,) = opened(limits, 1)
+    assert not any(account.has_room(kind, 1, 0) for kind in USER_QUOTAS)
+
+
+# -- the rate --------------------------------------------------------------------------------------
+@settings(max_examples=300)
+@given(
+    st.integers(1, 2_000),
+    st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 2_000_000), st.integers(0, 5 * SECOND_NS)),
+            st.integers(1, 64),
+            st.integers(0, 1),
+        ),
+        max_size=60,
+    ),
+)
+def test_a_user_publishes_at_its_rate_and_a_second_of_it_at_once(
+    rate: int, script: list[tuple[int, int, int]]
+) -> None:
+    """On two workers: what may be published before an instant t is, for each earlier s,
+    rate * (t - s) + a second's worth; who keeps to that never waits, who does not waits till then.
+    """
+    limits = Limits(user_messages_per_second_max=rate)
+    words = account_memory(2, limits)
+    account = AccountBook(words, 2, limits).of(1, limits.user, 0)
+    assert account is not None
+    views = [Accounts(words, 2, limits, worker)[account.place] for worker in range(2)]
+    cost_ns = SECOND_NS // rate
+    published: list[tuple[int, int]] = []
+    now_ns = SECOND_NS
+    for step_ns, messages, worker in script:
+        now_ns += step_ns
+        since = 0
+        due_ns = now_ns
+        for at_ns, number in reversed(published):
+            since += number
+            due_ns = max(due_ns, at_ns + since * cost_ns - SECOND_NS)
+        delay_ns = views[worker].publish_delay_ns(now_ns)
+        assert delay_ns == due_ns - now_ns
+        now_ns = due_ns
+        assert views[1 - worker].publish_delay_ns(now_ns) == 0, "the wait that it was told is over"
+        views[worker].pay_for(messages, now_ns)
+        published.append((now_ns, messages))
+    for first in range(len(published)):
+        number = sum(messages for _, messages in published[first:])
+        duration_ns = now_ns - published[first][0]
+        assert (number - 64) * cost_ns <= duration_ns + SECOND_NS
+
+
+# -- places and reports ----------------------------------------------------------------------------
+def test_a_place_goes_to_another_user_only_when_its_owner_has_nothing_left() -> None:
+    limits = Limits(users_max=1)
+    book = AccountBook(account_memory(1, limits), 1, limits)
+    first = book.of(1, limits.user, 0)
+    assert first is not None
+    now = count(100 * SECOND_NS, 1)
+    nothing_spent_at_ns = next(now)
+    first.count_connection(1)
+    assert book.of(2, limits.user, nothing_spent_at_ns) is None
+    first.count_connection(-1)
+    for kind in USER_QUOTAS:
+        first.count(kind, 1)
+        assert book.of(2, limits.user, nothing_spent_at_ns) is None
+        first.count(kind, -1)
+    begun_ns = next(now)
+    first.begin_holding(begun_ns)
+    assert book.of(2, limits.user, begun_ns + 5 * WINDOW_NS) is None
+    ended_ns = begun_ns + 5 * WINDOW_NS + 1
+    first.end_holding(ended_ns)
+    assert book.of(2, limits.user, ended_ns + WINDOW_NS - 1) is None
+    published_at_ns = ended_ns + 2 * WINDOW_NS
+    first.pay_for(64, published_at_ns)
+    assert book.of(2, limits.user, published_at_ns) is None
+    second = book.of(2, limits.user, published_at_ns + SECOND_NS)
+    assert second is not None
+    assert second.place == first.place
+    assert second.held_left_ns(published_at_ns + SECOND_NS) == 10 * SECOND_NS
+    second.count_connection(1)
+    assert book.of(1, limits.user, published_at_ns + SECOND_NS) is None
+
+
+def test_each_limit_is_reported_once_in_an_interval() -> None:
+    limits = Limits()
+    one, other = opened(limits, 1, 2)
+    kinds = [SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, PUBLISH_RATE, HELD_TIME, CONNECTIONS]
+    for limit in kinds:
+        now_ns = 5 * SECOND_NS
+        assert one.is_report_due(limit, now_ns, SECOND_NS), "never reported yet"
+        one.note_report(limit, now_ns)
+        assert not one.is_report_due(limit, now_ns + SECOND_NS - 1, SECOND_NS)
+        assert one.is_report_due(limit, now_ns + SECOND_NS, SECOND_NS)
+        assert other.is_report_due(limit, now_ns, SECOND_NS), "another user was reported"
+
+
+def test_no_account_touches_its_neighbours_words() -> None:
+    limits = Limits(users_max=3)
+    words = account_memory(2, limits)
+    book = AccountBook(words, 2, limits)
+    accounts = [book.of(uid, limits.user, 0) for uid in range(3)]
+    outer = [account for account in (accounts[0], accounts[2]) if account is not None]
+    before = [list(account._words) for account in outer]
+    middle = accounts[1]
+    assert middle is not None
+    view = Accounts(words, 2, limits, 1)[middle.place]
+    view.count_connection(1)
+    view.pay_for(5, SECOND_NS)
+    view.begin_holding(SECOND_NS)
+    view.end_holding(3 * WINDOW_NS)
+    for limit in range(6):
+        view.note_report(limit, SECOND_NS)
+    for kind in (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, LOST):
+        view.count(kind, 5)
+    assert [list(account._words) for account in outer] == before
+    middle.clear()
+    assert [list(account._words) for account in outer] == before
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_user_holds_from_the_first_held_worker_to_the_last(dies: bool) -> None:
+    limits = Limits()
+    words = account_memory(2, limits)
+    book = AccountBook(words, 2, limits)
+    account = book.of(1, limits.user, 0)
+    assert account is not None
+    views = [Accounts(words, 2, limits, worker)[account.place] for worker in range(2)]
+    for at_seconds, worker in ((100, 0), (101, 1), (102, 0)):
+        views[worker].begin_holding(at_seconds * SECOND_NS)
+    if dies:
+        book.bury(0, 103 * SECOND_NS)
+    else:
+        views[0].end_holding(103 * SECOND_NS)
+    assert account.held_left_ns(104 * SECOND_NS) == 6 * SECOND_NS
+    views[1].end_holding(105 * SECOND_NS)
+    views[1].end_holding(106 * SECOND_NS)
+    assert account.held_left_ns(107 * SECOND_NS) == 5 * SECOND_NS
+    assert account.use(HOLDING) == 0
