@@ -81,14 +81,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The "any minute" of the time in which publishers may be held back."""
     users_max: Positive = 1_024
     """Users with an account at one time; who comes beyond that is not let in."""
-    bus_subscription_bytes_max: NotNegative = 40 * 1024 * 1024
-    """What all patterns may add up to: less than an arena of the table has room for. A user takes
-    at most as much as it leaves to others."""
+    bus_subscription_bytes_max: NotNegative = 24 * 1024 * 1024
+    """What all patterns may add up to. A client that blocks has each of them twice in the table, of
+    which an arena must have room for all. A user takes at most as much as it leaves to others."""
     bus_backlog_bytes_max: NotNegative = 1024 * 1024 * 1024
     """Bytes kept for all clients. A user takes at most as much as it leaves to others."""
     blocking_clients_max: Positive = 1_024
     """Clients of one worker that may hold publishers back; `block` of any more acts as `discard`.
-    Each is a word that every publisher may have to look at."""
+    Each is a word that every publisher may have to look at. Of all workers' together a user takes
+    at most as many as it leaves to others."""
 
     # -- turns ---------------------------------------------------------------------------------
     batch_packets_max: Positive = 64

@@ -21,6 +21,7 @@ from sbus.shared.accounts import Account
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
 from sbus.unix.credentials import Credentials
+from sbus.unix.peer_process import untranslated_ids
 
 _BLOCKER = struct.Struct("<IIIII?")  # place, account, gid, uid, pid, everybody
 
@@ -52,8 +53,9 @@ class Blocker:
         """Whether it may hold other users' publishers too."""
 
     def concerns(self, uid: int) -> bool:
-        """Whether this user's publishers may be held."""
-        return self.everybody or uid == self.uid
+        """Whether this user's publishers may be held. Who cannot be told from others, because the
+        kernel could not translate the uid, is the same user as nobody."""
+        return self.everybody or (uid == self.uid and uid != untranslated_ids()[1])
 
     def may_be_meant(self, named: Ids) -> bool:
         """Whether a secret key that names these ids does not name another's."""

@@ -25,7 +25,7 @@ from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox, StartWriter
 from sbus.broker.quota_reports import QuotaReports
 from sbus.broker.router import Route, Router
-from sbus.broker.session import Session
+from sbus.broker.session import Run, Session
 from sbus.broker.settings import BusSettings
 from sbus.broker.subscriptions import Subscriptions
 from sbus.broker.turns import Turns
@@ -33,7 +33,7 @@ from sbus.broker.waiting import FOR_ROOM, Reason, Wait, WaitingRoom
 from sbus.errors import ClientFault, Misbehaviour, QuotaReached, Refusal
 from sbus.protocol.controls import error_notice
 from sbus.protocol.keys import DIALECTS
-from sbus.shared.accounts import BACKLOG_BYTES, HELD_TIME, PUBLISH_RATE, Accounts
+from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING, HELD_TIME, PUBLISH_RATE, Accounts
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
 from sbus.unix.closing import drain, shut_down
@@ -159,10 +159,11 @@ class Clients:
 
     def _begin_blocking(self, session: Session) -> bool:
         """Let a client hold publishers back from now on; False when there is no place for it."""
-        place = self._stalls.take_place()
+        own, account = session.credentials, session.account
+        place = self._stalls.take_place() if account.has_room(BLOCKING, 1, 0) else None
         if place is None:
             return False
-        own, account = session.credentials, session.account
+        account.count(BLOCKING, 1)
         session.backpressure = session.outbox.backpressure = Backpressure(
             Blocker(session.id, place, account.place, own, session.profile.may_block_others),
             account,
@@ -190,11 +191,10 @@ class Clients:
             if not session.has_work() and not self.quiescing:
                 session.receive()
             while units < quantum and session.has_work():
-                spent = self._advance(session, quantum - units)
-                if not spent:
+                units += self._advance(session, quantum - units)
+                if session in self.waiting or session.outbox.replies_waiting:
                     self.turns.charge(session.uid, units)
                     return units
-                units += spent
         except Misbehaviour as fault:
             self._expel(session, fault)
             return units
@@ -206,23 +206,15 @@ class Clients:
         return units
 
     def _advance(self, session: Session, units_max: int) -> int:
-        """Do the next run or step of a client's batch; 0 when the client must wait."""
-        run = session.run
-        if run.messages:
-            run.reroute(self._router.route, session)
-        elif session.profile.publish:
+        """Do the next run or step of a client's batch, unless it must wait; returns the work."""
+        if session.profile.publish:
             # Every key is looked up anew: the route says nothing of who may publish.
-            session.gather({}, partial(self._route_if_allowed, session.profile), units_max)
+            run = session.gather({}, partial(self._route_if_allowed, session.profile), units_max)
         else:
             cache = self._router.cache
-            session.gather(cache.young, cache.miss, units_max)
+            run = session.gather(cache.young, cache.miss, units_max)
         if run.messages:
-            wait = self.exchange.publish(session)
-            if wait is not None:
-                self._keep_waiting(session, wait)
-                return 0
-            self.waiting.got_on(session)
-            return run.units
+            return self._publish(session, run)
         packet = session.peek()
         if packet is None:
             return 1
@@ -231,11 +223,22 @@ class Clients:
         except Refusal as fault:
             self._refuse(session, fault)
             done = True
-        if not done:
+        if done:
+            session.skip()
+        else:
             self._keep_waiting(session, FOR_ROOM)
-            return 0
-        session.skip()
-        return 0 if session.outbox.replies_waiting else self._step_units
+        return self._step_units
+
+    def _publish(self, session: Session, run: Run) -> int:
+        count = len(run.messages)
+        wait = self.exchange.publish(session)
+        if wait is None:
+            self.waiting.got_on(session)
+            return run.looking_units + run.sending_units
+        waiting = len(run.messages)
+        session.put_back()
+        self._keep_waiting(session, wait)
+        return 1 + run.looking_units + run.sending_units * (count - waiting) // count
 
     def _keep_waiting(self, session: Session, wait: Wait) -> None:
         self.waiting.add(session, wait)
@@ -280,6 +283,7 @@ class Clients:
         session.outbox.close()
         if session.backpressure is not None:
             self._stalls.give_back(session.backpressure.blocker.place)
+            session.account.count(BLOCKING, -1)
         fd = session.sock.fileno()
         self._epoll.unregister(fd)
         del self._sessions[fd]

@@ -107,7 +107,7 @@ class Commands:
             session.outbox.notices = True
         elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:
             session.outbox.choose(choice)
-            if session.outbox.blocks:
+            if choice in (controls.Soft.BLOCK, controls.Hard.BLOCK):
                 return self._block(session)
         else:
             self._counts["unknown-control"] += 1

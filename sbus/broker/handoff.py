@@ -41,7 +41,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Quiet(msgspec.Struct, frozen=True, tag=True):
-    """Worker to front: I read no more; everything that I read has its place in the order."""
+    """Worker to front: I read no more; everything that I read has its place in the order, but for
+    what is held back by a stalled client or by its user's rate."""
 
 
 class Gone(msgspec.Struct, frozen=True, tag=True):

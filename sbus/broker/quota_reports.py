@@ -34,7 +34,8 @@ _TEXTS = {
 
 def describe_limit(limit: int, own: Credentials) -> str:
     """The line about the client that reached a limit."""
-    return f"uid {own.uid} {_TEXTS[limit]}: pid {own.pid} ({shown(program_name(own.pid))})"
+    program = shown(program_name(own.pid)) or "ended"
+    return f"uid {own.uid} {_TEXTS[limit]}: pid {own.pid} ({program})"
 
 
 class QuotaReports:

@@ -36,11 +36,14 @@ Message = tuple[bytes, bytes, Route]
 class Run:
     """Messages of one client that follow each other."""
 
-    __slots__ = ("messages", "units")
+    __slots__ = ("looking_units", "messages", "sending_units")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self.units = 0
+        self.looking_units = 0
+        """Work that it was to find the routes."""
+        self.sending_units = 0
+        """Work that it is to deliver all of it."""
 
     def take(self, count: int) -> list[Message]:
         """Take the first messages out."""
@@ -117,7 +120,7 @@ class Session:
         self.ended = False
         """The client sends no more."""
         self.run = Run()
-        """Messages that wait for room in the log, or were just gathered."""
+        """Messages that were just gathered."""
         self._packets: list[bytes] = []
         self._next = 0
         self._packets_max = limits.batch_packets_max
@@ -158,7 +161,7 @@ class Session:
     # -- what was read -------------------------------------------------------------------------
     def has_work(self) -> bool:
         """Whether something that was read is not done."""
-        return bool(self.run.messages) or self._next < len(self._packets)
+        return self._next < len(self._packets)
 
     def gather(
         self,
@@ -170,7 +173,7 @@ class Session:
 
         It ends before any other packet, and before a message that may not be published.
         """
-        run = self.run
+        run = self.run = Run()
         packets = self._packets
         messages = run.messages
         at = self._next
@@ -191,7 +194,9 @@ class Session:
                     route = miss(key)
                 except ClientFault:
                     break
-                units += int((time.perf_counter() - began_at) * _UNITS_PER_SECOND)
+                looking_units = int((time.perf_counter() - began_at) * _UNITS_PER_SECOND)
+                run.looking_units += looking_units
+                units += looking_units
             if not self.echo:
                 route = self.own_route(route)
             messages.append((packet, key, route))
@@ -199,8 +204,14 @@ class Session:
             bytes_taken += len(packet) * route.units
             at += 1
         self._next = at
-        run.units = units + int(bytes_taken * _UNITS_PER_BYTE)
+        run.sending_units = units - run.looking_units + int(bytes_taken * _UNITS_PER_BYTE)
         return run
+
+    def put_back(self) -> None:
+        """What is left of the run must wait; it is gathered anew when it is tried again, so that
+        nothing that waits has to be kept up to date."""
+        self._next -= len(self.run.messages)
+        self.run = Run()
 
     def own_route(self, route: Route) -> Route:
         """The route of a message of this client's own."""

@@ -103,7 +103,6 @@ class Subscriptions:
         self._router.remove(pattern, session.outbox)
         if holds_no_more:
             self._hold_no_more(session, pattern)
-            session.backpressure.narrow()
         return True
 
     # -- chores --------------------------------------------------------------------------------
@@ -237,6 +236,7 @@ class Subscriptions:
         assert session.backpressure is not None, "it never blocked"
         session.holding_patterns.remove(pattern)
         self._router.remove(pattern, session.backpressure.blocker)
+        session.backpressure.narrow()
 
     def _encode(self, kind: int, session: Session, pattern: bytes, *, edge: bool) -> bytes:
         return encode_record(Record(kind, edge, self._worker, session.id, pattern))

@@ -28,22 +28,24 @@ from sbus.limits import Limits, UserLimits
 from sbus.shared.held_time import HELD_WORDS, HeldTime
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
 
-# What is counted; of the first three there are quotas.
+# What is counted; of the first four there are quotas.
 SUBSCRIPTIONS = 0
 SUBSCRIPTION_BYTES = 1
 BACKLOG_BYTES = 2
-HOLDING = 3
+BLOCKING = 3
+"""Clients that may hold publishers back."""
+HOLDING = 4
 """1 while clients of this user hold back publishers of the worker whose cell it is."""
-LOST = 4
+LOST = 5
 """Messages that were discarded for this user's clients."""
-_KINDS = 5
-_GAUGES = (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, HOLDING)
+_KINDS = 6
+_GAUGES = (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, BLOCKING, HOLDING)
 
 # What is reported when it is hit: the quotas above, by their kinds, and these.
-PUBLISH_RATE = 3
-HELD_TIME = 4
-CONNECTIONS = 5
-_REPORTS = 6
+PUBLISH_RATE = 4
+HELD_TIME = 5
+CONNECTIONS = 6
+_REPORTS = 7
 
 BUS = 0
 """The place of the account of the whole bus."""
@@ -51,10 +53,10 @@ BUS = 0
 _CONNECTIONS = 0  # written by the front alone
 _CONNECTIONS_MAX = 1
 _QUOTAS = 2  # of the kinds that have one
-_NS_PER_MESSAGE = 5
-_HELD_NS_MAX = 6
-_PAID_UNTIL_NS = 7
-_REPORTED_NS = 8  # when each limit was last reported
+_NS_PER_MESSAGE = 6
+_HELD_NS_MAX = 7
+_PAID_UNTIL_NS = 8
+_REPORTED_NS = 9  # when each limit was last reported
 _HELD = _REPORTED_NS + _REPORTS
 _CELLS = _HELD + HELD_WORDS
 _RATE_BURST_NS = 50_000_000
@@ -165,7 +167,10 @@ class Account:
         """Set the user's limits, for every process from now on."""
         self._words[_CONNECTIONS_MAX] = min(limits.connections_max, _NO_QUOTA)
         self.set_quotas(
-            limits.subscriptions_max, limits.subscription_bytes_max, limits.backlog_bytes_max
+            limits.subscriptions_max,
+            limits.subscription_bytes_max,
+            limits.backlog_bytes_max,
+            _NO_QUOTA,
         )
         self._words[_NS_PER_MESSAGE] = 1_000_000_000 // limits.messages_per_second_max
         self._words[_HELD_NS_MAX] = int(min(limits.held_seconds_max * 1e9, _NO_QUOTA))
@@ -226,7 +231,10 @@ class AccountBook(Accounts):
         self._places: dict[int, int] = {}
         self._free = list(range(limits.users_max, BUS, -1))
         self[BUS].set_quotas(
-            _NO_QUOTA, limits.bus_subscription_bytes_max, limits.bus_backlog_bytes_max
+            _NO_QUOTA,
+            limits.bus_subscription_bytes_max,
+            limits.bus_backlog_bytes_max,
+            limits.blocking_clients_max * workers,
         )
 
     def of(self, uid: int, limits: UserLimits, now_ns: int) -> Account | None:

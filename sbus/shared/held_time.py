@@ -40,8 +40,8 @@ class HeldTime:
         """Nobody is held any more."""
         since = self._words[_SINCE]
         if since:
+            self._words[_SINCE] = 0  # first: whoever looks now must not count it twice
             self._charge(since, now_ns)
-            self._words[_SINCE] = 0
 
     def _charge(self, start_ns: int, end_ns: int) -> None:
         words, slice_ns = self._words, self._slice_ns

@@ -40,7 +40,7 @@ def test_every_code_that_the_bus_may_send_is_documented() -> None:
 def codes_raised(tree: ast.Module) -> set[str]:
     """The codes that clients are told, where they are written out."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    places = {"Refusal": 0, "QuotaReached": 0, "Misbehaviour": 0, "self._refuse": 1}
+    places = {"Refusal": 0, "QuotaReached": 0, "Misbehaviour": 0, "self._turn_away": 1}
     codes = set()
     for call in calls:
         place = places.get(ast.unparse(call.func))

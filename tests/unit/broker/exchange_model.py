@@ -180,7 +180,9 @@ class Bus:
         self.routers[worker : worker + 1] = [router]
         self.exchanges[worker : worker + 1] = [exchange]
         self.logs[worker : worker + 1] = [log]
-        subscriptions = Subscriptions(worker, exchange, router, self.limits, exchange.start())
+        subscriptions = Subscriptions(
+            worker, exchange, router, self.limits, exchange.start(), on_settled=lambda: None
+        )
         self.subscriptions[worker : worker + 1] = [subscriptions]
         self.stalls[worker : worker + 1] = [stalls]
         self.accounts[worker : worker + 1] = [accounts]
