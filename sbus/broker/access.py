@@ -127,9 +127,10 @@ class KeyRules:
         """The rule by which such a client may not publish under `key`; None: it may."""
         return self._denied_by(profile.publish, key)
 
-    def may_receive(self, profile: Profile, key: bytes) -> bool:
-        """Whether messages under `key` may be delivered to such a client."""
-        return self._denied_by(profile.subscribe, key) is None
+    def lets_through(self, rules: int, key: bytes) -> bool:
+        """Whether messages under `key` may be delivered to a client that these rules about
+        subscribing concern."""
+        return self._denied_by(rules, key) is None
 
     def subscribe_denied_by(self, profile: Profile, pattern: bytes) -> int | None:
         """A rule by which such a client may receive nothing that `pattern` matches; None: perhaps.

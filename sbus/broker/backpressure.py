@@ -16,6 +16,7 @@ import struct
 import time
 from collections.abc import Callable
 
+from sbus.broker.access import Profile, pack, unpack
 from sbus.protocol.secret_keys import Ids
 from sbus.shared.accounts import Account
 from sbus.shared.segment import Segment
@@ -23,7 +24,7 @@ from sbus.shared.stalls import Stalls
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import untranslated_ids
 
-_BLOCKER = struct.Struct("<IIIII?")  # place, account, gid, uid, pid, everybody
+_BLOCKER = struct.Struct("<IIIII?B")  # place, account, gid, uid, pid, everybody, bytes of rules
 
 
 class Origin:
@@ -36,12 +37,13 @@ class Origin:
 
 
 class Blocker:
-    """What every worker knows of a client that may hold publishers back."""
+    """What every worker knows of a client that may hold publishers back. `profile` is what the
+    access rules say about it."""
 
-    __slots__ = ("account", "client", "everybody", "gid", "pid", "place", "uid")
+    __slots__ = ("account", "client", "gid", "pid", "place", "profile", "uid")
 
     def __init__(
-        self, client: int, place: int, account: int, own: Credentials, everybody: bool
+        self, client: int, place: int, account: int, own: Credentials, profile: Profile
     ) -> None:
         self.client = client
         self.place = place
@@ -49,13 +51,12 @@ class Blocker:
         self.gid = own.gid
         self.uid = own.uid
         self.pid = own.pid
-        self.everybody = everybody
-        """Whether it may hold other users' publishers too."""
+        self.profile = profile
 
     def concerns(self, uid: int) -> bool:
         """Whether this user's publishers may be held. Who cannot be told from others, because the
         kernel could not translate the uid, is the same user as nobody."""
-        return self.everybody or (uid == self.uid and uid != untranslated_ids()[1])
+        return self.profile.may_block_others or (uid == self.uid and uid != untranslated_ids()[1])
 
     def may_be_meant(self, named: Ids) -> bool:
         """Whether a secret key that names these ids does not name another's."""
@@ -66,16 +67,28 @@ class Blocker:
 
     def pack(self) -> bytes:
         """All but the client's number, for the journal."""
-        return _BLOCKER.pack(
-            self.place, self.account, self.gid, self.uid, self.pid, self.everybody
+        rules = pack(self.profile.subscribe)
+        head = _BLOCKER.pack(
+            self.place,
+            self.account,
+            self.gid,
+            self.uid,
+            self.pid,
+            self.profile.may_block_others,
+            len(rules),
         )
+        return head + rules
 
 
 def unpack_blocker(client: int, data: bytes) -> tuple[Blocker, bytes]:
     """What another worker packed in front of a pattern, and the pattern."""
-    place, account, gid, uid, pid, everybody = _BLOCKER.unpack_from(data)
+    place, account, gid, uid, pid, everybody, rules_bytes = _BLOCKER.unpack_from(data)
+    end = _BLOCKER.size + rules_bytes
     own = Credentials(gid=gid, uid=uid, pid=pid)
-    return Blocker(client, place, account, own, everybody), data[_BLOCKER.size :]
+    profile = Profile(
+        publish=0, subscribe=unpack(data[_BLOCKER.size : end]), may_block_others=everybody
+    )
+    return Blocker(client, place, account, own, profile), data[end:]
 
 
 class Backpressure:

@@ -62,7 +62,7 @@ class Clients:
         self._epoll = epoll
         self._link = link
         self._start_writer = start_writer
-        self._router = Router(number, dialect, limits)
+        self._router = Router(number, dialect, limits, self._rules.lets_through)
         self._accounts = Accounts(segment.accounts, segment.workers, limits, number)
         self._stalls = Stalls(segment.stalls, limits.blocking_clients_max, number)
         self.exchange = Exchange(segment, number, self._router, self._accounts, self._stalls)
@@ -145,8 +145,7 @@ class Clients:
         self._router.admit(session.outbox, session.holder)
         session.profile = self._rules.profile(unpack(order.rules))
         if session.profile.subscribe:
-            may_receive = partial(self._rules.may_receive, session.profile)
-            self._router.restrict(session.outbox, may_receive)
+            self._router.restrict(session.outbox, session.profile.subscribe)
         if session.outbox.blocks:
             self._begin_blocking(session)
         self._sessions[fd] = session
@@ -165,7 +164,7 @@ class Clients:
             return False
         account.count(BLOCKING, 1)
         session.backpressure = session.outbox.backpressure = Backpressure(
-            Blocker(session.id, place, account.place, own, session.profile.may_block_others),
+            Blocker(session.id, place, account.place, own, session.profile),
             account,
             self._segment,
             self._stalls,

@@ -68,17 +68,25 @@ class Route:
 
 
 class Router:
-    """One worker's view of all subscriptions."""
+    """One worker's view of all subscriptions. `lets_through` tells whether a key may be delivered
+    to a client that these access rules concern."""
 
-    def __init__(self, worker: int, dialect: Dialect, limits: Limits) -> None:
+    def __init__(
+        self,
+        worker: int,
+        dialect: Dialect,
+        limits: Limits,
+        lets_through: Callable[[int, bytes], bool] = lambda _rules, _key: True,
+    ) -> None:
+        self._lets_through = lets_through
         self._worker = worker
         self._dialect = dialect
         self._limits = limits
         self._index: PatternIndex[Outbox | Blocker | int] = PatternIndex(dialect)
         self.cache: RouteCache[Route] = RouteCache(self._resolve, limits.route_cache_bytes_max)
         self._holders: dict[Outbox, Holder] = {}
-        self._may_receive: dict[Outbox, Callable[[bytes], bool]] = {}
-        """Of clients whom rules about subscribing concern: whether they may, by key."""
+        self._rules: dict[Outbox, int] = {}
+        """The rules about subscribing, of clients whom any concern."""
         self._interest: Counter[bytes] = Counter()
         self._remote: dict[int, set[bytes]] = {}
         self._remote_blockers: dict[int, dict[int, _RemoteBlocker]] = {}
@@ -96,21 +104,19 @@ class Router:
             if isinstance(subscriber, int):
                 mask |= 1 << subscriber
             elif isinstance(subscriber, Blocker):
-                blockers.append(subscriber)
+                if self._lets_through(subscriber.profile.subscribe, key):
+                    blockers.append(subscriber)
             else:
                 local.append(subscriber)
-        if self._may_receive:
-            local = [outbox for outbox in local if self._is_allowed(outbox, key)]
+        if self._rules:
+            let_through = self._lets_through
+            local = [outbox for outbox in local if let_through(self._rules.get(outbox, 0), key)]
         bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * (len(local) + len(blockers))
         if is_reserved(key, self._dialect):
             named = ids_of(key)
             meant = [blocker for blocker in blockers if blocker.may_be_meant(named)]
             return Route(mask, self._entitled(named, local), tuple(meant)), bytes_taken
         return Route(mask, tuple(local), tuple(blockers)), bytes_taken
-
-    def _is_allowed(self, outbox: Outbox, key: bytes) -> bool:
-        may_receive = self._may_receive.get(outbox)
-        return may_receive is None or may_receive(key)
 
     def _entitled(self, named: Ids, outboxes: list[Outbox]) -> tuple[Outbox | Guard, ...]:
         """Of those whose patterns may match a secret key, those whose id is each one it names."""
@@ -126,14 +132,14 @@ class Router:
         """From now on `outbox` may receive the secret messages that `holder` lets through."""
         self._holders[outbox] = holder
 
-    def restrict(self, outbox: Outbox, may_receive: Callable[[bytes], bool]) -> None:
-        """`outbox`, to which nothing leads yet, will receive only messages with such keys."""
-        self._may_receive[outbox] = may_receive
+    def restrict(self, outbox: Outbox, rules: int) -> None:
+        """`outbox`, to which nothing leads yet, will receive only what these rules let through."""
+        self._rules[outbox] = rules
 
     def dismiss(self, outbox: Outbox) -> None:
         """`outbox`, which takes nothing any more, receives no secret messages either."""
         del self._holders[outbox]
-        self._may_receive.pop(outbox, None)
+        self._rules.pop(outbox, None)
 
     def subscription_bytes(self, pattern: bytes) -> int:
         """What a pattern makes every worker remember, as `client_subscription_bytes_max` counts."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import cast
 
+from sbus.broker.access import Profile
 from sbus.broker.backpressure import Backpressure, Blocker
 from sbus.broker.exchange import Exchange
 from sbus.broker.holder import Holder
@@ -98,6 +99,8 @@ class HookedTable(SubscriptionTable):
         appended = super().append(words, data, edge=edge, frees=frees)
         self.log.refused |= not appended
         return appended
+
+NO_RULES = Profile(publish=0, subscribe=0, may_block_others=False)
 
 
 class Client:
@@ -359,7 +362,7 @@ class Bus:
         place = self.stalls[worker].take_place()
         assert place is not None
         session.backpressure = Backpressure(
-            Blocker(session.id, place, session.account.place, session.credentials, False),
+            Blocker(session.id, place, session.account.place, session.credentials, NO_RULES),
             session.account,
             self.segment,
             self.stalls[worker],

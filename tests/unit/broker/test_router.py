@@ -8,6 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from sbus.broker.access import Profile
+from sbus.broker.backpressure import Blocker
 from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox
 from sbus.broker.router import Route, Router
@@ -16,11 +18,13 @@ from sbus.limits import Limits
 from sbus.protocol.keys import DOT, SLASH
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
+    HOLDS,
     SUBSCRIBED,
     UNSUBSCRIBED,
     WORKER_RESET,
     Record,
 )
+from sbus.unix.credentials import Credentials
 from tests.unit.routing.specification import matches
 
 OWN = 1
@@ -155,10 +159,31 @@ def test_the_dialect_decides_what_separates() -> None:
     assert not router.route(b"a.b.c").recipients
 
 
+NOT_A_B = 0b101
+"""Rules that keep one key from a client."""
+
+
+def restricting_router() -> Router:
+    return Router(OWN, SLASH, Limits(), lambda rules, key: rules != NOT_A_B or key != b"a/b")
+
+
+def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
+    router = restricting_router()
+    own = Credentials(gid=1, uid=2, pid=3)
+    profile = Profile(publish=0, subscribe=NOT_A_B, may_block_others=True)
+    router.apply(
+        Record(HOLDS, True, 3, 77, Blocker(77, 5, 6, own, profile).pack() + b"a/")
+    )
+    assert not router.route(b"a/b").blockers
+    (blocker,) = router.route(b"a/c").blockers
+    assert (blocker.client, blocker.place, blocker.account) == (77, 5, 6)
+    assert blocker.concerns(12_345)
+
+
 def test_what_a_client_may_not_receive_does_not_lead_to_it() -> None:
-    router = new_router()
+    router = restricting_router()
     free, restricted = outbox(), outbox()
-    router.restrict(restricted, lambda key: key != b"a/b")
+    router.restrict(restricted, NOT_A_B)
     for subscriber in (free, restricted):
         for pattern in (b"", b"a/b", b"*/"):
             router.add(pattern, subscriber)
@@ -172,7 +197,7 @@ def test_a_client_that_left_leaves_nothing_behind() -> None:
     router = new_router()
     leaver = outbox()
     router.admit(leaver, cast(Holder, object()))
-    router.restrict(leaver, lambda _: True)
+    router.restrict(leaver, NOT_A_B)
     router.dismiss(leaver)
-    assert not router._may_receive
+    assert not router._rules
     assert not router._holders

@@ -343,7 +343,8 @@ def test_a_user_publishes_at_its_rate_and_a_twentieth_of_it_at_once(
     rate: int, script: list[tuple[int, int, int]]
 ) -> None:
     """On two workers: what may be published before an instant t is, for each earlier s,
-    rate * (t - s) + a twentieth of a second's worth; who keeps to that never waits, who does not waits till then.
+    rate * (t - s) + a twentieth of a second's worth; who keeps to that never waits, who does not
+    waits till then.
     """
     limits = Limits(user_messages_per_second_max=rate)
     words = account_memory(2, limits)
