@@ -99,18 +99,37 @@ def pub(
 Examples:
   sbusctl sub 'lamps/*/state'
   sbusctl sub --json '' | jq .payload
-  sbusctl sub --raw --count 1 camera/door > photo.jpeg"""
+  sbusctl sub --raw --count 1 camera/door > photo.jpeg
+  sbusctl sub --soft block jobs/ | while read -r job; do work "$job"; done"""
 )
 @click.argument("patterns", type=os.fsencode, nargs=-1, required=True, metavar="PATTERN...")
 @click.option("--raw", "form", flag_value="raw", help="Payloads only, as they are, a newline each.")
 @click.option("--json", "form", flag_value="json", help="A JSON object on each line.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--soft",
+    type=click.Choice(["queue", "discard", "block", "error"]),
+    help="What the bus is to do when output is too slow and the socket full.",
+)
+@click.option(
+    "--hard",
+    type=click.Choice(["discard", "block", "error"]),
+    help="What it is to do when its backlog for us is full as well.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["queue", "stack", "random"]),
+    help="How it is to send that backlog: oldest, newest or largest first.",
+)
 @click.pass_obj
 def sub(
     target: tuple[str | None, LinkOptions],
     patterns: tuple[bytes, ...],
     form: str | None,
     count: int | None,
+    soft: str | None,
+    hard: str | None,
+    order: str | None,
 ) -> None:
     """Print the messages that match a PATTERN: a line each, the key, a space and the payload.
 
@@ -118,12 +137,13 @@ def sub(
     In JSON it is key_base64 and payload_base64 where they are no UTF-8. Messages that the bus
     dropped are reported on standard error, in JSON as {"lost": COUNT}.
     """
-    from sbus.cli.subscribing import print_messages, subscribe_all
+    from sbus.cli.subscribing import choose, print_messages, subscribe_all
 
     if form == "raw" and os.isatty(OUTPUT):
         raise click.UsageError("--raw could do anything to a terminal: send it to a file or a pipe")
     address, options = target
     with sbus.blocking.connect(address, losses="report", **options) as bus:
+        choose(bus, soft=soft, hard=hard, order=order)
         subscribe_all(bus, patterns)
         print_messages(bus, form or "text", count)
 

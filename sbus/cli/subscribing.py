@@ -18,6 +18,19 @@ MESSAGES_AT_ONCE_MAX = 1024
 """Messages printed in one write."""
 
 
+def choose(
+    bus: Connection[Message | Lost], *, soft: str | None, hard: str | None, order: str | None
+) -> None:
+    """Choose what becomes of messages while this client reads too slowly; None: as the bus does.
+
+    Raises PacketRefused when the bus cannot hold publishers back for one more client.
+    """
+    for key, choice in (("blocking/soft", soft), ("blocking/hard", hard), ("order", order)):
+        if choice is not None:
+            bus.control(f"{key}/{choice}")
+            bus.sync()
+
+
 def subscribe_all(bus: Connection[Message | Lost], patterns: Iterable[bytes]) -> None:
     """Subscribe to all patterns; raises PacketRefused when the bus refused one."""
     for pattern in patterns:

@@ -87,6 +87,17 @@ def subscribed(bus: Bus, *words: str) -> Iterator[tuple[RawClient, subprocess.Po
         yield client, process
 
 
+def publish_until_full(client: RawClient, key: bytes) -> int:
+    """Publish numbers until the bus, which reads no further, leaves the socket full; how many."""
+    client.sock.setblocking(False)
+    for sent in range(100_000):
+        try:
+            client.sock.send(b"MSG %b\0%d" % (key, sent))
+        except BlockingIOError:
+            return sent
+    raise AssertionError("nobody holds this publisher back")
+
+
 OVERRUN_MESSAGES = 2_000
 
 
@@ -268,6 +279,21 @@ class TestSub:
             assert messages + item["lost"] == OVERRUN_MESSAGES
             process.send_signal(signal.SIGINT)
             assert end_of(process) == (130, b"", b"")
+
+    def test_soft_error_ends_it_when_it_is_too_slow(self, tmp_path: Path) -> None:
+        with overrun(tmp_path, "--soft", "error", "k") as process:
+            status, output, errors = end_of(process)
+            assert (status, errors[:9]) == (1, b"sbusctl: ")
+            assert output == b"k x\n" * (len(output) // 4)
+
+    def test_soft_block_has_publishers_wait_for_it(self, bus: Bus) -> None:
+        with subscribed(bus, "--soft", "block", "k") as (client, process):
+            process.send_signal(signal.SIGSTOP)
+            sent = publish_until_full(client, b"k")
+            process.send_signal(signal.SIGCONT)
+            client.pub(b"k", b"%d" % sent)
+            for number in range(sent + 1):
+                assert read_line(process) == b"k %d\n" % number
 
     def test_without_standard_output_it_prints_to_nobody(self, bus: Bus) -> None:
         """The connection must not become standard output, or the bus would get the lines."""
