@@ -4,9 +4,7 @@ The users are real ones. Shares are counted in messages: while the only worker i
 fill their sockets, and an observer then sees in which order they were served.
 """
 
-import os
 import select
-import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ import pytest
 
 from sbus.unix.address import parse_address
 from tests.support.bus import Bus, running_bus
-from tests.support.processes import worker_pids
+from tests.support.processes import stopped, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.threads import meanwhile
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
@@ -161,13 +159,3 @@ def test_two_hundred_connections_get_no_more_of_a_worker_than_one(directory: Pat
             else:
                 ahead += 1
             assert abs(ahead) <= 2 * TURN_MESSAGES_MAX
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """The process does nothing during the block."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)

@@ -3,12 +3,8 @@
 One worker is stopped for a while, so that what is meant for it fills the log.
 """
 
-import os
 import re
-import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +12,7 @@ import pytest
 
 from tests.support.bus import SBUSD, START_SECONDS_MAX, running_bus, sbusd_environment
 from tests.support.order import assert_one_order
-from tests.support.processes import clients_on_each, worker_pids
+from tests.support.processes import clients_on_each, stopped, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.threads import Task
 
@@ -55,15 +51,6 @@ def test_a_log_of_an_impossible_size_is_refused(
     tmp_path: Path, log_bytes_min: int, difference: int
 ) -> None:
     assert "log_bytes" in refused_start(tmp_path, f"log_bytes={log_bytes_min + difference}")
-
-
-@contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def publish(client: RawClient, publisher: int, count: int, payload_bytes: int) -> None:

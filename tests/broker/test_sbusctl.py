@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bus import Bus, running_bus, sbusd_environment, stop
+from tests.support.processes import stopped
 from tests.support.raw_client import RawClient
 
 SBUSCTL = (sys.executable, "-m", "sbus.cli.sbusctl")
@@ -108,11 +109,10 @@ def overrun(directory: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         running_bus(directory, "--limit", "backlog_messages_max=10") as bus,
         subscribed(bus, *words) as (client, process),
     ):
-        process.send_signal(signal.SIGSTOP)
-        for _ in range(OVERRUN_MESSAGES):
-            client.pub(b"k", b"x")
-        client.whoami()
-        process.send_signal(signal.SIGCONT)
+        with stopped(process.pid):
+            for _ in range(OVERRUN_MESSAGES):
+                client.pub(b"k", b"x")
+            client.whoami()
         yield process
 
 
@@ -288,9 +288,8 @@ class TestSub:
 
     def test_soft_block_has_publishers_wait_for_it(self, bus: Bus) -> None:
         with subscribed(bus, "--soft", "block", "k") as (client, process):
-            process.send_signal(signal.SIGSTOP)
-            sent = publish_until_full(client, b"k")
-            process.send_signal(signal.SIGCONT)
+            with stopped(process.pid):
+                sent = publish_until_full(client, b"k")
             client.pub(b"k", b"%d" % sent)
             for number in range(sent + 1):
                 assert read_line(process) == b"k %d\n" % number

@@ -5,6 +5,7 @@ A worker is known by its name in /proc, `sbusd-worker-N`, and so is the template
 """
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -86,6 +87,17 @@ def connect_and_locate(bus: Bus) -> tuple[RawClient, int]:
     more = [number for number in pids if after[number] > before[number]]
     assert len(more) == 1, f"workers {more} have more descriptors than before"
     return client, more[0]
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process does nothing during the block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: b") T " in Path(f"/proc/{pid}/stat").read_bytes(), "it has stopped")
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
