@@ -69,7 +69,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one user's patterns may add up to, counted as `client_subscription_bytes_max` does."""
     user_backlog_bytes_max: NotNegative = 64 * 1024 * 1024
     """Bytes kept for all of one user's clients, each message as its length and 64 for keeping it:
-    several clients at their own limit."""
+    several clients at their own limit. As much again may have been read of them and have to wait;
+    then no more is read of those of which nothing waits."""
     user_messages_per_second_max: Positive = 100_000
     """Messages that one user publishes; beyond it its publishers are held back, none is refused. A
     busy worker is shared by turns whatever this is; this keeps one user's flood from occupying the

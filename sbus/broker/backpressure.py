@@ -27,13 +27,18 @@ from sbus.unix.peer_process import untranslated_ids
 _BLOCKER = struct.Struct("<IIIII?B")  # place, account, gid, uid, pid, everybody, bytes of rules
 
 
+ANYBODY = -1
+NOBODY = -2
+"""Where a uid is expected."""
+
+
 class Origin:
     """Whose messages a worker is delivering."""
 
     __slots__ = ("uid",)
 
     def __init__(self) -> None:
-        self.uid = -1
+        self.uid = NOBODY
 
 
 class Blocker:
@@ -53,10 +58,15 @@ class Blocker:
         self.pid = own.pid
         self.profile = profile
 
-    def concerns(self, uid: int) -> bool:
-        """Whether this user's publishers may be held. Who cannot be told from others, because the
-        kernel could not translate the uid, is the same user as nobody."""
-        return self.profile.may_block_others or (uid == self.uid and uid != untranslated_ids()[1])
+    @property
+    def holds(self) -> int:
+        """The user whose publishers may be held, or `ANYBODY`, or `NOBODY`.
+
+        Who cannot be told from others, because the kernel could not translate the uid, is nobody.
+        """
+        if self.profile.may_block_others:
+            return ANYBODY
+        return NOBODY if self.uid == untranslated_ids()[1] else self.uid
 
     def may_be_meant(self, named: Ids) -> bool:
         """Whether a secret key that names these ids does not name another's."""
@@ -120,7 +130,7 @@ class Backpressure:
 
     def may_hold(self) -> bool:
         """Whether the publisher of what is being delivered may be held back for this client."""
-        if not self.blocker.concerns(self._origin.uid):
+        if self.blocker.holds not in (self._origin.uid, ANYBODY):
             return False
         if self._account.held_left_ns(time.monotonic_ns()):
             return True

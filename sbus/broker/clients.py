@@ -33,11 +33,21 @@ from sbus.broker.waiting import FOR_ROOM, Reason, Wait, WaitingRoom
 from sbus.errors import ClientFault, Misbehaviour, QuotaReached, Refusal
 from sbus.protocol.controls import error_notice
 from sbus.protocol.keys import DIALECTS
-from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING, HELD_TIME, PUBLISH_RATE, Accounts
+from sbus.shared.accounts import (
+    BACKLOG_BYTES,
+    BLOCKING,
+    HELD_TIME,
+    PUBLISH_RATE,
+    WAITING_BYTES,
+    Accounts,
+)
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
 from sbus.unix.closing import drain, shut_down
 from sbus.unix.peer_process import PeerProcess
+
+_NO_ROOM_RETRY_NS = 50_000_000
+"""When a client is tried again whose user has no room for what it sends."""
 
 
 class Clients:
@@ -93,6 +103,8 @@ class Clients:
         )
         self._step_units = settings.workers
         """What a packet other than a message costs: a subscription makes every worker look."""
+        self._waiting_bytes = 0
+        """What was read of all clients and has to wait."""
         self.quiescing = False
         """No client is read any further."""
 
@@ -186,12 +198,16 @@ class Clients:
             return 0
         units = 1
         quantum = self._limits.quantum_units
+        self._count_waiting_bytes(session, 0)
         try:
             if not session.has_work() and not self.quiescing:
+                if not self._may_read(session):
+                    return units
                 session.receive()
             while units < quantum and session.has_work():
                 units += self._advance(session, quantum - units)
                 if session in self.waiting or session.outbox.replies_waiting:
+                    self._count_waiting_bytes(session, session.keep_rest())
                     self.turns.charge(session.uid, units)
                     return units
         except Misbehaviour as fault:
@@ -203,6 +219,25 @@ class Clients:
         elif session.ended:
             self.close(session, "")
         return units
+
+    def _may_read(self, session: Session) -> bool:
+        """Whether there is room for what a client sends, if it cannot be done at once either.
+
+        While nothing waits here, nobody is asked.
+        """
+        if not self._waiting_bytes or session.account.may_read(self._limits.batch_bytes_max):
+            return True
+        self.waiting.add(session, Wait(Reason.RATE, time.monotonic_ns() + _NO_ROOM_RETRY_NS))
+        self._reports.report(BACKLOG_BYTES, session.account, session.credentials)
+        return False
+
+    def _count_waiting_bytes(self, session: Session, now_bytes: int) -> None:
+        """Charge a client's user for what was read of it and has to wait."""
+        more = now_bytes - session.waiting_bytes
+        if more:
+            session.waiting_bytes = now_bytes
+            session.account.count(WAITING_BYTES, more)
+            self._waiting_bytes += more
 
     def _advance(self, session: Session, units_max: int) -> int:
         """Do the next run or step of a client's batch, unless it must wait; returns the work."""
@@ -233,11 +268,9 @@ class Clients:
         wait = self.exchange.publish(session)
         if wait is None:
             self.waiting.got_on(session)
-            return run.looking_units + run.sending_units
-        waiting = len(run.messages)
-        session.put_back()
-        self._keep_waiting(session, wait)
-        return 1 + run.looking_units + run.sending_units * (count - waiting) // count
+        else:
+            self._keep_waiting(session, wait)
+        return 1 + run.looking_units + run.sending_units * len(run.messages) // count
 
     def _keep_waiting(self, session: Session, wait: Wait) -> None:
         self.waiting.add(session, wait)
@@ -275,6 +308,7 @@ class Clients:
     def close(self, session: Session, reason: str) -> None:
         """End a session; the front closes its copy of the socket when it hears of it."""
         self.waiting.remove(session)
+        self._count_waiting_bytes(session, 0)
         self.subscriptions.forget(session)
         self._router.dismiss(session.outbox)
         session.holder.close()

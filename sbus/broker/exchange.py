@@ -23,9 +23,9 @@ records change what.
 
 import time
 
-from sbus.broker.backpressure import Origin
+from sbus.broker.backpressure import ANYBODY, Blocker, Origin
 from sbus.broker.router import Route, Router
-from sbus.broker.session import Message, Run, Session
+from sbus.broker.session import Message, Session
 from sbus.broker.waiting import FOR_ROOM, Reason, Wait
 from sbus.shared.accounts import Accounts
 from sbus.shared.ordered_log import Block, OrderedLog, build_block
@@ -40,6 +40,8 @@ from sbus.shared.subscription_table import (
 
 _RECORDS_PER_BEAT = 1_000
 """A worker that reads a large table anew shows that it is alive."""
+_LOOK_SECONDS_MAX = 0.001
+"""A run ends where it took so long to find out where it goes, which may be under the lock."""
 _WALK_ENTRIES_PER_LOOK = 16
 _WALK_SECONDS_PER_SHARE = 0.002
 """A long walk looks at the clock, and shares its cursor this often, so that the room it leaves can
@@ -80,73 +82,111 @@ class Exchange:
     def publish(self, session: Session) -> Wait | None:
         """Give a client's run of messages its place, and deliver it here.
 
-        What of it must wait stays in the run, and why is returned.
+        What cannot be done now goes back to the session; if it has to wait, why is returned.
         """
         run = session.run
+        stall = self._cut_before_stall(session)
         block = _block_for_others(session, run.messages)
         again = False
         while True:
+            wait = None
             wake = appended = 0
             with self._segment as words:
                 current = self._table.is_current(words)
                 if again and not current and self._table.unread_is_small(words):
                     # Others subscribe faster than this worker gets the lock: read on in the hold.
                     self._apply(self._table.unread(words))
-                    block = self._reroute(session, run)
+                    session.reroute(self._router.route, _LOOK_SECONDS_MAX)
+                    block = _block_for_others(session, run.messages)
                     current = True
                 if current:
                     self._table.share_epoch(words)
                     end = self._log.destined_end(words)
                     wake = self._log.share_cursor(words)
                     now_ns = time.monotonic_ns()
-                    count, wait = self._allowed(session, run, now_ns)
-                    if count < len(run.messages):
-                        block = _block_for_others(session, run.messages[:count])
-                    if block is not None:
+                    delay_ns = session.account.publish_delay_ns(now_ns)
+                    if delay_ns:
+                        wait = Wait(Reason.RATE, now_ns + delay_ns)
+                    elif block is not None:
                         appended = self._log.append(words, block, session.account.log_share)
-                    if appended >= 0:
-                        session.account.pay_for(count, now_ns)
-                        if wait is not None and wait.reason is Reason.STALL:
-                            self._accounts[wait.account].begin_holding(now_ns)
+                    if appended < 0:
+                        wait = FOR_ROOM
+                    elif wait is None:
+                        session.account.pay_for(len(run.messages), now_ns)
+                        if stall is not None:
+                            wait = self._begin_holding(*stall, now_ns)
             if current:
                 break
             self._read_table()
-            block = self._reroute(session, run)
+            session.reroute(self._router.route, _LOOK_SECONDS_MAX)
+            stall = self._cut_before_stall(session) or stall
+            block = _block_for_others(session, run.messages)
             again = True
         self._segment.wake(wake)
-        if appended < 0:
-            return FOR_ROOM
+        if wait is not None and wait.reason is not Reason.STALL:
+            session.put_back(len(run.messages))
+            return wait
         self._segment.wake(appended)
         self._walk(end)
         self.origin.uid = session.uid
-        for packet, _, route in run.take(count):
+        for packet, _, route in run.messages:
             for outbox in route.recipients:
                 outbox.deliver(packet)
         return wait
 
-    def _allowed(self, session: Session, run: Run, now_ns: int) -> tuple[int, Wait | None]:
-        """How many of a run's messages need not wait, for anything but room in the log, and for
-        what the next one does. Under the lock."""
-        delay_ns = session.account.publish_delay_ns(now_ns)
-        if delay_ns:
-            return 0, Wait(Reason.RATE, now_ns + delay_ns)
-        if self._stalls.any_stalled():
-            for number, (_, _, route) in enumerate(run.messages):
-                if route.blockers and (wait := self._stall_before(session, route, now_ns)):
-                    return number, wait
-        return len(run.messages), None
+    def _cut_before_stall(self, session: Session) -> tuple[Blocker, bytes] | None:
+        """Put back what has to wait for a stalled client; returns that and the key of the first.
 
-    def _stall_before(self, session: Session, route: Route, now_ns: int) -> Wait | None:
-        for blocker in route.blockers:
-            if not blocker.concerns(session.uid):
+        This only looks, without the lock: a client that stalls after this look gets one batch more,
+        and one that has room again is found out under the lock.
+        """
+        if not self._stalls.any_stalled():
+            return None
+        run = session.run
+        began_at = time.perf_counter()
+        stall, last = None, None
+        for number, (_, key, route) in enumerate(run.messages):
+            if route is last:
                 continue
-            if not self._stalls.is_stalled(blocker.place, blocker.client):
-                continue
-            left_ns = self._accounts[blocker.account].held_left_ns(now_ns)
-            if left_ns:
-                self._stalls.wait(blocker.place)
-                return Wait(Reason.STALL, now_ns + left_ns, blocker.account)
+            last = route
+            blocker = self._first_stalled(session.uid, route)
+            if blocker is not None:
+                stall = blocker, key
+                session.put_back(len(run.messages) - number)
+                break
+            if time.perf_counter() - began_at > _LOOK_SECONDS_MAX:
+                session.put_back(len(run.messages) - number - 1)
+                break
+        run.charge_looking(time.perf_counter() - began_at)
+        return stall
+
+    def _first_stalled(self, uid: int, route: Route) -> Blocker | None:
+        """A stalled client for which this user's publishers may be held."""
+        is_stalled = self._stalls.is_stalled
+        left: dict[int, int] = {}
+        for whose in (uid, ANYBODY):
+            for blocker in route.blockers.get(whose, ()):
+                if not is_stalled(blocker.place, blocker.client):
+                    continue
+                if blocker.account not in left:
+                    account = self._accounts[blocker.account]
+                    left[blocker.account] = account.held_left_ns(time.monotonic_ns())
+                if left[blocker.account]:
+                    return blocker
         return None
+
+    def _begin_holding(self, blocker: Blocker, key: bytes, now_ns: int) -> Wait | None:
+        """Have a publisher wait for a stalled client, unless that has room again, is not concerned
+        any more, or its user has no time left. Under the lock."""
+        account = self._accounts[blocker.account]
+        left_ns = account.held_left_ns(now_ns)
+        if not left_ns or not self._stalls.is_stalled(blocker.place, blocker.client):
+            return None
+        if blocker not in self._router.route(key).blockers.get(blocker.holds, ()):
+            return None
+        self._stalls.wait(blocker.place)
+        account.begin_holding(now_ns)
+        return Wait(Reason.STALL, now_ns + left_ns, blocker.account)
 
     def end_holding(self, account: int) -> None:
         """Nobody here is held back by clients of this account any more."""
@@ -208,10 +248,6 @@ class Exchange:
         return units
 
     # -- pieces --------------------------------------------------------------------------------
-    def _reroute(self, session: Session, run: Run) -> Block | None:
-        run.reroute(self._router.route, session)
-        return _block_for_others(session, run.messages)
-
     def _read_table(self) -> None:
         with self._segment as words:
             ranges = self._table.unread(words)

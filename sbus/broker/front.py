@@ -55,6 +55,8 @@ class Front:
         self._on_ready = on_ready
         complaints = Complaints(settings.limits.log_interval_seconds)
         book = AccountBook(segment.accounts, segment.workers, settings.limits)
+        for uid in {0, os.getuid(), *settings.user_limits}:
+            book.keep(uid, settings.limits_of(uid))
         self._door = Door(listener, settings, book, complaints)
         self._supervisor = Supervisor(
             template, segment, settings, book, self._on_report, self._on_worker_death

@@ -13,7 +13,7 @@ This module does not know when a change takes effect (the exchange does), nor ho
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from sbus.broker.backpressure import Blocker, unpack_blocker
 from sbus.broker.holder import Guard, Holder
@@ -37,9 +37,21 @@ _POINTER_BYTES = 8
 _BYTES_PER_SEGMENT = 64
 
 
+NO_BLOCKERS: Mapping[int, Sequence[Blocker]] = {}
+
+
+def _by_whom(blockers: list[Blocker]) -> Mapping[int, Sequence[Blocker]]:
+    """Blockers by the user whose publishers they may hold."""
+    by_whom: dict[int, list[Blocker]] = {}
+    for blocker in blockers:
+        by_whom.setdefault(blocker.holds, []).append(blocker)
+    return by_whom or NO_BLOCKERS
+
+
 class Route:
     """Destinations of one key: other workers as a mask, this worker's clients as outboxes; and the
-    clients anywhere that publishers may have to wait for."""
+    clients anywhere that publishers may have to wait for, by whose publishers: a user's, or
+    `ANYBODY`'s."""
 
     __slots__ = ("blockers", "mask", "recipients", "units")
 
@@ -47,7 +59,7 @@ class Route:
         self,
         mask: int,
         recipients: tuple[Outbox | Guard, ...],
-        blockers: tuple[Blocker, ...] = (),
+        blockers: Mapping[int, Sequence[Blocker]] = NO_BLOCKERS,
     ) -> None:
         self.mask = mask
         self.recipients = recipients
@@ -63,8 +75,13 @@ class Route:
         )
         if len(recipients) == len(self.recipients):
             return self
-        blockers = tuple(blocker for blocker in self.blockers if blocker.client != client)
-        return Route(self.mask, recipients, blockers)
+        blockers = [
+            blocker
+            for blockers in self.blockers.values()
+            for blocker in blockers
+            if blocker.client != client
+        ]
+        return Route(self.mask, recipients, _by_whom(blockers))
 
 
 class Router:
@@ -115,8 +132,8 @@ class Router:
         if is_reserved(key, self._dialect):
             named = ids_of(key)
             meant = [blocker for blocker in blockers if blocker.may_be_meant(named)]
-            return Route(mask, self._entitled(named, local), tuple(meant)), bytes_taken
-        return Route(mask, tuple(local), tuple(blockers)), bytes_taken
+            return Route(mask, self._entitled(named, local), _by_whom(meant)), bytes_taken
+        return Route(mask, tuple(local), _by_whom(blockers)), bytes_taken
 
     def _entitled(self, named: Ids, outboxes: list[Outbox]) -> tuple[Outbox | Guard, ...]:
         """Of those whose patterns may match a secret key, those whose id is each one it names."""

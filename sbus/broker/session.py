@@ -45,17 +45,9 @@ class Run:
         self.sending_units = 0
         """Work that it is to deliver all of it."""
 
-    def take(self, count: int) -> list[Message]:
-        """Take the first messages out."""
-        messages = self.messages
-        self.messages = messages[count:] if count < len(messages) else []
-        return messages if not self.messages else messages[:count]
-
-    def reroute(self, route: Callable[[bytes], Route], session: "Session") -> None:
-        """Look every route up again: subscriptions have changed."""
-        self.messages = [
-            (packet, key, session.own_route(route(key))) for packet, key, _ in self.messages
-        ]
+    def charge_looking(self, seconds: float) -> None:
+        """Time was spent to find out where the messages go."""
+        self.looking_units += int(seconds * _UNITS_PER_SECOND)
 
 
 class Session:
@@ -85,6 +77,7 @@ class Session:
         "subscription_bytes",
         "subscriptions",
         "uid",
+        "waiting_bytes",
     )
 
     def __init__(
@@ -121,6 +114,8 @@ class Session:
         """The client sends no more."""
         self.run = Run()
         """Messages that were just gathered."""
+        self.waiting_bytes = 0
+        """What its user is charged for packets that were read and cannot be done yet."""
         self._packets: list[bytes] = []
         self._next = 0
         self._packets_max = limits.batch_packets_max
@@ -179,7 +174,7 @@ class Session:
         at = self._next
         units = 0
         bytes_taken = 0
-        while at < len(packets) and units < units_max:
+        while at < len(packets) and units + run.looking_units < units_max:
             packet = packets[at]
             if packet[:4] != _MESSAGE or len(packet) > self._packet_bytes_max:
                 break
@@ -194,9 +189,7 @@ class Session:
                     route = miss(key)
                 except ClientFault:
                     break
-                looking_units = int((time.perf_counter() - began_at) * _UNITS_PER_SECOND)
-                run.looking_units += looking_units
-                units += looking_units
+                run.charge_looking(time.perf_counter() - began_at)
             if not self.echo:
                 route = self.own_route(route)
             messages.append((packet, key, route))
@@ -204,14 +197,35 @@ class Session:
             bytes_taken += len(packet) * route.units
             at += 1
         self._next = at
-        run.sending_units = units - run.looking_units + int(bytes_taken * _UNITS_PER_BYTE)
+        run.sending_units = units + int(bytes_taken * _UNITS_PER_BYTE)
         return run
 
-    def put_back(self) -> None:
-        """What is left of the run must wait; it is gathered anew when it is tried again, so that
-        nothing that waits has to be kept up to date."""
-        self._next -= len(self.run.messages)
-        self.run = Run()
+    def reroute(self, find_route: Callable[[bytes], Route], seconds_max: float) -> None:
+        """Look the routes of the run up again, because subscriptions have changed. What is left
+        when the time is up goes back."""
+        run = self.run
+        began_at = now = time.perf_counter()
+        rerouted: list[Message] = []
+        for packet, key, _ in run.messages:
+            rerouted.append((packet, key, self.own_route(find_route(key))))
+            now = time.perf_counter()
+            if now - began_at > seconds_max:
+                break
+        run.charge_looking(now - began_at)
+        self.put_back(len(run.messages) - len(rerouted))
+        run.messages = rerouted
+
+    def put_back(self, count: int) -> None:
+        """The last messages of the run are not done in it. They are gathered anew, so that nothing
+        that waits has to be kept up to date."""
+        self._next -= count
+        del self.run.messages[len(self.run.messages) - count :]
+
+    def keep_rest(self) -> int:
+        """Keep nothing but what is not done; returns how many bytes that is."""
+        self._packets = self._packets[self._next :]
+        self._next = 0
+        return sum(map(len, self._packets))
 
     def own_route(self, route: Route) -> Route:
         """The route of a message of this client's own."""

@@ -3,7 +3,7 @@
     room     the log or the table has none: until this worker is woken
     stall    a client that blocks has none: until this worker is woken, or the time in which that
              client's user may hold publishers is spent
-    rate     its user publishes too fast: until a known time
+    rate     its user publishes too fast, or has too much waiting already: until a known time
 
 Who waits for the rate waits behind the user's other clients: they are let go one by one, so that of
 hundreds that wait not all have to be tried for every one that may go on. Who was woken is tried

@@ -36,10 +36,12 @@ BLOCKING = 3
 """Clients that may hold publishers back."""
 HOLDING = 4
 """1 while clients of this user hold back publishers of the worker whose cell it is."""
-LOST = 5
+WAITING_BYTES = 5
+"""Bytes that were read of this user's clients and cannot be done yet."""
+LOST = 6
 """Messages that were discarded for this user's clients."""
-_KINDS = 6
-_GAUGES = (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, BLOCKING, HOLDING)
+_KINDS = 7
+_GAUGES = (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, BLOCKING, HOLDING, WAITING_BYTES)
 
 # What is reported when it is hit: the quotas above, by their kinds, and these.
 PUBLISH_RATE = 4
@@ -60,6 +62,8 @@ _REPORTED_NS = 9  # when each limit was last reported
 _HELD = _REPORTED_NS + _REPORTS
 _CELLS = _HELD + HELD_WORDS
 _RATE_BURST_NS = 50_000_000
+_LOOK_INTERVAL_NS = 1_000_000_000
+"""How often all accounts are looked through for some that may be closed."""
 _NO_QUOTA = 1 << 62
 
 
@@ -108,6 +112,12 @@ class Account:
         """Whether this user may take `more` all the same, from a reserve beyond its quota."""
         use = _use(self._words, kind, self._workers)
         return bool(use + more <= self._words[_QUOTAS + kind] + reserve)
+
+    def may_read(self, more: int) -> bool:
+        """Whether so many bytes may be read of a client: not when as many as may stand in backlogs
+        wait already."""
+        use = _use(self._words, WAITING_BYTES, self._workers)
+        return bool(not use or use + more <= self._words[_QUOTAS + BACKLOG_BYTES])
 
     def count(self, kind: int, more: int) -> None:
         """Count for the user and for the bus; a negative number takes back."""
@@ -229,7 +239,9 @@ class AccountBook(Accounts):
     def __init__(self, words: memoryview, workers: int, limits: Limits) -> None:
         super().__init__(words, workers, limits)
         self._places: dict[int, int] = {}
+        self._kept: set[int] = set()
         self._free = list(range(limits.users_max, BUS, -1))
+        self._looked_ns = -_LOOK_INTERVAL_NS
         self[BUS].set_quotas(
             _NO_QUOTA,
             limits.bus_subscription_bytes_max,
@@ -237,13 +249,19 @@ class AccountBook(Accounts):
             limits.blocking_clients_max * workers,
         )
 
+    def keep(self, uid: int, limits: UserLimits) -> None:
+        """Open an account that is never closed: this user finds a place whoever else is here."""
+        self._kept.add(uid)
+        self.of(uid, limits, 0)
+
     def of(self, uid: int, limits: UserLimits, now_ns: int) -> Account | None:
         """The account of a user, opened with these limits if there is none; None when all places
         are taken."""
         place = self._places.get(uid)
         if place is not None:
             return self[place]
-        if not self._free:
+        if not self._free and now_ns - self._looked_ns >= _LOOK_INTERVAL_NS:
+            self._looked_ns = now_ns
             self._close_idle(now_ns)
         if not self._free:
             return None
@@ -255,7 +273,7 @@ class AccountBook(Accounts):
 
     def _close_idle(self, now_ns: int) -> None:
         for uid, place in list(self._places.items()):
-            if self[place].is_idle(now_ns):
+            if uid not in self._kept and self[place].is_idle(now_ns):
                 del self._places[uid]
                 self._free.append(place)
 

@@ -5,19 +5,22 @@ the model: who is subscribed to what, and what everybody is to receive. A step t
 model at the end of the hold that fixes its place in the order; `Hooked*` find that hold.
 """
 
+import math
 import socket
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import cast
+from unittest.mock import patch
 
+from sbus.broker import exchange as exchange_module
 from sbus.broker.access import Profile
 from sbus.broker.backpressure import Backpressure, Blocker
 from sbus.broker.exchange import Exchange
 from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox
 from sbus.broker.router import Router
-from sbus.broker.session import Session
+from sbus.broker.session import Run, Session
 from sbus.broker.subscriptions import Subscriptions
 from sbus.broker.waiting import Reason, Wait
 from sbus.limits import Limits
@@ -117,6 +120,8 @@ class Client:
         self.session.holder = Holder(own, self.session.outbox, PeerProcess(sock, own.pid, None))
         self.subscriptions: Counter[bytes] = Counter()
         self.due: list[bytes] = []
+        self.pending: list[tuple[bytes, bytes]] = []
+        """Packets and keys that were read and have no place yet."""
         self.woken = False
         """Its worker was woken since it was last held."""
         self.waits_for: list[Client] = []
@@ -124,7 +129,7 @@ class Client:
 
     @property
     def held(self) -> bool:
-        return bool(self.session.run.messages)
+        return bool(self.pending)
 
     @property
     def stalled(self) -> bool:
@@ -144,6 +149,9 @@ class Bus:
 
     def __init__(self, workers: int, clients_per_worker: int, limits: Limits = LIMITS) -> None:
         self.limits = limits
+        # Here a run is a step, however long it takes.
+        self._patience = patch.object(exchange_module, "_LOOK_SECONDS_MAX", math.inf)
+        self._patience.start()
         self.segment = HookedSegment(workers, limits)
         self.segment.open_lock()
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -167,6 +175,7 @@ class Bus:
             self._start(worker)
 
     def close(self) -> None:
+        self._patience.stop()
         self.segment.on_enter = self.segment.on_release = None
         self.sock.close()
         close_segment(self.segment)
@@ -253,38 +262,33 @@ class Bus:
         """Publish a run, or try again what was held; False when all of it had to wait for room.
 
         A message for a client of the publisher's own user that has no room is held, and all behind
-        it; what comes before it is published.
+        it; what comes before it is published. Who has room is looked up before the hold, so where
+        that changes in between, more or less than that may be published, but never out of order.
         """
         session, router = client.session, self.routers[client.worker]
-        if session.run.messages:
-            session.run.reroute(router.route, session)
-        else:
+        if not client.pending:
             for key in keys:
                 self.numbers += 1
-                packet = b"MSG %b\0%d" % (key, self.numbers)
-                route = session.own_route(router.route(key))
-                session.run.messages.append((packet, key, route))
-        messages = [(packet, key) for packet, key, _ in session.run.messages]
-        echo = session.echo
-        stalled: list[Client] = []
+                client.pending.append((b"MSG %b\0%d" % (key, self.numbers), key))
+        pending = client.pending
+        session.run = Run()
+        for packet, key in pending:
+            session.run.messages.append((packet, key, session.own_route(router.route(key))))
+        before = self.who_holds_whom(session.uid)
+        published = 0
+        unchanged = True
         wait: Wait | None = None
 
         def effect() -> None:
-            while messages:
-                packet, key = messages[0]
-                wanting = [
-                    other
-                    for other in self.clients
-                    if other.wants(key) and (echo or other is not client)
-                ]
-                stalled[:] = [
-                    other for other in wanting if other.stalled and other.session.uid == session.uid
-                ]
-                if stalled:
-                    return
-                for other in wanting:
-                    other.due.append(packet)
-                del messages[0]
+            nonlocal published, unchanged
+            published = len(session.run.messages)
+            unchanged = self.who_holds_whom(session.uid) == before
+            if unchanged:
+                assert published == self.unheld(client)
+            for packet, key in pending[:published]:
+                for other in self.clients:
+                    if other.wants(key) and (session.echo or other is not client):
+                        other.due.append(packet)
 
         def act(exchange: Exchange) -> bool:
             nonlocal wait
@@ -294,17 +298,47 @@ class Bus:
         client.woken = False
         done = self.step(client.worker, act, effect, meanwhile)
         self.look()
-        assert [packet for packet, _, _ in session.run.messages] == [it for it, _ in messages]
-        client.waits_for = stalled
+        assert [packet for packet, _, _ in session.run.messages] == [
+            packet for packet, _ in pending[:published]
+        ]
+        del pending[:published]
+        client.waits_for = []
         if not done:
             self.told_of_room[client.worker] = False
-        elif stalled:
-            assert wait is not None
+        elif wait is not None:
+            assert pending
             assert (wait.reason, wait.account) == (Reason.STALL, session.account.place)
             assert session.account.use(HOLDING)
+            client.waits_for = self.stalled_for(client, pending[0][1])
         else:
-            assert wait is None
+            assert not (pending and unchanged)
         return done
+
+    def who_holds_whom(self, uid: int) -> list[tuple[int, Counter[bytes]]]:
+        """The stalled clients of a user, and by which patterns."""
+        return [
+            (client.session.id, Counter(client.subscriptions))
+            for client in self.clients
+            if client.stalled and client.session.uid == uid
+        ]
+
+    def stalled_for(self, publisher: Client, key: bytes) -> list[Client]:
+        """Who of the publisher's user would receive a message and has no room."""
+        return [
+            client
+            for client in self.clients
+            if client.stalled
+            and client.session.uid == publisher.session.uid
+            and client.wants(key)
+            and (publisher.session.echo or client is not publisher)
+        ]
+
+    def unheld(self, publisher: Client) -> int:
+        """How many of the messages that it has to publish need not wait for anybody."""
+        for number, (_, key) in enumerate(publisher.pending):
+            if self.stalled_for(publisher, key):
+                return number
+        return len(publisher.pending)
 
     def subscribe(self, client: Client, pattern: bytes, meanwhile: Callable[[], None]) -> bool:
         return self.step(

@@ -7,12 +7,20 @@ from contextlib import asynccontextmanager, suppress
 import trio
 import trio.testing
 
+from sbus.broker.access import Profile
+from sbus.broker.backpressure import Backpressure, Blocker, Origin
 from sbus.broker.outbox import Outbox, OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
+from sbus.shared.segment import Segment
+from sbus.shared.stalls import Stalls
+from sbus.unix.credentials import Credentials
 from tests.unit.shared.segments import open_account
 
 SOON_SECONDS = 5.0
+UID = 1000
+NO_RULES = Profile(publish=0, subscribe=0, may_block_others=False)
+"""The user of all peers."""
 SMALL_BUFFER_BYTES = 4608
 """About the least SO_SNDBUF there is: a few small packets fit."""
 
@@ -46,6 +54,7 @@ class Peer:
         self.replied = 0
         self.given_up = 0
         self.quota_reports = 0
+        self.spent_reports = 0
         self.account = open_account(limits)
 
         def start(writer: Callable[[], Awaitable[None]]) -> None:
@@ -63,6 +72,22 @@ class Peer:
             self._on_quota,
         )
 
+    def let_block(self, segment: Segment, limits: Limits) -> None:
+        """Give it a place among the stalls: from now on `block` holds the publishers of `UID`."""
+        self.stalls = stalls = Stalls(segment.stalls, limits.blocking_clients_max, 0)
+        place = stalls.take_place()
+        assert place is not None
+        self.origin = Origin()
+        self.origin.uid = UID
+        self.backpressure = self.outbox.backpressure = Backpressure(
+            Blocker(1, place, self.account.place, Credentials(1, UID, 1), NO_RULES),
+            self.account,
+            segment,
+            stalls,
+            self.origin,
+            self._on_spent,
+        )
+
     async def _write(self, writer: Callable[[], Awaitable[None]]) -> None:
         await writer()
         self.writers -= 1
@@ -72,6 +97,9 @@ class Peer:
 
     def _on_given_up(self) -> None:
         self.given_up += 1
+
+    def _on_spent(self) -> None:
+        self.spent_reports += 1
 
     def _on_quota(self) -> None:
         self.quota_reports += 1
@@ -85,6 +113,14 @@ class Peer:
             except BlockingIOError:
                 return packets
             assert packets[-1], "the connection ended"
+
+    def read_some(self, packets_max: int) -> list[bytes]:
+        """The next that have arrived."""
+        packets: list[bytes] = []
+        with suppress(BlockingIOError):
+            while len(packets) < packets_max:
+                packets.append(self.sock.recv(10_000))
+        return packets
 
     async def read_all(self) -> list[bytes]:
         """Read until the outbox has nothing more to send."""

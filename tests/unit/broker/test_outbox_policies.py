@@ -1,7 +1,8 @@
 """What an outbox does for each choice of flood control, over real sockets.
 
 What must happen is derived here from the specification (PROTOCOL, "Flood control" and "Notices"),
-with `block` as `discard`, because nobody may be held back in these tests.
+with `block` as `discard`, because nobody may be held back in these tests; but for the last one, in
+which there are publishers of the client's own user, that may, and of another's.
 """
 
 import errno
@@ -18,8 +19,13 @@ from hypothesis import strategies as st
 from sbus.broker.outbox import OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl, Hard, Order, Soft
-from tests.unit.broker.outbox_peer import Peer, limits, make_moody, open_peers, total
+from sbus.shared.accounts import BACKLOG_BYTES, LOST
+from sbus.shared.segment import Segment
+from tests.unit.broker.outbox_peer import UID, Peer, limits, make_moody, open_peers, total
+from tests.unit.shared.segments import open_segment
 
+KEEPING_BYTES = 64
+"""What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
 ALL = list(product(Soft, Hard, Order))
 ORDERED = {
     Order.QUEUE: [b"a", b"bbb", b"cc", b"CMSG !/lost\x002"],
@@ -285,7 +291,7 @@ async def test_who_is_given_up_gets_a_last_word_if_there_is_room(peers: Make) ->
 
 ACTIONS = st.lists(
     st.one_of(
-        st.tuples(st.just("burst"), st.integers(1, 15)),
+        st.tuples(st.sampled_from(["burst", "burst of others"]), st.integers(1, 15)),
         st.tuples(st.just("reply"), st.just(0)),
         st.tuples(st.just("read"), st.integers(1, 10)),
         st.tuples(st.just("settle"), st.just(0)),
@@ -295,19 +301,32 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
-@given(ACTIONS, st.integers(0, 8), st.integers(50, 400))
+@settings(max_examples=200, deadline=None)
+@given(
+    ACTIONS,
+    st.builds(
+        Limits,
+        backlog_messages_max=st.integers(0, 8),
+        backlog_bytes_max=st.integers(50, 400),
+        log_bytes=st.integers(1, 600),
+        user_backlog_bytes_max=st.sampled_from([0, 1_000, 100_000]),
+        user_held_seconds_max=st.sampled_from([0.0, 1e6]),
+    ),
+)
 def test_the_ledger_is_exact_whatever_is_chosen(
-    actions: list[tuple[str, int | Soft | Hard | Order]], messages: int, size: int
+    actions: list[tuple[str, int | Soft | Hard | Order]], given: Limits
 ) -> None:
-    trio.run(follow_the_ledger, actions, limits(messages, size))
+    with open_segment(1) as segment:
+        segment.open_lock()
+        trio.run(follow_the_ledger, actions, given, segment)
 
 
 async def follow_the_ledger(
-    actions: list[tuple[str, int | Soft | Hard | Order]], given: Limits
+    actions: list[tuple[str, int | Soft | Hard | Order]], given: Limits, segment: Segment
 ) -> None:
     async with trio.open_nursery() as nursery:
         peer = Peer(given, nursery)
+        peer.let_block(segment, given)
         peer.outbox.notices = True
         accepted: list[bytes] = []
         replies: list[bytes] = []
@@ -315,7 +334,8 @@ async def follow_the_ledger(
         for what, value in actions:
             if isinstance(value, Soft | Hard | Order):
                 peer.outbox.choose(value)
-            elif what == "burst":
+            elif what.startswith("burst"):
+                peer.origin.uid = UID if what == "burst" else UID + 1
                 for _ in range(value):
                     accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
                     peer.outbox.deliver(accepted[-1])
@@ -323,31 +343,54 @@ async def follow_the_ledger(
                 replies.append(b"reply %d" % len(accepted))
                 peer.outbox.reply(replies[-1])
             elif what == "read":
-                read += read_some(peer, value)
+                read += peer.read_some(value)
             else:
                 await trio.testing.wait_all_tasks_blocked()
-            statistics = peer.outbox.statistics()
-            backlog = peer.outbox._backlog
-            backlog.check_invariants()
-            assert statistics.accepted == len(accepted) == total(statistics)
-            assert statistics.backlog == backlog.row.messages <= given.backlog_messages_max
-            assert statistics.backlog_bytes == backlog.row.bytes <= given.backlog_bytes_max
-            assert not (peer.outbox.flowing and backlog.row)
-            assert not (backlog.row and not peer.writers)
-            assert (peer.outbox.fault is not None) == peer.outbox.deaf == bool(peer.given_up)
+            check(peer, given, len(accepted), segment)
         read += await peer.read_all()
+        check(peer, given, len(accepted), segment)
         compare(accepted, replies, read, peer)
         peer.close()
+        assert peer.account.use(BACKLOG_BYTES) == 0
 
 
-def read_some(peer: Peer, packets_max: int) -> list[bytes]:
-    packets = []
-    for _ in range(packets_max):
-        try:
-            packets.append(peer.sock.recv(10_000))
-        except BlockingIOError:
-            break
-    return packets
+def check(peer: Peer, given: Limits, accepted: int, segment: Segment) -> None:
+    """What is documented to hold at any time."""
+    outbox, statistics = peer.outbox, peer.outbox.statistics()
+    backlog = outbox._backlog
+    row = backlog.row
+    backlog.check_invariants()
+    assert statistics.accepted == accepted == total(statistics)
+    assert statistics.backlog == row.messages
+    assert statistics.backlog_bytes == row.bytes
+    assert statistics.backlog <= given.backlog_messages_max + backlog._overshoot
+    overshoot_bytes = given.log_bytes if given.user_held_seconds_max else 0
+    assert row.bytes <= given.backlog_bytes_max + overshoot_bytes
+    assert not (outbox.flowing and row)
+    assert not (row and not peer.writers)
+    assert (outbox.fault is not None) == outbox.deaf == bool(peer.given_up)
+
+    taken = peer.account.use(BACKLOG_BYTES)
+    assert taken == row.bytes + KEEPING_BYTES * row.messages
+    assert taken <= given.user_backlog_bytes_max + overshoot_bytes
+    assert peer.account.use(LOST) == statistics.lost
+    assert not peer.quota_reports or given.user_backlog_bytes_max < 100_000
+
+    held = peer.backpressure.stalled
+    with segment:
+        assert peer.stalls.any_stalled() == held
+    if held:
+        assert given.user_held_seconds_max, "nobody has time for that"
+        assert row.messages, "held for ever"
+        assert outbox._soft is Soft.BLOCK or (
+            (outbox._soft, outbox._hard) == (Soft.QUEUE, Hard.BLOCK)
+        )
+        if outbox._soft is Soft.QUEUE:
+            assert (
+                backlog._overshoot
+                or 2 * row.messages > given.backlog_messages_max
+                or 2 * row.bytes > given.backlog_bytes_max
+            )
 
 
 def compare(accepted: list[bytes], replies: list[bytes], read: list[bytes], peer: Peer) -> None:

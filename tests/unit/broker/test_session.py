@@ -1,5 +1,6 @@
 """The session over socketpairs: batches, runs, the end of a connection and what looks like it."""
 
+import math
 import socket
 from collections.abc import Iterator
 from typing import cast
@@ -210,8 +211,27 @@ def test_without_echo_a_client_is_no_recipient_of_its_own_messages(pair: Pair) -
     pair.session.receive()
     ((_, _, route),) = pair.session.gather(ROUTES, find_route, 1000).messages
     assert route.recipients == (OTHER_OUTBOX,)
-    run = pair.session.run
-    run.reroute(lambda key: Route(6, (OTHER_OUTBOX, OWN_OUTBOX)), pair.session)
-    ((packet, key, route),) = run.messages
+    pair.session.reroute(lambda key: Route(6, (OTHER_OUTBOX, OWN_OUTBOX)), math.inf)
+    ((packet, key, route),) = pair.session.run.messages
     assert (packet, key, route.mask) == (b"MSG here\0a", b"here", 6)
     assert route.recipients == (OTHER_OUTBOX,)
+
+
+def test_what_takes_too_long_to_find_anew_goes_back(pair: Pair) -> None:
+    pair.send(b"MSG here\0a", b"MSG here\0b", b"MSG here\0c")
+    pair.session.receive()
+    pair.session.gather(ROUTES, find_route, 1000)
+    pair.session.reroute(find_route, seconds_max=0)
+    assert [packet for packet, _, _ in pair.session.run.messages] == [b"MSG here\0a"]
+    assert pair.gather() == [b"MSG here\0b", b"MSG here\0c"]
+
+
+def test_what_waits_is_gathered_again(pair: Pair) -> None:
+    pair.send(b"MSG here\0a", b"MSG here\0b")
+    pair.session.receive()
+    pair.session.gather(ROUTES, find_route, 1000)
+    pair.session.put_back(1)
+    assert [packet for packet, _, _ in pair.session.run.messages] == [b"MSG here\0a"]
+    assert pair.session.has_work()
+    assert pair.gather() == [b"MSG here\0b"]
+    assert not pair.session.has_work()
