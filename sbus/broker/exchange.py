@@ -25,7 +25,7 @@ import time
 
 from sbus.broker.backpressure import ANYBODY, Blocker, Origin
 from sbus.broker.router import Route, Router
-from sbus.broker.session import Message, Session
+from sbus.broker.session import Session
 from sbus.broker.waiting import FOR_ROOM, Reason, Wait
 from sbus.shared.accounts import Accounts
 from sbus.shared.ordered_log import Block, OrderedLog, build_block
@@ -46,6 +46,9 @@ _WALK_ENTRIES_PER_LOOK = 16
 _WALK_SECONDS_PER_SHARE = 0.002
 """A long walk looks at the clock, and shares its cursor this often, so that the room it leaves can
 be used; and it shows that this worker is alive."""
+
+Stall = tuple[Blocker, bytes]
+"""A client that a run was cut for, and the key of the message that has to wait for it."""
 
 
 class Exchange:
@@ -84,57 +87,76 @@ class Exchange:
 
         What cannot be done now goes back to the session; if it has to wait, why is returned.
         """
-        run = session.run
         stall = self._cut_before_stall(session)
-        block = _block_for_others(session, run.messages)
-        again = False
-        while True:
-            wait = None
-            wake = appended = 0
-            with self._segment as words:
-                current = self._table.is_current(words)
-                if again and not current and self._table.unread_is_small(words):
-                    # Others subscribe faster than this worker gets the lock: read on in the hold.
-                    self._apply(self._table.unread(words))
-                    session.reroute(self._router.route, _LOOK_SECONDS_MAX)
-                    block = _block_for_others(session, run.messages)
-                    current = True
-                if current:
-                    self._table.share_epoch(words)
-                    end = self._log.destined_end(words)
-                    wake = self._log.share_cursor(words)
-                    now_ns = time.monotonic_ns()
-                    delay_ns = session.account.publish_delay_ns(now_ns)
-                    if delay_ns:
-                        wait = Wait(Reason.RATE, now_ns + delay_ns)
-                    elif block is not None:
-                        appended = self._log.append(words, block, session.account.log_share)
-                    if appended < 0:
-                        wait = FOR_ROOM
-                    elif wait is None:
-                        session.account.pay_for(len(run.messages), now_ns)
-                        if stall is not None:
-                            wait = self._begin_holding(*stall, now_ns)
-            if current:
-                break
+        placed = self._place(session, _block_for_others(session), stall)
+        while placed is None:
             self._read_table()
             session.reroute(self._router.route, _LOOK_SECONDS_MAX)
             stall = self._cut_before_stall(session) or stall
-            block = _block_for_others(session, run.messages)
-            again = True
-        self._segment.wake(wake)
+            placed = self._place(session, _block_for_others(session), stall, again=True)
+        end, wait = placed
         if wait is not None and wait.reason is not Reason.STALL:
-            session.put_back(len(run.messages))
+            session.put_back(len(session.run.messages))
             return wait
-        self._segment.wake(appended)
         self._walk(end)
         self.origin.uid = session.uid
-        for packet, _, route in run.messages:
+        for packet, _, route in session.run.messages:
             for outbox in route.recipients:
                 outbox.deliver(packet)
         return wait
 
-    def _cut_before_stall(self, session: Session) -> tuple[Blocker, bytes] | None:
+    def _place(
+        self, session: Session, block: Block | None, stall: Stall | None, *, again: bool = False
+    ) -> tuple[int, Wait | None] | None:
+        """The hold of a run: to where the log is destined here, and what the run waits for.
+
+        None when its routes are not current. Where others subscribe faster than this worker gets
+        the lock, it reads on in the hold when it tries `again`.
+        """
+        with self._segment as words:
+            if not self._table.is_current(words):
+                if not (again and self._table.unread_is_small(words)):
+                    return None
+                self._apply(self._table.unread(words))
+                session.reroute(self._router.route, _LOOK_SECONDS_MAX)
+                block = _block_for_others(session)
+            self._table.share_epoch(words)
+            end = self._log.destined_end(words)
+            wake = self._log.share_cursor(words)
+            woken, wait = self._append(words, session, block, stall)
+        self._segment.wake(wake | woken)
+        return end, wait
+
+    def _append(
+        self, words: memoryview, session: Session, block: Block | None, stall: Stall | None
+    ) -> tuple[int, Wait | None]:
+        """Append what others need of a run; the workers to wake, and what the run waits for."""
+        now_ns = time.monotonic_ns()
+        delay_ns = session.account.publish_delay_ns(now_ns)
+        if delay_ns:
+            return 0, Wait(Reason.RATE, now_ns + delay_ns)
+        woken = 0
+        if block is not None:
+            fitting = self._fitting(words, block, session)
+            if fitting is not block:
+                block, stall = fitting, None
+        if block is not None:
+            woken = self._log.append(words, block, session.account.log_share)
+            if woken < 0:
+                return 0, FOR_ROOM
+        session.account.pay_for(len(session.run.messages), now_ns)
+        return woken, None if stall is None else self._begin_holding(*stall, now_ns)
+
+    def _fitting(self, words: memoryview, block: Block, session: Session) -> Block | None:
+        """Put back what would occupy another worker for too long; the block of what is left."""
+        bytes_max = self._log.block_bytes_max(words, block.mask)
+        count = len(session.run.messages)
+        if len(block.data) <= bytes_max or count == 1:
+            return block
+        session.put_back(count - max(1, count * bytes_max // len(block.data)))
+        return _block_for_others(session)
+
+    def _cut_before_stall(self, session: Session) -> Stall | None:
         """Put back what has to wait for a stalled client; returns that and the key of the first.
 
         This only looks, without the lock: a client that stalls after this look gets one batch more,
@@ -288,7 +310,9 @@ class Exchange:
         self._log.note_pace(end - start, time.perf_counter() - began_at)
 
 
-def _block_for_others(session: Session, messages: list[Message]) -> Block | None:
+def _block_for_others(session: Session) -> Block | None:
     """The part of a run that other workers need, or None."""
-    entries = [(route.mask, packet, len(key)) for packet, key, route in messages if route.mask]
+    entries = [
+        (route.mask, packet, len(key)) for packet, key, route in session.run.messages if route.mask
+    ]
     return build_block(session.id, session.uid, entries) if entries else None

@@ -80,7 +80,10 @@ def accounts_words(workers: int, limits: Limits) -> int:
 class Account:
     """One account, as one process sees it; `worker` is whose cells it writes."""
 
-    __slots__ = ("_bus", "_cells", "_words", "_workers", "held_time", "log_share", "place")
+    __slots__ = (
+        *("_bus", "_cells", "_none_left_until_ns", "_words", "_workers"),
+        *("held_time", "log_share", "place"),
+    )
 
     def __init__(
         self, words: memoryview, place: int, workers: int, worker: int, held_window_ns: int
@@ -90,6 +93,7 @@ class Account:
         self._words = words[place * size : (place + 1) * size]
         self._bus = words[:size]
         self._workers = workers
+        self._none_left_until_ns = 0
         self._cells = [_CELLS + kind * workers + worker for kind in range(_KINDS)]
         self.held_time = HeldTime(self._words[_HELD : _HELD + HELD_WORDS], held_window_ns)
         self.log_share = LogShare(self._words[_CELLS + _KINDS * workers :])
@@ -155,7 +159,13 @@ class Account:
     # -- by anybody ----------------------------------------------------------------------------
     def held_left_ns(self, now_ns: int) -> int:
         """For how much longer this user's clients may hold publishers back."""
-        return max(0, self._words[_HELD_NS_MAX] - self.held_time.spent_ns(now_ns))
+        if now_ns < self._none_left_until_ns:
+            return 0
+        left_ns = max(0, self._words[_HELD_NS_MAX] - self.held_time.spent_ns(now_ns))
+        if not left_ns:
+            # It may be asked for each of many messages that are dropped for want of it.
+            self._none_left_until_ns = self.held_time.end_of_slice_ns(now_ns)
+        return left_ns
 
     def is_report_due(self, limit: int, now_ns: int, interval_ns: int) -> bool:
         """Whether it was not reported within the interval that this user reached a limit."""
@@ -192,6 +202,7 @@ class Account:
 
     def clear(self) -> None:
         """Forget everything."""
+        self._none_left_until_ns = 0
         for at in range(len(self._words)):
             self._words[at] = 0
 

@@ -55,6 +55,10 @@ class HeldTime:
             words[_FIRST + number % _RING] += held
 
     # -- by anybody ----------------------------------------------------------------------------
+    def end_of_slice_ns(self, now_ns: int) -> int:
+        """Until then what is spent does not become less."""
+        return (now_ns // self._slice_ns + 1) * self._slice_ns
+
     def spent_ns(self, now_ns: int) -> int:
         """Time held within the last window."""
         words, slice_ns = self._words, self._slice_ns

@@ -84,7 +84,7 @@ class LogStatistics(msgspec.Struct, frozen=True):
 WINDOW_SECONDS = 0.01
 """Work that may wait in front of a worker: more is latency, less and it runs dry when the processor
 is given to somebody else for a moment."""
-WINDOW_BYTES_MIN = 4096
+WINDOW_BYTES_MIN = 128
 _MODEST_PART = 4
 """Who has put less than this part of a window in front of a worker since it was last caught up need
 not wait with those who flood it."""
@@ -159,6 +159,17 @@ class OrderedLog:
         words[self._own + LOG_END] = self.cursor
         words[self._own + LOG_WINDOW] = self._window
         words[ALIVE] |= self._bit
+
+    def block_bytes_max(self, words: memoryview, mask: int) -> int:
+        """What a block for these destinations should have at most, if it is more than one message:
+        what takes the slowest of them half a window to walk."""
+        least = self._size
+        mask &= words[ALIVE]
+        while mask:
+            bit = mask & -mask
+            least = min(least, words[_base(bit.bit_length() - 1) + LOG_WINDOW] // 2)
+            mask ^= bit
+        return least
 
     def append(self, words: memoryview, block: Block, share: LogShare) -> int:
         """Append `block` of the user who has `share`; returns the workers to wake, or -1 when it

@@ -147,7 +147,7 @@ def test_a_log_that_is_often_full_holds_back_but_loses_nothing(
         for who, what in script:
             perform(bus, Act(what, who, [b"a", b"b", b"a/b"], b"", []))
             bus.check()
-        held = {client.worker for client in bus.clients if client.held}
+        held = {client.worker for client in bus.clients if client.waits_for_room}
         for exchange in bus.exchanges:
             assert any(exchange.catch_up() for _ in range(10)), "it never comes to rest"
         bus.look()

@@ -350,6 +350,9 @@ def test_a_full_log_takes_nothing_until_a_quarter_is_free() -> None:
     with open_segment(2) as segment:
         segment.open_lock()
         writer, reader = started(segment, 0, 1)
+        reader.note_pace(LOG_BYTES, ordered_log.WINDOW_SECONDS)
+        with segment as words:
+            reader.share_cursor(words)
         taken = 0
         while append(writer, segment, (0b10, b"k"), size=72) >= 0:  # 128 bytes each
             taken += 1
