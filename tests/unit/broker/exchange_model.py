@@ -351,7 +351,7 @@ class Bus:
         self.connect(worker)
 
     def block(self, client: Client) -> None:
-        """A client chooses to hold publishers back, from now on by all of its patterns."""
+        """A client chooses to hold publishers back, by all of its patterns once chores are done."""
         session, worker = client.session, client.worker
         place = self.stalls[worker].take_place()
         assert place is not None
@@ -364,6 +364,9 @@ class Bus:
             lambda: None,
         )
         self.subscriptions[worker].begin_holding(session)
+
+    def do_chores(self, worker: int) -> None:
+        """All that can be done now."""
         while self.subscriptions[worker].do_a_chore():
             pass
 

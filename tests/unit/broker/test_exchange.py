@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import ModuleType
 from unittest.mock import patch
 
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from sbus.broker import exchange as exchange_module
 from sbus.broker import router as router_module
 from sbus.broker import subscriptions as subscriptions_module
-from sbus.errors import Refusal
 from sbus.shared import compaction, ordered_log, segment, subscription_table
 from tests.unit.broker.exchange_model import EVERYTHING_SECRET, LIMITS, Bus
 
@@ -81,6 +79,7 @@ def perform(bus: Bus, act: Act, busy_worker: int | None = None) -> None:
     elif act.what == "stall":
         if client.session.backpressure is None:
             bus.block(client)
+            bus.do_chores(worker)
         bus.stall(client)
     elif act.what == "resume" and client.stalled:
         bus.resume(client)
@@ -245,85 +244,6 @@ def test_a_newcomer_learns_of_an_interest_that_outlived_its_first_client(bus: Bu
     bus.publish(bus.of_worker(1)[0], [b"a"], nothing)
     bus.settle()
     assert len(second.collector.received) == 1
-
-
-# -- a table without room --------------------------------------------------------------------------
-SMALL_TABLE = msgspec.structs.replace(LIMITS, table_bytes=4096)
-
-
-@pytest.fixture
-def small_bus() -> Iterator[Bus]:
-    opened = Bus(2, 2, SMALL_TABLE)
-    yield opened
-    opened.close()
-
-
-def compact(bus: Bus) -> None:
-    """Everybody reads, the front compacts, everybody reads again."""
-    for finish in (False, True):
-        for worker in range(2):
-            for _ in range(2):
-                bus.catch_up(worker, nothing)
-        bus.compact(finish=finish)
-    for subscriptions in bus.subscriptions:
-        subscriptions.retry()
-
-
-def patiently(bus: Bus, act: Callable[[], bool]) -> bool:
-    """Try as a worker does: again after each compaction, which may only now have its records."""
-    for _ in range(20):
-        if act():
-            return True
-        compact(bus)
-    return False
-
-
-def fill(bus: Bus) -> bytes:
-    """Subscribe until the bus refuses; the pattern that was refused. Records are of 128 bytes."""
-    client = bus.clients[0]
-    for number in range(1000):
-        pattern = b"%0112d" % number
-        subscribe = partial(bus.subscriptions[0].subscribe, client.session, pattern)
-        try:
-            assert patiently(bus, subscribe), "held back for ever"
-        except Refusal:
-            with pytest.raises(Refusal, match="table-full"):
-                subscribe()
-            return pattern
-        client.subscriptions[pattern] += 1
-    raise AssertionError("the table took more than it holds")
-
-
-def test_a_subscription_that_was_refused_can_be_made_later(small_bus: Bus) -> None:
-    bus = small_bus
-    pattern = fill(bus)
-    leaver, mine, *_ = bus.clients
-    for number in range(2):
-        assert bus.unsubscribe(leaver, number, nothing)
-    compact(bus)
-    assert patiently(bus, lambda: bus.subscribe(mine, pattern, nothing)), "held back for ever"
-    bus.publish(bus.of_worker(1)[0], [pattern], nothing)
-    bus.settle()
-    assert len(mine.collector.received) == 1
-
-
-def test_a_full_table_still_lets_clients_unsubscribe(small_bus: Bus) -> None:
-    bus = small_bus
-    fill(bus)
-    client = bus.clients[0]
-    for pattern in sorted(client.subscriptions):
-        unsubscribe = partial(bus.subscriptions[0].unsubscribe, client.session, pattern)
-        assert patiently(bus, unsubscribe), "held back for ever"
-        del client.subscriptions[pattern]
-    assert patiently(bus, lambda: bus.subscribe(client, b"a", nothing))
-
-
-def test_a_full_table_hears_of_clients_that_leave(small_bus: Bus) -> None:
-    bus = small_bus
-    fill(bus)
-    bus.leave(bus.clients[0])
-    subscriptions = bus.subscriptions[0]
-    assert patiently(bus, lambda: not subscriptions.do_a_chore() and subscriptions.flush_records())
 
 
 def test_a_step_is_never_interrupted() -> None:
