@@ -1,6 +1,7 @@
 """The exchange against a bus in which every step is one instant (PROTOCOL, promises 1 to 3)."""
 
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from unittest.mock import patch
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from sbus.broker import exchange as exchange_module
 from sbus.broker import router as router_module
 from sbus.broker import subscriptions as subscriptions_module
+from sbus.broker.waiting import Reason, Wait
 from sbus.shared import compaction, ordered_log, segment, subscription_table
-from tests.unit.broker.exchange_model import EVERYTHING_SECRET, LIMITS, Bus
+from tests.unit.broker.exchange_model import EVERYTHING_SECRET, LIMITS, Bus, Client
 
 WORKERS = 3
 CLIENTS_PER_WORKER = 2
@@ -266,3 +268,88 @@ def test_the_log_of_these_tests_is_deep_enough_for_their_runs() -> None:
     """A quarter of the log takes the largest block and the skip before it."""
     largest = ordered_log.build_block(1, 1, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
     assert 8 * len(largest.data) <= LIMITS.log_bytes
+
+
+# -- time ------------------------------------------------------------------------------------------
+SECOND_NS = 1_000_000_000
+
+
+class Clock:
+    """What the exchange takes for the time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 1_000 * SECOND_NS
+        monkeypatch.setattr(time, "monotonic_ns", lambda: self.now_ns)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def offer(bus: Bus, client: Client, *keys: bytes) -> Wait | None:
+    """What comes of a run that the client sent now."""
+    route = bus.routers[client.worker].route
+    for key in keys:
+        client.session.run.messages.append((b"MSG %b\0" % key, key, route(key)))
+    return bus.exchanges[client.worker].publish(client.session)
+
+
+def test_a_user_that_publishes_too_fast_waits_on_every_worker_and_nobody_else_does(
+    clock: Clock,
+) -> None:
+    limited = Bus(2, 2, msgspec.structs.replace(LIMITS, user_messages_per_second_max=10))
+    try:
+        mine = [client for client in limited.clients if client.session.uid == 1]
+        theirs = [client for client in limited.clients if client.session.uid == 2]
+        assert {client.worker for client in mine} == {0, 1}
+        limited.subscribe(mine[0], b"a", nothing)
+        assert offer(limited, mine[0], *[b"a"] * 30) is None
+        for client in mine:
+            wait = offer(limited, client, b"a", b"a")
+            assert wait == Wait(Reason.RATE, clock.now_ns + 2 * SECOND_NS)
+            assert len(client.session.run.messages) == 2
+        assert len(mine[0].collector.received) == 30
+        assert offer(limited, theirs[0], b"a") is None
+        clock.now_ns += 2 * SECOND_NS - 1
+        assert limited.exchanges[1].publish(mine[1].session) is not None
+        clock.now_ns += 1
+        assert limited.exchanges[1].publish(mine[1].session) is None
+        assert limited.exchanges[0].publish(mine[0].session) is not None, "the others paid again"
+    finally:
+        limited.close()
+
+
+def test_a_publisher_is_held_for_as_long_as_its_user_has_time_and_no_longer(clock: Clock) -> None:
+    timed = Bus(2, 2, msgspec.structs.replace(LIMITS, user_held_seconds_max=10.0))
+    try:
+        stuck, other = timed.of_worker(0)[0], timed.of_worker(0)[1]
+        publisher = next(it for it in timed.of_worker(1) if it.session.uid == stuck.session.uid)
+        for client in (stuck, other):
+            timed.subscribe(client, b"a", nothing)
+        timed.subscribe(other, b"b", nothing)
+        timed.block(stuck)
+        timed.do_chores(0)
+        timed.stall(stuck)
+        place = stuck.session.account.place
+        assert offer(timed, publisher, b"b", b"a", b"b") == Wait(
+            Reason.STALL, clock.now_ns + 10 * SECOND_NS, place
+        )
+        timed.exchanges[0].barrier()
+        assert other.collector.received == [b"MSG b\0"], "what came before is not held"
+        for later_seconds in (3, 6):
+            clock.now_ns += later_seconds * SECOND_NS
+            wait = timed.exchanges[1].publish(publisher.session)
+            assert wait == Wait(Reason.STALL, 1_010 * SECOND_NS, place)
+        clock.now_ns += SECOND_NS
+        assert timed.exchanges[1].publish(publisher.session) is None
+        timed.exchanges[1].end_holding(place)
+        timed.exchanges[0].barrier()
+        assert other.collector.received == [b"MSG b\0", b"MSG a\0", b"MSG b\0"]
+        assert len(stuck.collector.received) == 1, "its outbox decides what becomes of it"
+        clock.now_ns += 40 * SECOND_NS
+        assert offer(timed, publisher, b"a") is None, "within the minute there is no more time"
+        clock.now_ns += 21 * SECOND_NS
+        assert offer(timed, publisher, b"a") is not None
+    finally:
+        timed.close()
