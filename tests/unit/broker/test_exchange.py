@@ -11,11 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sbus.broker import backpressure, waiting
 from sbus.broker import exchange as exchange_module
 from sbus.broker import router as router_module
 from sbus.broker import subscriptions as subscriptions_module
 from sbus.broker.waiting import Reason, Wait
-from sbus.shared import compaction, ordered_log, segment, subscription_table
+from sbus.shared import (
+    accounts,
+    compaction,
+    held_time,
+    ordered_log,
+    segment,
+    stalls,
+    subscription_table,
+)
 from tests.unit.broker.exchange_model import EVERYTHING_SECRET, LIMITS, Bus, Client
 
 WORKERS = 3
@@ -251,7 +260,8 @@ def test_a_newcomer_learns_of_an_interest_that_outlived_its_first_client(bus: Bu
 def test_a_step_is_never_interrupted() -> None:
     """No function on the way from a run to the outboxes can wait: all of them are plain."""
     modules: list[ModuleType] = [exchange_module, router_module, ordered_log, segment]
-    modules += [subscription_table, compaction]
+    modules += [subscription_table, compaction, subscriptions_module, backpressure, waiting]
+    modules += [accounts, held_time, stalls]
     for module in modules:
         own = [item for item in vars(module).values() if inspect.getmodule(item) is module]
         functions = [item for item in own if inspect.isfunction(item)]
