@@ -177,21 +177,27 @@ class Subscriptions:
             yield True
 
     def _hold_by_patterns(self, session: Session) -> Iterator[bool]:
-        """Until it is done the client is not read any further, so it changes nothing but leaves."""
+        """Until it is done the client is not read any further."""
         patterns = iter(list(session.patterns))
         while session in self._unsettled:
-            piece = list(islice(patterns, _RECORDS_PER_PIECE))
+            next_patterns = list(islice(patterns, _RECORDS_PER_PIECE))
+            piece = [
+                pattern
+                for pattern in next_patterns
+                if pattern in session.patterns and pattern not in session.holding_patterns
+            ]
             data = b"".join(self._encode_holding(HOLDS, session, pattern) for pattern in piece)
             while piece and not self._exchange.note(data):
                 if self._exchange.is_table_full():
                     piece.clear()
+                    next_patterns.clear()
                     break
                 yield False
                 if session not in self._unsettled:
                     return
             for pattern in piece:
                 self._hold(session, pattern)
-            if not piece:
+            if not next_patterns:
                 self._unsettled.remove(session)
                 self._on_settled()
             yield True

@@ -19,7 +19,13 @@ from sbus.broker.handoff import Adopt, Gone, Link, Stop
 from sbus.broker.settings import BusSettings
 from sbus.broker.worker import Worker
 from sbus.limits import Limits
-from sbus.shared.accounts import BACKLOG_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTIONS, AccountBook
+from sbus.shared.accounts import (
+    BACKLOG_BYTES,
+    SUBSCRIPTION_BYTES,
+    SUBSCRIPTIONS,
+    Account,
+    AccountBook,
+)
 from sbus.shared.compaction import Compaction
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.segment import Segment
@@ -45,11 +51,11 @@ class Peer:
     def send(self, packet: bytes) -> None:
         assert self._sock.send(packet) == len(packet)
 
-    def read(self) -> list[bytes]:
+    def read(self, packets_max: int = 1_000_000) -> list[bytes]:
         """What is here now."""
         packets: list[bytes] = []
         with suppress(BlockingIOError):
-            while not self.ended:
+            while not self.ended and len(packets) < packets_max:
                 packet = self._sock.recv(self._packet_bytes + 1)
                 if packet:
                     packets.append(packet)
@@ -75,12 +81,9 @@ class OneProcessBus:
         self.gone: dict[int, str] = {}
         """Why clients have gone, by number, since this was last emptied."""
         self._numbers = 0
-        account = AccountBook(self.segment.accounts, WORKERS, limits).of(
-            CREDENTIALS.uid, limits.user, time.monotonic_ns()
-        )
-        assert account is not None
-        self.account = account
-        """Of the only user."""
+        self.book = AccountBook(self.segment.accounts, WORKERS, limits)
+        self.account = self.account_of(CREDENTIALS.uid)
+        """Of the user that clients are of, unless they are said to be another's."""
         settings = BusSettings(workers=WORKERS, dialect=dialect, limits=limits)
         for number in range(WORKERS):
             front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -102,13 +105,23 @@ class OneProcessBus:
         for worker in self.workers:
             worker._clients._complaints = Complaints(1e9, write=lambda _: None)
 
-    def connect(self, worker: int) -> Peer:
-        """A new client; it is served from the next `settle` on."""
+    def account_of(self, uid: int) -> Account:
+        account = self.book.of(uid, self._limits.user, time.monotonic_ns())
+        assert account is not None
+        return account
+
+    def connect(
+        self, worker: int, own: Credentials = CREDENTIALS, buffer_bytes: int | None = None
+    ) -> Peer:
+        """A new client; it is served from the next `settle` on. `buffer_bytes` is the SO_SNDBUF of
+        the bus's end."""
         self._numbers += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
+            if buffer_bytes is not None:
+                ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
             link = self._links[worker]
-            link.send(Adopt(self._numbers, CREDENTIALS, self.account.place), ours.fileno())
+            link.send(Adopt(self._numbers, own, self.account_of(own.uid).place), ours.fileno())
             assert not link.queued
         return Peer(self._numbers, worker, theirs, self._limits.packet_bytes_max)
 

@@ -153,6 +153,8 @@ class Bus:
         # Here a run is a step, however long it takes.
         self._patience = patch.object(exchange_module, "_LOOK_SECONDS_MAX", math.inf)
         self._patience.start()
+        self.effects = 0
+        """Steps that took effect."""
         self.segment = HookedSegment(workers, limits)
         self.segment.open_lock()
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -241,6 +243,7 @@ class Bus:
             if log.placed and not log.refused and not placed:
                 placed = True
                 effect()
+                self.effects += 1
                 due_then.extend((client, len(client.due)) for client in self.of_worker(worker))
             segment.on_enter = segment.on_release = None
             meanwhile()
@@ -275,7 +278,7 @@ class Bus:
         session.run = Run()
         for packet, key in pending:
             session.run.messages.append((packet, key, session.own_route(router.route(key))))
-        before = self.who_holds_whom(session.uid)
+        before = self.who_holds_whom(session.uid), self.effects
         published = 0
         must_wait = False
         wait: Wait | None = None
@@ -283,7 +286,7 @@ class Bus:
         def effect() -> None:
             nonlocal published, must_wait
             published = len(session.run.messages)
-            if self.who_holds_whom(session.uid) == before:
+            if (self.who_holds_whom(session.uid), self.effects) == before:
                 # Fewer where all would occupy another worker for too long.
                 unheld = self.unheld(client)
                 assert min(1, unheld) <= published <= unheld
@@ -395,7 +398,7 @@ class Bus:
         self.connect(worker)
 
     def block(self, client: Client) -> None:
-        """A client chooses to hold publishers back, from now on by all of its patterns."""
+        """A client chooses to hold publishers back, by all of its patterns once chores are done."""
         session, worker = client.session, client.worker
         place = self.stalls[worker].take_place()
         assert place is not None
@@ -408,6 +411,9 @@ class Bus:
             lambda: None,
         )
         self.subscriptions[worker].begin_holding(session)
+
+    def do_chores(self, worker: int) -> None:
+        """All that can be done now."""
         while self.subscriptions[worker].do_a_chore():
             pass
 

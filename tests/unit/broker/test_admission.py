@@ -10,11 +10,13 @@ import pytest
 import trio
 import trio.testing
 
+from sbus.broker import admission
 from sbus.broker.access import Rule, Verb
 from sbus.broker.admission import Door, packet_bytes_carried, send_buffer_bytes
 from sbus.broker.complaints import Complaints
 from sbus.broker.settings import BusSettings
 from sbus.limits import Limits
+from sbus.shared import accounts
 from sbus.shared.accounts import AccountBook
 from sbus.unix.credentials import Credentials
 from tests.unit.shared.segments import account_memory, open_account
@@ -256,3 +258,64 @@ async def test_names_of_programs_are_escaped(
     door = knocking.door(rules=(connect_rule(False),))
     await turned_away(door, knocking.knock())
     assert r"(a\x0a\x1b\x5c\xff)" in knocking.lines[0]
+async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
+    knocking: Knocking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had sent already is no reason to be reset before it has read why."""
+    lines: list[str] = []
+    monkeypatch.setattr(admission, "log", lines.append)
+    door = knocking.door(limits=Limits(user_connections_max=2))
+    admitted = []
+    for _ in range(2):
+        knocking.knock()
+        admitted.append(await door.next_client())
+    refused = [knocking.knock() for _ in range(3)]
+    for client in refused:
+        client.send(b"MSG a\0b")
+    await turn_away(door)
+    for client in refused:
+        assert client.recv(1000).startswith(b"CMSG !/error\0too-many-connections ")
+        assert client.recv(1000) == b""
+    (line,) = lines
+    assert f"uid {ME.uid} " in line
+    assert "user_connections_max" in line
+    leaver = admitted.pop()
+    door.client_left(leaver.account)
+    leaver.sock.close()
+    knocking.knock()
+    with trio.fail_after(SOON_SECONDS):
+        admitted.append(await door.next_client())
+    assert leaver.account.connections == 2
+    for one in admitted:
+        one.sock.close()
+
+
+async def test_when_others_have_all_accounts_a_user_is_told_so(
+    knocking: Knocking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accounts, "_LOOK_INTERVAL_NS", 0)
+    door = knocking.door(limits=Limits(users_max=1))
+    other = knocking.book.of(NOT_ME, Limits().user, 0)
+    assert other is not None
+    other.count_connection(1)
+    client = knocking.knock()
+    await turn_away(door)
+    assert client.recv(1000).startswith(b"CMSG !/error\0too-many-users ")
+    assert client.recv(1000) == b""
+    (line,) = knocking.lines
+    assert "users_max" in line
+    other.count_connection(-1)
+    knocking.knock()
+    with trio.fail_after(SOON_SECONDS):
+        admitted = await door.next_client()
+    admitted.sock.close()
+    assert admitted.account.connections == 1
+
+
+async def turn_away(door: Door) -> None:
+    """Let the door look at everybody who knocks; it admits nobody."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(door.next_client)
+        await trio.testing.wait_all_tasks_blocked()
+        assert nursery.child_tasks, "it admitted somebody"
+        nursery.cancel_scope.cancel()

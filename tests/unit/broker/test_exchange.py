@@ -1,8 +1,8 @@
 """The exchange against a bus in which every step is one instant (PROTOCOL, promises 1 to 3)."""
 
 import inspect
+import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from types import ModuleType
 from unittest.mock import patch
 
@@ -11,12 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sbus.broker import backpressure, waiting
 from sbus.broker import exchange as exchange_module
 from sbus.broker import router as router_module
 from sbus.broker import subscriptions as subscriptions_module
-from sbus.errors import Refusal
-from sbus.shared import compaction, ordered_log, segment, subscription_table
-from tests.unit.broker.exchange_model import EVERYTHING_SECRET, LIMITS, Bus
+from sbus.broker.session import Run
+from sbus.broker.waiting import Reason, Wait
+from sbus.shared import (
+    accounts,
+    compaction,
+    held_time,
+    ordered_log,
+    segment,
+    stalls,
+    subscription_table,
+)
+from tests.unit.broker.exchange_model import EVERYTHING_SECRET, LIMITS, Bus, Client
 
 WORKERS = 3
 CLIENTS_PER_WORKER = 2
@@ -81,6 +91,7 @@ def perform(bus: Bus, act: Act, busy_worker: int | None = None) -> None:
     elif act.what == "stall":
         if client.session.backpressure is None:
             bus.block(client)
+            bus.do_chores(worker)
         bus.stall(client)
     elif act.what == "resume" and client.stalled:
         bus.resume(client)
@@ -247,89 +258,11 @@ def test_a_newcomer_learns_of_an_interest_that_outlived_its_first_client(bus: Bu
     assert len(second.collector.received) == 1
 
 
-# -- a table without room --------------------------------------------------------------------------
-SMALL_TABLE = msgspec.structs.replace(LIMITS, table_bytes=4096)
-
-
-@pytest.fixture
-def small_bus() -> Iterator[Bus]:
-    opened = Bus(2, 2, SMALL_TABLE)
-    yield opened
-    opened.close()
-
-
-def compact(bus: Bus) -> None:
-    """Everybody reads, the front compacts, everybody reads again."""
-    for finish in (False, True):
-        for worker in range(2):
-            for _ in range(2):
-                bus.catch_up(worker, nothing)
-        bus.compact(finish=finish)
-    for subscriptions in bus.subscriptions:
-        subscriptions.retry()
-
-
-def patiently(bus: Bus, act: Callable[[], bool]) -> bool:
-    """Try as a worker does: again after each compaction, which may only now have its records."""
-    for _ in range(20):
-        if act():
-            return True
-        compact(bus)
-    return False
-
-
-def fill(bus: Bus) -> bytes:
-    """Subscribe until the bus refuses; the pattern that was refused. Records are of 128 bytes."""
-    client = bus.clients[0]
-    for number in range(1000):
-        pattern = b"%0112d" % number
-        subscribe = partial(bus.subscriptions[0].subscribe, client.session, pattern)
-        try:
-            assert patiently(bus, subscribe), "held back for ever"
-        except Refusal:
-            with pytest.raises(Refusal, match="table-full"):
-                subscribe()
-            return pattern
-        client.subscriptions[pattern] += 1
-    raise AssertionError("the table took more than it holds")
-
-
-def test_a_subscription_that_was_refused_can_be_made_later(small_bus: Bus) -> None:
-    bus = small_bus
-    pattern = fill(bus)
-    leaver, mine, *_ = bus.clients
-    for number in range(2):
-        assert bus.unsubscribe(leaver, number, nothing)
-    compact(bus)
-    assert patiently(bus, lambda: bus.subscribe(mine, pattern, nothing)), "held back for ever"
-    bus.publish(bus.of_worker(1)[0], [pattern], nothing)
-    bus.settle()
-    assert len(mine.collector.received) == 1
-
-
-def test_a_full_table_still_lets_clients_unsubscribe(small_bus: Bus) -> None:
-    bus = small_bus
-    fill(bus)
-    client = bus.clients[0]
-    for pattern in sorted(client.subscriptions):
-        unsubscribe = partial(bus.subscriptions[0].unsubscribe, client.session, pattern)
-        assert patiently(bus, unsubscribe), "held back for ever"
-        del client.subscriptions[pattern]
-    assert patiently(bus, lambda: bus.subscribe(client, b"a", nothing))
-
-
-def test_a_full_table_hears_of_clients_that_leave(small_bus: Bus) -> None:
-    bus = small_bus
-    fill(bus)
-    bus.leave(bus.clients[0])
-    subscriptions = bus.subscriptions[0]
-    assert patiently(bus, lambda: not subscriptions.do_a_chore() and subscriptions.flush_records())
-
-
 def test_a_step_is_never_interrupted() -> None:
     """No function on the way from a run to the outboxes can wait: all of them are plain."""
     modules: list[ModuleType] = [exchange_module, router_module, ordered_log, segment]
-    modules += [subscription_table, compaction]
+    modules += [subscription_table, compaction, subscriptions_module, backpressure, waiting]
+    modules += [accounts, held_time, stalls]
     for module in modules:
         own = [item for item in vars(module).values() if inspect.getmodule(item) is module]
         functions = [item for item in own if inspect.isfunction(item)]
@@ -346,3 +279,93 @@ def test_the_log_of_these_tests_is_deep_enough_for_their_runs() -> None:
     """A quarter of the log takes the largest block and the skip before it."""
     largest = ordered_log.build_block(1, 1, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
     assert 8 * len(largest.data) <= LIMITS.log_bytes
+
+
+# -- time ------------------------------------------------------------------------------------------
+SECOND_NS = 1_000_000_000
+BURST_NS = SECOND_NS // 20
+
+
+class Clock:
+    """What the exchange takes for the time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 1_000 * SECOND_NS
+        monkeypatch.setattr(time, "monotonic_ns", lambda: self.now_ns)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def offer(bus: Bus, client: Client, *keys: bytes) -> Wait | None:
+    """What comes of a run that the client sent now, or of what it has to publish still."""
+    client.pending += [(b"MSG %b\0" % key, key) for key in keys]
+    session, route = client.session, bus.routers[client.worker].route
+    session.run = Run()
+    session.run.messages += [(packet, key, route(key)) for packet, key in client.pending]
+    wait = bus.exchanges[client.worker].publish(session)
+    del client.pending[: len(session.run.messages)]
+    return wait
+
+
+def test_a_user_that_publishes_too_fast_waits_on_every_worker_and_nobody_else_does(
+    clock: Clock,
+) -> None:
+    limited = Bus(2, 2, msgspec.structs.replace(LIMITS, user_messages_per_second_max=10))
+    try:
+        mine = [client for client in limited.clients if client.session.uid == 1]
+        theirs = [client for client in limited.clients if client.session.uid == 2]
+        assert {client.worker for client in mine} == {0, 1}
+        limited.subscribe(mine[0], b"a", nothing)
+        assert offer(limited, mine[0], *[b"a"] * 30) is None
+        for client in mine:
+            wait = offer(limited, client, b"a", b"a")
+            assert wait == Wait(Reason.RATE, clock.now_ns + 3 * SECOND_NS - BURST_NS)
+            assert len(client.pending) == 2
+        assert len(mine[0].collector.received) == 30
+        assert offer(limited, theirs[0], b"a") is None
+        clock.now_ns += 3 * SECOND_NS - BURST_NS - 1
+        assert offer(limited, mine[1]) is not None
+        clock.now_ns += 1
+        assert offer(limited, mine[1]) is None
+        assert offer(limited, mine[0]) is not None, "the others paid again"
+    finally:
+        limited.close()
+
+
+def test_a_publisher_is_held_for_as_long_as_its_user_has_time_and_no_longer(clock: Clock) -> None:
+    timed = Bus(2, 2, msgspec.structs.replace(LIMITS, user_held_seconds_max=10.0))
+    try:
+        stuck, other = timed.of_worker(0)[0], timed.of_worker(0)[1]
+        publisher = next(it for it in timed.of_worker(1) if it.session.uid == stuck.session.uid)
+        for client in (stuck, other):
+            timed.subscribe(client, b"a", nothing)
+        timed.subscribe(other, b"b", nothing)
+        timed.block(stuck)
+        timed.do_chores(0)
+        timed.stall(stuck)
+        place = stuck.session.account.place
+        assert offer(timed, publisher, b"b", b"a", b"b") == Wait(
+            Reason.STALL, clock.now_ns + 10 * SECOND_NS, place
+        )
+        timed.exchanges[0].barrier()
+        assert other.collector.received == [b"MSG b\0"], "what came before is not held"
+        for later_seconds in (3, 6):
+            clock.now_ns += later_seconds * SECOND_NS
+            wait = offer(timed, publisher)
+            assert wait == Wait(Reason.STALL, 1_010 * SECOND_NS, place)
+        clock.now_ns += SECOND_NS
+        while publisher.pending:
+            assert offer(timed, publisher) is None
+        timed.exchanges[1].end_holding(place)
+        timed.exchanges[0].barrier()
+        assert other.collector.received == [b"MSG b\0", b"MSG a\0", b"MSG b\0"]
+        assert len(stuck.collector.received) == 1, "its outbox decides what becomes of it"
+        clock.now_ns += 40 * SECOND_NS
+        assert offer(timed, publisher, b"a") is None, "within the minute there is no more time"
+        clock.now_ns += 21 * SECOND_NS
+        assert offer(timed, publisher, b"a") is not None
+    finally:
+        timed.close()

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from sbus.shared.segment import Segment
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
+    HOLDS,
+    HOLDS_NO_MORE,
     SUBSCRIBED,
     UNSUBSCRIBED,
     WORKER_RESET,
@@ -16,6 +18,8 @@ from sbus.shared.subscription_table import (
 
 Holding = Counter[tuple[int, int, bytes]]
 """How often each (worker, client, pattern) holds."""
+Holds = set[tuple[int, int, bytes]]
+"""The (worker, client, how and by which pattern) that hold publishers."""
 Interest = set[tuple[int, bytes]]
 """The (worker, pattern) that some client of the worker holds."""
 
@@ -26,6 +30,7 @@ class Fold:
     def __init__(self) -> None:
         self.holding: Holding = Counter()
         self.edges: Interest = set()
+        self.holds: Holds = set()
 
     def apply(self, record: Record) -> None:
         owner = (record.worker, record.client, record.pattern)
@@ -42,13 +47,20 @@ class Fold:
                 assert record.edge, "of a client that is gone only its edges follow"
             if record.edge:
                 self.edges.remove((record.worker, record.pattern))
+        elif record.kind == HOLDS:
+            assert owner not in self.holds, "a hold began twice"
+            self.holds.add(owner)
+        elif record.kind == HOLDS_NO_MORE:
+            self.holds.discard(owner)
         elif record.kind == CLIENT_GONE:
+            self.holds = {held for held in self.holds if held[:2] != owner[:2]}
             for key in [key for key in self.holding if key[:2] == owner[:2]]:
                 del self.holding[key]
         else:
             assert record.kind == WORKER_RESET
             for key in [key for key in self.holding if key[0] == record.worker]:
                 del self.holding[key]
+            self.holds = {held for held in self.holds if held[0] != record.worker}
             self.edges = {edge for edge in self.edges if edge[0] != record.worker}
         self.holding = +self.holding
 
@@ -80,7 +92,7 @@ def write(table: SubscriptionTable, segment: Segment, *records: Record) -> bool:
             words,
             b"".join(encode_record(record) for record in records),
             edge=any(record.edge for record in records),
-            frees=all(record.kind != SUBSCRIBED for record in records),
+            frees=all(record.kind not in (SUBSCRIBED, HOLDS) for record in records),
         )
 
 

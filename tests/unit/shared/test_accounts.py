@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import count
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sbus.limits import Limits
+from sbus.shared import accounts
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     BUS,
@@ -87,6 +89,8 @@ class Accounting(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
+        self.looking_always = patch.object(accounts, "_LOOK_INTERVAL_NS", 0)
+        self.looking_always.start()
         words = account_memory(WORKERS, LIMITS)
         self.book = AccountBook(words, WORKERS, LIMITS)
         self.views = [Accounts(words, WORKERS, LIMITS, worker) for worker in range(WORKERS)]
@@ -96,6 +100,9 @@ class Accounting(RuleBasedStateMachine):
         self.lost: Counter[int] = Counter()
         self.lost_in_all = 0
         self.now_ns = 1_000 * SECOND_NS
+
+    def teardown(self) -> None:
+        self.looking_always.stop()
 
     def account(self, client: Client) -> Account:
         return self.views[client.worker][client.place]

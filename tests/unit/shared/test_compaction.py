@@ -20,6 +20,8 @@ from sbus.shared.segment import (
 )
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
+    HOLDS,
+    HOLDS_NO_MORE,
     RECORD,
     WORKER_RESET,
     Record,
@@ -29,6 +31,7 @@ from sbus.shared.subscription_table import (
 from tests.unit.shared.journal_model import (
     Fold,
     Holding,
+    Holds,
     folded,
     interest_of,
     read_all,
@@ -41,10 +44,16 @@ from tests.unit.shared.segments import close_segment, open_segment, small_limits
 WORKERS = 3
 PATTERNS = [b"", b"a", b"b/*", b"c" * 60]
 FINISH_BYTES_MAX = 100
+HOW = b"how "
+"""What stands in front of a pattern that holds; the workers' own."""
 
 
 def without(holding: Holding, worker: int) -> Holding:
     return Counter({key: count for key, count in holding.items() if key[0] != worker})
+
+
+def hold(worker: int, client: int, data: bytes, *, kind: int = HOLDS) -> Record:
+    return Record(kind, True, worker, client, data)
 
 
 class Journalling(RuleBasedStateMachine):
@@ -61,12 +70,16 @@ class Journalling(RuleBasedStateMachine):
         self.segment = Segment(WORKERS, small_limits(table_bytes=4096))
         self.segment.open_lock()
         self.holding: Holding = Counter()
+        self.holds: Holds = set()
+        """As the journal has them."""
+        self.ends: Holds = set()
+        """Holds whose end is still to be journalled: of clients that are gone."""
         self.tables = [SubscriptionTable(self.segment, worker) for worker in range(WORKERS)]
         self.folds = [Fold() for _ in range(WORKERS)]
         """What each worker knows of the others."""
         self.edge_unread = [False] * WORKERS
         self.compaction: Compaction | None = None
-        self.at_snapshot: tuple[Holding, int] = (Counter(), 0)
+        self.at_snapshot: tuple[Holding, Holds, int] = (Counter(), set(), 0)
         with self.segment as words:
             words[ALIVE] = (1 << WORKERS) - 1
             for table in self.tables:
@@ -82,13 +95,19 @@ class Journalling(RuleBasedStateMachine):
                 each.stop()
 
     # -- writing -------------------------------------------------------------------------------
-    def write(self, worker: int, records: list[Record], after: Holding) -> None:
+    def write(
+        self, worker: int, records: list[Record], after: Holding, holds: Holds | None = None
+    ) -> bool:
+        """Journal records, after which these hold; the same holds as before if none are given."""
         edge = any(record.edge for record in records)
         if write(self.tables[worker], self.segment, *records):
             self.holding = +after
+            self.holds = self.holds if holds is None else holds
             if edge:
                 for other in range(WORKERS):
                     self.edge_unread[other] |= other != worker
+            return True
+        return False
 
     @rule(
         worker=st.integers(0, WORKERS - 1),
@@ -107,7 +126,35 @@ class Journalling(RuleBasedStateMachine):
         worker, client, pattern = held[pick % len(held)]
         after = self.holding - Counter([(worker, client, pattern)])
         edge = (worker, pattern) not in interest_of(after)
-        self.write(worker, [unsubscribed(worker, client, pattern, edge=edge)], after)
+        records = [unsubscribed(worker, client, pattern, edge=edge)]
+        ended = (worker, client, HOW + pattern)
+        if ended in self.holds and not after[worker, client, pattern]:
+            records.append(hold(*ended, kind=HOLDS_NO_MORE))
+            self.write(worker, records, after, self.holds - {ended})
+        else:
+            self.write(worker, records, after)
+
+    @precondition(lambda self: self.holding)
+    @rule(pick=st.integers(0, 1000))
+    def hold_publishers(self, pick: int) -> None:
+        """A client that has a pattern holds by it, if it does not yet."""
+        held = sorted(self.holding)
+        worker, client, pattern = held[pick % len(held)]
+        added = (worker, client, HOW + pattern)
+        if added not in self.holds:
+            self.write(worker, [hold(*added)], self.holding, self.holds | {added})
+
+    @precondition(lambda self: self.ends)
+    @rule(pick=st.integers(0, 1000), first=st.booleans())
+    def end_a_hold_of_a_client_that_is_gone(self, pick: int, first: bool) -> None:
+        """Perhaps it had only begun when the client had gone already."""
+        ended = sorted(self.ends)[pick % len(self.ends)]
+        if first and ended not in self.holds:
+            self.write(ended[0], [hold(*ended)], self.holding, self.holds | {ended})
+        else:
+            records = [hold(*ended, kind=HOLDS_NO_MORE)]
+            if self.write(ended[0], records, self.holding, self.holds - {ended}):
+                self.ends.remove(ended)
 
     @precondition(lambda self: self.holding)
     @rule(pick=st.integers(0, 1000))
@@ -120,7 +167,9 @@ class Journalling(RuleBasedStateMachine):
         ended = interest_of(self.holding) - interest_of(after)
         records = [Record(CLIENT_GONE, False, worker, client)]
         records += [unsubscribed(worker, client, pattern) for _, pattern in sorted(ended)]
-        self.write(worker, records, after)
+        held = {each for each in self.holds if each[:2] == (worker, client)}
+        if self.write(worker, records, after, self.holds - held):
+            self.ends |= held
 
     @rule(worker=st.integers(0, WORKERS - 1))
     def take_the_slot_over(self, worker: int) -> None:
@@ -130,7 +179,10 @@ class Journalling(RuleBasedStateMachine):
         self.edge_unread[worker] = bool(without(self.holding, worker))
         with self.segment as words:
             self.tables[worker].start(words)
-        self.write(worker, [Record(WORKER_RESET, True, worker, 0)], without(self.holding, worker))
+        reset = [Record(WORKER_RESET, True, worker, 0)]
+        others = {held for held in self.holds if held[0] != worker}
+        if self.write(worker, reset, without(self.holding, worker), others):
+            self.ends = {held for held in self.ends if held[0] != worker}
 
     # -- reading -------------------------------------------------------------------------------
     @rule(worker=st.integers(0, WORKERS - 1))
@@ -143,6 +195,7 @@ class Journalling(RuleBasedStateMachine):
                 self.folds[worker].apply(record)
         assert self.folds[worker].holding == without(self.holding, worker)
         assert self.folds[worker].edges == interest_of(without(self.holding, worker))
+        assert self.folds[worker].holds == {held for held in self.holds if held[0] != worker}
         self.edge_unread[worker] = False
 
     @rule(worker=st.integers(0, WORKERS - 1))
@@ -157,7 +210,7 @@ class Journalling(RuleBasedStateMachine):
         with self.segment as words:
             if all_have_read(self.segment, words):
                 self.compaction = Compaction(self.segment, words)
-                self.at_snapshot = (self.holding.copy(), words[TABLE_TAIL])
+                self.at_snapshot = (self.holding.copy(), self.holds, words[TABLE_TAIL])
 
     @precondition(lambda self: self.compaction is not None)
     @rule(to_its_end=st.booleans())
@@ -173,11 +226,11 @@ class Journalling(RuleBasedStateMachine):
         assert compaction is not None
         while compaction.step():
             pass
-        holding, _ = self.at_snapshot
+        holding, holds, tail_then = self.at_snapshot
         copied = 0
         with self.segment as words:
             before = words[TABLE_TAIL]
-            copied = before - self.at_snapshot[1]
+            copied = before - tail_then
             finished = compaction.finish(words)
         if not finished:
             assert copied > FINISH_BYTES_MAX
@@ -191,13 +244,15 @@ class Journalling(RuleBasedStateMachine):
         image = sum(
             count * (RECORD.size + len(pattern)) for (_, _, pattern), count in holding.items()
         )
-        assert tail == image + copied, "one record for each occurrence, and what came since"
+        image += sum(RECORD.size + len(data) for _, _, data in holds)
+        assert tail == image + copied, "one record for all that holds, and what came since"
 
     @invariant()
     def a_newcomer_learns_what_holds(self) -> None:
         fold = folded(read_all(self.segment))
         assert fold.holding == self.holding
         assert fold.edges == interest_of(self.holding)
+        assert fold.holds == self.holds
 
     @invariant()
     def whoever_missed_an_edge_knows_it(self) -> None:
@@ -304,3 +359,25 @@ def test_a_reader_in_the_old_arena_stops_the_next_compaction(segment: Segment) -
         table.unread(words)
         table.share_epoch(words)
         assert all_have_read(segment, words)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        [hold(0, 1, b"how a", kind=HOLDS_NO_MORE)],
+        [Record(CLIENT_GONE, False, 0, 1)],
+        [Record(CLIENT_GONE, False, 0, 1), hold(0, 1, b"how a", kind=HOLDS_NO_MORE)],
+        [Record(WORKER_RESET, True, 0, 0)],
+    ],
+    ids=["no more", "client gone", "gone and no more", "worker reset"],
+)
+def test_what_held_publishers_leaves_nothing_behind(segment: Segment, end: list[Record]) -> None:
+    table = started(segment)
+    write(table, segment, subscribed(0, 1, b"a"), hold(0, 1, b"how a"))
+    write(table, segment, subscribed(1, 1, b"b"), hold(1, 1, b"how b"), hold(0, 2, b"how a"))
+    compact(segment, table)
+    assert hold(0, 1, b"how a") in read_all(segment)
+    write(table, segment, *end)
+    compact(segment, table)
+    held = {(record.worker, record.client) for record in read_all(segment) if record.kind == HOLDS}
+    assert held == {(1, 1)} | ({(0, 2)} if end[0].kind != WORKER_RESET else set())
