@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from sbus.bench import delivery_costs, floods, round_trips
+from sbus.bench import blocks, delivery_costs, floods, round_trips
 from sbus.bench import soak as soaking
 from sbus.bench.figures import format_cpus, parse_cpus
 from sbus.bench.programs import compile_programs
@@ -240,6 +240,20 @@ def flood(
     )
     with terms_of(**common) as terms:
         result = floods.flood(terms, shape, victim_cpu, workers)
+    finish(result, as_json)
+
+
+@main.command("block")
+@common_options
+@messages_option(100_000)
+@click.option(
+    "--publishers", type=click.IntRange(1, 16), default=4, show_default=True, help="In each group."
+)
+def block(messages: int, publishers: int, size: int, as_json: bool, **common: Any) -> None:
+    """What publishers suffer from others who are held back by `block`."""
+    traffic = Traffic(messages=messages, size_bytes=size, publishers=publishers)
+    with terms_of(**common) as terms:
+        result = blocks.block(terms, traffic)
     finish(result, as_json)
 
 
