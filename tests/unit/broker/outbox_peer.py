@@ -13,6 +13,7 @@ from sbus.protocol.controls import FloodControl
 from tests.unit.shared.segments import open_account
 
 SOON_SECONDS = 5.0
+UNITS_PER_TURN = 16
 SMALL_BUFFER_BYTES = 4608
 """About the least SO_SNDBUF there is: a few small packets fit."""
 
@@ -45,6 +46,8 @@ class Peer:
         self.writers = 0
         self.replied = 0
         self.given_up = 0
+        self.in_line = 0
+        self.gives_turns = True
         self.quota_reports = 0
         self.account = open_account(limits)
 
@@ -58,6 +61,7 @@ class Peer:
             self.flood_control,
             self.account,
             start,
+            self._on_room,
             self._on_replied,
             self._on_given_up,
             self._on_quota,
@@ -66,6 +70,12 @@ class Peer:
     async def _write(self, writer: Callable[[], Awaitable[None]]) -> None:
         await writer()
         self.writers -= 1
+
+    def _on_room(self) -> None:
+        """Turns follow each other without a break, if there are any."""
+        self.in_line += 1
+        while self.gives_turns and self.outbox.send_backlog(UNITS_PER_TURN)[1]:
+            pass
 
     def _on_replied(self) -> None:
         self.replied += 1
