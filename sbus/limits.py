@@ -10,18 +10,22 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-Positive = Annotated[int, Meta(ge=1)]
-NotNegative = Annotated[int, Meta(ge=0)]
-Page = Annotated[int, Meta(ge=4096)]
-Seconds = Annotated[float, Meta(gt=0)]
-Silence = Annotated[float, Meta(ge=1)]
-NotNegativeSeconds = Annotated[float, Meta(ge=0)]
+_MOST = 2**40
+"""More than any machine has of anything here; so a slip of the keyboard is told from a limit."""
+Positive = Annotated[int, Meta(ge=1, le=_MOST)]
+NotNegative = Annotated[int, Meta(ge=0, le=_MOST)]
+Page = Annotated[int, Meta(ge=4096, le=_MOST)]
+Places = Annotated[int, Meta(ge=1, le=65_536)]
+"""Each takes shared memory from the start."""
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+Silence = Annotated[float, Meta(ge=1, le=1e9)]
+NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class UserLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one user may have of a bus: all of its connections, on all workers, together.
 
-    Of each of these a client takes at most as much as it leaves to the user's other clients.
+    Of subscriptions and backlog a client takes at most as much as it leaves to the user's others.
     """
 
     connections_max: Positive
@@ -80,17 +84,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     spent, `block` acts as `discard`."""
     held_window_seconds: Silence = 60.0
     """The "any minute" of the time in which publishers may be held back."""
-    users_max: Positive = 1_024
+    users_max: Places = 1_024
     """Users with an account at one time; who comes beyond that is not let in."""
     bus_subscription_bytes_max: NotNegative = 24 * 1024 * 1024
     """What all patterns may add up to. A client that blocks has each of them twice in the table, of
     which an arena must have room for all. A user takes at most as much as it leaves to others."""
     bus_backlog_bytes_max: NotNegative = 1024 * 1024 * 1024
     """Bytes kept for all clients. A user takes at most as much as it leaves to others."""
-    blocking_clients_max: Positive = 1_024
+    blocking_clients_max: Places = 1_024
     """Clients of one worker that may hold publishers back; `block` of any more acts as `discard`.
-    Each is a word that every publisher may have to look at. Of all workers' together a user takes
-    at most as many as it leaves to others."""
+    Each is a word that every publisher may have to look at. A user takes at most as many as it
+    leaves to others."""
 
     # -- turns ---------------------------------------------------------------------------------
     batch_packets_max: Positive = 64

@@ -7,19 +7,19 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from sbus.bench import delivery_costs, floods, round_trips
+from sbus.bench import blocks, delivery_costs, floods, round_trips
 from sbus.bench import soak as soaking
 from sbus.bench.figures import format_cpus, parse_cpus
 from sbus.bench.programs import compile_programs
 from sbus.bench.report import Result
-from sbus.bench.servers import broker
+from sbus.bench.servers import PACE_LIFTED, broker
 from sbus.bench.streams import Traffic
 from sbus.bench.terms import Terms
 from sbus.errors import SbusError
@@ -72,6 +72,12 @@ def subscribers_option(command: Command) -> Command:
     )(command)
 
 
+def limit_option(command: Command) -> Command:
+    return click.option(
+        "--limit", "limits", metavar="NAME=VALUE", multiple=True, help="As for sbusd."
+    )(command)
+
+
 def repetitions_option(command: Command) -> Command:
     return click.option("--repetitions", type=COUNT, default=5, show_default=True)(command)
 
@@ -102,7 +108,10 @@ def programs_directory() -> Iterator[Path]:
 
 @contextmanager
 def terms_of(
-    repetitions: int, broker_cpu: frozenset[int], load_cpu: frozenset[int]
+    repetitions: int,
+    broker_cpu: frozenset[int],
+    load_cpu: frozenset[int],
+    limits: Sequence[str] = (PACE_LIFTED,),
 ) -> Iterator[Terms]:
     with programs_directory() as directory:
         yield Terms(
@@ -111,6 +120,7 @@ def terms_of(
             broker_cpus=broker_cpu,
             load_cpus=load_cpu,
             progress=say,
+            limits=limits,
         )
 
 
@@ -213,6 +223,7 @@ def round_trip(rounds: int, size: int, as_json: bool, **common: Any) -> None:
 @click.option("--connections", type=COUNT, default=200, show_default=True, help="Of user A.")
 @click.option("--listeners", type=COUNT, default=10, show_default=True, help="Of these.")
 @click.option("--seconds", type=click.FloatRange(min=0.1), default=3.0, show_default=True)
+@limit_option
 def flood(
     workers: int,
     victim_cpu: frozenset[int],
@@ -232,17 +243,31 @@ def flood(
     finish(result, as_json)
 
 
+@main.command("block")
+@common_options
+@messages_option(100_000)
+@click.option(
+    "--publishers", type=click.IntRange(1, 16), default=4, show_default=True, help="In each group."
+)
+def block(messages: int, publishers: int, size: int, as_json: bool, **common: Any) -> None:
+    """What publishers suffer from others who are held back by `block`."""
+    traffic = Traffic(messages=messages, size_bytes=size, publishers=publishers)
+    with terms_of(**common) as terms:
+        result = blocks.block(terms, traffic)
+    finish(result, as_json)
+
+
 @main.command("soak")
 @click.option("--minutes", type=click.FloatRange(min=0.01), default=10.0, show_default=True)
 @workers_option(8)
 @size_option
-@click.option("--limit", "limits", metavar="NAME=VALUE", multiple=True, help="As for sbusd.")
+@limit_option
 @json_option
 def soak(minutes: float, workers: int, size: int, limits: tuple[str, ...], as_json: bool) -> None:
     """Saturation for minutes: is anything wedged, lost uncounted, or growing?"""
     with programs_directory() as directory:
         result = soaking.soak(
-            broker(directory, workers, None, limits),
+            broker(directory, workers, None, (PACE_LIFTED, *limits)),
             soaking.Crowd(size_bytes=size),
             directory,
             seconds=minutes * 60,

@@ -1,6 +1,6 @@
 """Clients that subscribe and wait: they make the bus large and take no part in its traffic.
 
-Their patterns stand beside the measured keys, `bench/NNNNNNNNNNNN/m` (traffic.h), under the same
+Their patterns stand beside the measured keys, `bench/NNNNNNNNNNNN/G` (traffic.h), under the same
 first segment, and match none of them: a digit never follows where they have a letter.
 """
 

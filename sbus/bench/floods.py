@@ -92,6 +92,7 @@ def flood(
         settings={
             "workers": workers,
             **{name: str(value) for name, value in asdict(shape).items()},
+            "limits": " ".join(terms.limits) or "default",
             "repetitions": terms.repetitions,
             "broker_cpu": format_cpus(terms.broker_cpus),
             "flood_cpu": format_cpus(terms.load_cpus),

@@ -105,11 +105,15 @@ class Child:
             raise BenchmarkFailed(f"{self.name} said {said!r}, not {word!r}")
         return fields
 
-    def ask(self, command: str, word: str, seconds_max: float) -> dict[str, int]:
-        """Give it one command line and wait for the answer, as `wait_for_report`."""
+    def tell(self, command: str) -> None:
+        """Give it one command line; it answers with a report."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # the answer's absence tells why
             os.write(self.process.stdin.fileno(), f"{command}\n".encode())
+
+    def ask(self, command: str, word: str, seconds_max: float) -> dict[str, int]:
+        """Give it one command line and wait for the answer, as `wait_for_report`."""
+        self.tell(command)
         return self.wait_for_report(word, seconds_max)
 
 

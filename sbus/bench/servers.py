@@ -39,6 +39,9 @@ class Server:
 Start = Callable[[], AbstractContextManager[Server]]
 """Starts a server; one and the same benchmark is run against what several of these start."""
 
+PACE_LIFTED = "user_messages_per_second_max=1000000000"
+"""A limit for a broker that is to be measured and not to be held back: all load is one user's."""
+
 
 def relay(directory: Path, mode: str, cpus: frozenset[int] | None) -> Start:
     """The relay, `each` packet by itself or `drain`; compiled in `directory`."""

@@ -30,17 +30,42 @@ class Traffic:
 
     messages: int
     size_bytes: int
+    group: str = "m"
+    """A letter: what this group publishes is for its own subscribers."""
+    publishers: int = 1
     subscribers: int = 1
+    choices: tuple[str, ...] = ()
+    """Control keys that every subscriber sends first."""
     keys: int = 16
     """Different keys in turn; 0: a new one in each message."""
     fillers: str = "none"
+    window_messages_max: int = WINDOW_MESSAGES_MAX
     bystanders: Bystanders | None = None
 
     @property
     def window_messages(self) -> int:
-        """How far the publisher may run ahead: half of what a backlog holds, so none overflows."""
+        """How far publishers may run ahead: half of what a backlog holds, so none overflows."""
         fitting = Limits().backlog_bytes_max // 2 // self.size_bytes
-        return max(WINDOW_MESSAGES_MIN, min(WINDOW_MESSAGES_MAX, fitting))
+        return max(WINDOW_MESSAGES_MIN, min(self.window_messages_max, fitting))
+
+    @property
+    def seconds_max(self) -> float:
+        """For all messages to arrive."""
+        return PHASE_SECONDS + self.messages * self.subscribers / DELIVERIES_PER_SECOND_MIN
+
+    def arguments(self, address: str) -> tuple[object, ...]:
+        """Of `stream`."""
+        return (
+            address,
+            self.group,
+            self.publishers,
+            self.subscribers,
+            self.size_bytes,
+            self.keys,
+            self.window_messages,
+            self.fillers,
+            *self.choices,
+        )
 
 
 @dataclass(frozen=True)
@@ -71,15 +96,7 @@ def measure(
     server: Server, traffic: Traffic, directory: Path, load_cpus: frozenset[int] | None
 ) -> Sample:
     """Warm up, then measure once; raises BenchmarkFailed when one message is lost or altered."""
-    arguments = (
-        server.address,
-        traffic.subscribers,
-        traffic.size_bytes,
-        traffic.keys,
-        traffic.window_messages,
-        traffic.fillers,
-    )
-    seconds = PHASE_SECONDS + traffic.messages * traffic.subscribers / DELIVERIES_PER_SECOND_MIN
+    arguments, seconds = traffic.arguments(server.address), traffic.seconds_max
     with contextlib.ExitStack() as stack:
         load = stack.enter_context(generator("stream", arguments, directory, load_cpus))
         if traffic.bystanders is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbus.bench.figures import format_cpus
-from sbus.bench.servers import Start, broker, relay
+from sbus.bench.servers import PACE_LIFTED, Start, broker, relay
 from sbus.bench.streams import Case, Sample, measure_in_turn
 
 
@@ -23,6 +23,8 @@ class Terms:
     load_cpus: frozenset[int] | None
     progress: Callable[[str], None]
     """Told a line now and then, for whoever waits."""
+    limits: Sequence[str] = (PACE_LIFTED,)
+    """Of every broker, `NAME=VALUE` each."""
 
     def settings(self) -> dict[str, str | int | float]:
         """For the head of a result."""
@@ -35,8 +37,8 @@ class Terms:
     def relay(self, mode: str) -> Start:
         return relay(self.directory, mode, self.broker_cpus)
 
-    def broker(self, workers: int) -> Start:
-        return broker(self.directory, workers, self.broker_cpus)
+    def broker(self, workers: int, *more_limits: str) -> Start:
+        return broker(self.directory, workers, self.broker_cpus, (*self.limits, *more_limits))
 
     def measure(self, cases: Mapping[str, Case]) -> dict[str, Sequence[Sample]]:
         """All cases in turn, as often as the terms say."""

@@ -6,18 +6,26 @@
 
 #include "peer.h"
 
-static const char HEAD[] = "MSG bench/000000000000/m"; /* its closing NUL ends the key */
+static const char PATTERN[] = "bench/*/G";
+static const char HEAD[] = "MSG bench/000000000000/G"; /* its closing NUL ends the key */
 
-enum { DIGITS_AT = 10, DIGITS = 12, SEQUENCE_AT = sizeof HEAD };
+enum { DIGITS_AT = 10, DIGITS = 12, SEQUENCE_AT = sizeof HEAD, GROUP_AT = SEQUENCE_AT - 2 };
 
 _Static_assert((int)SEQUENCE_AT + 8 == (int)TRAFFIC_BYTES_MIN, "the layout is the header's");
 
-char *traffic_new(size_t bytes)
+void traffic_pattern(char pattern[TRAFFIC_PATTERN_BYTES], char group)
+{
+    memcpy(pattern, PATTERN, sizeof PATTERN);
+    pattern[sizeof PATTERN - 2] = group;
+}
+
+char *traffic_new(size_t bytes, char group)
 {
     char *packet = malloc(bytes);
     check(packet != NULL, "malloc");
     memset(packet, 'x', bytes);
     memcpy(packet, HEAD, sizeof HEAD);
+    packet[GROUP_AT] = group;
     return packet;
 }
 

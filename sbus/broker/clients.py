@@ -11,6 +11,7 @@ import select
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -50,8 +51,20 @@ _NO_ROOM_RETRY_NS = 50_000_000
 """When a client is tried again whose user has no room for what it sends."""
 
 
+class Writer:
+    """A backlog of a client, in line to be sent."""
+
+    __slots__ = ("in_line", "outbox", "uid")
+
+    def __init__(self, uid: int) -> None:
+        self.uid = uid
+        self.in_line = False
+        self.outbox: Outbox
+
+
 class Clients:
-    """All clients of worker `number`. `start_writer` runs a task that sends a backlog."""
+    """All clients of worker `number`. `start_writer` runs a task that waits for a client's socket,
+    `wake_up` makes sure that turns are given soon."""
 
     def __init__(
         self,
@@ -61,6 +74,7 @@ class Clients:
         epoll: select.epoll,
         link: Link,
         start_writer: StartWriter,
+        wake_up: Callable[[], None],
     ) -> None:
         limits = settings.limits
         self._number = number
@@ -72,6 +86,7 @@ class Clients:
         self._epoll = epoll
         self._link = link
         self._start_writer = start_writer
+        self._wake_up = wake_up
         self._router = Router(number, dialect, limits, self._rules.lets_through)
         self._accounts = Accounts(segment.accounts, segment.workers, limits, number)
         self._stalls = Stalls(segment.stalls, limits.blocking_clients_max, number)
@@ -84,7 +99,7 @@ class Clients:
             self.exchange.start(),
             partial(segment.wake, 1 << number),
         )
-        self.turns: Turns[Session] = Turns()
+        self.turns: Turns[Session | Writer] = Turns()
         self.waiting = WaitingRoom(self.exchange.end_holding)
         self._sessions: dict[int, Session] = {}
         self._complaints = Complaints(limits.log_interval_seconds)
@@ -141,12 +156,14 @@ class Clients:
         own = order.credentials
         account = self._accounts[order.account]
         session = Session(order.client, own, account, sock, self._limits)
-        session.outbox = Outbox(
+        writer = Writer(own.uid)
+        session.outbox = writer.outbox = Outbox(
             sock,
             self._limits,
             self._flood_control,
             account,
             self._start_writer,
+            partial(self._on_room, writer),
             partial(self._on_replied, session),
             partial(self._serve_soon, session),
             partial(self._reports.report, BACKLOG_BYTES, account, own),
@@ -158,10 +175,15 @@ class Clients:
         session.profile = self._rules.profile(unpack(order.rules))
         if session.profile.subscribe:
             self._router.restrict(session.outbox, session.profile.subscribe)
-        if session.outbox.blocks:
-            self._begin_blocking(session)
+        if session.outbox.blocks and not self._begin_blocking(session):
+            self._reports.report(BLOCKING, account, own)
         self._sessions[fd] = session
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+
+    def _on_room(self, writer: Writer) -> None:
+        """There is room for what waits for a client."""
+        self.turns.add(writer, sending=True)
+        self._wake_up()
 
     def _on_replied(self, session: Session) -> None:
         """A reply that held a client back is sent."""
@@ -169,9 +191,11 @@ class Clients:
             self._serve_soon(session)
 
     def _begin_blocking(self, session: Session) -> bool:
-        """Let a client hold publishers back from now on; False when there is no place for it."""
+        """Let a client hold publishers back from now on; False when there is no place for it, or
+        its user has as many here as it leaves to others."""
         own, account = session.credentials, session.account
-        place = self._stalls.take_place() if account.has_room(BLOCKING, 1, 0) else None
+        leaves_enough = account.own_use(BLOCKING) < self._stalls.free
+        place = self._stalls.take_place() if leaves_enough else None
         if place is None:
             return False
         account.count(BLOCKING, 1)
@@ -187,8 +211,20 @@ class Clients:
         return True
 
     # -- turns ---------------------------------------------------------------------------------
-    def turn(self, session: Session) -> int:
-        """Serve one client one batch; returns the work that it caused."""
+    def turn(self, client: Session | Writer) -> int:
+        """Serve one client one batch, or send it some of its backlog; returns the work."""
+        if isinstance(client, Writer):
+            return self._send_backlog(client)
+        return self._serve(client)
+
+    def _send_backlog(self, writer: Writer) -> int:
+        units, more = writer.outbox.send_backlog(self._limits.quantum_units)
+        self.turns.charge(writer.uid, units)
+        if more:
+            self.turns.add(writer, sending=True)
+        return units
+
+    def _serve(self, session: Session) -> int:
         if session.sock.fileno() < 0:
             return 0  # it was given up in the course of its last turn, and left in that turn
         if session.outbox.fault is not None:

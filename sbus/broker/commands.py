@@ -13,12 +13,13 @@ from sbus.broker.exchange import Exchange
 from sbus.broker.holder import Holder
 from sbus.broker.session import Session
 from sbus.broker.subscriptions import Subscriptions
-from sbus.errors import Refusal
+from sbus.errors import QuotaReached, Refusal
 from sbus.limits import Limits
 from sbus.protocol import controls
 from sbus.protocol.keys import Dialect, check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
 from sbus.protocol.secret_keys import begins_secret
+from sbus.shared.accounts import BLOCKING
 from sbus.unix.open_files import watched_processes_max
 
 
@@ -116,9 +117,10 @@ class Commands:
     def _block(self, session: Session) -> bool:
         """Let a client hold publishers back; False until all workers know by which patterns."""
         if session.backpressure is None and not self._begin_blocking(session):
-            raise Refusal(
+            raise QuotaReached(
                 "too-many-blocking",
                 "as many clients as may hold publishers back do: block acts as discard",
+                BLOCKING,
             )
         return self._subscriptions.is_settled(session)
 

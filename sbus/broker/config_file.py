@@ -11,7 +11,6 @@ This module does not know who obeys the rules and limits, nor what the command l
 """
 
 import difflib
-import math
 import os
 import re
 import stat
@@ -103,7 +102,6 @@ def parse_config(data: bytes, dialect: Dialect) -> Config:
     table = _parse_toml(data)
     file = _convert(table, _File, "")
     limits = {name: getattr(file.limits, name) for name in table.get("limits", {})}
-    _check_finite(limits, "limits")
     users = _user_limits(file.users)
     rules = tuple(
         _rule(rule, f"rules[{number}]", dialect, file.limits)
@@ -203,12 +201,6 @@ def _choice(names: Iterable[str]) -> str:
     return f"choose from {', '.join(names)}"
 
 
-def _check_finite(limits: dict[str, int | float], place: str) -> None:
-    for name, value in limits.items():
-        if value == math.inf:
-            raise ConfigurationError(f"{place}.{name}: expected a number that is not infinite")
-
-
 def _shown(text: str) -> str:
     """Something out of the file, in a line that stays one and does not get long."""
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_SHOWN_CHARACTERS_MAX])
@@ -231,7 +223,6 @@ def _user_limits(tables: dict[str, Any]) -> dict[int, dict[str, int | float]]:
         limits = _convert({**msgspec.structs.asdict(Limits().user), **table}, _UserTable, place)
         users[uid] = {field: getattr(limits, field) for field in table}
         names[uid] = name
-        _check_finite(users[uid], place)
     return users
 
 

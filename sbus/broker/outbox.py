@@ -1,7 +1,7 @@
 """What goes to one client: straight to its socket, or as it chose while that is full.
 
     flowing    nothing waits: a message is sent at once
-    waiting    the socket was full: a backlog, which a writer task sends
+    waiting    the socket was full: a backlog, of which some is sent in each turn
     deaf       the peer takes no more: messages are counted as undelivered
 
 For a message that the socket does not take, the *soft* policy decides: it goes to the backlog, it
@@ -25,6 +25,9 @@ Replies and notices are not messages: no policy concerns them, they wait behind 
 before them, and the session reads no further packet of a client that has one waiting, so there are
 few of them.
 
+A writer task waits until the socket has room; then it gets in line, as publishers do, so that what
+is sent of backlogs is work of their user's like any other.
+
 This module does not know who the client is, why it gets a message, nor how it is disconnected.
 """
 
@@ -45,8 +48,9 @@ from sbus.shared.accounts import LOST, Account
 
 _FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 _PEER_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
-_SENDS_PER_CHECKPOINT = 16
-"""The writers of all clients with a backlog go on at once between two turns of the readers."""
+_UNITS_PER_PACKET = 2
+"""Sending one from a backlog takes twice as long as delivering it at once."""
+_BYTES_PER_UNIT = 4096
 _MEMORY_RETRY_SECONDS = 0.01
 """When the kernel has no memory for a packet, the socket is writable all the same."""
 
@@ -68,8 +72,9 @@ class OutboxStatistics(msgspec.Struct, frozen=True):
 class Outbox:
     """Deliveries to one client. Borrows `sock`; `start_writer` runs a task until it ends.
 
-    `account` is its user's. `on_replied` is called when replies that waited do so no more,
-    `on_given_up` when there is a `fault`, `on_quota` when the account has no room for its backlog.
+    `account` is its user's. `on_room` is called when `send_backlog` is to have turns, until it says
+    that it needs no more; `on_replied` when replies that waited do so no more, `on_given_up` when
+    there is a `fault`, `on_quota` when the account has no room for its backlog.
     """
 
     __slots__ = (
@@ -78,12 +83,14 @@ class Outbox:
         "_hard",
         "_on_given_up",
         "_on_replied",
+        "_on_room",
         "_row",
         "_send",
         "_sock",
         "_soft",
         "_soft_queues",
         "_start_writer",
+        "_turns_over",
         "_why_not",
         "_writing",
         "accepted",
@@ -103,6 +110,7 @@ class Outbox:
         flood_control: FloodControl,
         account: Account,
         start_writer: StartWriter,
+        on_room: Callable[[], None],
         on_replied: Callable[[], None],
         on_given_up: Callable[[], None],
         on_quota: Callable[[], None],
@@ -111,6 +119,7 @@ class Outbox:
         self._sock = sock
         self._send = sock.send
         self._start_writer = start_writer
+        self._on_room = on_room
         self._on_replied = on_replied
         self._on_given_up = on_given_up
         self._backlog = BoundedBacklog(flood_control.order, limits, account, on_quota)
@@ -122,6 +131,7 @@ class Outbox:
         self._why_not = 0
         """The errno with which the socket last took nothing."""
         self._writing = False
+        self._turns_over = trio.Event()
         self.flowing = True
         self.deaf = False
         self.fault: Misbehaviour | None = None
@@ -276,20 +286,11 @@ class Outbox:
 
     # -- what goes -----------------------------------------------------------------------------
     async def _write(self) -> None:
-        """Send the backlog; ends when it is empty or the peer takes no more."""
-        sent = 0
-        while self._row:
-            try:
-                self._send_first()
-                sent += 1
-            except OSError as error:
-                self._note(error)
-                sent = 0
-                if self.deaf or not await self._wait_for_room():
-                    break
-            if sent == _SENDS_PER_CHECKPOINT:
-                sent = 0
-                await trio.lowlevel.checkpoint()
+        """Have the backlog sent; ends when it is empty or the peer takes no more."""
+        while self._row and await self._wait_for_room():
+            self._turns_over = trio.Event()
+            self._on_room()
+            await self._turns_over.wait()
         self._writing = False
         self.flowing = not self.deaf
 
@@ -305,13 +306,30 @@ class Outbox:
             return False
         return True
 
-    def _send_first(self) -> None:
+    def send_backlog(self, units_max: int) -> tuple[int, bool]:
+        """A turn: send until that much work is done; how much was, and whether more is to be."""
+        units = 0
+        try:
+            while self._row and units < units_max:
+                units += self._send_first()
+        except OSError as error:
+            self._note(error)
+        else:
+            if self._row:
+                return units, True
+            self.flowing = not self.deaf
+        self._turns_over.set()
+        return units, False
+
+    def _send_first(self) -> int:
+        """Send what is the first in the backlog; returns the work, in units."""
         first = self._row.first()
         if isinstance(first, bytes):
             self._send(first)
             self._backlog.pop(first)
             self._resume_if_room()
-        elif isinstance(first, Gap):
+            return _UNITS_PER_PACKET + len(first) // _BYTES_PER_UNIT
+        if isinstance(first, Gap):
             if self.notices:
                 self._send(lost_notice(first.count))
             self._backlog.pop(first)
@@ -319,6 +337,7 @@ class Outbox:
             self._send(first.packet)
             self._backlog.pop(first)
             self._on_replied()
+        return _UNITS_PER_PACKET
 
     # -- the end -------------------------------------------------------------------------------
     def close(self) -> None:
@@ -328,6 +347,7 @@ class Outbox:
         self._resume_if_room()
         self.flowing = False
         self.deaf = True
+        self._turns_over.set()
 
     def statistics(self) -> OutboxStatistics:
         backlog = self._row.messages

@@ -9,6 +9,7 @@ import time
 from sbus.broker.complaints import log, shown
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
+    BLOCKING,
     CONNECTIONS,
     HELD_TIME,
     PUBLISH_RATE,
@@ -26,6 +27,7 @@ _TEXTS = {
     "others leave of bus_subscription_bytes_max)",
     BACKLOG_BYTES: "has no room for more backlog (user_backlog_bytes_max, and what others leave of "
     "bus_backlog_bytes_max)",
+    BLOCKING: "has no place for one more client that blocks, which discards (blocking_clients_max)",
     PUBLISH_RATE: "is held back, because it publishes too fast (user_messages_per_second_max)",
     HELD_TIME: "may hold publishers back no longer, block is discard (user_held_seconds_max)",
     CONNECTIONS: "has as many connections as it may (user_connections_max)",

@@ -73,7 +73,7 @@ class Route:
             for other in self.recipients
             if (other.outbox if isinstance(other, Guard) else other) is not outbox
         )
-        if len(recipients) == len(self.recipients):
+        if len(recipients) == len(self.recipients) and not self.blockers:
             return self
         blockers = [
             blocker

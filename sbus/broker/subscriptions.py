@@ -159,22 +159,26 @@ class Subscriptions:
 
     def _drop_patterns(self, session: Session) -> Iterator[bool]:
         while session.patterns:
-            for pattern in list(islice(session.patterns, _RECORDS_PER_PIECE)):
-                count = session.patterns.pop(pattern)
-                charge = count * self._router.subscription_bytes(pattern)
-                self._count(session, -count, -charge)
-                for _ in range(count):
-                    self._router.remove(pattern, session.outbox)
-                if self._router.lose_interest(pattern, count):
-                    self._unrecorded.append(
-                        self._encode(UNSUBSCRIBED, session, pattern, edge=True)
-                    )
-                if pattern in session.holding_patterns:
-                    self._hold_no_more(session, pattern)
-                    self._unrecorded.append(
-                        self._encode_holding(HOLDS_NO_MORE, session, pattern)
-                    )
+            left = _RECORDS_PER_PIECE
+            while left and session.patterns:
+                pattern, count = next(iter(session.patterns.items()))
+                left -= self._drop(session, pattern, min(count, left))
             yield True
+
+    def _drop(self, session: Session, pattern: bytes, count: int) -> int:
+        """Drop some occurrences of a pattern of a client that has left; returns how many."""
+        self._count(session, -count, -count * self._router.subscription_bytes(pattern))
+        for _ in range(count):
+            self._router.remove(pattern, session.outbox)
+        if self._router.lose_interest(pattern, count):
+            self._unrecorded.append(self._encode(UNSUBSCRIBED, session, pattern, edge=True))
+        session.patterns[pattern] -= count
+        if not session.patterns[pattern]:
+            del session.patterns[pattern]
+            if pattern in session.holding_patterns:
+                self._hold_no_more(session, pattern)
+                self._unrecorded.append(self._encode_holding(HOLDS_NO_MORE, session, pattern))
+        return count
 
     def _hold_by_patterns(self, session: Session) -> Iterator[bool]:
         """Until it is done the client is not read any further."""

@@ -4,6 +4,10 @@ Readiness only puts a client in line. A turn is one small batch of one client, a
 causes (packets, deliveries, bytes) is charged to its user. Next comes the user in line that
 was charged least: what a user gets of a worker does not depend on how many connections it has.
 
+A client may stand in line twice, to be read and to be sent what waits for it. A user's turns go to
+the one and the other alternately, so that who publishes a lot does not fill backlogs faster than
+they are sent.
+
 Saving up does not pay: whoever comes to the line counts from then on as if it had been charged as
 much as whoever was served last, *now*. Nor does leaving and coming back: charges stay.
 
@@ -38,12 +42,23 @@ C = TypeVar("C", bound=InLine)
 
 
 class _User(Generic[C]):
-    __slots__ = ("charged_units", "clients", "in_line")
+    __slots__ = ("charged_units", "in_line", "reading", "sending", "sent_last")
 
     def __init__(self) -> None:
-        self.clients: deque[C] = deque()
+        self.reading: deque[C] = deque()
+        self.sending: deque[C] = deque()
+        self.sent_last = False
         self.charged_units = 0
         self.in_line = False
+
+    def has_more(self) -> bool:
+        return bool(self.reading or self.sending)
+
+    def take(self) -> C:
+        """The client that has this user's next turn."""
+        sending = bool(self.sending) and not (self.sent_last and self.reading)
+        self.sent_last = sending
+        return (self.sending if sending else self.reading).popleft()
 
 
 class Turns(Generic[C]):
@@ -63,7 +78,7 @@ class Turns(Generic[C]):
     def users_known(self) -> int:
         return len(self._users)
 
-    def add(self, client: C) -> None:
+    def add(self, client: C, *, sending: bool = False) -> None:
         """Put a client at the end of its user's line, unless it is in line."""
         if client.in_line:
             return
@@ -71,7 +86,7 @@ class Turns(Generic[C]):
         user = self._users.get(client.uid)
         if user is None:
             user = self._new_user(client.uid)
-        user.clients.append(client)
+        (user.sending if sending else user.reading).append(client)
         if not user.in_line:
             user.in_line = True
             user.charged_units = max(user.charged_units, self._now_units)
@@ -84,7 +99,7 @@ class Turns(Generic[C]):
             self._users.clear()
             self._now_units = 0
             return None
-        client = user.clients.popleft()
+        client = user.take()
         client.in_line = False
         return client
 
@@ -111,10 +126,10 @@ class Turns(Generic[C]):
         line = self._line
         last = self._served
         if last is not None:
-            if last.clients and not line:
+            if last.has_more() and not line:
                 self._now_units = last.charged_units
                 return last
-            if last.clients:
+            if last.has_more():
                 self._stand_in_line(last, stayed=True)
             else:
                 last.in_line = False

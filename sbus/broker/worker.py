@@ -18,7 +18,7 @@ import socket
 
 import trio
 
-from sbus.broker.clients import Clients
+from sbus.broker.clients import Clients, Writer
 from sbus.broker.handoff import Adopt, Gone, Link, Quiesce, Quiet, Ready, lost_client
 from sbus.broker.settings import BusSettings
 from sbus.shared.segment import Segment
@@ -45,6 +45,8 @@ class Worker:
         self._eventfd = segment.eventfds[number]
         self._epoll = select.epoll()
         self._link_socket = link_socket
+        self._nap = trio.CancelScope()
+        """In which the worker sleeps."""
         self._quiet = False
         self._stopping = False
 
@@ -63,11 +65,13 @@ class Worker:
                     self._epoll,
                     self._link,
                     writers.start_soon,
+                    lambda: self._nap.cancel(),
                 )
                 tasks.start_soon(self._listen, tasks.cancel_scope)
                 tasks.start_soon(self._beat)
                 self._link.send(Ready())
                 await self._serve()
+                tasks.start_soon(self._send_backlogs)
                 writers.cancel_scope.deadline = (
                     trio.current_time() + self._limits.stop_seconds_max / 2
                 )
@@ -119,11 +123,21 @@ class Worker:
                 self._link.send(Quiet())
             if exchange.catch_up():
                 units = 0
-                with trio.move_on_after(clients.waiting.delay_seconds()):
+                with trio.move_on_after(clients.waiting.delay_seconds()) as self._nap:
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
             units += 1 + self._charge_walk()
         while not exchange.catch_up():
             await trio.lowlevel.checkpoint()
+
+    async def _send_backlogs(self) -> None:
+        """Give turns to backlogs and to nothing else: nobody is read any more."""
+        while True:
+            while (client := self._clients.turns.next()) is not None:
+                if isinstance(client, Writer):
+                    self._clients.turn(client)
+                await trio.lowlevel.checkpoint()
+            with trio.CancelScope() as self._nap:
+                await trio.sleep_forever()
 
     def _give_turns(self, units_max: int) -> int:
         """Give turns until nobody is in line or enough work is done; returns the work."""

@@ -28,7 +28,7 @@ from sbus.limits import Limits, UserLimits
 from sbus.shared.held_time import HELD_WORDS, HeldTime
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
 
-# What is counted; of the first four there are quotas.
+# What is counted; of the first three there are quotas.
 SUBSCRIPTIONS = 0
 SUBSCRIPTION_BYTES = 1
 BACKLOG_BYTES = 2
@@ -43,7 +43,7 @@ LOST = 6
 _KINDS = 7
 _GAUGES = (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, BLOCKING, HOLDING, WAITING_BYTES)
 
-# What is reported when it is hit: the quotas above, by their kinds, and these.
+# What is reported when it is hit: the first four of these, and
 PUBLISH_RATE = 4
 HELD_TIME = 5
 CONNECTIONS = 6
@@ -55,10 +55,10 @@ BUS = 0
 _CONNECTIONS = 0  # written by the front alone
 _CONNECTIONS_MAX = 1
 _QUOTAS = 2  # of the kinds that have one
-_NS_PER_MESSAGE = 6
-_HELD_NS_MAX = 7
-_PAID_UNTIL_NS = 8
-_REPORTED_NS = 9  # when each limit was last reported
+_NS_PER_MESSAGE = 5
+_HELD_NS_MAX = 6
+_PAID_UNTIL_NS = 7
+_REPORTED_NS = 8  # when each limit was last reported
 _HELD = _REPORTED_NS + _REPORTS
 _CELLS = _HELD + HELD_WORDS
 _RATE_BURST_NS = 50_000_000
@@ -102,6 +102,10 @@ class Account:
     def use(self, kind: int) -> int:
         """What all workers have counted."""
         return _use(self._words, kind, self._workers)
+
+    def own_use(self, kind: int) -> int:
+        """What this worker has counted."""
+        return int(self._words[self._cells[kind]])
 
     def has_room(self, kind: int, more: int, client_use: int) -> bool:
         """Whether a client of this user that has `client_use` may take `more`."""
@@ -187,10 +191,7 @@ class Account:
         """Set the user's limits, for every process from now on."""
         self._words[_CONNECTIONS_MAX] = min(limits.connections_max, _NO_QUOTA)
         self.set_quotas(
-            limits.subscriptions_max,
-            limits.subscription_bytes_max,
-            limits.backlog_bytes_max,
-            _NO_QUOTA,
+            limits.subscriptions_max, limits.subscription_bytes_max, limits.backlog_bytes_max
         )
         self._words[_NS_PER_MESSAGE] = 1_000_000_000 // limits.messages_per_second_max
         self._words[_HELD_NS_MAX] = int(min(limits.held_seconds_max * 1e9, _NO_QUOTA))
@@ -257,7 +258,6 @@ class AccountBook(Accounts):
             _NO_QUOTA,
             limits.bus_subscription_bytes_max,
             limits.bus_backlog_bytes_max,
-            limits.blocking_clients_max * workers,
         )
 
     def keep(self, uid: int, limits: UserLimits) -> None:

@@ -43,6 +43,11 @@ class Stalls:
         return range(first, first + size, _WORDS_PER_PLACE)
 
     # -- this worker's own places --------------------------------------------------------------
+    @property
+    def free(self) -> int:
+        """How many places are left."""
+        return len(self._free)
+
     def take_place(self) -> int | None:
         """A place for one more client of this worker; None when there is none left."""
         return self._free.pop() if self._free else None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sbus.bench import delivery_costs
+from sbus.bench import blocks, delivery_costs
 from sbus.bench.bystanders import Bystanders
 from sbus.bench.failures import BenchmarkFailed
 from sbus.bench.floods import Flood, flood
@@ -138,6 +138,26 @@ def test_a_flood() -> None:
         assert (sample["received"] > 0) is case.endswith(" heard")
 
 
+def test_a_group_that_is_held(terms: Terms) -> None:
+    result = blocks.block(terms, Traffic(messages=200, size_bytes=SIZE, publishers=2))
+    cases = [f"{way}, {state}" for way in blocks.WAYS for state in ("quiet", "both", "held")]
+    assert_deliveries(result, dict.fromkeys(cases, 200))
+    for case, samples in result.samples.items():
+        assert isinstance(samples, list)
+        assert (samples[0]["held_messages"] > 0) is case.endswith(" held")
+        assert (samples[0]["held_ns"] > 0) is case.endswith(" held")
+
+
+def test_a_group_that_nobody_holds_is_no_measurement(programs: Path) -> None:
+    traffic = Traffic(messages=200, size_bytes=SIZE, publishers=2)
+    with (
+        STARTS["broker"](programs)() as server,
+        pytest.raises(BenchmarkFailed, match="nobody holds"),
+        generator("stream", traffic.arguments(server.address), programs, None) as load,
+    ):
+        load.ask("hold", "held", 30)
+
+
 def test_a_flood_takes_root(terms: Terms, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(BenchmarkFailed, match="root"):
@@ -244,7 +264,7 @@ def test_a_stream_with_one_faulty_message_is_no_measurement(
     programs: Path, tmp_path: Path, fault: Callable[[int, bytes], list[bytes]]
 ) -> None:
     with faulty_bus(tmp_path / "bus", fault) as address:
-        arguments = (address, 1, SIZE, 16, 8_192, "none")
+        arguments = Traffic(messages=100, size_bytes=SIZE).arguments(address)
         with (
             pytest.raises(BenchmarkFailed, match="in place of"),
             generator("stream", arguments, programs, None) as load,

@@ -209,8 +209,38 @@ EACH = 1_200
 READ_AT_ONCE = 300
 
 
-def of(name: int, begin: int = 0) -> Iterator[bytes]:
-    return (message(b"%d %d" % (name, number), SIZE) for number in count(begin))
+def of(name: int, begin: int = 0, key: bytes = b"k") -> Iterator[bytes]:
+    return (message(b"%d %d" % (name, number), SIZE, key) for number in count(begin))
+
+
+def publish(publisher: RawClient, packets: Iterator[bytes]) -> None:
+    for packet in packets:
+        publisher.send(packet)
+    publisher.whoami()
+
+
+def test_another_group_publishes_thousands_meanwhile(small_scene: Scene) -> None:
+    """Its subscriber chose the same, so that nothing is lost, and reads."""
+    scene = small_scene
+    scene.subscribe(scene.slow, *SOFT)
+    scene.subscribe(scene.bystander, *SOFT, key=b"j")
+    held = scene.hold()
+    publishers = (scene.other_publisher, scene.also_slow)
+    tasks = [
+        Task(partial(publish, publisher, islice(of(name, key=b"j"), EACH)))
+        for name, publisher in enumerate(publishers)
+    ]
+    received = [scene.bystander.receive() for _ in range(EACH * len(publishers))]
+    for task in tasks:
+        task.join()
+    for name in range(len(publishers)):
+        own = [packet for packet in received if packet.startswith(b"MSG j\0%d " % name)]
+        assert own == list(islice(of(name, key=b"j"), EACH))
+    assert scene.bystander.sync() == []
+    scene.assert_still_held()
+    receive_all(scene.slow, held)
+    scene.publisher.whoami()
+    assert scene.slow.sync() == []
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -228,11 +258,6 @@ def test_thousands_of_messages_through_many_stalls_in_one_order(
         ]
         assert max(sent) < EACH, "they would not be held back again"
         total = EACH * len(publishers)
-
-        def publish(publisher: RawClient, packets: Iterator[bytes]) -> None:
-            for packet in packets:
-                publisher.send(packet)
-            publisher.whoami()
 
         also_received: list[bytes] = []
 

@@ -18,9 +18,10 @@ from sbus.unix.credentials import Credentials
 from tests.unit.shared.segments import open_account
 
 SOON_SECONDS = 5.0
+UNITS_PER_TURN = 16
 UID = 1000
-NO_RULES = Profile(publish=0, subscribe=0, may_block_others=False)
 """The user of all peers."""
+NO_RULES = Profile(publish=0, subscribe=0, may_block_others=False)
 SMALL_BUFFER_BYTES = 4608
 """About the least SO_SNDBUF there is: a few small packets fit."""
 
@@ -53,6 +54,8 @@ class Peer:
         self.writers = 0
         self.replied = 0
         self.given_up = 0
+        self.in_line = 0
+        self.gives_turns = True
         self.quota_reports = 0
         self.spent_reports = 0
         self.account = open_account(limits)
@@ -67,6 +70,7 @@ class Peer:
             self.flood_control,
             self.account,
             start,
+            self._on_room,
             self._on_replied,
             self._on_given_up,
             self._on_quota,
@@ -91,6 +95,12 @@ class Peer:
     async def _write(self, writer: Callable[[], Awaitable[None]]) -> None:
         await writer()
         self.writers -= 1
+
+    def _on_room(self) -> None:
+        """Turns follow each other without a break, if there are any."""
+        self.in_line += 1
+        while self.gives_turns and self.outbox.send_backlog(UNITS_PER_TURN)[1]:
+            pass
 
     def _on_replied(self) -> None:
         self.replied += 1

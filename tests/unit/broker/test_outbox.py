@@ -2,6 +2,7 @@
 
 import errno
 import re
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -171,6 +172,68 @@ async def test_a_peer_that_leaves_while_something_waits_is_deaf(peers: Make) -> 
     assert (statistics.delivered, statistics.undelivered) == (taken, 2)
     peer.outbox.deliver(b"later")
     assert peer.outbox.statistics().undelivered == 3
+
+
+async def full_with_room(peers: Make, backlog: int) -> Peer:
+    """In line with so many messages in its backlog, all of which its socket would take."""
+    peer = peers(limits())
+    peer.gives_turns = False
+    taken = peer.fill()
+    for number in range(1, backlog):  # `fill` has put one there
+        peer.outbox.deliver(b"%d" % number)
+    assert len(peer.read()) == taken >= backlog
+    await trio.testing.wait_all_tasks_blocked()
+    assert peer.in_line == 1
+    assert peer.read() == []
+    return peer
+
+
+async def test_a_turn_is_bounded_and_asks_for_the_next_one(peers: Make) -> None:
+    peer = await full_with_room(peers, 4)
+    units, more = peer.outbox.send_backlog(1)
+    assert (len(peer.read()), more) == (1, True)
+    units_of_all, more = peer.outbox.send_backlog(1_000)
+    assert peer.read() == [b"1", b"2", b"3"]
+    assert (units_of_all, more) == (3 * units, False)
+    assert peer.outbox.flowing
+    await trio.testing.wait_all_tasks_blocked()
+    assert (peer.writers, peer.in_line) == (0, 1)
+
+
+async def test_large_packets_make_short_turns(peers: Make) -> None:
+    peer = await full_with_room(peers, 2)
+    one, _ = peer.outbox.send_backlog(1)
+    peer.served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
+    peer.outbox.deliver(bytes(3 * 4096))
+    peer.outbox.send_backlog(1)
+    large, _ = peer.outbox.send_backlog(1)
+    assert large == one + 3
+
+
+async def test_a_full_socket_ends_the_turn_and_room_brings_the_next(peers: Make) -> None:
+    peer = peers(limits())
+    peer.gives_turns = False
+    taken = peer.fill()
+    for _ in range(2 * taken):
+        peer.outbox.deliver(b"x")
+    for turns in (1, 2):
+        assert len(peer.read()) == taken
+        await trio.testing.wait_all_tasks_blocked()
+        assert peer.in_line == turns
+        _, more = peer.outbox.send_backlog(1_000)
+        assert not more
+    peer.gives_turns = True
+    assert len(await peer.read_all()) == taken + 1
+    assert peer.outbox.statistics().backlog == 0
+
+
+async def test_who_is_closed_while_in_line_needs_no_turn(peers: Make) -> None:
+    peer = await full_with_room(peers, 3)
+    peer.outbox.close()
+    await trio.testing.wait_all_tasks_blocked()
+    assert peer.writers == 0
+    assert peer.outbox.send_backlog(1_000) == (0, False), "a turn may come all the same"
+    assert not peer.outbox.flowing
 
 
 async def test_closing_ends_the_writer_and_counts_what_was_left(peers: Make) -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -257,3 +258,35 @@ class StandingInLine(RuleBasedStateMachine):
 
 
 TestStandingInLine = StandingInLine.TestCase
+
+
+@given(readers=st.integers(1, 50), writers=st.integers(1, 50))
+def test_a_user_is_read_and_sent_to_alternately(readers: int, writers: int) -> None:
+    """Whichever is more; each kind in turn among itself."""
+    turns: Turns[Client] = Turns()
+    reading = [Client(1, number) for number in range(readers)]
+    sending = [Client(1, -1 - number) for number in range(writers)]
+    for each in reading:
+        turns.add(each)
+    for each in sending:
+        turns.add(each, sending=True)
+    served = []
+    for _ in range(4 * (readers + writers)):
+        client = turns.next()
+        assert client is not None
+        served.append(client)
+        turns.charge(1, TURN)
+        turns.add(client, sending=client.number < 0)
+    assert all((a.number < 0) is not (b.number < 0) for a, b in pairwise(served))
+    for kind in (reading, sending):
+        own = [client for client in served if client in kind]
+        assert own == [kind[at % len(kind)] for at in range(len(own))]
+
+
+def test_who_is_only_sent_to_has_every_turn_of_its_user() -> None:
+    turns: Turns[Client] = Turns()
+    lags = Client(1)
+    for _ in range(3):
+        turns.add(lags, sending=True)
+        assert turns.next() is lags
+    assert turns.next() is None
