@@ -23,6 +23,8 @@ records change what.
 
 import time
 
+import msgspec
+
 from sbus.broker.backpressure import ANYBODY, Blocker, Origin
 from sbus.broker.router import Route, Router
 from sbus.broker.session import Session
@@ -47,8 +49,13 @@ _WALK_SECONDS_PER_SHARE = 0.002
 """A long walk looks at the clock, and shares its cursor this often, so that the room it leaves can
 be used; and it shows that this worker is alive."""
 
-Stall = tuple[Blocker, bytes]
-"""A client that a run was cut for, and the key of the message that has to wait for it."""
+class Stall(msgspec.Struct, frozen=True):
+    """A client that a run was cut for; the message that has to wait for it, by its key and place in
+    the batch."""
+
+    blocker: Blocker
+    key: bytes
+    position: int
 
 
 class Exchange:
@@ -137,15 +144,13 @@ class Exchange:
             return 0, Wait(Reason.RATE, now_ns + delay_ns)
         woken = 0
         if block is not None:
-            fitting = self._fitting(words, block, session)
-            if fitting is not block:
-                block, stall = fitting, None
+            block = self._fitting(words, block, session)
         if block is not None:
             woken = self._log.append(words, block, session.account.log_share)
             if woken < 0:
                 return 0, FOR_ROOM
         session.account.pay_for(len(session.run.messages), now_ns)
-        return woken, None if stall is None else self._begin_holding(*stall, now_ns)
+        return woken, None if stall is None else self._begin_holding(session, stall, now_ns)
 
     def _fitting(self, words: memoryview, block: Block, session: Session) -> Block | None:
         """Put back what would occupy another worker for too long; the block of what is left."""
@@ -173,8 +178,8 @@ class Exchange:
             last = route
             blocker = self._first_stalled(session.uid, route)
             if blocker is not None:
-                stall = blocker, key
                 session.put_back(len(run.messages) - number)
+                stall = Stall(blocker, key, session.position)
                 break
             if time.perf_counter() - began_at > _LOOK_SECONDS_MAX:
                 session.put_back(len(run.messages) - number - 1)
@@ -197,14 +202,17 @@ class Exchange:
                     return blocker
         return None
 
-    def _begin_holding(self, blocker: Blocker, key: bytes, now_ns: int) -> Wait | None:
-        """Have a publisher wait for a stalled client, unless that has room again, is not concerned
-        any more, or its user has no time left. Under the lock."""
+    def _begin_holding(self, session: Session, stall: Stall, now_ns: int) -> Wait | None:
+        """Have a publisher wait for a stalled client, unless other messages come first, the client
+        has room again, is not concerned any more, or its user has no time left. Under the lock."""
+        blocker = stall.blocker
+        if session.position != stall.position:
+            return None
         account = self._accounts[blocker.account]
         left_ns = account.held_left_ns(now_ns)
         if not left_ns or not self._stalls.is_stalled(blocker.place, blocker.client):
             return None
-        if blocker not in self._router.route(key).blockers.get(blocker.holds, ()):
+        if blocker not in self._router.route(stall.key).blockers.get(blocker.holds, ()):
             return None
         self._stalls.wait(blocker.place)
         account.begin_holding(now_ns)

@@ -215,6 +215,11 @@ class Session:
         self.put_back(len(run.messages) - len(rerouted))
         run.messages = rerouted
 
+    @property
+    def position(self) -> int:
+        """Of the first packet of the batch that is not done."""
+        return self._next
+
     def put_back(self, count: int) -> None:
         """The last messages of the run are not done in it. They are gathered anew, so that nothing
         that waits has to be kept up to date."""
