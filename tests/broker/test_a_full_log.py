@@ -69,7 +69,9 @@ def test_publishers_wait_for_a_slow_worker_and_nothing_is_lost(
     tmp_path: Path, log_bytes_min: int
 ) -> None:
     publishers, each, payload_bytes = 4, 25, 400_000
-    limits = ("--limit", f"log_bytes={log_bytes_min}", "--limit", "backlog_bytes_max=100000000")
+    options = [f"log_bytes={log_bytes_min}", "backlog_bytes_max=100000000"]
+    options += ["user_backlog_bytes_max=1000000000"]
+    limits = [word for option in options for word in ("--limit", option)]
     with (
         running_bus(tmp_path, *limits, workers=3) as bus,
         clients_on_each(bus, 3, 4) as places,
