@@ -4,9 +4,9 @@ Readiness only puts a client in line. A turn is one small batch of one client, a
 causes (packets, deliveries, bytes) is charged to its user. Next comes the user in line that
 was charged least: what a user gets of a worker does not depend on how many connections it has.
 
-A client may stand in line twice, to be read and to be sent what waits for it. A user's turns go to
-the one and the other alternately, so that who publishes a lot does not fill backlogs faster than
-they are sent.
+A client may stand in line twice, to be read and to be sent what waits for it. Of a user's turns the
+second kind comes first, but for one in five, so that who publishes does not fill backlogs faster
+than they are sent.
 
 Saving up does not pay: whoever comes to the line counts from then on as if it had been charged as
 much as whoever was served last, *now*. Nor does leaving and coming back: charges stay.
@@ -27,6 +27,9 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
+_SENDING_TURNS_MAX = 4
+"""In a row while somebody is to be read: what one turn of a publisher with a large fan-out puts in
+backlogs takes about as many to send."""
 _USERS_KEPT = 64
 """More users than this are looked through for some who may be forgotten, each time they double."""
 
@@ -42,12 +45,12 @@ C = TypeVar("C", bound=InLine)
 
 
 class _User(Generic[C]):
-    __slots__ = ("charged_units", "in_line", "reading", "sending", "sent_last")
+    __slots__ = ("charged_units", "in_line", "reading", "sending", "sent_in_row")
 
     def __init__(self) -> None:
         self.reading: deque[C] = deque()
         self.sending: deque[C] = deque()
-        self.sent_last = False
+        self.sent_in_row = 0
         self.charged_units = 0
         self.in_line = False
 
@@ -56,8 +59,9 @@ class _User(Generic[C]):
 
     def take(self) -> C:
         """The client that has this user's next turn."""
-        sending = bool(self.sending) and not (self.sent_last and self.reading)
-        self.sent_last = sending
+        overdue = self.reading and self.sent_in_row >= _SENDING_TURNS_MAX
+        sending = bool(self.sending) and not overdue
+        self.sent_in_row = self.sent_in_row + 1 if sending else 0
         return (self.sending if sending else self.reading).popleft()
 
 

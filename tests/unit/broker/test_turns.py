@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -261,8 +260,8 @@ TestStandingInLine = StandingInLine.TestCase
 
 
 @given(readers=st.integers(1, 50), writers=st.integers(1, 50))
-def test_a_user_is_read_and_sent_to_alternately(readers: int, writers: int) -> None:
-    """Whichever is more; each kind in turn among itself."""
+def test_a_user_is_read_once_for_four_times_it_is_sent_to(readers: int, writers: int) -> None:
+    """However many there are of each; and each kind in turn among itself."""
     turns: Turns[Client] = Turns()
     reading = [Client(1, number) for number in range(readers)]
     sending = [Client(1, -1 - number) for number in range(writers)]
@@ -271,13 +270,15 @@ def test_a_user_is_read_and_sent_to_alternately(readers: int, writers: int) -> N
     for each in sending:
         turns.add(each, sending=True)
     served = []
-    for _ in range(4 * (readers + writers)):
+    for _ in range(5 * (readers + writers)):
         client = turns.next()
         assert client is not None
         served.append(client)
         turns.charge(1, TURN)
         turns.add(client, sending=client.number < 0)
-    assert all((a.number < 0) is not (b.number < 0) for a, b in pairwise(served))
+    assert [client.number < 0 for client in served] == [True, True, True, True, False] * (
+        readers + writers
+    )
     for kind in (reading, sending):
         own = [client for client in served if client in kind]
         assert own == [kind[at % len(kind)] for at in range(len(own))]
