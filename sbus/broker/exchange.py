@@ -170,12 +170,13 @@ class Exchange:
         if not self._stalls.any_stalled():
             return None
         run = session.run
-        began_at = time.perf_counter()
+        began_at = 0.0
         stall, last = None, None
         for number, (_, key, route) in enumerate(run.messages):
-            if route is last:
+            if route is last or not route.blockers:
                 continue
             last = route
+            began_at = began_at or time.perf_counter()
             blocker = self._first_stalled(session.uid, route)
             if blocker is not None:
                 session.put_back(len(run.messages) - number)
@@ -184,7 +185,8 @@ class Exchange:
             if time.perf_counter() - began_at > _LOOK_SECONDS_MAX:
                 session.put_back(len(run.messages) - number - 1)
                 break
-        run.charge_looking(time.perf_counter() - began_at)
+        if began_at:
+            run.charge_looking(time.perf_counter() - began_at)
         return stall
 
     def _first_stalled(self, uid: int, route: Route) -> Blocker | None:
