@@ -21,6 +21,7 @@ from sbus.shared.accounts import (
     PUBLISH_RATE,
     SUBSCRIPTION_BYTES,
     SUBSCRIPTIONS,
+    WAITING_BYTES,
     Account,
     AccountBook,
     Accounts,
@@ -467,3 +468,18 @@ def test_a_user_holds_from_the_first_held_worker_to_the_last(dies: bool) -> None
     views[1].end_holding(106 * SECOND_NS)
     assert account.held_left_ns(107 * SECOND_NS) == 5 * SECOND_NS
     assert account.use(HOLDING) == 0
+
+
+def test_as_much_may_wait_as_backlogs_may_hold_and_a_batch_when_nothing_does() -> None:
+    limits = Limits(user_backlog_bytes_max=1_000)
+    words = account_memory(2, limits)
+    account = AccountBook(words, 2, limits).of(1, limits.user, 0)
+    assert account is not None
+    here, there = (Accounts(words, 2, limits, worker)[account.place] for worker in range(2))
+    assert there.may_read(5_000), "or nothing could ever be read"
+    here.count(WAITING_BYTES, 600)
+    assert there.may_read(400)
+    assert not there.may_read(401)
+    assert not here.may_read(401)
+    here.count(WAITING_BYTES, -600)
+    assert there.may_read(5_000)
