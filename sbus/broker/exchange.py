@@ -13,9 +13,10 @@ log, and with the same sequence on every other worker. A run was received before
 caused it was therefore appended, or delivered here, before it. And a subscription is journalled in
 the hold whose messages it separates into before and after.
 
-In the first part it is also found out, under the same lock, whether a message must wait: for room
-in the log, for a stalled client that it matches, or because its user publishes too fast. Then the
-run is cut before it, and what is left of it waits.
+In the first part it is also found out whether a message must wait: for room in the log, for a
+stalled client that it matches, or because its user publishes too fast. Who is stalled is looked up
+before the lock is taken, because there may be many to look at, and confirmed under it. Then the run
+is cut before that message, and what is left of it goes back to the session.
 
 All methods are synchronous. This module does not know sockets, readiness or turns, nor which
 records change what.

@@ -14,7 +14,8 @@ at most as much as it leaves to other users:
     user's use + more    <=  bus's quota  - (bus's use + more)
 
 One stuck client therefore has at most half of its user's quota, another one a quarter, and there is
-always something left for the next.
+always something left for the next. Only what comes too late to be held back may exceed that, from a
+bounded reserve.
 
 Guarded by the lock are the time until which the user's publishing is paid for (its rate), its held
 time, its share of the log, and when it was last reported for reaching a limit. An account stays

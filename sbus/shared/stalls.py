@@ -9,8 +9,9 @@ when the number goes.
     the first word of all = how many places hold a number
 
 These are fixed words and not records of the journal, because they may change with every message.
-All of them are read and written under the lock, and each is right by itself: what a worker leaves
-behind when it dies within a hold is put right by whoever buries it.
+All of them are written under the lock; whoever reads them without it must look again under it. Each
+is right by itself: what a worker leaves behind when it dies within a hold is put right by whoever
+buries it.
 
 This module does not know what a stalled client would have received, nor for how long it may stall.
 """
