@@ -81,7 +81,7 @@ class Link(Generic[Item]):
         if name not in DIALECTS:
             raise ConfigurationError(f"no dialect is called {name!r}: {' or '.join(DIALECTS)}")
         self.dialect = DIALECTS[name]
-        self.address = address if address is not None else _default_address()
+        self.address = address if address is not None else default_address()
         self.closed = False
         self.barrier = barrier_of(self.dialect)
         self.inbox: Inbox[Item] = Inbox(
@@ -229,5 +229,6 @@ def to_bytes(text: bytes | str) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def _default_address() -> str:
+def default_address() -> str:
+    """Where a bus is when nobody says otherwise."""
     return os.environ.get("SBUS_ADDRESS") or DEFAULT_ADDRESS

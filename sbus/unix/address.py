@@ -13,6 +13,7 @@ Parsing needs no kernel and changes nothing. This module does not know how an ad
 who may use it, or whether anything is there.
 """
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -90,6 +91,27 @@ Address = PathAddress | FdAddress | AbstractAddress | RandomAbstractAddress
 """Every kind has `sockaddr()`, what bind(2) and connect(2) take, and `format()`, which
 `parse_address` understands. `sockaddr` of the two kinds that name nothing yet is an AddressError.
 """
+
+
+def admin_address(bus: Address) -> Address:
+    """Where the admin socket of the bus at this address is, unless its administrator said
+    otherwise.
+
+    For a path it is that path and `.admin`; for an abstract name the name `sbus-admin/` and the
+    SHA-256 of the bus's 108 bytes in hexadecimal. An inherited socket has one of the two: see
+    `address_of`. Raises AddressError where that is too long, or the address names nothing yet.
+    """
+    if isinstance(bus, PathAddress):
+        return parse_address(f"{bus.path}.admin")
+    digest = hashlib.sha256(bus.sockaddr().ljust(SUN_PATH_BYTES, b"\0")).hexdigest()
+    return AbstractAddress(b"\0sbus-admin/" + digest.encode().ljust(SUN_PATH_BYTES - 12, b"\0"))
+
+
+def address_of(name: str | bytes) -> Address:
+    """The address of a socket whose `getsockname` is this."""
+    if isinstance(name, str):
+        return PathAddress(name)
+    return AbstractAddress(name.ljust(SUN_PATH_BYTES, b"\0"))
 
 
 def parse_address(text: str) -> Address:

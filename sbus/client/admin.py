@@ -1,0 +1,134 @@
+"""A connection to the admin socket of a bus, without an event loop.
+
+Every question waits for its answer. After `monitor` or `events` the connection serves one stream
+and nothing else. This module does not know what the answers mean.
+"""
+
+import errno
+import select
+import socket
+import time
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+
+from sbus.client.link import default_address
+from sbus.errors import AddressError, BusError, Disconnected, ProtocolViolation
+from sbus.protocol import admin
+from sbus.unix.address import admin_address, parse_address
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+_reply_decoder = msgspec.json.Decoder(admin.Reply)
+
+REPLY_BYTES_MAX = 2 * admin.REPLY_BYTES_MAX
+_ADVICE = {
+    errno.ENOENT: "is sbusd running there, and does it have an admin socket?",
+    errno.ECONNREFUSED: "is sbusd running? Nothing listens there",
+    errno.EACCES: "only root, the bus's own user and its admin group may administer it",
+    errno.EPERM: "only root, the bus's own user and its admin group may administer it",
+    errno.EPROTOTYPE: "that socket is of another kind, and no admin socket",
+}
+
+
+class AdminError(BusError):
+    """The bus did not do what it was asked for; `code` as the bus gave it."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{text} ({code})")
+        self.code = code
+        self.text = text
+
+
+class AdminConnection:
+    """A connection to the admin socket of the bus at `bus_address`, the default one if None, or to
+    the admin socket at `address`, if given. An answer may take `timeout_seconds`.
+
+    Raises AddressError when there is no such socket, or we may not use it.
+    """
+
+    def __init__(
+        self,
+        bus_address: str | None = None,
+        *,
+        address: str | None = None,
+        timeout_seconds: float = 30.0,
+    ) -> None:
+        if address is None:
+            parsed = admin_address(parse_address(bus_address or default_address()))
+        else:
+            parsed = parse_address(address)
+        self.address = parsed.format()
+        self._timeout_seconds = timeout_seconds
+        self._asked = 0
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sock.settimeout(timeout_seconds)
+        try:
+            self._sock.connect(parsed.sockaddr())
+        except OSError as error:
+            self._sock.close()
+            advice = _ADVICE.get(error.errno or 0)
+            text = f"cannot connect to {self.address}: {error.strerror or error}"
+            raise AddressError(f"{text}: {advice}" if advice else text) from error
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def ask(self, request: admin.Request, expected: type[R]) -> R:
+        """The answer to a question, of the type that `admin.RESULTS` says.
+
+        Raises AdminError when the bus says no, Disconnected, ProtocolViolation.
+        """
+        self._asked += 1
+        question = msgspec.structs.replace(request, id=self._asked)
+        packet = msgspec.json.encode(question)
+        if len(packet) > admin.REQUEST_BYTES_MAX:
+            raise AdminError("bad-request", f"the request has {len(packet)} bytes, too many")
+        try:
+            self._sock.send(packet)
+        except OSError as error:
+            # The bus may have said why, and closed: then that is there to be read.
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET):
+                raise
+        return self._result(expected)
+
+    def _result(self, expected: type[R]) -> R:
+        deadline = time.monotonic() + self._timeout_seconds
+        while True:
+            packet = self.receive(max(0.0, deadline - time.monotonic()))
+            try:
+                reply = _reply_decoder.decode(packet)
+                if reply.error is not None:
+                    raise AdminError(reply.error.code, reply.error.text)
+                if reply.id == self._asked and reply.result is not None:
+                    return msgspec.json.decode(reply.result, type=expected)
+            except msgspec.DecodeError as error:
+                raise ProtocolViolation(f"{self.address} is no admin socket: {error}") from error
+
+    def receive(self, timeout_seconds: float | None) -> bytes:
+        """The next packet, as it came. Raises Disconnected, TimeoutError."""
+        ready, _, _ = select.select([self._sock], [], [], timeout_seconds)
+        if not ready:
+            raise TimeoutError(f"{self.address} gave no answer within {timeout_seconds:g} s")
+        try:
+            packet = self._sock.recv(REPLY_BYTES_MAX)
+        except ConnectionResetError:
+            packet = b""
+        if not packet:
+            raise Disconnected("the bus has ended, or has closed this connection")
+        return packet
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
