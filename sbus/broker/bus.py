@@ -11,6 +11,7 @@ from functools import partial
 import trio
 
 from sbus.broker.admission import packet_bytes_carried
+from sbus.broker.configuration import Configuration
 from sbus.broker.front import Front
 from sbus.broker.settings import BusSettings
 from sbus.broker.template import Template
@@ -24,13 +25,19 @@ _ALLOCATOR_BYTES = 4 * 1024 * 1024
 
 
 def run_bus(
-    settings: BusSettings, listener: socket.socket, *, on_ready: Callable[[], None]
+    configuration: Configuration,
+    listener: socket.socket,
+    *,
+    reread: Callable[[], Configuration],
+    on_ready: Callable[[], None],
 ) -> None:
     """Serve on `listener`, which is borrowed, until SIGTERM, SIGINT or the last client's leaving.
 
+    `reread` says anew what is to hold, at any time and in any thread; it raises ConfigurationError.
     Calls `on_ready` once, when every worker serves. Raises SbusError when the bus cannot start or
     cannot go on.
     """
+    settings = configuration.settings
     check_settings(settings)
     if settings.refuse_descriptors:
         _refuse_descriptors(listener)
