@@ -21,6 +21,7 @@ from sbus.protocol.secret_keys import Ids
 from sbus.shared.accounts import Account
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
+from sbus.shared.statistics import STALLS, Statistics
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import untranslated_ids
 
@@ -106,7 +107,7 @@ class Backpressure:
     client would hold a publisher, but its user has no time left for it."""
 
     __slots__ = (
-        *("_account", "_on_spent", "_origin", "_segment", "_stalls"),
+        *("_account", "_on_spent", "_origin", "_segment", "_stalls", "_statistics"),
         *("blocker", "stalled"),
     )
 
@@ -117,6 +118,7 @@ class Backpressure:
         segment: Segment,
         stalls: Stalls,
         origin: Origin,
+        statistics: Statistics,
         on_spent: Callable[[], None],
     ) -> None:
         self.blocker = blocker
@@ -124,6 +126,7 @@ class Backpressure:
         self._segment = segment
         self._stalls = stalls
         self._origin = origin
+        self._statistics = statistics
         self._on_spent = on_spent
         self.stalled = False
         """Whether publishers are being held back, or would be."""
@@ -141,6 +144,7 @@ class Backpressure:
         """The client has no room."""
         if not self.stalled:
             self.stalled = True
+            self._statistics.counts[STALLS] += 1
             with self._segment:
                 self._stalls.stall(self.blocker.place, self.blocker.client)
 

@@ -12,6 +12,7 @@ This module does not know why a message is kept, nor what becomes of one that th
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import trio
 
@@ -19,6 +20,7 @@ from sbus.broker.backlog import Backlog, Gap, Reply
 from sbus.limits import Limits
 from sbus.protocol.controls import Order
 from sbus.shared.accounts import BACKLOG_BYTES, Account
+from sbus.shared.statistics import QUEUED, QUEUED_BYTES, Statistics
 
 _KEEPING_BYTES = 64
 """What it takes to keep a message besides its bytes, for the account."""
@@ -28,15 +30,21 @@ class BoundedBacklog:
     """One client's. `on_quota` is called when its user's `account` has no room for a message."""
 
     __slots__ = (
-        *("_account", "_bytes_max", "_full", "_messages_max", "_on_quota", "_overshoot"),
+        *("_account", "_bytes_max", "_counts", "_full", "_messages_max", "_on_quota", "_overshoot"),
         *("_overshoot_bytes_max", "_tokens", "row"),
     )
 
     def __init__(
-        self, order: Order, limits: Limits, account: Account, on_quota: Callable[[], None]
+        self,
+        order: Order,
+        limits: Limits,
+        account: Account,
+        statistics: Statistics,
+        on_quota: Callable[[], None],
     ) -> None:
         self.row = Backlog(order)
         self._account = account
+        self._counts = statistics.counts
         self._on_quota = on_quota
         self._messages_max = limits.backlog_messages_max
         self._bytes_max = limits.backlog_bytes_max
@@ -48,21 +56,22 @@ class BoundedBacklog:
         self._full = False
         """No token fits: a message that is dropped need not find that out anew."""
 
-    def take(self, packet: bytes) -> bool:
-        """Keep a message, if the bounds allow it."""
+    def take(self, packet: bytes) -> Literal["", "hard", "quota"]:
+        """Keep a message; where the bounds do not allow it, which: the client's own or its
+        user's."""
         if self._full or self.row.bytes + len(packet) > self._bytes_max:
-            return False
+            return "hard"
         if not self._account_has_room(packet):
-            return False
+            return "quota"
         if self._tokens is None:
             self._tokens = trio.open_memory_channel[None](self._messages_max)
         try:
             self._tokens[0].send_nowait(None)
         except trio.WouldBlock:
             self._full = True
-            return False
+            return "hard"
         self._append(packet)
-        return True
+        return ""
 
     def overshoot(self, packet: bytes) -> bool:
         """Keep a message beyond the bounds, if that is not too much either."""
@@ -88,7 +97,7 @@ class BoundedBacklog:
         self.row.pop()
         if not isinstance(first, bytes):
             return
-        self._account.count(BACKLOG_BYTES, -len(first) - _KEEPING_BYTES)
+        self._count(-1, -len(first))
         if self._overshoot:
             self._overshoot -= 1
         elif self._tokens is not None:
@@ -97,7 +106,7 @@ class BoundedBacklog:
 
     def clear(self) -> None:
         """Drop everything; nothing is to be kept any more."""
-        self._account.count(BACKLOG_BYTES, -self._charge())
+        self._count(-self.row.messages, -self.row.bytes)
         self.row.clear()
         self._overshoot = 0
         if self._tokens is not None:
@@ -113,7 +122,12 @@ class BoundedBacklog:
 
     def _append(self, packet: bytes) -> None:
         self.row.append(packet)
-        self._account.count(BACKLOG_BYTES, len(packet) + _KEEPING_BYTES)
+        self._count(1, len(packet))
+
+    def _count(self, messages: int, size_bytes: int) -> None:
+        self._account.count(BACKLOG_BYTES, size_bytes + _KEEPING_BYTES * messages)
+        self._counts[QUEUED] += messages
+        self._counts[QUEUED_BYTES] += size_bytes
 
     def _charge(self) -> int:
         return self.row.bytes + _KEEPING_BYTES * self.row.messages

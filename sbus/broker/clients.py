@@ -10,7 +10,6 @@ This module does not know when a client has a turn, how the order comes about, o
 import select
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -26,7 +25,7 @@ from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox, StartWriter
 from sbus.broker.quota_reports import QuotaReports
 from sbus.broker.router import Route, Router
-from sbus.broker.session import Run, Session
+from sbus.broker.session import Session
 from sbus.broker.settings import BusSettings
 from sbus.broker.subscriptions import Subscriptions
 from sbus.broker.turns import Turns
@@ -44,11 +43,15 @@ from sbus.shared.accounts import (
 )
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
+from sbus.shared.statistics import BYTES_IN, ROUTE_MISSES, Statistics, counters_of
 from sbus.unix.closing import drain, shut_down
 from sbus.unix.peer_process import PeerProcess
 
 _NO_ROOM_RETRY_NS = 50_000_000
 """When a client is tried again whose user has no room for what it sends."""
+
+
+_BYTES_PER_UNIT = 4096
 
 
 class Writer:
@@ -90,7 +93,10 @@ class Clients:
         self._router = Router(number, dialect, limits, self._rules.lets_through)
         self._accounts = Accounts(segment.accounts, segment.workers, limits, number)
         self._stalls = Stalls(segment.stalls, limits.blocking_clients_max, number)
-        self.exchange = Exchange(segment, number, self._router, self._accounts, self._stalls)
+        self._statistics = Statistics(counters_of(segment.statistics, number))
+        self.exchange = Exchange(
+            segment, number, self._router, self._accounts, self._stalls, self._statistics
+        )
         self.subscriptions = Subscriptions(
             number,
             self.exchange,
@@ -104,8 +110,6 @@ class Clients:
         self._sessions: dict[int, Session] = {}
         self._complaints = Complaints(limits.log_interval_seconds)
         self._reports = QuotaReports(segment, limits.log_interval_seconds)
-        self.counts: Counter[str] = Counter()
-        """Refusals, misbehaviour and what was ignored, by code."""
         self._commands = Commands(
             dialect,
             limits,
@@ -114,8 +118,9 @@ class Clients:
             self.subscriptions,
             self._begin_blocking,
             self._complaints,
-            self.counts,
+            self._statistics,
         )
+        self._misses_before = self._statistics.counts[ROUTE_MISSES]
         self._step_units = settings.workers
         """What a packet other than a message costs: a subscription makes every worker look."""
         self._waiting_bytes = 0
@@ -144,6 +149,11 @@ class Clients:
             for session in self.waiting.due(now_ns):
                 self.turns.add(session)
 
+    def share_statistics(self) -> None:
+        """Let everybody see what was counted so far."""
+        self._statistics.counts[ROUTE_MISSES] = self._misses_before + self._router.cache.misses
+        self._statistics.share()
+
     def _serve_soon(self, session: Session) -> None:
         self.turns.add(session)
         self._segment.wake(1 << self._number)
@@ -162,6 +172,7 @@ class Clients:
             self._limits,
             self._flood_control,
             account,
+            self._statistics,
             self._start_writer,
             partial(self._on_room, writer),
             partial(self._on_replied, session),
@@ -205,6 +216,7 @@ class Clients:
             self._segment,
             self._stalls,
             self.exchange.origin,
+            self._statistics,
             partial(self._reports.report, HELD_TIME, account, own),
         )
         self.subscriptions.begin_holding(session)
@@ -239,7 +251,9 @@ class Clients:
             if not session.has_work() and not self.quiescing:
                 if not self._may_read(session):
                     return units
-                session.receive()
+                read_bytes = session.receive()
+                self._statistics.counts[BYTES_IN] += read_bytes
+                units += read_bytes // _BYTES_PER_UNIT
             while units < quantum and session.has_work():
                 units += self._advance(session, quantum - units)
                 if session in self.waiting or session.outbox.replies_waiting:
@@ -284,7 +298,7 @@ class Clients:
             cache = self._router.cache
             run = session.gather(cache.young, cache.miss, units_max)
         if run.messages:
-            return self._publish(session, run)
+            return self._publish(session)
         packet = session.peek()
         if packet is None:
             return 1
@@ -299,14 +313,13 @@ class Clients:
             self._keep_waiting(session, FOR_ROOM)
         return self._step_units
 
-    def _publish(self, session: Session, run: Run) -> int:
-        count = len(run.messages)
+    def _publish(self, session: Session) -> int:
         wait = self.exchange.publish(session)
         if wait is None:
             self.waiting.got_on(session)
         else:
             self._keep_waiting(session, wait)
-        return 1 + run.looking_units + run.sending_units * len(run.messages) // count
+        return 1 + session.run.units
 
     def _keep_waiting(self, session: Session, wait: Wait) -> None:
         self.waiting.add(session, wait)
@@ -323,7 +336,8 @@ class Clients:
 
     # -- faults and ends -----------------------------------------------------------------------
     def _refuse(self, session: Session, fault: ClientFault) -> None:
-        self.counts[fault.code] += 1
+        session.refused += 1
+        self._statistics.refused(fault.code)
         if isinstance(fault, QuotaReached):
             self._reports.report(fault.limit, session.account, session.credentials)
         if session.outbox.notices:
@@ -331,7 +345,7 @@ class Clients:
 
     def _expel(self, session: Session, fault: ClientFault) -> None:
         """Disconnect a client that misbehaved, so that it can still read why."""
-        self.counts[fault.code] += 1
+        self._statistics.refused(fault.code)
         own = session.credentials
         self._complaints.complain(
             fault.code, own.uid, f"client of uid {own.uid}, pid {own.pid} disconnected: {fault}"

@@ -4,7 +4,6 @@ One packet at a time: subscriptions go to the subscriptions, control keys change
 answered, and a message comes here only to be refused. This module does not know turns or sockets.
 """
 
-from collections import Counter
 from collections.abc import Callable
 
 from sbus.broker.access import KeyRules
@@ -20,12 +19,13 @@ from sbus.protocol.keys import Dialect, check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
 from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.accounts import BLOCKING
+from sbus.shared.statistics import Statistics
 from sbus.unix.open_files import watched_processes_max
 
 
 class Commands:
     """Of the clients of one worker. `begin_blocking` lets a client hold publishers back from now
-    on, and says whether there was a place for it; `counts` are refusals and the like, by code."""
+    on, and says whether there was a place for it."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Commands:
         subscriptions: Subscriptions,
         begin_blocking: Callable[[Session], bool],
         complaints: Complaints,
-        counts: Counter[str],
+        statistics: Statistics,
     ) -> None:
         self._dialect = dialect
         self._limits = limits
@@ -45,7 +45,7 @@ class Commands:
         self._subscriptions = subscriptions
         self._begin_blocking = begin_blocking
         self._complaints = complaints
-        self._counts = counts
+        self._statistics = statistics
         self._watching: set[Holder] = set()
         self._watched_max = watched_processes_max()
 
@@ -82,7 +82,7 @@ class Commands:
                 session.holder.check_own(what.pattern)
             if what.pattern in session.patterns:
                 return self._subscriptions.unsubscribe(session, what.pattern)
-            self._counts["unknown-unsubscription"] += 1
+            self._statistics.refused("unknown-unsubscription")
         return True
 
     def _prepare_secret(self, holder: Holder, pattern: bytes) -> None:
@@ -111,7 +111,7 @@ class Commands:
             if choice in (controls.Soft.BLOCK, controls.Hard.BLOCK):
                 return self._block(session)
         else:
-            self._counts["unknown-control"] += 1
+            self._statistics.refused("unknown-control")
         return True
 
     def _block(self, session: Session) -> bool:

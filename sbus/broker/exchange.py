@@ -31,9 +31,16 @@ from sbus.broker.router import Route, Router
 from sbus.broker.session import Session
 from sbus.broker.waiting import FOR_ROOM, Reason, Wait
 from sbus.shared.accounts import Accounts
-from sbus.shared.ordered_log import Block, OrderedLog, build_block
+from sbus.shared.ordered_log import TIME_MASK, Block, OrderedLog, build_block
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
+from sbus.shared.statistics import (
+    ACCEPTED,
+    ACCEPTED_BYTES,
+    MESSAGES_IN,
+    ROUTE_LOOKUPS,
+    Statistics,
+)
 from sbus.shared.subscription_table import (
     WORKER_RESET,
     Record,
@@ -63,13 +70,20 @@ class Exchange:
     """One worker's part in the order. `router` is its view of the subscriptions."""
 
     def __init__(
-        self, segment: Segment, worker: int, router: Router, accounts: Accounts, stalls: Stalls
+        self,
+        segment: Segment,
+        worker: int,
+        router: Router,
+        accounts: Accounts,
+        stalls: Stalls,
+        statistics: Statistics,
     ) -> None:
         self._segment = segment
         self._worker = worker
         self._router = router
         self._accounts = accounts
         self._stalls = stalls
+        self._statistics = statistics
         self._log = OrderedLog(segment, worker)
         self._table = SubscriptionTable(segment, worker)
         self._walked_units: dict[int, int] = {}
@@ -107,11 +121,24 @@ class Exchange:
             session.put_back(len(session.run.messages))
             return wait
         self._walk(end)
+        self._deliver(session)
+        return wait
+
+    def _deliver(self, session: Session) -> None:
+        """Deliver a run that has its place to this worker's own clients."""
+        run, statistics = session.run, self._statistics
+        session.messages_in += len(run.messages)
+        statistics.counts[MESSAGES_IN] += len(run.messages)
+        statistics.counts[ROUTE_LOOKUPS] += len(run.messages)
+        if not run.deliveries:
+            return
+        statistics.counts[ACCEPTED] += run.deliveries
+        statistics.counts[ACCEPTED_BYTES] += run.delivery_bytes
         self.origin.uid = session.uid
-        for packet, _, route in session.run.messages:
+        for packet, _, route in run.messages:
             for outbox in route.recipients:
                 outbox.deliver(packet)
-        return wait
+        statistics.took(time.monotonic_ns() // 1000 - session.received_us, run.deliveries)
 
     def _place(
         self, session: Session, block: Block | None, stall: Stall | None, *, again: bool = False
@@ -297,14 +324,16 @@ class Exchange:
         if start >= end:
             return
         began_at = shared_at = time.perf_counter()
-        route = self._router.route
+        route, statistics = self._router.route, self._statistics
         walked = 0
-        for uid, entries in self._log.blocks(end):
+        for uid, received_us, entries in self._log.blocks(end):
             self.origin.uid = uid
-            units = len(entries)
+            deliveries = 0
             for key, packet in entries:
                 recipients = route(key).recipients
-                units += len(recipients)
+                if recipients:
+                    deliveries += len(recipients)
+                    statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
                 for outbox in recipients:
                     outbox.deliver(packet)
                 walked += 1
@@ -317,6 +346,10 @@ class Exchange:
                         wake = self._log.share_cursor(words)
                     self._segment.wake(wake)
                     self._segment.beat(self._worker)
+            statistics.counts[ACCEPTED] += deliveries
+            statistics.counts[ROUTE_LOOKUPS] += len(entries)
+            statistics.took((time.monotonic_ns() // 1000 - received_us) & TIME_MASK, deliveries)
+            units = len(entries) + deliveries
             self._walked_units[uid] = self._walked_units.get(uid, 0) + units
         self._log.note_pace(end - start, time.perf_counter() - began_at)
 
@@ -326,4 +359,4 @@ def _block_for_others(session: Session) -> Block | None:
     entries = [
         (route.mask, packet, len(key)) for packet, key, route in session.run.messages if route.mask
     ]
-    return build_block(session.id, session.uid, entries) if entries else None
+    return build_block(session.id, session.uid, session.received_us, entries) if entries else None

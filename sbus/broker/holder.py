@@ -33,7 +33,9 @@ class Guard:
 
     def deliver(self, packet: bytes) -> None:
         """Accept a message for this client, if its key still names it."""
-        if not self._process.has_ended():
+        if self._process.has_ended():
+            self.outbox.pass_over(packet)
+        else:
             self.outbox.deliver(packet)
 
 

@@ -45,6 +45,13 @@ from sbus.errors import Misbehaviour
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl, Hard, Order, Soft, lost_notice
 from sbus.shared.accounts import LOST, Account
+from sbus.shared.statistics import (
+    ACCEPTED,
+    ACCEPTED_BYTES,
+    UNDELIVERED,
+    UNDELIVERED_BYTES,
+    Statistics,
+)
 
 _FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 _PEER_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
@@ -90,12 +97,14 @@ class Outbox:
         "_soft",
         "_soft_queues",
         "_start_writer",
+        "_statistics",
         "_turns_over",
         "_why_not",
         "_writing",
         "accepted",
         "backpressure",
         "deaf",
+        "delivered_bytes",
         "fault",
         "flowing",
         "lost",
@@ -109,6 +118,7 @@ class Outbox:
         limits: Limits,
         flood_control: FloodControl,
         account: Account,
+        statistics: Statistics,
         start_writer: StartWriter,
         on_room: Callable[[], None],
         on_replied: Callable[[], None],
@@ -122,7 +132,8 @@ class Outbox:
         self._on_room = on_room
         self._on_replied = on_replied
         self._on_given_up = on_given_up
-        self._backlog = BoundedBacklog(flood_control.order, limits, account, on_quota)
+        self._statistics = statistics
+        self._backlog = BoundedBacklog(flood_control.order, limits, account, statistics, on_quota)
         self._row = self._backlog.row
         self.backpressure: Backpressure | None = None
         """What publishers are held back by; without it `block` is `discard`."""
@@ -138,6 +149,7 @@ class Outbox:
         """Why this client is to be disconnected; nothing more is delivered to it."""
         self.notices = False
         self.accepted = 0
+        self.delivered_bytes = 0
         self.lost = 0
         self.undelivered = 0
 
@@ -167,7 +179,7 @@ class Outbox:
         self.accepted += 1
         if self.flowing:
             try:
-                self._send(packet)
+                self.delivered_bytes += self._send(packet)
                 return
             except OSError as error:
                 self._stop_flowing(error)
@@ -222,43 +234,54 @@ class Outbox:
         try:
             while self._row:
                 self._send_first()
-            self._send(packet)
+            self.delivered_bytes += self._send(packet)
         except OSError as error:
             self._note(error)
             return False
         self.flowing = True
         return True
 
+    def pass_over(self, packet: bytes) -> None:
+        """A message that was counted as accepted is not for this client after all."""
+        counts = self._statistics.counts
+        counts[ACCEPTED] -= 1
+        counts[ACCEPTED_BYTES] -= len(packet)
+
     # -- what the socket did not take ----------------------------------------------------------
     def _decide(self, packet: bytes) -> None:
         """The soft policy. That the kernel has no memory is no fault of the client's."""
         if self.deaf:
-            self.undelivered += 1
+            self._not_delivered(1, len(packet))
         elif self._soft_queues or self._why_not != errno.EAGAIN:
             self._queue(packet)
         elif self._soft is Soft.ERROR:
-            self._give_up("the client's socket was full")
-        elif self._soft is not Soft.BLOCK or not self._overshoots(packet):
-            self._lose()
+            self._give_up("the client's socket was full", packet)
+        elif self._soft is not Soft.BLOCK:
+            self._lose(packet, "soft")
+        else:
+            self._overshoot(packet)
 
     def _queue(self, packet: bytes) -> None:
         """Put a message in the backlog, or follow the hard policy."""
-        if self._backlog.take(packet):
+        why_not = self._backlog.take(packet)
+        if not why_not:
             return
         if self._hard is Hard.ERROR:
-            self._give_up("the client's backlog was full")
-        elif self._hard is not Hard.BLOCK or not self._overshoots(packet):
-            self._lose()
+            self._give_up("the client's backlog was full", packet)
+        elif self._hard is not Hard.BLOCK:
+            self._lose(packet, why_not)
+        else:
+            self._overshoot(packet)
 
-    def _overshoots(self, packet: bytes) -> bool:
-        """Keep a message all the same, and hold its publisher back; False if it may not be held."""
+    def _overshoot(self, packet: bytes) -> None:
+        """Keep a message all the same and hold its publisher back, if that may be held."""
         backpressure = self.backpressure
         if backpressure is None or not backpressure.may_hold():
-            return False
-        if not self._backlog.overshoot(packet):
-            return False
-        backpressure.stall()
-        return True
+            self._lose(packet, "unheld")
+        elif not self._backlog.overshoot(packet):
+            self._lose(packet, "hard")
+        else:
+            backpressure.stall()
 
     def _resume_if_room(self) -> None:
         """Let publishers go on if this client has room for what they send."""
@@ -273,14 +296,20 @@ class Outbox:
         if has_room:
             self.backpressure.resume()
 
-    def _lose(self) -> None:
+    def _lose(self, packet: bytes, reason: str) -> None:
         self.lost += 1
+        self._statistics.discarded(reason, len(packet))
         self._account.count(LOST, 1)
         self._row.lose()
 
-    def _give_up(self, text: str) -> None:
+    def _not_delivered(self, messages: int, size_bytes: int) -> None:
+        self.undelivered += messages
+        self._statistics.counts[UNDELIVERED] += messages
+        self._statistics.counts[UNDELIVERED_BYTES] += size_bytes
+
+    def _give_up(self, text: str, packet: bytes) -> None:
         self.fault = Misbehaviour("too-slow", text)
-        self.undelivered += 1
+        self._not_delivered(1, len(packet))
         self.close()
         self._on_given_up()
 
@@ -325,7 +354,7 @@ class Outbox:
         """Send what is the first in the backlog; returns the work, in units."""
         first = self._row.first()
         if isinstance(first, bytes):
-            self._send(first)
+            self.delivered_bytes += self._send(first)
             self._backlog.pop(first)
             self._resume_if_room()
             return _UNITS_PER_PACKET + len(first) // _BYTES_PER_UNIT
@@ -342,7 +371,7 @@ class Outbox:
     # -- the end -------------------------------------------------------------------------------
     def close(self) -> None:
         """Deliver no more; what is in the backlog stays undelivered."""
-        self.undelivered += self._row.messages
+        self._not_delivered(self._row.messages, self._row.bytes)
         self._backlog.clear()
         self._resume_if_room()
         self.flowing = False

@@ -36,14 +36,35 @@ Message = tuple[bytes, bytes, Route]
 class Run:
     """Messages of one client that follow each other."""
 
-    __slots__ = ("looking_units", "messages", "sending_units")
+    __slots__ = ("deliveries", "delivery_bytes", "looking_units", "messages")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
+        self.deliveries = 0
+        """To clients of this worker, one for each message and recipient."""
+        self.delivery_bytes = 0
         self.looking_units = 0
         """Work that it was to find the routes."""
-        self.sending_units = 0
-        """Work that it is to deliver all of it."""
+
+    @property
+    def units(self) -> int:
+        """Work that it all is."""
+        copied_units = int(self.delivery_bytes * _UNITS_PER_BYTE)
+        return self.looking_units + len(self.messages) + self.deliveries + copied_units
+
+    def add(self, packet: bytes, key: bytes, route: Route) -> None:
+        """One more message."""
+        self.messages.append((packet, key, route))
+        self.deliveries += route.fan_out
+        self.delivery_bytes += len(packet) * route.fan_out
+
+    def drop(self, count: int) -> None:
+        """The last messages are not in it any more."""
+        kept = len(self.messages) - count
+        for packet, _, route in self.messages[kept:]:
+            self.deliveries -= route.fan_out
+            self.delivery_bytes -= len(packet) * route.fan_out
+        del self.messages[kept:]
 
     def charge_looking(self, seconds: float) -> None:
         """Time was spent to find out where the messages go."""
@@ -61,6 +82,7 @@ class Session:
         "_packets_max",
         "account",
         "backpressure",
+        "bytes_in",
         "credentials",
         "echo",
         "ended",
@@ -68,10 +90,13 @@ class Session:
         "holding_patterns",
         "id",
         "in_line",
+        "messages_in",
         "more",
         "outbox",
         "patterns",
         "profile",
+        "received_us",
+        "refused",
         "run",
         "sock",
         "subscription_bytes",
@@ -114,6 +139,14 @@ class Session:
         """The client sends no more."""
         self.run = Run()
         """Messages that were just gathered."""
+        self.received_us = 0
+        """When the batch was read, of `time.monotonic_ns`."""
+        self.messages_in = 0
+        """Published so far."""
+        self.bytes_in = 0
+        """Read so far, whatever it was."""
+        self.refused = 0
+        """Packets refused so far."""
         self.waiting_bytes = 0
         """What its user is charged for packets that were read and cannot be done yet."""
         self._packets: list[bytes] = []
@@ -123,8 +156,11 @@ class Session:
         self._packet_bytes_max = limits.packet_bytes_max
 
     # -- reading -------------------------------------------------------------------------------
-    def receive(self) -> None:
-        """Read the next batch; to be called once the last one is done. Raises OSError."""
+    def receive(self) -> int:
+        """Read the next batch, and say of how many bytes; to be called once the last one is done.
+
+        Raises OSError.
+        """
         packets: list[bytes] = []
         self._packets = packets
         self._next = 0
@@ -132,6 +168,7 @@ class Session:
         receive = self.sock.recv
         size = self._packet_bytes_max + 1
         room = self._bytes_max
+        self.received_us = time.monotonic_ns() // 1000
         try:
             while len(packets) < self._packets_max and room > 0:
                 packet = receive(size)
@@ -139,13 +176,17 @@ class Session:
                 room -= len(packet)
                 if not packet:
                     self._at_empty_packet()
-                    return
+                    break
+            else:
+                self.more = True
         except BlockingIOError:
-            return
+            pass
         except ConnectionResetError:
             # The peer closed without reading everything; what it sent before can still be read.
-            pass
-        self.more = True
+            self.more = True
+        read_bytes = self._bytes_max - room
+        self.bytes_in += read_bytes
+        return read_bytes
 
     def _at_empty_packet(self) -> None:
         """Tell an empty packet, which stays in the batch as a fault, from the end."""
@@ -173,7 +214,7 @@ class Session:
         messages = run.messages
         at = self._next
         units = 0
-        bytes_taken = 0
+        delivery_bytes = 0
         while at < len(packets) and units + run.looking_units < units_max:
             packet = packets[at]
             if packet[:4] != _MESSAGE or len(packet) > self._packet_bytes_max:
@@ -194,26 +235,27 @@ class Session:
                 route = self.own_route(route)
             messages.append((packet, key, route))
             units += route.units
-            bytes_taken += len(packet) * route.units
+            delivery_bytes += len(packet) * route.fan_out
             at += 1
         self._next = at
-        run.sending_units = units + int(bytes_taken * _UNITS_PER_BYTE)
+        run.deliveries = units - len(messages)
+        run.delivery_bytes = delivery_bytes
         return run
 
     def reroute(self, find_route: Callable[[bytes], Route], seconds_max: float) -> None:
         """Look the routes of the run up again, because subscriptions have changed. What is left
         when the time is up goes back."""
-        run = self.run
+        before, run = self.run, Run()
+        self.run = run
+        run.looking_units = before.looking_units
         began_at = now = time.perf_counter()
-        rerouted: list[Message] = []
-        for packet, key, _ in run.messages:
-            rerouted.append((packet, key, self.own_route(find_route(key))))
+        for packet, key, _ in before.messages:
+            run.add(packet, key, self.own_route(find_route(key)))
             now = time.perf_counter()
             if now - began_at > seconds_max:
                 break
         run.charge_looking(now - began_at)
-        self.put_back(len(run.messages) - len(rerouted))
-        run.messages = rerouted
+        self._next -= len(before.messages) - len(run.messages)
 
     @property
     def position(self) -> int:
@@ -224,7 +266,7 @@ class Session:
         """The last messages of the run are not done in it. They are gathered anew, so that nothing
         that waits has to be kept up to date."""
         self._next -= count
-        del self.run.messages[len(self.run.messages) - count :]
+        self.run.drop(count)
 
     def keep_rest(self) -> int:
         """Keep nothing but what is not done; returns how many bytes that is."""

@@ -28,6 +28,7 @@ from sbus.broker.handoff import Link, Order, Quiesce, Quiet, Ready, Report, Stop
 from sbus.broker.settings import BusSettings
 from sbus.broker.template import Birth, Template
 from sbus.errors import SbusError
+from sbus.shared import statistics
 from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.segment import Segment
@@ -182,6 +183,7 @@ class Supervisor:
             self._log.bury(words, slot.number)
             self._stalls.bury(slot.number)
             self._book.bury(slot.number, time.monotonic_ns())
+            statistics.bury(statistics.counters_of(self._segment.statistics, slot.number))
         # It may have died between taking somebody's sleep and waking it, so all look again.
         self._segment.wake((1 << len(self.slots)) - 1)
         self._on_death(slot.number)

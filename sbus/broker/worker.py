@@ -76,6 +76,7 @@ class Worker:
                     trio.current_time() + self._limits.stop_seconds_max / 2
                 )
             self._clients.close_all()
+            self._clients.share_statistics()
             tasks.cancel_scope.cancel()
 
     async def _beat(self) -> None:
@@ -116,6 +117,7 @@ class Worker:
                 units = 0
                 exchange.barrier()
                 self._charge_walk()
+                clients.share_statistics()
                 await trio.lowlevel.checkpoint()
                 continue
             if clients.quiescing and not self._quiet and not clients.waiting.for_room():
@@ -123,6 +125,7 @@ class Worker:
                 self._link.send(Quiet())
             if exchange.catch_up():
                 units = 0
+                clients.share_statistics()
                 with trio.move_on_after(clients.waiting.delay_seconds()) as self._nap:
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
             units += 1 + self._charge_walk()

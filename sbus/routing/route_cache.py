@@ -87,6 +87,11 @@ class RouteCache(Generic[R]):
         self._young_bytes += charge
         return route
 
+    @property
+    def misses(self) -> int:
+        """Keys that had to be resolved."""
+        return self._misses
+
     def invalidate(self, path: PatternPath | None, pattern: bytes) -> None:
         """Forget what a change of subscriptions to `pattern`, parsed as `path`, may concern.
 

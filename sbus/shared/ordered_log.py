@@ -2,7 +2,7 @@
 
 A worker appends a batch of one publisher's messages as one *block*, in one hold of the lock:
 
-    block  = mask of destination workers, length, count, publisher, its uid  |  entry ...
+    block  = mask of destination workers, length, count, publisher, its uid, time  |  entry ...
     entry  = mask of destination workers, packet length, key length |  packet
 
 Positions are bytes since the beginning of time; a position's place is its remainder by the size of
@@ -66,8 +66,11 @@ from sbus.shared.segment import (
     Segment,
 )
 
-_BLOCK = struct.Struct("<QIIQQ")  # mask, length, count, publisher, uid: 32 bytes
+_BLOCK = struct.Struct("<QIIQII")  # mask, length, count, publisher, uid, time: 32 bytes
 _ENTRY = struct.Struct("<QII")  # mask, packet length, key length
+TIME_MASK = 0xFFFFFFFF
+"""When a block's messages were received, in microseconds, keeps 32 bits of it: more than an
+hour."""
 BLOCK_ALIGN_BYTES = 32
 """Blocks begin at multiples of this, so that a header always fits before the end of the ring."""
 
@@ -99,9 +102,11 @@ class Block(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def build_block(publisher: int, uid: int, entries: Sequence[tuple[int, bytes, int]]) -> Block:
-    """Lay out (destination mask, packet, key length) entries of one client and its user; none may
-    be without destination."""
+def build_block(
+    publisher: int, uid: int, received_us: int, entries: Sequence[tuple[int, bytes, int]]
+) -> Block:
+    """Lay out (destination mask, packet, key length) entries of one client and its user, received
+    at this time of `time.monotonic_ns`; none may be without destination."""
     union = 0
     parts: list[bytes] = [b""]
     length = _BLOCK.size
@@ -112,7 +117,8 @@ def build_block(publisher: int, uid: int, entries: Sequence[tuple[int, bytes, in
         parts.append(packet)
         length += _ENTRY.size + len(packet)
     padding = -length % BLOCK_ALIGN_BYTES
-    parts[0] = _BLOCK.pack(union, length + padding, len(entries), publisher, uid)
+    time_us = received_us & TIME_MASK
+    parts[0] = _BLOCK.pack(union, length + padding, len(entries), publisher, uid, time_us)
     parts.append(bytes(padding))
     return Block(union, b"".join(parts))
 
@@ -191,7 +197,7 @@ class OrderedLog:
             words[WAITING] |= self._bit
             return -1
         if skip:
-            _BLOCK.pack_into(self._map, self._offset + place, 0, skip, 0, 0, 0)
+            _BLOCK.pack_into(self._map, self._offset + place, 0, skip, 0, 0, 0, 0)
             head += skip
             place = 0
         at = self._offset + place
@@ -311,9 +317,9 @@ class OrderedLog:
         self._window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
 
     # -- outside of the lock -------------------------------------------------------------------
-    def blocks(self, end: int) -> Iterator[tuple[int, list[tuple[bytes, bytes]]]]:
-        """Walk to `end`: of each block in order, the publisher's uid and (key, packet) of each
-        entry destined to this worker.
+    def blocks(self, end: int) -> Iterator[tuple[int, int, list[tuple[bytes, bytes]]]]:
+        """Walk to `end`: of each block in order, the publisher's uid, the time of receipt &
+        TIME_MASK, and (key, packet) of each entry destined to this worker.
 
         The cursor moves past a block when the next one is asked for.
         """
@@ -322,7 +328,7 @@ class OrderedLog:
         unpack_entry = _ENTRY.unpack_from
         while self.cursor < end:
             at = self._offset + self.cursor % self._size
-            mask, length, count, _publisher, uid = _BLOCK.unpack_from(source, at)
+            mask, length, count, _publisher, uid, time_us = _BLOCK.unpack_from(source, at)
             if mask & bit:
                 at += _BLOCK.size
                 entries = []
@@ -333,7 +339,7 @@ class OrderedLog:
                         packet = source[at : at + packet_bytes]
                         entries.append((packet[4 : 4 + key_bytes], packet))
                     at += packet_bytes
-                yield uid, entries
+                yield uid, time_us, entries
             self.cursor += length
 
 

@@ -2,7 +2,8 @@
 
 One memfd, mapped by every process before the workers are forked:
 
-    control page | heartbeats | accounts | stalls | ordered log | table arena 0 | table arena 1
+    control page | heartbeats | statistics | accounts | stalls | ordered log | table arena 0 |
+    table arena 1
 
 *Control words* exist twice. Whoever holds the lock works on the spare copy and flips a selector as
 the last store; a holder that dies before the flip has changed nothing, and whoever takes the lock
@@ -13,8 +14,9 @@ The lock is `flock` on an open file description of the memfd that each process o
 (`open_lock`): the kernel frees it when its holder dies. A process must not fork while it has one
 open, or its child would keep the lock alive. Locking and unlocking are full memory barriers, and
 every word is read and written under the lock only, so no ordering is asked of the processor. The
-heartbeats are an exception: one writer each, read by anybody, worth nothing but their age. Accounts
-and stalls say for themselves who writes what; each of their words is right by itself.
+heartbeats are an exception: one writer each, read by anybody, worth nothing but their age.
+Statistics, accounts and stalls say for themselves who writes what; each of their words is right by
+itself.
 
 This module does not know what the words mean to the log or to the table beyond their places.
 """
@@ -30,6 +32,7 @@ from types import TracebackType
 from sbus.limits import Limits
 from sbus.shared.accounts import accounts_words
 from sbus.shared.stalls import stalls_words
+from sbus.shared.statistics import statistics_words
 
 WORKERS_MAX = 64
 """A message's destinations are one bit each in a 64-bit word."""
@@ -77,7 +80,8 @@ class Segment:
         self.arena_bytes = limits.table_bytes
         block_words = WORKER_WORDS + WORDS_PER_WORKER * workers
         control_bytes = _round_up((_COPIES + 2 * block_words) * WORD_BYTES, PAGE_BYTES)
-        accounts_at = control_bytes + PAGE_BYTES
+        statistics_at = control_bytes + PAGE_BYTES
+        accounts_at = statistics_at + WORD_BYTES * statistics_words(workers)
         stalls_at = accounts_at + WORD_BYTES * accounts_words(workers, limits)
         stalls_end = stalls_at + WORD_BYTES * stalls_words(workers, limits)
         self.log_offset = _round_up(stalls_end, PAGE_BYTES)
@@ -90,7 +94,8 @@ class Segment:
         self.map = mmap.mmap(self.fd, 0)
         view = memoryview(self.map)
         self._words = view[:control_bytes].cast("Q")
-        self._heartbeats = view[control_bytes:accounts_at].cast("Q")
+        self._heartbeats = view[control_bytes:statistics_at].cast("Q")
+        self.statistics = view[statistics_at:accounts_at].cast("Q")
         self.accounts = view[accounts_at:stalls_at].cast("Q")
         self.stalls = view[stalls_at:stalls_end].cast("Q")
         self._copies = tuple(

@@ -19,6 +19,7 @@ from sbus.broker.handoff import Adopt, Gone, Link, Stop
 from sbus.broker.settings import BusSettings
 from sbus.broker.worker import Worker
 from sbus.limits import Limits
+from sbus.protocol.codes import PACKET_CODES
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     SUBSCRIPTION_BYTES,
@@ -29,6 +30,7 @@ from sbus.shared.accounts import (
 from sbus.shared.compaction import Compaction
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.segment import Segment
+from sbus.shared.statistics import LATENCY, REFUSED
 from sbus.shared.subscription_table import all_have_read
 from sbus.unix.credentials import Credentials
 from tests.unit.shared.segments import close_segment
@@ -152,7 +154,11 @@ class OneProcessBus:
 
     def counts(self) -> Counter[str]:
         """What the workers counted, by code."""
-        return sum((worker._clients.counts for worker in self.workers), Counter())
+        found: Counter[str] = Counter()
+        for worker in self.workers:
+            refused = worker._clients._statistics.counts[REFUSED:LATENCY]
+            found.update(dict(zip(PACKET_CODES, refused, strict=True)))
+        return +found
 
     def index_sizes(self) -> list[tuple[int, int]]:
         """Nodes and subscriptions in every worker's index."""

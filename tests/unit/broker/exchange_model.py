@@ -31,6 +31,7 @@ from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import Block, OrderedLog
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
+from sbus.shared.statistics import Statistics
 from sbus.shared.subscription_table import SubscriptionTable, all_have_read
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import PeerProcess
@@ -187,7 +188,7 @@ class Bus:
         router = Router(worker, SLASH, self.limits)
         accounts = Accounts(self.segment.accounts, self.segment.workers, self.limits, worker)
         stalls = Stalls(self.segment.stalls, self.limits.blocking_clients_max, worker)
-        exchange = Exchange(self.segment, worker, router, accounts, stalls)
+        exchange = Exchange(self.segment, worker, router, accounts, stalls, Statistics())
         log = HookedLog(self.segment, worker)
         exchange._log = log
         exchange._table = HookedTable(self.segment, worker)
@@ -277,7 +278,7 @@ class Bus:
         pending = client.pending
         session.run = Run()
         for packet, key in pending:
-            session.run.messages.append((packet, key, session.own_route(router.route(key))))
+            session.run.add(packet, key, session.own_route(router.route(key)))
         before = self.who_holds_whom(session.uid), self.effects
         published = 0
         must_wait = False
@@ -408,6 +409,7 @@ class Bus:
             self.segment,
             self.stalls[worker],
             self.exchanges[worker].origin,
+            Statistics(),
             lambda: None,
         )
         self.subscriptions[worker].begin_holding(session)

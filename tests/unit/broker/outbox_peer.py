@@ -14,6 +14,7 @@ from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
+from sbus.shared.statistics import Statistics
 from sbus.unix.credentials import Credentials
 from tests.unit.shared.segments import open_account
 
@@ -59,6 +60,7 @@ class Peer:
         self.quota_reports = 0
         self.spent_reports = 0
         self.account = open_account(limits)
+        self.statistics = Statistics()
 
         def start(writer: Callable[[], Awaitable[None]]) -> None:
             self.writers += 1
@@ -69,6 +71,7 @@ class Peer:
             limits,
             self.flood_control,
             self.account,
+            self.statistics,
             start,
             self._on_room,
             self._on_replied,
@@ -89,6 +92,7 @@ class Peer:
             segment,
             stalls,
             self.origin,
+            self.statistics,
             self._on_spent,
         )
 

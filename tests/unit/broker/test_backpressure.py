@@ -13,6 +13,7 @@ from sbus.limits import Limits
 from sbus.shared.accounts import AccountBook, Accounts
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
+from sbus.shared.statistics import Statistics
 from sbus.unix.credentials import Credentials
 from tests.unit.shared.segments import open_segment, was_woken
 
@@ -45,7 +46,7 @@ class Scene:
         assert place is not None
         self.blocker = Blocker(7, place, account.place, OWN, Profile(0, 0, everybody))
         self.backpressure = Backpressure(
-            self.blocker, account, segment, stalls, self.origin, self.on_spent
+            self.blocker, account, segment, stalls, self.origin, Statistics(), self.on_spent
         )
 
     def on_spent(self) -> None:

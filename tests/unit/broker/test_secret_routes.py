@@ -46,6 +46,9 @@ class Collector:
     def __init__(self) -> None:
         self.received: list[bytes] = []
 
+    def pass_over(self, packet: bytes) -> None:
+        """It is not for this client after all."""
+
     def deliver(self, packet: bytes) -> None:
         self.received.append(packet)
 

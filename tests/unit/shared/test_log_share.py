@@ -30,7 +30,7 @@ class Simulation:
         accounts = Accounts(segment.accounts, WORKERS, LIMITS)
         self.shares = {uid: accounts[uid].log_share for uid in users}
         self.blocks = {
-            uid: build_block(uid, uid, [(1, b"MSG k\0" + bytes(size), 1)])
+            uid: build_block(uid, uid, 0, [(1, b"MSG k\0" + bytes(size), 1)])
             for uid, (_, size) in users.items()
         }
         self.got = dict.fromkeys(users, 0)

@@ -43,7 +43,7 @@ def message(key: bytes, payload: bytes = b"") -> tuple[bytes, int]:
 
 def entries_of(log: OrderedLog, end: int) -> Iterator[tuple[int, bytes, bytes]]:
     """(uid, key, packet) of what is destined to `log` up to `end`, one by one."""
-    for uid, entries in log.blocks(end):
+    for uid, _, entries in log.blocks(end):
         for key, packet in entries:
             yield uid, key, packet
 
@@ -83,7 +83,7 @@ def append(
     given, for a user who has not appended anything yet."""
     laid_out = [(mask, *message(key, bytes(size))) for mask, key in entries]
     with segment as words:
-        wake = log.append(words, build_block(7, UID, laid_out), share or some_share())
+        wake = log.append(words, build_block(7, UID, 0, laid_out), share or some_share())
         log.check_invariants(words)
     return wake
 
@@ -168,7 +168,7 @@ class Walking(RuleBasedStateMachine):
             (mask, *message(b"%d/%d" % (self.number, at), b"x" * size))
             for at, (mask, size) in enumerate(entries)
         ]
-        block = build_block(self.number, self.number % 3, laid_out)
+        block = build_block(self.number, self.number % 3, 0, laid_out)
         assert len(block.data) <= BLOCK_BYTES_MAX
         with self.segment as words:
             used = self.logs[worker].statistics(words).used_bytes
@@ -312,7 +312,7 @@ def test_packets_come_out_byte_for_byte(payload: bytes) -> None:
         (log,) = started(segment, 0)
         packet, key_bytes = message(b"", payload)
         with segment as words:
-            log.append(words, build_block(1, UID, [(1, packet, key_bytes)]), some_share())
+            log.append(words, build_block(1, UID, 0, [(1, packet, key_bytes)]), some_share())
         assert walk(log, segment) == [(b"", packet)]
 
 
@@ -426,7 +426,7 @@ def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:
 def test_a_worker_killed_while_appending_has_appended_nothing() -> None:
     def act(words: memoryview) -> None:
         packet, key_bytes = message(b"never", b"x" * 50)
-        block = build_block(1, UID, [(0b11, packet, key_bytes)])
+        block = build_block(1, UID, 0, [(0b11, packet, key_bytes)])
         OrderedLog(segment, 0).append(words, block, some_share())
 
     with open_segment(2) as segment, child_holding_the_lock(segment, act) as child:
@@ -442,7 +442,7 @@ def test_a_worker_killed_while_appending_has_appended_nothing() -> None:
 
 
 def test_the_mask_of_a_block_is_the_union_of_its_entries() -> None:
-    block = build_block(1, UID, [(0b001, b"MSG a\0", 1), (0b100, b"MSG b\0", 1)])
+    block = build_block(1, UID, 0, [(0b001, b"MSG a\0", 1), (0b100, b"MSG b\0", 1)])
     assert block.mask == 0b101
     assert len(block.data) % 32 == 0
 
