@@ -45,7 +45,7 @@ def run_bus(
     template = Template(partial(_worker_main, segment, settings), close=[listener])
     try:
         segment.open_lock()
-        trio.run(Front(settings, listener, segment, template, on_ready).run)
+        trio.run(Front(configuration, reread, listener, segment, template, on_ready).run)
     except BaseExceptionGroup as group:
         expected, unexpected = group.split(SbusError)
         if unexpected is not None or expected is None:

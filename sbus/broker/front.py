@@ -15,19 +15,23 @@ from collections.abc import Callable
 import msgspec
 import trio
 
-from sbus.broker.access import pack
+from sbus.broker.access import PeerRules, pack
 from sbus.broker.admission import Door
 from sbus.broker.bounded_lock import trying
 from sbus.broker.complaints import Complaints
+from sbus.broker.configuration import Configuration
 from sbus.broker.handoff import Adopt, Gone, Report
+from sbus.broker.reload import Reloader
 from sbus.broker.settings import BusSettings
 from sbus.broker.supervisor import Supervisor
 from sbus.broker.template import Template
+from sbus.protocol.admin_results import ReloadResult
 from sbus.shared.accounts import Account, AccountBook
 from sbus.shared.compaction import Compaction
 from sbus.shared.segment import COMPACTION_WANTED, TABLE_TAIL, Segment
 from sbus.shared.subscription_table import all_have_read
 from sbus.unix.closing import drain, shut_down
+from sbus.unix.credentials import Credentials
 
 _READERS_RETRY_SECONDS = 0.01
 
@@ -36,32 +40,37 @@ class _Client(msgspec.Struct):
     worker: int
     account: Account
     sock: socket.socket
+    credentials: Credentials
 
 
 class Front:
-    """The front of one bus. Borrows `listener`."""
+    """The front of one bus. Borrows `listener`; `reread` says what is to hold, see `Reloader`."""
 
     def __init__(
         self,
-        settings: BusSettings,
+        configuration: Configuration,
+        reread: Callable[[], Configuration],
         listener: socket.socket,
         segment: Segment,
         template: Template,
         on_ready: Callable[[], None],
     ) -> None:
+        settings = configuration.settings
         self._settings = settings
         self._limits = settings.limits
         self._segment = segment
         self._on_ready = on_ready
-        complaints = Complaints(settings.limits.log_interval_seconds)
-        book = AccountBook(segment.accounts, segment.workers, settings.limits)
-        for uid in {0, os.getuid(), *settings.user_limits}:
-            book.keep(uid, settings.limits_of(uid))
-        self._door = Door(listener, settings, book, complaints)
+        self._complaints = Complaints(settings.limits.log_interval_seconds)
+        self._book = AccountBook(segment.accounts, segment.workers, settings.limits)
+        self._limit_users()
+        self._door = Door(listener, settings, self._book, self._complaints)
         self._supervisor = Supervisor(
-            template, segment, settings, book, self._on_report, self._on_worker_death
+            template, segment, settings, self._book, self._on_report, self._on_worker_death
         )
         self._clients: dict[int, _Client] = {}
+        self._reloader = Reloader(
+            configuration, reread, self._clients, self._supervisor, self._go_by
+        )
         self._load = [0] * settings.workers
         self._admitted = 0
         self._stop = trio.Event()
@@ -97,11 +106,13 @@ class Front:
                 who = await self._door.next_client()
                 worker = await self._supervisor.wait_for_worker(self._load)
                 self._admitted += 1
-                self._clients[self._admitted] = _Client(worker, who.account, who.sock)
-                self._load[worker] += 1
-                order = Adopt(
-                    self._admitted, who.credentials, who.account.place, pack(who.rules)
+                self._clients[self._admitted] = _Client(
+                    worker, who.account, who.sock, who.credentials
                 )
+                self._load[worker] += 1
+                # Its rules are looked up now: they may have changed while it waited for a worker.
+                rules = pack(self._door.concerning(who.sock, who.credentials))
+                order = Adopt(self._admitted, who.credentials, who.account.place, rules)
                 self._supervisor.tell(worker, order, who.sock.fileno())
                 await trio.lowlevel.checkpoint()
 
@@ -127,6 +138,25 @@ class Front:
         self._door.client_left(client.account)
         if self._settings.exit_when_empty and not self._clients:
             self._stop.set()
+
+    # -- settings ------------------------------------------------------------------------------
+    async def reload(self) -> ReloadResult:
+        """Read the configuration anew and go by it. Raises ConfigurationError; nothing is changed
+        then."""
+        return await self._reloader.reload()
+
+    def _go_by(self, settings: BusSettings, rules: PeerRules) -> None:
+        """Have other settings from now on; `rules` are theirs."""
+        self._settings = settings
+        self._limits = settings.limits
+        self._complaints.interval_seconds = settings.limits.log_interval_seconds
+        self._door.go_by(settings, rules)
+        self._limit_users()
+
+    def _limit_users(self) -> None:
+        settings = self._settings
+        kept = {0, os.getuid(), *settings.user_limits}
+        self._book.go_by(settings.limits, settings.limits_of, kept)
 
     # -- the subscription table ----------------------------------------------------------------
     async def _keep_table_small(self) -> None:

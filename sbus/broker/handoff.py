@@ -1,8 +1,8 @@
 """What the front and a worker say to each other, and the link that carries it.
 
 The link is one SEQPACKET socketpair for each worker, non-blocking at both ends. A descriptor
-travels with `Adopt` only. Neither side waits for the other: what the kernel does not take at once
-stands in a queue whose length is bounded by the number of clients.
+travels with `Adopt` and `Reconfigure` only. Neither side waits for the other: what the kernel does
+not take at once stands in a queue whose length is bounded by the number of clients.
 
 This module does not know what either side does about it.
 """
@@ -28,6 +28,13 @@ class Adopt(msgspec.Struct, frozen=True, tag=True):
     """The access rules that concern it, as `access.pack` writes them."""
 
 
+class Reconfigure(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker, with a memfd that holds a `Reconfiguration`: go by that from now on, then
+    say so with this number."""
+
+    number: int
+
+
 class Quiesce(msgspec.Struct, frozen=True, tag=True):
     """Front to worker: read no more from any client, then say so."""
 
@@ -45,6 +52,12 @@ class Quiet(msgspec.Struct, frozen=True, tag=True):
     what is held back by a stalled client or by its user's rate."""
 
 
+class Reconfigured(msgspec.Struct, frozen=True, tag=True):
+    """Worker to front: I go by these settings, and so does whoever waits for my clients."""
+
+    number: int
+
+
 class Gone(msgspec.Struct, frozen=True, tag=True):
     """Worker to front: this client has left; `reason` is "" when it did so by itself."""
 
@@ -52,19 +65,19 @@ class Gone(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-Order = Adopt | Quiesce | Stop
-Report = Ready | Quiet | Gone
+Order = Adopt | Reconfigure | Quiesce | Stop
+Report = Ready | Quiet | Reconfigured | Gone
 
 _PACKET_BYTES_MAX = 4096
 _encoder = msgspec.msgpack.Encoder()
 _order_decoder = msgspec.msgpack.Decoder(Order)
-_adopt_decoder = msgspec.msgpack.Decoder(Adopt)
 _report_decoder = msgspec.msgpack.Decoder(Report)
 
 
-def lost_client(lost: DescriptorsLost) -> int:
-    """The client whose socket did not arrive."""
-    return _adopt_decoder.decode(lost.data).client
+def lost_client(lost: DescriptorsLost) -> int | None:
+    """The client whose socket did not arrive; None when it was no socket of a client's."""
+    order = _order_decoder.decode(lost.data)
+    return order.client if isinstance(order, Adopt) else None
 
 
 class Link:

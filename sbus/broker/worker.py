@@ -19,7 +19,19 @@ import socket
 import trio
 
 from sbus.broker.clients import Clients, Writer
-from sbus.broker.handoff import Adopt, Gone, Link, Quiesce, Quiet, Ready, lost_client
+from sbus.broker.complaints import log
+from sbus.broker.handoff import (
+    Adopt,
+    Gone,
+    Link,
+    Quiesce,
+    Quiet,
+    Ready,
+    Reconfigure,
+    Reconfigured,
+    lost_client,
+)
+from sbus.broker.reconfiguration import read_memfd
 from sbus.broker.settings import BusSettings
 from sbus.shared.segment import Segment
 from sbus.unix.fd_passing import DescriptorsLost
@@ -93,18 +105,32 @@ class Worker:
                 await self._link.wait()
                 continue
             except DescriptorsLost as lost:
-                self._link.send(Gone(lost_client(lost), "the worker has no descriptors left"))
+                client = lost_client(lost)
+                if client is None:
+                    # Under the old rules it must not go on. A successor begins with the new ones.
+                    log(f"worker {self._number} has no descriptors left for its new settings")
+                    everything.cancel()
+                    return
+                self._link.send(Gone(client, "the worker has no descriptors left"))
                 continue
             if order is None:
                 everything.cancel()
                 return
             if isinstance(order, Adopt):
                 self._clients.adopt(order, fds[0])
+            elif isinstance(order, Reconfigure):
+                self._reconfigure(order, fds[0])
             elif isinstance(order, Quiesce):
                 self._clients.quiescing = True
             else:
                 self._stopping = True
             self._segment.wake(1 << self._number)
+
+    def _reconfigure(self, order: Reconfigure, memfd: int) -> None:
+        what = read_memfd(memfd)
+        os.close(memfd)
+        self._limits = what.settings.limits
+        self._clients.reconfigure(what, lambda: self._link.send(Reconfigured(order.number)))
 
     async def _serve(self) -> None:
         """Give turns while anybody is in line; otherwise walk the log, and sleep."""
