@@ -24,9 +24,17 @@ _ALLOCATOR_BYTES = 4 * 1024 * 1024
 
 
 def run_bus(
-    settings: BusSettings, listener: socket.socket, *, on_ready: Callable[[], None]
+    settings: BusSettings,
+    listener: socket.socket,
+    *,
+    on_ready: Callable[[], None],
+    admin_listener: socket.socket | None = None,
+    admin_gids: frozenset[int] = frozenset(),
 ) -> None:
     """Serve on `listener`, which is borrowed, until SIGTERM, SIGINT or the last client's leaving.
+
+    Administrators are served on `admin_listener`, likewise borrowed; `admin_gids` are the groups
+    whose members are some besides root and the bus's own user.
 
     Calls `on_ready` once, when every worker serves. Raises SbusError when the bus cannot start or
     cannot go on.
@@ -35,10 +43,14 @@ def run_bus(
     if settings.refuse_descriptors:
         _refuse_descriptors(listener)
     segment = Segment(settings.workers, settings.limits)
-    template = Template(partial(_worker_main, segment, settings), close=[listener])
+    listeners = [listener] if admin_listener is None else [listener, admin_listener]
+    template = Template(partial(_worker_main, segment, settings), close=listeners)
     try:
         segment.open_lock()
-        trio.run(Front(settings, listener, segment, template, on_ready).run)
+        front = Front(
+            settings, listener, segment, template, on_ready, admin_listener, admin_gids
+        )
+        trio.run(front.run)
     except BaseExceptionGroup as group:
         expected, unexpected = group.split(SbusError)
         if unexpected is not None or expected is None:

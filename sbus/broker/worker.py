@@ -19,7 +19,21 @@ import socket
 import trio
 
 from sbus.broker.clients import Clients, Writer
-from sbus.broker.handoff import Adopt, Gone, Link, Quiesce, Quiet, Ready, lost_client
+from sbus.broker.handoff import (
+    Adopt,
+    Answer,
+    Ask,
+    Expel,
+    Gone,
+    Link,
+    Order,
+    Quiesce,
+    Quiet,
+    Ready,
+    Stop,
+    Tell,
+    lost_client,
+)
 from sbus.broker.settings import BusSettings
 from sbus.shared.segment import Segment
 from sbus.unix.fd_passing import DescriptorsLost
@@ -100,11 +114,21 @@ class Worker:
                 return
             if isinstance(order, Adopt):
                 self._clients.adopt(order, fds[0])
-            elif isinstance(order, Quiesce):
-                self._clients.quiescing = True
             else:
-                self._stopping = True
+                self._obey(order)
             self._segment.wake(1 << self._number)
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Ask):
+            self._link.send(Answer(order.question, self._clients.answers.answer(order.about)))
+        elif isinstance(order, Tell):
+            self._clients.tell(order)
+        elif isinstance(order, Expel):
+            self._clients.expel(order)
+        elif isinstance(order, Quiesce):
+            self._clients.quiescing = True
+        elif isinstance(order, Stop):
+            self._stopping = True
 
     async def _serve(self) -> None:
         """Give turns while anybody is in line; otherwise walk the log, and sleep."""

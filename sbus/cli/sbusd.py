@@ -17,6 +17,7 @@ from sbus.cli.report import report_error
 from sbus.cli.start import Plan, check, run
 from sbus.errors import SbusError
 from sbus.unix.address import DEFAULT_ADDRESS, parse_address
+from sbus.version import __version__
 
 if TYPE_CHECKING:
     from sbus.broker.config_file import Config
@@ -34,12 +35,7 @@ def available_workers() -> int:
 
 def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            click.echo(f"sbusd {version('sbus')}")
-        except PackageNotFoundError:
-            click.echo("sbusd, not installed")
+        click.echo(f"sbusd {__version__}")
         context.exit()
 
 
