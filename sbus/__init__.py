@@ -26,6 +26,7 @@ from sbus.errors import (
     ProtocolViolation,
     SbusError,
 )
+from sbus.version import __version__
 
 if TYPE_CHECKING:
     from sbus.client import blocking
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from sbus.client.connection import Connection, connect
     from sbus.client.inbox import InboxFull, InboxStatistics, Lost
     from sbus.protocol.packets import Message
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AddressError",
@@ -51,6 +50,7 @@ __all__ = [
     "PacketRefused",
     "ProtocolViolation",
     "SbusError",
+    "__version__",
     "blocking",
     "connect",
 ]

@@ -134,6 +134,10 @@ class KeyRules:
         """The rule by which such a client may not publish under `key`; None: it may."""
         return self._denied_by(profile.publish, key)
 
+    def subscribe_key_denied_by(self, profile: Profile, key: bytes) -> int | None:
+        """The rule by which such a client receives nothing under `key`; None: it may."""
+        return self._denied_by(profile.subscribe, key)
+
     def lets_through(self, rules: int, key: bytes) -> bool:
         """Whether messages under `key` may be delivered to a client that these rules about
         subscribing concern."""

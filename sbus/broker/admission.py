@@ -25,9 +25,10 @@ from sbus.broker.access import PeerRules
 from sbus.broker.complaints import Complaints, log, shown
 from sbus.broker.quota_reports import describe_limit
 from sbus.broker.settings import BusSettings
+from sbus.broker.user_limits import UserLimitsInForce
 from sbus.protocol.controls import error_notice
 from sbus.protocol.keys import DIALECTS
-from sbus.shared.accounts import CONNECTIONS, Account, AccountBook
+from sbus.shared.accounts import CONNECTIONS, Account
 from sbus.unix.closing import drain, shut_down
 from sbus.unix.credentials import Credentials, peer_credentials, peer_groups
 from sbus.unix.open_files import watched_processes_max
@@ -57,12 +58,12 @@ class Door:
         self,
         listener: socket.socket,
         settings: BusSettings,
-        book: AccountBook,
+        user_limits: UserLimitsInForce,
         complaints: Complaints,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
-        self._book = book
+        self._user_limits = user_limits
         self._complaints = complaints
         self.go_by(settings, PeerRules(settings.rules))
         self.counts: Counter[str] = Counter()
@@ -140,7 +141,7 @@ class Door:
     def _account(self, sock: socket.socket, own: Credentials) -> Account | None:
         """The user's account, if it has room for one more connection; else the socket is closed."""
         now_ns = time.monotonic_ns()
-        account = self._book.of(own.uid, self._settings.limits_of(own.uid), now_ns)
+        account = self._user_limits.account(own.uid)
         if account is None:
             self._complain("too-many-users", own, "the bus keeps no more accounts (users_max)")
             self._turn_away(sock, "too-many-users", "the bus keeps accounts for no more users")

@@ -171,6 +171,10 @@ class Backlog:
         self._sections.append(section)
 
     @property
+    def order(self) -> Order:
+        return self._order
+
+    @property
     def replies(self) -> int:
         """Replies that wait."""
         return len(self._sections) - 1

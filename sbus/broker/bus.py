@@ -30,10 +30,15 @@ def run_bus(
     *,
     reread: Callable[[], Configuration],
     on_ready: Callable[[], None],
+    admin_listener: socket.socket | None = None,
+    admin_gids: frozenset[int] = frozenset(),
 ) -> None:
     """Serve on `listener`, which is borrowed, until SIGTERM, SIGINT or the last client's leaving.
 
     `reread` says anew what is to hold, at any time and in any thread; it raises ConfigurationError.
+    Administrators are served on `admin_listener`, likewise borrowed; `admin_gids` are the groups
+    whose members are some besides root and the bus's own user.
+
     Calls `on_ready` once, when every worker serves. Raises SbusError when the bus cannot start or
     cannot go on.
     """
@@ -42,10 +47,21 @@ def run_bus(
     if settings.refuse_descriptors:
         _refuse_descriptors(listener)
     segment = Segment(settings.workers, settings.limits)
-    template = Template(partial(_worker_main, segment, settings), close=[listener])
+    listeners = [listener] if admin_listener is None else [listener, admin_listener]
+    template = Template(partial(_worker_main, segment, settings), close=listeners)
     try:
         segment.open_lock()
-        trio.run(Front(configuration, reread, listener, segment, template, on_ready).run)
+        front = Front(
+            configuration,
+            reread,
+            listener,
+            segment,
+            template,
+            on_ready,
+            admin_listener,
+            admin_gids,
+        )
+        trio.run(front.run)
     except BaseExceptionGroup as group:
         expected, unexpected = group.split(SbusError)
         if unexpected is not None or expected is None:

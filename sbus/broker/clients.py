@@ -16,11 +16,12 @@ from functools import partial
 import trio
 
 from sbus.broker.access import KeyRules, Profile, unpack
+from sbus.broker.answers import Answers
 from sbus.broker.backpressure import Backpressure, Blocker
 from sbus.broker.commands import Commands
 from sbus.broker.complaints import Complaints
 from sbus.broker.exchange import Exchange
-from sbus.broker.handoff import Adopt, Gone, Link
+from sbus.broker.handoff import Adopt, Expel, Gone, Inquiry, Link, Tell
 from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox, StartWriter
 from sbus.broker.quota_reports import QuotaReports
@@ -109,6 +110,11 @@ class Clients:
         self.turns: Turns[Session | Writer] = Turns()
         self.waiting = WaitingRoom(self.exchange.end_holding)
         self._sessions: dict[int, Session] = {}
+        """By descriptor."""
+        self._by_number: dict[int, Session] = {}
+        self.answers = Answers(
+            self._by_number, self._router, lambda: self._rules, dialect, self.waiting.reason
+        )
         self._complaints = Complaints(limits.log_interval_seconds)
         self._reports = QuotaReports(segment, limits.log_interval_seconds)
         self._commands = Commands(
@@ -118,6 +124,7 @@ class Clients:
             self.exchange,
             self.subscriptions,
             self._begin_blocking,
+            self._inquire,
             self._complaints,
             self._statistics,
         )
@@ -185,7 +192,7 @@ class Clients:
         self._give_profile(session, order.rules)
         if session.outbox.blocks and not self._begin_blocking(session):
             self._reports.report(BLOCKING, account, own)
-        self._sessions[fd] = session
+        self._sessions[fd] = self._by_number[session.id] = session
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
     def _give_profile(self, session: Session, concerning: bytes) -> None:
@@ -225,6 +232,25 @@ class Clients:
         """A reply that held a client back is sent."""
         if not session.outbox.replies_waiting:
             self._serve_soon(session)
+
+    def _inquire(self, session: Session) -> None:
+        """A client wants to know what the bus has of its user: the front knows."""
+        session.inquiring = True
+        self._link.send(Inquiry(session.id))
+
+    def tell(self, order: Tell) -> None:
+        """The answer to an inquiry, if the client is still there."""
+        session = self._by_number.get(order.client)
+        if session is not None:
+            session.inquiring = False
+            session.outbox.reply(order.packet)
+            self._serve_soon(session)
+
+    def expel(self, order: Expel) -> None:
+        """Disconnect a client because an administrator says so, if it is still there."""
+        session = self._by_number.get(order.client)
+        if session is not None:
+            self._expel(session, Misbehaviour("kicked", order.text))
 
     def _begin_blocking(self, session: Session) -> bool:
         """Let a client hold publishers back from now on; False when there is no place for it, or
@@ -267,7 +293,7 @@ class Clients:
         if session.outbox.fault is not None:
             self._expel(session, session.outbox.fault)
             return 1
-        if session in self.waiting or session.outbox.replies_waiting:
+        if self._is_held(session):
             return 0
         units = 1
         quantum = self._limits.quantum_units
@@ -281,7 +307,7 @@ class Clients:
                 units += read_bytes // _BYTES_PER_UNIT
             while units < quantum and session.has_work():
                 units += self._advance(session, quantum - units)
-                if session in self.waiting or session.outbox.replies_waiting:
+                if self._is_held(session):
                     self._count_waiting_bytes(session, session.keep_rest())
                     self.turns.charge(session.uid, units)
                     return units
@@ -294,6 +320,10 @@ class Clients:
         elif session.ended:
             self.close(session, "")
         return units
+
+    def _is_held(self, session: Session) -> bool:
+        """Whether a client is not read any further until something else has happened."""
+        return session in self.waiting or bool(session.outbox.replies_waiting) or session.inquiring
 
     def _may_read(self, session: Session) -> bool:
         """Whether there is room for what a client sends, if it cannot be done at once either.
@@ -395,6 +425,7 @@ class Clients:
         fd = session.sock.fileno()
         self._epoll.unregister(fd)
         del self._sessions[fd]
+        del self._by_number[session.id]
         trio.lowlevel.notify_closing(session.sock)
         shut_down(session.sock)
         self._link.send(Gone(session.id, reason))

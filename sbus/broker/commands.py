@@ -25,7 +25,8 @@ from sbus.unix.open_files import watched_processes_max
 
 class Commands:
     """Of the clients of one worker. `begin_blocking` lets a client hold publishers back from now
-    on, and says whether there was a place for it."""
+    on, and says whether there was a place for it; `inquire` has the front say what the bus has of
+    the client's user."""
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Commands:
         exchange: Exchange,
         subscriptions: Subscriptions,
         begin_blocking: Callable[[Session], bool],
+        inquire: Callable[[Session], None],
         complaints: Complaints,
         statistics: Statistics,
     ) -> None:
@@ -44,6 +46,7 @@ class Commands:
         self._exchange = exchange
         self._subscriptions = subscriptions
         self._begin_blocking = begin_blocking
+        self._inquire = inquire
         self._complaints = complaints
         self._statistics = statistics
         self._watching: set[Holder] = set()
@@ -100,6 +103,9 @@ class Commands:
             self._exchange.barrier()
             own = session.credentials
             session.outbox.reply(controls.whoami_reply(own.gid, own.uid, own.pid))
+        elif key == controls.ME:
+            self._exchange.barrier()
+            self._inquire(session)
         elif key == controls.ECHO_ON:
             session.echo = True
         elif key == controls.ECHO_OFF:

@@ -10,41 +10,45 @@ This module does not know packets, subscriptions or the order of messages.
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
-import msgspec
 import trio
 
 from sbus.broker.access import PeerRules, pack
+from sbus.broker.admin_server import AdminServer
+from sbus.broker.administration import Administration, Deeds
 from sbus.broker.admission import Door
 from sbus.broker.bounded_lock import trying
+from sbus.broker.census import SAMPLE_SECONDS, Census
 from sbus.broker.complaints import Complaints
 from sbus.broker.configuration import Configuration
-from sbus.broker.handoff import Adopt, Gone, Report
+from sbus.broker.handoff import Adopt, Answer, Expel, Gone, Inquiry, Report, Tell
+from sbus.broker.inquiries import Inquiries
+from sbus.broker.questions import Questions
 from sbus.broker.reload import Reloader
+from sbus.broker.roster import Client, Roster
 from sbus.broker.settings import BusSettings
 from sbus.broker.supervisor import Supervisor
 from sbus.broker.template import Template
-from sbus.protocol.admin_results import ReloadResult
-from sbus.shared.accounts import Account, AccountBook
+from sbus.broker.user_limits import UserLimitsInForce
+from sbus.protocol.controls import error_notice
+from sbus.protocol.keys import DIALECTS
+from sbus.shared.accounts import AccountBook
 from sbus.shared.compaction import Compaction
 from sbus.shared.segment import COMPACTION_WANTED, TABLE_TAIL, Segment
 from sbus.shared.subscription_table import all_have_read
+from sbus.unix.address import address_of
 from sbus.unix.closing import drain, shut_down
-from sbus.unix.credentials import Credentials
 
 _READERS_RETRY_SECONDS = 0.01
 
 
-class _Client(msgspec.Struct):
-    worker: int
-    account: Account
-    sock: socket.socket
-    credentials: Credentials
-
-
 class Front:
-    """The front of one bus. Borrows `listener`; `reread` says what is to hold, see `Reloader`."""
+    """The front of one bus. Borrows `listener`, and `admin_listener` if there is one, on which
+    root, this process's user and members of `admin_gids` are answered. `reread` says what is to
+    hold, see `Reloader`."""
 
     def __init__(
         self,
@@ -54,6 +58,8 @@ class Front:
         segment: Segment,
         template: Template,
         on_ready: Callable[[], None],
+        admin_listener: socket.socket | None = None,
+        admin_gids: frozenset[int] = frozenset(),
     ) -> None:
         settings = configuration.settings
         self._settings = settings
@@ -61,35 +67,65 @@ class Front:
         self._segment = segment
         self._on_ready = on_ready
         self._complaints = Complaints(settings.limits.log_interval_seconds)
-        self._book = AccountBook(segment.accounts, segment.workers, settings.limits)
-        self._limit_users()
-        self._door = Door(listener, settings, self._book, self._complaints)
+        book = AccountBook(segment.accounts, segment.workers, settings.limits)
+        self._user_limits = UserLimitsInForce(settings, book)
+        self._door = Door(listener, settings, self._user_limits, self._complaints)
         self._supervisor = Supervisor(
-            template, segment, settings, self._book, self._on_report, self._on_worker_death
+            template, segment, settings, book, self._on_report, self._on_worker_death
         )
-        self._clients: dict[int, _Client] = {}
+        self._roster = Roster(settings.workers)
+        self._questions = Questions()
         self._reloader = Reloader(
-            configuration, reread, self._clients, self._supervisor, self._go_by
+            configuration, reread, self._roster, self._supervisor, self._go_by
         )
-        self._load = [0] * settings.workers
-        self._admitted = 0
+        self._census = Census(segment, self._supervisor, self._roster, book, self._user_limits)
+        self._administration = Administration(
+            settings,
+            address_of(listener.getsockname()).format(),
+            self._roster,
+            self._supervisor,
+            self._census,
+            self._questions,
+            self._user_limits,
+            lambda: dict(self._door.counts),
+            Deeds(
+                kick=self._kick,
+                drain=self._drain,
+                is_draining=lambda: self._draining,
+                reload=self._reloader.reload,
+            ),
+        )
+        self._inquiries = Inquiries(
+            self._roster, self._limits.packet_bytes_max, self._administration.me, self._tell
+        )
+        self._admin_server = None
+        if admin_listener is not None:
+            self._admin_server = AdminServer(
+                admin_listener, admin_gids, self._administration.answer
+            )
+        self._letting_in = trio.CancelScope()
+        self._draining = False
         self._stop = trio.Event()
 
     async def run(self) -> None:
         """Serve until a signal, or until the last client has left where that was asked for."""
         async with trio.open_nursery() as tasks:
+            self._tasks = tasks
             await tasks.start(self._stop_on_signal)
             await self._supervisor.run(tasks)
             self._on_ready()
-            letting_in = trio.CancelScope()
-            tasks.start_soon(self._let_in, letting_in)
+            tasks.start_soon(self._let_in)
             tasks.start_soon(self._keep_table_small)
+            tasks.start_soon(self._keep_samples)
+            tasks.start_soon(self._inquiries.run)
+            if self._admin_server is not None:
+                tasks.start_soon(self._admin_server.run)
             await self._stop.wait()
-            letting_in.cancel()
+            self._letting_in.cancel()
             await self._supervisor.stop()
             tasks.cancel_scope.cancel()
-        for number in list(self._clients):
-            self._cut_off(number)
+        for client in list(self._roster):
+            self._cut_off(client.number)
 
     async def _stop_on_signal(
         self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -100,50 +136,53 @@ class Front:
                 self._stop.set()
 
     # -- clients -------------------------------------------------------------------------------
-    async def _let_in(self, scope: trio.CancelScope) -> None:
-        with scope:
+    async def _let_in(self) -> None:
+        with self._letting_in:
             while True:
                 who = await self._door.next_client()
-                worker = await self._supervisor.wait_for_worker(self._load)
-                self._admitted += 1
-                self._clients[self._admitted] = _Client(
-                    worker, who.account, who.sock, who.credentials
+                worker = await self._supervisor.wait_for_worker(self._roster.load)
+                client = Client(
+                    number=self._roster.number(),
+                    worker=worker,
+                    account=who.account,
+                    sock=who.sock,
+                    credentials=who.credentials,
+                    connected_at=time.time(),
                 )
-                self._load[worker] += 1
+                self._roster.add(client)
                 # Its rules are looked up now: they may have changed while it waited for a worker.
                 rules = pack(self._door.concerning(who.sock, who.credentials))
-                order = Adopt(self._admitted, who.credentials, who.account.place, rules)
+                order = Adopt(client.number, who.credentials, who.account.place, rules)
                 self._supervisor.tell(worker, order, who.sock.fileno())
                 await trio.lowlevel.checkpoint()
 
-    def _on_report(self, _worker: int, report: Report) -> None:
+    def _on_report(self, worker: int, report: Report) -> None:
         if isinstance(report, Gone):
             self._give_up(report.client)
+        elif isinstance(report, Answer):
+            self._questions.on_answer(worker, report.question, report.data)
+        elif isinstance(report, Inquiry):
+            self._inquiries.add(report.client)
 
     def _on_worker_death(self, worker: int) -> None:
-        for number, client in list(self._clients.items()):
-            if client.worker == worker:
-                self._cut_off(number)
+        self._questions.on_death(worker)
+        for client in self._roster.of_worker(worker):
+            self._cut_off(client.number)
 
     def _cut_off(self, number: int) -> None:
         """End the connection of a client whose worker did not, in good order."""
-        drain(self._clients[number].sock, self._limits.drain_packets_max)
+        client = self._roster.get(number)
+        assert client is not None, "it was given up already"
+        drain(client.sock, self._limits.drain_packets_max)
         self._give_up(number)
 
     def _give_up(self, number: int) -> None:
         """Forget a client, and close this copy of its socket."""
-        client = self._clients.pop(number)
-        self._load[client.worker] -= 1
+        client = self._roster.remove(number)
         shut_down(client.sock)
         self._door.client_left(client.account)
-        if self._settings.exit_when_empty and not self._clients:
+        if (self._settings.exit_when_empty or self._draining) and not self._roster:
             self._stop.set()
-
-    # -- settings ------------------------------------------------------------------------------
-    async def reload(self) -> ReloadResult:
-        """Read the configuration anew and go by it. Raises ConfigurationError; nothing is changed
-        then."""
-        return await self._reloader.reload()
 
     def _go_by(self, settings: BusSettings, rules: PeerRules) -> None:
         """Have other settings from now on; `rules` are theirs."""
@@ -151,12 +190,41 @@ class Front:
         self._limits = settings.limits
         self._complaints.interval_seconds = settings.limits.log_interval_seconds
         self._door.go_by(settings, rules)
-        self._limit_users()
+        self._user_limits.go_by(settings)
 
-    def _limit_users(self) -> None:
-        settings = self._settings
-        kept = {0, os.getuid(), *settings.user_limits}
-        self._book.go_by(settings.limits, settings.limits_of, kept)
+    def _tell(self, number: int, packet: bytes) -> None:
+        client = self._roster.get(number)
+        if client is not None:
+            self._supervisor.tell(client.worker, Tell(number, packet))
+
+    # -- what administrators have done ---------------------------------------------------------
+    def _kick(self, client: Client, text: str) -> None:
+        """End a client's connection at once, whatever its worker does; that hears of it as well."""
+        if DIALECTS[self._settings.dialect].has_control_messages:
+            # A socket that is full, or a client that has gone: then it need not know.
+            with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+                client.sock.send(error_notice("kicked", text))
+        with suppress(OSError):  # it has gone
+            client.sock.shutdown(socket.SHUT_RDWR)
+        self._supervisor.tell(client.worker, Expel(client.number, text))
+
+    def _drain(self, timeout_seconds: float | None) -> None:
+        """Let nobody in any more; stop with the last client, or when the time is up."""
+        self._draining = True
+        self._letting_in.cancel()
+        if not self._roster:
+            self._stop.set()
+        elif timeout_seconds is not None:
+            self._tasks.start_soon(self._stop_after, timeout_seconds)
+
+    async def _stop_after(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        self._stop.set()
+
+    async def _keep_samples(self) -> None:
+        while True:
+            self._census.sample()
+            await trio.sleep(SAMPLE_SECONDS)
 
     # -- the subscription table ----------------------------------------------------------------
     async def _keep_table_small(self) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 import msgspec
 import trio
 
+from sbus.broker.questions import About
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
 
@@ -43,6 +44,27 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     """Front to worker: everybody is quiet; deliver what is left, and end."""
 
 
+class Ask(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker: an administrator, or a user, wants to know. Answered with this number."""
+
+    question: int
+    about: About
+
+
+class Expel(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker: an administrator disconnects this client."""
+
+    client: int
+    text: str
+
+
+class Tell(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker: this packet answers what `Inquiry` asked for this client."""
+
+    client: int
+    packet: bytes
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """Worker to front: I serve."""
 
@@ -65,10 +87,26 @@ class Gone(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-Order = Adopt | Reconfigure | Quiesce | Stop
-Report = Ready | Quiet | Reconfigured | Gone
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """Worker to front: the encoded answer to a question."""
 
-_PACKET_BYTES_MAX = 4096
+    question: int
+    data: bytes
+
+
+class Inquiry(msgspec.Struct, frozen=True, tag=True):
+    """Worker to front: this client wants to know what the bus has of its user. It is not read any
+    further until it is told."""
+
+    client: int
+
+
+Order = Adopt | Reconfigure | Quiesce | Stop | Ask | Expel | Tell
+Report = Ready | Quiet | Reconfigured | Gone | Answer | Inquiry
+
+_PACKET_BYTES_MAX = 100 * 1024
+"""The largest is an answer. A buffer of this size comes from the heap, a larger one is mapped anew
+each time."""
 _encoder = msgspec.msgpack.Encoder()
 _order_decoder = msgspec.msgpack.Decoder(Order)
 _report_decoder = msgspec.msgpack.Decoder(Report)

@@ -85,6 +85,10 @@ class Holder:
             return self._outbox
         return None if self._process.has_ended() else self._guard
 
+    def has_ids(self, named: Ids) -> bool:
+        """Whether a key that names these names no other's, as far as they do not change."""
+        return self._are_own(named)
+
     def close(self) -> None:
         """The client leaves."""
         self._process.close()

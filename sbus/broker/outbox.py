@@ -169,6 +169,11 @@ class Outbox:
         self._resume_if_room()
 
     @property
+    def flood_control(self) -> FloodControl:
+        """What the client has chosen."""
+        return FloodControl(soft=self._soft, hard=self._hard, order=self._row.order)
+
+    @property
     def blocks(self) -> bool:
         """Whether publishers are to be held back in some case."""
         return self._soft is Soft.BLOCK or self._hard is Hard.BLOCK

@@ -11,9 +11,8 @@ Who may not connect any more stays until it leaves, and what stands in backlogs 
 module does not know files, nor who asked.
 """
 
-import socket
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 import trio
 
@@ -22,11 +21,11 @@ from sbus.broker.admission import concerning
 from sbus.broker.changes import changes
 from sbus.broker.configuration import Configuration
 from sbus.broker.reconfiguration import Reconfiguration
+from sbus.broker.roster import Roster
 from sbus.broker.settings import BusSettings
 from sbus.broker.supervisor import Supervisor
 from sbus.errors import ConfigurationError
 from sbus.protocol.admin_results import ReloadResult
-from sbus.unix.credentials import Credentials
 
 READ_SECONDS_MAX: Final = 30.0
 """For the file and the host's databases of users and groups."""
@@ -35,28 +34,21 @@ _CLIENTS_PER_CHECKPOINT = 64
 """Asking the kernel for a client's groups and matching them takes some microseconds."""
 
 
-class Peer(Protocol):
-    """What has to be known of a client."""
-
-    sock: socket.socket
-    credentials: Credentials
-
-
 class Reloader:
-    """Of one bus, whose clients are `clients`, by number. `reread` says, in any thread, what is to
+    """Of one bus, whose clients are in `roster`. `reread` says, in any thread, what is to
     hold; `go_by` puts it in force in the front, at once and without fail."""
 
     def __init__(
         self,
         configuration: Configuration,
         reread: Callable[[], Configuration],
-        clients: Mapping[int, Peer],
+        roster: Roster,
         supervisor: Supervisor,
         go_by: Callable[[BusSettings, PeerRules], None],
     ) -> None:
         self.in_force = configuration
         self._reread = reread
-        self._clients = clients
+        self._roster = roster
         self._supervisor = supervisor
         self._go_by = go_by
         self._lock = trio.Lock()
@@ -100,9 +92,9 @@ class Reloader:
     async def _concerning(self, rules: PeerRules) -> dict[int, bytes]:
         """The rules that concern each client, of all that there are in the end."""
         found: dict[int, bytes] = {}
-        while missing := [number for number in self._clients if number not in found]:
-            for number in missing[:_CLIENTS_PER_CHECKPOINT]:
-                peer = self._clients[number]
-                found[number] = pack(concerning(rules, peer.sock, peer.credentials))
+        while missing := [client for client in self._roster if client.number not in found]:
+            for client in missing[:_CLIENTS_PER_CHECKPOINT]:
+                rules_here = concerning(rules, client.sock, client.credentials)
+                found[client.number] = pack(rules_here)
             await trio.lowlevel.checkpoint()
         return found

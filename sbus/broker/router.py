@@ -138,6 +138,12 @@ class Router:
             return Route(mask, self._entitled(named, local), _by_whom(meant)), bytes_taken
         return Route(mask, tuple(local), _by_whom(blockers)), bytes_taken
 
+    def matching(self, key: bytes) -> list[Outbox]:
+        """Of this worker's clients, those that have a pattern that matches, whatever else is said
+        about them. Raises ClientFault for a key that may not be used."""
+        check_key(key, self._dialect, self._limits)
+        return [found for found in self._index.match(key) if isinstance(found, Outbox)]
+
     def _entitled(self, named: Ids, outboxes: list[Outbox]) -> tuple[Outbox | Guard, ...]:
         """Of those whose patterns may match a secret key, those whose id is each one it names."""
         entitled = []

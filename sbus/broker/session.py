@@ -90,6 +90,7 @@ class Session:
         "holding_patterns",
         "id",
         "in_line",
+        "inquiring",
         "messages_in",
         "more",
         "outbox",
@@ -133,6 +134,8 @@ class Session:
         """Those of its patterns that all workers know to hold publishers."""
         self.echo = True
         self.in_line = False
+        self.inquiring = False
+        """It wants to know what only the front can tell, and is not read until it does."""
         self.more = False
         """There may be more to read than the last batch."""
         self.ended = False

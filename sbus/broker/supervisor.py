@@ -66,6 +66,7 @@ class Slot:
         self.obeyed = 0
         """The number of the settings it goes by; 0 for those of the start."""
         self.born_at = 0.0
+        self.deaths = 0
         self.pause_seconds = 0.0
 
     def kill(self) -> None:
@@ -93,7 +94,7 @@ class Supervisor:
         self._on_death = on_death
         self._log = OrderedLog(segment)
         self._book = book
-        self._stalls = Stalls(segment.stalls, settings.limits.blocking_clients_max, None)
+        self.stalls = Stalls(segment.stalls, settings.limits.blocking_clients_max, None)
         self.slots = [Slot(number) for number in range(settings.workers)]
         self._settings_number = 0
         self._settings_memfds: list[int] = []
@@ -186,6 +187,7 @@ class Supervisor:
 
     async def _bury(self, slot: Slot, status: int) -> None:
         slot.alive = False
+        slot.deaths += 1
         if slot.pidfd >= 0:
             os.close(slot.pidfd)
             slot.pidfd = -1
@@ -196,12 +198,13 @@ class Supervisor:
             return
         how = f"signal {-code}" if (code := os.waitstatus_to_exitcode(status)) < 0 else f"{code}"
         log(f"worker {slot.number} (pid {slot.pid}) died: {how}")
+        slot.pid = 0
         if not self._serving:
             raise SbusError(f"worker {slot.number} did not start")
         slot.ready = False
         async with trying(self._segment) as words:
             self._log.bury(words, slot.number)
-            self._stalls.bury(slot.number)
+            self.stalls.bury(slot.number)
             self._book.bury(slot.number, time.monotonic_ns())
             statistics.bury(statistics.counters_of(self._segment.statistics, slot.number))
         # It may have died between taking somebody's sleep and waking it, so all look again.
@@ -303,8 +306,8 @@ class Supervisor:
                 await self._wait_for(lambda: any(slot.ready for slot in self.slots))
                 await trio.sleep_forever()
 
-    def tell(self, worker: int, order: Order, fd: int) -> None:
-        """Tell one worker something; `fd` is borrowed until it is sent."""
+    def tell(self, worker: int, order: Order, fd: int | None = None) -> None:
+        """Tell one worker something, if there is one; `fd` is borrowed until it is sent."""
         link = self.slots[worker].link
         if link is not None:
             link.send(order, fd)

@@ -68,6 +68,11 @@ class WaitingRoom:
     def __contains__(self, session: Session) -> bool:
         return session.id in self._waits
 
+    def reason(self, session: Session) -> Reason | None:
+        """Why a client is kept waiting; None for one that is not."""
+        wait = self._waits.get(session.id)
+        return None if wait is None else wait.reason
+
     def for_room(self) -> bool:
         """Whether anybody waits for room in the log or in the table."""
         return any(wait.reason is Reason.ROOM for wait in self._waits.values())

@@ -22,13 +22,19 @@ from sbus.broker.clients import Clients, Writer
 from sbus.broker.complaints import log
 from sbus.broker.handoff import (
     Adopt,
+    Answer,
+    Ask,
+    Expel,
     Gone,
     Link,
+    Order,
     Quiesce,
     Quiet,
     Ready,
     Reconfigure,
     Reconfigured,
+    Stop,
+    Tell,
     lost_client,
 )
 from sbus.broker.reconfiguration import read_memfd
@@ -120,10 +126,8 @@ class Worker:
                 self._clients.adopt(order, fds[0])
             elif isinstance(order, Reconfigure):
                 self._reconfigure(order, fds[0])
-            elif isinstance(order, Quiesce):
-                self._clients.quiescing = True
             else:
-                self._stopping = True
+                self._obey(order)
             self._segment.wake(1 << self._number)
 
     def _reconfigure(self, order: Reconfigure, memfd: int) -> None:
@@ -131,6 +135,18 @@ class Worker:
         os.close(memfd)
         self._limits = what.settings.limits
         self._clients.reconfigure(what, lambda: self._link.send(Reconfigured(order.number)))
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Ask):
+            self._link.send(Answer(order.question, self._clients.answers.answer(order.about)))
+        elif isinstance(order, Tell):
+            self._clients.tell(order)
+        elif isinstance(order, Expel):
+            self._clients.expel(order)
+        elif isinstance(order, Quiesce):
+            self._clients.quiescing = True
+        elif isinstance(order, Stop):
+            self._stopping = True
 
     async def _serve(self) -> None:
         """Give turns while anybody is in line; otherwise walk the log, and sleep."""

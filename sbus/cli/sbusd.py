@@ -19,6 +19,7 @@ from sbus.cli.start import check, run
 from sbus.cli.words import Words
 from sbus.errors import SbusError
 from sbus.unix.address import DEFAULT_ADDRESS
+from sbus.version import __version__
 
 DEFAULT_PIDFILE = "/run/sbus.pid"
 WORKERS_MAX = 64
@@ -32,12 +33,7 @@ def available_workers() -> int:
 
 def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            click.echo(f"sbusd {version('sbus')}")
-        except PackageNotFoundError:
-            click.echo("sbusd, not installed")
+        click.echo(f"sbusd {__version__}")
         context.exit()
 
 

@@ -101,7 +101,7 @@ class AdminConnection:
                 reply = _reply_decoder.decode(packet)
                 if reply.error is not None:
                     raise AdminError(reply.error.code, reply.error.text)
-                if reply.id == self._asked and reply.result is not None:
+                if reply.id == self._asked and isinstance(reply.result, msgspec.Raw):
                     return msgspec.json.decode(reply.result, type=expected)
             except msgspec.DecodeError as error:
                 raise ProtocolViolation(f"{self.address} is no admin socket: {error}") from error

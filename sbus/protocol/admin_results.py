@@ -201,14 +201,17 @@ class UserReport(msgspec.Struct, frozen=True, kw_only=True):
     """Clients that may hold publishers back."""
     held_seconds: float
     """For how long its clients held publishers back in the last minute."""
-    discarded: dict[str, int]
-    """By reason, for its clients, also those that are gone."""
+    discarded: int
+    """Messages, for its clients, also those that are gone."""
     limits: UserLimits
 
 
 class UsersResult(msgspec.Struct, frozen=True, kw_only=True):
     users: list[UserReport]
     next: int | None
+
+
+WhyNot = Literal["", "not-allowed", "not-yours", "process-ended", "disconnecting"]
 
 
 class Recipient(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,7 +226,7 @@ class Recipient(msgspec.Struct, frozen=True, kw_only=True):
     """Those of its patterns that match, at most ten."""
     backlog: int
     stalled: bool
-    why_not: Literal["", "not-allowed", "not-yours", "process-ended", "disconnecting"]
+    why_not: WhyNot
     text: str
     """What `why_not` means here: which rule, which id."""
 

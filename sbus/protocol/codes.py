@@ -11,6 +11,7 @@ PACKET_CODES: Final = (
     "empty-packet",
     "key-too-deep",
     "key-too-long",
+    "kicked",
     "no-nul",
     "not-allowed",
     "not-yours",

@@ -16,6 +16,8 @@ from sbus.protocol.packets import encode_control
 
 WHOAMI: Final = b"!/cred/whoami"
 """Asked by a client, answered with the same key: its credentials, and the barrier of `sync`."""
+ME: Final = b"!/me"
+"""Asked by a client, answered with the same key: what the bus has of its user, as JSON."""
 ECHO_ON: Final = b"echo/on"
 """The client's own messages come back to it, which is how it begins."""
 ECHO_OFF: Final = b"echo/off"
@@ -64,7 +66,7 @@ FLOOD_CONTROLS: Final[dict[bytes, Soft | Hard | Order]] = {
 }
 """The choice that each of these control keys makes; the last one sent holds."""
 
-CLIENT_CONTROLS: Final = frozenset({WHOAMI, ECHO_ON, ECHO_OFF, NOTICES_ON, *FLOOD_CONTROLS})
+CLIENT_CONTROLS: Final = frozenset({WHOAMI, ME, ECHO_ON, ECHO_OFF, NOTICES_ON, *FLOOD_CONTROLS})
 """The control keys a client may send; any other is ignored and counted. Payloads are ignored."""
 
 LOST: Final = b"!/lost"
@@ -76,6 +78,11 @@ ERROR: Final = b"!/error"
 def whoami_reply(gid: int, uid: int, pid: int) -> bytes:
     """The answer to `WHOAMI`: ids as the kernel gave them, in decimal."""
     return encode_control(WHOAMI, b"!/cred/%d/%d/%d" % (gid, uid, pid))
+
+
+def me_reply(result: bytes) -> bytes:
+    """The answer to `ME`: `admin_results.MeResult` as JSON."""
+    return encode_control(ME, result)
 
 
 def lost_notice(count: int | None) -> bytes:

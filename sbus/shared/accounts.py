@@ -106,6 +106,10 @@ class Account:
         """What all workers have counted."""
         return _use(self._words, kind, self._workers)
 
+    def worker_use(self, kind: int, worker: int) -> int:
+        """What one worker has counted."""
+        return int(self._words[_CELLS + kind * self._workers + worker])
+
     def own_use(self, kind: int) -> int:
         """What this worker has counted."""
         return int(self._words[self._cells[kind]])
@@ -301,6 +305,15 @@ class AccountBook(Accounts):
         account.clear()
         account.limit(limits)
         return account
+
+    def find(self, uid: int) -> Account | None:
+        """The account of a user; None when there is none."""
+        place = self._places.get(uid)
+        return None if place is None else self[place]
+
+    def uids(self) -> list[int]:
+        """The users who have an account."""
+        return list(self._places)
 
     def _close_idle(self, now_ns: int) -> None:
         for uid, place in list(self._places.items()):

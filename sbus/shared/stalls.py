@@ -76,6 +76,10 @@ class Stalls:
         self._words[place + 1] = 0
         return waiters
 
+    def count(self) -> int:
+        """How many clients are stalled."""
+        return int(self._words[_STALLED])
+
     def any_stalled(self) -> bool:
         return bool(self._words[_STALLED])
 

@@ -120,6 +120,26 @@ def program_name(pid: int) -> bytes:
         return b""  # gone, hidden from this user, or no descriptor to look with
 
 
+def peer_program(sock: socket.socket, pid: int) -> bytes:
+    """The name of the process `pid` that connected `sock`; empty when that has ended, also where
+    another one has its number now, or nobody can tell."""
+    if not has_peer_pidfds():
+        return program_name(pid)
+    try:
+        pidfd = open_peer_pidfd(sock)
+    except OSError:
+        return b""  # no descriptor to look with
+    if pidfd is None:
+        return b""
+    try:
+        name = program_name(pid)
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        return b"" if poll.poll(0) else name
+    finally:
+        os.close(pidfd)
+
+
 @cache
 def untranslated_ids() -> tuple[int, int]:
     """The group and user id that the kernel gives for those of a foreign user namespace."""

@@ -22,6 +22,7 @@ TOP_LEVEL = {
 FLOORS = {
     "sbus.errors": 0,
     "sbus.limits": 0,
+    "sbus.version": 0,
     "sbus.protocol": 1,
     "sbus.routing": 2,
     "sbus.unix": 2,
@@ -38,7 +39,7 @@ FLOORS = {
 
 ONLY = {
     "sbus.client": {"sbus.errors", "sbus.limits", "sbus.protocol", "sbus.unix"},
-    "sbus": {"sbus.errors", "sbus.client", "sbus.protocol"},
+    "sbus": {"sbus.errors", "sbus.version", "sbus.client", "sbus.protocol"},
     "sbus.demo": {"sbus", "sbus.errors"},
 }
 """Parts that must do with less than the floors below them."""

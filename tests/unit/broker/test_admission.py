@@ -15,6 +15,7 @@ from sbus.broker.access import Rule, Verb
 from sbus.broker.admission import Door, packet_bytes_carried, send_buffer_bytes
 from sbus.broker.complaints import Complaints
 from sbus.broker.settings import BusSettings
+from sbus.broker.user_limits import UserLimitsInForce
 from sbus.limits import Limits
 from sbus.shared import accounts
 from sbus.shared.accounts import AccountBook
@@ -53,7 +54,8 @@ class Knocking:
     def door(self, **settings: object) -> Door:
         bus = BusSettings(workers=1, **settings)  # type: ignore[arg-type]
         self.book = AccountBook(account_memory(1, bus.limits), 1, bus.limits)
-        return Door(self.listener, bus, self.book, Complaints(10, self.lines.append))
+        user_limits = UserLimitsInForce(bus, self.book)
+        return Door(self.listener, bus, user_limits, Complaints(10, self.lines.append))
 
     def knock(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

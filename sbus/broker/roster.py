@@ -1,0 +1,78 @@
+"""The front's list of clients: who is connected, since when, and on which worker.
+
+Numbers only grow, so clients stand here in the order of their numbers. This module does not know
+how clients come and go.
+"""
+
+import socket
+from collections.abc import Iterator
+from itertools import islice
+
+import msgspec
+
+from sbus.shared.accounts import Account
+from sbus.unix.credentials import Credentials
+from sbus.unix.peer_process import peer_program
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """A client, from its admission until it has left. `sock` is the front's copy."""
+
+    number: int
+    worker: int
+    account: Account
+    sock: socket.socket
+    credentials: Credentials
+    connected_at: float
+    """Seconds since 1970."""
+
+    @property
+    def program(self) -> bytes:
+        """The name of the process that connected; empty when that has ended."""
+        return peer_program(self.sock, self.credentials.pid)
+
+
+class Roster:
+    """All clients of a bus. `load` is how many each worker has."""
+
+    def __init__(self, workers: int) -> None:
+        self.load = [0] * workers
+        self.admitted = 0
+        """How many there have been."""
+        self._clients: dict[int, Client] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._clients.values())
+
+    def number(self) -> int:
+        """The number of the next client."""
+        self.admitted += 1
+        return self.admitted
+
+    def add(self, client: Client) -> None:
+        self._clients[client.number] = client
+        self.load[client.worker] += 1
+
+    def remove(self, number: int) -> Client:
+        """Take out a client that is there."""
+        client = self._clients.pop(number)
+        self.load[client.worker] -= 1
+        return client
+
+    def get(self, number: int) -> Client | None:
+        return self._clients.get(number)
+
+    def of_worker(self, worker: int) -> list[Client]:
+        return [client for client in self if client.worker == worker]
+
+    def page(self, uid: int | None, after: int, size: int) -> list[Client]:
+        """Up to `size` clients, of one user or of all, in the order of their numbers."""
+        those = (
+            client
+            for client in self
+            if client.number > after and (uid is None or client.credentials.uid == uid)
+        )
+        return list(islice(those, size))
