@@ -69,6 +69,7 @@ class Front:
         self._complaints = Complaints(settings.limits.log_interval_seconds)
         book = AccountBook(segment.accounts, segment.workers, settings.limits)
         self._user_limits = UserLimitsInForce(settings, book)
+        self._user_limits.go_by(settings)
         self._door = Door(listener, settings, self._user_limits, self._complaints)
         self._supervisor = Supervisor(
             template, segment, settings, book, self._on_report, self._on_worker_death

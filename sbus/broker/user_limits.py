@@ -19,14 +19,15 @@ class UserLimitsInForce:
     """The limits of all users of a bus; `book` has their accounts."""
 
     def __init__(self, settings: BusSettings, book: AccountBook) -> None:
+        self._settings = settings
         self._book = book
         self._changed: dict[int, UserLimits] = {}
-        self.go_by(settings)
 
     def go_by(self, settings: BusSettings) -> None:
         """Have the limits that these settings say, whatever an administrator has said until now.
 
-        Accounts of users whom nobody else shall keep out are never closed.
+        From then on root, the bus's own user and those that the settings name have accounts that
+        are never closed, so that nobody else keeps them out.
         """
         self._settings = settings
         self._changed.clear()
