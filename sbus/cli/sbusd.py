@@ -14,9 +14,11 @@ import click
 
 from sbus.cli.admission_options import resolve_users
 from sbus.cli.report import report_error
+from sbus.cli.sockets import Addresses, parse_admin_address
 from sbus.cli.start import Plan, check, run
 from sbus.errors import SbusError
 from sbus.unix.address import DEFAULT_ADDRESS, parse_address
+from sbus.unix.users import group_id
 from sbus.version import __version__
 
 if TYPE_CHECKING:
@@ -54,8 +56,7 @@ def _print_limits(
 @click.option(
     "-a",
     "--address",
-    default=DEFAULT_ADDRESS,
-    show_default=True,
+    show_default=f"the socket of the service manager, else {DEFAULT_ADDRESS}",
     help="A path; /dev/fd/N, a socket passed down; /dev/unix/abstract, a random abstract address, "
     "which is printed; or /dev/unix/abstract/HEX, a given one.",
 )
@@ -79,7 +80,18 @@ def _print_limits(
 @click.option("-c", "--exit-when-empty", is_flag=True, help="End when the last client has left.")
 @click.option("-g", "--group", is_flag=True, help="Let the group connect.")
 @click.option("-o", "--others", is_flag=True, help="Let everybody connect.")
-@click.option("-r", "--replace", is_flag=True, help="Replace a file that is at the address.")
+@click.option("-r", "--replace", is_flag=True, help="Replace files that are at the addresses.")
+@click.option(
+    "--admin-address",
+    metavar="ADDRESS",
+    show_default="that of the bus, and .admin",
+    help="Where sbusctl administers the bus; none for nowhere.",
+)
+@click.option(
+    "--admin-group",
+    metavar="GROUP",
+    help="A group whose members may do so, besides root and the bus's own user.",
+)
 @click.option(
     "--refuse-descriptors",
     is_flag=True,
@@ -147,7 +159,7 @@ def _print_limits(
     help="Print the version and exit.",
 )
 def sbusd(
-    address: str,
+    address: str | None,
     foreground: bool,
     pidfile: str,
     users: tuple[str, ...],
@@ -155,6 +167,8 @@ def sbusd(
     group: bool,
     others: bool,
     replace: bool,
+    admin_address: str | None,
+    admin_group: str | None,
     refuse_descriptors: bool,
     workers: int,
     dialect: str,
@@ -169,7 +183,11 @@ def sbusd(
     file = config if check_config is None else check_config
     read = None if file is None else _read_config(file, dialect)
     plan = Plan(
-        address=parse_address(address),
+        addresses=Addresses(
+            bus=None if address is None else parse_address(address),
+            admin=None if admin_address is None else parse_admin_address(admin_address),
+            admin_group=None if admin_group is None else group_id(admin_group),
+        ),
         pidfile=None if pidfile == os.devnull else os.path.abspath(pidfile),
         foreground=foreground,
         uids=resolve_users(users),
