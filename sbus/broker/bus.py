@@ -20,6 +20,7 @@ from sbus.errors import ConfigurationError, SbusError
 from sbus.shared.ordered_log import check_log_size
 from sbus.shared.segment import WORKERS_MAX, Segment
 from sbus.unix.fd_passing import refuse_descriptors
+from sbus.unix.notify import Notifier
 
 _ALLOCATOR_BYTES = 4 * 1024 * 1024
 
@@ -30,6 +31,7 @@ def run_bus(
     *,
     reread: Callable[[], Configuration],
     on_ready: Callable[[], None],
+    notifier: Notifier,
     admin_listener: socket.socket | None = None,
     admin_gids: frozenset[int] = frozenset(),
 ) -> None:
@@ -39,16 +41,16 @@ def run_bus(
     Administrators are served on `admin_listener`, likewise borrowed; `admin_gids` are the groups
     whose members are some besides root and the bus's own user.
 
-    Calls `on_ready` once, when every worker serves. Raises SbusError when the bus cannot start or
-    cannot go on.
+    Calls `on_ready` once, when every worker serves; what follows is told to `notifier`. Raises
+    SbusError when the bus cannot start or cannot go on.
     """
     settings = configuration.settings
     check_settings(settings)
     if settings.refuse_descriptors:
         _refuse_descriptors(listener)
     segment = Segment(settings.workers, settings.limits)
-    listeners = [listener] if admin_listener is None else [listener, admin_listener]
-    template = Template(partial(_worker_main, segment, settings), close=listeners)
+    private = [sock for sock in (listener, admin_listener, notifier.sock) if sock is not None]
+    template = Template(partial(_worker_main, segment, settings), close=private)
     try:
         segment.open_lock()
         front = Front(
@@ -58,6 +60,7 @@ def run_bus(
             segment,
             template,
             on_ready,
+            notifier,
             admin_listener,
             admin_gids,
         )

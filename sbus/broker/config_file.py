@@ -43,6 +43,8 @@ class BusTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     group: bool | None = None
     others: bool | None = None
     replace: bool | None = None
+    admin_address: Path | None = None
+    admin_group: int | str | None = None
     refuse_descriptors: bool | None = None
     workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] | None = None
     dialect: Literal["slash", "dot"] | None = None
@@ -51,8 +53,10 @@ class BusTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     order: Order | None = None
 
 
-PATHS: Final = ("address", "pidfile")
+PATHS: Final = ("address", "pidfile", "admin_address")
 """Fields of `[bus]` that name a file; a relative one begins where the configuration file is."""
+NO_ADMIN: Final = "none"
+"""As an `admin_address`, this is no path."""
 
 
 class LimitsTable(Limits, frozen=True, forbid_unknown_fields=True):
@@ -119,7 +123,8 @@ def parse_config(data: bytes, path: str = "") -> ConfigFile:
     bus = {name: getattr(tables.bus, name) for name in table.get("bus", {})}
     directory = os.path.dirname(os.path.abspath(path))
     for name in bus.keys() & set(PATHS):
-        bus[name] = os.path.join(directory, bus[name])
+        if bus[name] != NO_ADMIN or name != "admin_address":
+            bus[name] = os.path.join(directory, bus[name])
     return ConfigFile(
         path=path,
         bus=msgspec.to_builtins(bus),

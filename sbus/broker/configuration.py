@@ -14,7 +14,7 @@ import msgspec
 
 from sbus.broker.access import RULE_KEYS_MAX, Rule, Verb
 from sbus.broker.config_errors import shown
-from sbus.broker.config_file import ConfigFile, RuleTable
+from sbus.broker.config_file import NO_ADMIN, ConfigFile, RuleTable
 from sbus.broker.settings import BusSettings
 from sbus.errors import ClientFault, ConfigurationError
 from sbus.limits import Limits, UserLimits
@@ -71,6 +71,10 @@ def _check_bus(bus: Mapping[str, Any]) -> None:
     """Accept what the types of `[bus]` cannot say."""
     if "address" in bus:
         _at("bus.address", parse_address, bus["address"])
+    if bus.get("admin_address", NO_ADMIN) != NO_ADMIN:
+        _at("bus.admin_address", parse_address, bus["admin_address"])
+    if "admin_group" in bus:
+        _at("bus.admin_group", group_id, bus["admin_group"])
     _each("bus.users", bus.get("users", []), user_id)
 
 

@@ -41,6 +41,7 @@ from sbus.shared.segment import COMPACTION_WANTED, TABLE_TAIL, Segment
 from sbus.shared.subscription_table import all_have_read
 from sbus.unix.address import address_of
 from sbus.unix.closing import drain, shut_down
+from sbus.unix.notify import Notifier
 
 _READERS_RETRY_SECONDS = 0.01
 
@@ -58,6 +59,7 @@ class Front:
         segment: Segment,
         template: Template,
         on_ready: Callable[[], None],
+        notifier: Notifier,
         admin_listener: socket.socket | None = None,
         admin_gids: frozenset[int] = frozenset(),
     ) -> None:
@@ -66,13 +68,14 @@ class Front:
         self._limits = settings.limits
         self._segment = segment
         self._on_ready = on_ready
+        self._notifier = notifier
         self._complaints = Complaints(settings.limits.log_interval_seconds)
         book = AccountBook(segment.accounts, segment.workers, settings.limits)
         self._user_limits = UserLimitsInForce(settings, book)
         self._user_limits.go_by(settings)
         self._door = Door(listener, settings, self._user_limits, self._complaints)
         self._supervisor = Supervisor(
-            template, segment, settings, book, self._on_report, self._on_worker_death
+            template, segment, settings, book, self._on_report, self._on_worker_death, notifier
         )
         self._roster = Roster(settings.workers)
         self._questions = Questions()
@@ -122,6 +125,7 @@ class Front:
             if self._admin_server is not None:
                 tasks.start_soon(self._admin_server.run)
             await self._stop.wait()
+            self._notifier.stopping(f"Ending, with {len(self._roster)} clients")
             self._letting_in.cancel()
             await self._supervisor.stop()
             tasks.cancel_scope.cancel()

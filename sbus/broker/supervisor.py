@@ -7,12 +7,17 @@ once; one that dies young is forked again after a growing pause.
 A worker whose pulse stops is killed, unless it waits for the lock: then whoever has the lock is to
 blame, and will be found silent too. One goes at a time, because the others may recover by it.
 
+Where a service manager watches over the front, it is told that all is well from here, because a bus
+that cannot replace a hung worker is not well: whenever that is due, the loop that looks at the
+pulses asks the template, and the template's answer is what the manager is told.
+
 The front never waits for the lock, it tries; so neither a worker that stopped while holding it nor
 one that died can stop the supervisor. This module does not know what clients are, beyond telling
 whose worker died.
 """
 
 import errno
+import math
 import os
 import signal
 import socket
@@ -37,13 +42,14 @@ from sbus.broker.handoff import (
 )
 from sbus.broker.reconfiguration import Reconfiguration, write_owning_memfd
 from sbus.broker.settings import BusSettings
-from sbus.broker.template import Birth, Template
+from sbus.broker.template import Alive, Birth, Template
 from sbus.errors import SbusError
 from sbus.shared import statistics
 from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
+from sbus.unix.notify import Notifier
 
 _QUEUE_RETRY_SECONDS = 0.05
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -86,12 +92,16 @@ class Supervisor:
         book: AccountBook,
         on_report: Callable[[int, Report], None],
         on_death: Callable[[int], None],
+        notifier: Notifier,
     ) -> None:
         self._template = template
         self._segment = segment
         self._limits = settings.limits
         self._on_report = on_report
         self._on_death = on_death
+        self._notifier = notifier
+        self._template_asked = False
+        self._template_asked_at = -math.inf
         self._log = OrderedLog(segment)
         self._book = book
         self.stalls = Stalls(segment.stalls, settings.limits.blocking_clients_max, None)
@@ -178,6 +188,10 @@ class Supervisor:
                 for slot in self.slots:
                     slot.kill()
                 raise SbusError("the template process died: no worker can be started any more")
+            if isinstance(event, Alive):
+                self._template_asked = False
+                self._notifier.alive()
+                continue
             slot = self.slots[event.worker]
             if isinstance(event, Birth):
                 slot.pid, slot.pidfd = event.pid, event.pidfd
@@ -223,7 +237,12 @@ class Supervisor:
 
     async def _watch_pulses(self) -> None:
         pulse = self._limits.pulse_seconds
+        watchdog_seconds = self._notifier.watchdog_seconds
+        if watchdog_seconds is not None:
+            pulse = min(pulse, watchdog_seconds / 2)
         while True:
+            if watchdog_seconds is not None:
+                self._ask_template(watchdog_seconds / 2 - pulse)
             asleep_at = time.monotonic()
             await trio.sleep(pulse)
             if time.monotonic() - asleep_at > 2 * pulse:
@@ -241,6 +260,15 @@ class Supervisor:
                 slot = max(culprits, key=self._silence_seconds)
                 log(f"worker {slot.number} (pid {slot.pid}) shows no sign of life: killed")
                 slot.kill()
+
+    def _ask_template(self, seconds_min: float) -> None:
+        """Feed the watchdog through the template, unless that was done in the last `seconds_min`
+        or the template has not answered yet."""
+        now = trio.current_time()
+        if not self._template_asked and now >= self._template_asked_at + seconds_min:
+            self._template_asked = True
+            self._template_asked_at = now
+            self._template.ask()
 
     def _silence_seconds(self, slot: Slot) -> float:
         return self._segment.silence_seconds(slot.number)

@@ -26,6 +26,8 @@ from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borro
 _REQUEST = struct.Struct("=I")
 _EVENT = struct.Struct("=Iqi")  # worker, pid, status: -1 for a birth
 _BORN = -1
+_ALIVE = 2**32 - 1
+"""In place of a worker's number: asks the template whether it lives, and is its answer."""
 _FAILED = 1 << 8
 """As waitpid gives the exit status 1."""
 
@@ -49,6 +51,10 @@ class Death(msgspec.Struct, frozen=True):
     status: int
 
 
+class Alive(msgspec.Struct, frozen=True):
+    """The template's answer to `ask`."""
+
+
 class Template:
     """The front's handle. Fork it before the event loop starts."""
 
@@ -66,7 +72,12 @@ class Template:
         send_borrowing_fds(self.sock, _REQUEST.pack(worker), [link_socket.fileno()])
         link_socket.close()
 
-    def receive(self) -> Birth | Death | None:
+    def ask(self) -> None:
+        """Ask for an `Alive`. Ask again only when that has come: unread questions pile up."""
+        with suppress(BrokenPipeError, ConnectionResetError):  # `receive` tells of that
+            send_borrowing_fds(self.sock, _REQUEST.pack(_ALIVE), [])
+
+    def receive(self) -> Birth | Death | Alive | None:
         """The next event; None when the template is gone. Raises BlockingIOError."""
         try:
             data, fds = receive_owning_fds(self.sock, _EVENT.size)
@@ -78,6 +89,8 @@ class Template:
         if not data:
             return None
         worker, pid, status = _EVENT.unpack(data)
+        if worker == _ALIVE:
+            return Alive()
         return Birth(worker, pid, fds[0]) if status == _BORN else Death(worker, pid, status)
 
     def stop(self) -> None:
@@ -134,6 +147,9 @@ def _serve(sock: socket.socket, worker_main: WorkerMain, close: list[socket.sock
                 _end(workers)
                 return
             (number,) = _REQUEST.unpack(data)
+            if number == _ALIVE:
+                _tell(sock, _EVENT.pack(_ALIVE, 0, 0), [])
+                continue
             try:
                 pid, pidfd = _fork_worker(number, fds[0], worker_main, [sock.fileno(), *workers])
             except OSError as error:

@@ -52,8 +52,7 @@ def _print_limits(
 @click.option(
     "-a",
     "--address",
-    default=DEFAULT_ADDRESS,
-    show_default=True,
+    show_default=f"the socket of the service manager, else {DEFAULT_ADDRESS}",
     help="A path; /dev/fd/N, a socket passed down; /dev/unix/abstract, a random abstract address, "
     "which is printed; or /dev/unix/abstract/HEX, a given one.",
 )
@@ -77,7 +76,18 @@ def _print_limits(
 @click.option("-c", "--exit-when-empty", is_flag=True, help="End when the last client has left.")
 @click.option("-g", "--group", is_flag=True, help="Let the group connect.")
 @click.option("-o", "--others", is_flag=True, help="Let everybody connect.")
-@click.option("-r", "--replace", is_flag=True, help="Replace a file that is at the address.")
+@click.option("-r", "--replace", is_flag=True, help="Replace files that are at the addresses.")
+@click.option(
+    "--admin-address",
+    metavar="ADDRESS",
+    show_default="that of the bus, and .admin",
+    help="Where sbusctl administers the bus; none for nowhere.",
+)
+@click.option(
+    "--admin-group",
+    metavar="GROUP",
+    help="A group whose members may do so, besides root and the bus's own user.",
+)
 @click.option(
     "--refuse-descriptors",
     is_flag=True,

@@ -11,14 +11,15 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sbus.cli.admission_options import Admission, admission, socket_mode
+from sbus.cli.admission_options import Admission, admission
 from sbus.cli.daemon import Pidfile, go_to_background
 from sbus.cli.report import report_error
+from sbus.cli.sockets import Sockets, open_sockets
 from sbus.cli.stop_request import StopRequest
 from sbus.cli.words import Plan
 from sbus.errors import ConfigurationError, SbusError
-from sbus.unix.address import FdAddress, RandomAbstractAddress
-from sbus.unix.listener import Listener, open_listener
+from sbus.unix.address import RandomAbstractAddress
+from sbus.unix.notify import Notifier
 from sbus.unix.open_files import raise_open_files_limit
 from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release_input_and_output
 
@@ -30,26 +31,34 @@ if TYPE_CHECKING:
 def run(plan: Plan) -> None:
     """Be a bus until it is told to end; SbusError, with nothing left behind, when it cannot be."""
     hold_standard_numbers()
-    _warn_of_what_is_ignored(plan)
+    notifier = Notifier.of_environment(report_error)
+    try:
+        _run(plan, notifier)
+    except SbusError as error:
+        notifier.status(str(error))
+        raise
+
+
+def _run(plan: Plan, notifier: Notifier) -> None:
     stop = StopRequest()
-    listener = open_listener(
-        plan.address,
-        mode=socket_mode(group=plan.group, others=plan.others),
-        replace=plan.replace,
+    sockets = open_sockets(
+        plan.addresses, group=plan.group, others=plan.others, replace=plan.replace
     )
     try:
-        if isinstance(plan.address, RandomAbstractAddress):
-            _print_address(listener.printable_address)
+        if isinstance(plan.addresses.bus, RandomAbstractAddress):
+            _print_address(sockets.bus.printable_address)
         if plan.foreground:
-            _serve(plan, listener, stop, release_input_and_output)
+            _serve(plan, sockets, notifier, stop, release_input_and_output)
         else:
-            _serve_in_background(plan, listener, stop)
+            _serve_in_background(plan, sockets, notifier, stop)
     finally:
         stop.ignore_further()
-        listener.close()
+        sockets.close()
 
 
-def _serve_in_background(plan: Plan, listener: Listener, stop: StopRequest) -> None:
+def _serve_in_background(
+    plan: Plan, sockets: Sockets, notifier: Notifier, stop: StopRequest
+) -> None:
     launcher = go_to_background(stop)
 
     def on_ready() -> None:
@@ -57,7 +66,7 @@ def _serve_in_background(plan: Plan, listener: Listener, stop: StopRequest) -> N
             stop.request()
 
     try:
-        _serve_with_pidfile(plan, listener, stop, on_ready)
+        _serve_with_pidfile(plan, sockets, notifier, stop, on_ready)
     except SbusError as error:
         if not launcher.report_failure(str(error)):
             raise
@@ -66,25 +75,35 @@ def _serve_in_background(plan: Plan, listener: Listener, stop: StopRequest) -> N
 
 
 def _serve_with_pidfile(
-    plan: Plan, listener: Listener, stop: StopRequest, on_ready: Callable[[], None]
+    plan: Plan,
+    sockets: Sockets,
+    notifier: Notifier,
+    stop: StopRequest,
+    on_ready: Callable[[], None],
 ) -> None:
     if plan.pidfile is None:
-        _serve(plan, listener, stop, on_ready)
+        _serve(plan, sockets, notifier, stop, on_ready)
         return
     pidfile = Pidfile(plan.pidfile)
     try:
-        _serve(plan, listener, stop, on_ready)
+        _serve(plan, sockets, notifier, stop, on_ready)
     finally:
         stop.ignore_further()
         pidfile.remove()
 
 
-def _serve(plan: Plan, listener: Listener, stop: StopRequest, on_ready: Callable[[], None]) -> None:
+def _serve(
+    plan: Plan,
+    sockets: Sockets,
+    notifier: Notifier,
+    stop: StopRequest,
+    on_ready: Callable[[], None],
+) -> None:
     """Run the broker; signals that came before it had handlers reach it when it is ready."""
     from sbus.broker.bus import run_bus
 
     raise_open_files_limit()
-    is_abstract = listener.is_abstract
+    is_abstract = sockets.bus.is_abstract
 
     def reread() -> "Configuration":
         if plan.reread is None:
@@ -95,14 +114,18 @@ def _serve(plan: Plan, listener: Listener, stop: StopRequest, on_ready: Callable
 
     def ready_then_stoppable() -> None:
         on_ready()
+        notifier.ready(f"{plan.workers} workers serve at {sockets.bus.printable_address}")
         stop.pass_on()
 
     if not stop.requested:
         run_bus(
             _configuration(plan, is_abstract),
-            listener.socket,
+            sockets.bus.socket,
             reread=reread,
             on_ready=ready_then_stoppable,
+            notifier=notifier,
+            admin_listener=None if sockets.admin is None else sockets.admin.socket,
+            admin_gids=plan.addresses.admin_gids,
         )
 
 
@@ -144,13 +167,6 @@ def _settings(plan: Plan, admitted: Admission) -> "BusSettings":
         exit_when_empty=plan.exit_when_empty,
         refuse_descriptors=plan.refuse_descriptors,
     )
-
-
-def _warn_of_what_is_ignored(plan: Plan) -> None:
-    if isinstance(plan.address, FdAddress):
-        for option, given in (("-g", plan.group), ("-o", plan.others)):
-            if given:
-                report_error(f"warning: {option} is ignored on a socket that is passed down")
 
 
 def _print_address(address: str) -> None:

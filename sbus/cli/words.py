@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sbus.cli.admission_options import resolve_users
-from sbus.unix.address import Address, parse_address
+from sbus.cli.sockets import Addresses, parse_admin_address
+from sbus.unix.address import parse_address
+from sbus.unix.users import group_id
 
 if TYPE_CHECKING:
     from sbus.broker.config_file import ConfigFile
@@ -28,7 +30,7 @@ class Plan:
 
     bus: Mapping[str, Any]
     """What holds, as the words of `[bus]`; the fields from here to `order` are made of it."""
-    address: Address
+    addresses: Addresses
     pidfile: str | None
     """An absolute path; None for no file."""
     foreground: bool
@@ -76,7 +78,7 @@ class Words:
         resolved = None if file is None else _resolve(file, bus["dialect"], limits)
         return Plan(
             bus=bus,
-            address=parse_address(bus["address"]),
+            addresses=_addresses(bus),
             pidfile=None if bus["pidfile"] == os.devnull else os.path.abspath(bus["pidfile"]),
             foreground=bus["foreground"],
             uids=resolve_users(bus["users"]),
@@ -99,6 +101,15 @@ class Words:
     def _again(self, file: str) -> "Words":
         """The same words for a process that may be in another directory by then."""
         return replace(self, file=os.path.abspath(file))
+
+
+def _addresses(bus: Mapping[str, Any]) -> Addresses:
+    address, admin, group = bus["address"], bus["admin_address"], bus["admin_group"]
+    return Addresses(
+        bus=None if address is None else parse_address(address),
+        admin=None if admin is None else parse_admin_address(admin),
+        admin_group=None if group is None else group_id(group),
+    )
 
 
 def _read(path: str) -> "ConfigFile":

@@ -2,9 +2,11 @@
 
 Who may connect to a path is decided by the mode of its socket file, so the file must never, not
 for an instant, have a wider mode than was asked for: the mode is given to the socket before it is
-bound (bind(2) copies it to the file, through the umask), never to the file afterwards. Abstract
-addresses have no mode, and an inherited socket is somebody else's file: it is neither changed nor
-removed. This module does not accept connections and does not know who may connect.
+bound (bind(2) copies it to the file, through the umask), never to the file afterwards. Where the
+file is to belong to another group, it is bound without the group's part of the mode and gets that
+once it is the group's. Abstract addresses have no mode, and an inherited socket is somebody else's
+file: it is neither changed nor removed. This module does not accept connections and does not know
+who may connect.
 """
 
 import errno
@@ -21,6 +23,7 @@ from sbus.unix.address import (
     FdAddress,
     PathAddress,
     RandomAbstractAddress,
+    address_of,
 )
 from sbus.unix.owned_path import OwnedPath
 from sbus.unix.standard_streams import ERRORS
@@ -42,6 +45,11 @@ class Listener:
         """The address for people and clients; a random one as it was drawn."""
         self.owned_path = owned_path
         """The socket file, when this process made it."""
+
+    @property
+    def bound_address(self) -> Address:
+        """Where it is bound, also for one that was inherited."""
+        return address_of(self.socket.getsockname())
 
     @property
     def is_abstract(self) -> bool:
@@ -72,17 +80,20 @@ class Listener:
         self.close()
 
 
-def open_listener(address: Address, *, mode: int, replace: bool) -> Listener:
+def open_listener(
+    address: Address, *, mode: int, replace: bool, group: int | None = None
+) -> Listener:
     """Listen at `address`; an AddressError says in one line why that cannot be.
 
-    `mode` is exactly what the file of a path gets. `replace` removes the file that stands at a
-    path first. Neither means anything for the other kinds. An inherited descriptor is taken, and
+    `mode` is exactly what the file of a path gets, and `group` the group it will belong to, if not
+    to this process's. `replace` removes the file that stands at a path first. None of them means
+    anything for the other kinds. An inherited descriptor is taken, and
     its number closed, except for the standard streams'. Not for processes with threads: the umask,
     which is the whole process's, is another one for a moment.
     """
     match address:
         case PathAddress():
-            listener = _bind_path(address, mode, replace)
+            listener = _bind_path(address, mode, replace, group)
         case FdAddress():
             listener = Listener(_take_inherited(address), address.format(), None)
         case RandomAbstractAddress():
@@ -97,16 +108,40 @@ def open_listener(address: Address, *, mode: int, replace: bool) -> Listener:
     return listener
 
 
-def _bind_path(address: PathAddress, mode: int, replace: bool) -> Listener:
+def _bind_path(address: PathAddress, mode: int, replace: bool, group: int | None) -> Listener:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         if replace:
             _remove_existing(address)
-        owned_path = _bind_with_mode(sock, address, mode)
+        first_mode = mode if group is None else mode & ~stat.S_IRWXG
+        owned_path = _bind_with_mode(sock, address, first_mode)
     except BaseException:
         sock.close()
         raise
-    return Listener(sock, address.format(), owned_path)
+    listener = Listener(sock, address.format(), owned_path)
+    if group is not None:
+        try:
+            _give_to_group(owned_path, group, mode)
+        except OSError as error:
+            listener.close()
+            raise AddressError(
+                f"cannot give {address.format()} to group {group}: {error.strerror}; "
+                "run sbusd as root or as a member of that group"
+            ) from error
+    return listener
+
+
+def _give_to_group(owned_path: OwnedPath, group: int, mode: int) -> None:
+    """Through a descriptor of the very file, so that nothing else at its path is touched."""
+    fd = os.open(owned_path.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not owned_path.is_at(fd):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        file = f"/proc/self/fd/{fd}"
+        os.chown(file, -1, group)
+        os.chmod(file, mode)
+    finally:
+        os.close(fd)
 
 
 def _bind_with_mode(sock: socket.socket, address: PathAddress, mode: int) -> OwnedPath:

@@ -33,6 +33,11 @@ class OwnedPath:
             return False
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
+    def is_at(self, fd: int) -> bool:
+        """Whether this descriptor is one of the file that was claimed."""
+        found = os.fstat(fd)
+        return (found.st_dev, found.st_ino) == (self.device, self.inode)
+
     def remove(self) -> None:
         """Unlink the file if it is still ours; OSError when that fails."""
         if self.is_ours():

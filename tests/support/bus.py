@@ -64,7 +64,8 @@ def running_bus(directory: Path, *options: str, workers: int = 2) -> Iterator[Bu
     with bus_of(directory, *arguments, address=address) as bus:
         yield bus
         was_running = bus.process.poll() is None
-    assert not (was_running and os.path.lexists(address)), "the bus left its socket behind"
+    left = [path for path in (address, f"{address}.admin") if os.path.lexists(path)]
+    assert not (was_running and left), f"the bus left {left} behind"
 
 
 @contextmanager

@@ -170,6 +170,8 @@ def complaint(data: bytes) -> str:
         ('[bus]\naddress = "/dev/fd/x"', r"bus\.address: /dev/fd/x: not the number of .*"),
         ('[bus]\nusers = ["alcie"]', r"bus\.users\[0\]: there is no user 'alcie'"),
         ('[bus]\nusers = ["root", 0]', r"bus\.users\[1\]: it is in this list already"),
+        ('[bus]\nadmin_group = "no-such"', r"bus\.admin_group: there is no group 'no-such'"),
+        ('[bus]\nadmin_address = "/dev/fd/x"', r"bus\.admin_address: /dev/fd/x: not the .*"),
         ('"a\\n - at `$.b" = 1', r".*unknown field .*"),
         ("[limits]\nkey_byte_max = 1", r"limits\.key_byte_max: .*did you mean key_bytes_max\?"),
         ("[limits]\nxyzzy = 1", r"limits\.xyzzy: there is no such field; .*--limit help.*"),
@@ -269,6 +271,8 @@ GOOD: dict[str, Any] = {
         "group": True,
         "others": True,
         "replace": False,
+        "admin_address": "none",
+        "admin_group": "root",
         "refuse_descriptors": False,
         "workers": 2,
         "dialect": "slash",
@@ -347,7 +351,7 @@ def is_right(place: tuple[str | int, ...], value: Any) -> bool:
         return bool(value == [])
     if place[-1] in ("stop_seconds_max", "held_seconds_max"):
         return value == 2.5 and value is not True
-    if place[-1] in ("address", "pidfile"):
+    if place[-1] in ("address", "pidfile", "admin_address"):
         return isinstance(value, str)
     return value is True and isinstance(member(GOOD, place), bool)
 

@@ -6,6 +6,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import cast
 
 import pytest
@@ -15,13 +16,14 @@ import trio.testing
 from sbus.broker.handoff import Adopt, Gone, Order, Quiesce, Quiet, Ready, Report, Stop
 from sbus.broker.settings import BusSettings
 from sbus.broker.supervisor import Supervisor
-from sbus.broker.template import Birth, Death, Template
+from sbus.broker.template import Alive, Birth, Death, Template
 from sbus.errors import SbusError
 from sbus.limits import Limits
 from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.segment import ALIVE, Segment
 from sbus.unix.credentials import Credentials
+from sbus.unix.notify import Notifier
 from tests.unit.broker.pretended_worker import PretendedWorker
 from tests.unit.shared.segments import close_segment, small_limits, was_woken
 
@@ -35,9 +37,14 @@ class PretendedTemplate:
     def __init__(self) -> None:
         self.sock, self._bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.setblocking(False)
-        self._events: deque[Birth | Death] = deque()
+        self._events: deque[Birth | Death | Alive] = deque()
         self.workers: dict[int, PretendedWorker] = {}
         self.forks: list[int] = []
+        self.answers = True
+
+    def ask(self) -> None:
+        if self.answers:
+            self._happen(Alive())
 
     def fork_worker(self, worker: int, link_socket: socket.socket) -> None:
         self.forks.append(worker)
@@ -50,11 +57,11 @@ class PretendedTemplate:
         dead.close()
         self._happen(Death(worker, dead.pid, status))
 
-    def _happen(self, event: Birth | Death) -> None:
+    def _happen(self, event: Birth | Death | Alive) -> None:
         self._events.append(event)
         self._bell.send(b"x")
 
-    def receive(self) -> Birth | Death | None:
+    def receive(self) -> Birth | Death | Alive | None:
         if not self.sock.recv(1):
             return None
         return self._events.popleft()
@@ -70,6 +77,17 @@ class PretendedTemplate:
         self.sock.close()
 
 
+class PretendedNotifier(Notifier):
+    """Notes when it was told that all is well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fed_at: list[float] = []
+
+    def alive(self) -> None:
+        self.fed_at.append(trio.current_time())
+
+
 class Scene:
     """A supervisor, its template, and what it told the front."""
 
@@ -81,6 +99,7 @@ class Scene:
         self.reports: list[tuple[int, Report]] = []
         self.deaths: list[int] = []
         self.killed: list[int] = []
+        self.notifier = PretendedNotifier()
         settings = BusSettings(workers=WORKERS, limits=Limits(worker_silence_seconds_max=10.0))
         self.book = AccountBook(self.segment.accounts, WORKERS, settings.limits)
         self.supervisor = Supervisor(
@@ -90,6 +109,7 @@ class Scene:
             self.book,
             lambda worker, report: self.reports.append((worker, report)),
             self.deaths.append,
+            self.notifier,
         )
         for slot in self.supervisor.slots:
             slot.kill = lambda number=slot.number: self.killed.append(number)  # type: ignore[method-assign, misc]
@@ -309,3 +329,45 @@ async def test_the_most_silent_worker_that_does_not_wait_for_the_lock_is_killed(
     monkeypatch.setattr(scene.segment, "lock_waiters", lambda: pids)
     await trio.sleep(1.5 * Limits().pulse_seconds)
     assert scene.killed == killed
+
+
+@pytest.mark.parametrize("watchdog_seconds", [0.5, 2.0, 10.0, 61.0])
+async def test_the_watchdog_is_fed_twice_in_its_time(
+    scene: Scene, autojump_clock: trio.testing.MockClock, watchdog_seconds: float
+) -> None:
+    scene.notifier.watchdog_seconds = watchdog_seconds
+    begin = trio.current_time()
+    await scene.serve()
+    await trio.sleep(5 * watchdog_seconds)
+    moments = [begin, *scene.notifier.fed_at]
+    pauses = [later - earlier for earlier, later in pairwise(moments)]
+    assert (
+        9
+        <= len(scene.notifier.fed_at)
+        <= 1
+        + 5
+        * watchdog_seconds
+        / min(watchdog_seconds / 2, max(0.1, watchdog_seconds / 2 - Limits().pulse_seconds))
+    )
+    assert max(pauses) <= watchdog_seconds / 2 + 1e-6
+
+
+async def test_without_a_watchdog_nobody_is_fed(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    await trio.sleep(100)
+    assert scene.notifier.fed_at == []
+
+
+async def test_the_watchdog_is_not_fed_while_the_template_does_not_answer(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    scene.notifier.watchdog_seconds = 4.0
+    await scene.serve()
+    await trio.sleep(8)
+    before = len(scene.notifier.fed_at)
+    assert before
+    scene.template.answers = False
+    await trio.sleep(100)
+    assert len(scene.notifier.fed_at) == before

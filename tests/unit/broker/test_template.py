@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sbus.broker.template import Birth, Death, Template
+from sbus.broker.template import Alive, Birth, Death, Template
 
 SOON_SECONDS = 10.0
 Main = Callable[[int, socket.socket], None]
@@ -46,7 +46,7 @@ def template_of(main: Main) -> Iterator[Template]:
             template.stop()
 
 
-def event(template: Template) -> Birth | Death | None:
+def event(template: Template) -> Birth | Death | Alive | None:
     readable, _, _ = select.select([template.sock], [], [], SOON_SECONDS)
     assert readable, "the template said nothing"
     return template.receive()
@@ -166,3 +166,18 @@ def test_the_template_keeps_nothing_that_it_was_told_to_close() -> None:
             assert ours.recv(1) == b""
         finally:
             template.stop()
+
+
+def test_it_answers_whoever_asks_whether_it_lives() -> None:
+    with template_of(stay) as template:
+        for _ in range(2):
+            template.ask()
+            assert event(template) == Alive()
+
+
+def test_one_that_is_gone_is_asked_in_vain() -> None:
+    with template_of(stay) as template:
+        os.kill(template.pid, signal.SIGKILL)
+        assert event(template) is None
+        template.ask()
+        assert template.receive() is None

@@ -12,7 +12,8 @@ import pytest
 
 from sbus.errors import AddressError
 from sbus.unix.address import FdAddress, PathAddress, RandomAbstractAddress, parse_address
-from sbus.unix.listener import Listener, open_listener
+from sbus.unix.listener import Listener, _give_to_group, open_listener
+from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
 MODES = [0o700, 0o770, 0o707, 0o777]
 
@@ -295,3 +296,73 @@ def test_number_that_is_not_open_is_refused() -> None:
     os.close(write_fd)
     with pytest.raises(AddressError, match=rf"/dev/fd/{read_fd}: Bad file descriptor"):
         open_listener(FdAddress(read_fd), mode=0o700, replace=False)
+
+
+# -- a group ---------------------------------------------------------------------------------------
+
+
+def test_file_is_given_to_its_group_before_that_may_use_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = os.getegid()
+    seen = []
+    chown, chmod = os.chown, os.chmod
+
+    def watch_chown(file: str, uid: int, gid: int) -> None:
+        seen.append(("chown", mode_of(path)))
+        chown(file, uid, gid)
+
+    def watch_chmod(file: str, mode: int) -> None:
+        seen.append(("chmod", mode_of(path)))
+        assert path.lstat().st_gid == group
+        chmod(file, mode)
+
+    monkeypatch.setattr(os, "chown", watch_chown)
+    monkeypatch.setattr(os, "chmod", watch_chmod)
+    address = PathAddress(str(path))
+    with open_listener(address, mode=0o660, replace=False, group=group) as listener:
+        assert seen == [("chown", 0o600), ("chmod", 0o600)]
+        assert mode_of(path) == 0o660
+        connect_and_exchange(listener)
+    assert not os.path.lexists(path)
+
+
+@needs_root
+def test_group_is_any_that_root_names(path: Path) -> None:
+    with open_listener(PathAddress(str(path)), mode=0o660, replace=False, group=STRANGER):
+        assert (path.lstat().st_gid, mode_of(path)) == (STRANGER, 0o660)
+
+
+@needs_root
+def test_group_of_others_is_refused_with_advice_and_nothing_is_left() -> None:
+    with directory_for_everybody() as directory:
+        directory.chmod(0o777)
+
+        def refused() -> bool:
+            address = PathAddress(str(directory / "bus"))
+            try:
+                open_listener(address, mode=0o660, replace=False, group=0)
+            except AddressError as error:
+                return "to group 0: " in str(error) and "as a member of that group" in str(error)
+            return False
+
+        assert as_user(refused)
+        assert os.listdir(directory) == []
+
+
+def test_file_that_took_its_place_meanwhile_is_not_given_away(path: Path) -> None:
+    with listen_at(path, mode=0o600) as listener:
+        path.unlink()
+        path.write_text("somebody else's")
+        before = path.lstat()
+        assert listener.owned_path is not None
+        with pytest.raises(FileNotFoundError):
+            _give_to_group(listener.owned_path, os.getegid(), 0o660)
+        assert mode_of(path) == stat.S_IMODE(before.st_mode)
+
+
+def test_bound_address_is_where_it_really_is(path: Path) -> None:
+    with listen_at(path) as listener:
+        assert listener.bound_address == PathAddress(str(path))
+    with open_listener(RandomAbstractAddress(), mode=0o700, replace=False) as drawn:
+        assert drawn.bound_address.format() == drawn.printable_address

@@ -1,0 +1,126 @@
+"""Telling the service manager how this process is doing, by the protocol of sd_notify(3).
+
+A message is one datagram of `NAME=VALUE` lines to the socket that `NOTIFY_SOCKET` names. Nobody
+waits for an answer, and whoever runs without a service manager talks to nobody, at no cost. Where
+`WATCHDOG_USEC` is set, the manager ends a process that has not said `WATCHDOG=1` for so long.
+
+What cannot be delivered is reported where errors go and changes nothing else: a bus outlives its
+service manager. This module does not know when a process is ready or alive.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, MutableMapping
+from typing import Self
+
+from sbus.errors import AddressError, ConfigurationError
+from sbus.unix.address import SUN_PATH_BYTES
+
+_SEND_SECONDS_MAX = 0.2
+"""How long a manager that is busy may keep this process waiting."""
+
+
+class Notifier:
+    """Says things to the service manager at `address`, or to nobody where that is None.
+
+    `watchdog_seconds`: how often it wants to hear of this process at least; None for never.
+    """
+
+    def __init__(
+        self,
+        address: bytes | None = None,
+        watchdog_seconds: float | None = None,
+        report: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._address = address
+        self.sock = None if address is None else _open()
+        """Kept open, because there may be no descriptor left when it matters most. For whoever is
+        forked and has to close it."""
+        self.watchdog_seconds = None if address is None else watchdog_seconds
+        self._report = report
+        self._reported: str | None = None
+
+    @classmethod
+    def of_environment(
+        cls,
+        report: Callable[[str], None],
+        environment: MutableMapping[str, str] = os.environ,
+    ) -> Self:
+        """Whom the environment names. The variables are removed, so that no child inherits them.
+
+        Raises ConfigurationError for values that are not understood. `report` gets one line when
+        something cannot be delivered, and no more of them until that changes.
+        """
+        target = environment.pop("NOTIFY_SOCKET", None)
+        microseconds = environment.pop("WATCHDOG_USEC", None)
+        pid = environment.pop("WATCHDOG_PID", None)
+        if not target:
+            return cls()
+        watchdog_seconds = None
+        if microseconds is not None and pid in (None, str(os.getpid())):
+            watchdog_seconds = _seconds(microseconds)
+        return cls(_parse(target), watchdog_seconds, report)
+
+    def ready(self, status: str) -> None:
+        """It serves: for the first time, or again with a new configuration."""
+        self._send("READY=1", f"MAINPID={os.getpid()}", _status(status))
+
+    def status(self, status: str) -> None:
+        """A line for people who look."""
+        self._send(_status(status))
+
+    def reloading(self, status: str) -> None:
+        """It reads its configuration anew; `ready` tells that it is done, whatever came of it."""
+        self._send(
+            "RELOADING=1",
+            f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}",
+            _status(status),
+        )
+
+    def stopping(self, status: str) -> None:
+        """It has begun to end."""
+        self._send("STOPPING=1", _status(status))
+
+    def alive(self) -> None:
+        """What the watchdog waits for."""
+        self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> None:
+        if self._address is None or self.sock is None:
+            return
+        try:
+            self.sock.sendto("\n".join(lines).encode(errors="replace"), self._address)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if reason != self._reported:
+                self._report(f"cannot tell the service manager {lines[0]}: {reason}")
+            self._reported = reason
+        else:
+            self._reported = None
+
+
+def _open() -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sock.settimeout(_SEND_SECONDS_MAX)
+    return sock
+
+
+def _status(text: str) -> str:
+    """One line, whatever the text holds."""
+    return "STATUS=" + "".join(c if c.isprintable() else " " for c in text)
+
+
+def _parse(target: str) -> bytes:
+    name = os.fsencode(target)
+    if name[:1] not in (b"/", b"@"):
+        raise AddressError(f"NOTIFY_SOCKET={ascii(target)[1:-1]}: neither a path nor @NAME")
+    if len(name) > SUN_PATH_BYTES:
+        raise AddressError(f"NOTIFY_SOCKET has {len(name)} bytes, {SUN_PATH_BYTES} are the most")
+    return b"\0" + name[1:] if name[:1] == b"@" else name
+
+
+def _seconds(microseconds: str) -> float:
+    if not (microseconds.isascii() and microseconds.isdecimal() and int(microseconds[:20])):
+        raise ConfigurationError(f"WATCHDOG_USEC={ascii(microseconds)[1:61]} is no time")
+    return int(microseconds[:20]) / 1e6

@@ -1,0 +1,170 @@
+"""Lists and explanations of the admin socket against what the test's own clients did."""
+
+import os
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.support.admin import administer
+from tests.support.bus import Bus, running_bus
+from tests.support.flood import filling, give_turns, limit_options
+from tests.support.inheritance import inherited_connection
+from tests.support.processes import several_clients
+
+CLIENTS = 25
+
+
+def test_clients_are_listed_once_each_in_order(bus: Bus) -> None:
+    with several_clients(bus, CLIENTS) as clients, administer(bus) as admin:
+        for number, client in enumerate(clients):
+            for _ in range(number):
+                client.pub(b"nobody/listens", b"12345")
+            client.sync()
+        pages = admin.pages("clients", "clients", limit=10)
+        assert [len(page) for page in pages] == [10, 10, 5]
+        found = [client for page in pages for client in page]
+        assert [client["client"] for client in found] == sorted(
+            client["client"] for client in found
+        )
+        activities = [client["activity"] for client in found]
+        assert [activity["messages_in"] for activity in activities] == list(range(CLIENTS))
+        packet = len(b"MSG nobody/listens\x0012345")
+        asked = activities[0]["bytes_in"]
+        assert [activity["bytes_in"] - asked for activity in activities] == [
+            packet * number for number in range(CLIENTS)
+        ]
+        assert {(client["uid"], client["gid"], client["pid"]) for client in found} == {
+            (os.getuid(), os.getgid(), os.getpid())
+        }
+        assert admin.ask("clients", uid=os.getuid() + 1)["clients"] == []
+
+
+def test_a_page_that_is_just_full_may_have_an_empty_one_behind_it(bus: Bus) -> None:
+    with several_clients(bus, 4), administer(bus) as admin:
+        assert [len(page) for page in admin.pages("clients", "clients", limit=2)] == [2, 2, 0]
+
+
+def test_subscriptions_are_listed_with_their_counts(bus: Bus) -> None:
+    patterns = [
+        [b"a/b", b"a/b", b"", b"a/*"],
+        [b"c/"],
+        [],
+        [b"a/\xff\n\\", b"a/b/c"],
+    ]
+    texts = {
+        ("a/b", 2),
+        ("", 1),
+        ("a/*", 1),
+        ("c/", 1),
+        ("a/\\xff\\x0a\\\\", 1),
+        ("a/b/c", 1),
+    }
+    with several_clients(bus, len(patterns)) as clients, administer(bus) as admin:
+        for client, own in zip(clients, patterns, strict=True):
+            for pattern in own:
+                client.sub(pattern)
+            client.sync()
+        for limit in (1, 2, 500):
+            pages = admin.pages("subs", "subscriptions", limit=limit)
+            assert all(len(page) <= limit for page in pages)
+            found = [entry for page in pages for entry in page]
+            assert Counter((entry["pattern"], entry["count"]) for entry in found) == Counter(texts)
+
+        def matching(pattern: str) -> set[str]:
+            pages = admin.pages("subs", "subscriptions", pattern=pattern)
+            return {entry["pattern"] for page in pages for entry in page}
+
+        assert matching("a/b") == {"a/b", "", "a/*"}, "who receives a key"
+        assert matching("a/") == {"a/b", "", "a/*", "a/\\xff\\x0a\\\\", "a/b/c"}
+        assert matching("c/d") == {"", "c/"}
+        assert matching("*x") == set(), "no key matches that"
+
+
+def test_an_explanation_names_who_receives_and_by_which_patterns(bus: Bus) -> None:
+    with several_clients(bus, 4) as clients, administer(bus) as admin:
+        for client, own in zip(clients, [[b"a/b", b"a/"], [b"*/b"], [b"b"], []], strict=True):
+            for pattern in own:
+                client.sub(pattern)
+            client.sync()
+        first, second, _, _ = (c["client"] for c in admin.ask("clients")["clients"])
+        found = admin.ask("explain", key="a/b")
+        assert {one["client"]: sorted(one["patterns"]) for one in found["recipients"]} == {
+            first: ["a/", "a/b"],
+            second: ["*/b"],
+        }
+        assert found["recipients_count"] == 2
+        assert found["excluded"] == []
+        assert found["workers"] == [0, 1]
+        assert not found["secret"]
+        nobody = admin.ask("explain", key="x/y/z")
+        assert (nobody["recipients"], nobody["workers"]) == ([], [])
+
+
+def test_an_explanation_says_why_somebody_does_not_receive(tmp_path: Path) -> None:
+    config = tmp_path / "sbus.toml"
+    config.write_text(
+        "[[rules]]\ndeny = ['publish']\nkeys = ['x']\n"
+        "[[rules]]\ndeny = ['subscribe']\nkeys = ['audit/*/secret']\n"
+    )
+    with running_bus(tmp_path, "--config", str(config)) as bus, ExitStack() as stack:
+        client = stack.enter_context(bus.connect())
+        admin = stack.enter_context(administer(bus))
+        client.sub(b"audit/")
+        client.sub(b"!/cred/%d/%d//mail" % (os.getgid(), os.getuid()))
+        client.sync()
+        denied = admin.ask("explain", key="audit/1/secret")
+        assert denied["recipients_count"] == 0
+        (one,) = denied["excluded"]
+        assert (one["why_not"], one["text"]) == ("not-allowed", "rules[1]")
+        assert one["patterns"] == ["audit/"]
+        assert admin.ask("explain", key="audit/1/open")["recipients_count"] == 1
+        mail = admin.ask("explain", key=f"!/cred/{os.getgid()}/{os.getuid()}//mail")
+        assert mail["secret"]
+        assert mail["recipients_count"] == 1
+        assert mail["recipients"][0]["patterns"] == [f"!/cred/{os.getgid()}/{os.getuid()}//mail"]
+        assert admin.ask("explain", key="!/cred///1/mail")["recipients_count"] == 0
+        client.sub(b"!/cred////mail")
+        client.sync()
+        others = admin.ask("explain", key=f"!/cred/{os.getgid()}/{os.getuid() + 1}//mail")
+        assert [one["why_not"] for one in others["excluded"]] == ["not-yours"]
+
+
+def test_a_process_that_has_ended_receives_no_secret_and_has_no_name(bus: Bus) -> None:
+    with inherited_connection(bus.address) as child, administer(bus) as admin:
+        child.send(b"SUB !/cred////mail")
+        child.send(b"CMSG !/cred/whoami")
+        assert child.receive().startswith(b"CMSG")
+        (before,) = admin.ask("clients")["clients"]
+        assert before["program"]
+        key = f"!/cred///{before['pid']}/mail"
+        assert admin.ask("explain", key=key)["recipients_count"] == 1
+        child.end_parent()
+        (after,) = admin.ask("clients")["clients"]
+        assert after["program"] == ""
+        (one,) = admin.ask("explain", key=key)["excluded"]
+        assert one["why_not"] == "process-ended"
+
+
+def test_a_stalled_client_is_shown(tmp_path: Path) -> None:
+    with running_bus(tmp_path, *limit_options()) as bus, ExitStack() as stack:
+        slow, publisher, witness = stack.enter_context(several_clients(bus, 3))
+        admin = stack.enter_context(administer(bus))
+        slow.control(b"blocking/soft/block")
+        slow.sub(b"k")
+        slow.sync()
+        for packet in filling():
+            publisher.send(packet)
+        publisher.pub(b"k", b"one more")
+        publisher.pub(b"k", b"held")
+        publisher.control(b"echo/off")
+        give_turns([witness])
+        give_turns([witness])
+        found = admin.ask("explain", key="k")
+        assert found["stalled_count"] == 1
+        assert found["recipients"][0]["stalled"]
+        assert admin.ask("stats")["stalled_clients"] == 1
+        assert admin.ask("stats")["traffic"]["stalls"] == 1
+        activities = [client["activity"] for client in admin.ask("clients")["clients"]]
+        assert [activity["stalled"] for activity in activities] == [True, False, False]
+        assert [activity["waits_for"] for activity in activities] == ["", "stall", ""]
+        assert activities[0]["soft"] == "block"

@@ -1,0 +1,243 @@
+"""The admin socket: who is answered, what is understood, and that nobody waits for a worker."""
+
+import json
+import os
+import socket
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.admin import Admin, administer
+from tests.support.bus import Bus, bus_of, running_bus
+from tests.support.processes import clients_on_each, stopped, worker_pids
+from tests.support.threads import wait_until
+from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
+
+BAD_REQUESTS = [
+    (b"", "bad-request"),
+    (b"\xff\x00", "bad-request"),
+    (b"stats", "bad-request"),
+    (b"[]", "bad-request"),
+    (b"{}", "bad-request"),
+    (b'{"verb": 7}', "bad-request"),
+    (b'{"verb": "nonsense"}', "unknown-verb"),
+    (b'{"verb": "stats", "version": 2}', "unsupported-version"),
+    (b'{"verb": "stats", "id": "seven"}', "bad-request"),
+    (b'{"verb": "stats", "extra": 1}', "bad-request"),
+    (b'{"verb": "kick"}', "bad-request"),
+    (b'{"verb": "kick", "client": -1}', "bad-request"),
+    (b'{"verb": "kick", "client": 999999}', "not-found"),
+    (b'{"verb": "clients", "limit": 0}', "bad-request"),
+    (b'{"verb": "clients", "limit": 501}', "bad-request"),
+    (b'{"verb": "subs", "after": "1:2"}', "bad-request"),
+    (b'{"verb": "subs", "after": "1:2:-3"}', "bad-request"),
+    (b'{"verb": "explain", "key": "a/!/b"}', "bad-request"),
+    (b'{"verb": "explain", "key": "a\\\\q"}', "bad-request"),
+    (b'{"verb": "limit", "uid": 0, "limits": {"conections_max": 1}}', "bad-request"),
+    (b'{"verb": "limit", "uid": 0, "limits": {"connections_max": 0}}', "bad-request"),
+    (b'{"verb": "limit", "uid": -1}', "bad-request"),
+    (b'{"verb": "drain", "timeout_seconds": -1}', "bad-request"),
+    (b'{"verb": "stats"}' + b" " * 65_536, "bad-request"),
+]
+
+
+@pytest.mark.parametrize(("packet", "code"), BAD_REQUESTS)
+def test_a_bad_request_is_told_what_is_wrong_and_the_next_one_is_answered(
+    bus: Bus, packet: bytes, code: str
+) -> None:
+    with administer(bus) as admin:
+        if packet:
+            reply = admin.say(packet)
+            assert reply["error"]["code"] == code
+            assert reply["error"]["text"]
+            assert "\n" not in reply["error"]["text"]
+            assert admin.ask("version")["workers"] == 2
+        else:
+            admin.sock.send(packet)
+    with administer(bus) as admin:
+        assert admin.ask("version")["workers"] == 2
+
+
+def test_mistakes_are_named(bus: Bus) -> None:
+    with administer(bus) as admin:
+        assert "connections_max" in admin.fault("limit", uid=0, limits={"conections_max": 1})[1]
+        assert "explain" in admin.fault("explian")[1]
+        assert "timeout_seconds" in admin.fault("drain", timeout_seconds=-1)[1]
+        assert "999999" in admin.fault("kick", client=999_999)[1]
+
+
+def test_every_request_has_its_reply_in_order(bus: Bus) -> None:
+    with administer(bus) as admin:
+        for number in range(50):
+            admin.sock.send(json.dumps({"verb": "version", "id": number}).encode())
+        assert [admin.hear()["id"] for _ in range(50)] == list(range(50))
+
+
+def test_whoever_does_not_read_the_answers_keeps_nobody_waiting(bus: Bus) -> None:
+    with administer(bus) as rude, administer(bus) as admin:
+        rude.sock.setblocking(False)
+
+        def ask_for_ever() -> None:
+            while True:
+                rude.sock.send(b'{"verb": "stats"}')
+
+        with pytest.raises(BlockingIOError):
+            ask_for_ever()
+        assert admin.ask("version")["workers"] == 2
+
+
+@needs_root
+@pytest.mark.parametrize("address", ["path", "abstract"])
+def test_a_stranger_is_not_answered(address: str) -> None:
+    with directory_for_everybody() as directory, ExitStack() as stack:
+        if address == "path":
+            bus = stack.enter_context(running_bus(directory, "-go"))
+            names: list[str | bytes] = [f"{bus.address}.admin"]
+        else:
+            bus = stack.enter_context(bus_of(directory, "-fgo", "-a", "/dev/unix/abstract"))
+            names = [
+                line.split()[-1].replace("@", "\0").encode().ljust(108, b"\0")
+                for line in Path("/proc/net/unix").read_text().splitlines()
+                if line.split()[-1].startswith("@sbus-admin/")
+            ]
+        (name,) = names
+
+        def is_turned_away() -> bool:
+            try:
+                with Admin(name) as admin:
+                    reply = admin.say(b'{"verb": "stats"}')
+                    assert admin.sock.recv(10) == b"", "the connection is over"
+                    return bool(reply["error"]["code"] == "not-allowed")
+            except (PermissionError, ConnectionResetError, BrokenPipeError):
+                return True
+
+        assert as_user(is_turned_away)
+        with Admin(name) as admin:
+            assert admin.ask("version")["pid"] == bus.process.pid
+
+
+@needs_root
+def test_members_of_the_admin_group_are_answered() -> None:
+    group = 60_123
+    with (
+        directory_for_everybody() as directory,
+        running_bus(directory, "-go", "--admin-group", str(group)) as bus,
+    ):
+
+        def is_answered() -> bool:
+            with administer(bus) as admin:
+                return bool(admin.ask("version")["workers"] == 2)
+
+        assert as_user(is_answered, gid=group)
+        assert as_user(is_answered, groups=[group])
+
+        def is_kept_out() -> bool:
+            try:
+                administer(bus)
+            except PermissionError:
+                return True
+            return False
+
+        assert as_user(is_kept_out, uid=STRANGER)
+
+
+def test_nothing_waits_for_a_worker_that_hangs(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as bus, ExitStack() as stack:
+        ((first,), (second,)) = stack.enter_context(clients_on_each(bus, 2))
+        admin = stack.enter_context(administer(bus))
+        by_worker = {
+            client["worker"]: client["client"] for client in admin.ask("clients")["clients"]
+        }
+        for pid in worker_pids(bus).values():
+            stack.enter_context(stopped(pid))
+        began_at = time.monotonic()
+        assert admin.ask("stats")["clients"] == 2
+        assert len(admin.ask("workers")["workers"]) == 2
+        assert admin.ask("users")["users"]
+        limits = admin.ask("limit", uid=os.getuid(), limits={"connections_max": 5})
+        assert limits["after"]["connections_max"] == 5
+        assert admin.ask("kick", client=by_worker[0], text="go")["uid"] == os.getuid()
+        # What waits for a worker waits for two seconds.
+        assert time.monotonic() - began_at < 1.5
+        packets = first.receive_until_closed()
+        assert packets == [b"CMSG !/error\0kicked go"]
+        found = admin.ask("clients", after=by_worker[0])
+        assert found["unanswered"] == [1]
+        assert [client["activity"] for client in found["clients"]] == [None]
+        assert admin.ask("explain", key="a")["unanswered"] == [0, 1]
+        second.receive_nothing()
+
+
+def test_a_kicked_client_is_told_and_gone(bus: Bus) -> None:
+    with bus.connect() as client, bus.connect() as other, administer(bus) as admin:
+        other.sub(b"k")
+        other.sync()
+        client.control(b"!/notices/on")
+        client.pub(b"k", b"sent before")
+        client.sync()
+        (number,) = (
+            found["client"]
+            for found in admin.ask("clients")["clients"]
+            if found["activity"]["messages_in"] == 1
+        )
+        assert admin.ask("kick", client=number, text="")["client"] == number
+        assert client.receive_until_closed()[0].startswith(b"CMSG !/error\0kicked ")
+        wait_until(lambda: admin.ask("stats")["clients"] == 1, "the client to be gone")
+        assert admin.ask("stats")["traffic"]["refused"] == {"kicked": 1}
+        assert other.sync() == [b"MSG k\0sent before"]
+
+
+def test_a_limit_holds_from_now_on(bus: Bus) -> None:
+    uid = os.getuid()
+    with bus.connect() as client, administer(bus) as admin:
+        client.control(b"!/notices/on")
+        before = admin.ask("limit", uid=uid)["before"]
+        assert admin.ask("limit", uid=uid, limits={"subscriptions_max": 1, "connections_max": 1})[
+            "after"
+        ] == {**before, "subscriptions_max": 1, "connections_max": 1}
+        client.sub(b"a")
+        client.sub(b"b")
+        (refusal,) = client.sync()
+        assert refusal.startswith(b"CMSG !/error\0too-many-patterns ")
+        with bus.connect() as second:
+            assert second.receive().startswith(b"CMSG !/error\0too-many-connections ")
+        (user,) = (user for user in admin.ask("users")["users"] if user["uid"] == uid)
+        assert (user["connections"], user["subscriptions"]) == (1, 1)
+        assert user["limits"]["subscriptions_max"] == 1
+        admin.ask("limit", uid=uid, limits={"subscriptions_max": 100})
+        client.sub(b"b")
+        assert client.sync() == []
+
+
+def test_a_limit_may_be_set_before_its_user_comes(bus: Bus) -> None:
+    stranger = 54_321
+    with administer(bus) as admin:
+        admin.ask("limit", uid=stranger, limits={"connections_max": 3})
+        assert admin.ask("limit", uid=stranger)["before"]["connections_max"] == 3
+
+
+def test_a_drained_bus_lets_nobody_in_and_ends_with_its_last_client(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as bus:
+        with bus.connect() as client, administer(bus) as admin:
+            client.sub(b"k")
+            client.sync()
+            assert admin.ask("drain")["clients"] == 1
+            assert admin.ask("stats")["draining"]
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as late:
+                late.connect(bus.address)
+                late.send(b"CMSG !/cred/whoami")
+                client.pub(b"k", b"still served")
+                assert client.sync() == [b"MSG k\0still served"]
+                assert admin.ask("stats")["clients"] == 1
+        assert bus.process.wait(10) == 0
+
+
+def test_a_drain_has_its_time(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as bus, bus.connect() as client:
+        client.sync()
+        with administer(bus) as admin:
+            admin.ask("drain", timeout_seconds=0.1)
+        assert client.receive_until_closed() == []
+        assert bus.process.wait(10) == 0

@@ -1,0 +1,203 @@
+"""Statistics of the bus against what the test's own clients did, to the message and the byte."""
+
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.admin import administer, wait_for_traffic
+from tests.support.bus import Bus, running_bus
+from tests.support.flood import filling, limit_options, message
+from tests.support.processes import (
+    clients_on_each,
+    is_replaced,
+    several_clients,
+    worker_pids,
+)
+from tests.support.threads import wait_until
+
+WORKERS = 3
+NOTHING_DISCARDED = {"soft": 0, "hard": 0, "quota": 0, "unheld": 0}
+
+
+def assert_balanced(traffic: dict[str, Any]) -> None:
+    """The ledger, in messages and in bytes."""
+    assert traffic["accepted"] == sum(
+        (
+            *(traffic["delivered"], traffic["undelivered"], traffic["backlog"]),
+            *traffic["discarded"].values(),
+        )
+    )
+    assert traffic["accepted_bytes"] == sum(
+        traffic[f"{what}_bytes"] for what in ("delivered", "discarded", "undelivered", "backlog")
+    )
+
+
+def test_every_message_counts_once_in_and_once_for_each_recipient(tmp_path: Path) -> None:
+    packet = b"MSG a/b\x0012345"
+    with (
+        running_bus(tmp_path, workers=WORKERS) as bus,
+        several_clients(bus, 2 * WORKERS) as clients,
+        administer(bus) as admin,
+    ):
+        for client in clients[:4]:
+            client.sub(b"a/")
+            client.sync()
+        for client in clients:
+            for _ in range(100):
+                client.send(packet)
+            client.send(b"MSG nobody\0")
+        for client in clients:
+            client.sync()
+        published, received = 100 * len(clients), 4 * 100 * len(clients)
+        traffic = wait_for_traffic(
+            admin, lambda now: now["messages_in"] == published + len(clients)
+        )
+        assert traffic["accepted"] == traffic["delivered"] == received
+        assert traffic["accepted_bytes"] == traffic["delivered_bytes"] == received * len(packet)
+        assert traffic["subscriptions"] == 4
+        assert traffic["discarded"] == NOTHING_DISCARDED
+        assert traffic["refused"] == {}
+        assert sum(traffic["latency"]["counts"]) == received
+        assert len(traffic["latency"]["counts"]) == len(traffic["latency"]["bounds_us"]) + 1
+        assert_balanced(traffic)
+        workers = admin.ask("stats")["workers"]
+        for name in ("messages_in", "accepted", "delivered_bytes", "subscriptions"):
+            assert sum(worker["traffic"][name] for worker in workers) == traffic[name]
+        assert [worker["traffic"]["messages_in"] for worker in workers] == [202] * WORKERS
+        assert [worker["clients"] for worker in workers] == [2] * WORKERS
+        assert {worker["state"] for worker in workers} == {"serving"}
+        assert {worker["worker"]: worker["pid"] for worker in workers} == worker_pids(bus)
+
+
+def test_echo_off_is_one_recipient_less(bus: Bus) -> None:
+    with several_clients(bus, 2) as (one, two), administer(bus) as admin:
+        for client in (one, two):
+            client.sub(b"k")
+            client.sync()
+        one.control(b"echo/off")
+        one.pub(b"k", b"")
+        one.sync()
+        two.sync()
+        traffic = wait_for_traffic(admin, lambda now: now["messages_in"] == 1)
+        assert traffic["accepted"] == traffic["delivered"] == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "limits", "reason"),
+    [
+        (b"blocking/soft/discard", {}, "soft"),
+        (b"blocking/soft/queue", {"backlog_messages_max": 3}, "hard"),
+        (b"blocking/soft/queue", {"user_backlog_bytes_max": 0}, "quota"),
+        (b"blocking/soft/block", {"user_held_seconds_max": 0}, "unheld"),
+    ],
+)
+def test_what_is_discarded_is_counted_by_its_reason(
+    tmp_path: Path, choice: bytes, limits: dict[str, float], reason: str
+) -> None:
+    filler, more = filling(), [message(b"%d" % number, 500) for number in range(10)]
+    kept = 3 if reason == "hard" else 0
+    with (
+        running_bus(tmp_path, *limit_options(**limits)) as bus,
+        several_clients(bus, 2) as (slow, publisher),
+        administer(bus) as admin,
+    ):
+        slow.control(choice)
+        slow.sub(b"k")
+        slow.sync()
+        for packet in [*filler, *more]:
+            publisher.send(packet)
+        publisher.sync()
+        sent = len(filler) + len(more)
+        traffic = wait_for_traffic(admin, lambda now: now["accepted"] == sent)
+        assert traffic["discarded"] == {**NOTHING_DISCARDED, reason: len(more) - kept}
+        assert traffic["discarded_bytes"] == 500 * (len(more) - kept)
+        assert (traffic["backlog"], traffic["backlog_bytes"]) == (kept, 500 * kept)
+        assert traffic["delivered"] == len(filler)
+        assert_balanced(traffic)
+        user = admin.ask("users", after=os.getuid() - 1)["users"][0]
+        assert user["discarded"] == len(more) - kept
+        activity = admin.ask("clients")["clients"][0]["activity"]
+        assert activity["discarded"] == len(more) - kept
+        assert activity["delivered_bytes"] == sum(map(len, filler))
+        # Whoever leaves takes its backlog along.
+        slow.close()
+        traffic = wait_for_traffic(admin, lambda now: now["undelivered"] == kept)
+        assert traffic["backlog"] == traffic["backlog_bytes"] == 0
+        assert_balanced(traffic)
+
+
+def test_refusals_are_counted_by_code(bus: Bus) -> None:
+    with several_clients(bus, 2) as (client, rude), administer(bus) as admin:
+        client.sub(b"a/!/b")
+        client.pub(b"!/x", b"")
+        client.control(b"no/such/thing")
+        client.unsub(b"never/had")
+        client.sync()
+        rude.send(b"NONSENSE")
+        rude.receive_until_closed()
+        expected = {
+            "reserved": 2,
+            "unknown-control": 1,
+            "unknown-unsubscription": 1,
+            "unknown-word": 1,
+        }
+        traffic = wait_for_traffic(admin, lambda now: now["refused"] == expected)
+        assert traffic["messages_in"] == 0
+
+
+def test_refused_connections_are_counted(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path, "--limit", "user_connections_max=2") as bus,
+        several_clients(bus, 2),
+        administer(bus) as admin,
+    ):
+        for _ in range(3):
+            with bus.connect() as late:
+                late.receive()
+        stats = admin.ask("stats")
+        assert stats["connections_refused"] == {"too-many-connections": 3}
+        assert stats["connections_accepted"] == 2
+
+
+def test_counters_survive_the_death_of_a_worker(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as bus, ExitStack() as stack:
+        (doomed, (other,)) = stack.enter_context(clients_on_each(bus, 2))
+        admin = stack.enter_context(administer(bus))
+        for client in (*doomed, other):
+            client.sub(b"k")
+            client.sync()
+            client.pub(b"k", b"12345")
+            client.sync()
+        before = wait_for_traffic(admin, lambda now: now["accepted"] == 3)
+        assert before["messages_in"] == 2
+        pid = worker_pids(bus)[0]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: is_replaced(bus, 0, pid), "a new worker")
+        after = admin.ask("stats")["traffic"]
+        for name in ("messages_in", "accepted", "delivered", "delivered_bytes"):
+            assert after[name] == before[name]
+        assert after["subscriptions"] == 1
+        other.pub(b"k", b"12345")
+        other.sync()
+        wait_for_traffic(admin, lambda now: now["messages_in"] == 3)
+        workers = admin.ask("workers")["workers"]
+        assert [worker["deaths"] for worker in workers] == [1, 0]
+
+
+def test_rates_and_fills_are_there(bus: Bus) -> None:
+    with several_clients(bus, 2) as (one, two), administer(bus) as admin:
+        one.sub(b"k")
+        one.sync()
+        for _ in range(500):
+            two.pub(b"k", b"")
+        two.sync()
+        stats = admin.ask("stats")
+        rates = stats["rates"]
+        in_the_window = rates["messages_in_per_second"] * rates["window_seconds"]
+        assert in_the_window == pytest.approx(500)
+        assert stats["log"]["size_bytes"] == 8 * 1024 * 1024
+        assert 0 < stats["table"]["used_bytes"] < stats["table"]["size_bytes"]

@@ -1,0 +1,97 @@
+"""Asking the admin socket of a bus, as bytes: JSON in, JSON out.
+
+Knows none of the project's types for requests and answers, so that a mistake shared by both sides
+cannot hide.
+"""
+
+import json
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.bus import Bus
+from tests.support.threads import wait_until
+
+TIMEOUT_S = 10.0
+ANSWER_BYTES_MAX = 1024 * 1024
+
+
+class Admin:
+    """A connection to an admin socket."""
+
+    def __init__(self, address: str | bytes) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.settimeout(TIMEOUT_S)
+        try:
+            self.sock.connect(address)
+        except BaseException:
+            self.sock.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.sock.close()
+
+    def say(self, packet: bytes) -> dict[str, Any]:
+        """The reply to a packet."""
+        self.sock.send(packet)
+        return self.hear()
+
+    def hear(self) -> dict[str, Any]:
+        """The next reply; an AssertionError at the end of the connection."""
+        packet = self.sock.recv(ANSWER_BYTES_MAX)
+        assert packet, "the admin socket closed the connection"
+        reply = json.loads(packet)
+        assert isinstance(reply, dict)
+        return reply
+
+    def ask(self, verb: str, **arguments: object) -> Any:
+        """The result of a request."""
+        reply = self.say(json.dumps({"verb": verb, "id": 7, **arguments}).encode())
+        assert reply["id"] == 7
+        assert reply["version"] == 1
+        assert "error" not in reply, reply
+        return reply["result"]
+
+    def fault(self, verb: str, **arguments: object) -> tuple[str, str]:
+        """Code and text of the fault that a request is answered with."""
+        reply = self.say(json.dumps({"verb": verb, "id": 7, **arguments}).encode())
+        assert reply["id"] == 7
+        assert "result" not in reply, reply
+        return reply["error"]["code"], reply["error"]["text"]
+
+    def pages(self, verb: str, name: str, **arguments: object) -> list[list[Any]]:
+        """All pages of a list."""
+        pages = []
+        after: dict[str, object] = {}
+        while True:
+            result = self.ask(verb, **arguments, **after)
+            pages.append(result[name])
+            if result["next"] is None:
+                return pages
+            after = {"after": result["next"]}
+
+
+def administer(bus: Bus) -> Admin:
+    """A connection to the admin socket of a bus that is at a path."""
+    return Admin(f"{bus.address}.admin")
+
+
+def wait_for_traffic(admin: Admin, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The traffic of the whole bus, once it is so; a worker shares its counters with some delay."""
+    found: dict[str, Any] = {}
+
+    def look() -> bool:
+        found.update(admin.ask("stats")["traffic"])
+        return is_so(found)
+
+    wait_until(look, "traffic as expected")
+    return found

@@ -1,0 +1,70 @@
+"""Statistics against plain numbers: buckets, sharing, taking a place over, and burial."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.protocol.codes import DISCARD_REASONS, PACKET_CODES
+from sbus.shared import statistics as at
+from sbus.shared.statistics import Statistics, bury, counters_of, statistics_words
+
+WORKERS = 3
+
+
+def shared_words() -> memoryview:
+    return memoryview(bytearray(8 * statistics_words(WORKERS))).cast("Q")
+
+
+@given(st.lists(st.tuples(st.integers(0, 40_000_000), st.integers(0, 1000))))
+def test_each_latency_is_in_the_first_bucket_that_holds_it(took: list[tuple[int, int]]) -> None:
+    statistics = Statistics()
+    expected = [0] * (len(at.LATENCY_BOUNDS_US) + 1)
+    for latency_us, deliveries in took:
+        statistics.took(latency_us, deliveries)
+        bucket = sum(latency_us > bound for bound in at.LATENCY_BOUNDS_US)
+        expected[bucket] += deliveries
+    assert statistics.counts[at.LATENCY :].tolist() == expected
+    assert statistics.counts[at.LATENCY_SUM_US] == sum(us * count for us, count in took)
+
+
+def test_every_code_and_reason_has_a_counter_of_its_own() -> None:
+    statistics = Statistics()
+    for times, code in enumerate(PACKET_CODES, 1):
+        for _ in range(times):
+            statistics.refused(code)
+    for times, reason in enumerate(DISCARD_REASONS, 1):
+        for _ in range(times):
+            statistics.discarded(reason, 10)
+    counts = statistics.counts.tolist()
+    assert counts[at.REFUSED : at.LATENCY] == list(range(1, len(PACKET_CODES) + 1))
+    assert counts[at.DISCARDED : at.REFUSED] == list(range(1, len(DISCARD_REASONS) + 1))
+    assert counts[at.DISCARDED_BYTES] == 10 * sum(range(1, len(DISCARD_REASONS) + 1))
+    everything_else = sum(counts) - sum(counts[at.DISCARDED : at.LATENCY])
+    assert everything_else == counts[at.DISCARDED_BYTES]
+
+
+def test_nobody_sees_a_count_before_it_is_shared_and_no_other_place_changes() -> None:
+    words = shared_words()
+    statistics = Statistics(counters_of(words, 1))
+    statistics.counts[at.MESSAGES_IN] = 7
+    assert not any(words)
+    statistics.share()
+    assert counters_of(words, 1)[at.MESSAGES_IN] == 7
+    assert not any(counters_of(words, 0))
+    assert not any(counters_of(words, 2))
+
+
+def test_a_successor_goes_on_from_what_its_predecessor_shared() -> None:
+    words = shared_words()
+    before = Statistics(counters_of(words, 0))
+    before.counts[at.ACCEPTED] = 100
+    before.counts[at.ACCEPTED_BYTES] = 1000
+    before.counts[at.UNDELIVERED] = 3
+    before.counts[at.QUEUED] = 20
+    before.counts[at.QUEUED_BYTES] = 200
+    before.share()
+    bury(counters_of(words, 0))
+    after = Statistics(counters_of(words, 0))
+    assert after.counts[at.ACCEPTED] == 100
+    assert after.counts[at.QUEUED] == after.counts[at.QUEUED_BYTES] == 0
+    assert after.counts[at.UNDELIVERED] == 23, "what stood in backlogs went with the worker"
+    assert after.counts[at.UNDELIVERED_BYTES] == 200

@@ -1,0 +1,136 @@
+"""Messages to a service manager, as sd_notify(3) has them."""
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbus.errors import SbusError
+from sbus.unix.notify import Notifier
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
+    """A service manager's socket, and what `NOTIFY_SOCKET` is then."""
+    name = str(tmp_path / "notify") if request.param == "path" else f"@{secrets.token_hex(8)}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(name.replace("@", "\0"))
+        sock.settimeout(10)
+        yield sock, name
+
+
+def never(text: str) -> None:
+    raise AssertionError(text)
+
+
+def lines(sock: socket.socket) -> list[str]:
+    return sock.recv(10_000).decode().split("\n")
+
+
+def close(notifier: Notifier) -> None:
+    if notifier.sock is not None:
+        notifier.sock.close()
+
+
+def test_every_message_is_one_datagram_of_assignments(manager: tuple[socket.socket, str]) -> None:
+    sock, name = manager
+    notifier = Notifier.of_environment(never, {"NOTIFY_SOCKET": name})
+    notifier.ready("serves")
+    assert sorted(lines(sock)) == [f"MAINPID={os.getpid()}", "READY=1", "STATUS=serves"]
+    notifier.status("two\nlines")
+    assert lines(sock) == ["STATUS=two lines"]
+    notifier.alive()
+    assert lines(sock) == ["WATCHDOG=1"]
+    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+    notifier.reloading("reads")
+    first, second, third = lines(sock)
+    assert (first, third) == ("RELOADING=1", "STATUS=reads")
+    assert second.startswith("MONOTONIC_USEC=")
+    after = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+    assert before <= int(second.partition("=")[2]) <= after
+    notifier.stopping("ends")
+    assert lines(sock) == ["STOPPING=1", "STATUS=ends"]
+    close(notifier)
+
+
+def test_without_a_service_manager_nobody_is_told() -> None:
+    notifier = Notifier.of_environment(never, {"WATCHDOG_USEC": "1000000"})
+    assert notifier.sock is None
+    assert notifier.watchdog_seconds is None
+    notifier.ready("serves")
+
+
+def test_the_variables_are_removed_and_no_others() -> None:
+    environment = {
+        "NOTIFY_SOCKET": "/run/notify",
+        "WATCHDOG_USEC": "3000000",
+        "WATCHDOG_PID": "1",
+        "HOME": "/",
+    }
+    close(Notifier.of_environment(never, environment))
+    assert environment == {"HOME": "/"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "seconds"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "2500000"}, 2.5),
+        ({"WATCHDOG_USEC": "2500000", "WATCHDOG_PID": str(os.getpid())}, 2.5),
+        ({"WATCHDOG_USEC": "2500000", "WATCHDOG_PID": str(os.getppid())}, None),
+    ],
+)
+def test_the_watchdog_is_for_whom_its_pid_names(
+    variables: dict[str, str], seconds: float | None
+) -> None:
+    notifier = Notifier.of_environment(never, {"NOTIFY_SOCKET": "/run/notify", **variables})
+    assert notifier.watchdog_seconds == seconds
+    close(notifier)
+
+
+@pytest.mark.parametrize("target", ["relative", "vsock:2:1234", "/" + 108 * "x"])
+def test_a_socket_of_another_kind_is_an_error(target: str) -> None:
+    with pytest.raises(SbusError, match="NOTIFY_SOCKET"):
+        Notifier.of_environment(never, {"NOTIFY_SOCKET": target})
+
+
+@pytest.mark.parametrize("time_given", ["", "0", "-5", "soon"])
+def test_a_watchdog_without_a_time_is_an_error(time_given: str) -> None:
+    variables = {"NOTIFY_SOCKET": "/run/notify", "WATCHDOG_USEC": time_given}
+    with pytest.raises(SbusError, match="WATCHDOG_USEC"):
+        Notifier.of_environment(never, variables)
+
+
+def test_what_cannot_be_delivered_is_reported_once_until_that_changes(tmp_path: Path) -> None:
+    reports: list[str] = []
+    name = str(tmp_path / "notify")
+    notifier = Notifier.of_environment(reports.append, {"NOTIFY_SOCKET": name})
+    notifier.alive()
+    notifier.alive()
+    assert reports == ["cannot tell the service manager WATCHDOG=1: No such file or directory"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(name)
+        notifier.alive()
+        assert lines(sock) == ["WATCHDOG=1"]
+    notifier.alive()
+    assert len(reports) == 2
+    assert "Connection refused" in reports[1]
+    close(notifier)
+
+
+def test_a_manager_that_does_not_read_keeps_nobody_waiting(tmp_path: Path) -> None:
+    reports: list[str] = []
+    name = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(name)
+        notifier = Notifier.of_environment(reports.append, {"NOTIFY_SOCKET": name})
+        begin = time.monotonic()
+        while not reports:
+            notifier.alive()
+            assert time.monotonic() - begin < 10
+    assert "timed out" in reports[0]
+    close(notifier)
