@@ -20,7 +20,7 @@ from sbus.broker.access import PeerRules, pack
 from sbus.broker.admission import concerning
 from sbus.broker.changes import changes
 from sbus.broker.configuration import Configuration
-from sbus.broker.reconfiguration import Reconfiguration
+from sbus.broker.reconfiguration import Reconfiguration, write_owning_memfd
 from sbus.broker.roster import Roster
 from sbus.broker.settings import BusSettings
 from sbus.broker.supervisor import Supervisor
@@ -81,12 +81,14 @@ class Reloader:
         rules = PeerRules(settings.rules)
         by_client = await self._concerning(rules)
         try:
-            self._supervisor.reconfigure(Reconfiguration(settings, by_client))
+            memfd = write_owning_memfd(Reconfiguration(settings, by_client))
         except OSError as error:
             raise ConfigurationError(
                 f"the workers cannot be told of the configuration: {error.strerror}"
             ) from error
+        # Accounts first: a worker looks at them when it is told, and perhaps not again.
         self._go_by(settings, rules)
+        self._supervisor.reconfigure(settings.limits, memfd)
         self.in_force = configuration
 
     async def _concerning(self, rules: PeerRules) -> dict[int, bytes]:

@@ -40,10 +40,10 @@ from sbus.broker.handoff import (
     Report,
     Stop,
 )
-from sbus.broker.reconfiguration import Reconfiguration, write_owning_memfd
 from sbus.broker.settings import BusSettings
 from sbus.broker.template import Alive, Birth, Template
 from sbus.errors import SbusError
+from sbus.limits import Limits
 from sbus.shared import statistics
 from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
@@ -274,14 +274,12 @@ class Supervisor:
         return self._segment.silence_seconds(slot.number)
 
     # -- settings ------------------------------------------------------------------------------
-    def reconfigure(self, what: Reconfiguration) -> None:
-        """Tell all workers, and those that are forked from now on, to go by other settings.
-
-        Raises OSError, and then nobody is told.
-        """
-        self._settings_memfds.append(write_owning_memfd(what))
+    def reconfigure(self, limits: Limits, memfd: int) -> None:
+        """Tell all workers, and those that are forked from now on, to go by other settings: those
+        that this memfd holds, which is taken. `limits` are theirs."""
+        self._settings_memfds.append(memfd)
         self._settings_number += 1
-        self._limits = what.settings.limits
+        self._limits = limits
         for slot in self.slots:
             self._tell_settings(slot)
 

@@ -1,0 +1,412 @@
+"""Each setting that can change while the bus runs takes effect with a reload, as clients see it.
+
+One bus reads one file after the other; what clients can do is found out before and after. What only
+shows inside is looked at in `tests/unit/broker/test_reconfigured_worker.py`.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from sbus.broker.changes import LIVE_BUS, LIVE_BUS_WITHOUT_MODE, LIVE_LIMITS
+from tests.support.admin import Admin, administer
+from tests.support.bad_configurations import toml
+from tests.support.bus import Bus, bus_of, running_bus
+from tests.support.processes import worker_pids
+from tests.support.quotas import share
+from tests.support.raw_client import RawClient
+from tests.support.threads import wait_until
+from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
+
+ALWAYS = {
+    "bus": {"group": True, "others": True},
+    "limits": {"packet_bytes_max": 4096},
+}
+PATTERN_BYTES = 6 + 64
+BURST = 500
+"""More messages of this size than a socket takes, but not more than two do."""
+PAYLOAD_BYTES = 500
+HELD_SECONDS = 0.3
+"""Who is not answered for so long is held; a machine that is slower only makes it so."""
+ONE_HOUR = 3600
+
+
+class Reloading:
+    """A bus, and the file that it reads."""
+
+    def __init__(self, bus: Bus, admin: Admin, file: Path) -> None:
+        self.bus = bus
+        self.admin = admin
+        self._file = file
+
+    def reload(self, more: str = "", **tables: dict[str, Any]) -> list[str]:
+        """Have these settings and no others; returns what is said to have changed."""
+        write(self._file, more, **tables)
+        result = self.admin.ask("reload")
+        assert result["needs_restart"] == result["unanswered"] == []
+        return list(result["applied"])
+
+    def rest(self) -> None:
+        """Wait until nobody is there any more, and nothing is left of who was."""
+        wait_until(lambda: self.admin.ask("stats")["clients"] == 0, "all have left")
+        wait_until(
+            lambda: all(not user["subscriptions"] for user in self.admin.ask("users")["users"]),
+            "their subscriptions are gone",
+        )
+
+
+def write(file: Path, more: str = "", **tables: dict[str, Any]) -> None:
+    text = ""
+    for name in ALWAYS.keys() | tables.keys():
+        fields = {**ALWAYS.get(name, {}), **tables.get(name, {})}
+        text += f"[{name}]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in fields.items())
+    file.write_text(text + more)
+
+
+@pytest.fixture(scope="module")
+def reloading() -> Iterator[Reloading]:
+    with directory_for_everybody() as directory:
+        file = directory / "sbus.toml"
+        write(file)
+        running = running_bus(directory, "--config", str(file), workers=1)
+        with running as bus, administer(bus) as admin:
+            yield Reloading(bus, admin, file)
+
+
+# -- what clients can do ---------------------------------------------------------------------------
+def subscriptions_accepted(bus: Bus) -> int:
+    """Of ten."""
+    with newcomer(bus) as client:
+        for number in range(10):
+            client.sub(b"%06d" % number)
+        return 10 - len(client.sync())
+
+
+def connections_accepted(bus: Bus) -> int:
+    """Of four."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(bus.connect()) for _ in range(4)]
+        return sum(is_served(client) for client in clients)
+
+
+def is_served(client: RawClient) -> bool:
+    try:
+        client.sync()
+    except (AssertionError, BrokenPipeError, ConnectionResetError):
+        return False
+    return True
+
+
+@contextmanager
+def newcomer(bus: Bus) -> Iterator[RawClient]:
+    with bus.connect() as client:
+        client.control(b"!/notices/on")
+        client.whoami()
+        yield client
+
+
+def burst_message(number: int) -> bytes:
+    return b"MSG k\0%d " % number + bytes(PAYLOAD_BYTES)
+
+
+def burst(bus: Bus) -> list[bytes]:
+    """What a client receives of `BURST` messages that it did not read at once, up
+    to the last of them or the gap where it would be; the end of the connection is b""."""
+    with newcomer(bus) as slow, newcomer(bus) as publisher:
+        slow.sub(b"k")
+        slow.whoami()
+        for number in range(BURST):
+            publisher.send(burst_message(number))
+        publisher.sync()
+        received: list[bytes] = []
+        seen = 0
+        while seen < BURST:
+            packet = slow.receive()
+            received.append(packet)
+            if not packet:
+                break
+            lost = packet.removeprefix(b"CMSG !/lost\0")
+            seen += 1 if lost == packet else int(lost)
+        return received
+
+
+def loses(bus: Bus) -> bool:
+    return any(packet.startswith(b"CMSG !/lost") for packet in burst(bus))
+
+
+def holds_its_publisher(bus: Bus) -> bool:
+    """Whether a client that blocks and does not read does so."""
+    with newcomer(bus) as slow, newcomer(bus) as publisher:
+        slow.control(b"blocking/soft/block")
+        slow.sub(b"k")
+        slow.whoami()
+        try:
+            for number in range(BURST):
+                publisher.send(burst_message(number), timeout_s=HELD_SECONDS)
+            publisher.control(b"!/cred/whoami")
+            publisher.receive(HELD_SECONDS)
+        except TimeoutError:
+            return True
+        return False
+
+
+def is_disconnected(bus: Bus) -> bool:
+    
+    return burst(bus)[-1] == b""
+
+
+def is_in_order(bus: Bus) -> bool:
+    received = burst(bus)
+    return received == [burst_message(number) for number in range(BURST)]
+
+
+def taken_by_the_socket(bus: Bus) -> bool:
+    """Whether a socket takes more than a few packets."""
+    return len(burst(bus)) > 50
+
+
+def waits_for_the_rate(bus: Bus) -> bool:
+    """Whether a message has to wait that comes behind some others."""
+    with newcomer(bus) as client:
+        for _ in range(5):
+            client.pub(b"nobody", b"")
+        client.sync()
+        began_at = time.monotonic()
+        client.pub(b"nobody", b"")
+        client.sync()
+        return time.monotonic() - began_at > 0.1
+
+
+def lines_of_complaint(bus: Bus) -> int:
+    """About three messages that may not be published."""
+    before = bus.stderr_text().count("\n")
+    with newcomer(bus) as client:
+        for _ in range(3):
+            client.pub(b"denied", b"")
+            client.sync()
+    return bus.stderr_text().count("\n") - before
+
+
+def stranger_may_connect(bus: Bus) -> bool:
+    def knocks() -> bool:
+        with RawClient(bus.address) as client:
+            return is_served(client)
+
+    return as_user(knocks)
+
+
+class Case(NamedTuple):
+    """A setting, its value before and after, and what a client finds then. `beside` is in force all
+    the time."""
+
+    table: str
+    field: str
+    before: Any
+    after: Any
+    find: Callable[[Bus], Any]
+    found_before: Any
+    found_after: Any
+    beside: dict[str, dict[str, Any]] = {}
+    rules: str = ""
+
+
+LIMIT_CASES = [
+    Case("limits", "user_connections_max", 50, 2, connections_accepted, 4, 2),
+    Case("limits", "user_subscriptions_max", 8, 4, subscriptions_accepted, share(8, 0, 0), 2),
+    *(
+        Case(
+            "limits",
+            f"{whose}_subscription_bytes_max",
+            8 * PATTERN_BYTES,
+            4 * PATTERN_BYTES,
+            subscriptions_accepted,
+            *found,
+        )
+        for whose, found in (("user", (4, 2)), ("bus", (4, 2)), ("client", (8, 4)))
+    ),
+    *(
+        Case("limits", name, 10**9, 0, loses, False, True)
+        for name in (
+            *("backlog_messages_max", "backlog_bytes_max"),
+            *("user_backlog_bytes_max", "bus_backlog_bytes_max"),
+        )
+    ),
+    Case("limits", "user_messages_per_second_max", 10**6, 20, waits_for_the_rate, False, True),
+    Case("limits", "user_messages_per_second_max", 20, 10**6, waits_for_the_rate, True, False),
+    Case("limits", "user_held_seconds_max", 60, 0, holds_its_publisher, True, False),
+    Case(
+        *("limits", "socket_buffer_bytes", 100_000, 4096, taken_by_the_socket, True, False),
+        beside={"bus": {"soft": "discard"}},
+    ),
+    Case(
+        *("limits", "log_interval_seconds", 1e-6, ONE_HOUR, lines_of_complaint, 3, 0),
+        rules='[[rules]]\ndeny = ["publish"]\nkeys = ["denied"]\n',
+    ),
+]
+BUS_CASES = [
+    Case("bus", "soft", "queue", "discard", loses, False, True),
+    Case("bus", "soft", "discard", "queue", loses, True, False),
+    Case(
+        *("bus", "hard", "discard", "error", is_disconnected, False, True),
+        beside={"limits": {"backlog_messages_max": 0}},
+    ),
+    Case("bus", "order", "queue", "stack", is_in_order, True, False),
+]
+ELSEWHERE = {
+    # Seen here, but not by a case.
+    *("users", "group", "others", "exit_when_empty", "stop_seconds_max"),
+    # Seen in the worker, or in the front.
+    *("quantum_units", "route_cache_bytes_max", "rule_cache_bytes_max"),
+    *("drain_packets_max", "handoff_clients_max"),
+}
+
+
+def test_all_that_can_change_is_tested() -> None:
+    tested = {case.field for case in (*LIMIT_CASES, *BUS_CASES)} | ELSEWHERE
+    assert tested == LIVE_LIMITS | LIVE_BUS | LIVE_BUS_WITHOUT_MODE
+
+
+@pytest.mark.parametrize("case", [*LIMIT_CASES, *BUS_CASES], ids=lambda case: case.field)
+def test_it_takes_effect(reloading: Reloading, case: Case) -> None:
+    def settings(value: Any) -> dict[str, dict[str, Any]]:
+        beside = {name: dict(fields) for name, fields in case.beside.items()}
+        beside.setdefault(case.table, {})[case.field] = value
+        return beside
+
+    reloading.reload(case.rules, **settings(case.before))
+    reloading.rest()
+    assert case.find(reloading.bus) == case.found_before
+    reloading.rest()
+    assert reloading.reload(case.rules, **settings(case.after)) == [f"{case.table}.{case.field}"]
+    assert case.find(reloading.bus) == case.found_after
+
+
+# -- single users ----------------------------------------------------------------------------------
+OWN = str(os.getuid())
+
+
+def test_limits_of_single_users_come_and_go(reloading: Reloading) -> None:
+    reloading.reload()
+    reloading.rest()
+    assert subscriptions_accepted(reloading.bus) == 10
+    reloading.rest()
+    of_own = {f"users.{OWN}": {"subscriptions_max": 4}}
+    assert reloading.reload(**of_own) == [f"users.{OWN}.subscriptions_max"]
+    assert subscriptions_accepted(reloading.bus) == 2
+    reloading.rest()
+    assert reloading.reload() == [f"users.{OWN}.subscriptions_max"]
+    assert subscriptions_accepted(reloading.bus) == 10
+
+
+def test_what_an_administrator_has_said_since_ends_with_a_reload(reloading: Reloading) -> None:
+    reloading.reload()
+    reloading.rest()
+    reloading.admin.ask("limit", uid=os.getuid(), limits={"subscriptions_max": 4})
+    assert subscriptions_accepted(reloading.bus) == 2
+    reloading.rest()
+    assert reloading.reload() == []
+    assert subscriptions_accepted(reloading.bus) == 10
+
+
+def test_who_waited_for_the_old_rate_goes_on_with_the_new_one(reloading: Reloading) -> None:
+    reloading.reload(limits={"user_messages_per_second_max": 1})
+    with newcomer(reloading.bus) as client:
+        for number in range(200):
+            client.pub(b"nobody", b"%d" % number)
+        client.control(b"!/cred/whoami")
+        reloading.reload()
+        assert client.receive(timeout_s=5).startswith(b"CMSG !/cred/whoami")
+
+
+@needs_root
+def test_who_is_let_in(reloading: Reloading) -> None:
+    reloading.reload()
+    assert stranger_may_connect(reloading.bus)
+    assert reloading.reload(bus={"users": ["root"]}) == ["bus.users"]
+    assert not stranger_may_connect(reloading.bus)
+    assert reloading.reload(bus={"users": [STRANGER]}) == ["bus.users"]
+    assert stranger_may_connect(reloading.bus)
+
+
+# -- buses of their own ----------------------------------------------------------------------------
+def needing_restart(admin: Admin) -> list[str]:
+    result = admin.ask("reload")
+    assert result["applied"] == []
+    return list(result["needs_restart"])
+
+
+def test_group_and_others_are_the_mode_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "sbus.toml"
+    file.touch()
+    with running_bus(tmp_path, "--config", str(file), workers=1) as bus, administer(bus) as admin:
+        file.write_text("[bus]\ngroup = true\nothers = true")
+        for _ in range(2):
+            assert needing_restart(admin) == ["bus.group", "bus.others"]
+
+
+@needs_root
+def test_group_and_others_where_the_address_has_no_mode(tmp_path: Path) -> None:
+    file = tmp_path / "sbus.toml"
+    file.touch()
+    name = b"\0sbus-test-%d" % os.getpid()
+    address = f"/dev/unix/abstract/{name.hex()}"
+    admin_path = str(tmp_path / "admin")
+    arguments = ("-f", "-a", address, "--config", str(file), "--admin-address", admin_path)
+    with bus_of(tmp_path, *arguments, address=address) as bus, Admin(admin_path) as admin:
+        assert not stranger_may_connect(bus)
+        file.write_text("[bus]\nothers = true")
+        assert admin.ask("reload")["applied"] == ["bus.others"]
+        assert stranger_may_connect(bus)
+        file.write_text("[bus]\ngroup = true")
+        assert admin.ask("reload")["applied"] == ["bus.group", "bus.others"]
+        assert not stranger_may_connect(bus)
+
+
+def test_a_bus_ends_when_it_is_empty_from_now_on(tmp_path: Path) -> None:
+    file = tmp_path / "sbus.toml"
+    file.touch()
+    with running_bus(tmp_path, "--config", str(file), workers=1) as bus, administer(bus) as admin:
+        with bus.connect() as client:
+            client.whoami()
+        wait_until(lambda: admin.ask("stats")["clients"] == 0, "it has left")
+        file.write_text("[bus]\nexit_when_empty = true")
+        assert admin.ask("reload")["applied"] == ["bus.exit_when_empty"]
+        with bus.connect() as client:
+            client.whoami()
+        assert bus.process.wait(10) == 0
+
+
+def test_a_stopping_bus_waits_as_long_as_it_should_now(tmp_path: Path) -> None:
+    file = tmp_path / "sbus.toml"
+    file.write_text("[limits]\nstop_seconds_max = 1000\nworker_silence_seconds_max = 1000")
+    with running_bus(tmp_path, "--config", str(file), workers=1) as bus:
+        file.write_text("[limits]\nstop_seconds_max = 0.1\nworker_silence_seconds_max = 1000")
+        with administer(bus) as admin:
+            assert admin.ask("reload")["applied"] == ["limits.stop_seconds_max"]
+        os.kill(worker_pids(bus)[0], signal.SIGSTOP)
+        bus.process.send_signal(signal.SIGTERM)
+        assert bus.process.wait(10) == 0
+
+
+def test_without_a_file_there_is_nothing_to_read(tmp_path: Path) -> None:
+    with running_bus(tmp_path, workers=1) as bus, administer(bus) as admin:
+        code, text = admin.fault("reload")
+        assert (code, text) == ("failed", "this bus was started without a file to read (--config)")
+
+
+def test_the_command_line_still_wins(tmp_path: Path) -> None:
+    file = tmp_path / "sbus.toml"
+    file.write_text("[bus]\nworkers = 3\nsoft = 'discard'\n[limits]\nuser_connections_max = 1\n")
+    options = ("--config", str(file), "--soft", "queue", "--limit", "user_connections_max=50")
+    with running_bus(tmp_path, *options, workers=1) as bus, administer(bus) as admin:
+        assert admin.ask("version")["workers"] == 1
+        assert not loses(bus)
+        file.write_text("[bus]\nsoft = 'error'\norder = 'stack'\n[limits]\nuser_connections_max = 2")
+        assert admin.ask("reload")["applied"] == ["bus.order"]
+        assert not loses(bus)
