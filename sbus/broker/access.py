@@ -71,6 +71,8 @@ class PeerRules:
     """The rules, by whom they concern."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
+        self.need_groups = any(rule.gids for rule in rules)
+        """Whether it makes a difference which groups a peer has."""
         self._allowing = _those(rules, lambda rule: rule.allows)
         self._about_connecting = _about(Verb.CONNECT, rules)
         self._everybody = _those(rules, lambda rule: not rule.uids and not rule.gids)
@@ -98,6 +100,11 @@ class KeyRules:
 
     def __init__(self, rules: Sequence[Rule], dialect: Dialect, cache_bytes_max: int) -> None:
         self._dialect = dialect
+        self.go_by(rules, cache_bytes_max)
+
+    def go_by(self, rules: Sequence[Rule], cache_bytes_max: int) -> None:
+        """Have these rules instead, and forget what was remembered of others."""
+        dialect = self._dialect
         self._allowing = _those(rules, lambda rule: rule.allows)
         self._about_publishing = _about(Verb.PUBLISH, rules)
         self._about_subscribing = _about(Verb.SUBSCRIBE, rules)

@@ -41,6 +41,7 @@ from sbus.protocol.admin_results import (
     LimitResult,
     MeResult,
     Recipient,
+    ReloadResult,
     StatsResult,
     SubscriptionReport,
     SubsResult,
@@ -71,6 +72,8 @@ class Deeds(msgspec.Struct, frozen=True, kw_only=True):
 
     kick: Callable[[Client, str], None]
     drain: Callable[[float | None], None]
+    reload: Callable[[], Awaitable[ReloadResult]]
+    """Raises ConfigurationError."""
     is_draining: Callable[[], bool]
 
 
@@ -111,6 +114,7 @@ class Administration:
             admin.Explain: self._explain,
             admin.Kick: self._kick,
             admin.Limit: self._limit,
+            admin.Reload: self._reload,
             admin.Drain: self._drain,
             admin.Version: self._version,
         }
@@ -300,6 +304,12 @@ class Administration:
         except ConfigurationError as error:
             raise AdminFault("bad-request", str(error)) from error
         return LimitResult(request.uid, before, after)
+
+    async def _reload(self, _request: admin.Reload) -> ReloadResult:
+        try:
+            return await self._deeds.reload()
+        except ConfigurationError as error:
+            raise AdminFault("failed", str(error)) from error
 
     async def _drain(self, request: admin.Drain) -> DrainResult:
         left = len(self._roster)

@@ -49,8 +49,6 @@ class Admitted(msgspec.Struct, frozen=True):
     sock: socket.socket
     credentials: Credentials
     account: Account
-    rules: int
-    """The access rules that concern it, as `PeerRules` counts them."""
 
 
 class Door:
@@ -65,16 +63,24 @@ class Door:
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
-        self._settings = settings
         self._user_limits = user_limits
         self._complaints = complaints
-        self._report_interval_ns = int(settings.limits.log_interval_seconds * 1e9)
-        self._rules = PeerRules(settings.rules)
+        self.go_by(settings, PeerRules(settings.rules))
         self.counts: Counter[str] = Counter()
         """Connections that were refused, by code."""
         self._room = trio.Event()
         self._clients = 0
         self._clients_max = _clients_max(settings.workers)
+
+    def go_by(self, settings: BusSettings, rules: PeerRules) -> None:
+        """Have other settings from now on; `rules` are theirs."""
+        self._settings = settings
+        self._rules = rules
+        self._report_interval_ns = int(settings.limits.log_interval_seconds * 1e9)
+
+    def concerning(self, sock: socket.socket, own: Credentials) -> int:
+        """The access rules in force that concern a peer."""
+        return concerning(self._rules, sock, own)
 
     async def next_client(self) -> Admitted:
         """The next client that may come in; the caller owns its socket."""
@@ -121,20 +127,16 @@ class Door:
             sock.close()
             return None
         sock.setblocking(False)
-        rules = 0
-        if self._settings.rules:
-            groups = peer_groups(sock) | {credentials.gid}
-            rules = self._rules.concerning(credentials.uid, groups)
-            denied_by = self._rules.connect_denied_by(rules)
-            if denied_by is not None:
-                self._complain("not-allowed", credentials, f"rules[{denied_by}]")
-                self._turn_away(sock, "not-allowed", "you may not connect to this bus")
-                return None
+        denied_by = self._rules.connect_denied_by(self.concerning(sock, credentials))
+        if denied_by is not None:
+            self._complain("not-allowed", credentials, f"rules[{denied_by}]")
+            self._turn_away(sock, "not-allowed", "you may not connect to this bus")
+            return None
         account = self._account(sock, credentials)
         if account is None:
             return None
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(self._settings))
-        return Admitted(sock, credentials, account, rules)
+        return Admitted(sock, credentials, account)
 
     def _account(self, sock: socket.socket, own: Credentials) -> Account | None:
         """The user's account, if it has room for one more connection; else the socket is closed."""
@@ -177,6 +179,12 @@ class Door:
             return True
         gids = self._settings.admit_gids
         return bool(gids) and (credentials.gid in gids or not gids.isdisjoint(peer_groups(sock)))
+
+
+def concerning(rules: PeerRules, sock: socket.socket, own: Credentials) -> int:
+    """The access rules that concern a peer; the kernel is asked for its groups if need be."""
+    groups = peer_groups(sock) | {own.gid} if rules.need_groups else frozenset({own.gid})
+    return rules.concerning(own.uid, groups)
 
 
 def _clients_max(workers: int) -> int:

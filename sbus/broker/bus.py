@@ -11,6 +11,7 @@ from functools import partial
 import trio
 
 from sbus.broker.admission import packet_bytes_carried
+from sbus.broker.configuration import Configuration
 from sbus.broker.front import Front
 from sbus.broker.settings import BusSettings
 from sbus.broker.template import Template
@@ -25,9 +26,10 @@ _ALLOCATOR_BYTES = 4 * 1024 * 1024
 
 
 def run_bus(
-    settings: BusSettings,
+    configuration: Configuration,
     listener: socket.socket,
     *,
+    reread: Callable[[], Configuration],
     on_ready: Callable[[], None],
     notifier: Notifier,
     admin_listener: socket.socket | None = None,
@@ -35,12 +37,14 @@ def run_bus(
 ) -> None:
     """Serve on `listener`, which is borrowed, until SIGTERM, SIGINT or the last client's leaving.
 
+    `reread` says anew what is to hold, at any time and in any thread; it raises ConfigurationError.
     Administrators are served on `admin_listener`, likewise borrowed; `admin_gids` are the groups
     whose members are some besides root and the bus's own user.
 
     Calls `on_ready` once, when every worker serves; what follows is told to `notifier`. Raises
     SbusError when the bus cannot start or cannot go on.
     """
+    settings = configuration.settings
     check_settings(settings)
     if settings.refuse_descriptors:
         _refuse_descriptors(listener)
@@ -50,7 +54,15 @@ def run_bus(
     try:
         segment.open_lock()
         front = Front(
-            settings, listener, segment, template, on_ready, notifier, admin_listener, admin_gids
+            configuration,
+            reread,
+            listener,
+            segment,
+            template,
+            on_ready,
+            notifier,
+            admin_listener,
+            admin_gids,
         )
         trio.run(front.run)
     except BaseExceptionGroup as group:

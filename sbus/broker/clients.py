@@ -25,6 +25,7 @@ from sbus.broker.handoff import Adopt, Expel, Gone, Inquiry, Link, Tell
 from sbus.broker.holder import Holder
 from sbus.broker.outbox import Outbox, StartWriter
 from sbus.broker.quota_reports import QuotaReports
+from sbus.broker.reconfiguration import Reconfiguration
 from sbus.broker.router import Route, Router
 from sbus.broker.session import Session
 from sbus.broker.settings import BusSettings
@@ -186,17 +187,41 @@ class Clients:
             partial(self._serve_soon, session),
             partial(self._reports.report, BACKLOG_BYTES, account, own),
         )
-        session.holder = Holder(
-            own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks)
-        )
+        session.holder = Holder(own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks))
         self._router.admit(session.outbox, session.holder)
-        session.profile = self._rules.profile(unpack(order.rules))
-        if session.profile.subscribe:
-            self._router.restrict(session.outbox, session.profile.subscribe)
+        self._give_profile(session, order.rules)
         if session.outbox.blocks and not self._begin_blocking(session):
             self._reports.report(BLOCKING, account, own)
         self._sessions[fd] = self._by_number[session.id] = session
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+
+    def _give_profile(self, session: Session, concerning: bytes) -> None:
+        session.profile = self._rules.profile(unpack(concerning))
+        self._router.restrict(session.outbox, session.profile.subscribe)
+
+    def reconfigure(self, what: Reconfiguration, on_done: Callable[[], None]) -> None:
+        """Go by other settings; `on_done` is called once other workers do so as well, as far as
+        they wait for clients of this one."""
+        limits = self._limits = what.settings.limits
+        self._flood_control = what.settings.flood_control
+        self._complaints.interval_seconds = limits.log_interval_seconds
+        self._reports.go_by(limits.log_interval_seconds)
+        self.subscriptions.client_bytes_max = limits.client_subscription_bytes_max
+        self._rules.go_by(what.settings.rules, limits.rule_cache_bytes_max)
+        for session in self._sessions.values():
+            self._give_profile(session, what.concerning.get(session.id, b""))
+            if session.backpressure is not None:
+                self._give_blocker(session, session.backpressure.blocker)
+        self._router.forget_routes(limits.route_cache_bytes_max)
+        for session in self.waiting.everybody():
+            self.turns.add(session)
+        self.subscriptions.when_changed(on_done)
+
+    def _give_blocker(self, session: Session, old: Blocker) -> None:
+        """Let a client hold publishers back as its new profile says."""
+        new = Blocker(session.id, old.place, old.account, session.credentials, session.profile)
+        if new.pack() != old.pack():
+            self.subscriptions.change_blocker(session, new)
 
     def _on_room(self, writer: Writer) -> None:
         """There is room for what waits for a client."""
@@ -298,9 +323,7 @@ class Clients:
 
     def _is_held(self, session: Session) -> bool:
         """Whether a client is not read any further until something else has happened."""
-        return (
-            session in self.waiting or bool(session.outbox.replies_waiting) or session.inquiring
-        )
+        return session in self.waiting or bool(session.outbox.replies_waiting) or session.inquiring
 
     def _may_read(self, session: Session) -> bool:
         """Whether there is room for what a client sends, if it cannot be done at once either.

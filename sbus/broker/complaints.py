@@ -37,7 +37,7 @@ class Complaints:
         write: Callable[[str], None] = log,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._interval_seconds = interval_seconds
+        self.interval_seconds = interval_seconds
         self._write = write
         self._clock = clock
         self._last: dict[tuple[str, int], tuple[float, int]] = {}
@@ -46,7 +46,7 @@ class Complaints:
         """Write `text`, unless the same code was written about the same user just now."""
         now = self._clock()
         at, left_out = self._last.get((code, uid), (None, 0))
-        if at is not None and now - at < self._interval_seconds:
+        if at is not None and now - at < self.interval_seconds:
             self._last[code, uid] = (at, left_out + 1)
             return
         if len(self._last) >= _KINDS_MAX:

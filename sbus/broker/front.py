@@ -16,16 +16,18 @@ from contextlib import suppress
 
 import trio
 
-from sbus.broker.access import pack
+from sbus.broker.access import PeerRules, pack
 from sbus.broker.admin_server import AdminServer
 from sbus.broker.administration import Administration, Deeds
 from sbus.broker.admission import Door
 from sbus.broker.bounded_lock import trying
 from sbus.broker.census import SAMPLE_SECONDS, Census
 from sbus.broker.complaints import Complaints
+from sbus.broker.configuration import Configuration
 from sbus.broker.handoff import Adopt, Answer, Expel, Gone, Inquiry, Report, Tell
 from sbus.broker.inquiries import Inquiries
 from sbus.broker.questions import Questions
+from sbus.broker.reload import Reloader
 from sbus.broker.roster import Client, Roster
 from sbus.broker.settings import BusSettings
 from sbus.broker.supervisor import Supervisor
@@ -46,11 +48,13 @@ _READERS_RETRY_SECONDS = 0.01
 
 class Front:
     """The front of one bus. Borrows `listener`, and `admin_listener` if there is one, on which
-    root, this process's user and members of `admin_gids` are answered."""
+    root, this process's user and members of `admin_gids` are answered. `reread` says what is to
+    hold, see `Reloader`."""
 
     def __init__(
         self,
-        settings: BusSettings,
+        configuration: Configuration,
+        reread: Callable[[], Configuration],
         listener: socket.socket,
         segment: Segment,
         template: Template,
@@ -59,25 +63,26 @@ class Front:
         admin_listener: socket.socket | None = None,
         admin_gids: frozenset[int] = frozenset(),
     ) -> None:
+        settings = configuration.settings
         self._settings = settings
         self._limits = settings.limits
         self._segment = segment
         self._on_ready = on_ready
         self._notifier = notifier
-        complaints = Complaints(settings.limits.log_interval_seconds)
+        self._complaints = Complaints(settings.limits.log_interval_seconds)
         book = AccountBook(segment.accounts, segment.workers, settings.limits)
-        for uid in {0, os.getuid(), *settings.user_limits}:
-            book.keep(uid, settings.limits_of(uid))
-        user_limits = UserLimitsInForce(settings, book)
-        self._door = Door(listener, settings, user_limits, complaints)
+        self._user_limits = UserLimitsInForce(settings, book)
+        self._user_limits.go_by(settings)
+        self._door = Door(listener, settings, self._user_limits, self._complaints)
         self._supervisor = Supervisor(
             template, segment, settings, book, self._on_report, self._on_worker_death, notifier
         )
         self._roster = Roster(settings.workers)
         self._questions = Questions()
-        self._census = Census(
-            segment, self._supervisor, self._roster, book, user_limits
+        self._reloader = Reloader(
+            configuration, reread, self._roster, self._supervisor, self._go_by
         )
+        self._census = Census(segment, self._supervisor, self._roster, book, self._user_limits)
         self._administration = Administration(
             settings,
             address_of(listener.getsockname()).format(),
@@ -85,9 +90,14 @@ class Front:
             self._supervisor,
             self._census,
             self._questions,
-            user_limits,
+            self._user_limits,
             lambda: dict(self._door.counts),
-            Deeds(kick=self._kick, drain=self._drain, is_draining=lambda: self._draining),
+            Deeds(
+                kick=self._kick,
+                drain=self._drain,
+                is_draining=lambda: self._draining,
+                reload=self._reloader.reload,
+            ),
         )
         self._inquiries = Inquiries(
             self._roster, self._limits.packet_bytes_max, self._administration.me, self._tell
@@ -145,9 +155,9 @@ class Front:
                     connected_at=time.time(),
                 )
                 self._roster.add(client)
-                order = Adopt(
-                    client.number, who.credentials, who.account.place, pack(who.rules)
-                )
+                # Its rules are looked up now: they may have changed while it waited for a worker.
+                rules = pack(self._door.concerning(who.sock, who.credentials))
+                order = Adopt(client.number, who.credentials, who.account.place, rules)
                 self._supervisor.tell(worker, order, who.sock.fileno())
                 await trio.lowlevel.checkpoint()
 
@@ -178,6 +188,14 @@ class Front:
         self._door.client_left(client.account)
         if (self._settings.exit_when_empty or self._draining) and not self._roster:
             self._stop.set()
+
+    def _go_by(self, settings: BusSettings, rules: PeerRules) -> None:
+        """Have other settings from now on; `rules` are theirs."""
+        self._settings = settings
+        self._limits = settings.limits
+        self._complaints.interval_seconds = settings.limits.log_interval_seconds
+        self._door.go_by(settings, rules)
+        self._user_limits.go_by(settings)
 
     def _tell(self, number: int, packet: bytes) -> None:
         client = self._roster.get(number)

@@ -1,8 +1,8 @@
 """What the front and a worker say to each other, and the link that carries it.
 
 The link is one SEQPACKET socketpair for each worker, non-blocking at both ends. A descriptor
-travels with `Adopt` only. Neither side waits for the other: what the kernel does not take at once
-stands in a queue whose length is bounded by the number of clients.
+travels with `Adopt` and `Reconfigure` only. Neither side waits for the other: what the kernel does
+not take at once stands in a queue whose length is bounded by the number of clients.
 
 This module does not know what either side does about it.
 """
@@ -27,6 +27,13 @@ class Adopt(msgspec.Struct, frozen=True, tag=True):
     account: int
     rules: bytes = b""
     """The access rules that concern it, as `access.pack` writes them."""
+
+
+class Reconfigure(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker, with a memfd that holds a `Reconfiguration`: go by that from now on, then
+    say so with this number."""
+
+    number: int
 
 
 class Quiesce(msgspec.Struct, frozen=True, tag=True):
@@ -67,6 +74,12 @@ class Quiet(msgspec.Struct, frozen=True, tag=True):
     what is held back by a stalled client or by its user's rate."""
 
 
+class Reconfigured(msgspec.Struct, frozen=True, tag=True):
+    """Worker to front: I go by these settings, and so does whoever waits for my clients."""
+
+    number: int
+
+
 class Gone(msgspec.Struct, frozen=True, tag=True):
     """Worker to front: this client has left; `reason` is "" when it did so by itself."""
 
@@ -88,21 +101,21 @@ class Inquiry(msgspec.Struct, frozen=True, tag=True):
     client: int
 
 
-Order = Adopt | Quiesce | Stop | Ask | Expel | Tell
-Report = Ready | Quiet | Gone | Answer | Inquiry
+Order = Adopt | Reconfigure | Quiesce | Stop | Ask | Expel | Tell
+Report = Ready | Quiet | Reconfigured | Gone | Answer | Inquiry
 
 _PACKET_BYTES_MAX = 100 * 1024
 """The largest is an answer. A buffer of this size comes from the heap, a larger one is mapped anew
 each time."""
 _encoder = msgspec.msgpack.Encoder()
 _order_decoder = msgspec.msgpack.Decoder(Order)
-_adopt_decoder = msgspec.msgpack.Decoder(Adopt)
 _report_decoder = msgspec.msgpack.Decoder(Report)
 
 
-def lost_client(lost: DescriptorsLost) -> int:
-    """The client whose socket did not arrive."""
-    return _adopt_decoder.decode(lost.data).client
+def lost_client(lost: DescriptorsLost) -> int | None:
+    """The client whose socket did not arrive; None when it was no socket of a client's."""
+    order = _order_decoder.decode(lost.data)
+    return order.client if isinstance(order, Adopt) else None
 
 
 class Link:

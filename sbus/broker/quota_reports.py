@@ -45,6 +45,10 @@ class QuotaReports:
 
     def __init__(self, segment: Segment, interval_seconds: float) -> None:
         self._segment = segment
+        self.go_by(interval_seconds)
+
+    def go_by(self, interval_seconds: float) -> None:
+        """Have another interval from now on."""
         self._interval_ns = int(interval_seconds * 1e9)
 
     def report(self, limit: int, account: Account, own: Credentials) -> None:

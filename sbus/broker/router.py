@@ -107,7 +107,9 @@ class Router:
         """The rules about subscribing, of clients whom any concern."""
         self._interest: Counter[bytes] = Counter()
         self._remote: dict[int, set[bytes]] = {}
-        self._remote_blockers: dict[int, dict[int, _RemoteBlocker]] = {}
+        self._remote_blockers: dict[int, dict[tuple[int, bytes], _RemoteBlocker]] = {}
+        """By worker, then by client and what was packed: a client whose blocker changes has two for
+        a moment."""
 
     def route(self, key: bytes) -> Route:
         """The route of `key`. Raises ClientFault for a key that may not be used."""
@@ -157,8 +159,16 @@ class Router:
         self._holders[outbox] = holder
 
     def restrict(self, outbox: Outbox, rules: int) -> None:
-        """`outbox`, to which nothing leads yet, will receive only what these rules let through."""
-        self._rules[outbox] = rules
+        """`outbox` is to receive only what these rules let through, 0 being none: as soon as
+        something leads to it, or `forget_routes` was called."""
+        if rules:
+            self._rules[outbox] = rules
+        else:
+            self._rules.pop(outbox, None)
+
+    def forget_routes(self, bytes_max: int) -> None:
+        """Find all routes anew, and remember them within another bound: rules have changed."""
+        self.cache.limit(bytes_max)
 
     def dismiss(self, outbox: Outbox) -> None:
         """`outbox`, which takes nothing any more, receives no secret messages either."""
@@ -229,21 +239,22 @@ class Router:
 
     def _hold(self, record: Record) -> None:
         blocker, pattern = unpack_blocker(record.client, record.pattern)
-        clients = self._remote_blockers.setdefault(record.worker, {})
-        remote = clients.setdefault(record.client, _RemoteBlocker(blocker))
+        blockers = self._remote_blockers.setdefault(record.worker, {})
+        remote = blockers.setdefault((record.client, blocker.pack()), _RemoteBlocker(blocker))
         if pattern not in remote.patterns:
             remote.patterns.add(pattern)
             self._change(pattern, remote.blocker, add=True)
 
     def _hold_no_more(self, record: Record) -> None:
-        _, pattern = unpack_blocker(record.client, record.pattern)
-        clients = self._remote_blockers.get(record.worker, {})
-        remote = clients.get(record.client)
+        blocker, pattern = unpack_blocker(record.client, record.pattern)
+        blockers = self._remote_blockers.get(record.worker, {})
+        which = (record.client, blocker.pack())
+        remote = blockers.get(which)
         if remote is not None and pattern in remote.patterns:
             remote.patterns.remove(pattern)
             self._change(pattern, remote.blocker, add=False)
             if not remote.patterns:
-                del clients[record.client]
+                del blockers[which]
 
 
 class _RemoteBlocker:

@@ -7,6 +7,7 @@ order in which they must be journalled; nothing else is journalled before them.
 
     patterns of a session  =  its records that hold  =  its places in the index
     holding patterns of a session  ⊆  its patterns;  equal, once its chores are done, if it blocks
+    what an earlier blocker of a session held  →  nothing, once its chores are done
 
 This module does not know how a step gets its place in the order.
 """
@@ -15,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from sbus.broker.backpressure import Backpressure, Blocker
 from sbus.broker.exchange import Exchange
 from sbus.broker.router import Router
 from sbus.broker.session import Session
@@ -50,11 +52,14 @@ class Subscriptions:
         self._worker = worker
         self._exchange = exchange
         self._router = router
-        self._client_bytes_max = limits.client_subscription_bytes_max
+        self.client_bytes_max = limits.client_subscription_bytes_max
         self._unrecorded: deque[bytes] = deque([unrecorded] if unrecorded else [])
         self._chores: deque[Iterator[bool]] = deque()
         self._stuck: list[Iterator[bool]] = []
         self._unsettled: set[Session] = set()
+        self._changing = 0
+        """Blockers that not all workers know to be over."""
+        self._on_changed: list[Callable[[], None]] = []
         self._on_settled = on_settled
 
     # -- steps ---------------------------------------------------------------------------------
@@ -71,7 +76,7 @@ class Subscriptions:
         data = self._encode(SUBSCRIBED, session, pattern, edge=edge)
         holds = session.backpressure is not None and pattern not in session.holding_patterns
         if holds:
-            data += self._encode_holding(HOLDS, session, pattern)
+            data += self._encode_holding(HOLDS, session, _blocker(session), pattern)
         if not self._exchange.record(data, edge=edge or holds):
             self._router.lose_interest(pattern)
             if self._exchange.is_table_full():
@@ -92,7 +97,7 @@ class Subscriptions:
         data = self._encode(UNSUBSCRIBED, session, pattern, edge=edge)
         holds_no_more = session.patterns[pattern] == 1 and pattern in session.holding_patterns
         if holds_no_more:
-            data += self._encode_holding(HOLDS_NO_MORE, session, pattern)
+            data += self._encode_holding(HOLDS_NO_MORE, session, _blocker(session), pattern)
         if not self._exchange.record(data, edge=edge or holds_no_more, frees=True):
             self._router.gain_interest(pattern)
             return False
@@ -126,6 +131,22 @@ class Subscriptions:
         if session.patterns:
             self._unsettled.add(session)
             self._chores.append(self._hold_by_patterns(session))
+
+    def change_blocker(self, session: Session, blocker: Blocker) -> None:
+        """Have publishers held by this one from now on, of a client that held them by another. That
+        one goes when all know of this one, so that there is no gap."""
+        backpressure = _backpressure(session)
+        old, backpressure.blocker = backpressure.blocker, blocker
+        held, session.holding_patterns = session.holding_patterns, set()
+        self._unsettled.discard(session)
+        self.begin_holding(session)
+        self._changing += 1
+        self._chores.append(self._drop_holding(session, old, held))
+
+    def when_changed(self, on_changed: Callable[[], None]) -> None:
+        """Call this once no worker goes by a blocker that was changed."""
+        self._on_changed.append(on_changed)
+        self._tell_if_changed()
 
     def is_settled(self, session: Session) -> bool:
         """Whether by all patterns of a client that blocks publishers are held.
@@ -177,27 +198,32 @@ class Subscriptions:
             del session.patterns[pattern]
             if pattern in session.holding_patterns:
                 self._hold_no_more(session, pattern)
-                self._unrecorded.append(self._encode_holding(HOLDS_NO_MORE, session, pattern))
+                self._unrecorded.append(
+                    self._encode_holding(HOLDS_NO_MORE, session, _blocker(session), pattern)
+                )
         return count
 
     def _hold_by_patterns(self, session: Session) -> Iterator[bool]:
-        """Until it is done the client is not read any further."""
+        """Until it is done, a client that asked to block is not read any further."""
         patterns = iter(list(session.patterns))
-        while session in self._unsettled:
+        blocker = _blocker(session)
+        while session in self._unsettled and _blocker(session) is blocker:
             next_patterns = list(islice(patterns, _RECORDS_PER_PIECE))
             piece = [
                 pattern
                 for pattern in next_patterns
                 if pattern in session.patterns and pattern not in session.holding_patterns
             ]
-            data = b"".join(self._encode_holding(HOLDS, session, pattern) for pattern in piece)
+            data = b"".join(
+                self._encode_holding(HOLDS, session, blocker, pattern) for pattern in piece
+            )
             while piece and not self._exchange.note(data):
                 if self._exchange.is_table_full():
                     piece.clear()
                     next_patterns.clear()
                     break
                 yield False
-                if session not in self._unsettled:
+                if session not in self._unsettled or _blocker(session) is not blocker:
                     return
             for pattern in piece:
                 self._hold(session, pattern)
@@ -205,6 +231,30 @@ class Subscriptions:
                 self._unsettled.remove(session)
                 self._on_settled()
             yield True
+
+    def _drop_holding(
+        self, session: Session, blocker: Blocker, patterns: set[bytes]
+    ) -> Iterator[bool]:
+        """Take back what another blocker of a client held, whether or not it is still there."""
+        while patterns:
+            for pattern in list(islice(patterns, _RECORDS_PER_PIECE)):
+                patterns.remove(pattern)
+                self._router.remove(pattern, blocker)
+                self._unrecorded.append(
+                    self._encode_holding(HOLDS_NO_MORE, session, blocker, pattern)
+                )
+            yield True
+        while not self.flush_records():
+            yield False
+        _backpressure(session).narrow()
+        self._changing -= 1
+        self._tell_if_changed()
+
+    def _tell_if_changed(self) -> None:
+        if not self._changing:
+            tell, self._on_changed = self._on_changed, []
+            for on_changed in tell:
+                on_changed()
 
     # -- pieces --------------------------------------------------------------------------------
     def flush_records(self) -> bool:
@@ -220,7 +270,7 @@ class Subscriptions:
         return True
 
     def _check_quotas(self, session: Session, charge: int) -> None:
-        if session.subscription_bytes + charge > self._client_bytes_max:
+        if session.subscription_bytes + charge > self.client_bytes_max:
             raise Refusal("too-many-patterns", "one client has no room for more subscriptions")
         for limit, more, client_use in (
             (SUBSCRIPTIONS, 1, session.subscriptions),
@@ -238,20 +288,28 @@ class Subscriptions:
         session.account.count(SUBSCRIPTION_BYTES, charge)
 
     def _hold(self, session: Session, pattern: bytes) -> None:
-        assert session.backpressure is not None, "it does not block"
         session.holding_patterns.add(pattern)
-        self._router.add(pattern, session.backpressure.blocker)
+        self._router.add(pattern, _blocker(session))
 
     def _hold_no_more(self, session: Session, pattern: bytes) -> None:
-        assert session.backpressure is not None, "it never blocked"
         session.holding_patterns.remove(pattern)
-        self._router.remove(pattern, session.backpressure.blocker)
-        session.backpressure.narrow()
+        self._router.remove(pattern, _blocker(session))
+        _backpressure(session).narrow()
 
     def _encode(self, kind: int, session: Session, pattern: bytes, *, edge: bool) -> bytes:
         return encode_record(Record(kind, edge, self._worker, session.id, pattern))
 
-    def _encode_holding(self, kind: int, session: Session, pattern: bytes) -> bytes:
-        assert session.backpressure is not None, "it does not block"
-        packed = session.backpressure.blocker.pack()
-        return self._encode(kind, session, packed + pattern, edge=True)
+    def _encode_holding(
+        self, kind: int, session: Session, blocker: Blocker, pattern: bytes
+    ) -> bytes:
+        return self._encode(kind, session, blocker.pack() + pattern, edge=True)
+
+
+def _backpressure(session: Session) -> Backpressure:
+    assert session.backpressure is not None, "it never blocked"
+    return session.backpressure
+
+
+def _blocker(session: Session) -> Blocker:
+    """By which a client holds publishers now."""
+    return _backpressure(session).blocker

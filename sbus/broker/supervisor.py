@@ -29,7 +29,18 @@ import trio
 
 from sbus.broker.bounded_lock import trying
 from sbus.broker.complaints import log
-from sbus.broker.handoff import Link, Order, Quiesce, Quiet, Ready, Report, Stop
+from sbus.broker.handoff import (
+    Link,
+    Order,
+    Quiesce,
+    Quiet,
+    Ready,
+    Reconfigure,
+    Reconfigured,
+    Report,
+    Stop,
+)
+from sbus.broker.reconfiguration import Reconfiguration, write_owning_memfd
 from sbus.broker.settings import BusSettings
 from sbus.broker.template import Alive, Birth, Template
 from sbus.errors import SbusError
@@ -58,6 +69,8 @@ class Slot:
         """It was asked for, and has not died."""
         self.ready = False
         self.quiet = False
+        self.obeyed = 0
+        """The number of the settings it goes by; 0 for those of the start."""
         self.born_at = 0.0
         self.deaths = 0
         self.pause_seconds = 0.0
@@ -93,6 +106,9 @@ class Supervisor:
         self._book = book
         self.stalls = Stalls(segment.stalls, settings.limits.blocking_clients_max, None)
         self.slots = [Slot(number) for number in range(settings.workers)]
+        self._settings_number = 0
+        self._settings_memfds: list[int] = []
+        """The last one is in force; others may be on their way to somebody who is slow."""
         self._serving = False
         self._stopping = False
         self._changed = trio.Event()
@@ -134,6 +150,8 @@ class Supervisor:
         slot.born_at = time.monotonic()
         self._segment.beat(slot.number)
         self._template.fork_worker(slot.number, theirs)
+        self._tell_settings(slot)
+        slot.obeyed = self._settings_number  # it has them before it has clients
         self._nursery.start_soon(self._hear, slot, slot.link)
 
     async def _hear(self, slot: Slot, link: Link) -> None:
@@ -153,6 +171,8 @@ class Supervisor:
                 slot.ready = True
             elif isinstance(report, Quiet):
                 slot.quiet = True
+            elif isinstance(report, Reconfigured):
+                slot.obeyed = max(slot.obeyed, report.number)
             else:
                 self._on_report(slot.number, report)
             self._tell_waiters()
@@ -252,6 +272,38 @@ class Supervisor:
 
     def _silence_seconds(self, slot: Slot) -> float:
         return self._segment.silence_seconds(slot.number)
+
+    # -- settings ------------------------------------------------------------------------------
+    def reconfigure(self, what: Reconfiguration) -> None:
+        """Tell all workers, and those that are forked from now on, to go by other settings.
+
+        Raises OSError, and then nobody is told.
+        """
+        self._settings_memfds.append(write_owning_memfd(what))
+        self._settings_number += 1
+        self._limits = what.settings.limits
+        for slot in self.slots:
+            self._tell_settings(slot)
+
+    def _tell_settings(self, slot: Slot) -> None:
+        if slot.link is not None and self._settings_memfds:
+            slot.link.send(Reconfigure(self._settings_number), self._settings_memfds[-1])
+
+    async def wait_until_reconfigured(self, seconds_max: float) -> list[int]:
+        """Wait until all workers go by the settings in force; returns who did not say so."""
+        with trio.move_on_after(seconds_max):
+            await self._wait_for(lambda: not self._behind())
+        behind = self._behind()
+        if not behind:
+            for memfd in self._settings_memfds[:-1]:
+                os.close(memfd)
+            del self._settings_memfds[:-1]
+        return behind
+
+    def _behind(self) -> list[int]:
+        return [
+            slot.number for slot in self.slots if slot.alive and slot.obeyed < self._settings_number
+        ]
 
     # -- the end -------------------------------------------------------------------------------
     async def stop(self) -> None:

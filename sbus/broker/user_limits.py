@@ -3,6 +3,7 @@ since. This module does not know who asks, nor what becomes of what is too much.
 """
 
 import difflib
+import os
 import time
 from collections.abc import Mapping
 
@@ -21,6 +22,17 @@ class UserLimitsInForce:
         self._settings = settings
         self._book = book
         self._changed: dict[int, UserLimits] = {}
+
+    def go_by(self, settings: BusSettings) -> None:
+        """Have the limits that these settings say, whatever an administrator has said until now.
+
+        From then on root, the bus's own user and those that the settings name have accounts that
+        are never closed, so that nobody else keeps them out.
+        """
+        self._settings = settings
+        self._changed.clear()
+        kept = {0, os.getuid(), *settings.user_limits}
+        self._book.go_by(settings.limits, settings.limits_of, kept)
 
     def of(self, uid: int) -> UserLimits:
         """What this user may have."""

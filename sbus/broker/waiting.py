@@ -123,6 +123,13 @@ class WaitingRoom:
         self.next_ns = min(self._due_ns.values(), default=_NEVER_NS)
         return sessions
 
+    def everybody(self) -> list[Session]:
+        """Let go all that wait, whatever for: what they wait for may be other than it was."""
+        sessions = self.woken()
+        for uid in list(self._queues):
+            self._set_due(Reason.RATE, uid, 0)
+        return sessions
+
     def remove(self, session: Session) -> None:
         """The client leaves."""
         wait = self._waits.pop(session.id, None)

@@ -19,6 +19,7 @@ import socket
 import trio
 
 from sbus.broker.clients import Clients, Writer
+from sbus.broker.complaints import log
 from sbus.broker.handoff import (
     Adopt,
     Answer,
@@ -30,10 +31,13 @@ from sbus.broker.handoff import (
     Quiesce,
     Quiet,
     Ready,
+    Reconfigure,
+    Reconfigured,
     Stop,
     Tell,
     lost_client,
 )
+from sbus.broker.reconfiguration import read_memfd
 from sbus.broker.settings import BusSettings
 from sbus.shared.segment import Segment
 from sbus.unix.fd_passing import DescriptorsLost
@@ -107,16 +111,30 @@ class Worker:
                 await self._link.wait()
                 continue
             except DescriptorsLost as lost:
-                self._link.send(Gone(lost_client(lost), "the worker has no descriptors left"))
+                client = lost_client(lost)
+                if client is None:
+                    # Under the old rules it must not go on. A successor begins with the new ones.
+                    log(f"worker {self._number} has no descriptors left for its new settings")
+                    everything.cancel()
+                    return
+                self._link.send(Gone(client, "the worker has no descriptors left"))
                 continue
             if order is None:
                 everything.cancel()
                 return
             if isinstance(order, Adopt):
                 self._clients.adopt(order, fds[0])
+            elif isinstance(order, Reconfigure):
+                self._reconfigure(order, fds[0])
             else:
                 self._obey(order)
             self._segment.wake(1 << self._number)
+
+    def _reconfigure(self, order: Reconfigure, memfd: int) -> None:
+        what = read_memfd(memfd)
+        os.close(memfd)
+        self._limits = what.settings.limits
+        self._clients.reconfigure(what, lambda: self._link.send(Reconfigured(order.number)))
 
     def _obey(self, order: Order) -> None:
         if isinstance(order, Ask):

@@ -35,6 +35,6 @@ def admission(uids: frozenset[int], *, is_abstract: bool, group: bool, others: b
     return Admission(frozenset({own}), frozenset({os.getegid()} if group else ()))
 
 
-def resolve_users(names: Iterable[str]) -> frozenset[int]:
+def resolve_users(names: Iterable[str | int]) -> frozenset[int]:
     """The ids of users given by name or number; ConfigurationError for one that does not exist."""
     return frozenset(user_id(name) for name in names)

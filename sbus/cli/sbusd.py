@@ -1,29 +1,25 @@
 """`sbusd`, the daemon's command line.
 
-Turns words into a `Plan` and errors into one line and an exit status: 0 for a bus that ended as it
-was told to, 1 for what cannot be, 2 for what cannot be understood. Imports as little as it can,
-because a user waits: the heavy parts come when they are needed. This module knows nothing of
-sockets, processes or the broker.
+Turns words into a bus and errors into one line and an exit status: 0 for a bus that ended as it was
+told to, 1 for what cannot be, 2 for what cannot be understood. Imports as little as it can, because
+a user waits: the heavy parts come when they are needed. An option has a field of the same name in
+the file's table `[bus]` (`sbus.broker.config_file.BusTable`). This module knows nothing of sockets,
+processes or the broker.
 """
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from sbus.cli.admission_options import resolve_users
 from sbus.cli.report import report_error
-from sbus.cli.sockets import Addresses, parse_admin_address
-from sbus.cli.start import Plan, check, run
+from sbus.cli.start import check, run
+from sbus.cli.words import Words
 from sbus.errors import SbusError
-from sbus.unix.address import DEFAULT_ADDRESS, parse_address
-from sbus.unix.users import group_id
+from sbus.unix.address import DEFAULT_ADDRESS
 from sbus.version import __version__
-
-if TYPE_CHECKING:
-    from sbus.broker.config_file import Config
-    from sbus.limits import Limits
 
 DEFAULT_PIDFILE = "/run/sbus.pid"
 WORKERS_MAX = 64
@@ -135,7 +131,8 @@ def _print_limits(
 @click.option(
     "--config",
     metavar="FILE",
-    help="A TOML file with limits, limits of single users, and access rules.",
+    help="A TOML file with any of these options, limits, limits of single users, and access rules. "
+    "What the command line says goes before it. None is read unless it is named here.",
 )
 @click.option(
     "--check-config",
@@ -158,74 +155,29 @@ def _print_limits(
     callback=_print_version,
     help="Print the version and exit.",
 )
+@click.pass_context
 def sbusd(
-    address: str | None,
-    foreground: bool,
-    pidfile: str,
-    users: tuple[str, ...],
-    exit_when_empty: bool,
-    group: bool,
-    others: bool,
-    replace: bool,
-    admin_address: str | None,
-    admin_group: str | None,
-    refuse_descriptors: bool,
-    workers: int,
-    dialect: str,
-    soft: str,
-    hard: str,
-    order: str,
+    context: click.Context,
+    /,
     config: str | None,
     check_config: str | None,
     limits: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """A message bus for the processes of this host."""
     file = config if check_config is None else check_config
-    read = None if file is None else _read_config(file, dialect)
-    plan = Plan(
-        addresses=Addresses(
-            bus=None if address is None else parse_address(address),
-            admin=None if admin_address is None else parse_admin_address(admin_address),
-            admin_group=None if admin_group is None else group_id(admin_group),
-        ),
-        pidfile=None if pidfile == os.devnull else os.path.abspath(pidfile),
-        foreground=foreground,
-        uids=resolve_users(users),
-        group=group,
-        others=others,
-        replace=replace,
-        exit_when_empty=exit_when_empty,
-        refuse_descriptors=refuse_descriptors,
-        workers=workers,
-        dialect=dialect,
-        soft=soft,
-        hard=hard,
-        order=order,
-        limits=_parse_limits(limits, read),
-        config=read,
-    )
+    given = frozenset(name for name in options if _is_given(context, name))
+    words = Words(options=options, given=given, limits=limits, file=file)
+    plan = words.understand()
     if check_config is None:
         run(plan)
     else:
         check(plan)
-        click.echo(f"{check_config}: {read}")
+        click.echo(f"{check_config}: {plan.file}")
 
 
-def _read_config(path: str, dialect: str) -> "Config":
-    from sbus.broker.config_file import read_config
-    from sbus.protocol.keys import DIALECTS
-
-    return read_config(path, DIALECTS[dialect])
-
-
-def _parse_limits(assignments: tuple[str, ...], config: "Config | None") -> "Limits | None":
-    """Limits of the command line, then those of the file, then the defaults, which are None."""
-    if not assignments and config is None:
-        return None
-    from sbus.cli.limit_options import parse_limits
-    from sbus.limits import Limits
-
-    return parse_limits(assignments, Limits() if config is None else config.bus_limits())
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def main() -> None:

@@ -9,14 +9,14 @@ know the command line's syntax, nor what the broker does.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sbus.cli.admission_options import Admission, admission
 from sbus.cli.daemon import Pidfile, go_to_background
 from sbus.cli.report import report_error
-from sbus.cli.sockets import Addresses, Sockets, open_sockets
+from sbus.cli.sockets import Sockets, open_sockets
 from sbus.cli.stop_request import StopRequest
+from sbus.cli.words import Plan
 from sbus.errors import ConfigurationError, SbusError
 from sbus.unix.address import RandomAbstractAddress
 from sbus.unix.notify import Notifier
@@ -24,36 +24,8 @@ from sbus.unix.open_files import raise_open_files_limit
 from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release_input_and_output
 
 if TYPE_CHECKING:
-    from sbus.broker.config_file import Config
+    from sbus.broker.configuration import Configuration
     from sbus.broker.settings import BusSettings
-    from sbus.limits import Limits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A command line that has been understood."""
-
-    addresses: Addresses
-    pidfile: str | None
-    """An absolute path; None for no file."""
-    foreground: bool
-    uids: frozenset[int]
-    """Those of `-u`; empty without it."""
-    group: bool
-    others: bool
-    replace: bool
-    exit_when_empty: bool
-    refuse_descriptors: bool
-    workers: int
-    dialect: str
-    soft: str
-    hard: str
-    order: str
-    """The flood control that clients begin with, each as its control key ends."""
-    limits: "Limits | None"
-    """Those of the command line and the file; None for the defaults."""
-    config: "Config | None"
-    """None without a file."""
 
 
 def run(plan: Plan) -> None:
@@ -131,10 +103,14 @@ def _serve(
     from sbus.broker.bus import run_bus
 
     raise_open_files_limit()
-    admitted = admission(
-        plan.uids, is_abstract=sockets.bus.is_abstract, group=plan.group, others=plan.others
-    )
-    settings = _settings(plan, admitted)
+    is_abstract = sockets.bus.is_abstract
+
+    def reread() -> "Configuration":
+        if plan.reread is None:
+            raise ConfigurationError("this bus was started without a file to read (--config)")
+        anew = plan.reread()
+        check(anew)
+        return _configuration(anew, is_abstract)
 
     def ready_then_stoppable() -> None:
         on_ready()
@@ -143,8 +119,9 @@ def _serve(
 
     if not stop.requested:
         run_bus(
-            settings,
+            _configuration(plan, is_abstract),
             sockets.bus.socket,
+            reread=reread,
             on_ready=ready_then_stoppable,
             notifier=notifier,
             admin_listener=None if sockets.admin is None else sockets.admin.socket,
@@ -159,18 +136,29 @@ def check(plan: Plan) -> None:
     check_settings(_settings(plan, Admission(None, frozenset())))
 
 
+def _configuration(plan: Plan, is_abstract: bool) -> "Configuration":
+    from sbus.broker.configuration import Configuration
+
+    admitted = admission(plan.uids, is_abstract=is_abstract, group=plan.group, others=plan.others)
+    return Configuration(
+        settings=_settings(plan, admitted),
+        bus=plan.bus,
+        user_names={} if plan.resolved is None else plan.resolved.user_names,
+        checks_group=is_abstract,
+    )
+
+
 def _settings(plan: Plan, admitted: Admission) -> "BusSettings":
     from sbus.broker.settings import BusSettings
     from sbus.limits import Limits
     from sbus.protocol.controls import FloodControl, Hard, Order, Soft
 
-    limits = plan.limits or Limits()
     return BusSettings(
         workers=plan.workers,
         dialect=plan.dialect,
-        limits=limits,
-        user_limits={} if plan.config is None else plan.config.user_limits(limits),
-        rules=() if plan.config is None else plan.config.rules,
+        limits=plan.limits or Limits(),
+        user_limits={} if plan.resolved is None else plan.resolved.user_limits,
+        rules=() if plan.resolved is None else plan.resolved.rules,
         flood_control=FloodControl(
             soft=Soft(plan.soft), hard=Hard(plan.hard), order=Order(plan.order)
         ),

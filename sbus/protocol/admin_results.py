@@ -262,10 +262,13 @@ class LimitResult(msgspec.Struct, frozen=True):
 
 class ReloadResult(msgspec.Struct, frozen=True):
     """Names of settings: those that changed and are in force now, and those that changed in the
-    file but stay as they are until the bus is restarted."""
+    file but stay as they are until the bus is restarted. Names are as in the file: `bus.soft`,
+    `limits.user_connections_max`, `users.alice.connections_max`, `rules`."""
 
     applied: list[str]
     needs_restart: list[str]
+    unanswered: list[int] = []
+    """Workers that did not say in time that they go by it; they will, when they go on."""
 
 
 class DrainResult(msgspec.Struct, frozen=True):

@@ -108,6 +108,11 @@ class RouteCache(Generic[R]):
         elif self._old.pop(pattern, None) is not None:
             self._old_bytes -= self._old_charges.pop(pattern)
 
+    def limit(self, bytes_max: int) -> None:
+        """Forget everything, and remember within another bound from now on."""
+        self._forget_all()
+        self._generation_bytes_max = bytes_max // 2
+
     def statistics(self) -> CacheStatistics:
         return CacheStatistics(
             entries=len(self.young) + len(self._old),

@@ -25,6 +25,8 @@ user spent is not forgotten when it connects anew.
 This module does not know who is told when a limit is hit.
 """
 
+from collections.abc import Callable, Iterable
+
 from sbus.limits import Limits, UserLimits
 from sbus.shared.held_time import HELD_WORDS, HeldTime
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
@@ -198,7 +200,11 @@ class Account:
         self.set_quotas(
             limits.subscriptions_max, limits.subscription_bytes_max, limits.backlog_bytes_max
         )
-        self._words[_NS_PER_MESSAGE] = 1_000_000_000 // limits.messages_per_second_max
+        ns_per_message = 1_000_000_000 // limits.messages_per_second_max
+        if ns_per_message != self._words[_NS_PER_MESSAGE]:
+            self._words[_NS_PER_MESSAGE] = ns_per_message
+            # What was charged so far is forgotten; a worker may just add to it, which is as good.
+            self._words[_PAID_UNTIL_NS] = 0
         self._words[_HELD_NS_MAX] = int(min(limits.held_seconds_max * 1e9, _NO_QUOTA))
 
     def set_quotas(self, *quotas: int) -> None:
@@ -232,9 +238,7 @@ class Account:
 class Accounts:
     """All accounts, as one process sees them; `worker` is whose cells it writes, if it is one."""
 
-    def __init__(
-        self, words: memoryview, workers: int, limits: Limits, worker: int = 0
-    ) -> None:
+    def __init__(self, words: memoryview, workers: int, limits: Limits, worker: int = 0) -> None:
         self._words = words
         self._workers = workers
         self._worker = worker
@@ -259,11 +263,26 @@ class AccountBook(Accounts):
         self._kept: set[int] = set()
         self._free = list(range(limits.users_max, BUS, -1))
         self._looked_ns = -_LOOK_INTERVAL_NS
+        self._limit_bus(limits)
+
+    def _limit_bus(self, limits: Limits) -> None:
         self[BUS].set_quotas(
             _NO_QUOTA,
             limits.bus_subscription_bytes_max,
             limits.bus_backlog_bytes_max,
         )
+
+    def go_by(
+        self, limits: Limits, limits_of: Callable[[int], UserLimits], kept: Iterable[int]
+    ) -> None:
+        """From now on these are the limits of the bus and of each user, whatever was said of a user
+        before, and accounts of these users are never closed."""
+        self._limit_bus(limits)
+        for uid, place in self._places.items():
+            self[place].limit(limits_of(uid))
+        self._kept.clear()
+        for uid in kept:
+            self.keep(uid, limits_of(uid))
 
     def keep(self, uid: int, limits: UserLimits) -> None:
         """Open an account that is never closed: this user finds a place whoever else is here."""

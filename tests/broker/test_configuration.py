@@ -23,7 +23,7 @@ def test_a_good_file_is_told_in_one_line_and_nothing_starts(tmp_path: Path) -> N
     (tmp_path / "good").write_text(GOOD)
     done = run_sbusd(tmp_path, "-a", "bus", "-p", "pid", "--check-config", "good")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "good: limits: 2, users with limits of their own: 1, rules: 1\n"
+    assert done.stdout == "good: bus: 0, limits: 2, users with limits of their own: 1, rules: 1\n"
     assert [path.name for path in tmp_path.iterdir()] == ["good"]
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sbus.broker.config_file import Config, parse_config
+from sbus.broker.config_file import ConfigFile, parse_config
+from sbus.broker.configuration import resolve
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH
 
@@ -52,13 +53,15 @@ def codes_raised(tree: ast.Module) -> set[str]:
 
 def test_the_documented_configurations_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their users and groups need not exist here."""
-    monkeypatch.setattr("sbus.broker.config_file.user_id", hash)
-    monkeypatch.setattr("sbus.broker.config_file.group_id", hash)
+    monkeypatch.setattr("sbus.broker.configuration.user_id", hash)
+    monkeypatch.setattr("sbus.broker.configuration.group_id", hash)
     examples = re.findall(r"^```toml\n(.*?)^```$", CONFIGURATION, re.MULTILINE | re.DOTALL)
-    configs = [parse_config(example.encode(), SLASH) for example in examples]
-    assert len(configs) >= 6
-    assert all(config != Config(limits={}, users={}, rules=()) for config in configs)
-    assert f"/etc/sbus.toml: {configs[0]}\n" in CONFIGURATION
+    files = [parse_config(example.encode()) for example in examples]
+    assert len(files) >= 6
+    for file in files:
+        assert file != ConfigFile()
+        resolve(file, SLASH, Limits())
+    assert f"/etc/sbus.toml: {files[0]}\n" in CONFIGURATION
 
 
 def test_the_documented_limits_of_users_are_the_defaults() -> None:

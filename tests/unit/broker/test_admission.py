@@ -93,7 +93,8 @@ async def test_who_may_enter_does(
     with trio.fail_after(SOON_SECONDS):
         admitted = await door.next_client()
     with admitted.sock as sock:
-        assert (admitted.credentials, admitted.rules) == (ME, 0)
+        assert admitted.credentials == ME
+        assert door.concerning(admitted.sock, ME) == 0
         assert admitted.account is knocking.book.of(ME.uid, Limits().user, 0)
         assert admitted.account.connections == 1
         assert not sock.getblocking()
@@ -242,8 +243,8 @@ async def test_rules_about_any_group_of_the_peer_concern_it(knocking: Knocking, 
     knocking.knock()
     with trio.fail_after(SOON_SECONDS):
         admitted = await door.next_client()
-    admitted.sock.close()
-    assert admitted.rules == 0b11
+    with admitted.sock:
+        assert door.concerning(admitted.sock, admitted.credentials) == 0b11
 
 
 async def test_a_client_that_has_gone_need_not_be_told(knocking: Knocking) -> None:
@@ -260,6 +261,8 @@ async def test_names_of_programs_are_escaped(
     door = knocking.door(rules=(connect_rule(False),))
     await turned_away(door, knocking.knock())
     assert r"(a\x0a\x1b\x5c\xff)" in knocking.lines[0]
+
+
 async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
     knocking: Knocking, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,18 +11,26 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbus.broker.access import RULE_KEYS_MAX, RULES_MAX, Rule, Verb
-from sbus.broker.config_file import FILE_BYTES_MAX, Config, parse_config, read_config
+from sbus.broker.config_file import FILE_BYTES_MAX, ConfigFile, parse_config, read_config
+from sbus.broker.configuration import Resolved, resolve
 from sbus.broker.settings import BusSettings
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
-from sbus.protocol.keys import DOT, SLASH
+from sbus.protocol.keys import DOT, SLASH, Dialect
 
 EXAMPLE = b"""
+[bus]
+workers = 3
+users = ["root", 1001, "1002"]
+exit_when_empty = true
+hard = "error"
+
 [limits]
 backlog_bytes_max = 1000
 user_connections_max = 7
@@ -50,44 +58,71 @@ allow = ["block", "connect"]
 """
 
 
+def understand(data: bytes, dialect: Dialect = SLASH) -> tuple[ConfigFile, Resolved]:
+    """What a file says, and what that means to a bus without any limits of its command line."""
+    file = parse_config(data)
+    return file, resolve(file, dialect, bus_limits(file))
+
+
+def bus_limits(file: ConfigFile) -> Limits:
+    return msgspec.structs.replace(Limits(), **file.limits)
+
+
 def test_everything_that_can_be_said() -> None:
-    config = parse_config(EXAMPLE, SLASH)
-    assert config == Config(
-        limits={"backlog_bytes_max": 1000, "user_connections_max": 7, "stop_seconds_max": 3.0},
-        users={
-            0: {"connections_max": 20},
-            1001: {"backlog_bytes_max": 0, "held_seconds_max": 0.5},
-        },
-        rules=(
-            Rule(
-                allows=False,
-                verbs=frozenset({Verb.PUBLISH, Verb.SUBSCRIBE}),
-                patterns=(b"audit/", b"h\xc3\xa4user/*"),
-            ),
-            Rule(
-                allows=True,
-                verbs=frozenset({Verb.PUBLISH}),
-                uids=frozenset({0, 1001, 1002}),
-                gids=frozenset({0, 1003}),
-                patterns=(b"audit/*/x",),
-            ),
-            Rule(allows=True, verbs=frozenset({Verb.BLOCK, Verb.CONNECT})),
+    file, resolved = understand(EXAMPLE)
+    assert file.bus == {
+        "workers": 3,
+        "users": ["root", 1001, "1002"],
+        "exit_when_empty": True,
+        "hard": "error",
+    }
+    assert file.limits == {
+        "backlog_bytes_max": 1000,
+        "user_connections_max": 7,
+        "stop_seconds_max": 3.0,
+    }
+    assert file.users == {
+        "root": {"connections_max": 20},
+        "1001": {"backlog_bytes_max": 0, "held_seconds_max": 0.5},
+    }
+    assert resolved.user_names == {0: "root", 1001: "1001"}
+    assert resolved.rules == (
+        Rule(
+            allows=False,
+            verbs=frozenset({Verb.PUBLISH, Verb.SUBSCRIBE}),
+            patterns=(b"audit/", b"h\xc3\xa4user/*"),
         ),
+        Rule(
+            allows=True,
+            verbs=frozenset({Verb.PUBLISH}),
+            uids=frozenset({0, 1001, 1002}),
+            gids=frozenset({0, 1003}),
+            patterns=(b"audit/*/x",),
+        ),
+        Rule(allows=True, verbs=frozenset({Verb.BLOCK, Verb.CONNECT})),
     )
 
 
 def test_empty_file_changes_nothing() -> None:
-    config = parse_config(b"# nothing yet", SLASH)
-    assert config == Config(limits={}, users={}, rules=())
-    assert config.bus_limits() == Limits()
-    assert config.user_limits(Limits()) == {}
+    file, resolved = understand(b"# nothing yet")
+    assert file == ConfigFile()
+    assert resolved == Resolved()
+
+
+def test_a_relative_path_begins_where_the_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "sbus.toml"
+    path.write_text('[bus]\naddress = "run/bus"\npidfile = "/run/sbus.pid"')
+    assert read_config(str(path)).bus == {
+        "address": f"{tmp_path}/run/bus",
+        "pidfile": "/run/sbus.pid",
+    }
 
 
 def test_users_have_their_own_limits_above_those_of_the_bus() -> None:
-    config = parse_config(EXAMPLE, SLASH)
-    limits = config.bus_limits()
+    file, resolved = understand(EXAMPLE)
+    limits = bus_limits(file)
     assert (limits.backlog_bytes_max, limits.stop_seconds_max) == (1000, 3)
-    settings = BusSettings(workers=1, limits=limits, user_limits=config.user_limits(limits))
+    settings = BusSettings(workers=1, limits=limits, user_limits=resolved.user_limits)
     assert settings.limits_of(0).connections_max == 20
     assert settings.limits_of(0).backlog_bytes_max == Limits().user_backlog_bytes_max
     assert settings.limits_of(1001).connections_max == 7
@@ -97,7 +132,7 @@ def test_users_have_their_own_limits_above_those_of_the_bus() -> None:
 
 def test_keys_are_of_the_dialect_of_the_bus() -> None:
     data = b'[[rules]]\ndeny = ["publish"]\nkeys = ["a/!/*.b"]'
-    assert parse_config(data, DOT).rules[0].patterns == (b"a/!/*.b",)
+    assert understand(data, DOT)[1].rules[0].patterns == (b"a/!/*.b",)
     assert complaint(data).startswith("rules[0].keys[0]: ")
 
 
@@ -107,8 +142,8 @@ def test_keys_are_of_the_dialect_of_the_bus() -> None:
 def complaint(data: bytes) -> str:
     """The one line that is said about a file."""
     with pytest.raises(ConfigurationError) as refused:
-        parse_config(data, SLASH)
-    text = str(refused.value)
+        understand(data)
+    text = str(refused.value).removeprefix(": ")
     assert text.isprintable()
     assert len(text) < 500
     return text
@@ -123,8 +158,21 @@ def complaint(data: bytes) -> str:
         ("a = " + "[" * 9_000, r"arrays or tables are nested too deeply"),
         ("a = " + "1" * 9_000, r"a number has too many digits"),
         ("limit = 1", r"limit: there is no such field; did you mean limits\?"),
-        ('"a\\nb" = 1', r"a\\nb: there is no such field; choose from limits, users, rules"),
+        ('"a\\nb" = 1', r"a\\nb: there is no such field; choose from bus, limits, users, rules"),
         (f'"{"a" * 9_000}" = 1', r"aaa+\.\.\.: there is no such field.*"),
+        ("[bus]\nworker = 1", r"bus\.worker: there is no such field; did you mean workers\?"),
+        ("[bus]\nworkers = 65", r"bus\.workers: expected a whole number <= 64"),
+        ("[bus]\nworkers = true", r"bus\.workers: expected a whole number, got true or false"),
+        ('[bus]\nsoft = "blok"', r"bus\.soft: there is no soft 'blok'; choose from queue, .*block"),
+        ('[bus]\ndialect = "comma"', r"bus\.dialect: .* 'comma'; choose from slash, dot"),
+        ('[bus]\naddress = ""', r"bus\.address: expected a string of length >= 1"),
+        ('[bus]\naddress = "/a\\u0000"', r"bus\.address: no path holds a NUL"),
+        ('[bus]\naddress = "/dev/fd/x"', r"bus\.address: /dev/fd/x: not the number of .*"),
+        ('[bus]\nusers = ["alcie"]', r"bus\.users\[0\]: there is no user 'alcie'"),
+        ('[bus]\nusers = ["root", 0]', r"bus\.users\[1\]: it is in this list already"),
+        ('[bus]\nadmin_group = "no-such"', r"bus\.admin_group: there is no group 'no-such'"),
+        ('[bus]\nadmin_address = "/dev/fd/x"', r"bus\.admin_address: /dev/fd/x: not the .*"),
+        ('"a\\n - at `$.b" = 1', r".*unknown field .*"),
         ("[limits]\nkey_byte_max = 1", r"limits\.key_byte_max: .*did you mean key_bytes_max\?"),
         ("[limits]\nxyzzy = 1", r"limits\.xyzzy: there is no such field; .*--limit help.*"),
         ("[limits]\nkey_bytes_max = 0", r"limits\.key_bytes_max: expected a whole number >= 1"),
@@ -201,11 +249,11 @@ def test_bytes_that_are_no_text_are_named_with_their_line() -> None:
 
 def test_rules_and_their_keys_are_bounded() -> None:
     one = '[[rules]]\nallow = ["publish"]\n'
-    assert len(parse_config((one * RULES_MAX).encode(), SLASH).rules) == RULES_MAX
+    assert len(understand((one * RULES_MAX).encode())[1].rules) == RULES_MAX
     too_many = complaint((one * (RULES_MAX + 1)).encode())
     assert re.fullmatch(rf"rules: .*{RULES_MAX}", too_many)
     keys = [f"k{number}" for number in range(RULE_KEYS_MAX)]
-    (rule,) = parse_config(f"{one}keys = {json.dumps(keys)}".encode(), SLASH).rules
+    (rule,) = understand(f"{one}keys = {json.dumps(keys)}".encode())[1].rules
     assert len(rule.patterns) == RULE_KEYS_MAX
     one_more = f'{one}keys = ["a"]\n{one}keys = {json.dumps(keys)}'
     assert complaint(one_more.encode()).startswith("rules: at most ")
@@ -214,6 +262,24 @@ def test_rules_and_their_keys_are_bounded() -> None:
 # -- mistakes at any place -------------------------------------------------------------------------
 
 GOOD: dict[str, Any] = {
+    "bus": {
+        "address": "/run/bus",
+        "foreground": True,
+        "pidfile": "/run/bus.pid",
+        "users": ["root", 7],
+        "exit_when_empty": False,
+        "group": True,
+        "others": True,
+        "replace": False,
+        "admin_address": "none",
+        "admin_group": "root",
+        "refuse_descriptors": False,
+        "workers": 2,
+        "dialect": "slash",
+        "soft": "queue",
+        "hard": "block",
+        "order": "random",
+    },
     "limits": {"key_bytes_max": 100, "stop_seconds_max": 1.5},
     "users": {"root": {"connections_max": 3}, "7": {"held_seconds_max": 1.0}},
     "rules": [
@@ -262,7 +328,7 @@ def member(tables: Any, place: tuple[str | int, ...]) -> Any:
 
 
 def test_the_good_document_is_good() -> None:
-    assert len(parse_config(document(GOOD), SLASH).rules) == 2
+    assert len(understand(document(GOOD))[1].rules) == 2
 
 
 @pytest.mark.parametrize("place", list(places(GOOD)), ids=spelled)
@@ -271,7 +337,7 @@ def test_a_wrong_value_anywhere_is_named(place: tuple[str | int, ...], wrong: An
     tables = deepcopy(GOOD)
     member(tables, place[:-1])[place[-1]] = wrong
     if is_right(place, wrong):
-        parse_config(document(tables), SLASH)
+        understand(document(tables))
     else:
         text = complaint(document(tables))
         assert text.startswith(spelled(place)), text
@@ -285,7 +351,9 @@ def is_right(place: tuple[str | int, ...], value: Any) -> bool:
         return bool(value == [])
     if place[-1] in ("stop_seconds_max", "held_seconds_max"):
         return value == 2.5 and value is not True
-    return False
+    if place[-1] in ("address", "pidfile", "admin_address"):
+        return isinstance(value, str)
+    return value is True and isinstance(member(GOOD, place), bool)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +374,7 @@ def test_damage_does_nothing_but_be_refused(data: st.DataObject) -> None:
     damaged = EXAMPLE[:at] + put + EXAMPLE[at + cut :]
     said = ""
     try:
-        parse_config(damaged, SLASH)
+        understand(damaged)
     except ConfigurationError as refused:
         said = str(refused)
     assert said.isprintable()
@@ -315,9 +383,13 @@ def test_damage_does_nothing_but_be_refused(data: st.DataObject) -> None:
 # -- the file itself -------------------------------------------------------------------------------
 
 
+def complete(path: Path) -> Resolved:
+    return resolve(read_config(str(path)), SLASH, Limits())
+
+
 def complaint_about(path: Path) -> str:
     with pytest.raises(ConfigurationError) as refused:
-        read_config(str(path), SLASH)
+        complete(path)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
@@ -344,7 +416,7 @@ def test_file_that_this_user_may_not_read_is_named(tmp_path: Path) -> None:
 def test_large_files_are_refused_and_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"#" * FILE_BYTES_MAX)
-    assert read_config(str(path), SLASH).rules == ()
+    assert read_config(str(path)) == ConfigFile(path=str(path))
     os.truncate(path, 1 << 40)
     assert re.fullmatch(
         rf"{path}: it has more than {FILE_BYTES_MAX} bytes.*", complaint_about(path)

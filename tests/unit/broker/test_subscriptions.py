@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sbus.broker import subscriptions as subscriptions_module
+from sbus.broker.access import Profile
+from sbus.broker.backpressure import ANYBODY, Blocker
 from sbus.broker.router import Router
 from sbus.broker.session import Session
 from sbus.errors import QuotaReached, Refusal
@@ -179,6 +181,13 @@ class Subscribing(RuleBasedStateMachine):
         if client.session.backpressure is None:
             self.bus.block(client)
 
+    @rule(pick=PICKS, rules=st.integers(0, 3))
+    def change_rules(self, pick: int, rules: int) -> None:
+        """The access rules change, and with them what others know of a client that blocks."""
+        client = self.client(pick)
+        if client.session.backpressure is not None:
+            change_blocker(self.bus, client, rules)
+
     @rule(pick=PICKS)
     def leave(self, pick: int) -> None:
         client = self.client(pick)
@@ -231,9 +240,8 @@ class Subscribing(RuleBasedStateMachine):
                 holds = set() if session.backpressure is None else set(session.patterns)
                 assert session.holding_patterns == holds
                 for worker, router in enumerate(self.bus.routers):
-                    known = router._remote_blockers.get(client.worker, {}).get(session.id)
                     if worker != client.worker:
-                        assert (known.patterns if known else set()) == holds
+                        assert held(router, client) == holds
             self.check_journal()
             for client in list(self.bus.clients):
                 self.bus.leave(client)
@@ -247,6 +255,7 @@ class Subscribing(RuleBasedStateMachine):
                 for left in (subscriptions._chores, subscriptions._stuck):
                     assert not left
                 assert not subscriptions._unrecorded
+                assert not subscriptions._changing
             assert self.bus.book[BUS].use(SUBSCRIPTIONS) == 0
             assert self.bus.book[BUS].use(SUBSCRIPTION_BYTES) == 0
         finally:
@@ -291,6 +300,17 @@ class Subscribing(RuleBasedStateMachine):
             assert newcomer._remote.get(worker, set()) == interest
 
 
+def change_blocker(bus: Bus, client: Client, rules: int) -> None:
+    """Have rules of other numbers concern a client that blocks."""
+    backpressure = client.session.backpressure
+    assert backpressure is not None
+    old = backpressure.blocker
+    profile = Profile(publish=0, subscribe=rules, may_block_others=bool(rules))
+    new = Blocker(client.session.id, old.place, old.account, client.session.credentials, profile)
+    if new.pack() != old.pack():
+        bus.subscriptions[client.worker].change_blocker(client.session, new)
+
+
 def charge(pattern: bytes) -> int:
     """As `client_subscription_bytes_max` counts: the bytes, and 64 for each segment."""
     return len(pattern) + 64 * (pattern.count(b"/") + 1)
@@ -316,9 +336,22 @@ def subscribe_all(bus: Bus, client: Client, patterns: list[bytes]) -> None:
 def held_elsewhere(bus: Bus, client: Client) -> set[bytes]:
     """The patterns by which the other worker knows that it holds publishers."""
     bus.catch_up(1 - client.worker, nothing)
-    remote = bus.routers[1 - client.worker]._remote_blockers.get(client.worker, {})
-    known = remote.get(client.session.id)
-    return set(known.patterns) if known else set()
+    return held(bus.routers[1 - client.worker], client)
+
+
+def held(router: Router, client: Client) -> set[bytes]:
+    """The patterns by which a worker knows the blocker that a client has now; it has to know of no
+    other."""
+    known = {
+        packed: remote.patterns
+        for (number, packed), remote in router._remote_blockers.get(client.worker, {}).items()
+        if number == client.session.id
+    }
+    backpressure = client.session.backpressure
+    assert backpressure is not None or not known
+    patterns = set() if backpressure is None else known.pop(backpressure.blocker.pack(), set())
+    assert not any(known.values()), "an earlier blocker still holds"
+    return set(patterns)
 
 
 MANY = [b"%d" % number for number in range(150)]
@@ -366,6 +399,25 @@ def test_what_is_taken_back_before_its_piece_never_holds(bus: Bus) -> None:
     subscribe_all(bus, client, late[:3])
     bus.do_chores(0)
     assert held_elsewhere(bus, client) == set(client.session.patterns) == set(client.subscriptions)
+
+
+def test_a_changed_blocker_takes_over_without_a_gap(bus: Bus) -> None:
+    client = bus.clients[0]
+    subscribe_all(bus, client, MANY)
+    bus.block(client)
+    bus.do_chores(0)
+    other = bus.routers[1]
+    done: list[bool] = []
+    change_blocker(bus, client, 0b10)
+    bus.subscriptions[0].when_changed(lambda: done.append(True))
+    while not done:
+        assert bus.subscriptions[0].do_a_chore()
+        bus.catch_up(1, nothing)
+        for pattern in MANY:
+            assert any(other.route(pattern).blockers.values()), "for a moment nobody is held"
+    assert held_elsewhere(bus, client) == set(MANY)
+    (blocker,) = other.route(MANY[0]).blockers[ANYBODY]
+    assert blocker.profile == Profile(publish=0, subscribe=0b10, may_block_others=True)
 
 
 @pytest.mark.parametrize("pieces", range(4))

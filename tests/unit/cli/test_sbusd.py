@@ -10,6 +10,7 @@ import pytest
 
 import sbus.protocol.keys
 import sbus.shared.segment
+from sbus.broker.config_file import BusTable
 from sbus.cli import sbusd
 from sbus.protocol.controls import FloodControl, Hard, Order, Soft
 
@@ -35,6 +36,12 @@ def test_flood_control_is_that_of_the_protocol(name: str, policy: type[Enum]) ->
     assert isinstance(choices, click.Choice)
     assert list(choices.choices) == [choice.value for choice in policy]
     assert option(name).default == getattr(FloodControl(), name).value
+
+
+def test_every_option_has_a_field_in_the_file() -> None:
+    apart = {"config", "check_config", "limits", "version"}
+    options = {param.name for param in sbusd.sbusd.params} - apart
+    assert options == set(BusTable.__struct_fields__)
 
 
 def test_most_workers_are_as_many_as_the_segment_has_room_for() -> None:

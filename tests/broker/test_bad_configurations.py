@@ -1,0 +1,173 @@
+"""Bad configurations: one line that names the place, status 1, and a bus that runs notices nothing.
+
+One bus runs all the time and is asked to read each of them; in the end what is in force is still
+what it was: its own file, read again, changes nothing.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sbus.cli import sbusd
+from tests.support.admin import Admin, administer
+from tests.support.bad_configurations import GOOD, Bad, bad_configurations
+from tests.support.bus import running_bus
+from tests.support.raw_client import RawClient
+
+NOTHING = {"applied": [], "needs_restart": [], "unanswered": []}
+
+
+class Running(NamedTuple):
+    """A bus, the file that it goes by, and a client that stays."""
+
+    file: Path
+    admin: Admin
+    client: RawClient
+
+    def check_untouched(self) -> None:
+        """It goes by the good file still, and so do its workers."""
+        self.file.write_text(GOOD)
+        assert self.admin.ask("reload") == NOTHING
+        self.client.pub(b"audit/x", b"")
+        self.client.pub(b"x", b"1")
+        assert self.client.sync() == [
+            b"CMSG !/error\0not-allowed you may not publish under this key",
+            b"MSG x\x001",
+        ]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    directory = tmp_path_factory.mktemp("bus")
+    file = directory / "sbus.toml"
+    file.write_text(GOOD)
+    with (
+        running_bus(directory, "--config", str(file)) as bus,
+        administer(bus) as admin,
+        bus.connect() as client,
+    ):
+        client.control(b"!/notices/on")
+        client.sub(b"")
+        yield Running(file, admin, client)
+
+
+def said_by_sbusd(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """What sbusd says when it ends with status 1, in this process: it does not get far."""
+    monkeypatch.setattr(sys, "argv", ["sbusd", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        sbusd.main()
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out) == (1, "")
+    assert printed.err.endswith("\n")
+    assert printed.err.startswith("sbusd: ")
+    line = printed.err[len("sbusd: ") : -1]
+    assert line.isprintable()
+    assert len(line) < 1000
+    return line
+
+
+def complaint(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """What is said of a file, the same by `--check-config` and at start."""
+    line = said_by_sbusd(["--check-config", str(file)], monkeypatch, capsys)
+    assert said_by_sbusd(["-f", "--config", str(file)], monkeypatch, capsys) == line
+    return line
+
+
+@pytest.mark.parametrize("case", list(bad_configurations()), ids=lambda case: case.name)
+def test_a_bad_file(
+    case: Bad,
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    running.file.write_bytes(case.data)
+    line = complaint(running.file, monkeypatch, capsys)
+    beginning = f"{running.file}: {case.place}"
+    assert fnmatchcase(line, f"{beginning.replace('[', '[[]')}*"), line
+    assert running.admin.fault("reload") == ("failed", line)
+
+
+def test_nothing_of_all_that_has_changed_the_bus(running: Running) -> None:
+    running.check_untouched()
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def make_closed(path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    path.touch(mode=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda path: None, "cannot read {}: No such file or directory"),
+        (Path.mkdir, "cannot read {}: Is a directory"),
+        (make_fifo, "{}: it is no regular file; name a TOML file"),
+        (make_loop, "cannot read {}: Too many levels of symbolic links"),
+        (make_closed, "cannot read {}: Permission denied"),
+    ],
+    ids=["missing", "a directory", "a pipe", "a loop", "unreadable"],
+)
+def test_what_is_no_file(
+    make: Callable[[Path], None],
+    expected: str,
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    running.file.unlink()
+    try:
+        make(running.file)
+        line = complaint(running.file, monkeypatch, capsys)
+        assert line == expected.format(running.file)
+        assert running.admin.fault("reload") == ("failed", line)
+    finally:
+        if running.file.is_dir():
+            running.file.rmdir()
+        running.file.unlink(missing_ok=True)
+    running.check_untouched()
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damage_anywhere(
+    running: Running,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    data: st.DataObject,
+) -> None:
+    """It is refused by all three alike, or the running bus can go by it."""
+    at = data.draw(st.integers(0, len(GOOD)))
+    cut = data.draw(st.integers(0, 12))
+    put = data.draw(st.one_of(st.binary(max_size=6), st.sampled_from([b'"', b"]", b"\n", b"-1"])))
+    running.file.write_bytes(GOOD[:at].encode() + put + GOOD[at + cut :].encode())
+    monkeypatch.setattr(sys, "argv", ["sbusd", "--check-config", str(running.file)])
+    with pytest.raises(SystemExit) as ended:
+        sbusd.main()
+    said = capsys.readouterr().err
+    if ended.value.code:
+        assert said == f"sbusd: {running.admin.fault('reload')[1]}\n"
+    else:
+        running.admin.ask("reload")
+        running.file.write_text(GOOD)
+        running.admin.ask("reload")
+    running.check_untouched()
