@@ -13,6 +13,7 @@ import click
 
 import sbus
 from sbus.cli.endings import conventional_endings
+from sbus.cli.metrics import metrics
 from sbus.cli.report import report_error
 from sbus.client.link import LinkOptions
 from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers
@@ -200,6 +201,9 @@ def ping(
         trips = run_ping(bus, DIALECTS[options["dialect"]], plan)
     if not trips.received:
         sys.exit(1)
+
+
+sbusctl.add_command(metrics)
 
 
 def main() -> None:
