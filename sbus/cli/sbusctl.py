@@ -33,6 +33,11 @@ class _Verbs(click.Group):
     cls=_Verbs,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  sbusctl sub 'lamps/*/state'
+  sbusctl -a /tmp/bus pub lamps/3/state on
+  sbusctl sub --help""",
 )
 @click.option(
     "-a",
