@@ -1,8 +1,7 @@
 """A Sphinx extension: makes sphinx-click show the help of our commands as it is meant.
 
 Help is written for a terminal: a star is a star, and what follows a `\\b` is set as it stands. For
-sphinx-click it is reStructuredText. Examples come out as examples, with the function that the manual
-pages use.
+sphinx-click it is reStructuredText. What is an example is found as for the manual pages.
 """
 
 import click

@@ -1,8 +1,8 @@
 """A Sphinx extension: parts of documents that are made of the code, so that they cannot be wrong.
 
 Where a document says `<!-- generated: NAME -->`, the site has what the function of that name below
-writes, in Markdown: tables of the fields of msgspec structs, their types as the decoder checks them,
-and the docstrings that stand beside them.
+writes, in Markdown: tables of the fields of msgspec structs, their types as the decoder checks
+them, and the docstrings that stand beside them.
 """
 
 import ast

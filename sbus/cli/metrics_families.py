@@ -29,7 +29,6 @@ from sbus.cli.metrics_kinds import (
     of_traffic,
     of_user,
     of_worker,
-    user_discards,
     worker_latency,
 )
 from sbus.protocol.codes import CONNECTION_CODES, DISCARD_REASONS, PACKET_CODES
@@ -313,9 +312,8 @@ FAMILIES: tuple[Family, ...] = (
     counter(
         "sbus_user_discarded_total",
         "Messages for the user's clients that were not delivered because they were too slow.",
-        user_discards,
+        of_user(lambda user: user.discarded),
         *USER,
-        "reason",
     ),
 )
 """Every metric there is, in the order of the text."""

@@ -29,7 +29,6 @@ from sbus.protocol.admin_results import (
     VersionResult,
     WorkerReport,
 )
-from sbus.protocol.codes import DISCARD_REASONS
 from sbus.protocol.text import to_text
 
 USER = ("uid", "user")
@@ -101,12 +100,6 @@ def of_traffic(get: Callable[[Traffic], float]) -> Samples:
 
 def of_user(get: Callable[[UserReport], float]) -> Samples:
     return lambda snapshot: [(_who(each.uid), get(each)) for each in snapshot.users]
-
-
-def user_discards(snapshot: Snapshot) -> Iterable[Sample]:
-    for each in snapshot.users:
-        counts = dict.fromkeys(DISCARD_REASONS, 0) | each.discarded
-        yield from (((*_who(each.uid), reason), count) for reason, count in counts.items())
 
 
 def _who(uid: int) -> tuple[str, str]:

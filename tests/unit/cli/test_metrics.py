@@ -125,7 +125,7 @@ def user(uid: int) -> UserReport:
         waiting_bytes=uid + 5,
         blocking_clients=uid + 6,
         held_seconds=1.5,
-        discarded={"quota": uid + 7},
+        discarded=uid + 7,
         limits=Limits(user_connections_max=77).user,
     )
 
@@ -280,6 +280,7 @@ def test_figures_of_users(fake_bus: FakeBus) -> None:
         "sbus_user_backlog_limit_bytes": 67_108_864,
         "sbus_user_waiting_bytes": 8,
         "sbus_user_blocking_clients": 9,
+        "sbus_user_discarded_total": 10,
         "sbus_user_held_seconds": 1.5,
     }
     expected = {
@@ -287,8 +288,6 @@ def test_figures_of_users(fake_bus: FakeBus) -> None:
         for name, figure in expected.items()
     }
     assert {name: found[at(name, **who)] for name in expected} == expected
-    assert found[at("sbus_user_discarded_total", reason="quota", **who)] == 3_000_000_010
-    assert found[at("sbus_user_discarded_total", reason="soft", **who)] == 0
     assert found[at("sbus_user_connections", uid="0", user="root")] == 1
 
 
