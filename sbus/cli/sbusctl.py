@@ -13,6 +13,7 @@ import click
 
 import sbus
 from sbus.cli.endings import conventional_endings
+from sbus.cli.metrics import metrics
 from sbus.cli.report import report_error
 from sbus.client.link import LinkOptions
 from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers
@@ -32,6 +33,11 @@ class _Verbs(click.Group):
     cls=_Verbs,
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  sbusctl sub 'lamps/*/state'
+  sbusctl -a /tmp/bus pub lamps/3/state on
+  sbusctl sub --help""",
 )
 @click.option(
     "-a",
@@ -200,6 +206,9 @@ def ping(
         trips = run_ping(bus, DIALECTS[options["dialect"]], plan)
     if not trips.received:
         sys.exit(1)
+
+
+sbusctl.add_command(metrics)
 
 
 def main() -> None:
