@@ -56,15 +56,11 @@ def _is_id(text: bytes) -> bool:
     return text.isdigit() and len(text) <= ID_DIGITS_MAX
 
 
-class Barrier(Protocol):
-    """The questions and answers of one connection."""
+class Questions(Protocol):
+    """The questions of one kind, and their answers, of one connection."""
 
-    greeting: bytes
-    """A packet to send first of all."""
-    echo_key: bytes | None
-    """The key of messages that are answers and not for the user."""
-    identity: Identity | None
-    """What the newest answer said, in the dialect where answers say it."""
+    may_be_refused: bool
+    """Whether a refusal may be all that comes."""
 
     def question(self) -> bytes:
         """A packet that the bus will answer."""
@@ -85,9 +81,21 @@ class Barrier(Protocol):
         ...
 
 
+class Barrier(Questions, Protocol):
+    """Questions whose answer follows everything that was before it."""
+
+    greeting: bytes
+    """A packet to send first of all."""
+    echo_key: bytes | None
+    """The key of messages that are answers and not for the user."""
+    identity: Identity | None
+    """What the newest answer said, in the dialect where answers say it."""
+
+
 class WhoamiBarrier:
     """Slash dialect. Answers come in the order of the questions, so counting is enough."""
 
+    may_be_refused: bool = False
     greeting: bytes = encode_control(controls.NOTICES_ON)
     echo_key: bytes | None = None
 
@@ -120,6 +128,7 @@ class EchoBarrier:
     So each carries a token of its own, which nobody knows before the bus has processed it.
     """
 
+    may_be_refused: bool = False
     identity: Identity | None = None
 
     def __init__(self, separator: bytes) -> None:
