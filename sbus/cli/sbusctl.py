@@ -21,10 +21,22 @@ from sbus.unix.standard_streams import hold_standard_numbers
 COMMAND = "sbusctl"
 
 VERBS = {
+    "clients": "sbus.cli.inspection_verbs",
+    "drain": "sbus.cli.action_verbs",
+    "explain": "sbus.cli.inspection_verbs",
+    "kick": "sbus.cli.action_verbs",
+    "limit": "sbus.cli.action_verbs",
+    "me": "sbus.cli.inspection_verbs",
     "ping": "sbus.cli.message_verbs",
     "pub": "sbus.cli.message_verbs",
+    "reload": "sbus.cli.action_verbs",
+    "stats": "sbus.cli.statistics_verbs",
     "sub": "sbus.cli.message_verbs",
+    "subs": "sbus.cli.inspection_verbs",
+    "users": "sbus.cli.inspection_verbs",
+    "version": "sbus.cli.statistics_verbs",
     "whoami": "sbus.cli.message_verbs",
+    "workers": "sbus.cli.statistics_verbs",
 }
 """The module of each verb."""
 
