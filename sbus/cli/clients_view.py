@@ -21,6 +21,8 @@ from sbus.protocol.admin_results import (
 )
 
 STALLED = "stalled"
+_WAITS = {"": "ok", "room": "waits", "rate": "paced", "stall": "held"}
+"""What keeps a client from being read, in a word."""
 _STALLED_STYLE, _WARNING = "red", "yellow"
 
 
@@ -35,17 +37,17 @@ def clients_lines(result: ClientsResult, width: int | None) -> list[Text]:
         Column("PID"),
         Column("WORKER", rank=4),
         Column("AGE", rank=2),
-        Column("SUBS"),
+        Column("SUBS", rank=1),
         Column("IN"),
         Column("BYTES-IN", rank=6),
-        Column("DELIVERED"),
+        Column("OUT"),
         Column("BYTES-OUT", rank=7),
         Column("LOST"),
         Column("BACKLOG"),
         Column("BYTES", rank=5),
         Column("REFUSED", rank=3),
         Column("POLICY", right=False, rank=9),
-        Column("STATE", right=False, rank=1),
+        Column("STATE", right=False),
         Column("PROGRAM", right=False, flexible=True),
     ]
     return layout(columns, [_client(client, now) for client in result.clients], width)
@@ -82,12 +84,12 @@ def _counters(does: Activity) -> list[str | Cell]:
 
 
 def client_state(does: Activity | None) -> Cell:
-    """What keeps the client from going on, in a word."""
+    """How the client is, in a word."""
     if does is None:
         return Cell("unknown", _WARNING)
     if does.stalled:
         return Cell(STALLED, _STALLED_STYLE)
-    return Cell(f"waits:{does.waits_for}", _WARNING) if does.waits_for else Cell("ok")
+    return Cell(_WAITS[does.waits_for], _WARNING if does.waits_for else "")
 
 
 # -- subs ------------------------------------------------------------------------------------------

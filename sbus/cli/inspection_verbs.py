@@ -33,8 +33,11 @@ Examples:
 def clients(target: Target, user: str | None, as_json: bool) -> None:
     """Show who is connected, and what each does.
 
-    SUBS are its subscriptions, IN the messages it published, DELIVERED those it received, LOST
-    those discarded because it reads too slowly, and BACKLOG those that wait for it.
+    SUBS are its subscriptions, IN the messages it published, OUT those it received, LOST those
+    discarded because it reads too slowly, and BACKLOG those that wait for it. STATE is stalled for
+    a client without room whose publishers are held back, held for one of those, paced for one
+    whose user publishes too fast, waits for one for which the bus has no room just now, and unknown
+    where its worker did not answer.
     """
     from sbus.cli.answers import all_clients, show, warn_of_unanswered
     from sbus.cli.clients_view import clients_lines

@@ -33,6 +33,7 @@ VERBS = {
     "stats": "sbus.cli.statistics_verbs",
     "sub": "sbus.cli.message_verbs",
     "subs": "sbus.cli.inspection_verbs",
+    "top": "sbus.cli.statistics_verbs",
     "users": "sbus.cli.inspection_verbs",
     "version": "sbus.cli.statistics_verbs",
     "whoami": "sbus.cli.message_verbs",

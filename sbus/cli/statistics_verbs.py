@@ -39,6 +39,53 @@ def stats(target: Target, watch: bool, interval_seconds: float, as_json: bool) -
             show(admin.ask(Stats(), StatsResult), as_json, stats_lines)
 
 
+@click.command(
+    epilog="""\b
+Examples:
+  sbusctl top
+  sbusctl top --by user --sort backlog
+  sbusctl top --by worker --count 1 --json | jq '.rows[] | .cpu_percent'"""
+)
+@click.option(
+    "--by",
+    type=click.Choice(["client", "user", "worker"]),
+    default="client",
+    show_default=True,
+    help="What is compared.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(["in", "bytes", "out", "lost", "backlog"]),
+    default="in",
+    show_default=True,
+    help="By what: messages or bytes that come in, messages that go out, that are lost, that wait.",
+)
+@interval
+@click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
+@as_json
+@click.pass_obj
+def top(
+    target: Target, by: str, sort: str, interval_seconds: float, count: int | None, as_json: bool
+) -> None:
+    """Show who keeps the bus busy, until q or Ctrl-C; a letter changes the order.
+
+    Figures are of the time between two looks; only BACKLOG is of now.
+    """
+    from typing import cast
+
+    from sbus.cli.top import ClientSource, Sort, Source, WorkerSource
+    from sbus.cli.top_view import TopPlan, run_top, run_top_as_json
+
+    plan = TopPlan(cast(Sort, sort), interval_seconds, count)
+    with target.connect_admin() as admin:
+        source: Source
+        if by == "worker":
+            source = WorkerSource(admin)
+        else:
+            source = ClientSource(admin, "user" if by == "user" else "client")
+        (run_top_as_json if as_json else run_top)(source, plan)
+
+
 @click.command(epilog="\b\nExample:\n  sbusctl workers")
 @as_json
 @click.pass_obj

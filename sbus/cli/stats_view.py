@@ -57,11 +57,11 @@ def _summary(stats: StatsResult, width: int | None) -> list[Text]:
     room = None if width is None else max(10, width - len(state) - len(GAP))
     address = stats.address if room is None else shorten(stats.address, room)
     clients = f"{counted(stats.clients, 'client')} of {counted(stats.users, 'user')}"
-    stalled = f", {count(stats.stalled_clients)} stalled" if stats.stalled_clients else ""
     subscriptions = counted(stats.traffic.subscriptions, "subscription")
+    stalls = f"stalls: {count(stats.stalled_clients)} now, {count(stats.traffic.stalls)} in all"
     first = text(f"{address}{GAP}{state}")
     first.stylize(TITLE_STYLE, 0, len(address))
-    return [fit(first, width), fit(text(f"{clients}{stalled}, {subscriptions}"), width)]
+    return [fit(first, width), fit(text(f"{clients}, {subscriptions}; {stalls}"), width)]
 
 
 def _ledger(traffic: Traffic, rates: Rates, width: int | None) -> list[Text]:
@@ -119,7 +119,6 @@ def _facts(stats: StatsResult, width: int | None) -> list[Text]:
             "connections",
             f"{count(stats.connections_accepted)} accepted, refused: {by_name(refused)}",
         ),
-        _fact("stalls", count(traffic.stalls)),
         _fact(
             "routes",
             f"{_hits(traffic)} of {counted(traffic.route_lookups, 'look-up')} in the cache",
@@ -177,14 +176,14 @@ def workers_lines(
         Column("WORKER"),
         Column("PID"),
         Column("STATE", right=False),
-        *([Column("UP"), Column("DEATHS"), Column("SILENT", rank=3)] if details else []),
-        Column("CPU", rank=2),
-        Column("MEMORY", rank=1),
+        *([Column("UP", rank=3), Column("DEATHS"), Column("SILENT", rank=4)] if details else []),
+        Column("CPU", rank=1),
+        Column("MEMORY"),
         Column("CLIENTS"),
         Column("IN/S"),
         Column("OUT/S"),
         Column("BACKLOG"),
-        *([] if details else [Column("ROUTES", rank=4)]),
+        *([] if details else [Column("ROUTES", rank=2)]),
         Column("P99", rank=5),
     ]
     return layout(columns, [_worker(worker, details) for worker in workers], width)

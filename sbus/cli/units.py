@@ -48,14 +48,14 @@ def percent(part: float, whole: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`2.5s`, `42s`, `1m30s`, `2h05m`, `3d04h`."""
+    """`2.5s`, `42s`, `1m30s`, `2h05m`, `3d04h`, `12d`."""
     if seconds < 59.5:
         return f"{seconds:.1f}".removesuffix(".0") + "s" if seconds < 9.95 else f"{seconds:.0f}s"
     minutes, left_seconds = divmod(round(seconds), 60)
     hours, left_minutes = divmod(minutes, 60)
     days, left_hours = divmod(hours, 24)
     if days:
-        return f"{days}d{left_hours:02}h"
+        return f"{days}d{left_hours:02}h" if days < 10 else f"{days}d"
     return f"{hours}h{left_minutes:02}m" if hours else f"{minutes}m{left_seconds:02}s"
 
 
