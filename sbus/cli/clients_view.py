@@ -21,6 +21,7 @@ from sbus.protocol.admin_results import (
 )
 
 STALLED = "stalled"
+DENIED = "not-allowed"
 _WAITS = {"": "ok", "room": "waits", "rate": "paced", "stall": "held"}
 """What keeps a client from being read, in a word."""
 _STALLED_STYLE, _WARNING = "red", "yellow"
@@ -196,7 +197,11 @@ def _excluded(one: Recipient) -> list[str | Cell]:
 
 def _reasons(excluded: list[Recipient]) -> list[str]:
     """Each reason once, however many clients it concerns."""
-    return list(dict.fromkeys(f"{one.why_not}: {one.text}" for one in excluded))
+    return list(dict.fromkeys(f"{one.why_not}: {_reason(one)}" for one in excluded))
+
+
+def _reason(one: Recipient) -> str:
+    return f"{one.text} of the configuration denies it" if one.why_not == DENIED else one.text
 
 
 def _more(number: int) -> list[Text]:

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from sbus.cli.clients_view import clients_lines, subscriptions_lines
 from sbus.cli.names import user_name
-from sbus.cli.tables import Cell, Column, fit, layout, paragraph, text
-from sbus.cli.units import by_name, count, counted, duration, size
+from sbus.cli.tables import Cell, Column, fit, layout, text
+from sbus.cli.units import count, counted, duration, size
 from sbus.limits import UserLimits
 from sbus.protocol.admin_results import (
     ClientsResult,
@@ -45,7 +45,6 @@ def users_lines(result: UsersResult, width: int | None) -> list[Text]:
 
 def _user(user: UserReport) -> list[str | Cell]:
     limits = user.limits
-    lost = sum(user.discarded.values())
     return [
         user_name(user.uid),
         _used(user.connections, limits.connections_max, count),
@@ -56,7 +55,7 @@ def _user(user: UserReport) -> list[str | Cell]:
         count(user.blocking_clients),
         _used(user.held_seconds, limits.held_seconds_max, duration),
         count(limits.messages_per_second_max),
-        Cell(count(lost), _NEAR_STYLE if lost else ""),
+        Cell(count(user.discarded), _NEAR_STYLE if user.discarded else ""),
     ]
 
 
@@ -104,8 +103,8 @@ def me_lines(result: MeResult, width: int | None) -> list[Text]:
         [name, Cell(shown(has), _style(has, may)), shown(may)] for name, has, may, shown in uses
     ]
     rows.append(["messages/s", "", count(limits.messages_per_second_max)])
+    rows.append(["lost", Cell(count(user.discarded), _NEAR_STYLE if user.discarded else ""), ""])
     lines = layout(columns, rows, width)
-    lines += paragraph(f"discarded: {by_name(user.discarded)}", width)
     clients = ClientsResult(clients=result.clients, next=None, unanswered=[])
     lines += [Text(), *clients_lines(clients, width)]
     lines += _more(user.connections - len(result.clients), "client")

@@ -59,9 +59,6 @@ def _is_id(text: bytes) -> bool:
 class Questions(Protocol):
     """The questions of one kind, and their answers, of one connection."""
 
-    may_be_refused: bool
-    """Whether a refusal may be all that comes."""
-
     def question(self) -> bytes:
         """A packet that the bus will answer."""
         ...
@@ -92,27 +89,18 @@ class Barrier(Questions, Protocol):
     """What the newest answer said, in the dialect where answers say it."""
 
 
-class WhoamiBarrier:
-    """Slash dialect. Answers come in the order of the questions, so counting is enough."""
-
-    may_be_refused: bool = False
-    greeting: bytes = encode_control(controls.NOTICES_ON)
-    echo_key: bytes | None = None
+class CountedQuestions:
+    """Answers come in the order of the questions, so counting is enough."""
 
     def __init__(self) -> None:
-        self.identity: Identity | None = None
         self._asked = 0
         self._answered = 0
-
-    def question(self) -> bytes:
-        return encode_control(controls.WHOAMI)
 
     def asked(self, question: bytes) -> int:
         self._asked += 1
         return self._asked
 
-    def answered(self, payload: bytes) -> None:
-        self.identity = parse_identity(payload)
+    def settle_one(self) -> None:
         self._answered += 1
 
     def settled(self, ticket: int) -> bool:
@@ -122,13 +110,27 @@ class WhoamiBarrier:
         """The answer will be counted when it comes, which is all there is to do about it."""
 
 
+class WhoamiBarrier(CountedQuestions):
+    """Slash dialect."""
+
+    greeting: bytes = encode_control(controls.NOTICES_ON)
+    echo_key: bytes | None = None
+    identity: Identity | None = None
+
+    def question(self) -> bytes:
+        return encode_control(controls.WHOAMI)
+
+    def answered(self, payload: bytes) -> None:
+        self.identity = parse_identity(payload)
+        self.settle_one()
+
+
 class EchoBarrier:
     """Dot dialect. Whoever subscribes to everything sees these messages and could imitate one.
 
     So each carries a token of its own, which nobody knows before the bus has processed it.
     """
 
-    may_be_refused: bool = False
     identity: Identity | None = None
 
     def __init__(self, separator: bytes) -> None:

@@ -170,8 +170,8 @@ class Connection(Generic[Item]):
     def me(self, *, timeout_seconds: float | None = None) -> "MeResult":
         """What the bus knows about this client's user: its clients, subscriptions, losses, limits.
 
-        ConfigurationError in the dot dialect. A bus from before there was such a question does not
-        answer: give a timeout.
+        Includes a `sync`. ConfigurationError in the dot dialect. A bus that has no such question
+        does not answer: give a timeout.
         """
         self._link.must_have_control_messages()
         self._ask(self._link.inbox.me, _Deadline(timeout_seconds))
@@ -269,8 +269,6 @@ class Connection(Generic[Item]):
         ticket = self._send(questions.question(), deadline, questions)
         try:
             while not questions.settled(ticket):
-                if questions.may_be_refused:
-                    inbox.raise_refusal()
                 inbox.raise_end()
                 self._read(READ_PACKETS_MAX, deadline)
         finally:

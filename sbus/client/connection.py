@@ -137,8 +137,8 @@ class Connection(Generic[Item]):
     async def me(self) -> "MeResult":
         """What the bus knows about this client's user: its clients, subscriptions, losses, limits.
 
-        ConfigurationError in the dot dialect. A bus from before there was such a question does not
-        answer: bound the wait.
+        Includes a `sync`. ConfigurationError in the dot dialect. A bus that has no such question
+        does not answer: bound the wait.
         """
         self._link.must_have_control_messages()
         await self._ask(self._link.inbox.me)
@@ -223,8 +223,6 @@ class Connection(Generic[Item]):
         ticket = await self._send(questions.question(), questions)
         try:
             while not questions.settled(ticket):
-                if questions.may_be_refused:
-                    inbox.raise_refusal()
                 inbox.raise_end()
                 await self._read(READ_PACKETS_MAX)
         finally:

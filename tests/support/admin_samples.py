@@ -160,7 +160,7 @@ def user(**changes: Any) -> UserReport:
         "waiting_bytes": 2_048,
         "blocking_clients": 4,
         "held_seconds": 9.0,
-        "discarded": {"soft": 0, "hard": 715, "quota": 0, "unheld": 0},
+        "discarded": 715,
         "limits": Limits().user,
     }
     return UserReport(**{**figures, **changes})
