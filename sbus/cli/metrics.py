@@ -7,6 +7,7 @@ it needs a package that is only there with the extra `metrics`. This module hold
 
 import click
 
+from sbus.cli.target import Target
 from sbus.errors import ConfigurationError
 
 
@@ -71,7 +72,7 @@ Examples:
 )
 @click.pass_obj
 def metrics(
-    target: tuple[str | None, object],
+    target: Target,
     textfile: str | None,
     interval: float | None,
     listen: str | None,
@@ -98,7 +99,7 @@ def metrics(
         raise ConfigurationError(
             "metrics need the package prometheus-client: pip install 'sbus[metrics]'"
         ) from error
-    collector = BusCollector(target[0], users_max=users_max)
+    collector = BusCollector(target.address, address=target.admin_address, users_max=users_max)
     if textfile is not None:
         from sbus.cli.metrics_files import keep_written
 
