@@ -43,6 +43,7 @@ autodoc_default_options = {"members": True}
 # Other projects' names, type variables and aliases: they stand in signatures and lead nowhere.
 nitpick_ignore_regex = [
     ("py:class", r"(trio|msgspec|collections\.abc|typing|contextlib|types)\..*"),
+    ("py:class", r"MeResult"),  # among what the admin protocol tells
     ("py:class", r"(Item|Losses|LinkOptions|Self|Unpack|NoReturn|.*\.(Item|Losses|LinkOptions))"),
 ]
 

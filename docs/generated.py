@@ -19,6 +19,7 @@ from sphinx.application import Sphinx
 from sbus.cli.metrics_families import FAMILIES
 from sbus.limits import Limits
 from sbus.protocol import admin
+from sbus.protocol.admin_results import MeResult
 
 _MARKER = re.compile(r"<!-- generated: ([\w-]+) -->")
 Struct = type[msgspec.Struct]
@@ -53,7 +54,7 @@ _OF_ALL = ("id", "version")
 def admin_records() -> Iterator[str]:
     """A chapter for each object that a result is, or holds, in the order of their names."""
     reached: dict[str, Struct] = {}
-    for result in admin.RESULTS.values():
+    for result in (*admin.RESULTS.values(), MeResult):
         _reach(result, reached)
     for _, struct in sorted(reached.items()):
         yield f"### {struct.__name__}\n"

@@ -6,7 +6,6 @@ metrics there are.
 """
 
 import os
-import pwd
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -20,6 +19,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
+from sbus.cli.names import user_name
 from sbus.protocol.admin_results import (
     Fill,
     Latency,
@@ -104,11 +104,7 @@ def of_user(get: Callable[[UserReport], float]) -> Samples:
 
 def _who(uid: int) -> tuple[str, str]:
     """The values of the labels `USER`."""
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        name = str(uid)
-    return str(uid), to_text(os.fsencode(name))
+    return str(uid), to_text(os.fsencode(user_name(uid)))
 
 
 # -- kinds -----------------------------------------------------------------------------------------
