@@ -28,6 +28,8 @@ extensions = [
 exclude_patterns = ["README.md", "_*"]
 nitpicky = True
 smartquotes = False
+default_role = "code"
+"""Docstrings name code in single backticks."""
 
 # -- Markdown, with the anchors that a code host gives headings
 myst_heading_anchors = 4

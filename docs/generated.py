@@ -54,7 +54,8 @@ _OF_ALL = ("id", "version")
 def admin_records() -> Iterator[str]:
     """A chapter for each object that a result is, or holds, in the order of their names."""
     reached: dict[str, Struct] = {}
-    for result in (*admin.RESULTS.values(), MeResult):
+    results: list[Struct] = [*admin.RESULTS.values(), MeResult]
+    for result in results:
         _reach(result, reached)
     for _, struct in sorted(reached.items()):
         yield f"### {struct.__name__}\n"
