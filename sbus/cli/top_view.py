@@ -32,7 +32,7 @@ from sbus.cli.top import (
     WorkerLoad,
     ordered,
 )
-from sbus.cli.units import UNKNOWN, count, duration, enumerated, size
+from sbus.cli.units import UNKNOWN, count, counted, duration, enumerated, size
 from sbus.unix.standard_streams import INPUT
 
 LETTERS: dict[str, Sort] = {"i": "in", "b": "bytes", "o": "out", "l": "lost", "k": "backlog"}
@@ -135,7 +135,7 @@ def _lines(top: Top, screen: Screen, listens: bool) -> list[Text]:
 
 def top_lines(top: Top, width: int | None, *, keys: bool = False) -> list[Text]:
     """All in one line, what the `keys` do, and a line for each row."""
-    total = f"{len(top.rows)} by {top.by} over {duration(top.seconds)}: "
+    total = f"{counted(len(top.rows), top.by)} in {duration(top.seconds)}: "
     total += ", ".join(
         f"{count(sum(getattr(row, COLUMNS[name]) for row in top.rows))} {name}/s"
         for name in ("in", "out")

@@ -16,7 +16,7 @@ UNKNOWN = "-"
 
 
 def count(number: float) -> str:
-    """12345 is `12.3k`; small fractions, of rates, keep one digit."""
+    """12345 is `12.3k`; a rate may be a fraction."""
     if number < EXACT_BELOW and number == int(number):
         return str(int(number))
     if 99.95 <= number < EXACT_BELOW - 0.5:
@@ -39,7 +39,10 @@ def _scaled(number: float, base: int, units: tuple[str, ...]) -> str:
 
 
 def _digits(number: float) -> str:
-    return f"{number:.1f}".removesuffix(".0") if number < 99.95 else f"{number:.0f}"
+    """Three digits, without zeros at the end of a fraction."""
+    if number >= 99.95:
+        return f"{number:.0f}"
+    return f"{number:.{1 if number >= 9.995 else 2}f}".rstrip("0").removesuffix(".")
 
 
 def percent(part: float, whole: float) -> str:
