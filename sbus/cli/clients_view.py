@@ -134,13 +134,14 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[Text]:
     if result.recipients:
         columns = [*_RECIPIENT, Column("BACKLOG"), Column("STATE", right=False), *_PATTERNS]
         lines += [Text(), *layout(columns, list(map(_recipient, result.recipients)), width)]
-        lines += _more(result.recipients_count - len(result.recipients))
+        lines += _more(result.recipients_count - len(result.recipients), width)
     if result.excluded:
         would_not = counted(result.excluded_count, "client")
-        lines += [Text(), text(f"{would_not} with a pattern that matches would not receive it:")]
+        would_not += " with a pattern that matches would not receive it:"
+        lines += [Text(), *paragraph(would_not, width)]
         columns = [*_RECIPIENT, Column("WHY", right=False), *_PATTERNS]
         lines += layout(columns, list(map(_excluded, result.excluded)), width)
-        lines += _more(result.excluded_count - len(result.excluded))
+        lines += _more(result.excluded_count - len(result.excluded), width)
         lines.append(Text())
         for reason in _reasons(result.excluded):
             lines += paragraph(reason, width)
@@ -204,5 +205,5 @@ def _reason(one: Recipient) -> str:
     return f"{one.text} of the configuration denies it" if one.why_not == DENIED else one.text
 
 
-def _more(number: int) -> list[Text]:
-    return [text(f"... and {count(number)} more")] if number else []
+def _more(number: int, width: int | None) -> list[Text]:
+    return paragraph(f"... and {count(number)} more", width) if number else []

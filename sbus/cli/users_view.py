@@ -9,7 +9,7 @@ from rich.text import Text
 
 from sbus.cli.clients_view import clients_lines, subscriptions_lines
 from sbus.cli.names import user_name
-from sbus.cli.tables import Cell, Column, fit, layout, text
+from sbus.cli.tables import Cell, Column, fit, layout, paragraph, text
 from sbus.cli.units import count, counted, duration, size
 from sbus.limits import UserLimits
 from sbus.protocol.admin_results import (
@@ -107,14 +107,14 @@ def me_lines(result: MeResult, width: int | None) -> list[Text]:
     lines = layout(columns, rows, width)
     clients = ClientsResult(clients=result.clients, next=None, unanswered=[])
     lines += [Text(), *clients_lines(clients, width)]
-    lines += _more(user.connections - len(result.clients), "client")
+    lines += _more(user.connections - len(result.clients), "client", width)
     if result.subscriptions:
         some = SubsResult(subscriptions=result.subscriptions, next=None, unanswered=[])
         lines += [Text(), *subscriptions_lines(some, width)]
         shown_number = sum(one.count for one in result.subscriptions)
-        lines += _more(user.subscriptions - shown_number, "subscription")
+        lines += _more(user.subscriptions - shown_number, "subscription", width)
     return lines
 
 
-def _more(number: int, noun: str) -> list[Text]:
-    return [text(f"... and {counted(number, noun)} more")] if number > 0 else []
+def _more(number: int, noun: str, width: int | None) -> list[Text]:
+    return paragraph(f"... and {counted(number, noun)} more", width) if number > 0 else []
