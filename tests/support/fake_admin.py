@@ -31,6 +31,8 @@ class FakeAdmin:
         self.address = f"{self.bus_address}.admin"
         self.answers = answers
         self.requests: list[dict[str, Any]] = []
+        self.hangs_up_after: set[str] = set()
+        """Verbs whose answer is the last of a connection."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self.address)
         self._listener.listen(16)
@@ -65,13 +67,16 @@ class FakeAdmin:
         while packet := client.recv(100_000):
             request = json.loads(packet)
             self.requests.append(request)
-            answer = self.answers[request["verb"]]
+            verb, number = request["verb"], request["id"]
+            answer = self.answers[verb]
             if callable(answer):
                 answer = answer(request)
             if answer == b"":
                 return
             if answer is not None:
-                client.send(encoded(answer, request["id"]))
+                client.send(encoded(answer, number))
+            if verb in self.hangs_up_after:
+                return
 
 
 def encoded(answer: Answer, number: int) -> bytes:
