@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.admin import Admin
+from tests.support.admin import Admin, administer
 from tests.support.bus import (
     SBUSD,
     START_SECONDS_MAX,
@@ -62,6 +63,31 @@ def test_it_is_told_of_the_beginning_and_of_the_end(
             assert stopping["STOPPING"] == "1"
             assert manager.next(0) == {}
         assert bus.stderr_text() == ""
+
+
+def test_it_is_told_when_the_configuration_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever comes of it: a bus that goes on as before is ready as before."""
+    file = tmp_path / "sbus.toml"
+    file.write_text("")
+    with service_manager(tmp_path) as manager:
+        managed_by(manager, monkeypatch)
+        with running_bus(tmp_path, "--config", str(file)) as bus, administer(bus) as admin:
+            assert manager.next()["READY"] == "1"
+            began_usec = time.monotonic_ns() // 1000
+            admin.ask("reload")
+            reloading = manager.next()
+            assert reloading.keys() == {"RELOADING", "MONOTONIC_USEC", "STATUS"}
+            assert began_usec <= int(reloading["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
+            assert manager.next()["READY"] == "1"
+            file.write_text("nonsense = 1")
+            _code, text = admin.fault("reload")
+            assert manager.next()["RELOADING"] == "1"
+            ready = manager.next()
+            assert ready["READY"] == "1"
+            assert text in ready["STATUS"]
+            assert manager.next(0) == {}
 
 
 def test_it_is_told_why_there_is_no_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
