@@ -195,6 +195,7 @@ def test_rates_and_fills_are_there(bus: Bus) -> None:
         for _ in range(500):
             two.pub(b"k", b"")
         two.sync()
+        wait_for_traffic(admin, lambda now: now["messages_in"] == 500)
         stats = admin.ask("stats")
         rates = stats["rates"]
         in_the_window = rates["messages_in_per_second"] * rates["window_seconds"]
