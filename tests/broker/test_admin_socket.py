@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.admin import Admin, administer
+from tests.support.admin import Admin, administer, wait_for_traffic
 from tests.support.bus import Bus, bus_of, running_bus
 from tests.support.processes import clients_on_each, stopped, worker_pids
 from tests.support.threads import wait_until
@@ -183,7 +183,7 @@ def test_a_kicked_client_is_told_and_gone(bus: Bus) -> None:
         assert admin.ask("kick", client=number, text="")["client"] == number
         assert client.receive_until_closed()[0].startswith(b"CMSG !/error\0kicked ")
         wait_until(lambda: admin.ask("stats")["clients"] == 1, "the client to be gone")
-        assert admin.ask("stats")["traffic"]["refused"] == {"kicked": 1}
+        wait_for_traffic(admin, lambda now: now["refused"] == {"kicked": 1})
         assert other.sync() == [b"MSG k\0sent before"]
 
 

@@ -82,8 +82,8 @@ def test_echo_off_is_one_recipient_less(bus: Bus) -> None:
         one.pub(b"k", b"")
         one.sync()
         two.sync()
-        traffic = wait_for_traffic(admin, lambda now: now["messages_in"] == 1)
-        assert traffic["accepted"] == traffic["delivered"] == 1
+        traffic = wait_for_traffic(admin, lambda now: now["accepted"] > 0)
+        assert traffic["accepted"] == traffic["delivered"] == traffic["messages_in"] == 1
 
 
 @pytest.mark.parametrize(
