@@ -52,12 +52,15 @@ for name in sbusd sbusctl; do
         >/run/t/$name
     chmod 755 /run/t/$name
 done
-for unit in sbusd.socket sbusd-admin.socket sbusd.service; do
+for unit in sbusd.socket sbusd-admin.socket sbusd.service sbus-metrics.socket sbus-metrics.service
+do
     mkdir /run/systemd/system/$unit.d
     printf '%s\n' '[Unit]' 'DefaultDependencies=no' >/run/systemd/system/$unit.d/test.conf
 done
-printf '%s\n' '[Service]' "$EXEC" 'StandardError=file:/run/t/stderr' \
+printf '%s\n' '[Service]' "$BUS_EXEC" 'StandardError=append:/run/t/stderr' \
     >/run/systemd/system/sbusd.service.d/exec.conf
+printf '%s\n' '[Service]' "$METRICS_EXEC" 'StandardError=append:/run/t/stderr' \
+    >/run/systemd/system/sbus-metrics.service.d/exec.conf
 printf '%s\n' '[Unit]' 'DefaultDependencies=no' 'Wants=sbusd.socket sbusd-admin.socket' \
     >/run/systemd/system/test.target
 ( /run/t/sbusctl --version >/dev/null
@@ -84,9 +87,9 @@ def why_not() -> str | None:
     return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.decode()!r}"
 
 
-def _exec_lines() -> str:
-    """What the service runs, from where the programs are here."""
-    lines = (UNITS / "sbusd.service").read_text().splitlines()
+def _exec_lines(unit: str) -> str:
+    """What a service runs, from where the programs are here."""
+    lines = (UNITS / unit).read_text().splitlines()
     commands = [line.split("=", 1) for line in lines if line.startswith("Exec")]
     assert all(command.startswith("/usr/bin/") for _, command in commands)
     return "\n".join(
@@ -104,7 +107,8 @@ def boot(program: str) -> Any:
             "SITE": sysconfig.get_path("purelib"),
             "SOURCE": str(PROJECT),
             "PROGRAM": program,
-            "EXEC": _exec_lines(),
+            "BUS_EXEC": _exec_lines("sbusd.service"),
+            "METRICS_EXEC": _exec_lines("sbus-metrics.service"),
             "SYSTEMD": SYSTEMD,
         },
         stdin=subprocess.DEVNULL,

@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -105,6 +106,26 @@ def exchange() -> list[str]:
     return received
 
 
+def metrics() -> str:
+    """What the exporter answers."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(20)
+        sock.connect("/run/sbus-metrics.socket")
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        return b"".join(iter(lambda: sock.recv(65_536), b"")).decode()
+
+
+def is_replaced_when_hung() -> bool:
+    """Whether systemd ends a front that stopped, and starts another, when it watches closely."""
+    drop_in = Path("/run/systemd/system/sbusd.service.d/watchdog.conf")
+    drop_in.write_text("[Service]\nWatchdogSec=1s\nRestartSec=0\n")
+    systemctl("daemon-reload")
+    systemctl("restart", "sbusd.service")
+    hung = processes()["front"]
+    os.kill(hung, signal.SIGSTOP)
+    return bool(until(lambda: processes()["front"] not in (0, hung)))
+
+
 def main() -> None:
     seen: dict[str, Any] = {}
     until(lambda: os.path.exists(f"{BUS}.admin"))
@@ -127,10 +148,14 @@ def main() -> None:
     until(lambda: processes().get(worker, old) != old)
     seen["received with a new worker"] = exchange()
     seen["stderr"] = Path("/run/t/stderr").read_text()
+    systemctl("start", "sbus-metrics.socket")
+    seen["metrics"] = metrics()
     # Whoever comes while there is no bus waits for the next one.
     systemctl("stop", "sbusd.service")
     seen["stopped"] = systemctl("is-active", "sbusd.service")
     seen["received after a stop"] = exchange()
+    seen["replaced when hung"] = is_replaced_when_hung()
+    seen["received after it hung"] = exchange()
     systemctl("stop", "sbusd.socket", "sbusd-admin.socket", "sbusd.service")
     seen["left"] = [path for path in (BUS, f"{BUS}.admin") if os.path.lexists(path)]
     print(json.dumps(seen))

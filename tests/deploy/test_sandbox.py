@@ -51,6 +51,17 @@ def test_workers_are_replaced_in_the_sandbox(seen: Any) -> None:
     assert "died: signal 9" in line
 
 
+def test_a_front_that_hangs_is_replaced(seen: Any) -> None:
+    assert seen["replaced when hung"]
+    assert seen["received after it hung"] == MESSAGES
+
+
+def test_metrics_are_exported_from_a_sandbox_of_their_own(seen: Any) -> None:
+    head, _, body = seen["metrics"].partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 200 "), seen["metrics"]
+    assert "sbus_" in body
+
+
 def test_systemctl_shows_how_it_is_and_reloads_it(seen: Any) -> None:
     assert seen["status"].endswith(" workers serve at /run/sbus.socket")
     assert seen["reload"] == ""

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbus.broker.config_file import parse_config
-from sbus.client.link import DEFAULT_ADDRESS
-from sbus.unix.address import PathAddress, admin_address
+from sbus.unix.address import DEFAULT_ADDRESS, PathAddress, admin_address
 from tests.deploy.booted import UNITS
 
 EXPOSURE_MAX = 1.5
