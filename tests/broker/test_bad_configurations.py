@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +21,7 @@ from tests.support.bad_configurations import GOOD, Bad, bad_configurations
 from tests.support.bus import running_bus
 from tests.support.raw_client import RawClient
 
-NOTHING = {"applied": [], "needs_restart": [], "unanswered": []}
+NOTHING: dict[str, list[Any]] = {"applied": [], "needs_restart": [], "unanswered": []}
 
 
 class Running(NamedTuple):

@@ -7,9 +7,10 @@ shows inside is looked at in `tests/unit/broker/test_reconfigured_worker.py`.
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,7 +25,7 @@ from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
-ALWAYS = {
+ALWAYS: dict[str, dict[str, Any]] = {
     "bus": {"group": True, "others": True},
     "limits": {"packet_bytes_max": 4096},
 }
@@ -157,7 +158,7 @@ def holds_its_publisher(bus: Bus) -> bool:
 
 
 def is_disconnected(bus: Bus) -> bool:
-    
+
     return burst(bus)[-1] == b""
 
 
@@ -212,7 +213,7 @@ class Case(NamedTuple):
     find: Callable[[Bus], Any]
     found_before: Any
     found_after: Any
-    beside: dict[str, dict[str, Any]] = {}
+    beside: Mapping[str, dict[str, Any]] = MappingProxyType({})
     rules: str = ""
 
 
@@ -296,7 +297,7 @@ def test_limits_of_single_users_come_and_go(reloading: Reloading) -> None:
     reloading.rest()
     assert subscriptions_accepted(reloading.bus) == 10
     reloading.rest()
-    of_own = {f"users.{OWN}": {"subscriptions_max": 4}}
+    of_own: dict[str, Any] = {f"users.{OWN}": {"subscriptions_max": 4}}
     assert reloading.reload(**of_own) == [f"users.{OWN}.subscriptions_max"]
     assert subscriptions_accepted(reloading.bus) == 2
     reloading.rest()
@@ -407,6 +408,7 @@ def test_the_command_line_still_wins(tmp_path: Path) -> None:
     with running_bus(tmp_path, *options, workers=1) as bus, administer(bus) as admin:
         assert admin.ask("version")["workers"] == 1
         assert not loses(bus)
-        file.write_text("[bus]\nsoft = 'error'\norder = 'stack'\n[limits]\nuser_connections_max = 2")
+        changed = "[bus]\nsoft = 'error'\norder = 'stack'\n[limits]\nuser_connections_max = 2"
+        file.write_text(changed)
         assert admin.ask("reload")["applied"] == ["bus.order"]
         assert not loses(bus)

@@ -1,6 +1,6 @@
-"""Configuration files that no bus can go by, enumerated: every field of every table, every mistake.
+"""Configuration files that no bus can go by, enumerated: all mistakes in all fields of all tables.
 
-Each says where its error has to be said to be. Which fields there are is asked of the tables' types;
+Each says where its error has to be said to be. Which fields there are the types of the tables say;
 what may stand in each is written out here anew. Knows nothing of how mistakes are found.
 """
 
@@ -25,9 +25,7 @@ groups = ["root", 7]
 keys = ["audit/"]
 """
 
-SWITCHES = {
-    *("foreground", "exit_when_empty", "group", "others", "replace", "refuse_descriptors")
-}
+SWITCHES = {*("foreground", "exit_when_empty", "group", "others", "replace", "refuse_descriptors")}
 CHOICES = {"dialect", "soft", "hard", "order", "log"}
 PATHS = {"address", "pidfile", "admin_address"}
 SECONDS = {
@@ -127,7 +125,7 @@ def wrong_as_a_whole() -> Iterator[Bad]:
 
 
 def no_toml() -> Iterator[Bad]:
-    yield bad("[bus]\nworkers = 1\nworkers = 2", "this is no TOML: Cannot overwrite a value (at line 3")
+    yield bad("[bus]\nworkers = 1\nworkers = 2", "this is no TOML: Cannot overwrite *at line 3,")
     yield bad("[bus]\n[bus]", "this is no TOML: Cannot declare")
     for at in range(0, len(GOOD), 7):
         line = GOOD.count("\n", 0, at) + 1
