@@ -6,6 +6,8 @@ Knows nothing of what it holds.
 """
 
 import os
+import signal
+import sys
 import tempfile
 import time
 
@@ -21,6 +23,8 @@ def keep_written(path: str, collector: BusCollector, interval_seconds: float | N
     """Write the file, and again every `interval_seconds`, for ever; None: once. OSError when it
     cannot be written."""
     registry = registry_of(collector)
+    if interval_seconds is not None:  # end in peace, and leave nothing half written behind
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
         replace_file(path, generate_latest(registry))
         if interval_seconds is None:

@@ -13,6 +13,7 @@ import re
 import signal
 import socket
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,16 +40,12 @@ App = Callable[[dict[str, str], Callable[[str, list[tuple[str, str]]], None]], l
 def listen_and_serve(address: str, mode: int, collector: BusCollector) -> None:
     """Answer whoever comes to the socket, until SIGTERM. AddressError when it cannot be had."""
     app: App = make_wsgi_app(registry_of(collector))
-    signal.signal(signal.SIGTERM, lambda *_: _end())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with listening(parse_address(address), mode) as listener:
         while True:
             connection, _ = listener.accept()
             with connection:
                 serve(connection, app)
-
-
-def _end() -> None:
-    raise SystemExit(0)
 
 
 # -- a question and its answer ---------------------------------------------------------------------

@@ -158,6 +158,9 @@ def test_a_file_is_written_again_and_again(bus: Bus, tmp_path: Path) -> None:
         first = path.stat().st_ino
         wait_until(lambda: path.stat().st_ino != first, "there is another")
         assert "\nsbus_up 1.0\n" in path.read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+        assert not list(tmp_path.glob(".sbus.prom.*")), "nothing half written is left"
     finally:
         process.kill()
         process.wait(TIMEOUT_S)

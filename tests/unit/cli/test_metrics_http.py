@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import CollectorRegistry
 
@@ -65,6 +67,25 @@ def test_the_format_is_negotiated(accept: str | None, content_type: str) -> None
 )
 def test_every_question_has_an_answer(question: bytes, status: int) -> None:
     assert ask(question)[0] == status
+
+
+_WORDS = st.sampled_from(
+    [
+        *(b"GET", b"/metrics", b"HTTP/1.1", b" ", b"\r\n", b"\r\n\r\n", b"?name[]=", b"&", b"%ff"),
+        *(b"Accept: ", b"text/plain;version=", b"application/openmetrics-text; version=", b"1.0.0"),
+        *(b"escaping=", b"Accept-Encoding: gzip", b",", b";", b"=", b"..", b":", b"\0", b"\xff"),
+    ]
+)
+
+
+@given(st.lists(_WORDS | st.binary(max_size=8), max_size=24).map(b"".join))
+@example(b"GET /metrics HTTP/1.1\r\nAccept: text/plain;version=1\r\n 2\r\n\r\n")
+def test_nothing_that_is_asked_is_too_much(question: bytes) -> None:
+    """Neither an exception, nor an answer that says of itself what it is not."""
+    for asked in (question, b"GET /metrics HTTP/1.1\r\n" + question + b"\r\n\r\n"):
+        status, headers, _ = ask(asked)
+        assert status in (200, 400, 404, 405)
+        assert headers["Connection"] == "close"
 
 
 # -- peers that keep one waiting -------------------------------------------------------------------
