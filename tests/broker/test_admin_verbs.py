@@ -364,7 +364,7 @@ def test_reload_and_drain(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
         with bus.connect() as client:
             client.whoami()
             assert said(bus, capfd, "drain", "--timeout", "0.1", "--wait") == "1 client left\n"
-            assert client.receive_until_closed()
+            assert client.receive_until_closed() == []
         assert bus.process.wait(10) == 0
         assert "cannot connect to" in said(bus, capfd, "version", status=1)
 
