@@ -75,7 +75,7 @@ def reload(target: Target, as_json: bool) -> None:
 
     If there is anything wrong with the file, nothing changes.
     """
-    from sbus.cli.answers import show
+    from sbus.cli.answers import show, warn_of_unanswered
     from sbus.cli.tables import paragraph
     from sbus.cli.units import enumerated
     from sbus.protocol.admin import Reload
@@ -91,6 +91,7 @@ def reload(target: Target, as_json: bool) -> None:
         as_json,
         lambda _, width: [line for words in said for line in paragraph(words, width)],
     )
+    warn_of_unanswered(result.unanswered)
 
 
 @click.command(

@@ -60,7 +60,10 @@ Examples:
 @as_json
 @click.pass_obj
 def subs(target: Target, pattern: bytes, as_json: bool) -> None:
-    """Show subscriptions: all, or those that have keys in common with PATTERN."""
+    """Show who subscribes to what.
+
+    With a PATTERN, which may be a key, only subscriptions that have keys in common with it.
+    """
     from sbus.cli.answers import all_subscriptions, show, warn_of_unanswered
     from sbus.cli.clients_view import subscriptions_lines
     from sbus.protocol.text import to_text
@@ -75,9 +78,9 @@ def subs(target: Target, pattern: bytes, as_json: bool) -> None:
 @as_json
 @click.pass_obj
 def users(target: Target, as_json: bool) -> None:
-    """Show what each user has of the bus and, behind the /, what it may have.
+    """Show what each user has, and may have.
 
-    HELD is for how long in the last minute its clients held publishers back, LOST are messages
+    What it may have of the bus stands behind the /. HELD is for how long in the last minute its clients held publishers back, LOST are messages
     discarded for its clients. `sbusctl limit` shows and changes what one may have.
     """
     from sbus.cli.answers import all_users, show
@@ -97,9 +100,9 @@ Examples:
 @as_json
 @click.pass_obj
 def explain(target: Target, key: bytes, as_json: bool) -> None:
-    """Show who would receive a message under KEY, and who would not although a pattern matches.
+    """Show who would receive a message under KEY.
 
-    Nothing is published.
+    And who would not, although a pattern matches, and why. Nothing is published.
     """
     from sbus.cli.answers import show, warn_of_unanswered
     from sbus.cli.clients_view import explain_lines
@@ -117,9 +120,9 @@ def explain(target: Target, key: bytes, as_json: bool) -> None:
 @as_json
 @click.pass_obj
 def me(target: Target, as_json: bool) -> None:
-    """Show what the bus knows about you: your clients, subscriptions, losses and limits.
+    """Show what the bus knows about you.
 
-    Anybody may ask; the answer is about the user who asks and includes this very connection.
+    Your clients, subscriptions, losses and limits. Anybody may ask; the answer is about the user who asks and includes this very connection.
     """
     from sbus.cli.answers import show, warn_of_unanswered
     from sbus.cli.users_view import me_lines

@@ -37,9 +37,9 @@ def pub(
     payload: bytes | None,
     files: tuple[str, ...],
 ) -> None:
-    """Publish PAYLOAD under KEY, or each line of standard input where there is no PAYLOAD.
+    """Publish PAYLOAD under KEY.
 
-    Ends when the bus has processed it all, and fails with the bus's reason if it refused it.
+    Where there is no PAYLOAD, each line of standard input. Ends when the bus has processed it all, and fails with the bus's reason if it refused it.
     """
     from sbus.cli.publishing import contents, lines, publish_all, standard_input
 
@@ -91,9 +91,9 @@ def sub(
     hard: str | None,
     order: str | None,
 ) -> None:
-    """Print the messages that match a PATTERN: a line each, the key, a space and the payload.
+    """Print the messages that match a PATTERN.
 
-    What could act on a terminal, and what is no UTF-8, is shown as \\xNN, a backslash as \\\\.
+    A line for each: the key, a space and the payload. What could act on a terminal, and what is no UTF-8, is shown as \\xNN, a backslash as \\\\.
     In JSON it is key_base64 and payload_base64 where they are no UTF-8. Messages that the bus
     dropped are reported on standard error, in JSON as {"lost": COUNT}.
     """

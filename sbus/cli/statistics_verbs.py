@@ -21,9 +21,9 @@ Examples:
 @as_json
 @click.pass_obj
 def stats(target: Target, watch: bool, interval_seconds: float, as_json: bool) -> None:
-    """Show what goes through the bus: totals, rates, losses, and each worker.
+    """Show what goes through the bus.
 
-    Every message that is accepted for a recipient is delivered, discarded, undelivered because the
+    Totals, rates, losses, how full things are, and each worker. Every message that is accepted for a recipient is delivered, discarded, undelivered because the
     recipient left, or still in its backlog.
     """
     from sbus.cli.answers import again_and_again, show, show_each
@@ -67,9 +67,10 @@ Examples:
 def top(
     target: Target, by: str, sort: str, interval_seconds: float, count: int | None, as_json: bool
 ) -> None:
-    """Show who keeps the bus busy, until q or Ctrl-C; a letter changes the order.
+    """Show who keeps the bus busy.
 
-    Figures are of the time between two looks; only BACKLOG is of now.
+    Again and again, until q or Ctrl-C; a letter changes the order. Figures are of the time between
+    two looks; only BACKLOG is of now.
     """
     from typing import cast
 
@@ -111,7 +112,10 @@ def workers(target: Target, as_json: bool) -> None:
 @as_json
 @click.pass_obj
 def version(target: Target, as_json: bool) -> None:
-    """Show which bus is running; `sbusctl --version` is this program's own."""
+    """Show which bus is running.
+
+    Its version may be another than this program's, which is that of `sbusctl --version`.
+    """
     from sbus.cli.answers import show
     from sbus.cli.stats_view import version_lines
     from sbus.protocol.admin import Version
