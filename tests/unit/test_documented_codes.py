@@ -16,9 +16,9 @@ def documented() -> set[str]:
     return set(re.findall(r"`([a-z]+(?:-[a-z]+)+|kicked|reserved)`", section))
 
 
-def raised() -> set[str]:
+def raised() -> set[object]:
     """The codes that faults are made with, where they are spelled out."""
-    codes = set()
+    codes: set[object] = set()
     for path in (PROJECT / "sbus").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in FAULTS:
