@@ -80,7 +80,7 @@ class Front:
         self._roster = Roster(settings.workers)
         self._questions = Questions()
         self._reloader = Reloader(
-            configuration, reread, self._roster, self._supervisor, self._go_by
+            configuration, reread, self._roster, self._supervisor, self._go_by, notifier
         )
         self._census = Census(segment, self._supervisor, self._roster, book, self._user_limits)
         self._administration = Administration(

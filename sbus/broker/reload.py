@@ -26,6 +26,7 @@ from sbus.broker.settings import BusSettings
 from sbus.broker.supervisor import Supervisor
 from sbus.errors import ConfigurationError
 from sbus.protocol.admin_results import ReloadResult
+from sbus.unix.notify import Notifier
 
 READ_SECONDS_MAX: Final = 30.0
 """For the file and the host's databases of users and groups."""
@@ -45,12 +46,14 @@ class Reloader:
         roster: Roster,
         supervisor: Supervisor,
         go_by: Callable[[BusSettings, PeerRules], None],
+        notifier: Notifier,
     ) -> None:
         self.in_force = configuration
         self._reread = reread
         self._roster = roster
         self._supervisor = supervisor
         self._go_by = go_by
+        self._notifier = notifier
         self._lock = trio.Lock()
 
     async def reload(self) -> ReloadResult:
@@ -59,8 +62,17 @@ class Reloader:
         Raises ConfigurationError, and then nothing has changed.
         """
         async with self._lock:
-            found = changes(self.in_force, await self._read())
-            await self._put_in_force(found.merged)
+            self._notifier.reloading("Reading the configuration anew")
+            status = "The configuration was not read anew"
+            try:
+                found = changes(self.in_force, await self._read())
+                await self._put_in_force(found.merged)
+                status = "Serves with the configuration that was read anew"
+            except ConfigurationError as error:
+                status = f"Serves with the configuration of before: {error}"
+                raise
+            finally:
+                self._notifier.ready(status)
             behind = await self._supervisor.wait_until_reconfigured(OBEY_SECONDS_MAX)
             return ReloadResult(found.applied, found.needs_restart, behind)
 

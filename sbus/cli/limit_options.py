@@ -1,7 +1,7 @@
-"""`--limit NAME=VALUE`: any bound of the bus, from the command line.
+"""`NAME=VALUE`: any bound of the bus, or of one user, from the command line.
 
-Which limits there are, their types and defaults come from `sbus.limits.Limits` alone; nothing here
-has to change when one is added. This module does not know what any of them means.
+Which limits there are, their types and defaults come from `sbus.limits` alone; nothing here has to
+change when one is added. This module does not know what any of them means.
 """
 
 import difflib
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from sbus.errors import ConfigurationError
-from sbus.limits import Limits
+from sbus.limits import Limits, UserLimits
 
 
 def parse_limits(assignments: Iterable[str], beneath: Limits) -> Limits:
@@ -31,6 +31,24 @@ def parse_limits(assignments: Iterable[str], beneath: Limits) -> Limits:
     return msgspec.structs.replace(beneath, **{name: getattr(limits, name) for name in chosen})
 
 
+def parse_user_limits(assignments: Iterable[str]) -> dict[str, int | float]:
+    """What these `NAME=VALUE` say about the limits of one user, named as in `UserLimits`.
+
+    ConfigurationError, naming the culprit, for an unknown name or a value that cannot be.
+    """
+    chosen: dict[str, int | float] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise ConfigurationError(f"{assignment}: give it as NAME=VALUE")
+        if name not in UserLimits.__struct_fields__:
+            names = UserLimits.__struct_fields__
+            advice = _near_matches(name, names) or f"there are {', '.join(names)}"
+            raise ConfigurationError(f"a user has no limit {name!r}; {advice}")
+        chosen[name] = getattr(_convert(f"user_{name}", value, called=name), f"user_{name}")
+    return chosen
+
+
 def describe_limits() -> str:
     """All limits with their defaults, one to a line, in the order of `Limits`."""
     fields = msgspec.structs.fields(Limits)
@@ -40,20 +58,22 @@ def describe_limits() -> str:
 
 def _check(name: str, value: str) -> None:
     if name not in Limits.__struct_fields__:
-        raise ConfigurationError(f"there is no limit {name!r}; {_near_matches(name)}")
+        advice = _near_matches(name, Limits.__struct_fields__) or "--limit help lists them"
+        raise ConfigurationError(f"there is no limit {name!r}; {advice}")
+    _convert(name, value, called=name)
+
+
+def _convert(name: str, value: str, *, called: str) -> Limits:
+    """The default limits with this one; ConfigurationError names it as it is `called`."""
     try:
-        msgspec.convert({name: value}, Limits, strict=False)
+        return msgspec.convert({name: value}, Limits, strict=False)
     except msgspec.ValidationError as error:
         expectation = str(error).partition(" - at ")[0].partition(", got ")[0].replace("`", "")
-        raise _bad_value(name, value, expectation.lower()) from error
+        raise ConfigurationError(
+            f"limit {called} cannot be {value!r}: {expectation.lower()}"
+        ) from error
 
 
-def _bad_value(name: str, value: str, expectation: str) -> ConfigurationError:
-    return ConfigurationError(f"limit {name} cannot be {value!r}: {expectation}")
-
-
-def _near_matches(name: str) -> str:
-    near = difflib.get_close_matches(name, Limits.__struct_fields__, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return "--limit help lists them"
+def _near_matches(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else ""

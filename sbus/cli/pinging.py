@@ -12,10 +12,10 @@ import time
 from dataclasses import dataclass
 
 from sbus.cli.endings import write
-from sbus.cli.rendering import printable
 from sbus.client.blocking import Connection
 from sbus.protocol.keys import Dialect
 from sbus.protocol.packets import Message
+from sbus.protocol.text import to_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class RoundTrips:
 
 def ping(bus: Connection[Message], dialect: Dialect, plan: PingPlan) -> RoundTrips:
     """Ping and print as planned; the summary comes in any case, also when interrupted."""
-    address = printable(os.fsencode(bus.address))
+    address = to_text(os.fsencode(bus.address))
     trips = RoundTrips()
     prefix = dialect.separator.join((b"sbusctl", b"ping", os.urandom(16).hex().encode(), b""))
     bus.subscribe(prefix)

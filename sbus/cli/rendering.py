@@ -1,8 +1,6 @@
 """Messages as text: for eyes, for programs, and exactly as they are.
 
-Keys and payloads are other people's bytes. As text they are shown as UTF-8, and whatever is not a
-printable character there, or could be taken for an escape, becomes `\\xNN` byte by byte: nothing
-acts on a terminal, a line stays a line, and the bytes can be told from what is shown.
+Keys and payloads are other people's bytes; what of them is shown as text goes through `to_text`.
 
 Pure: writes nothing, and does not know what losses or lines are for.
 """
@@ -12,31 +10,13 @@ import json
 
 from sbus.client.inbox import Lost
 from sbus.protocol.packets import Message
-
-
-def printable(text: bytes) -> str:
-    """`text` without control characters; undecodable bytes as `\\xNN`, a backslash doubled."""
-    try:
-        decoded = text.decode()
-    except UnicodeDecodeError:
-        decoded = text.decode(errors="surrogateescape")
-    if decoded.isprintable() and "\\" not in decoded:
-        return decoded
-    return "".join(map(_escape, decoded))
-
-
-def _escape(character: str) -> str:
-    if character == "\\":
-        return "\\\\"
-    if character.isprintable():
-        return character
-    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
+from sbus.protocol.text import to_text
 
 
 def text_line(message: Message) -> bytes:
     """`KEY PAYLOAD`; a space within the key is `\\x20`, so the first one ends it."""
-    key = printable(message.key).replace(" ", "\\x20")
-    return f"{key} {printable(message.payload)}\n".encode()
+    key = to_text(message.key).replace(" ", "\\x20")
+    return f"{key} {to_text(message.payload)}\n".encode()
 
 
 def raw_line(message: Message) -> bytes:

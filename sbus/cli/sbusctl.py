@@ -1,11 +1,10 @@
-"""`sbusctl`, the command line for users of a bus.
+"""`sbusctl`, the command line for users of a bus, and for its administrator.
 
-Turns words into calls: what a verb does is in `publishing.py`, `subscribing.py` and `pinging.py`,
-how it ends in `endings.py`. People and scripts wait for it, so it uses the blocking client, and
-what is heavy is imported by the verb that needs it. This module holds no logic.
+A table of verbs, and what is said before any of them. How a verb ends is in `endings.py`. People
+and scripts wait for it, so a verb is loaded when it is used, and it loads what is heavy when it
+needs that. This module holds no logic.
 """
 
-import os
 import sys
 from typing import Any
 
@@ -13,11 +12,35 @@ import click
 
 import sbus
 from sbus.cli.endings import conventional_endings
+from sbus.cli.lazy_verbs import LazyVerbs
 from sbus.cli.report import report_error
+from sbus.cli.target import Target
 from sbus.client.link import LinkOptions
-from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers
+from sbus.unix.standard_streams import hold_standard_numbers
 
 COMMAND = "sbusctl"
+
+VERBS = {
+    "clients": "sbus.cli.inspection_verbs",
+    "drain": "sbus.cli.action_verbs",
+    "explain": "sbus.cli.inspection_verbs",
+    "kick": "sbus.cli.action_verbs",
+    "limit": "sbus.cli.action_verbs",
+    "me": "sbus.cli.inspection_verbs",
+    "metrics": "sbus.cli.metrics",
+    "ping": "sbus.cli.message_verbs",
+    "pub": "sbus.cli.message_verbs",
+    "reload": "sbus.cli.action_verbs",
+    "stats": "sbus.cli.statistics_verbs",
+    "sub": "sbus.cli.message_verbs",
+    "subs": "sbus.cli.inspection_verbs",
+    "top": "sbus.cli.statistics_verbs",
+    "users": "sbus.cli.inspection_verbs",
+    "version": "sbus.cli.statistics_verbs",
+    "whoami": "sbus.cli.message_verbs",
+    "workers": "sbus.cli.statistics_verbs",
+}
+"""The module of each verb."""
 
 
 class _Verbs(click.Group):
@@ -30,14 +53,26 @@ class _Verbs(click.Group):
 
 @click.group(
     cls=_Verbs,
+    commands=LazyVerbs(VERBS),
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  sbusctl sub 'lamps/*/state'
+  sbusctl -a /tmp/bus pub lamps/3/state on
+  sbusctl sub --help""",
 )
 @click.option(
     "-a",
     "--address",
     help="Where the bus is: a path, or /dev/unix/abstract/HEX.  "
     "[default: $SBUS_ADDRESS, else /run/sbus.socket]",
+)
+@click.option(
+    "--admin-address",
+    envvar="SBUS_ADMIN_ADDRESS",
+    help="Where its admin socket is, for the verbs that need it.  "
+    "[default: $SBUS_ADMIN_ADDRESS, else beside the bus]",
 )
 @click.option(
     "--dialect",
@@ -48,158 +83,11 @@ class _Verbs(click.Group):
 )
 @click.version_option(sbus.__version__, prog_name=COMMAND, message="%(prog)s %(version)s")
 @click.pass_context
-def sbusctl(context: click.Context, address: str | None, dialect: str) -> None:
-    """Talk to a message bus."""
-    context.obj = (address, LinkOptions(dialect=dialect))
-
-
-@sbusctl.command(
-    epilog="""\b
-Examples:
-  sbusctl pub lamps/3/state on
-  tail -f app.log | sbusctl pub logs/app
-  sbusctl pub --file photo.jpeg camera/door"""
-)
-@click.argument("key", type=os.fsencode)
-@click.argument("payload", type=os.fsencode, required=False)
-@click.option(
-    "--file",
-    "files",
-    multiple=True,
-    metavar="FILE",
-    help="Send what FILE holds as one message; - is standard input. Repeatable.",
-)
-@click.pass_obj
-def pub(
-    target: tuple[str | None, LinkOptions],
-    key: bytes,
-    payload: bytes | None,
-    files: tuple[str, ...],
+def sbusctl(
+    context: click.Context, address: str | None, admin_address: str | None, dialect: str
 ) -> None:
-    """Publish PAYLOAD under KEY, or each line of standard input where there is no PAYLOAD.
-
-    Ends when the bus has processed it all, and fails with the bus's reason if it refused it.
-    """
-    from sbus.cli.publishing import contents, lines, publish_all, standard_input
-
-    if payload is not None and files:
-        raise click.UsageError("a message is either PAYLOAD or --file, not both")
-    address, options = target
-    with sbus.blocking.connect(address, **options) as bus:
-        if payload is not None:
-            publish_all(bus, key, [payload])
-        elif files:
-            publish_all(bus, key, contents(files))
-        else:
-            publish_all(bus, key, lines(standard_input()))
-
-
-@sbusctl.command(
-    epilog="""\b
-Examples:
-  sbusctl sub 'lamps/*/state'
-  sbusctl sub --json '' | jq .payload
-  sbusctl sub --raw --count 1 camera/door > photo.jpeg
-  sbusctl sub --soft block jobs/ | while read -r job; do work "$job"; done"""
-)
-@click.argument("patterns", type=os.fsencode, nargs=-1, required=True, metavar="PATTERN...")
-@click.option("--raw", "form", flag_value="raw", help="Payloads only, as they are, a newline each.")
-@click.option("--json", "form", flag_value="json", help="A JSON object on each line.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
-@click.option(
-    "--soft",
-    type=click.Choice(["queue", "discard", "block", "error"]),
-    help="What the bus is to do when output is too slow and the socket full.",
-)
-@click.option(
-    "--hard",
-    type=click.Choice(["discard", "block", "error"]),
-    help="What it is to do when its backlog for us is full as well.",
-)
-@click.option(
-    "--order",
-    type=click.Choice(["queue", "stack", "random"]),
-    help="How it is to send that backlog: oldest, newest or largest first.",
-)
-@click.pass_obj
-def sub(
-    target: tuple[str | None, LinkOptions],
-    patterns: tuple[bytes, ...],
-    form: str | None,
-    count: int | None,
-    soft: str | None,
-    hard: str | None,
-    order: str | None,
-) -> None:
-    """Print the messages that match a PATTERN: a line each, the key, a space and the payload.
-
-    What could act on a terminal, and what is no UTF-8, is shown as \\xNN, a backslash as \\\\.
-    In JSON it is key_base64 and payload_base64 where they are no UTF-8. Messages that the bus
-    dropped are reported on standard error, in JSON as {"lost": COUNT}.
-    """
-    from sbus.cli.subscribing import choose, print_messages, subscribe_all
-
-    if form == "raw" and os.isatty(OUTPUT):
-        raise click.UsageError("--raw could do anything to a terminal: send it to a file or a pipe")
-    address, options = target
-    with sbus.blocking.connect(address, losses="report", **options) as bus:
-        choose(bus, soft=soft, hard=hard, order=order)
-        subscribe_all(bus, patterns)
-        print_messages(bus, form or "text", count)
-
-
-@sbusctl.command(epilog="\b\nExample:\n  sbusctl whoami")
-@click.pass_obj
-def whoami(target: tuple[str | None, LinkOptions]) -> None:
-    """Print who the bus takes us for: !/cred/GID/UID/PID."""
-    from sbus.cli.endings import write
-    from sbus.cli.rendering import printable
-
-    address, options = target
-    with sbus.blocking.connect(address, **options) as bus:
-        write(printable(bus.whoami().key).encode() + b"\n")
-
-
-@sbusctl.command(epilog="\b\nExample:\n  sbusctl ping --count 5 --interval 0.2")
-@click.option("--count", type=click.IntRange(min=1), help="Stop after so many pings.")
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0),
-    default=1.0,
-    show_default=True,
-    help="Seconds between two pings.",
-)
-@click.option(
-    "--size", type=click.IntRange(min=0), default=56, show_default=True, help="Payload, in bytes."
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Seconds after which an answer is taken for lost.",
-)
-@click.pass_obj
-def ping(
-    target: tuple[str | None, LinkOptions],
-    count: int | None,
-    interval: float,
-    size: int,
-    timeout: float,
-) -> None:
-    """Measure how long messages take to the bus and back. Fails when none came back."""
-    from sbus.cli.pinging import PingPlan
-    from sbus.cli.pinging import ping as run_ping
-    from sbus.protocol.keys import DIALECTS
-
-    plan = PingPlan(
-        count=count, interval_seconds=interval, size_bytes=size, timeout_seconds=timeout
-    )
-    address, options = target
-    with sbus.blocking.connect(address, timeout_seconds=timeout, **options) as bus:
-        trips = run_ping(bus, DIALECTS[options["dialect"]], plan)
-    if not trips.received:
-        sys.exit(1)
+    """Talk to a message bus, and look after it."""
+    context.obj = Target(address, admin_address, LinkOptions(dialect=dialect))
 
 
 def main() -> None:

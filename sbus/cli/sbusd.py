@@ -48,7 +48,14 @@ def _print_limits(
     return values
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Examples:
+  sbusd -f -a /tmp/bus --workers 2
+  sbusd --others --config /etc/sbus.toml
+  sbusd --check-config /etc/sbus.toml""",
+)
 @click.option(
     "-a",
     "--address",

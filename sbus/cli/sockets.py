@@ -15,7 +15,7 @@ from typing import Final, Literal
 from sbus.cli.admission_options import socket_mode
 from sbus.cli.report import report_error
 from sbus.errors import AddressError, ConfigurationError
-from sbus.unix.activation import PassedSockets, take_passed_sockets
+from sbus.unix.activation import PassedSockets, forget_passed_sockets, take_passed_sockets
 from sbus.unix.address import (
     DEFAULT_ADDRESS,
     Address,
@@ -71,9 +71,11 @@ class Sockets:
 
 def open_sockets(addresses: Addresses, *, group: bool, others: bool, replace: bool) -> Sockets:
     """Listen, with the mode of `-g` and `-o` for the bus's own socket. Raises SbusError."""
-    passed = take_passed_sockets()
-    if addresses.bus is not None:
+    if addresses.bus is None:
+        passed = take_passed_sockets()
+    else:
         passed = None
+        forget_passed_sockets()
     address = _bus_address(addresses, passed)
     if isinstance(address, FdAddress):
         for option, given in (("-g", group), ("-o", others)):

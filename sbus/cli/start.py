@@ -114,7 +114,7 @@ def _serve(
 
     def ready_then_stoppable() -> None:
         on_ready()
-        notifier.ready(f"{plan.workers} workers serve at {sockets.bus.printable_address}")
+        notifier.ready(f"{plan.workers} workers serve at {sockets.bus.bound_address.format()}")
         stop.pass_on()
 
     if not stop.requested:

@@ -56,15 +56,8 @@ def _is_id(text: bytes) -> bool:
     return text.isdigit() and len(text) <= ID_DIGITS_MAX
 
 
-class Barrier(Protocol):
-    """The questions and answers of one connection."""
-
-    greeting: bytes
-    """A packet to send first of all."""
-    echo_key: bytes | None
-    """The key of messages that are answers and not for the user."""
-    identity: Identity | None
-    """What the newest answer said, in the dialect where answers say it."""
+class Questions(Protocol):
+    """The questions of one kind, and their answers, of one connection."""
 
     def question(self) -> bytes:
         """A packet that the bus will answer."""
@@ -85,26 +78,29 @@ class Barrier(Protocol):
         ...
 
 
-class WhoamiBarrier:
-    """Slash dialect. Answers come in the order of the questions, so counting is enough."""
+class Barrier(Questions, Protocol):
+    """Questions whose answer follows everything that was before it."""
 
-    greeting: bytes = encode_control(controls.NOTICES_ON)
-    echo_key: bytes | None = None
+    greeting: bytes
+    """A packet to send first of all."""
+    echo_key: bytes | None
+    """The key of messages that are answers and not for the user."""
+    identity: Identity | None
+    """What the newest answer said, in the dialect where answers say it."""
+
+
+class CountedQuestions:
+    """Answers come in the order of the questions, so counting is enough."""
 
     def __init__(self) -> None:
-        self.identity: Identity | None = None
         self._asked = 0
         self._answered = 0
-
-    def question(self) -> bytes:
-        return encode_control(controls.WHOAMI)
 
     def asked(self, question: bytes) -> int:
         self._asked += 1
         return self._asked
 
-    def answered(self, payload: bytes) -> None:
-        self.identity = parse_identity(payload)
+    def settle_one(self) -> None:
         self._answered += 1
 
     def settled(self, ticket: int) -> bool:
@@ -112,6 +108,21 @@ class WhoamiBarrier:
 
     def abandon(self, ticket: int) -> None:
         """The answer will be counted when it comes, which is all there is to do about it."""
+
+
+class WhoamiBarrier(CountedQuestions):
+    """Slash dialect."""
+
+    greeting: bytes = encode_control(controls.NOTICES_ON)
+    echo_key: bytes | None = None
+    identity: Identity | None = None
+
+    def question(self) -> bytes:
+        return encode_control(controls.WHOAMI)
+
+    def answered(self, payload: bytes) -> None:
+        self.identity = parse_identity(payload)
+        self.settle_one()
 
 
 class EchoBarrier:

@@ -12,9 +12,9 @@ import select
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Generic, Literal, NoReturn, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack, overload
 
-from sbus.client.barrier import Identity
+from sbus.client.barrier import Identity, Questions
 from sbus.client.inbox import InboxStatistics, Item, Losses, Lost
 from sbus.client.link import (
     CONNECT_RETRY_SECONDS,
@@ -27,6 +27,9 @@ from sbus.client.link import (
 )
 from sbus.errors import Disconnected
 from sbus.protocol.packets import Message, encode_publish, encode_subscribe, encode_unsubscribe
+
+if TYPE_CHECKING:
+    from sbus.protocol.admin_results import MeResult
 
 
 @overload
@@ -140,7 +143,7 @@ class Connection(Generic[Item]):
         """Tell the bus itself something ("Flood control"); ConfigurationError in dot dialect."""
         name = to_bytes(key)
         packet = self._link.control_packet(name, None if payload is None else to_bytes(payload))
-        self._send(packet, _Deadline(timeout_seconds), asks=self._link.is_question(name))
+        self._send(packet, _Deadline(timeout_seconds), self._link.questions(name))
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -151,7 +154,7 @@ class Connection(Generic[Item]):
         in front of its answer. In the dot dialect the answer is a message to oneself, and a bus
         that drops messages for this client can drop it: give a timeout there.
         """
-        self._ask(_Deadline(timeout_seconds))
+        self._ask(self._link.barrier, _Deadline(timeout_seconds))
 
     def whoami(self, *, timeout_seconds: float | None = None) -> Identity:
         """Who the bus takes this client for ("Secret messages"); includes a `sync`.
@@ -159,10 +162,20 @@ class Connection(Generic[Item]):
         ConfigurationError in the dot dialect.
         """
         self._link.must_have_control_messages()
-        self._ask(_Deadline(timeout_seconds))
+        self._ask(self._link.barrier, _Deadline(timeout_seconds))
         identity = self._link.barrier.identity
         assert identity is not None
         return identity
+
+    def me(self, *, timeout_seconds: float | None = None) -> "MeResult":
+        """What the bus knows about this client's user: its clients, subscriptions, losses, limits.
+
+        Includes a `sync`. ConfigurationError in the dot dialect. A bus that has no such question
+        does not answer: give a timeout.
+        """
+        self._link.must_have_control_messages()
+        self._ask(self._link.inbox.me, _Deadline(timeout_seconds))
+        return self._link.inbox.me.result()
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -242,24 +255,24 @@ class Connection(Generic[Item]):
             time.sleep(CONNECT_RETRY_SECONDS)
         self._send(self._link.barrier.greeting, deadline)
 
-    def _send(self, packet: bytes, deadline: _Deadline, *, asks: bool = False) -> int:
+    def _send(self, packet: bytes, deadline: _Deadline, questions: Questions | None = None) -> int:
         """Send when the bus takes it; returns the ticket when it is a question."""
         try:
             while not self._link.send_nowait(packet):
                 self._wait(self._writable.poll, deadline)
         except BrokenPipeError:
             self._raise_last_word()
-        return self._link.barrier.asked(packet) if asks else 0
+        return questions.asked(packet) if questions else 0
 
-    def _ask(self, deadline: _Deadline) -> None:
-        barrier, inbox = self._link.barrier, self._link.inbox
-        ticket = self._send(barrier.question(), deadline, asks=True)
+    def _ask(self, questions: Questions, deadline: _Deadline) -> None:
+        inbox = self._link.inbox
+        ticket = self._send(questions.question(), deadline, questions)
         try:
-            while not barrier.settled(ticket):
+            while not questions.settled(ticket):
                 inbox.raise_end()
                 self._read(READ_PACKETS_MAX, deadline)
         finally:
-            barrier.abandon(ticket)
+            questions.abandon(ticket)
         inbox.raise_refusal()
 
     def _read(self, packets_max: int, deadline: _Deadline) -> None:

@@ -11,11 +11,11 @@ Every coroutine of the public interface is a checkpoint. Apart from that it is `
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Generic, Literal, NoReturn, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack, overload
 
 import trio
 
-from sbus.client.barrier import Identity
+from sbus.client.barrier import Identity, Questions
 from sbus.client.inbox import InboxStatistics, Item, Losses, Lost
 from sbus.client.link import (
     CONNECT_RETRY_SECONDS,
@@ -28,6 +28,9 @@ from sbus.client.link import (
 )
 from sbus.errors import Disconnected
 from sbus.protocol.packets import Message, encode_publish, encode_subscribe, encode_unsubscribe
+
+if TYPE_CHECKING:
+    from sbus.protocol.admin_results import MeResult
 
 
 @overload
@@ -107,7 +110,7 @@ class Connection(Generic[Item]):
         """Tell the bus itself something ("Flood control"); ConfigurationError in dot dialect."""
         name = to_bytes(key)
         packet = self._link.control_packet(name, None if payload is None else to_bytes(payload))
-        await self._send(packet, asks=self._link.is_question(name))
+        await self._send(packet, self._link.questions(name))
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -118,7 +121,7 @@ class Connection(Generic[Item]):
         in front of its answer. In the dot dialect the answer is a message to oneself, and a bus
         that drops messages for this client can drop it: bound the wait there.
         """
-        await self._ask()
+        await self._ask(self._link.barrier)
 
     async def whoami(self) -> Identity:
         """Who the bus takes this client for ("Secret messages"); includes a `sync`.
@@ -126,10 +129,20 @@ class Connection(Generic[Item]):
         ConfigurationError in the dot dialect.
         """
         self._link.must_have_control_messages()
-        await self._ask()
+        await self._ask(self._link.barrier)
         identity = self._link.barrier.identity
         assert identity is not None
         return identity
+
+    async def me(self) -> "MeResult":
+        """What the bus knows about this client's user: its clients, subscriptions, losses, limits.
+
+        Includes a `sync`. ConfigurationError in the dot dialect. A bus that has no such question
+        does not answer: bound the wait.
+        """
+        self._link.must_have_control_messages()
+        await self._ask(self._link.inbox.me)
+        return self._link.inbox.me.result()
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -195,7 +208,7 @@ class Connection(Generic[Item]):
             await trio.sleep(CONNECT_RETRY_SECONDS)
         await self._send(self._link.barrier.greeting)
 
-    async def _send(self, packet: bytes, *, asks: bool = False) -> int:
+    async def _send(self, packet: bytes, questions: Questions | None = None) -> int:
         """Send when the bus takes it; returns the ticket when it is a question."""
         async with self._sending:
             try:
@@ -203,17 +216,17 @@ class Connection(Generic[Item]):
                     await self._wait(trio.lowlevel.wait_writable)
             except BrokenPipeError:
                 await self._raise_last_word()
-            return self._link.barrier.asked(packet) if asks else 0
+            return questions.asked(packet) if questions else 0
 
-    async def _ask(self) -> None:
-        barrier, inbox = self._link.barrier, self._link.inbox
-        ticket = await self._send(barrier.question(), asks=True)
+    async def _ask(self, questions: Questions) -> None:
+        inbox = self._link.inbox
+        ticket = await self._send(questions.question(), questions)
         try:
-            while not barrier.settled(ticket):
+            while not questions.settled(ticket):
                 inbox.raise_end()
                 await self._read(READ_PACKETS_MAX)
         finally:
-            barrier.abandon(ticket)
+            questions.abandon(ticket)
         inbox.raise_refusal()
 
     async def _read(self, packets_max: int) -> None:

@@ -1,8 +1,8 @@
 """What has arrived from the bus and has not been handed to the user yet.
 
-Fed with packets as they come, it sorts them: answers settle tickets of the barrier, messages wait
-in line, a loss waits in the same line, exactly where the gap is, and refusals and the end of the
-connection are raised to whoever asks next. Nothing is dropped on the way and nothing grows without
+Fed with packets as they come, it sorts them: answers settle their questions, messages wait in line,
+a loss waits in the same line, exactly where the gap is, and refusals and the end of the connection
+are raised to whoever asks next. Nothing is dropped on the way and nothing grows without
 bound: reading stops when `messages_max` or `bytes_max` is reached, and the bus's own limits take
 over from there.
 
@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from sbus.client.barrier import Barrier
+from sbus.client.me import MeQuestions
 from sbus.errors import BusError, Disconnected, MessagesLost, PacketRefused, ProtocolViolation
 from sbus.protocol import controls
 from sbus.protocol.packets import ControlMessage, Message, parse_server_packet
@@ -64,6 +65,7 @@ class Inbox(Generic[Item]):
         self, barrier: Barrier, *, losses: Losses, messages_max: int, bytes_max: int
     ) -> None:
         """`bytes_max` counts keys and payloads, and may be exceeded by one packet."""
+        self.me = MeQuestions()
         self._barrier = barrier
         self._echo_key = barrier.echo_key
         self._raises_losses = losses == "raise"
@@ -141,6 +143,8 @@ class Inbox(Generic[Item]):
         self._last_word = None
         if control.key == controls.WHOAMI:
             self._barrier.answered(control.payload)
+        elif control.key == controls.ME:
+            self.me.answered(control.payload)
         elif control.key == controls.LOST:
             self._feed_loss(_parse_count(control.payload))
         elif control.key == controls.ERROR:

@@ -12,7 +12,7 @@ import os
 import socket
 from typing import Generic, TypedDict
 
-from sbus.client.barrier import barrier_of
+from sbus.client.barrier import Questions, barrier_of
 from sbus.client.inbox import Inbox, Item, Losses
 from sbus.errors import (
     AddressError,
@@ -154,13 +154,15 @@ class Link(Generic[Item]):
         """ConfigurationError in the dialect that has none."""
         if not self.dialect.has_control_messages:
             raise ConfigurationError(
-                f"the {self.dialect.name} dialect has no control messages, and so no whoami"
+                f"the {self.dialect.name} dialect has no control messages: "
+                "there is neither whoami nor me"
             )
 
-    @staticmethod
-    def is_question(control_key: bytes) -> bool:
-        """Whether the bus answers this control message."""
-        return control_key == controls.WHOAMI
+    def questions(self, control_key: bytes) -> Questions | None:
+        """What this control message is one of, if the bus answers it."""
+        if control_key == controls.WHOAMI:
+            return self.barrier
+        return self.inbox.me if control_key == controls.ME else None
 
     # -- packets in ----------------------------------------------------------------------------
 

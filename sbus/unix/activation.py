@@ -61,6 +61,12 @@ def take_passed_sockets(environment: MutableMapping[str, str] = os.environ) -> P
     return PassedSockets(passed[BUS], passed.get(ADMIN))
 
 
+def forget_passed_sockets(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Leave alone what is passed, and let no child think that it is meant."""
+    for variable in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
+        environment.pop(variable, None)
+
+
 def _number(variable: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(2**31))):
         raise ConfigurationError(f"{variable} is no number: {ascii(text)[:_SHOWN_MAX]}")

@@ -155,8 +155,8 @@ def test_a_stalled_client_is_shown(tmp_path: Path) -> None:
         for packet in filling():
             publisher.send(packet)
         publisher.pub(b"k", b"one more")
+        publisher.sync()
         publisher.pub(b"k", b"held")
-        publisher.control(b"echo/off")
         give_turns([witness])
         give_turns([witness])
         found = admin.ask("explain", key="k")

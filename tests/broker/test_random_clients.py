@@ -290,6 +290,16 @@ class RandomClients(RuleBasedStateMachine):
             self.publish(who, key, FLOOD_PAYLOAD_BYTES)
         self.say_done(who)
 
+    @rule(pick=picks, key=keys)
+    def run_out_of_patience(self, pick: int, key: bytes) -> None:
+        """Somebody who does not read would rather be given up; which chance alone brings about in
+        some runs only, depending on what else the interpreter has loaded."""
+        who = self._pick(pick)
+        self.choose(who, "blocking/soft/error")
+        self.subscribe(who, key)
+        self.say_done(who)
+        self.flood(pick + 1, key, leaves_rather=False)
+
     @rule(pick=picks, many=st.integers(1, 30))
     def read_a_little(self, pick: int, many: int) -> None:
         who = self._pick(pick)

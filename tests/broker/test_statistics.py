@@ -82,8 +82,8 @@ def test_echo_off_is_one_recipient_less(bus: Bus) -> None:
         one.pub(b"k", b"")
         one.sync()
         two.sync()
-        traffic = wait_for_traffic(admin, lambda now: now["messages_in"] == 1)
-        assert traffic["accepted"] == traffic["delivered"] == 1
+        traffic = wait_for_traffic(admin, lambda now: now["accepted"] > 0)
+        assert traffic["accepted"] == traffic["delivered"] == traffic["messages_in"] == 1
 
 
 @pytest.mark.parametrize(
@@ -195,6 +195,7 @@ def test_rates_and_fills_are_there(bus: Bus) -> None:
         for _ in range(500):
             two.pub(b"k", b"")
         two.sync()
+        wait_for_traffic(admin, lambda now: now["messages_in"] == 500)
         stats = admin.ask("stats")
         rates = stats["rates"]
         in_the_window = rates["messages_in_per_second"] * rates["window_seconds"]

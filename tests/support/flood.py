@@ -22,7 +22,9 @@ SOCKET_BUFFER_BYTES = 20_000
 PACKET_BYTES_MAX = 8_000
 """Small enough not to make the server's sockets any larger than `SOCKET_BUFFER_BYTES`."""
 FILLING_BYTES = 2_000
-_ROUNDS = 2
+_ROUNDS = 3
+"""Two after which everybody has had a turn, whose place in the log comes before what each witness's
+worker walks in the third."""
 _PATIENCE_SECONDS = 10.0
 _ACCEPTED_MAX = 10_000
 """More messages than fit into all sockets and logs of a test: whoever sends that many flows."""

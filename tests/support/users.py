@@ -54,6 +54,23 @@ def as_user(
 
 
 @contextmanager
+def effective_user(uid: int) -> Iterator[None]:
+    """This process is a user and, by the same number, a group to whoever it connects to meanwhile.
+
+    For the kernel it stays one process of root's in everything that it has done before.
+    """
+    os.setegid(uid)
+    try:
+        os.seteuid(uid)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+    finally:
+        os.setegid(0)
+
+
+@contextmanager
 def directory_for_everybody() -> Iterator[Path]:
     """A temporary directory that any user can enter."""
     with tempfile.TemporaryDirectory(prefix="sbus-test-", dir="/tmp") as name:

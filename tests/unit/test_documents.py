@@ -1,7 +1,9 @@
 """What the documents say about the sources is so: limits, codes, links, paths."""
 
 import ast
+import itertools
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,14 @@ def anchors(text: str) -> set[str]:
     """The anchors that a Markdown renderer gives the headings."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_dependency_has_its_reason() -> None:
+    """And what is gone from the project is gone from the table of what it needs."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    needed = {re.split(r"[<>=\[]", each)[0] for each in itertools.chain(*lists)} - {"sbus"}
+    tables = (PROJECT / "docs/dependencies.md").read_text().partition("## Deliberately without")[0]
+    rows = [line for line in tables.split("\n") if line.startswith("|")]
+    named = {name for row in rows for name in re.findall(r"\[([\w-]+)\]\(https://", row)}
+    assert named == needed

@@ -119,6 +119,7 @@ class Accounting(RuleBasedStateMachine):
         return (
             not any(it.uid == uid for it in self.clients)
             and user.paid_until_ns <= self.now_ns
+            and not user.holding_since
             and not user.held_ns(self.now_ns, WINDOW_NS + SLICE_NS)
         )
 

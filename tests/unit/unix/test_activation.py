@@ -5,7 +5,7 @@ import os
 import pytest
 
 from sbus.errors import ConfigurationError
-from sbus.unix.activation import PassedSockets, take_passed_sockets
+from sbus.unix.activation import PassedSockets, forget_passed_sockets, take_passed_sockets
 from sbus.unix.address import FdAddress
 
 BUS, ADMIN = FdAddress(3), FdAddress(4)
@@ -81,4 +81,10 @@ def test_nothing_is_passed(environment: dict[str, str]) -> None:
 def test_the_variables_are_removed_and_no_others() -> None:
     environment = passing(2, "bus:admin")
     take_passed_sockets(environment)
+    assert environment == {"HOME": "/root"}
+
+
+def test_what_is_to_be_forgotten_need_not_be_understood() -> None:
+    environment = passing("two", "metrics")
+    forget_passed_sockets(environment)
     assert environment == {"HOME": "/root"}

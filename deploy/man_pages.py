@@ -1,0 +1,181 @@
+"""Manual pages out of the command lines themselves: what `--help` says, in roff.
+
+A command's help is its DESCRIPTION, its options are the OPTIONS, and of its epilog the paragraph
+that begins with "Example:" or "Examples:" is the EXAMPLES; anything else there are NOTES. What
+begins with a `\\b` is set as it stands. Nothing of a text can act in roff: every character that
+could is escaped.
+
+Knows click's commands, and nothing of what they do.
+"""
+
+import inspect
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+import sbus
+from sbus.cli.sbusctl import sbusctl
+from sbus.cli.sbusd import sbusd
+
+ENDINGS = {
+    "sbusd": [
+        ("0", "The bus ended as it was told to, or runs in the background."),
+        ("1", "It cannot be; standard error says why, in one line."),
+        ("2", "The command line cannot be understood."),
+    ],
+    "sbusctl": [
+        ("0", "It is done."),
+        ("1", "The bus, a file or the system said no; standard error says why, in one line."),
+        ("2", "The command line cannot be understood."),
+        ("130", "It was interrupted with Ctrl-C."),
+        ("141", "Nobody reads its output any more."),
+    ],
+}
+
+
+def write_all(folder: Path) -> None:
+    """Write a page of each command that is not hidden."""
+    for command, name, section in ((sbusd, "sbusd", 8), (sbusctl, "sbusctl", 1)):
+        context = click.Context(command, info_name=name, **command.context_settings)
+        for page, text in pages(context, section):
+            (folder / f"{page}.{section}").write_text(text)
+
+
+def pages(context: click.Context, section: int) -> Iterator[tuple[str, str]]:
+    """The page of a command and those of its verbs: names and texts."""
+    yield context.command_path.replace(" ", "-"), page(context, section)
+    for name, verb in verbs(context):
+        inner = click.Context(verb, info_name=name, parent=context, **verb.context_settings)
+        yield from pages(inner, section)
+
+
+def verbs(context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """The verbs of a group that are not hidden, by name."""
+    if isinstance(context.command, click.Group):
+        for name in context.command.list_commands(context):
+            verb = context.command.get_command(context, name)
+            if verb is not None and not verb.hidden:
+                yield name, verb
+
+
+def page(context: click.Context, section: int) -> str:
+    """The page of one command."""
+    command, path = context.command, context.command_path
+    name = path.replace(" ", "-")
+    described = list(paragraphs(command.help or ""))
+    examples, notes = split_epilog(command.epilog or "")
+    date = time.strftime(
+        "%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
+    )
+    lines = [
+        f'.TH "{escape(name.upper())}" "{section}" "{date}" "sbus {sbus.__version__}" "sbus"',
+        *(".SH NAME", f"{escape(name)} \\- {escape(summary(command))}"),
+        *(".SH SYNOPSIS", f"\\fB{escape(path)}\\fR"),
+        escape(" ".join(command.collect_usage_pieces(context))),
+        *(".SH DESCRIPTION", *set_paragraphs(described)),
+        *(".SH OPTIONS", *options(context)),
+    ]
+    listed = list(verbs(context))
+    if listed:
+        lines.append(".SH VERBS")
+        for verb, its in listed:
+            lines += [".TP", f"\\fB{escape(verb)}\\fR", escape(summary(its))]
+    if notes:
+        lines += [".SH NOTES", *set_paragraphs(notes)]
+    lines.append(".SH EXIT STATUS")
+    for status, meaning in ENDINGS[path.split(" ")[0]]:
+        lines += [".TP", f"\\fB{status}\\fR", escape(meaning)]
+    if examples:
+        lines += [".SH EXAMPLES", *set_paragraphs(examples)]
+    lines += [".SH SEE ALSO", *see_also(context, [verb for verb, _ in listed])]
+    return "\n".join(lines) + "\n"
+
+
+def summary(command: click.Command) -> str:
+    """The first sentence of a command's help, without its full stop."""
+    text = command.short_help or (command.help or "").partition("\n\n")[0]
+    first = re.split(r"(?<=[.:])\s", " ".join(text.split()) + " ")[0]
+    return first.rstrip(".: ")
+
+
+def options(context: click.Context) -> Iterator[str]:
+    """What `--help` says of each option."""
+    for parameter in context.command.get_params(context):
+        record = parameter.get_help_record(context)
+        if isinstance(parameter, click.Option) and record is not None:
+            names, meaning = record
+            yield ".TP"
+            yield re.sub(r"(?<![\w=|-])(\\-(?:\\-)?[\w\\-]+)", r"\\fB\1\\fR", escape(names))
+            yield from set_paragraphs(list(paragraphs(meaning)))[1:]
+
+
+def see_also(context: click.Context, listed: list[str]) -> Iterator[str]:
+    """The pages next to this one."""
+    near = [f"{context.command_path}-{verb}(1)" for verb in listed]
+    if context.parent is not None:
+        near.append(f"{context.parent.command_path}(1)")
+    elif context.command_path == "sbusd":
+        near.append("sbusctl(1)")
+    if context.command_path != "sbusd":
+        near.append("sbusd(8)")
+    yield ",\n".join(
+        re.sub(r"(.+)(\(\d\))", r"\\fB\1\\fR\2", escape(reference)) for reference in near
+    )
+
+
+# -- text ------------------------------------------------------------------------------------------
+def paragraphs(text: str) -> Iterator[tuple[bool, list[str]]]:
+    """The paragraphs of a help text: whether each is to be set as it stands, and its lines."""
+    for block in re.split(r"\n{2,}", inspect.cleandoc(text.partition("\f")[0])):
+        lines = block.strip("\n").split("\n")
+        verbatim = lines[0].strip() == "\b"
+        lines = lines[verbatim:]
+        if any(lines):
+            yield verbatim, lines
+
+
+def split_epilog(
+    epilog: str,
+) -> tuple[list[tuple[bool, list[str]]], list[tuple[bool, list[str]]]]:
+    """The paragraphs of examples, without their heading, and the others."""
+    examples, notes = [], []
+    for verbatim, lines in paragraphs(epilog):
+        if re.fullmatch(r"Examples?:", lines[0].strip()):
+            lines = inspect.cleandoc("\n".join(["", *lines[1:]])).split("\n")
+            examples.append((verbatim, lines))
+        else:
+            notes.append((verbatim, lines))
+    return examples, notes
+
+
+def set_paragraphs(texts: list[tuple[bool, list[str]]]) -> list[str]:
+    """Paragraphs in roff."""
+    lines: list[str] = []
+    for verbatim, text in texts:
+        lines.append(".PP")
+        if verbatim:
+            lines += [".RS 4", ".EX", *map(escape, text), ".EE", ".RE"]
+        else:
+            lines.append(escape(" ".join(line.strip() for line in text)))
+    return lines
+
+
+_ESCAPES = {
+    "\\": "\\(rs",
+    "-": "\\-",
+    "'": "\\(aq",
+    "`": "\\(ga",
+    "^": "\\(ha",
+    "~": "\\(ti",
+    '"': "\\(dq",
+}
+
+
+def escape(line: str) -> str:
+    """A line as text, whatever it holds: no request, no escape, no typographer's quotes."""
+    escaped = "".join(_ESCAPES.get(character, character) for character in line)
+    return f"\\&{escaped}" if escaped.startswith(".") else escaped

@@ -1,0 +1,159 @@
+"""Where the admin socket of a bus is, to whom it is open, and that nothing is left of it."""
+
+import os
+import secrets
+import socket
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sbus.unix.address import admin_address, parse_address
+from tests.support.admin import Admin
+from tests.support.bus import (
+    SBUSD,
+    START_SECONDS_MAX,
+    bus_of,
+    running_bus,
+    sbusd_environment,
+    stop,
+)
+from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
+
+
+def mode_of(path: str | Path) -> int:
+    return stat.S_IMODE(os.lstat(path).st_mode)
+
+
+def is_administered_at(address: str | bytes) -> bool:
+    with Admin(address) as admin:
+        return bool(admin.ask("version")["pid"])
+
+
+def failure(*arguments: str) -> str:
+    """What sbusd says when it cannot start."""
+    done = subprocess.run(
+        [*SBUSD, "-f", *arguments],
+        env=sbusd_environment(),
+        capture_output=True,
+        timeout=START_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1
+    return done.stderr.decode()
+
+
+def test_it_is_beside_the_bus_and_its_owner_s_alone(tmp_path: Path) -> None:
+    """`-g` and `-o` open the bus, not its administration."""
+    with running_bus(tmp_path, "-go") as bus:
+        assert mode_of(f"{bus.address}.admin") == 0o600
+        assert is_administered_at(f"{bus.address}.admin")
+
+
+def test_it_is_where_it_was_asked_for(tmp_path: Path) -> None:
+    address = tmp_path / "elsewhere"
+    with running_bus(tmp_path, "--admin-address", str(address)) as bus:
+        assert is_administered_at(str(address))
+        assert not os.path.lexists(f"{bus.address}.admin")
+    assert not os.path.lexists(address)
+
+
+def test_it_is_nowhere_if_asked_for_none(tmp_path: Path) -> None:
+    with running_bus(tmp_path, "--admin-address", "none") as bus:
+        assert sorted(os.listdir(tmp_path)) == ["bus.socket", "bus.stderr"]
+        with bus.connect() as client:
+            client.whoami()
+
+
+@pytest.mark.parametrize("kind", ["random", "given"])
+def test_of_an_abstract_address_it_is_the_name_that_follows_from_it(
+    tmp_path: Path, kind: str
+) -> None:
+    given = None if kind == "random" else f"/dev/unix/abstract/00{secrets.token_hex(16)}"
+    asked = given or "/dev/unix/abstract"
+    with bus_of(tmp_path, "-fa", asked, "--workers=1", address=given) as bus:
+        assert is_administered_at(admin_address(parse_address(bus.address)).sockaddr())
+
+
+@needs_root
+def test_members_of_its_group_and_nobody_else_may_use_it() -> None:
+    other = STRANGER - 1
+    with directory_for_everybody() as directory:
+        options = ("-o", "--admin-group", str(STRANGER))
+        with running_bus(directory, *options, workers=1) as bus:
+            path = f"{bus.address}.admin"
+            assert (mode_of(path), os.lstat(path).st_gid) == (0o660, STRANGER)
+
+            def works() -> bool:
+                try:
+                    return is_administered_at(path)
+                except PermissionError:
+                    return False
+
+            assert as_user(works, uid=other, gid=STRANGER)
+            assert as_user(works, uid=other, gid=other, groups=[STRANGER])
+            assert not as_user(works, uid=other, gid=other)
+
+
+def test_file_that_is_there_is_an_error_and_replaced_only_when_asked(tmp_path: Path) -> None:
+    path = tmp_path / "bus"
+    admin = tmp_path / "bus.admin"
+    admin.write_text("precious")
+    text = failure("-a", str(path))
+    assert text == f"sbusd: {admin} exists: is another sbusd running there? Use -r to replace it\n"
+    assert admin.read_text() == "precious"
+    assert os.listdir(tmp_path) == ["bus.admin"]
+    arguments = ("-rfa", str(path), "--workers=1")
+    with bus_of(tmp_path, *arguments, address=str(path)) as bus:
+        assert is_administered_at(str(admin))
+        stop(bus)
+    assert not os.path.lexists(admin)
+
+
+def test_of_a_bus_that_is_passed_down_it_is_beside_that(tmp_path: Path) -> None:
+    path = str(tmp_path / "passed")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
+        passed.bind(path)
+        number = passed.fileno()
+        arguments = ("-fa", f"/dev/fd/{number}", "--workers=1")
+        with bus_of(tmp_path, *arguments, address=path, pass_fds=[number]) as bus:
+            assert is_administered_at(f"{path}.admin")
+            stop(bus)
+    assert not os.path.lexists(f"{path}.admin")
+
+
+def test_a_bus_that_is_passed_down_where_none_can_be_does_without(tmp_path: Path) -> None:
+    """Only where nobody asked for it."""
+    directory = tmp_path / "gone"
+    directory.mkdir()
+    path = directory / "passed"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
+        passed.bind(str(path))
+        path.rename(tmp_path / "passed")
+        directory.rmdir()
+        number = passed.fileno()
+        arguments = ("-fa", f"/dev/fd/{number}", "--workers=1")
+        moved = str(tmp_path / "passed")
+        with bus_of(tmp_path, *arguments, address=moved, pass_fds=[number]) as bus:
+            with bus.connect() as client:
+                client.whoami()
+            stop(bus)
+        assert bus.stderr_text() == (
+            f"sbusd: warning: no admin socket: cannot bind {path}.admin: No such file or "
+            "directory; say where with --admin-address, or none\n"
+        )
+    text = failure("-a", str(tmp_path / "new"), "--admin-address", f"{path}.admin")
+    assert "cannot bind" in text
+    assert not os.path.lexists(tmp_path / "new")
+
+
+def test_a_bus_whose_path_leaves_no_room_for_it_does_without(tmp_path: Path) -> None:
+    path = str(tmp_path / "x")
+    path += (107 - len(path)) * "x"
+    with bus_of(tmp_path, "-fa", path, "--workers=1", address=path) as bus:
+        with bus.connect() as client:
+            client.whoami()
+        stop(bus)
+    assert "warning: no admin socket: " in bus.stderr_text()

@@ -1,0 +1,230 @@
+"""Eight workers, a thousand clients of twenty users, traffic: every verb is right, and quick.
+
+A process of its own publishes, to each subscriber by itself and now and then to all of a user's,
+until it is told to stop, and then says how many messages it published under which key. Until then
+the figures move, but not who is there; afterwards every one of them is known.
+"""
+
+import json
+import os
+import resource
+import select
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbus.cli.sbusctl import sbusctl
+from tests.support.bus import running_bus
+from tests.support.raw_client import RawClient
+from tests.support.threads import wait_until
+from tests.support.users import directory_for_everybody, effective_user
+
+ROOT = os.geteuid() == 0
+USERS = list(range(61_000, 61_020)) if ROOT else [os.geteuid()] * 20
+WORKERS = 8
+EACH = 49
+"""Subscribers of each user, besides its publisher."""
+SUBSCRIBERS = EACH * len(USERS)
+CLIENTS = SUBSCRIBERS + len(USERS)
+OPEN_FILES_LEAST = CLIENTS + 1_000
+"""The front has a descriptor of every client, and so has this test."""
+BATCH, PAUSE_SECONDS = 50, 0.01
+VERB_SECONDS_MAX = 5.0
+"""Some twenty times what the slowest takes on an idle machine."""
+
+
+def as_one_of(uid: int) -> Any:
+    return effective_user(uid) if ROOT else nullcontext()
+
+
+@contextmanager
+def many_open_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < OPEN_FILES_LEAST:
+        pytest.skip(f"a process may have {hard} files open, {OPEN_FILES_LEAST} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, OPEN_FILES_LEAST), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def connect(address: str, uid: int) -> RawClient:
+    with as_one_of(uid):
+        client = RawClient(address)
+        client.whoami()
+    return client
+
+
+# -- the publishers' process -----------------------------------------------------------------------
+class Traffic:
+    """A process with a publisher of each user."""
+
+    def __init__(self, address: str) -> None:
+        ours_in, theirs_out = os.pipe()
+        theirs_in, ours_out = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(ours_in)
+                os.close(ours_out)
+                _publish(address, theirs_in, theirs_out)
+            finally:
+                os._exit(0)
+        os.close(theirs_in)
+        os.close(theirs_out)
+        self._in, self._out = ours_in, ours_out
+        assert self._read() == "ready"
+
+    def start(self) -> None:
+        os.write(self._out, b".")
+
+    def stop(self) -> Counter[str]:
+        """How many messages were published under each key, all of which the bus has processed."""
+        os.write(self._out, b".")
+        return Counter(json.loads(self._read()))
+
+    def close(self) -> None:
+        os.close(self._out)
+        os.close(self._in)
+        os.waitpid(self.pid, 0)
+
+    def _read(self) -> str:
+        ready, _, _ = select.select([self._in], [], [], 20)
+        assert ready, "the publishers do not answer"
+        size = int.from_bytes(os.read(self._in, 4), "big")
+        text = b""
+        while len(text) < size:
+            text += os.read(self._in, size - len(text))
+        return text.decode()
+
+
+def _publish(address: str, orders: int, report: int) -> None:
+    publishers = [connect(address, uid) for uid in USERS]
+    published: Counter[str] = Counter()
+    _say(report, "ready")
+    os.read(orders, 1)
+    number = 0
+    while not select.select([orders], [], [], PAUSE_SECONDS)[0]:
+        for _ in range(BATCH):
+            whole_user = number % BATCH == 0
+            key = f"u/{number // BATCH % 20}" if whole_user else f"c/{number % SUBSCRIBERS}"
+            publishers[number % len(publishers)].pub(key.encode(), b"payload")
+            published[key] += 1
+            number += 1
+    for publisher in publishers:
+        publisher.sync()
+    _say(report, json.dumps(published))
+    os.read(orders, 1)
+    os.read(orders, 1)
+
+
+def _say(report: int, text: str) -> None:
+    os.write(report, len(text).to_bytes(4, "big") + text.encode())
+
+
+# -- the test --------------------------------------------------------------------------------------
+class Ctl:
+    """`sbusctl` of this bus, in this process, with a watch."""
+
+    def __init__(self, address: str, capfd: pytest.CaptureFixture[str]) -> None:
+        self._address = address
+        self._capfd = capfd
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, *words: str) -> Any:
+        return json.loads(self.text(*words, "--json"))
+
+    def text(self, *words: str) -> str:
+        self._capfd.readouterr()
+        began = time.monotonic()
+        sbusctl.main(["-a", self._address, *words], prog_name="sbusctl", standalone_mode=False)
+        self.seconds[" ".join(words)] = time.monotonic() - began
+        output, errors = self._capfd.readouterr()
+        assert errors == ""
+        return output
+
+
+def test_every_verb_is_right_and_quick(capfd: pytest.CaptureFixture[str]) -> None:
+    with many_open_files(), directory_for_everybody() as directory, ExitStack() as stack:
+        bus = stack.enter_context(running_bus(Path(directory), "-go", workers=WORKERS))
+        traffic = Traffic(bus.address)
+        stack.callback(traffic.close)
+        subscribers = []
+        for number in range(SUBSCRIBERS):
+            user = number % len(USERS)
+            client = stack.enter_context(connect(bus.address, USERS[user]))
+            client.sub(b"c/%d" % number)
+            client.sub(b"u/%d" % user)
+            client.whoami()
+            subscribers.append(client)
+        ctl = Ctl(bus.address, capfd)
+        traffic.start()
+        check_who_is_there(ctl)
+        published = traffic.stop()
+        check_figures(ctl, published, subscribers)
+        slowest = max(ctl.seconds, key=lambda words: ctl.seconds[words])
+        assert ctl.seconds[slowest] < VERB_SECONDS_MAX, slowest
+
+
+def check_who_is_there(ctl: Ctl) -> None:
+    """Every verb once, while messages flow."""
+    assert ctl("version")["workers"] == WORKERS
+    stats = ctl("stats")
+    assert (stats["clients"], stats["users"]) == (CLIENTS, len(set(USERS)))
+    assert stats["traffic"]["subscriptions"] == 2 * SUBSCRIBERS
+    assert [worker["clients"] for worker in ctl("workers")["workers"]] == [CLIENTS // WORKERS] * 8
+    clients = ctl("clients")["clients"]
+    assert Counter(client["uid"] for client in clients) == Counter(USERS * (EACH + 1))
+    assert all(client["activity"] for client in clients)
+    assert len(ctl("clients", "--user", str(USERS[3]))["clients"]) == (
+        (EACH + 1) * USERS.count(USERS[3])
+    )
+    found = ctl("subs")["subscriptions"]
+    wanted = Counter(f"c/{n}" for n in range(SUBSCRIBERS))
+    wanted += Counter({f"u/{n}": EACH for n in range(20)})
+    assert Counter(entry["pattern"] for entry in found) == wanted
+    assert len(ctl("subs", "u/7")["subscriptions"]) == EACH
+    users = {user["uid"]: user for user in ctl("users")["users"]}
+    connections = Counter(USERS * (EACH + 1))
+    assert {uid: users[uid]["connections"] for uid in connections} == dict(connections)
+    explained = ctl("explain", "u/7")
+    assert explained["recipients_count"] == len(explained["recipients"]) == EACH
+    assert {one["uid"] for one in explained["recipients"]} == {USERS[7]}
+    assert ctl("explain", "c/123")["recipients_count"] == 1
+    limits = ctl("limit", str(USERS[3]), "messages_per_second_max=99999")["after"]
+    assert limits["messages_per_second_max"] == 99_999
+    top = ctl("top", "--count", "1", "--interval", "0.3")
+    assert len(top["rows"]) == CLIENTS
+    by_client = sum(row["messages_in_per_second"] for row in top["rows"])
+    assert 0 < by_client < BATCH / PAUSE_SECONDS
+    assert len(ctl("top", "--by", "user", "--count", "1", "--interval", "0.3")["rows"]) == (
+        len(set(USERS))
+    )
+    assert len(ctl.text("clients").splitlines()) == CLIENTS + 1
+    assert len(ctl.text("subs").splitlines()) == 2 * SUBSCRIBERS + 1
+
+
+def check_figures(ctl: Ctl, published: Counter[str], subscribers: list[RawClient]) -> None:
+    """All that was published has arrived, and is counted where it belongs."""
+    received = [len(client.sync()) for client in subscribers]
+    expected = [published[f"c/{n}"] + published[f"u/{n % 20}"] for n in range(SUBSCRIBERS)]
+    assert received == expected
+    assert sum(received) > SUBSCRIBERS, "there was traffic"
+    wait_until(
+        lambda: bool(ctl("stats")["traffic"]["delivered"] == sum(received)), "all is counted"
+    )
+    traffic = ctl("stats")["traffic"]
+    assert traffic["messages_in"] == published.total()
+    assert traffic["accepted"] == sum(received)
+    assert sum(traffic["latency"]["counts"]) == sum(received)
+    workers = ctl("workers")["workers"]
+    assert sum(worker["traffic"]["delivered"] for worker in workers) == sum(received)
+    clients = [client["activity"] for client in ctl("clients")["clients"]]
+    assert [does["delivered"] for does in clients if does["subscriptions"]] == received
+    assert sum(does["messages_in"] for does in clients) == published.total()

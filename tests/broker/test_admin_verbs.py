@@ -1,0 +1,387 @@
+"""Every verb of the administrator, asked of a real bus: what it says is what the clients did.
+
+Clients publish, receive, lose and are refused a known number of messages, on three workers and, if
+the test may become other users, for three of them. Barriers say when all of it has happened;
+counters that workers share with some delay are looked at again until they are as expected.
+"""
+
+import json
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbus.cli.sbusctl import sbusctl
+from sbus.cli.top import ClientLoad, ClientSource, WorkerSource
+from sbus.client.admin import AdminConnection
+from tests.support.bus import Bus, running_bus
+from tests.support.flood import LOST
+from tests.support.raw_client import RawClient
+from tests.support.threads import wait_until
+from tests.support.users import STRANGER, directory_for_everybody, effective_user
+
+ROOT = os.geteuid() == 0
+USERS = (0, STRANGER, STRANGER - 1) if ROOT else (os.geteuid(),) * 3
+WORKERS = 3
+
+Ctl = Callable[..., Any]
+
+
+def connect(bus: Bus, uid: int) -> RawClient:
+    with effective_user(uid) if ROOT else nullcontext():
+        client = bus.connect()
+        client.whoami()
+    return client
+
+
+def packet_bytes(key: bytes, payload: bytes = b"") -> int:
+    return len(b"MSG %b\0%b" % (key, payload))
+
+
+@contextmanager
+def bus_for_everybody(*options: str, workers: int = WORKERS) -> Iterator[Bus]:
+    with (
+        directory_for_everybody() as directory,
+        running_bus(directory, "-go", *options, workers=workers) as bus,
+    ):
+        yield bus
+
+
+@pytest.fixture
+def bus() -> Iterator[Bus]:
+    with bus_for_everybody() as bus:
+        yield bus
+
+
+@pytest.fixture
+def ctl(bus: Bus, capfd: pytest.CaptureFixture[str]) -> Ctl:
+    """`sbusctl WORDS --json`: what it prints, decoded."""
+    return lambda *words: json.loads(said(bus, capfd, *words, "--json"))
+
+
+def said(bus: Bus, capfd: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:
+    """What the command prints, on standard output or, when it fails, on the other."""
+    capfd.readouterr()
+    found = 0
+    try:
+        sbusctl.main(["-a", bus.address, *words], prog_name="sbusctl", standalone_mode=False)
+    except SystemExit as end:
+        found = int(end.code or 0)
+    output, errors = capfd.readouterr()
+    assert (found, errors == "") == (status, not status), errors
+    return errors if status else output
+
+
+def discarded_and_received(client: RawClient) -> tuple[int, int]:
+    """What a client is told it lost, and what it gets, of all that was sent before now."""
+    packets = client.sync()
+    lost = sum(int(packet.removeprefix(LOST)) for packet in packets if packet.startswith(LOST))
+    return lost, sum(packet.startswith(b"MSG ") for packet in packets)
+
+
+class Scene:
+    """Three clients of each user, in turn on each worker: `clients[user][number]`."""
+
+    def __init__(self, bus: Bus, stack: ExitStack) -> None:
+        self.bus = bus
+        self.clients = [
+            [stack.enter_context(connect(bus, uid)) for _ in range(WORKERS)] for uid in USERS
+        ]
+        self.all = [client for those in self.clients for client in those]
+
+    def sync(self) -> None:
+        """All has happened that any client has asked for, and its consequences for the others."""
+        for _ in range(2):
+            for client in self.all:
+                client.sync()
+
+
+@pytest.fixture
+def scene(bus: Bus) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        yield Scene(bus, stack)
+
+
+def test_traffic_is_counted_to_the_message(scene: Scene, ctl: Ctl) -> None:
+    (one, two, _), (three, four, _), (five, six, _) = scene.clients
+    for client, pattern in ((one, b"lamps/*/state"), (three, b"lamps/3/state"), (five, b"")):
+        client.sub(pattern)
+    one.sub(b"lamps/")
+    scene.sync()
+    before = ctl("stats")
+    asked = {c["client"]: c["activity"]["bytes_in"] for c in ctl("clients")["clients"]}
+    for number in range(30):
+        four.pub(b"lamps/3/state", b"%010d" % number)
+    for _ in range(5):
+        six.pub(b"audit", b"x" * 1_000)
+    for _ in range(2):
+        two.pub(b"a/!/b", b"refused")
+    two.unsub(b"never subscribed to")
+    bytes_of = {
+        four: 30 * packet_bytes(b"lamps/3/state", b"0123456789"),
+        six: 5 * packet_bytes(b"audit", b"x" * 1_000),
+        two: 2 * packet_bytes(b"a/!/b", b"refused") + len(b"UNSUB never subscribed to"),
+    }
+    for client in (four, six, two):
+        client.sync()
+    received = [len(client.sync()) for client in (one, three, five)]
+    assert received == [30, 30, 35]
+
+    def is_counted() -> bool:
+        return bool(ctl("stats")["traffic"]["delivered"] == before["traffic"]["delivered"] + 95)
+
+    wait_until(is_counted, "95 deliveries")
+    found = ctl("clients")
+    by_number = found["clients"]
+    assert (found["next"], found["unanswered"]) == (None, [])
+    assert [c["uid"] for c in by_number] == [uid for uid in USERS for _ in range(WORKERS)]
+    assert Counter(c["worker"] for c in by_number) == dict.fromkeys(range(WORKERS), WORKERS)
+    assert {c["pid"] for c in by_number} == {os.getpid()}
+    does = {
+        client: c["activity"] | {"client": c["client"]}
+        for client, c in zip(scene.all, by_number, strict=True)
+    }
+    syncs = len(b"CMSG !/cred/whoami")
+    for client, sent in bytes_of.items():
+        assert does[client]["bytes_in"] - asked[does[client]["client"]] == sent + syncs
+    assert [does[client]["messages_in"] for client in (four, six, two)] == [30, 5, 0]
+    assert [does[client]["delivered"] for client in (one, three, five)] == [30, 30, 35]
+    assert does[five]["delivered_bytes"] == bytes_of[four] + bytes_of[six]
+    assert [does[client]["subscriptions"] for client in (one, three, five)] == [2, 1, 1]
+    assert does[two]["refused"] == 2, "what is ignored is not refused"
+    assert sum(d["discarded"] + d["backlog"] for d in does.values()) == 0
+
+    stats = ctl("stats")
+    traffic = stats["traffic"]
+    assert traffic["messages_in"] == 35
+    assert traffic["accepted"] == traffic["delivered"] == 95
+    assert traffic["delivered_bytes"] == 3 * bytes_of[four] + bytes_of[six]
+    assert traffic["refused"] == {"reserved": 2, "unknown-unsubscription": 1}
+    assert traffic["subscriptions"] == 4
+    assert sum(traffic["latency"]["counts"]) == 95
+    assert (stats["clients"], stats["users"]) == (9, len(set(USERS)))
+    assert stats["connections_accepted"] == 9
+    workers = ctl("workers")["workers"]
+    assert [worker["clients"] for worker in workers] == [3, 3, 3]
+    assert sum(worker["traffic"]["delivered"] for worker in workers) == 95
+    assert sum(worker["traffic"]["messages_in"] for worker in workers) == 35
+    assert {worker["state"] for worker in workers} == {"serving"}
+    assert {worker["pid"] for worker in workers} < set(scene.bus.pids())
+
+
+def test_losses_and_backlogs_are_counted_to_the_message(scene: Scene, ctl: Ctl) -> None:
+    (_, _, publisher), (choosy, patient, _), _ = scene.clients
+    choosy.control(b"!/notices/on")
+    choosy.control(b"blocking/soft/discard")
+    for client in (choosy, patient):
+        client.sub(b"flood")
+        client.sync()
+    sent = 2_000
+    for _ in range(sent):
+        publisher.pub(b"flood", b"x" * 500)
+    publisher.sync()
+    for client in scene.all:
+        if client not in (choosy, patient):
+            client.sync()
+
+    def activities() -> list[dict[str, Any]]:
+        uid = str(USERS[1])
+        listed = [c["activity"] for c in ctl("clients", "--user", uid)["clients"]]
+        return [does for does in listed if does["subscriptions"]]
+
+    wait_until(lambda: [d["accepted"] for d in activities()] == [sent] * 2, "both were reached")
+    first, second = activities()
+    assert first["soft"] == "discard"
+    assert first["discarded"] > 0
+    assert second["backlog"] > 0
+    assert first["delivered"] + first["discarded"] + first["backlog"] == sent
+    assert second["delivered"] + second["backlog"] == sent
+    assert second["backlog_bytes"] == second["backlog"] * packet_bytes(b"flood", b"x" * 500)
+    lost, received = discarded_and_received(choosy)
+    assert (lost, received) == (first["discarded"], first["delivered"])
+    assert discarded_and_received(patient) == (0, sent)
+
+    def is_settled() -> bool:
+        traffic = ctl("stats")["traffic"]
+        return bool(traffic["backlog"] == 0 and traffic["accepted"] == 2 * sent)
+
+    wait_until(is_settled, "nothing is left in a backlog")
+    traffic = ctl("stats")["traffic"]
+    assert traffic["delivered"] == 2 * sent - lost
+    assert {name: n for name, n in traffic["discarded"].items() if n} == {"soft": lost}
+    user = {u["uid"]: u for u in ctl("users")["users"]}[USERS[1]]
+    assert user["discarded"] == lost
+    assert user["backlog_bytes"] == 0
+    patient.close()
+    choosy.close()
+    wait_until(lambda: ctl("stats")["clients"] == len(scene.all) - 2, "two have left")
+    assert ctl("stats")["traffic"]["undelivered"] == 0
+
+
+def test_subscriptions_and_who_gets_what(scene: Scene, ctl: Ctl) -> None:
+    (one, two, _), (three, _, _), (five, _, _) = scene.clients
+    wanted = [
+        (one, [b"a/b", b"a/b", b""]),
+        (two, [b"a/*", b"\xff\x1b[2J"]),
+        (three, [b"a/"]),
+        (five, [b"b/"]),
+    ]
+    for client, patterns in wanted:
+        for pattern in patterns:
+            client.sub(pattern)
+        client.sync()
+    number = dict(zip(scene.all, (c["client"] for c in ctl("clients")["clients"]), strict=True))
+
+    def subscriptions(*words: str) -> Counter[tuple[int, str]]:
+        found = ctl("subs", *words)["subscriptions"]
+        return Counter({(s["client"], s["pattern"]): s["count"] for s in found})
+
+    first = Counter({(number[one], "a/b"): 2, (number[one], ""): 1})
+    others = Counter({(number[two], "a/*"): 1, (number[three], "a/"): 1})
+    unrelated = Counter({(number[two], "\\xff\\x1b[2J"): 1, (number[five], "b/"): 1})
+    assert subscriptions() == first + others + unrelated
+    assert subscriptions("a/b") == first + others
+    assert subscriptions("\udcff\x1b*") == Counter(
+        {(number[one], ""): 1, (number[two], "\\xff\\x1b[2J"): 1}
+    )
+    found = ctl("explain", "a/b")
+    assert {r["client"]: sorted(r["patterns"]) for r in found["recipients"]} == {
+        number[one]: ["", "a/b"],
+        number[two]: ["a/*"],
+        number[three]: ["a/"],
+    }
+    placed = {c["client"]: c["worker"] for c in ctl("clients")["clients"]}
+    expected = sorted({placed[number[client]] for client in (one, two, three)})
+    assert found["workers"] == expected
+    assert (found["recipients_count"], found["excluded_count"], found["stalled_count"]) == (3, 0, 0)
+    users = {user["uid"]: user for user in ctl("users")["users"]}
+    by_user = Counter(dict.fromkeys(USERS, 0))
+    for client, patterns in wanted:
+        by_user[USERS[next(i for i, c in enumerate(scene.clients) if client in c)]] += len(patterns)
+    assert {uid: users[uid]["subscriptions"] for uid in set(USERS)} == dict(by_user)
+    connections = Counter(uid for uid in USERS for _ in range(WORKERS))
+    assert {uid: users[uid]["connections"] for uid in set(USERS)} == dict(connections)
+
+
+def test_top_is_the_difference_of_two_looks(scene: Scene, ctl: Ctl) -> None:
+    publisher, subscriber = scene.clients[0][0], scene.clients[1][0]
+    subscriber.sub(b"k")
+    subscriber.sync()
+    numbers = [c["client"] for c in ctl("clients")["clients"]]
+    with AdminConnection(scene.bus.address) as admin:
+        clients, workers = ClientSource(admin, "client"), WorkerSource(admin)
+        assert clients.look() is None
+        assert workers.look() is None
+        for _ in range(100):
+            publisher.pub(b"k", b"")
+        publisher.sync()
+        subscriber.sync()
+        wait_until(lambda: ctl("stats")["traffic"]["delivered"] == 100, "100 deliveries")
+        seconds, rows, _ = clients.look() or pytest.fail("nothing to compare with")
+        did = {row.client: row for row in rows if isinstance(row, ClientLoad)}
+        assert did.keys() == set(numbers)
+        assert did[numbers[0]].messages_in_per_second * seconds == pytest.approx(100)
+        assert did[numbers[3]].delivered_per_second * seconds == pytest.approx(100)
+        seconds, rows, _ = workers.look() or pytest.fail("nothing to compare with")
+        assert sum(row.messages_in_per_second for row in rows) * seconds == pytest.approx(100)
+        assert sum(row.delivered_per_second for row in rows) * seconds == pytest.approx(100)
+
+
+def test_me_is_about_who_asks(
+    scene: Scene, bus: Bus, ctl: Ctl, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number, those in enumerate(scene.clients):
+        those[0].sub(b"mine/%d" % number)
+    scene.sync()
+    for number, uid in enumerate(USERS):
+        with effective_user(uid) if ROOT else nullcontext():
+            found = ctl("me")
+        assert found["user"]["uid"] == uid
+        assert {client["uid"] for client in found["clients"]} == {uid}
+        assert len(found["clients"]) == found["user"]["connections"]
+        assert found["user"]["connections"] == WORKERS * USERS.count(uid) + 1
+        patterns = {entry["pattern"] for entry in found["subscriptions"]}
+        assert patterns == {f"mine/{n}" for n, other in enumerate(USERS) if other == uid}
+        assert f"mine/{number}" in patterns
+    shown = said(bus, capfd, "me")
+    assert "connections" in shown
+    assert said(bus, capfd, "--dialect", "dot", "me", status=1) == (
+        "sbusctl: the dot dialect has no control messages: there is neither whoami nor me\n"
+    )
+
+
+def test_kick(scene: Scene, bus: Bus, ctl: Ctl, capfd: pytest.CaptureFixture[str]) -> None:
+    victim = scene.clients[1][2]
+    victim.control(b"!/notices/on")
+    victim.sync()
+    number = ctl("clients")["clients"][5]["client"]
+    result = ctl("kick", str(number), "--text", "out you go")
+    assert (result["client"], result["uid"], result["pid"]) == (number, USERS[1], os.getpid())
+    assert victim.receive_until_closed()[-1] == b"CMSG !/error\0kicked out you go"
+    wait_until(lambda: ctl("stats")["clients"] == len(scene.all) - 1, "it is gone")
+    assert said(bus, capfd, "kick", "999999", status=1) == (
+        "sbusctl: there is no client 999999 (not-found)\n"
+    )
+
+
+def test_limits_hold_at_once_and_are_shown(scene: Scene, bus: Bus, ctl: Ctl) -> None:
+    uid = str(USERS[1])
+    before = ctl("limit", uid)
+    assert before["before"] == before["after"]
+    mine = WORKERS * USERS.count(USERS[1])
+    changed = ctl("limit", uid, f"connections_max={mine}", "held_seconds_max=0.5")
+    assert changed["before"] == before["after"]
+    assert changed["after"] == before["after"] | {"connections_max": mine, "held_seconds_max": 0.5}
+    assert ctl("limit", uid)["after"] == changed["after"]
+    listed = {user["uid"]: user["limits"] for user in ctl("users")["users"]}
+    assert listed[USERS[1]] == changed["after"]
+    with effective_user(USERS[1]) if ROOT else nullcontext(), bus.connect() as client:
+        assert client.receive_until_closed()[-1].startswith(b"CMSG !/error\0too-many-connections")
+    wait_until(
+        lambda: ctl("stats")["connections_refused"].get("too-many-connections") == 1,
+        "the refusal is counted",
+    )
+
+
+def test_reload_and_drain(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "sbus.toml"
+    config.write_text("[limits]\nuser_connections_max = 100\n")
+    with running_bus(tmp_path, "--config", str(config)) as bus:
+        config.write_text("[limits]\nuser_connections_max = 101\nlog_bytes = 16777216\n")
+        result = json.loads(said(bus, capfd, "reload", "--json"))
+        assert result["applied"] == ["limits.user_connections_max"]
+        assert result["needs_restart"] == ["limits.log_bytes"]
+        config.write_text("[limits]\nuser_connection_max = 100\n")
+        assert "user_connection_max" in said(bus, capfd, "reload", status=1)
+        uid = str(os.geteuid())
+        limits = json.loads(said(bus, capfd, "limit", uid, "--json"))["after"]
+        assert limits["connections_max"] == 101
+        with bus.connect() as client:
+            client.whoami()
+            assert said(bus, capfd, "drain", "--timeout", "0.1", "--wait") == "1 client left\n"
+            assert client.receive_until_closed() == []
+        assert bus.process.wait(10) == 0
+        assert "cannot connect to" in said(bus, capfd, "version", status=1)
+
+
+def test_version_is_that_of_the_bus(bus: Bus, ctl: Ctl) -> None:
+    found = ctl("version")
+    assert (found["pid"], found["workers"]) == (bus.process.pid, WORKERS)
+    assert (found["address"], found["dialect"], found["protocol"]) == (bus.address, "slash", 1)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can become another user")
+def test_without_the_rights_it_says_so(bus: Bus, capfd: pytest.CaptureFixture[str]) -> None:
+    with effective_user(STRANGER):
+        complaint = said(bus, capfd, "stats", status=1)
+        assert "Permission denied" in complaint
+        assert "may administer it" in complaint
+        os.seteuid(0)
+        os.chmod(f"{bus.address}.admin", stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO)
+        os.seteuid(STRANGER)
+        assert "may administer it (not-allowed)" in said(bus, capfd, "stats", status=1)

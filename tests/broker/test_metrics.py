@@ -1,0 +1,166 @@
+"""`sbusctl metrics` beside a real bus: the figures are what the clients of the test did."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from tests.support.admin import administer, wait_for_traffic
+from tests.support.bus import Bus, running_bus, sbusd_environment
+from tests.support.processes import is_replaced, worker_pids
+from tests.support.raw_client import RawClient
+from tests.support.threads import wait_until
+
+SBUSCTL = (sys.executable, "-m", "sbus.cli.sbusctl")
+TIMEOUT_S = 20.0
+
+
+def scrape(bus: Bus) -> str:
+    command = [*SBUSCTL, "-a", bus.address, "metrics"]
+    outcome = subprocess.run(
+        command, env=sbusd_environment(), capture_output=True, timeout=TIMEOUT_S, check=True
+    )
+    assert outcome.stderr == b""
+    return outcome.stdout.decode()
+
+
+def sums(exposition: str) -> dict[str, float]:
+    """Every figure, summed over workers and whatever else it is told apart by."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(exposition):  # type: ignore[no-untyped-call]
+        for sample in family.samples:
+            if sample.labels.get("le", "+Inf") == "+Inf":
+                found[sample.name] = found.get(sample.name, 0) + sample.value
+    return found
+
+
+@pytest.fixture
+def told(bus: Bus) -> Iterator[Bus]:
+    """A bus on which 3 subscribers received what 2 publishers sent, 4 × 25 messages of 12 bytes
+    for all of them and 50 for nobody, and in which two packets were refused."""
+    with (
+        RawClient(bus.address) as a,
+        RawClient(bus.address) as b,
+        RawClient(bus.address) as c,
+    ):
+        for client in (a, b, c):
+            client.sub(b"x/")
+            client.sync()
+        for number in range(100):
+            (a, b)[number % 2].pub(b"x/%02d" % number, b"123")
+        for _ in range(50):
+            c.pub(b"nobody", b"")
+        c.sub(b"a/!/b")
+        c.sub(b"!")
+        for client in (a, b, c):
+            client.sync()
+        with administer(bus) as admin:
+            wait_for_traffic(
+                admin, lambda now: (now["messages_in"], now["delivered"]) == (150, 300)
+            )
+        yield bus
+
+
+def test_the_figures_are_what_clients_did(told: Bus) -> None:
+    found = sums(scrape(told))
+    assert found["sbus_up"] == 1
+    assert found["sbus_clients"] == 3
+    assert found["sbus_connections_accepted_total"] == 3
+    assert found["sbus_worker_up"] == 2
+    assert found["sbus_worker_clients"] == 3
+    assert found["sbus_subscriptions"] == 3
+    assert found["sbus_messages_published_total"] == 150
+    assert found["sbus_deliveries_due_total"] == 300
+    assert found["sbus_deliveries_total"] == 300
+    assert found["sbus_delivered_bytes_total"] == 300 * len(b"MSG x/00\x00123")
+    assert found["sbus_latency_seconds_count"] == 300
+    assert found["sbus_refused_total"] == 2
+    assert found["sbus_discarded_total"] == 0
+    assert found["sbus_backlog_messages"] == 0
+    assert found["sbus_user_connections"] == 3
+    assert found["sbus_user_subscriptions"] == 3
+
+
+def test_counters_go_on_when_a_worker_dies(told: Bus) -> None:
+    pids = worker_pids(told)
+    subprocess.run(["kill", "-KILL", str(pids[0])], check=True)
+    wait_until(lambda: is_replaced(told, 0, pids[0]), "worker 0 is replaced")
+    found = sums(scrape(told))
+    assert found["sbus_worker_deaths_total"] == 1
+    assert found["sbus_messages_published_total"] == 150
+    assert found["sbus_deliveries_total"] == 300
+
+
+@contextmanager
+def exporter(address: str, listen: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [*SBUSCTL, "-a", address, "metrics", "--listen", str(listen), *options]
+    process = subprocess.Popen(command, env=sbusd_environment(), stderr=subprocess.PIPE)
+    try:
+        wait_until(lambda: is_there(listen, process), "it listens")
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=TIMEOUT_S)
+
+
+def is_there(listen: Path, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, "the exporter ended"
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(listen)) == 0
+
+
+def get(listen: Path) -> tuple[str, str]:
+    """The head and the body of an answer to a plain question."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(TIMEOUT_S)
+        client.connect(str(listen))
+        client.sendall(
+            b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+            b"Accept: application/openmetrics-text; version=1.0.0\r\n\r\n"
+        )
+        response = b"".join(iter(lambda: client.recv(65_536), b""))
+    head, _, body = response.decode().partition("\r\n\r\n")
+    return head, body
+
+
+def test_over_a_socket_with_and_without_a_bus(tmp_path: Path) -> None:
+    listen = tmp_path / "metrics"
+    with exporter(str(tmp_path / "bus.socket"), listen) as process:
+        head, body = get(listen)
+        assert head.startswith("HTTP/1.1 200 ")
+        assert sums(body) == {"sbus_up": 0}
+        with running_bus(tmp_path):
+            with socket.socket(socket.AF_UNIX) as silent:
+                silent.connect(str(listen))
+                head, body = get(listen)
+            assert "Content-Type: application/openmetrics-text; version=1.0.0" in head
+            assert sums(body)["sbus_worker_up"] == 2
+        assert sums(get(listen)[1]) == {"sbus_up": 0}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+        assert not listen.exists()
+        assert process.stderr is not None
+        assert process.stderr.read().count(b"\n") == 2, "why it is away, once each time"
+
+
+def test_a_file_is_written_again_and_again(bus: Bus, tmp_path: Path) -> None:
+    path = tmp_path / "sbus.prom"
+    command = [*SBUSCTL, "-a", bus.address, "metrics", "--textfile", str(path)]
+    process = subprocess.Popen([*command, "--interval", "0.1"], env=sbusd_environment())
+    try:
+        wait_until(path.exists, "there is a file")
+        first = path.stat().st_ino
+        wait_until(lambda: path.stat().st_ino != first, "there is another")
+        assert "\nsbus_up 1.0\n" in path.read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+        assert not list(tmp_path.glob(".sbus.prom.*")), "nothing half written is left"
+    finally:
+        process.kill()
+        process.wait(TIMEOUT_S)

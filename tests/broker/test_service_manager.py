@@ -1,0 +1,311 @@
+"""A bus and its service manager: what it is told and when, and what its watchdog notices."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.admin import Admin, administer
+from tests.support.bus import (
+    SBUSD,
+    START_SECONDS_MAX,
+    STOP_SECONDS_MAX,
+    kill_tree,
+    running_bus,
+    sbusd_environment,
+    stop,
+    wait_until_gone,
+)
+from tests.support.processes import is_replaced, stopped, template_pid, worker_pids
+from tests.support.raw_client import RawClient
+from tests.support.service_manager import ServiceManager, service_manager
+from tests.support.threads import wait_until
+
+QUICK = ("--limit", "worker_silence_seconds_max=1")
+GONE_SECONDS_MAX = 10.0
+ACTIVATE = shutil.which("systemd-socket-activate")
+needs_activator = pytest.mark.skipif(
+    ACTIVATE is None, reason="there is no systemd-socket-activate (Debian: apt install systemd)"
+)
+
+
+def managed_by(manager: ServiceManager, patch: pytest.MonkeyPatch, watchdog_s: float = 0) -> None:
+    """Let a bus that is started from here on be this one's service."""
+    patch.setenv("NOTIFY_SOCKET", manager.address)
+    if watchdog_s:
+        patch.setenv("WATCHDOG_USEC", str(int(watchdog_s * 1e6)))
+
+
+def test_it_is_told_of_the_beginning_and_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with service_manager(tmp_path) as manager:
+        managed_by(manager, monkeypatch)
+        with running_bus(tmp_path) as bus, bus.connect() as client:
+            ready = manager.next()
+            assert ready.keys() == {"READY", "STATUS", "MAINPID"}
+            assert (ready["READY"], ready["MAINPID"]) == ("1", str(bus.process.pid))
+            assert ready["STATUS"] == f"2 workers serve at {bus.address}"
+            client.whoami()
+            assert manager.next(0) == {}
+            stop(bus)
+            stopping = manager.next()
+            assert stopping.keys() == {"STOPPING", "STATUS"}
+            assert stopping["STOPPING"] == "1"
+            assert manager.next(0) == {}
+        assert bus.stderr_text() == ""
+
+
+def test_it_is_told_when_the_configuration_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever comes of it: a bus that goes on as before is ready as before."""
+    file = tmp_path / "sbus.toml"
+    file.write_text("")
+    with service_manager(tmp_path) as manager:
+        managed_by(manager, monkeypatch)
+        with running_bus(tmp_path, "--config", str(file)) as bus, administer(bus) as admin:
+            assert manager.next()["READY"] == "1"
+            began_usec = time.monotonic_ns() // 1000
+            admin.ask("reload")
+            reloading = manager.next()
+            assert reloading.keys() == {"RELOADING", "MONOTONIC_USEC", "STATUS"}
+            assert began_usec <= int(reloading["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
+            assert manager.next()["READY"] == "1"
+            file.write_text("nonsense = 1")
+            _code, text = admin.fault("reload")
+            assert manager.next()["RELOADING"] == "1"
+            ready = manager.next()
+            assert ready["READY"] == "1"
+            assert text in ready["STATUS"]
+            assert manager.next(0) == {}
+
+
+def test_it_is_told_why_there_is_no_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with service_manager(tmp_path) as manager:
+        managed_by(manager, monkeypatch)
+        done = subprocess.run(
+            [*SBUSD, "-fa", str(tmp_path / "not" / "there")],
+            env=sbusd_environment(),
+            stderr=subprocess.PIPE,
+            timeout=START_SECONDS_MAX,
+            check=False,
+        )
+        assert done.returncode == 1
+        message = manager.next()
+        assert done.stderr.decode() == f"sbusd: {message['STATUS']}\n"
+        assert message.keys() == {"STATUS"}
+
+
+def test_in_the_background_it_learns_the_daemon_s_process_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watchdog goes on watching, though the process that it was meant for has ended."""
+    pidfile = tmp_path / "pid"
+    with service_manager(tmp_path) as manager:
+        managed_by(manager, monkeypatch, watchdog_s=0.5)
+        subprocess.run(
+            [*SBUSD, "-a", str(tmp_path / "bus"), "-p", str(pidfile), "--workers=1"],
+            env=sbusd_environment(),
+            stdout=subprocess.DEVNULL,
+            timeout=START_SECONDS_MAX,
+            check=True,
+        )
+        pid = int(pidfile.read_text())
+        try:
+            assert manager.next_but_watchdog()["MAINPID"] == str(pid)
+            assert manager.is_fed_within(10)
+        finally:
+            os.kill(pid, signal.SIGTERM)
+        assert manager.next_but_watchdog()["STOPPING"] == "1"
+        assert wait_until_gone(pid, GONE_SECONDS_MAX)
+
+
+def test_only_the_front_can_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with service_manager(tmp_path) as manager:
+        managed_by(manager, monkeypatch)
+        with running_bus(tmp_path) as bus:
+            assert {pid: datagram_sockets(pid) for pid in bus.pids()} == {
+                pid: int(pid == bus.process.pid) for pid in bus.pids()
+            }
+
+
+def datagram_sockets(pid: int) -> int:
+    """How many unix datagram sockets a process has open."""
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    inodes = {row[6] for row in rows if int(row[4], 16) == 2}
+    links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    return sum(link.removeprefix("socket:[").removesuffix("]") in inodes for link in links)
+
+
+# -- the watchdog ----------------------------------------------------------------------------------
+
+
+def test_a_hung_worker_is_replaced_while_the_watchdog_is_fed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchdog_s = 2.0
+    with service_manager(tmp_path) as manager:
+        managed_by(manager, monkeypatch, watchdog_s)
+        with running_bus(tmp_path, *QUICK, workers=2) as bus:
+            hung = worker_pids(bus)[1]
+            os.kill(hung, signal.SIGSTOP)
+            while not is_replaced(bus, 1, hung):
+                assert manager.is_fed_within(watchdog_s)
+            assert wait_until_gone(hung, GONE_SECONDS_MAX)
+            assert manager.is_fed_within(watchdog_s)
+        assert re.search(r"worker 1 .* shows no sign of life: killed", bus.stderr_text())
+
+
+@pytest.mark.parametrize("part", ["front", "template"])
+def test_a_hung_part_that_a_bus_cannot_do_without_feeds_no_watchdog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Without the front there is nobody to see it, without the template nobody to replace it."""
+    watchdog_s = 0.4
+    with service_manager(tmp_path) as manager:
+        managed_by(manager, monkeypatch, watchdog_s)
+        with running_bus(tmp_path, *QUICK, workers=1) as bus:
+            assert manager.is_fed_within(10)
+            with stopped(bus.process.pid if part == "front" else template_pid(bus)):
+                manager.discard()
+                # Nothing can tell that something will not happen; twice the time must do.
+                assert not manager.is_fed_within(2 * watchdog_s)
+            assert manager.is_fed_within(10), "it goes on, and so must this"
+
+
+# -- sockets that it passes ------------------------------------------------------------------------
+
+
+@contextmanager
+def activated(directory: Path, *options: str, names: str | None) -> Iterator[str]:
+    """The path at which systemd-socket-activate starts a bus for whoever comes.
+
+    The admin socket, if `names` has one, is beside it.
+    """
+    path = str(directory / "bus")
+    paths = [path, f"{path}.admin"] if names is not None and ":" in names else [path]
+    assert ACTIVATE is not None
+    command = [ACTIVATE, "--seqpacket", *(f"--listen={path}" for path in paths)]
+    command += [] if names is None else [f"--fdname={names}"]
+    command += [f"-EPYTHONPATH={sbusd_environment()['PYTHONPATH']}"]
+    stderr = directory / "activate.stderr"
+    with stderr.open("wb") as errors:
+        process = subprocess.Popen(
+            [*command, *SBUSD, "-f", "--workers=2", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+    try:
+        listening = f"Listening on {paths[-1]}"
+        wait_until(lambda: listening in stderr.read_text(), f"it is {listening}")
+        yield path
+        process.terminate()
+        assert process.wait(STOP_SECONDS_MAX) == 0
+        for path in paths:
+            assert os.path.lexists(path), "a socket that is passed down is not the bus's to remove"
+    finally:
+        kill_tree(process)
+
+
+def exchange(path: str) -> None:
+    """Whoever came before there was a bus finds itself connected to it."""
+    with RawClient(path, timeout_s=START_SECONDS_MAX) as client:
+        client.sub(b"key")
+        client.pub(b"key", b"payload")
+        assert client.receive(START_SECONDS_MAX) == b"MSG key\0payload"
+
+
+@needs_activator
+@pytest.mark.parametrize("names", [None, "bus", "sbusd.socket"])
+def test_an_activated_bus_serves_and_makes_an_admin_socket_beside_it(
+    tmp_path: Path, names: str | None
+) -> None:
+    with activated(tmp_path, names=names) as path:
+        exchange(path)
+        with Admin(f"{path}.admin") as admin:
+            assert admin.ask("version")["address"] == path
+
+
+@needs_activator
+@pytest.mark.parametrize("names", ["bus:admin", "admin:bus"])
+def test_an_activated_bus_is_passed_its_admin_socket(tmp_path: Path, names: str) -> None:
+    """Either of its sockets starts it."""
+    with activated(tmp_path, names=names) as path:
+        bus, admin_path = (path, f"{path}.admin")
+        if names == "admin:bus":
+            bus, admin_path = admin_path, bus
+        with Admin(admin_path) as admin:
+            assert admin.ask("version")["address"] == bus
+        exchange(bus)
+
+
+PASS_DOWN = """
+import fcntl, os, sys
+names, numbers, command = sys.argv[1], sys.argv[2].split(","), sys.argv[3:]
+high = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 100) for number in numbers]
+for place, number in enumerate(high):
+    os.dup2(number, 3 + place)
+    os.close(number)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(high)), LISTEN_FDNAMES=names)
+os.execv(command[0], command)
+"""
+"""What a service manager does, for sockets that systemd-socket-activate cannot make."""
+
+
+def refusal(passed: dict[str, socket.socket], *options: str) -> str:
+    """What sbusd says to a service manager that passes these sockets, by their names."""
+    numbers = [sock.fileno() for sock in passed.values()]
+    arguments = [":".join(passed), ",".join(map(str, numbers)), *SBUSD, "-f", *options]
+    done = subprocess.run(
+        [sys.executable, "-c", PASS_DOWN, *arguments],
+        pass_fds=numbers,
+        env=sbusd_environment(),
+        capture_output=True,
+        timeout=START_SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 1
+    return done.stderr.decode()
+
+
+@pytest.fixture
+def sockets(tmp_path: Path) -> Iterator[list[socket.socket]]:
+    """A bound socket for sequenced packets, another, and one of the wrong type."""
+    kinds = [socket.SOCK_SEQPACKET, socket.SOCK_SEQPACKET, socket.SOCK_STREAM]
+    with ExitStack() as stack:
+        made = [stack.enter_context(socket.socket(socket.AF_UNIX, kind)) for kind in kinds]
+        for number, sock in enumerate(made):
+            sock.bind(str(tmp_path / str(number)))
+            sock.listen()
+        yield made
+
+
+def test_sockets_that_cannot_be_a_bus_s_are_one_clear_error(sockets: list[socket.socket]) -> None:
+    packets, more_packets, stream = sockets
+    assert "not a UNIX socket for sequenced packets" in refusal({"bus": stream})
+    assert "not a UNIX socket for sequenced packets" in refusal({"bus": packets, "admin": stream})
+    assert "named: bus, metrics;" in refusal({"bus": packets, "metrics": more_packets})
+    assert "named: admin;" in refusal({"admin": packets})
+    both = refusal({"bus": packets, "admin": more_packets}, "--admin-address", "/run/other")
+    assert "leave one of them out" in both
+
+
+@needs_activator
+def test_an_address_that_is_given_is_preferred_to_what_is_passed(tmp_path: Path) -> None:
+    with activated(tmp_path, "-a", str(tmp_path / "mine"), names="metrics:log") as path:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as knock:
+            knock.connect(path)
+            wait_until((tmp_path / "mine").exists, "it is where it was told to be")
+        exchange(str(tmp_path / "mine"))

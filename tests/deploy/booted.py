@@ -1,0 +1,126 @@
+"""systemd as the first process of its own namespaces, with the units of this project.
+
+`boot` starts it on the host's files, but with directories of its own in place of /run, /tmp and
+/etc, so that nothing of it is left: in it user and group are made by sysusers.conf, the units and
+/etc/sbus/sbus.toml are as they are installed, and a program of the test runs beside them as root.
+Only where the programs are is changed, by drop-ins: this interpreter and these sources.
+
+Needs root, the right to make namespaces and mounts, and systemd; `why_not` says what is missing.
+"""
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+UNITS = PROJECT / "deploy/systemd"
+BOOT_SECONDS_MAX = 40.0
+SYSTEMD = "/usr/lib/systemd/systemd"
+NAMESPACES = ("unshare", "--kill-child", "-pfmC", "--propagation=private", "--mount-proc")
+
+SETUP = r"""
+set -eu
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p /run/t/python /run/t/site /run/t/source /run/t/etc /run/systemd/system /run/lock
+mount --bind "$BASE" /run/t/python
+mount --bind "$SITE" /run/t/site
+mount --bind "$SOURCE" /run/t/source
+mount -t cgroup2 none /sys/fs/cgroup
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+mount -t tmpfs -o mode=1777 tmpfs /var/tmp
+touch /run/t/console
+mount --bind /run/t/console /dev/console
+cp -a /etc/. /run/t/etc
+mount --bind /run/t/etc /etc
+units=/run/t/source/deploy/systemd
+systemd-sysusers "$units/sysusers.conf" 2>/run/t/sysusers.log
+systemd-tmpfiles --create "$units/tmpfiles.conf" 2>/run/t/tmpfiles.log
+mkdir -p /etc/sbus
+cp "$units/sbus.toml" /etc/sbus
+cp "$units"/*.socket "$units"/*.service /run/systemd/system
+for name in sbusd sbusctl; do
+    printf '%s\n' '#!/bin/sh' 'export LD_LIBRARY_PATH=/run/t/python/lib' \
+        'export PYTHONPATH=/run/t/source:/run/t/site PYTHONDONTWRITEBYTECODE=1' \
+        "exec /run/t/python/bin/python3 -c 'from sbus.cli.$name import main; main()' \"\$@\"" \
+        >/run/t/$name
+    chmod 755 /run/t/$name
+done
+for unit in sbusd.socket sbusd-admin.socket sbusd.service sbus-metrics.socket sbus-metrics.service
+do
+    mkdir /run/systemd/system/$unit.d
+    printf '%s\n' '[Unit]' 'DefaultDependencies=no' >/run/systemd/system/$unit.d/test.conf
+done
+printf '%s\n' '[Service]' "$BUS_EXEC" 'StandardError=append:/run/t/stderr' \
+    >/run/systemd/system/sbusd.service.d/exec.conf
+printf '%s\n' '[Service]' "$METRICS_EXEC" 'StandardError=append:/run/t/stderr' \
+    >/run/systemd/system/sbus-metrics.service.d/exec.conf
+printf '%s\n' '[Unit]' 'DefaultDependencies=no' 'Wants=sbusd.socket sbusd-admin.socket' \
+    >/run/systemd/system/test.target
+( /run/t/sbusctl --version >/dev/null
+  export PYTHONPATH=/run/t/source:/run/t/site LD_LIBRARY_PATH=/run/t/python/lib
+  /run/t/python/bin/python3 -m "$PROGRAM" || {
+      systemctl show -p Id,ActiveState,Result,StatusText sbusd.service sbusd*.socket
+      cat /run/t/stderr /run/t/*.log
+  } >&2
+  echo ) </dev/null &
+exec env -i container=test PATH="$PATH" "$SYSTEMD" --system --unit=test.target \
+    --log-target=console --show-status=no </dev/null >/dev/null 2>&1
+"""
+
+
+@cache
+def why_not() -> str | None:
+    """What is missing here to boot; None when nothing is."""
+    if os.geteuid() != 0:
+        return "only root can boot a systemd"
+    if not Path(SYSTEMD).exists() or shutil.which("unshare") is None:
+        return "there is no systemd, or no unshare (Debian: apt install systemd util-linux)"
+    mount = ["sh", "-c", "mount -t tmpfs tmpfs /run && mount -t cgroup2 none /sys/fs/cgroup"]
+    tried = subprocess.run([*NAMESPACES, *mount], capture_output=True, check=False, timeout=30)
+    return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.decode()!r}"
+
+
+def _exec_lines(unit: str) -> str:
+    """What a service runs, from where the programs are here."""
+    lines = (UNITS / unit).read_text().splitlines()
+    commands = [line.split("=", 1) for line in lines if line.startswith("Exec")]
+    assert all(command.startswith("/usr/bin/") for _, command in commands)
+    return "\n".join(
+        f"{name}=\n{name}={command.replace('/usr/bin/', '/run/t/')}" for name, command in commands
+    )
+
+
+def boot(program: str) -> Any:
+    """Boot, and run `program`, a module, beside it; what it printed, as JSON, is returned."""
+    process = subprocess.Popen(
+        [*NAMESPACES, "sh", "-c", SETUP],
+        env={
+            "PATH": os.environ["PATH"],
+            "BASE": sys.base_prefix,
+            "SITE": sysconfig.get_path("purelib"),
+            "SOURCE": str(PROJECT),
+            "PROGRAM": program,
+            "BUS_EXEC": _exec_lines("sbusd.service"),
+            "METRICS_EXEC": _exec_lines("sbus-metrics.service"),
+            "SYSTEMD": SYSTEMD,
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        done = select.select([process.stdout], [], [], BOOT_SECONDS_MAX)[0]
+        printed = process.stdout.readline() if done else b""
+    finally:
+        process.kill()
+        _, errors = process.communicate()
+    assert printed.strip(), errors.decode(errors="replace")
+    return json.loads(printed)

@@ -1,0 +1,165 @@
+"""Runs beside a booted systemd, see `booted`: what becomes of a bus in the sandbox of its unit.
+
+Prints everything that it saw as one JSON object, and judges nothing.
+"""
+
+import json
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.support.admin import Admin
+from tests.support.inheritance import inherited_connection
+from tests.support.raw_client import RawClient
+
+BUS = "/run/sbus.socket"
+UID, GID, GROUPS = 61_111, 61_112, 300
+PROGRAM = "probe program"
+FIRST_GROUP = 70_000
+RULES = f"""
+[[rules]]
+deny = ["connect"]
+[[rules]]
+allow = ["connect"]
+users = [0]
+[[rules]]
+allow = ["connect"]
+groups = [{FIRST_GROUP + GROUPS - 1}]
+"""
+"""So the bus has to ask the kernel for all of a client's groups."""
+
+
+def systemctl(*words: str) -> str:
+    done = subprocess.run(
+        ["systemctl", "--no-pager", *words], capture_output=True, timeout=20, check=False
+    )
+    return (done.stdout + done.stderr).decode().strip()
+
+
+def until(what: Callable[[], Any]) -> Any:
+    """The first truth that comes of it, within some seconds."""
+    deadline = time.monotonic() + 8
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            if found := what():
+                return found
+        time.sleep(0.01)
+    raise TimeoutError(what)
+
+
+def as_client() -> None:
+    """A user with more groups than fit into Python's getsockopt, in a program of another name."""
+    Path("/proc/self/comm").write_text(PROGRAM)
+    os.setgroups(range(FIRST_GROUP, FIRST_GROUP + GROUPS))
+    os.setresgid(GID, GID, GID)
+    os.setresuid(UID, UID, UID)
+
+
+def identity() -> dict[str, Any]:
+    """What the bus says of a client, to the client and to the administrator, and what is so."""
+    with inherited_connection(BUS, as_client) as client:
+        client.send(b"CMSG !/cred/whoami")
+        whoami = client.receive()
+        with Admin(f"{BUS}.admin") as admin:
+            clients = [c for c in admin.ask("clients")["clients"] if c["pid"] == client.parent]
+        return {"whoami": whoami.decode(), "clients": clients, "pid": client.parent}
+
+
+def processes() -> dict[str, int]:
+    """The processes of the bus, by name; whatever the front calls itself, it is `front` here."""
+    front = systemctl("show", "-P", "MainPID", "sbusd")
+    found = {"front": int(front)}
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            name = (entry / "comm").read_text().strip()
+            if name.startswith("sbusd-"):
+                found[name] = int(entry.name)
+    return found
+
+
+def confinement(pid: int | str) -> dict[str, str]:
+    """What the kernel says that a process is kept from."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    names = ("Uid", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
+    spaces = {space: os.readlink(f"/proc/{pid}/ns/{space}") for space in ("net", "user", "pid")}
+    return {**{name: status[name] for name in names}, **spaces}
+
+
+def exchange() -> list[str]:
+    """Messages between as many clients as there are workers, so that some cross workers."""
+    clients = [RawClient(BUS) for _ in range(4)]
+    for client in clients:
+        client.sub(b"key")
+        client.sync()
+    clients[0].pub(b"key", b"payload")
+    received = [client.receive().decode() for client in clients]
+    for client in clients:
+        client.close()
+    return received
+
+
+def metrics() -> str:
+    """What the exporter answers."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(20)
+        sock.connect("/run/sbus-metrics.socket")
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        return b"".join(iter(lambda: sock.recv(65_536), b"")).decode()
+
+
+def is_replaced_when_hung() -> bool:
+    """Whether systemd ends a front that stopped, and starts another, when it watches closely."""
+    drop_in = Path("/run/systemd/system/sbusd.service.d/watchdog.conf")
+    drop_in.write_text("[Service]\nWatchdogSec=1s\nRestartSec=0\n")
+    systemctl("daemon-reload")
+    systemctl("restart", "sbusd.service")
+    hung = processes()["front"]
+    os.kill(hung, signal.SIGSTOP)
+    return bool(until(lambda: processes()["front"] not in (0, hung)))
+
+
+def main() -> None:
+    seen: dict[str, Any] = {}
+    until(lambda: os.path.exists(f"{BUS}.admin"))
+    with Path("/etc/sbus/sbus.toml").open("a") as file:
+        file.write(RULES)
+    # Nobody has started the bus: the first client does.
+    seen["before"] = systemctl("is-active", "sbusd.service")
+    seen["received"] = exchange()
+    seen["identity"] = identity()
+    seen["own"] = confinement("self")
+    seen["processes"] = {name: confinement(pid) for name, pid in processes().items()}
+    seen["user"] = pwd.getpwnam("sbus").pw_uid
+    seen["status"] = systemctl("show", "-P", "StatusText", "sbusd")
+    seen["modes"] = [oct(os.stat(path).st_mode & 0o777) for path in (BUS, f"{BUS}.admin")]
+    seen["owners"] = [os.stat(path).st_uid for path in (BUS, f"{BUS}.admin")]
+    seen["reload"] = systemctl("reload", "sbusd")
+    seen["status after reload"] = systemctl("show", "-P", "StatusText", "sbusd")
+    worker, old = next(item for item in processes().items() if "worker" in item[0])
+    os.kill(old, signal.SIGKILL)
+    until(lambda: processes().get(worker, old) != old)
+    seen["received with a new worker"] = exchange()
+    seen["stderr"] = Path("/run/t/stderr").read_text()
+    systemctl("start", "sbus-metrics.socket")
+    seen["metrics"] = metrics()
+    # Whoever comes while there is no bus waits for the next one.
+    systemctl("stop", "sbusd.service")
+    seen["stopped"] = systemctl("is-active", "sbusd.service")
+    seen["received after a stop"] = exchange()
+    seen["replaced when hung"] = is_replaced_when_hung()
+    seen["received after it hung"] = exchange()
+    systemctl("stop", "sbusd.socket", "sbusd-admin.socket", "sbusd.service")
+    seen["left"] = [path for path in (BUS, f"{BUS}.admin") if os.path.lexists(path)]
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The bus under its unit's settings, with a real systemd: who its clients are, it still knows.
+
+What a client is, for the bus and for its administrator, is what the client is for the kernel, and
+everything works that needs a fork, shared memory, locks or a user's long list of groups.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.deploy import booted, sandbox_probe
+
+pytestmark = pytest.mark.skipif(booted.why_not() is not None, reason=str(booted.why_not()))
+MESSAGES = 4 * ["MSG key\0payload"]
+
+
+@pytest.fixture(scope="module")
+def seen() -> Any:
+    return booted.boot(sandbox_probe.__name__)
+
+
+def test_the_bus_knows_who_its_clients_are(seen: Any) -> None:
+    identity = seen["identity"]
+    uid, gid, pid = sandbox_probe.UID, sandbox_probe.GID, identity["pid"]
+    assert identity["whoami"] == f"CMSG !/cred/whoami\0!/cred/{gid}/{uid}/{pid}"
+    (client,) = identity["clients"]
+    told = (client["uid"], client["gid"], client["pid"], client["program"])
+    assert told == (uid, gid, pid, sandbox_probe.PROGRAM)
+
+
+def test_every_process_of_the_bus_is_confined(seen: Any) -> None:
+    own, processes = seen["own"], seen["processes"]
+    assert processes.keys() >= {"front", "sbusd-template", "sbusd-worker-0"}
+    for process in processes.values():
+        assert set(process["Uid"].split()) == {str(seen["user"])}
+        assert int(process["CapEff"], 16) == int(process["CapBnd"], 16) == 0
+        assert (process["NoNewPrivs"], process["Seccomp"]) == ("1", "2")
+        assert process["net"] != own["net"]
+        # With others of these the ids of clients would be others, too.
+        assert (process["user"], process["pid"]) == (own["user"], own["pid"])
+
+
+def test_the_first_client_starts_the_bus_and_a_later_one_starts_it_again(seen: Any) -> None:
+    assert seen["before"] == seen["stopped"] == "inactive"
+    assert seen["received"] == seen["received after a stop"] == MESSAGES
+
+
+def test_workers_are_replaced_in_the_sandbox(seen: Any) -> None:
+    assert seen["received with a new worker"] == MESSAGES
+    (line,) = seen["stderr"].splitlines()
+    assert "died: signal 9" in line
+
+
+def test_a_front_that_hangs_is_replaced(seen: Any) -> None:
+    assert seen["replaced when hung"]
+    assert seen["received after it hung"] == MESSAGES
+
+
+def test_metrics_are_exported_from_a_sandbox_of_their_own(seen: Any) -> None:
+    head, _, body = seen["metrics"].partition("\r\n\r\n")
+    assert head.startswith("HTTP/1.1 200 "), seen["metrics"]
+    assert "sbus_" in body
+
+
+def test_systemctl_shows_how_it_is_and_reloads_it(seen: Any) -> None:
+    assert seen["status"].endswith(" workers serve at /run/sbus.socket")
+    assert seen["reload"] == ""
+    assert seen["status after reload"] == "Serves with the configuration that was read anew"
+
+
+def test_sockets_are_as_open_as_they_should_be_and_leave_nothing(seen: Any) -> None:
+    assert seen["modes"] == ["0o666", "0o660"]
+    assert seen["owners"] == [0, seen["user"]]
+    assert seen["left"] == []

@@ -1,0 +1,90 @@
+"""The units, as systemd's own tools see them, and what must not be in them."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sbus.broker.config_file import parse_config
+from sbus.unix.address import DEFAULT_ADDRESS, PathAddress, admin_address
+from tests.deploy.booted import UNITS
+
+EXPOSURE_MAX = 1.5
+SYSTEM = sorted(path.name for path in UNITS.glob("*.service"))
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None,
+    reason="there is no systemd-analyze (Debian: apt install systemd)",
+)
+
+
+def settings(unit: str) -> list[tuple[str, str]]:
+    lines = (UNITS / unit).read_text().splitlines()
+    return [(name, value) for line in lines for name, _, value in [line.partition("=")] if value]
+
+
+@needs_systemd
+@pytest.mark.parametrize("unit", SYSTEM)
+def test_exposure_is_small(unit: str) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(UNITS / unit)],
+        capture_output=True,
+        check=True,
+    )
+    found = re.search(rf"exposure level for {re.escape(unit)}: ([\d.]+)", done.stdout.decode())
+    assert found
+    print(f"{unit}: exposure {found[1]}")
+    assert float(found[1]) <= EXPOSURE_MAX
+
+
+@needs_systemd
+@pytest.mark.parametrize("folder", [".", "user"])
+def test_nothing_is_wrong_with_the_units(tmp_path: Path, folder: str) -> None:
+    """Verified with programs of the test's in place of those that a package installs."""
+    for name in ("sbusd", "sbusctl"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    units = []
+    for path in sorted((UNITS / folder).glob("*.s*")):
+        if path.suffix in (".service", ".socket"):
+            units.append(tmp_path / path.name)
+            units[-1].write_text(path.read_text().replace("/usr/bin/", f"{tmp_path}/"))
+    assert len(units) >= 3
+    user = [] if folder == "." else ["--user"]
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *user, *units],
+        env={"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("unit", ["sbusd.service", "user/sbusd.service"])
+def test_nothing_falsifies_who_clients_are(unit: str) -> None:
+    names = {name for name, _ in settings(unit)}
+    falsifying = {"PrivateUsers", "PrivatePIDs", "ProtectProc", "ProcSubset", "DynamicUser"}
+    assert not names & falsifying
+    # A user's own manager has no other way to do these than a user namespace.
+    if unit.startswith("user/"):
+        assert not [name for name in names if name.startswith(("Private", "Protect"))]
+
+
+def test_sockets_are_where_clients_look() -> None:
+    admin = admin_address(PathAddress(DEFAULT_ADDRESS)).format()
+    assert ("ListenSequentialPacket", DEFAULT_ADDRESS) in settings("sbusd.socket")
+    assert ("ListenSequentialPacket", admin) in settings("sbusd-admin.socket")
+    for folder in ("", "user/"):
+        assert ("FileDescriptorName", "bus") in settings(f"{folder}sbusd.socket")
+        assert ("FileDescriptorName", "admin") in settings(f"{folder}sbusd-admin.socket")
+
+
+def test_example_configuration_changes_nothing_until_its_examples_are_used() -> None:
+    """A line of code in a comment has no space behind the `#`."""
+    text = (UNITS / "sbus.toml").read_text()
+    assert tomllib.loads(text) == {"bus": {}, "limits": {}}
+    used = re.sub(r"^#(?=\S)", "", text, flags=re.MULTILINE)
+    assert parse_config(used.encode()) != parse_config(text.encode())
+    assert {"bus", "limits", "users", "rules"} == tomllib.loads(used).keys()

@@ -1,0 +1,127 @@
+"""`me`, asked over a bus of bare packets, by both clients."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+import sbus
+import sbus.client.blocking
+from sbus.errors import ConfigurationError, Disconnected, PacketRefused, ProtocolViolation
+from sbus.limits import Limits
+from sbus.protocol.admin_results import MeResult, UserReport
+from tests.unit.client.fake_bus import ANSWER, WHOAMI, FakeBus
+
+Blocking = sbus.client.blocking.Connection[sbus.Message]
+ME = b"CMSG !/me"
+USER = UserReport(
+    uid=6,
+    connections=1,
+    subscriptions=0,
+    subscription_bytes=0,
+    backlog_bytes=0,
+    waiting_bytes=0,
+    blocking_clients=0,
+    held_seconds=0.0,
+    discarded=3,
+    limits=Limits().user,
+)
+
+
+def answer(connections: int) -> bytes:
+    user = msgspec.structs.replace(USER, connections=connections)
+    result = MeResult(user=user, clients=[], subscriptions=[], unanswered=[])
+    return ME + b"\0" + msgspec.json.encode(result)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[FakeBus]:
+    with FakeBus(tmp_path) as fake:
+        yield fake
+
+
+@pytest.fixture
+def bus(fake: FakeBus) -> Iterator[Blocking]:
+    with sbus.blocking.connect(fake.address) as bus:
+        fake.accept()
+        yield bus
+
+
+def test_is_asked_and_answered(fake: FakeBus, bus: Blocking) -> None:
+    fake.send(b"MSG k\0before", answer(8))
+    result = bus.me(timeout_seconds=5)
+    assert fake.receive() == ME
+    assert result.user.connections == 8
+    assert result.user.discarded == 3
+    assert bus.receive().payload == b"before"
+
+
+def test_its_questions_and_those_of_whoami_are_not_mixed_up(fake: FakeBus, bus: Blocking) -> None:
+    bus.control("!/cred/whoami")
+    assert fake.receive() == WHOAMI
+    fake.send(ANSWER)
+    with pytest.raises(TimeoutError):
+        bus.me(timeout_seconds=0.01)
+    assert fake.receive() == ME
+    fake.send(answer(1))
+    with pytest.raises(TimeoutError):
+        bus.sync(timeout_seconds=0.01)
+    assert fake.receive() == WHOAMI
+
+
+def test_the_answer_to_an_abandoned_question_is_not_taken_for_the_next(
+    fake: FakeBus, bus: Blocking
+) -> None:
+    with pytest.raises(TimeoutError):
+        bus.me(timeout_seconds=0.01)
+    bus.control("!/me")
+    fake.send(answer(1), answer(2), answer(3))
+    assert bus.me(timeout_seconds=5).user.connections == 3
+
+
+def test_says_what_the_bus_refused_before(fake: FakeBus, bus: Blocking) -> None:
+    fake.send(b"CMSG !/error\0reserved not for you", answer(1))
+    with pytest.raises(PacketRefused, match="not for you"):
+        bus.me(timeout_seconds=5)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\0", b"{}", b'{"user":1}', b"\xff"])
+def test_nonsense_is_no_answer(fake: FakeBus, bus: Blocking, payload: bytes) -> None:
+    fake.send(ME + b"\0" + payload)
+    with pytest.raises(ProtocolViolation):
+        bus.me(timeout_seconds=5)
+
+
+def test_the_end_of_the_bus_ends_it(fake: FakeBus, bus: Blocking) -> None:
+    fake.hang_up()
+    with pytest.raises(Disconnected):
+        bus.me(timeout_seconds=5)
+
+
+def test_there_is_none_in_the_dot_dialect(fake: FakeBus) -> None:
+    with (
+        sbus.blocking.connect(fake.address, dialect="dot") as bus,
+        pytest.raises(ConfigurationError, match="dot dialect has no control messages"),
+    ):
+        bus.me()
+
+
+async def test_several_tasks_may_ask(fake: FakeBus) -> None:
+    connections = []
+
+    async def ask(connection: sbus.Connection[sbus.Message]) -> None:
+        connections.append((await connection.me()).user.connections)
+
+    async with sbus.connect(fake.address) as connection:
+        fake.accept()
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, connection)
+                nursery.start_soon(ask, connection)
+                await trio.testing.wait_all_tasks_blocked()
+                assert (fake.receive(), fake.receive()) == (ME, ME)
+                fake.send(answer(1), answer(2))
+            assert sorted(connections) in ([1, 2], [2, 2])
