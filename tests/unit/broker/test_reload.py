@@ -18,6 +18,7 @@ from sbus.broker.supervisor import Supervisor
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.admin_results import ReloadResult
+from sbus.unix.notify import Notifier
 
 BEFORE = Configuration(settings=BusSettings(workers=2))
 AFTER = Configuration(settings=BusSettings(workers=2, limits=Limits(quantum_units=7)))
@@ -51,6 +52,7 @@ class Scene:
             Roster(2),
             cast(Supervisor, self.supervisor),
             lambda settings, _rules: self.gone_by.append(settings),
+            Notifier(),
         )
 
     def is_untouched(self) -> bool:

@@ -393,7 +393,9 @@ def some_memfd() -> int:
 
 async def test_all_workers_are_told_of_other_settings(scene: Scene) -> None:
     await scene.serve()
-    scene.supervisor.reconfigure(Limits(), some_memfd())
+    limits = Limits(handoff_clients_max=1)
+    scene.supervisor.reconfigure(limits, some_memfd())
+    assert scene.supervisor._limits == limits
     for number in range(WORKERS):
         assert scene.told(number) == [Reconfigure(1)]
     waiting = Waiting(scene)
