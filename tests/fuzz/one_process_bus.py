@@ -5,6 +5,7 @@ to. `settle` is the barrier that real processes do not have: afterwards every ta
 something that is not there. Does not know what the clients send.
 """
 
+import os
 import socket
 import time
 from collections import Counter
@@ -14,8 +15,10 @@ from contextlib import asynccontextmanager, suppress
 import trio
 import trio.testing
 
+from sbus.broker.access import pack
 from sbus.broker.complaints import Complaints
-from sbus.broker.handoff import Adopt, Gone, Link, Stop
+from sbus.broker.handoff import Adopt, Gone, Link, Reconfigure, Reconfigured, Stop
+from sbus.broker.reconfiguration import Reconfiguration, write_owning_memfd
 from sbus.broker.settings import BusSettings
 from sbus.broker.worker import Worker
 from sbus.limits import Limits
@@ -82,6 +85,8 @@ class OneProcessBus:
         self.workers: list[Worker] = []
         self.gone: dict[int, str] = {}
         """Why clients have gone, by number, since this was last emptied."""
+        self.reconfigured: list[int] = []
+        """Who went by other settings when told to, since this was last emptied."""
         self._numbers = 0
         self.book = AccountBook(self.segment.accounts, WORKERS, limits)
         self.account = self.account_of(CREDENTIALS.uid)
@@ -113,28 +118,41 @@ class OneProcessBus:
         return account
 
     def connect(
-        self, worker: int, own: Credentials = CREDENTIALS, buffer_bytes: int | None = None
+        self,
+        worker: int,
+        own: Credentials = CREDENTIALS,
+        buffer_bytes: int | None = None,
+        rules: int = 0,
     ) -> Peer:
         """A new client; it is served from the next `settle` on. `buffer_bytes` is the SO_SNDBUF of
-        the bus's end."""
+        the bus's end, `rules` are the access rules that concern it."""
         self._numbers += 1
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             if buffer_bytes is not None:
                 ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
             link = self._links[worker]
-            link.send(Adopt(self._numbers, own, self.account_of(own.uid).place), ours.fileno())
+            place = self.account_of(own.uid).place
+            link.send(Adopt(self._numbers, own, place, pack(rules)), ours.fileno())
             assert not link.queued
         return Peer(self._numbers, worker, theirs, self._limits.packet_bytes_max)
+
+    def reconfigure(self, worker: int, what: Reconfiguration) -> None:
+        """Have a worker go by other settings; `reconfigured` tells when it does."""
+        memfd = write_owning_memfd(what)
+        self._links[worker].send(Reconfigure(1), memfd)
+        os.close(memfd)
 
     async def settle(self) -> None:
         """Wait until nobody has anything to do; takes the workers' reports."""
         await trio.testing.wait_all_tasks_blocked()
-        for link in self._links:
+        for worker, link in enumerate(self._links):
             with suppress(BlockingIOError):
                 while (report := link.receive_report()) is not None:
                     if isinstance(report, Gone):
                         self.gone[report.client] = report.reason
+                    elif isinstance(report, Reconfigured):
+                        self.reconfigured.append(worker)
 
     async def compact(self) -> None:
         """Compact the table, as the front does: woken once, every worker has read the last one."""

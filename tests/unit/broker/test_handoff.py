@@ -16,6 +16,7 @@ from sbus.broker.handoff import (
     Quiesce,
     Quiet,
     Ready,
+    Reconfigure,
     Report,
     Stop,
     lost_client,
@@ -139,3 +140,15 @@ def test_whose_descriptor_was_lost_can_be_told() -> None:
 
         trio.run(main)
         assert lost_client(DescriptorsLost(worker.recv(4096))) == 77
+
+
+def test_a_descriptor_that_was_no_clients_can_be_told_from_one() -> None:
+    front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with front, worker:
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                Link(front, nursery).send(Reconfigure(1))
+
+        trio.run(main)
+        assert lost_client(DescriptorsLost(worker.recv(4096))) is None

@@ -13,7 +13,18 @@ import pytest
 import trio
 import trio.testing
 
-from sbus.broker.handoff import Adopt, Gone, Order, Quiesce, Quiet, Ready, Report, Stop
+from sbus.broker.handoff import (
+    Adopt,
+    Gone,
+    Order,
+    Quiesce,
+    Quiet,
+    Ready,
+    Reconfigure,
+    Reconfigured,
+    Report,
+    Stop,
+)
 from sbus.broker.settings import BusSettings
 from sbus.broker.supervisor import Supervisor
 from sbus.broker.template import Alive, Birth, Death, Template
@@ -139,6 +150,8 @@ class Scene:
                 slot.link.close()
             if slot.pidfd >= 0:
                 os.close(slot.pidfd)
+        for memfd in self.supervisor._settings_memfds:
+            os.close(memfd)
         self.template.close()
         close_segment(self.segment)
 
@@ -365,9 +378,96 @@ async def test_the_watchdog_is_not_fed_while_the_template_does_not_answer(
 ) -> None:
     scene.notifier.watchdog_seconds = 4.0
     await scene.serve()
-    await trio.sleep(8)
+    await trio.sleep(8.5)  # between two meals
     before = len(scene.notifier.fed_at)
     assert before
     scene.template.answers = False
     await trio.sleep(100)
     assert len(scene.notifier.fed_at) == before
+
+
+# -- other settings --------------------------------------------------------------------------------
+def some_memfd() -> int:
+    return os.memfd_create("settings")
+
+
+async def test_all_workers_are_told_of_other_settings(scene: Scene) -> None:
+    await scene.serve()
+    limits = Limits(handoff_clients_max=1)
+    scene.supervisor.reconfigure(limits, some_memfd())
+    assert scene.supervisor._limits == limits
+    for number in range(WORKERS):
+        assert scene.told(number) == [Reconfigure(1)]
+    waiting = Waiting(scene)
+    for number in range(WORKERS):
+        assert not await waiting.is_over()
+        await scene.say(number, Reconfigured(1))
+    assert await waiting.is_over()
+    assert waiting.behind == []
+
+
+class Waiting:
+    """For all to obey."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self.behind: list[int] | None = None
+        scene.nursery.start_soon(self._wait)
+
+    async def _wait(self) -> None:
+        self.behind = await self._scene.supervisor.wait_until_reconfigured(30)
+
+    async def is_over(self) -> bool:
+        await trio.testing.wait_all_tasks_blocked()
+        return self.behind is not None
+
+
+async def test_who_does_not_obey_in_time_is_named(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    scene.supervisor.reconfigure(Limits(), some_memfd())
+    await scene.say(1, Reconfigured(1))
+    assert await scene.supervisor.wait_until_reconfigured(5) == [0, 2]
+    await scene.say(0, Reconfigured(1))
+    await scene.say(2, Reconfigured(1))
+    assert await scene.supervisor.wait_until_reconfigured(5) == []
+
+
+async def test_an_answer_to_earlier_settings_is_none_to_these(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    for _ in range(2):
+        scene.supervisor.reconfigure(Limits(), some_memfd())
+    for number in range(WORKERS):
+        await scene.say(number, Reconfigured(1))
+    assert await scene.supervisor.wait_until_reconfigured(5) == [0, 1, 2]
+
+
+async def test_a_worker_that_is_forked_later_is_told_first_of_all(scene: Scene) -> None:
+    await scene.serve()
+    scene.supervisor.reconfigure(Limits(), some_memfd())
+    waiting = Waiting(scene)
+    await scene.say(0, Reconfigured(1))
+    await scene.say(1, Reconfigured(1))
+    assert not await waiting.is_over()
+    scene.supervisor.slots[2].born_at = -1e9  # it is no young worker, and replaced at once
+    await scene.kill(2)
+    assert await waiting.is_over()
+    assert waiting.behind == [], "its successor begins with them"
+    assert scene.told(2) == [Reconfigure(1)]
+
+
+async def test_settings_that_nobody_needs_any_more_are_not_kept(scene: Scene) -> None:
+    await scene.serve()
+    memfds = [some_memfd() for _ in range(3)]
+    for memfd in memfds:
+        scene.supervisor.reconfigure(Limits(), memfd)
+    for number in range(WORKERS):
+        await scene.say(number, Reconfigured(3))
+    assert await scene.supervisor.wait_until_reconfigured(5) == []
+    assert scene.supervisor._settings_memfds == memfds[2:]
+    for closed in memfds[:2]:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(closed)
