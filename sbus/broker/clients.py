@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any, TypeVar
 
 import trio
 
@@ -20,6 +21,8 @@ from sbus.broker.answers import Answers
 from sbus.broker.backpressure import Backpressure, Blocker
 from sbus.broker.commands import Commands
 from sbus.broker.complaints import Complaints
+from sbus.broker.discards import Discards
+from sbus.broker.events import Events, of_client
 from sbus.broker.exchange import Exchange
 from sbus.broker.handoff import Adopt, Expel, Gone, Inquiry, Link, Tell
 from sbus.broker.holder import Holder
@@ -34,6 +37,13 @@ from sbus.broker.turns import Turns
 from sbus.broker.waiting import FOR_ROOM, Reason, Wait, WaitingRoom
 from sbus.errors import ClientFault, Misbehaviour, QuotaReached, Refusal
 from sbus.protocol.controls import error_notice
+from sbus.protocol.events import (
+    ClientExpelled,
+    ClientResumed,
+    ClientStalled,
+    OfClient,
+    PacketRefused,
+)
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
@@ -48,6 +58,8 @@ from sbus.shared.stalls import Stalls
 from sbus.shared.statistics import BYTES_IN, ROUTE_MISSES, Statistics, counters_of
 from sbus.unix.closing import drain, shut_down
 from sbus.unix.peer_process import PeerProcess
+
+C = TypeVar("C", bound=OfClient)
 
 _NO_ROOM_RETRY_NS = 50_000_000
 """When a client is tried again whose user has no room for what it sends."""
@@ -80,6 +92,7 @@ class Clients:
         link: Link,
         start_writer: StartWriter,
         wake_up: Callable[[], None],
+        events: Events,
     ) -> None:
         limits = settings.limits
         self._number = number
@@ -115,8 +128,9 @@ class Clients:
         self.answers = Answers(
             self._by_number, self._router, lambda: self._rules, dialect, self.waiting.reason
         )
-        self._complaints = Complaints(limits.log_interval_seconds)
-        self._reports = QuotaReports(segment, limits.log_interval_seconds)
+        self._events = events
+        self._complaints = Complaints(limits.log_interval_seconds, events)
+        self._reports = QuotaReports(segment, limits.log_interval_seconds, events)
         self._commands = Commands(
             dialect,
             limits,
@@ -126,8 +140,10 @@ class Clients:
             self._begin_blocking,
             self._inquire,
             self._complaints,
+            events,
             self._statistics,
         )
+        self._discards = Discards(events)
         self._misses_before = self._statistics.counts[ROUTE_MISSES]
         self._step_units = settings.workers
         """What a packet other than a message costs: a subscription makes every worker look."""
@@ -156,6 +172,15 @@ class Clients:
         if self.waiting.next_ns <= now_ns:
             for session in self.waiting.due(now_ns):
                 self.turns.add(session)
+
+    def begin_discards(self) -> None:
+        """From now on somebody wants to know what is discarded."""
+        self._discards.begin(self._sessions.values())
+
+    def look_for_discards(self) -> None:
+        """Tell what was discarded since the last look."""
+        for session in self._sessions.values():
+            self._discards.look(session)
 
     def share_statistics(self) -> None:
         """Let everybody see what was counted so far."""
@@ -269,9 +294,15 @@ class Clients:
             self.exchange.origin,
             self._statistics,
             partial(self._reports.report, HELD_TIME, account, own),
+            partial(self._on_stall, session),
         )
         self.subscriptions.begin_holding(session)
         return True
+
+    def _on_stall(self, session: Session, stalled: bool) -> None:
+        """A client that holds publishers back has no room, or has it again."""
+        if self._events.watched:
+            self._events.emit(_about(ClientStalled if stalled else ClientResumed, session))
 
     # -- turns ---------------------------------------------------------------------------------
     def turn(self, client: Session | Writer) -> int:
@@ -395,15 +426,18 @@ class Clients:
         self._statistics.refused(fault.code)
         if isinstance(fault, QuotaReached):
             self._reports.report(fault.limit, session.account, session.credentials)
+        if self._events.watched:
+            self._events.emit(_about(PacketRefused, session, code=fault.code, why=fault.text))
         if session.outbox.notices:
             session.outbox.reply(error_notice(fault.code, fault.text))
 
     def _expel(self, session: Session, fault: ClientFault) -> None:
         """Disconnect a client that misbehaved, so that it can still read why."""
         self._statistics.refused(fault.code)
-        own = session.credentials
         self._complaints.complain(
-            fault.code, own.uid, f"client of uid {own.uid}, pid {own.pid} disconnected: {fault}"
+            fault.code,
+            session.uid,
+            lambda: _about(ClientExpelled, session, code=fault.code, why=fault.text),
         )
         drain(session.sock, self._limits.drain_packets_max)
         if session.outbox.notices:
@@ -412,12 +446,15 @@ class Clients:
 
     def close(self, session: Session, reason: str) -> None:
         """End a session; the front closes its copy of the socket when it hears of it."""
+        if self._events.watched:
+            self._discards.look(session)
         self.waiting.remove(session)
         self._count_waiting_bytes(session, 0)
         self.subscriptions.forget(session)
         self._router.dismiss(session.outbox)
         session.holder.close()
         self._commands.forget(session.holder)
+        self._discards.forget(session)
         session.outbox.close()
         if session.backpressure is not None:
             self._stalls.give_back(session.backpressure.blocker.place)
@@ -435,3 +472,7 @@ class Clients:
         for session in list(self._sessions.values()):
             drain(session.sock, self._limits.drain_packets_max)
             self.close(session, "the bus stops")
+
+
+def _about(kind: type[C], session: Session, **fields: Any) -> C:
+    return of_client(kind, session.id, session.credentials, session.sock, **fields)

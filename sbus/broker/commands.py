@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from sbus.broker.access import KeyRules
 from sbus.broker.complaints import Complaints, shown
+from sbus.broker.events import Events, of_client
 from sbus.broker.exchange import Exchange
 from sbus.broker.holder import Holder
 from sbus.broker.session import Session
@@ -15,6 +16,7 @@ from sbus.broker.subscriptions import Subscriptions
 from sbus.errors import QuotaReached, Refusal
 from sbus.limits import Limits
 from sbus.protocol import controls
+from sbus.protocol.events import AccessDenied, ClientSubscribed, ClientUnsubscribed
 from sbus.protocol.keys import Dialect, check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
 from sbus.protocol.secret_keys import begins_secret
@@ -38,6 +40,7 @@ class Commands:
         begin_blocking: Callable[[Session], bool],
         inquire: Callable[[Session], None],
         complaints: Complaints,
+        events: Events,
         statistics: Statistics,
     ) -> None:
         self._dialect = dialect
@@ -48,6 +51,7 @@ class Commands:
         self._begin_blocking = begin_blocking
         self._inquire = inquire
         self._complaints = complaints
+        self._events = events
         self._statistics = statistics
         self._watching: set[Holder] = set()
         self._watched_max = watched_processes_max()
@@ -78,15 +82,32 @@ class Commands:
                 )
             if begins_secret(what.pattern):
                 self._prepare_secret(session.holder, what.pattern)
-            return self._subscriptions.subscribe(session, what.pattern)
+            done = self._subscriptions.subscribe(session, what.pattern)
+            return self._tell_if(done, ClientSubscribed, session, what.pattern)
         elif isinstance(what, Unsubscribe):
             check_pattern(what.pattern, self._dialect, self._limits)
             if begins_secret(what.pattern):
                 session.holder.check_own(what.pattern)
             if what.pattern in session.patterns:
-                return self._subscriptions.unsubscribe(session, what.pattern)
+                done = self._subscriptions.unsubscribe(session, what.pattern)
+                return self._tell_if(done, ClientUnsubscribed, session, what.pattern)
             self._statistics.refused("unknown-unsubscription")
         return True
+
+    def _tell_if(
+        self,
+        done: bool,
+        kind: type[ClientSubscribed | ClientUnsubscribed],
+        session: Session,
+        pattern: bytes,
+    ) -> bool:
+        """Tell those who watch events what a client did, if it is done; returns that."""
+        if done and self._events.watched:
+            own = session.credentials
+            self._events.emit(
+                of_client(kind, session.id, own, session.sock, pattern=shown(pattern))
+            )
+        return done
 
     def _prepare_secret(self, holder: Holder, pattern: bytes) -> None:
         """Accept a client's secret pattern. Raises Refusal, Misbehaviour."""
@@ -133,10 +154,12 @@ class Commands:
     def _not_allowed(self, session: Session, what: str, text: bytes, denied_by: int) -> Refusal:
         """What is said to a client, and about it, when the access rules deny it something."""
         own = session.credentials
-        self._complaints.complain(
-            "not-allowed",
-            own.uid,
-            f"client of uid {own.uid}, pid {own.pid} may not {what}: '{shown(text)}' "
-            f"(rules[{denied_by}])",
-        )
+
+        def describe() -> AccessDenied:
+            key = shown(text)
+            return of_client(
+                AccessDenied, session.id, own, session.sock, what=what, key=key, rule=denied_by
+            )
+
+        self._complaints.complain("not-allowed", own.uid, describe)
         return Refusal("not-allowed", f"you may not {what}")

@@ -117,11 +117,10 @@ class ConfigurationRejected(Event, frozen=True, kw_only=True):
 
 class LimitsChanged(Event, frozen=True, kw_only=True):
     priority = NOTICE
-    template = "limits of uid {uid} changed by uid {by_uid}: {changes}"
+    template = "limits of uid {uid} changed: {changes}"
     logged = True
 
     uid: int
-    by_uid: int
     changes: list[str]
     """Each as NAME=VALUE."""
 
@@ -163,6 +162,14 @@ class WorkerDelayed(Event, frozen=True, kw_only=True):
 
     worker: int
     why: str
+
+
+class WorkerGivesUp(Event, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "worker {worker} has no descriptors left for its new settings"
+    logged = True
+
+    worker: int
 
 
 # -- coming and going ------------------------------------------------------------------------------
@@ -216,10 +223,9 @@ class ClientExpelled(OfClient, frozen=True, kw_only=True):
 
 class ClientKicked(OfClient, frozen=True, kw_only=True):
     priority = NOTICE
-    template = "client {client} of uid {uid}, pid {pid} ({program}) kicked by uid {by_uid}: {why}"
+    template = "client {client} of uid {uid}, pid {pid} ({program}) kicked: {why}"
     logged = True
 
-    by_uid: int
     why: str
 
 

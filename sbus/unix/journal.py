@@ -45,7 +45,7 @@ class Journal:
         try:
             self._sock.sendto(encode_entry(fields), self._path)
         except OSError:
-            return False  # it is full, is being restarted, or not for us: all the same to the caller
+            return False  # it is full, is being restarted, or not for us
         return True
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ from sbus.shared.segment import Segment
 from sbus.shared.statistics import LATENCY, REFUSED
 from sbus.shared.subscription_table import all_have_read
 from sbus.unix.credentials import Credentials
+from tests.support.events import logging_to
 from tests.unit.shared.segments import close_segment
 
 WORKERS = 2
@@ -91,7 +92,7 @@ class OneProcessBus:
             front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             link.setblocking(False)
             self._links.append(Link(front, nursery))
-            worker = Worker(number, self.segment, settings, link)
+            worker = Worker(number, self.segment, settings, link, logging_to([]))
             self.workers.append(worker)
             nursery.start_soon(self._run, worker, link)
 
@@ -105,7 +106,7 @@ class OneProcessBus:
     def silence(self) -> None:
         """Let no worker write about misbehaviour; they must have begun."""
         for worker in self.workers:
-            worker._clients._complaints = Complaints(1e9, write=lambda _: None)
+            worker._clients._complaints = Complaints(1e9, logging_to([]))
 
     def account_of(self, uid: int) -> Account:
         account = self.book.of(uid, self._limits.user, time.monotonic_ns())

@@ -18,7 +18,7 @@ from sbus.broker.handoff import (
     Ready,
     Report,
     Stop,
-    lost_client,
+    lost_order,
 )
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import DescriptorsLost
@@ -138,4 +138,6 @@ def test_whose_descriptor_was_lost_can_be_told() -> None:
                 Link(front, nursery).send(Adopt(77, SOMEBODY, 9))
 
         trio.run(main)
-        assert lost_client(DescriptorsLost(worker.recv(4096))) == 77
+        lost = lost_order(DescriptorsLost(worker.recv(4096)))
+        assert isinstance(lost, Adopt)
+        assert lost.client == 77
