@@ -143,7 +143,7 @@ class Clients:
             events,
             self._statistics,
         )
-        self._discards = Discards(events)
+        self.discards = Discards(events, self._by_number)
         self._misses_before = self._statistics.counts[ROUTE_MISSES]
         self._step_units = settings.workers
         """What a packet other than a message costs: a subscription makes every worker look."""
@@ -172,15 +172,6 @@ class Clients:
         if self.waiting.next_ns <= now_ns:
             for session in self.waiting.due(now_ns):
                 self.turns.add(session)
-
-    def begin_discards(self) -> None:
-        """From now on somebody wants to know what is discarded."""
-        self._discards.begin(self._sessions.values())
-
-    def look_for_discards(self) -> None:
-        """Tell what was discarded since the last look."""
-        for session in self._sessions.values():
-            self._discards.look(session)
 
     def share_statistics(self) -> None:
         """Let everybody see what was counted so far."""
@@ -447,14 +438,14 @@ class Clients:
     def close(self, session: Session, reason: str) -> None:
         """End a session; the front closes its copy of the socket when it hears of it."""
         if self._events.watched:
-            self._discards.look(session)
+            self.discards.look(session)
         self.waiting.remove(session)
         self._count_waiting_bytes(session, 0)
         self.subscriptions.forget(session)
         self._router.dismiss(session.outbox)
         session.holder.close()
         self._commands.forget(session.holder)
-        self._discards.forget(session)
+        self.discards.forget(session)
         session.outbox.close()
         if session.backpressure is not None:
             self._stalls.give_back(session.backpressure.blocker.place)

@@ -4,7 +4,7 @@ Nothing is done where messages are discarded: outboxes count, and while somebody
 after them asks what has come since the last look. This module does not know when that is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from sbus.broker.events import Events, of_client
 from sbus.broker.session import Session
@@ -14,22 +14,28 @@ LOOK_SECONDS = 1.0
 
 
 class Discards:
-    """Of the clients of one worker."""
+    """Of the clients of one worker, by number."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: Events, sessions: Mapping[int, Session]) -> None:
         self._events = events
+        self._sessions = sessions
         self._told: dict[int, dict[str, int]] = {}
 
-    def begin(self, sessions: Iterable[Session]) -> None:
+    def begin(self) -> None:
         """Tell nothing of what was discarded before this."""
         self._told = {
             session.id: dict(session.outbox.discarded)
-            for session in sessions
+            for session in self._sessions.values()
             if session.outbox.discarded
         }
 
+    def look_at_all(self) -> None:
+        """Tell what was discarded since the last look."""
+        for session in self._sessions.values():
+            self.look(session)
+
     def look(self, session: Session) -> None:
-        """Tell what was discarded for this client since the last look."""
+        """Tell it of one client."""
         discarded = session.outbox.discarded
         if not discarded:
             return

@@ -66,7 +66,7 @@ class WorkerWatches:
 
     async def _look_for_discards(self) -> None:
         """Tell what is discarded while somebody watches."""
-        self._clients.begin_discards()
+        self._clients.discards.begin()
         while self._events.watched:
             await trio.sleep(LOOK_SECONDS)
-            self._clients.look_for_discards()
+            self._clients.discards.look_at_all()

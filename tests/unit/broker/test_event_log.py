@@ -99,13 +99,15 @@ def test_the_journal_is_chosen_where_errors_go_there(
 ) -> None:
     status = os.fstat(2)
     there = JournalSocket(tmp_path)
-    monkeypatch.setattr(event_log, "Journal", lambda: Journal(there.path))
+    journal = Journal(there.path)
+    monkeypatch.setattr(event_log, "Journal", lambda: journal)
     monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
     open_log("auto")(PAUSED, "to the journal")
     assert [entry["MESSAGE"] for entry in there.entries()] == [b"to the journal"]
     monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino + 1}")
     assert open_log("auto") is write_to_stderr
     assert open_log("stderr") is write_to_stderr
+    journal.close()
     there.close()
 
 
