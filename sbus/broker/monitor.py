@@ -183,20 +183,23 @@ class Monitor:
             )
             told.append(message)
             if payload is not None and payload_at + PART_BYTES_MAX < len(packet):
-                if self._tell(watch, session, told):
-                    self._tell_rest(watch.watcher, packet, payload_at + PART_BYTES_MAX)
-            elif told_bytes < _FULL_BYTES:
-                continue
-            else:
+                self._tell(watch, session, told, packet[payload_at + PART_BYTES_MAX :])
+            elif told_bytes >= _FULL_BYTES:
                 self._tell(watch, session, told)
+            else:
+                continue
             told, told_bytes = [], 0
         if told:
             self._tell(watch, session, told)
 
-    def _tell(self, watch: MessageWatch, session: Session, messages: list[Message]) -> bool:
+    def _tell(
+        self, watch: MessageWatch, session: Session, messages: list[Message], rest: bytes = b""
+    ) -> None:
+        """Tell messages; `rest` is what the last one holds besides what is told here."""
         own = session.credentials
+        source = watch.watcher.source
         packet = Messages(
-            source=watch.watcher.source,
+            source=source,
             missed=watch.watcher.missed,
             worker=self._number,
             time=time.time(),
@@ -209,13 +212,11 @@ class Monitor:
             program=self._program(session),
             messages=messages,
         )
-        return watch.watcher.send(packet, len(messages))
-
-    def _tell_rest(self, watcher: Watcher, packet: bytes, at: int) -> None:
-        for begin in range(at, len(packet), PART_BYTES_MAX):
-            part = Part(source=watcher.source, payload=packet[begin : begin + PART_BYTES_MAX])
-            if not watcher.send(part, 1):
-                return
+        parts = [
+            Part(source=source, payload=rest[begin : begin + PART_BYTES_MAX])
+            for begin in range(0, len(rest), PART_BYTES_MAX)
+        ]
+        watch.watcher.send(packet, len(messages), parts)
 
     def _program(self, session: Session) -> str:
         program = self._programs.get(session.id)

@@ -4,7 +4,7 @@ Several processes write to the same connection, each by a descriptor of its own.
 for is counted as missed; as soon as there is room again that is told, in whatever goes there next
 or, if nothing does, by itself.
 
-    given to `send`  =  sent + missed
+    what was given to `send`  =  sent + missed,  but for a rest, which is sent in any case
 
 This module does not know what a stream holds.
 """
@@ -12,7 +12,8 @@ This module does not know what a stream holds.
 import errno
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 import trio
@@ -21,7 +22,8 @@ from sbus.protocol.admin_streams import Missed
 
 _FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EMSGSIZE})
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
-_MEMORY_RETRY_SECONDS = 0.01
+_RETRY_SECONDS = 0.001
+"""The kernel may have no memory for a packet though it calls a socket writable."""
 
 StartTask = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -32,7 +34,10 @@ class Watcher:
     """Takes `fd`. `start_task` runs a task until it ends; `on_missing` is called when something is
     missed for the first time since all was told, `on_gone` when nobody is at the other end."""
 
-    __slots__ = ("_on_gone", "_on_missing", "_sock", "_start_task", "_telling", "missed", "source")
+    __slots__ = (
+        *("_catching_up", "_on_gone", "_on_missing", "_rest", "_sock", "_start_task", "_told"),
+        *("missed", "source"),
+    )
 
     def __init__(
         self,
@@ -46,13 +51,42 @@ class Watcher:
         self._start_task = start_task
         self._on_missing = on_missing
         self._on_gone = on_gone
-        self._telling = False
+        self._rest: deque[msgspec.Struct] = deque()
+        self._catching_up = False
         self.missed = 0
         """How much of the stream this process could not send."""
+        self._told = 0
         self.source = os.getpid()
 
-    def send(self, packet: msgspec.Struct, count: int) -> bool:
-        """Send a packet, or count what it tells as missed; returns whether it was sent."""
+    def send(
+        self, packet: msgspec.Struct, count: int, rest: Iterable[msgspec.Struct] = ()
+    ) -> None:
+        """Send a packet, or count what it tells as missed. What belongs to it follows, the `rest`,
+        if need be later, and nothing in between."""
+        if self._rest or not self._try_to_send(packet):
+            self.miss(count)
+            return
+        self._rest.extend(rest)
+        if not self._send_rest():
+            self._catch_up_later()
+
+    def miss(self, count: int) -> None:
+        """Count something as missed that there is no room for."""
+        if count and self._sock.fileno() >= 0:
+            if self.missed == self._told:
+                self._on_missing()
+            self.missed += count
+            self._catch_up_later()
+
+    def close(self) -> None:
+        """Write no more."""
+        self._rest.clear()
+        if self._sock.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._sock)
+            self._sock.close()
+
+    # -- pieces --------------------------------------------------------------------------------
+    def _try_to_send(self, packet: msgspec.Struct) -> bool:
         if self._sock.fileno() < 0:
             return False
         try:
@@ -60,35 +94,34 @@ class Watcher:
         except OSError as error:
             if error.errno in _GONE:
                 self._on_gone()
-            elif error.errno in _FULL:
-                self.miss(count)
-            else:
+            elif error.errno not in _FULL:
                 raise
             return False
         return True
 
-    def miss(self, count: int) -> None:
-        """Count something as missed that there was no room for."""
-        self.missed += count
-        if count and not self._telling:
-            self._telling = True
-            self._start_task(self._tell_missed)
-            self._on_missing()
+    def _send_rest(self) -> bool:
+        while self._rest and self._try_to_send(self._rest[0]):
+            self._rest.popleft()
+        return not self._rest
 
-    async def _tell_missed(self) -> None:
-        """Wait for room, and tell how much was missed."""
+    def _catch_up_later(self) -> None:
+        if not self._catching_up:
+            self._catching_up = True
+            self._start_task(self._catch_up)
+
+    async def _catch_up(self) -> None:
+        """Wait for room, send what belongs to something that was sent, and tell what was missed."""
         while self._sock.fileno() >= 0:
             try:
                 await trio.lowlevel.wait_writable(self._sock)
             except trio.ClosedResourceError:
                 return
-            if self.send(Missed(source=self.source, missed=self.missed), 0):
-                self._telling = False
+            missed = self.missed
+            if self._send_rest() and (
+                missed == self._told
+                or self._try_to_send(Missed(source=self.source, missed=missed))
+            ):
+                self._told = missed
+                self._catching_up = False
                 return
-            await trio.sleep(_MEMORY_RETRY_SECONDS)
-
-    def close(self) -> None:
-        """Write no more."""
-        if self._sock.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._sock)
-            self._sock.close()
+            await trio.sleep(_RETRY_SECONDS)

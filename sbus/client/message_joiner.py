@@ -5,7 +5,8 @@ before or after, as do further parts of a large payload (`admin_streams` says ho
 waits until it is complete, and at least for `WINDOW_SECONDS`, so that one of another worker that
 came before it in the order of the bus can overtake it. What is not complete in
 `COMPLETE_SECONDS_MAX`, because a worker died or a packet had no room, is given with its number of
-recipients unknown. What waits is bounded: where it is too much the first goes as it is.
+recipients unknown or, if its payload is not whole, as missed. What waits is bounded: where it is
+too much the first goes as it is.
 
 Pure: knows no socket and no clock but the `now` that it is given, in seconds.
 """
@@ -51,8 +52,8 @@ class MonitoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     worker: int
 
 
-class MissedMessages(msgspec.Struct, frozen=True):
-    """So many messages are not shown, because they were not read fast enough."""
+class MissedItems(msgspec.Struct, frozen=True):
+    """So much of a stream was not sent, because it was not read fast enough."""
 
     count: int
 
@@ -61,8 +62,7 @@ class _Waiting:
     """A message that may not be complete. `missing` are payload bytes."""
 
     __slots__ = (
-        *("arrived_at", "dropped", "message", "missing", "packet", "parts", "recipients"),
-        "workers",
+        *("arrived_at", "message", "missing", "packet", "parts", "recipients", "workers"),
     )
 
     def __init__(self, packet: Messages, message: Message, now: float) -> None:
@@ -73,7 +73,6 @@ class _Waiting:
         self.workers = set(message.workers) if message.workers else None
         self.parts: list[bytes] | None = None
         self.missing = 0
-        self.dropped = False
         if message.payload is not None and message.size is not None:
             self.missing = message.size - len(message.payload)
 
@@ -134,8 +133,6 @@ class MessageJoiner:
         if isinstance(packet, Recipients):
             self._take_recipients(packet)
             return
-        if (unfinished := self._open.pop(packet.source, None)) is not None:
-            unfinished.dropped = True
         if isinstance(packet, Messages):
             if packet.order < self._order:
                 self._missed[packet.source] = packet.missed
@@ -201,11 +198,11 @@ class MessageJoiner:
                     del self._places[block, entry]
 
     # -- what goes -----------------------------------------------------------------------------
-    def take(self, now: float) -> list[MonitoredMessage | MissedMessages]:
+    def take(self, now: float) -> list[MonitoredMessage | MissedItems]:
         """What is ready, messages in the order of the bus."""
         return list(self._ready(now))
 
-    def take_all(self) -> list[MonitoredMessage | MissedMessages]:
+    def take_all(self) -> list[MonitoredMessage | MissedItems]:
         """Everything, as it is: nothing more will come."""
         return list(self._ready(float("inf")))
 
@@ -213,20 +210,19 @@ class MessageJoiner:
         """When `take` has something, if nothing comes; None if never."""
         return self._heap[0][2].ready_at() if self._heap else None
 
-    def _ready(self, now: float) -> Iterator[MonitoredMessage | MissedMessages]:
+    def _ready(self, now: float) -> Iterator[MonitoredMessage | MissedItems]:
         if self._missed_untold > 0:
             missed, self._missed_untold = self._missed_untold, 0
-            yield MissedMessages(missed)
+            yield MissedItems(missed)
         heap = self._heap
         while heap:
             waiting = heap[0][2]
             too_much = len(heap) > WAITING_MAX or self._bytes > WAITING_BYTES_MAX
-            if not (too_much or waiting.dropped or waiting.ready_at() <= now):
+            if not (too_much or waiting.ready_at() <= now):
                 return
             heapq.heappop(heap)
             self._forget(waiting)
-            if not waiting.dropped and waiting.missing <= 0:
-                yield waiting.finish()
+            yield MissedItems(1) if waiting.missing > 0 else waiting.finish()
 
     def _forget(self, waiting: _Waiting) -> None:
         """Wait for nothing that concerns this message any more."""

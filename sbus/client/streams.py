@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from sbus.client.admin import AdminConnection
-from sbus.client.message_joiner import MessageJoiner, MissedMessages, MonitoredMessage
+from sbus.client.message_joiner import MessageJoiner, MissedItems, MonitoredMessage
 from sbus.errors import BusError, ProtocolViolation
 from sbus.protocol import admin
 from sbus.protocol.admin_results import EventsResult, MonitorResult
@@ -79,7 +79,7 @@ class _Stream(Generic[T]):
         self._ended = error
 
 
-class MessageStream(_Stream[MonitoredMessage | MissedMessages]):
+class MessageStream(_Stream[MonitoredMessage | MissedItems]):
     """The messages of a bus whose key matches one of `patterns`, or all; with what they hold, if
     `payload`. Of secret ones only the key is shown.
 
@@ -108,7 +108,7 @@ class MessageStream(_Stream[MonitoredMessage | MissedMessages]):
         self._take = lambda: [left.pop(0) for _ in range(len(left))]
 
 
-class EventStream(_Stream[dict[str, Any] | MissedMessages]):
+class EventStream(_Stream[dict[str, Any] | MissedItems]):
     """What happens on a bus: for each event its `time`, `event` (the id), `priority`, `text` and
     what else there is to say of its kind.
 
@@ -117,7 +117,7 @@ class EventStream(_Stream[dict[str, Any] | MissedMessages]):
 
     def __init__(self, connection: AdminConnection) -> None:
         begun = connection.ask(admin.Events(), EventsResult)
-        self._found: list[dict[str, Any] | MissedMessages] = []
+        self._found: list[dict[str, Any] | MissedItems] = []
         self._missed: dict[int, int] = {}
         super().__init__(connection, begun.unanswered, self._sort, self._take_found)
 
@@ -129,10 +129,10 @@ class EventStream(_Stream[dict[str, Any] | MissedMessages]):
         missed = packet.missed - self._missed.get(packet.source, 0)
         self._missed[packet.source] = packet.missed
         if missed > 0:
-            self._found.append(MissedMessages(missed))
+            self._found.append(MissedItems(missed))
         if isinstance(packet, Events):
             self._found += packet.events
 
-    def _take_found(self) -> list[dict[str, Any] | MissedMessages]:
+    def _take_found(self) -> list[dict[str, Any] | MissedItems]:
         found, self._found = self._found, []
         return found

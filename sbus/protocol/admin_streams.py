@@ -72,7 +72,7 @@ class Messages(_Packet, frozen=True, kw_only=True):
 
 class Part(_Packet, frozen=True, kw_only=True):
     """More of the payload of the last message that this source told, which is thereby complete or
-    not yet. When the rest has no room, the message counts as missed."""
+    not yet. The source sends no other packet before it is."""
 
     payload: bytes
 
