@@ -23,7 +23,7 @@ import trio
 
 from sbus.broker.access import PeerRules
 from sbus.broker.complaints import Complaints
-from sbus.broker.events import Events, of_process
+from sbus.broker.events import Events, process_of
 from sbus.broker.quota_reports import limit_reached
 from sbus.broker.settings import BusSettings
 from sbus.broker.user_limits import UserLimitsInForce
@@ -192,7 +192,8 @@ def concerning(rules: PeerRules, sock: socket.socket, own: Credentials) -> int:
 
 
 def _refused(who: Credentials, code: str, why: str) -> ConnectionRefused:
-    return of_process(ConnectionRefused, who, program_name(who.pid), code=code, why=why)
+    process = process_of(who, program_name(who.pid))
+    return ConnectionRefused(who=process, code=code, why=why)
 
 
 def _clients_max(workers: int) -> int:

@@ -12,17 +12,16 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
 
 import trio
 
 from sbus.broker.access import KeyRules, Profile, unpack
 from sbus.broker.answers import Answers
 from sbus.broker.backpressure import Backpressure, Blocker
+from sbus.broker.client_events import ClientEvents
 from sbus.broker.commands import Commands
 from sbus.broker.complaints import Complaints
-from sbus.broker.discards import Discards
-from sbus.broker.events import Events, of_client
+from sbus.broker.events import Events
 from sbus.broker.exchange import Exchange
 from sbus.broker.handoff import Adopt, Expel, Gone, Inquiry, Link, Tell
 from sbus.broker.holder import Holder
@@ -37,13 +36,6 @@ from sbus.broker.turns import Turns
 from sbus.broker.waiting import FOR_ROOM, Reason, Wait, WaitingRoom
 from sbus.errors import ClientFault, Misbehaviour, QuotaReached, Refusal
 from sbus.protocol.controls import error_notice
-from sbus.protocol.events import (
-    ClientExpelled,
-    ClientResumed,
-    ClientStalled,
-    OfClient,
-    PacketRefused,
-)
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
@@ -58,8 +50,6 @@ from sbus.shared.stalls import Stalls
 from sbus.shared.statistics import BYTES_IN, ROUTE_MISSES, Statistics, counters_of
 from sbus.unix.closing import drain, shut_down
 from sbus.unix.peer_process import PeerProcess
-
-C = TypeVar("C", bound=OfClient)
 
 _NO_ROOM_RETRY_NS = 50_000_000
 """When a client is tried again whose user has no room for what it sends."""
@@ -128,8 +118,8 @@ class Clients:
         self.answers = Answers(
             self._by_number, self._router, lambda: self._rules, dialect, self.waiting.reason
         )
-        self._events = events
-        self._complaints = Complaints(limits.log_interval_seconds, events)
+        complaints = Complaints(limits.log_interval_seconds, events)
+        self.events = ClientEvents(events, complaints, self._by_number)
         self._reports = QuotaReports(segment, limits.log_interval_seconds, events)
         self._commands = Commands(
             dialect,
@@ -139,11 +129,9 @@ class Clients:
             self.subscriptions,
             self._begin_blocking,
             self._inquire,
-            self._complaints,
-            events,
+            self.events,
             self._statistics,
         )
-        self.discards = Discards(events, self._by_number)
         self._misses_before = self._statistics.counts[ROUTE_MISSES]
         self._step_units = settings.workers
         """What a packet other than a message costs: a subscription makes every worker look."""
@@ -220,7 +208,7 @@ class Clients:
         they wait for clients of this one."""
         limits = self._limits = what.settings.limits
         self._flood_control = what.settings.flood_control
-        self._complaints.interval_seconds = limits.log_interval_seconds
+        self.events.go_by(limits.log_interval_seconds)
         self._reports.go_by(limits.log_interval_seconds)
         self.subscriptions.client_bytes_max = limits.client_subscription_bytes_max
         self._rules.go_by(what.settings.rules, limits.rule_cache_bytes_max)
@@ -285,15 +273,10 @@ class Clients:
             self.exchange.origin,
             self._statistics,
             partial(self._reports.report, HELD_TIME, account, own),
-            partial(self._on_stall, session),
+            partial(self.events.stalled, session),
         )
         self.subscriptions.begin_holding(session)
         return True
-
-    def _on_stall(self, session: Session, stalled: bool) -> None:
-        """A client that holds publishers back has no room, or has it again."""
-        if self._events.watched:
-            self._events.emit(_about(ClientStalled if stalled else ClientResumed, session))
 
     # -- turns ---------------------------------------------------------------------------------
     def turn(self, client: Session | Writer) -> int:
@@ -417,19 +400,14 @@ class Clients:
         self._statistics.refused(fault.code)
         if isinstance(fault, QuotaReached):
             self._reports.report(fault.limit, session.account, session.credentials)
-        if self._events.watched:
-            self._events.emit(_about(PacketRefused, session, code=fault.code, why=fault.text))
+        self.events.refused(session, fault)
         if session.outbox.notices:
             session.outbox.reply(error_notice(fault.code, fault.text))
 
     def _expel(self, session: Session, fault: ClientFault) -> None:
         """Disconnect a client that misbehaved, so that it can still read why."""
         self._statistics.refused(fault.code)
-        self._complaints.complain(
-            fault.code,
-            session.uid,
-            lambda: _about(ClientExpelled, session, code=fault.code, why=fault.text),
-        )
+        self.events.expelled(session, fault)
         drain(session.sock, self._limits.drain_packets_max)
         if session.outbox.notices:
             session.outbox.send_last(error_notice(fault.code, fault.text))
@@ -437,15 +415,13 @@ class Clients:
 
     def close(self, session: Session, reason: str) -> None:
         """End a session; the front closes its copy of the socket when it hears of it."""
-        if self._events.watched:
-            self.discards.look(session)
+        self.events.leaves(session)
         self.waiting.remove(session)
         self._count_waiting_bytes(session, 0)
         self.subscriptions.forget(session)
         self._router.dismiss(session.outbox)
         session.holder.close()
         self._commands.forget(session.holder)
-        self.discards.forget(session)
         session.outbox.close()
         if session.backpressure is not None:
             self._stalls.give_back(session.backpressure.blocker.place)
@@ -463,7 +439,3 @@ class Clients:
         for session in list(self._sessions.values()):
             drain(session.sock, self._limits.drain_packets_max)
             self.close(session, "the bus stops")
-
-
-def _about(kind: type[C], session: Session, **fields: Any) -> C:
-    return of_client(kind, session.id, session.credentials, session.sock, **fields)

@@ -7,8 +7,7 @@ answered, and a message comes here only to be refused. This module does not know
 from collections.abc import Callable
 
 from sbus.broker.access import KeyRules
-from sbus.broker.complaints import Complaints, shown
-from sbus.broker.events import Events, of_client
+from sbus.broker.client_events import ClientEvents
 from sbus.broker.exchange import Exchange
 from sbus.broker.holder import Holder
 from sbus.broker.session import Session
@@ -16,7 +15,6 @@ from sbus.broker.subscriptions import Subscriptions
 from sbus.errors import QuotaReached, Refusal
 from sbus.limits import Limits
 from sbus.protocol import controls
-from sbus.protocol.events import AccessDenied, ClientSubscribed, ClientUnsubscribed
 from sbus.protocol.keys import Dialect, check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
 from sbus.protocol.secret_keys import begins_secret
@@ -39,8 +37,7 @@ class Commands:
         subscriptions: Subscriptions,
         begin_blocking: Callable[[Session], bool],
         inquire: Callable[[Session], None],
-        complaints: Complaints,
-        events: Events,
+        events: ClientEvents,
         statistics: Statistics,
     ) -> None:
         self._dialect = dialect
@@ -50,7 +47,6 @@ class Commands:
         self._subscriptions = subscriptions
         self._begin_blocking = begin_blocking
         self._inquire = inquire
-        self._complaints = complaints
         self._events = events
         self._statistics = statistics
         self._watching: set[Holder] = set()
@@ -83,31 +79,20 @@ class Commands:
             if begins_secret(what.pattern):
                 self._prepare_secret(session.holder, what.pattern)
             done = self._subscriptions.subscribe(session, what.pattern)
-            return self._tell_if(done, ClientSubscribed, session, what.pattern)
+            if done:
+                self._events.subscribed(session, what.pattern)
+            return done
         elif isinstance(what, Unsubscribe):
             check_pattern(what.pattern, self._dialect, self._limits)
             if begins_secret(what.pattern):
                 session.holder.check_own(what.pattern)
             if what.pattern in session.patterns:
                 done = self._subscriptions.unsubscribe(session, what.pattern)
-                return self._tell_if(done, ClientUnsubscribed, session, what.pattern)
+                if done:
+                    self._events.unsubscribed(session, what.pattern)
+                return done
             self._statistics.refused("unknown-unsubscription")
         return True
-
-    def _tell_if(
-        self,
-        done: bool,
-        kind: type[ClientSubscribed | ClientUnsubscribed],
-        session: Session,
-        pattern: bytes,
-    ) -> bool:
-        """Tell those who watch events what a client did, if it is done; returns that."""
-        if done and self._events.watched:
-            own = session.credentials
-            self._events.emit(
-                of_client(kind, session.id, own, session.sock, pattern=shown(pattern))
-            )
-        return done
 
     def _prepare_secret(self, holder: Holder, pattern: bytes) -> None:
         """Accept a client's secret pattern. Raises Refusal, Misbehaviour."""
@@ -153,13 +138,5 @@ class Commands:
 
     def _not_allowed(self, session: Session, what: str, text: bytes, denied_by: int) -> Refusal:
         """What is said to a client, and about it, when the access rules deny it something."""
-        own = session.credentials
-
-        def describe() -> AccessDenied:
-            key = shown(text)
-            return of_client(
-                AccessDenied, session.id, own, session.sock, what=what, key=key, rule=denied_by
-            )
-
-        self._complaints.complain("not-allowed", own.uid, describe)
+        self._events.denied(session, what, text, denied_by)
         return Refusal("not-allowed", f"you may not {what}")

@@ -10,15 +10,14 @@ This module does not know when something happens, nor how often it may be logged
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 import trio
 
 from sbus.broker.event_log import WriteEvent
 from sbus.broker.watcher import Watcher
 from sbus.protocol import admin_streams
-from sbus.protocol.events import Event, OfClient, OfProcess
+from sbus.protocol.events import Client, Event, Process
 from sbus.protocol.text import to_text
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import peer_program
@@ -26,9 +25,6 @@ from sbus.unix.peer_process import peer_program
 COLLECTING_SECONDS = 0.02
 EVENTS_PER_PACKET_MAX = 100
 """So many in one `COLLECTING_SECONDS`, at hardly more than 1 KiB each; more are missed."""
-
-P = TypeVar("P", bound=OfProcess)
-C = TypeVar("C", bound=OfClient)
 
 
 class EventWatch:
@@ -99,7 +95,7 @@ class Events:
             "event": event.id(),
             "priority": event.priority,
             "text": event.text(),
-            **msgspec.structs.asdict(event),
+            **event.fields(),
         }
         for watch in tuple(self._watches.values()):
             watch.show(shown)
@@ -120,14 +116,12 @@ class Events:
             self.remove_watch(number)
 
 
-def of_process(kind: type[P], own: Credentials, program: bytes, **fields: Any) -> P:
-    """An event about a process that connected, or wanted to."""
-    shown = to_text(program)
-    return kind(uid=own.uid, gid=own.gid, pid=own.pid, program=shown, **fields)
+def process_of(own: Credentials, program: bytes) -> Process:
+    """What events say of a process that connected, or wanted to."""
+    return Process(uid=own.uid, gid=own.gid, pid=own.pid, program=to_text(program))
 
 
-def of_client(
-    kind: type[C], client: int, own: Credentials, sock: socket.socket, **fields: Any
-) -> C:
-    """An event about the client of this number; `sock` is the bus's end of its connection."""
-    return of_process(kind, own, peer_program(sock, own.pid), client=client, **fields)
+def client_of(number: int, own: Credentials, sock: socket.socket) -> Client:
+    """What events say of a client; `sock` is the bus's end of its connection."""
+    program = to_text(peer_program(sock, own.pid))
+    return Client(client=number, uid=own.uid, gid=own.gid, pid=own.pid, program=program)

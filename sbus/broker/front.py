@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
 
 import trio
 
@@ -25,7 +24,7 @@ from sbus.broker.bounded_lock import trying
 from sbus.broker.census import SAMPLE_SECONDS, Census
 from sbus.broker.complaints import Complaints
 from sbus.broker.configuration import Configuration
-from sbus.broker.events import Events, of_client
+from sbus.broker.events import Events, client_of
 from sbus.broker.handoff import Adopt, Answer, Expel, Gone, Inquiry, Report, Tell, Watching
 from sbus.broker.inquiries import Inquiries
 from sbus.broker.questions import Questions
@@ -36,6 +35,7 @@ from sbus.broker.supervisor import Supervisor
 from sbus.broker.template import Template
 from sbus.broker.user_limits import UserLimitsInForce
 from sbus.broker.watches import Watches
+from sbus.protocol import events as kinds
 from sbus.protocol.controls import error_notice
 from sbus.protocol.events import (
     BusReady,
@@ -44,7 +44,6 @@ from sbus.protocol.events import (
     ClientDisconnected,
     ClientKicked,
     Draining,
-    OfClient,
 )
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import AccountBook
@@ -57,7 +56,6 @@ from sbus.unix.notify import Notifier
 
 _READERS_RETRY_SECONDS = 0.01
 
-C = TypeVar("C", bound=OfClient)
 
 
 
@@ -131,6 +129,7 @@ class Front:
                 is_draining=lambda: self._draining,
                 reload=self._reloader.reload,
             ),
+            events,
         )
         self._inquiries = Inquiries(
             self._roster, self._limits.packet_bytes_max, self._administration.me, self._tell
@@ -197,7 +196,7 @@ class Front:
                 order = Adopt(client.number, who.credentials, who.account.place, rules)
                 self._supervisor.tell(worker, order, who.sock.fileno())
                 if self._events.watched:
-                    self._events.emit(_about(ClientConnected, client, worker=worker))
+                    self._events.emit(ClientConnected(who=_who(client), worker=worker))
                 await trio.lowlevel.checkpoint()
 
     def _on_report(self, worker: int, report: Report) -> None:
@@ -227,7 +226,8 @@ class Front:
         """Forget a client, and close this copy of its socket."""
         client = self._roster.remove(number)
         if self._events.watched:
-            self._events.emit(_about(ClientDisconnected, client, reason=reason))
+            gone = ClientDisconnected(who=_who(client), worker=client.worker, reason=reason)
+            self._events.emit(gone)
         shut_down(client.sock)
         self._door.client_left(client.account)
         if (self._settings.exit_when_empty or self._draining) and not self._roster:
@@ -249,7 +249,7 @@ class Front:
     # -- what administrators have done ---------------------------------------------------------
     def _kick(self, client: Client, text: str) -> None:
         """End a client's connection at once, whatever its worker does; that hears of it as well."""
-        self._events.emit(_about(ClientKicked, client, why=text))
+        self._events.emit(ClientKicked(who=_who(client), why=text))
         if DIALECTS[self._settings.dialect].has_control_messages:
             # A socket that is full, or a client that has gone: then it need not know.
             with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
@@ -309,5 +309,5 @@ class Front:
         self._segment.wake((1 << self._settings.workers) - 1)
 
 
-def _about(kind: type[C], client: Client, **fields: Any) -> C:
-    return of_client(kind, client.number, client.credentials, client.sock, **fields)
+def _who(client: Client) -> kinds.Client:
+    return client_of(client.number, client.credentials, client.sock)

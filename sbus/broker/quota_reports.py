@@ -7,7 +7,7 @@ account. This module does not know what becomes of what was too much.
 
 import time
 
-from sbus.broker.events import Events, of_process
+from sbus.broker.events import Events, process_of
 from sbus.protocol.events import LimitReached
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
@@ -51,7 +51,7 @@ def limit_reached(limit: int, own: Credentials) -> LimitReached:
     """The event about the client that reached a limit."""
     name, text = _LIMITS[limit]
     why = f"{text} ({name}{_SHARED.get(limit, '')})"
-    return of_process(LimitReached, own, program_name(own.pid), limit=name, why=why)
+    return LimitReached(who=process_of(own, program_name(own.pid)), limit=name, why=why)
 
 
 class QuotaReports:

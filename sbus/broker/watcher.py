@@ -58,9 +58,7 @@ class Watcher:
         self._told = 0
         self.source = os.getpid()
 
-    def send(
-        self, packet: msgspec.Struct, count: int, rest: Iterable[msgspec.Struct] = ()
-    ) -> None:
+    def send(self, packet: msgspec.Struct, count: int, rest: Iterable[msgspec.Struct] = ()) -> None:
         """Send a packet, or count what it tells as missed. What belongs to it follows, the `rest`,
         if need be later, and nothing in between."""
         if self._rest or not self._try_to_send(packet):
@@ -118,8 +116,7 @@ class Watcher:
                 return
             missed = self.missed
             if self._send_rest() and (
-                missed == self._told
-                or self._try_to_send(Missed(source=self.source, missed=missed))
+                missed == self._told or self._try_to_send(Missed(source=self.source, missed=missed))
             ):
                 self._told = missed
                 self._catching_up = False

@@ -8,8 +8,8 @@ from functools import partial
 
 import trio
 
+from sbus.broker.client_events import LOOK_SECONDS
 from sbus.broker.clients import Clients
-from sbus.broker.discards import LOOK_SECONDS
 from sbus.broker.events import Events, EventWatch
 from sbus.broker.handoff import Watch
 from sbus.broker.monitor import MessageWatch, Monitor, Selection
@@ -35,6 +35,7 @@ class WorkerWatches:
         self._dialect = dialect
         self._start_task = start_task
         self._monitor = Monitor(number)
+        self._looking = False
 
     def begin(self, order: Watch, fd: int) -> None:
         """Write this stream to `fd`, which is this worker's from now on."""
@@ -45,9 +46,10 @@ class WorkerWatches:
             partial(self.end, order.watch),
         )
         if order.stream == "events":
-            if not self._events.watched:
-                self._start_task(self._look_for_discards)
             self._events.add_watch(order.watch, EventWatch(watcher, self._start_task))
+            if not self._looking:
+                self._looking = True
+                self._start_task(self._look_for_discards)
             return
         selection = Selection(order.patterns, self._dialect)
         watch = MessageWatch(watcher, selection, payload=order.payload)
@@ -66,7 +68,9 @@ class WorkerWatches:
 
     async def _look_for_discards(self) -> None:
         """Tell what is discarded while somebody watches."""
-        self._clients.discards.begin()
+        events = self._clients.events
+        events.begin_looking()
         while self._events.watched:
             await trio.sleep(LOOK_SECONDS)
-            self._clients.discards.look_at_all()
+            events.look()
+        self._looking = False

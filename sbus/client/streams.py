@@ -5,6 +5,7 @@ too slowly misses some of it and is told how much; nobody on the bus waits for a
 does not know how a stream is shown.
 """
 
+import heapq
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
@@ -19,6 +20,8 @@ from sbus.protocol.admin_results import EventsResult, MonitorResult
 from sbus.protocol.admin_streams import Events, Missed
 from sbus.protocol.text import to_text
 
+EVENTS_WINDOW_SECONDS = 0.05
+"""For which an event waits for earlier ones that another process tells later."""
 _PACKETS_AT_ONCE_MAX = 64
 
 _decoder: msgspec.json.Decoder[Events | Missed] = msgspec.json.Decoder(Events | Missed)
@@ -26,8 +29,9 @@ _decoder: msgspec.json.Decoder[Events | Missed] = msgspec.json.Decoder(Events | 
 T = TypeVar("T")
 
 
-class _Stream(Generic[T]):
-    """A stream of T. `unanswered` are the workers on which it has not begun yet."""
+class Stream(Generic[T]):
+    """What `MessageStream` and `EventStream` have in common. `unanswered` are the workers on which
+    it has not begun yet."""
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class _Stream(Generic[T]):
         self._ended = error
 
 
-class MessageStream(_Stream[MonitoredMessage | MissedItems]):
+class MessageStream(Stream[MonitoredMessage | MissedItems]):
     """The messages of a bus whose key matches one of `patterns`, or all; with what they hold, if
     `payload`. Of secret ones only the key is shown.
 
@@ -108,7 +112,7 @@ class MessageStream(_Stream[MonitoredMessage | MissedItems]):
         self._take = lambda: [left.pop(0) for _ in range(len(left))]
 
 
-class EventStream(_Stream[dict[str, Any] | MissedItems]):
+class EventStream(Stream[dict[str, Any] | MissedItems]):
     """What happens on a bus: for each event its `time`, `event` (the id), `priority`, `text` and
     what else there is to say of its kind.
 
@@ -117,22 +121,34 @@ class EventStream(_Stream[dict[str, Any] | MissedItems]):
 
     def __init__(self, connection: AdminConnection) -> None:
         begun = connection.ask(admin.Events(), EventsResult)
-        self._found: list[dict[str, Any] | MissedItems] = []
         self._missed: dict[int, int] = {}
-        super().__init__(connection, begun.unanswered, self._sort, self._take_found)
+        self._missed_untold = 0
+        self._heap: list[tuple[float, int, float, dict[str, Any]]] = []
+        """Events by their time, each with when it came."""
+        self._fed = 0
+        super().__init__(connection, begun.unanswered, self._feed_events, self._take_ready)
 
-    def _sort(self, data: bytes) -> None:
+    def _feed_events(self, data: bytes) -> None:
         try:
             packet = _decoder.decode(data)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(f"not a packet of a stream: {error}") from error
-        missed = packet.missed - self._missed.get(packet.source, 0)
+        self._missed_untold += packet.missed - self._missed.get(packet.source, 0)
         self._missed[packet.source] = packet.missed
-        if missed > 0:
-            self._found.append(MissedItems(missed))
-        if isinstance(packet, Events):
-            self._found += packet.events
+        now = time.monotonic()
+        for event in packet.events if isinstance(packet, Events) else ():
+            self._fed += 1
+            heapq.heappush(self._heap, (event["time"], self._fed, now, event))
 
-    def _take_found(self) -> list[dict[str, Any] | MissedItems]:
-        found, self._found = self._found, []
+    def _take_ready(self) -> list[dict[str, Any] | MissedItems]:
+        found: list[dict[str, Any] | MissedItems] = []
+        if self._missed_untold > 0:
+            found.append(MissedItems(self._missed_untold))
+            self._missed_untold = 0
+        while (at := self._next_at()) is not None and at <= time.monotonic():
+            found.append(heapq.heappop(self._heap)[3])
         return found
+
+    def _next_at(self) -> float | None:
+        ended = self._ended is not None
+        return self._heap[0][2] + (0 if ended else EVENTS_WINDOW_SECONDS) if self._heap else None

@@ -28,8 +28,23 @@ def _id(name: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
 
 
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that connected, or wants to; `program` is "" when it ended."""
+
+    uid: int
+    gid: int
+    pid: int
+    program: str
+
+
+class Client(Process, frozen=True, kw_only=True):
+    """A client of the bus, by its number, and the process that it is."""
+
+    client: int
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_id):
-    """Root of all kinds; none itself."""
+    """Root of all kinds; none itself. Of a field `who` the fields count as the event's own."""
 
     priority: ClassVar[int]
     template: ClassVar[str]
@@ -40,9 +55,20 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_i
         """The stable name of this kind."""
         return str(cls.__struct_config__.tag)
 
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        """What is told of an event of this kind."""
+        who = cls.__annotations__.get("who")
+        own = tuple(name for name in cls.__struct_fields__ if name != "who")
+        return (who.__struct_fields__ if who else ()) + own
+
     def fields(self) -> dict[str, Any]:
         """Names and values, without the id."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
+        found: dict[str, Any] = {}
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            found.update(msgspec.structs.asdict(value) if name == "who" else {name: value})
+        return found
 
     def text(self) -> str:
         """What people read, one line."""
@@ -52,24 +78,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_i
 def _shown(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "nothing"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {count}" for key, count in value.items())
     if name == "program":
         return value or "ended"
     return str(value)
-
-
-class OfProcess(Event, frozen=True, kw_only=True):
-    """Root of those about a process that connected, or wants to; `program` is "" when it ended."""
-
-    uid: int
-    gid: int
-    pid: int
-    program: str
-
-
-class OfClient(OfProcess, frozen=True, kw_only=True):
-    """Root of those about a client of the bus, which has a number."""
-
-    client: int
 
 
 # -- the bus ---------------------------------------------------------------------------------------
@@ -84,7 +97,7 @@ class BusReady(Event, frozen=True, kw_only=True):
 
 class BusStopping(Event, frozen=True, kw_only=True):
     priority = INFO
-    template = "the bus stops; {clients} clients are connected"
+    template = "the bus stops; clients connected: {clients}"
     logged = True
 
     clients: int
@@ -92,7 +105,7 @@ class BusStopping(Event, frozen=True, kw_only=True):
 
 class Draining(Event, frozen=True, kw_only=True):
     priority = NOTICE
-    template = "nobody is let in any more; {clients} clients are left"
+    template = "nobody is let in any more; clients left: {clients}"
     logged = True
 
     clients: int
@@ -181,83 +194,92 @@ class AcceptingPaused(Event, frozen=True, kw_only=True):
     why: str
 
 
-class ConnectionRefused(OfProcess, frozen=True, kw_only=True):
+class ConnectionRefused(Event, frozen=True, kw_only=True):
     priority = WARNING
     template = "refused connection of uid {uid}, pid {pid} ({program}): {why}"
     logged = True
 
+    who: Process
     code: str
     """One of `CONNECTION_CODES`."""
     why: str
 
 
-class ClientConnected(OfClient, frozen=True, kw_only=True):
+class ClientConnected(Event, frozen=True, kw_only=True):
     priority = INFO
     template = "client {client} of uid {uid}, pid {pid} ({program}) connected to worker {worker}"
 
+    who: Client
     worker: int
 
 
-class ClientDisconnected(OfClient, frozen=True, kw_only=True):
+class ClientDisconnected(Event, frozen=True, kw_only=True):
     priority = INFO
-    template = "client {client} of uid {uid}, pid {pid} ({program}) is gone{because}"
+    template = "client {client} of uid {uid}, pid {pid} ({program}) is gone"
 
+    who: Client
     worker: int
     reason: str
     """"" when it left by itself; else a code, or words for what happened to it."""
 
     def text(self) -> str:
-        because = f": {self.reason}" if self.reason else ""
-        return self.template.format(**(self.fields() | {"because": because}))
+        text = super().text()
+        return f"{text}: {self.reason}" if self.reason else text
 
 
-class ClientExpelled(OfClient, frozen=True, kw_only=True):
+class ClientExpelled(Event, frozen=True, kw_only=True):
     priority = WARNING
     template = "client of uid {uid}, pid {pid} disconnected: {code}: {why}"
     logged = True
 
+    who: Client
     code: str
     """One of `PACKET_CODES`."""
     why: str
 
 
-class ClientKicked(OfClient, frozen=True, kw_only=True):
+class ClientKicked(Event, frozen=True, kw_only=True):
     priority = NOTICE
     template = "client {client} of uid {uid}, pid {pid} ({program}) kicked: {why}"
     logged = True
 
+    who: Client
     why: str
 
 
 # -- what clients do -------------------------------------------------------------------------------
-class ClientSubscribed(OfClient, frozen=True, kw_only=True):
+class ClientSubscribed(Event, frozen=True, kw_only=True):
     priority = DEBUG
     template = "client {client} of uid {uid}, pid {pid} ({program}) subscribed to '{pattern}'"
 
+    who: Client
     pattern: str
 
 
-class ClientUnsubscribed(OfClient, frozen=True, kw_only=True):
+class ClientUnsubscribed(Event, frozen=True, kw_only=True):
     priority = DEBUG
     template = "client {client} of uid {uid}, pid {pid} ({program}) unsubscribed from '{pattern}'"
 
+    who: Client
     pattern: str
 
 
-class PacketRefused(OfClient, frozen=True, kw_only=True):
+class PacketRefused(Event, frozen=True, kw_only=True):
     priority = NOTICE
     template = "a packet of client {client} of uid {uid}, pid {pid} ({program}): {code}: {why}"
 
+    who: Client
     code: str
     """One of `PACKET_CODES`."""
     why: str
 
 
-class AccessDenied(OfClient, frozen=True, kw_only=True):
+class AccessDenied(Event, frozen=True, kw_only=True):
     priority = WARNING
     template = "client of uid {uid}, pid {pid} may not {what}: '{key}' (rules[{rule}])"
     logged = True
 
+    who: Client
     what: str
     key: str
     """The key or the pattern."""
@@ -266,31 +288,38 @@ class AccessDenied(OfClient, frozen=True, kw_only=True):
 
 
 # -- too much --------------------------------------------------------------------------------------
-class MessagesDiscarded(OfClient, frozen=True, kw_only=True):
+class MessagesDiscarded(Event, frozen=True, kw_only=True):
     priority = NOTICE
-    template = "{count} messages for client {client} of uid {uid}, pid {pid} ({program}) discarded"
+    template = (
+        "messages for client {client} of uid {uid}, pid {pid} ({program}) discarded: "
+        "{count} ({reasons})"
+    )
 
+    who: Client
     count: int
     """Since the last such event of this client."""
     reasons: dict[str, int]
     """The same by reason, see `DISCARD_REASONS`."""
 
 
-class ClientStalled(OfClient, frozen=True, kw_only=True):
+class ClientStalled(Event, frozen=True, kw_only=True):
     priority = NOTICE
     template = "client {client} of uid {uid}, pid {pid} ({program}) has no room: publishers wait"
 
+    who: Client
 
-class ClientResumed(OfClient, frozen=True, kw_only=True):
+class ClientResumed(Event, frozen=True, kw_only=True):
     priority = NOTICE
     template = "client {client} of uid {uid}, pid {pid} ({program}) has room again"
 
+    who: Client
 
-class LimitReached(OfProcess, frozen=True, kw_only=True):
+class LimitReached(Event, frozen=True, kw_only=True):
     priority = WARNING
     template = "uid {uid} {why}: pid {pid} ({program})"
     logged = True
 
+    who: Process
     limit: str
     """The setting's name."""
     why: str

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, suppress
 import trio
 import trio.testing
 
-from sbus.broker.complaints import Complaints
 from sbus.broker.handoff import Adopt, Gone, Link, Stop
 from sbus.broker.settings import BusSettings
 from sbus.broker.worker import Worker
@@ -102,11 +101,6 @@ class OneProcessBus:
         finally:
             worker._epoll.close()
             link.close()
-
-    def silence(self) -> None:
-        """Let no worker write about misbehaviour; they must have begun."""
-        for worker in self.workers:
-            worker._clients._complaints = Complaints(1e9, logging_to([]))
 
     def account_of(self, uid: int) -> Account:
         account = self.book.of(uid, self._limits.user, time.monotonic_ns())
@@ -203,7 +197,6 @@ async def one_process_bus(dialect: str, limits: Limits) -> AsyncIterator[OneProc
         bus = OneProcessBus(dialect, limits, nursery)
         try:
             await bus.settle()
-            bus.silence()
             yield bus
             await bus.stop()
             assert not nursery.child_tasks, "a worker did not end"

@@ -14,6 +14,7 @@ from sbus.protocol.events import (
     AcceptingPaused,
     BusReady,
     ConnectionRefused,
+    Process,
     WorkerDied,
 )
 from sbus.unix.journal import Journal
@@ -22,7 +23,7 @@ from tests.support.journal import JournalSocket
 PAUSED = AcceptingPaused(why="too many open files")
 READY = BusReady(address="/run/sbus.socket", workers=2)
 REFUSED = ConnectionRefused(
-    uid=1000, gid=100, pid=77, program="cat", code="not-admitted", why="no\nway"
+    who=Process(uid=1000, gid=100, pid=77, program="cat"), code="not-admitted", why="no\nway"
 )
 
 
