@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from sbus.broker.census import Census
+from sbus.broker.events import Events
 from sbus.broker.handoff import Ask
 from sbus.broker.questions import (
     ANSWER_BYTES_MAX,
@@ -51,6 +52,7 @@ from sbus.protocol.admin_results import (
     VersionResult,
     WorkersResult,
 )
+from sbus.protocol.events import ConfigurationRejected, ConfigurationReloaded, LimitsChanged
 from sbus.protocol.keys import DIALECTS, check_key, is_reserved
 from sbus.protocol.text import from_text, to_text
 from sbus.version import __version__
@@ -93,6 +95,7 @@ class Administration:
         user_limits: UserLimitsInForce,
         connections_refused: Callable[[], dict[str, int]],
         deeds: Deeds,
+        events: Events,
     ) -> None:
         self._settings = settings
         self._dialect = DIALECTS[settings.dialect]
@@ -107,6 +110,7 @@ class Administration:
         self._user_limits = user_limits
         self._connections_refused = connections_refused
         self._deeds = deeds
+        self._events = events
         self._verbs: dict[type[admin.Request], Callable[..., Awaitable[msgspec.Struct]]] = {
             admin.Stats: self._stats,
             admin.Workers: self._workers,
@@ -319,13 +323,21 @@ class Administration:
             after = self._user_limits.change(request.uid, request.limits)
         except ConfigurationError as error:
             raise AdminFault("bad-request", str(error)) from error
+        if request.limits:
+            changes = [f"{name}={value}" for name, value in request.limits.items()]
+            self._events.emit(LimitsChanged(uid=request.uid, changes=changes))
         return LimitResult(request.uid, before, after)
 
     async def _reload(self, _request: admin.Reload) -> ReloadResult:
         try:
-            return await self._deeds.reload()
+            result = await self._deeds.reload()
         except ConfigurationError as error:
+            self._events.emit(ConfigurationRejected(why=str(error)))
             raise AdminFault("failed", str(error)) from error
+        self._events.emit(
+            ConfigurationReloaded(applied=result.applied, needs_restart=result.needs_restart)
+        )
+        return result
 
     async def _drain(self, request: admin.Drain) -> DrainResult:
         left = len(self._roster)
