@@ -268,6 +268,7 @@ class Front:
     def _drain(self, timeout_seconds: float | None) -> None:
         """Let nobody in any more; stop with the last client, or when the time is up."""
         self._draining = True
+        self._notifier.status(f"Lets nobody in any more, {len(self._roster)} clients are left")
         self._events.emit(Draining(clients=len(self._roster)))
         self._letting_in.cancel()
         if not self._roster:
