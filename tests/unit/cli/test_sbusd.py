@@ -39,7 +39,7 @@ def test_flood_control_is_that_of_the_protocol(name: str, policy: type[Enum]) ->
 
 
 def test_every_option_has_a_field_in_the_file() -> None:
-    apart = {"config", "check_config", "limits", "version"}
+    apart = {"config", "check_config", "print_config", "limits", "version"}
     options = {param.name for param in sbusd.sbusd.params} - apart
     assert options == set(BusTable.__struct_fields__)
 
