@@ -119,6 +119,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     clients whom rules about keys concern."""
 
     # -- running -------------------------------------------------------------------------------
+    watchers_max: NotNegative = 16
+    """Streams of messages and events that are written at one time; every worker has a descriptor
+    for each, and a publisher's worker writes to all that ask for its messages."""
     drain_packets_max: NotNegative = 1_024
     """Unread packets taken off a client's socket while disconnecting it, so that it can read the
     last notice instead of a connection reset."""

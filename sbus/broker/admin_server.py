@@ -43,18 +43,23 @@ _VERBS = frozenset(str(request.__struct_config__.tag) for request in admin.RESUL
 
 
 class AdminServer:
-    """Serves on `listener`, which it borrows. `answer` finds the result of a request."""
+    """Serves on `listener`, which it borrows. `answer` finds the result of a request,
+    `begin_stream` begins one on a connection, of which it keeps a copy."""
 
     def __init__(
         self,
         listener: socket.socket,
         gids: frozenset[int],
         answer: Callable[[admin.Request], Awaitable[msgspec.Struct]],
+        begin_stream: Callable[
+            [admin.Monitor | admin.Events, socket.socket], Awaitable[msgspec.Struct]
+        ],
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._gids = gids
         self._answer = answer
+        self._begin_stream = begin_stream
         self._room = trio.CapacityLimiter(_CONNECTIONS_MAX)
 
     async def run(self) -> None:
@@ -90,7 +95,8 @@ class AdminServer:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, admin.REPLY_BYTES_MAX)
                 if self._may_ask(sock):
                     while (packet := await self._receive(sock)) is not None:
-                        await self._handle(sock, packet)
+                        if await self._handle(sock, packet):
+                            break
                 else:
                     text = "only root, the bus's own user and its admin group may administer it"
                     await self._reply(sock, 0, AdminFault("not-allowed", text))
@@ -110,16 +116,20 @@ class AdminServer:
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(sock)
 
-    async def _handle(self, sock: socket.socket, packet: bytes) -> None:
-        """Answer one request."""
+    async def _handle(self, sock: socket.socket, packet: bytes) -> bool:
+        """Answer one request; whether the connection serves a stream from now on."""
         number = 0
         try:
             head = _parse_head(packet)
             number = head.id
             request = _parse(head, packet)
+            if isinstance(request, admin.Monitor | admin.Events):
+                await self._reply(sock, number, await self._begin_stream(request, sock))
+                return True
             await self._reply(sock, number, await self._answer(request))
         except AdminFault as fault:
             await self._reply(sock, number, fault)
+        return False
 
     async def _reply(
         self, sock: socket.socket, number: int, what: msgspec.Struct | AdminFault

@@ -14,8 +14,11 @@ from typing import TypeVar
 import msgspec
 
 from sbus.broker.census import Census
+from sbus.broker.events import Events
 from sbus.broker.handoff import Ask
 from sbus.broker.questions import (
+    ANSWER_BYTES_MAX,
+    CLIENTS_MAX,
     About,
     Activities,
     ActivityOf,
@@ -49,6 +52,7 @@ from sbus.protocol.admin_results import (
     VersionResult,
     WorkersResult,
 )
+from sbus.protocol.events import ConfigurationRejected, ConfigurationReloaded, LimitsChanged
 from sbus.protocol.keys import DIALECTS, check_key, is_reserved
 from sbus.protocol.text import from_text, to_text
 from sbus.version import __version__
@@ -91,6 +95,7 @@ class Administration:
         user_limits: UserLimitsInForce,
         connections_refused: Callable[[], dict[str, int]],
         deeds: Deeds,
+        events: Events,
     ) -> None:
         self._settings = settings
         self._dialect = DIALECTS[settings.dialect]
@@ -105,6 +110,7 @@ class Administration:
         self._user_limits = user_limits
         self._connections_refused = connections_refused
         self._deeds = deeds
+        self._events = events
         self._verbs: dict[type[admin.Request], Callable[..., Awaitable[msgspec.Struct]]] = {
             admin.Stats: self._stats,
             admin.Workers: self._workers,
@@ -178,13 +184,20 @@ class Administration:
 
     async def _describe(self, clients: list[Client]) -> tuple[list[ClientReport], list[int]]:
         """What there is to say about these clients, and which workers did not say their part."""
-        by_worker: dict[int, list[int]] = {}
-        for client in clients:
-            by_worker.setdefault(client.worker, []).append(client.number)
-        about: dict[int, About] = {
-            worker: ActivityOf(numbers) for worker, numbers in by_worker.items()
-        }
-        found, unanswered = await self._ask(about, Activities)
+        found: Activities = {}
+        unanswered: set[int] = set()
+        for start in range(0, len(clients), CLIENTS_MAX):
+            by_worker: dict[int, list[int]] = {}
+            for client in clients[start : start + CLIENTS_MAX]:
+                if client.worker not in unanswered:
+                    by_worker.setdefault(client.worker, []).append(client.number)
+            about: dict[int, About] = {
+                worker: ActivityOf(numbers) for worker, numbers in by_worker.items()
+            }
+            answers, silent = await self._ask(about, Activities)
+            unanswered.update(silent)
+            for answer in answers.values():
+                found.update(answer)
         reports = [
             ClientReport(
                 client=client.number,
@@ -194,13 +207,13 @@ class Administration:
                 program=to_text(client.program),
                 worker=client.worker,
                 connected_at=client.connected_at,
-                activity=found.get(client.worker, {}).get(client.number),
+                activity=found.get(client.number),
             )
             for client in clients
             # Who left in the meantime has no activity, though its worker answered.
-            if client.worker in unanswered or client.number in found[client.worker]
+            if client.worker in unanswered or client.number in found
         ]
-        return reports, unanswered
+        return reports, sorted(unanswered)
 
     async def _subs(self, request: admin.Subs) -> SubsResult:
         worker, number, offset = _parse_place(request.after)
@@ -263,22 +276,29 @@ class Administration:
         )
 
     def _recipients(self, concerned: Iterable[Concerned]) -> list[Recipient]:
-        return [
-            Recipient(
-                client=one.client,
-                uid=client.credentials.uid,
-                pid=client.credentials.pid,
-                program=to_text(client.program),
-                worker=client.worker,
-                patterns=[to_text(pattern) for pattern in one.patterns],
-                backlog=one.backlog,
-                stalled=one.stalled,
-                why_not=one.why_not,
-                text=one.text,
-            )
-            for one in concerned
-            if (client := self._roster.get(one.client)) is not None
-        ]
+        room_bytes = ANSWER_BYTES_MAX
+        named: list[Recipient] = []
+        for one in concerned:
+            client = self._roster.get(one.client)
+            if client is None or len(named) == admin.EXPLAINED_MAX:
+                continue
+            room_bytes -= sum(map(len, one.patterns))
+            named.append(self._recipient(client, one, shows_patterns=room_bytes >= 0))
+        return named
+
+    def _recipient(self, client: Client, one: Concerned, *, shows_patterns: bool) -> Recipient:
+        return Recipient(
+            client=client.number,
+            uid=client.credentials.uid,
+            pid=client.credentials.pid,
+            program=to_text(client.program),
+            worker=client.worker,
+            patterns=[to_text(pattern) for pattern in one.patterns] if shows_patterns else [],
+            backlog=one.backlog,
+            stalled=one.stalled,
+            why_not=one.why_not,
+            text=one.text,
+        )
 
     async def _ask(self, about: dict[int, About], kind: type[T]) -> tuple[dict[int, T], list[int]]:
         """Ask workers, each its own question."""
@@ -303,13 +323,21 @@ class Administration:
             after = self._user_limits.change(request.uid, request.limits)
         except ConfigurationError as error:
             raise AdminFault("bad-request", str(error)) from error
+        if request.limits:
+            changes = [f"{name}={value}" for name, value in request.limits.items()]
+            self._events.emit(LimitsChanged(uid=request.uid, changes=changes))
         return LimitResult(request.uid, before, after)
 
     async def _reload(self, _request: admin.Reload) -> ReloadResult:
         try:
-            return await self._deeds.reload()
+            result = await self._deeds.reload()
         except ConfigurationError as error:
+            self._events.emit(ConfigurationRejected(why=str(error)))
             raise AdminFault("failed", str(error)) from error
+        self._events.emit(
+            ConfigurationReloaded(applied=result.applied, needs_restart=result.needs_restart)
+        )
+        return result
 
     async def _drain(self, request: admin.Drain) -> DrainResult:
         left = len(self._roster)
@@ -317,8 +345,8 @@ class Administration:
         return DrainResult(left)
 
     # -- users ---------------------------------------------------------------------------------
-    async def me(self, uid: int) -> MeResult:
-        """What a user who has a client here is told of itself."""
+    async def me(self, uid: int) -> MeResult | None:
+        """What a user is told of itself; None when the bus knows it no more."""
         clients, unanswered = await self._describe(self._roster.page(uid, 0, _MINE_MAX))
         everybody: dict[int, About] = dict.fromkeys(
             range(self._settings.workers), SubscriptionsFrom(0, 0, _MINE_MAX, uid=uid)
@@ -328,7 +356,8 @@ class Administration:
             report for worker in sorted(found) for report in self._name_owners(found[worker])
         ]
         user = self._census.user(uid)
-        assert user is not None, "somebody is connected, so there is an account"
+        if user is None:
+            return None
         return MeResult(
             user=user,
             clients=clients,

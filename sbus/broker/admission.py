@@ -22,11 +22,13 @@ import msgspec
 import trio
 
 from sbus.broker.access import PeerRules
-from sbus.broker.complaints import Complaints, log, shown
-from sbus.broker.quota_reports import describe_limit
+from sbus.broker.complaints import Complaints
+from sbus.broker.events import Events, process_of
+from sbus.broker.quota_reports import limit_reached
 from sbus.broker.settings import BusSettings
 from sbus.broker.user_limits import UserLimitsInForce
 from sbus.protocol.controls import error_notice
+from sbus.protocol.events import AcceptingPaused, ConnectionRefused
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import CONNECTIONS, Account
 from sbus.unix.closing import drain, shut_down
@@ -60,11 +62,13 @@ class Door:
         settings: BusSettings,
         user_limits: UserLimitsInForce,
         complaints: Complaints,
+        events: Events,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._user_limits = user_limits
         self._complaints = complaints
+        self._events = events
         self.go_by(settings, PeerRules(settings.rules))
         self.counts: Counter[str] = Counter()
         """Connections that were refused, by code."""
@@ -108,7 +112,7 @@ class Door:
                 await trio.lowlevel.checkpoint()
 
     async def _back_off(self, why: str) -> None:
-        self._complaints.complain("accept", 0, f"cannot accept connections for now: {why}")
+        self._complaints.complain("accept", 0, lambda: AcceptingPaused(why=why))
         self._room = trio.Event()
         with trio.move_on_after(_BACK_OFF_SECONDS):
             await self._room.wait()
@@ -148,20 +152,20 @@ class Door:
             return None
         if account.has_room_for_connection():
             return account
+        why = "your user has as many as it may"
         self.counts["too-many-connections"] += 1
+        if self._events.watched:
+            self._events.show(_refused(own, "too-many-connections", why))
         if account.is_report_due(CONNECTIONS, now_ns, self._report_interval_ns):
             account.note_report(CONNECTIONS, now_ns)
-            log(describe_limit(CONNECTIONS, own))
-        self._turn_away(sock, "too-many-connections", "your user has as many as it may")
+            self._events.emit(limit_reached(CONNECTIONS, own))
+        self._turn_away(sock, "too-many-connections", why)
         return None
 
     def _complain(self, code: str, who: Credentials, why: str) -> None:
         self.counts[code] += 1
         self._complaints.complain(
-            code,
-            who.uid,
-            f"refused connection of uid {who.uid}, pid {who.pid} "
-            f"({shown(program_name(who.pid))}): {why}",
+            code, who.uid, lambda: _refused(who, code, why)
         )
 
     def _turn_away(self, sock: socket.socket, code: str, text: str) -> None:
@@ -185,6 +189,11 @@ def concerning(rules: PeerRules, sock: socket.socket, own: Credentials) -> int:
     """The access rules that concern a peer; the kernel is asked for its groups if need be."""
     groups = peer_groups(sock) | {own.gid} if rules.need_groups else frozenset({own.gid})
     return rules.concerning(own.uid, groups)
+
+
+def _refused(who: Credentials, code: str, why: str) -> ConnectionRefused:
+    process = process_of(who, program_name(who.pid))
+    return ConnectionRefused(who=process, code=code, why=why)
 
 
 def _clients_max(workers: int) -> int:

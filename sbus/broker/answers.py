@@ -172,17 +172,23 @@ class Answers:
         return "", ""
 
     def _matched_patterns(self, key: bytes) -> Callable[[Session], list[bytes]]:
-        """What finds those of a client's patterns that match; looks at a bounded number in all."""
+        """What finds those of a client's patterns that match, a bounded number in all."""
         segments = tuple(key.split(self._dialect.separator))
         path = PatternPath(segments, (False,) * len(segments), subtree=False)
-        left = iter(range(_PATTERNS_LOOKED_AT_MAX))
+        left = _PATTERNS_LOOKED_AT_MAX
+        left_bytes = ANSWER_BYTES_MAX
 
         def those_that_match(session: Session) -> Iterator[bytes]:
+            nonlocal left, left_bytes
             for pattern in session.patterns:
-                if next(left, None) is None:
+                left -= 1
+                if left < 0:
                     return
                 own = parse_pattern(widened(pattern), self._dialect)
                 if own is not None and contains(own, path):
+                    left_bytes -= len(pattern)
+                    if left_bytes < 0:
+                        return
                     yield pattern
 
         def some(session: Session) -> list[bytes]:

@@ -104,10 +104,11 @@ def unpack_blocker(client: int, data: bytes) -> tuple[Blocker, bytes]:
 
 class Backpressure:
     """The same as its own worker has it, for the client's outbox. `on_spent` is called when the
-    client would hold a publisher, but its user has no time left for it."""
+    client would hold a publisher, but its user has no time left for it, `on_stall` with whether it
+    is stalled when that changes."""
 
     __slots__ = (
-        *("_account", "_on_spent", "_origin", "_segment", "_stalls", "_statistics"),
+        *("_account", "_on_spent", "_on_stall", "_origin", "_segment", "_stalls", "_statistics"),
         *("blocker", "stalled"),
     )
 
@@ -120,6 +121,7 @@ class Backpressure:
         origin: Origin,
         statistics: Statistics,
         on_spent: Callable[[], None],
+        on_stall: Callable[[bool], None],
     ) -> None:
         self.blocker = blocker
         self._account = account
@@ -128,6 +130,7 @@ class Backpressure:
         self._origin = origin
         self._statistics = statistics
         self._on_spent = on_spent
+        self._on_stall = on_stall
         self.stalled = False
         """Whether publishers are being held back, or would be."""
 
@@ -147,6 +150,7 @@ class Backpressure:
             self._statistics.counts[STALLS] += 1
             with self._segment:
                 self._stalls.stall(self.blocker.place, self.blocker.client)
+            self._on_stall(True)
 
     def resume(self) -> None:
         """The client has room again, or needs none any more."""
@@ -155,6 +159,7 @@ class Backpressure:
             with self._segment:
                 waiters = self._stalls.clear(self.blocker.place)
             self._segment.wake(waiters)
+            self._on_stall(False)
 
     def narrow(self) -> None:
         """The client gave a pattern up: who waits for it may not have to any more."""

@@ -12,6 +12,8 @@ import trio
 
 from sbus.broker.admission import packet_bytes_carried
 from sbus.broker.configuration import Configuration
+from sbus.broker.event_log import open_log
+from sbus.broker.events import Events
 from sbus.broker.front import Front
 from sbus.broker.settings import BusSettings
 from sbus.broker.template import Template
@@ -48,9 +50,12 @@ def run_bus(
     check_settings(settings)
     if settings.refuse_descriptors:
         _refuse_descriptors(listener)
+    events = Events(open_log(settings.log))
     segment = Segment(settings.workers, settings.limits)
     private = [sock for sock in (listener, admin_listener, notifier.sock) if sock is not None]
-    template = Template(partial(_worker_main, segment, settings), close=private)
+    template = Template(
+        partial(_worker_main, segment, settings, events), close=private, events=events
+    )
     try:
         segment.open_lock()
         front = Front(
@@ -60,6 +65,7 @@ def run_bus(
             segment,
             template,
             on_ready,
+            events,
             notifier,
             admin_listener,
             admin_gids,
@@ -107,11 +113,15 @@ def _first(group: BaseExceptionGroup[SbusError]) -> SbusError:
 
 
 def _worker_main(
-    segment: Segment, settings: BusSettings, number: int, link_socket: socket.socket
+    segment: Segment,
+    settings: BusSettings,
+    events: Events,
+    number: int,
+    link_socket: socket.socket,
 ) -> None:
     segment.open_lock()
     _prime_allocator()
-    trio.run(Worker(number, segment, settings, link_socket).run)
+    trio.run(Worker(number, segment, settings, link_socket, events).run)
 
 
 def _prime_allocator() -> None:

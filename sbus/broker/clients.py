@@ -18,8 +18,10 @@ import trio
 from sbus.broker.access import KeyRules, Profile, unpack
 from sbus.broker.answers import Answers
 from sbus.broker.backpressure import Backpressure, Blocker
+from sbus.broker.client_events import ClientEvents
 from sbus.broker.commands import Commands
 from sbus.broker.complaints import Complaints
+from sbus.broker.events import Events
 from sbus.broker.exchange import Exchange
 from sbus.broker.handoff import Adopt, Expel, Gone, Inquiry, Link, Tell
 from sbus.broker.holder import Holder
@@ -80,6 +82,7 @@ class Clients:
         link: Link,
         start_writer: StartWriter,
         wake_up: Callable[[], None],
+        events: Events,
     ) -> None:
         limits = settings.limits
         self._number = number
@@ -115,8 +118,9 @@ class Clients:
         self.answers = Answers(
             self._by_number, self._router, lambda: self._rules, dialect, self.waiting.reason
         )
-        self._complaints = Complaints(limits.log_interval_seconds)
-        self._reports = QuotaReports(segment, limits.log_interval_seconds)
+        complaints = Complaints(limits.log_interval_seconds, events)
+        self.events = ClientEvents(events, complaints, self._by_number)
+        self._reports = QuotaReports(segment, limits.log_interval_seconds, events)
         self._commands = Commands(
             dialect,
             limits,
@@ -125,7 +129,7 @@ class Clients:
             self.subscriptions,
             self._begin_blocking,
             self._inquire,
-            self._complaints,
+            self.events,
             self._statistics,
         )
         self._misses_before = self._statistics.counts[ROUTE_MISSES]
@@ -204,7 +208,7 @@ class Clients:
         they wait for clients of this one."""
         limits = self._limits = what.settings.limits
         self._flood_control = what.settings.flood_control
-        self._complaints.interval_seconds = limits.log_interval_seconds
+        self.events.go_by(limits.log_interval_seconds)
         self._reports.go_by(limits.log_interval_seconds)
         self.subscriptions.client_bytes_max = limits.client_subscription_bytes_max
         self._rules.go_by(what.settings.rules, limits.rule_cache_bytes_max)
@@ -269,6 +273,7 @@ class Clients:
             self.exchange.origin,
             self._statistics,
             partial(self._reports.report, HELD_TIME, account, own),
+            partial(self.events.stalled, session),
         )
         self.subscriptions.begin_holding(session)
         return True
@@ -395,16 +400,14 @@ class Clients:
         self._statistics.refused(fault.code)
         if isinstance(fault, QuotaReached):
             self._reports.report(fault.limit, session.account, session.credentials)
+        self.events.refused(session, fault)
         if session.outbox.notices:
             session.outbox.reply(error_notice(fault.code, fault.text))
 
     def _expel(self, session: Session, fault: ClientFault) -> None:
         """Disconnect a client that misbehaved, so that it can still read why."""
         self._statistics.refused(fault.code)
-        own = session.credentials
-        self._complaints.complain(
-            fault.code, own.uid, f"client of uid {own.uid}, pid {own.pid} disconnected: {fault}"
-        )
+        self.events.expelled(session, fault)
         drain(session.sock, self._limits.drain_packets_max)
         if session.outbox.notices:
             session.outbox.send_last(error_notice(fault.code, fault.text))
@@ -412,6 +415,7 @@ class Clients:
 
     def close(self, session: Session, reason: str) -> None:
         """End a session; the front closes its copy of the socket when it hears of it."""
+        self.events.leaves(session)
         self.waiting.remove(session)
         self._count_waiting_bytes(session, 0)
         self.subscriptions.forget(session)

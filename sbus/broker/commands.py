@@ -7,7 +7,7 @@ answered, and a message comes here only to be refused. This module does not know
 from collections.abc import Callable
 
 from sbus.broker.access import KeyRules
-from sbus.broker.complaints import Complaints, shown
+from sbus.broker.client_events import ClientEvents
 from sbus.broker.exchange import Exchange
 from sbus.broker.holder import Holder
 from sbus.broker.session import Session
@@ -37,7 +37,7 @@ class Commands:
         subscriptions: Subscriptions,
         begin_blocking: Callable[[Session], bool],
         inquire: Callable[[Session], None],
-        complaints: Complaints,
+        events: ClientEvents,
         statistics: Statistics,
     ) -> None:
         self._dialect = dialect
@@ -47,7 +47,7 @@ class Commands:
         self._subscriptions = subscriptions
         self._begin_blocking = begin_blocking
         self._inquire = inquire
-        self._complaints = complaints
+        self._events = events
         self._statistics = statistics
         self._watching: set[Holder] = set()
         self._watched_max = watched_processes_max()
@@ -78,13 +78,19 @@ class Commands:
                 )
             if begins_secret(what.pattern):
                 self._prepare_secret(session.holder, what.pattern)
-            return self._subscriptions.subscribe(session, what.pattern)
+            done = self._subscriptions.subscribe(session, what.pattern)
+            if done:
+                self._events.subscribed(session, what.pattern)
+            return done
         elif isinstance(what, Unsubscribe):
             check_pattern(what.pattern, self._dialect, self._limits)
             if begins_secret(what.pattern):
                 session.holder.check_own(what.pattern)
             if what.pattern in session.patterns:
-                return self._subscriptions.unsubscribe(session, what.pattern)
+                done = self._subscriptions.unsubscribe(session, what.pattern)
+                if done:
+                    self._events.unsubscribed(session, what.pattern)
+                return done
             self._statistics.refused("unknown-unsubscription")
         return True
 
@@ -132,11 +138,5 @@ class Commands:
 
     def _not_allowed(self, session: Session, what: str, text: bytes, denied_by: int) -> Refusal:
         """What is said to a client, and about it, when the access rules deny it something."""
-        own = session.credentials
-        self._complaints.complain(
-            "not-allowed",
-            own.uid,
-            f"client of uid {own.uid}, pid {own.pid} may not {what}: '{shown(text)}' "
-            f"(rules[{denied_by}])",
-        )
+        self._events.denied(session, what, text, denied_by)
         return Refusal("not-allowed", f"you may not {what}")

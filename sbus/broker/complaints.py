@@ -1,14 +1,14 @@
-"""What the bus says on stderr about misbehaving clients, in a bounded number of lines.
+"""What the bus logs about misbehaving clients, in a bounded number of entries.
 
-The same complaint about the same user is written once per interval; the next line about it tells
-how many were left out. Knows nothing of what the complaint is about.
+The same complaint about the same user is logged once per interval; the next one tells how many were
+left out. Whoever watches events is shown all of them. Knows nothing of what the complaint is about.
 """
 
-import os
-import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+
+from sbus.broker.events import Events
+from sbus.protocol.events import Event
 
 _KINDS_MAX = 10_000
 """Complaints remembered; beyond it the memory is emptied, which costs some repeated lines."""
@@ -22,35 +22,33 @@ def shown(text: bytes, bytes_max: int = 64) -> str:
     return f"{escaped}..." if len(text) > bytes_max else escaped
 
 
-def log(text: str) -> None:
-    """Write one line to stderr, if anybody is left to read it: the bus outlives its log."""
-    with suppress(OSError):
-        os.write(sys.stderr.fileno(), f"sbusd: {text}\n".encode(errors="backslashreplace"))
-
-
 class Complaints:
-    """Rate-limited lines. `write` and `clock` (seconds, monotonic) are for tests."""
+    """Rate-limited events. `clock` (seconds, monotonic) is for tests."""
 
     def __init__(
         self,
         interval_seconds: float,
-        write: Callable[[str], None] = log,
+        events: Events,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.interval_seconds = interval_seconds
-        self._write = write
+        self._events = events
         self._clock = clock
         self._last: dict[tuple[str, int], tuple[float, int]] = {}
 
-    def complain(self, code: str, uid: int, text: str) -> None:
-        """Write `text`, unless the same code was written about the same user just now."""
+    def complain(self, code: str, uid: int, describe: Callable[[], Event]) -> None:
+        """Log what `describe` gives, unless the same code was logged about the same user just now.
+        Where nobody would see it, it is not asked."""
         now = self._clock()
         at, left_out = self._last.get((code, uid), (None, 0))
         if at is not None and now - at < self.interval_seconds:
             self._last[code, uid] = (at, left_out + 1)
+            if self._events.watched:
+                self._events.show(describe())
             return
         if len(self._last) >= _KINDS_MAX:
             self._last.clear()
         self._last[code, uid] = (now, 0)
-        more = f" (and {left_out} more like it)" if left_out else ""
-        self._write(f"{text}{more}")
+        event = describe()
+        self._events.show(event)
+        self._events.log(event, left_out=left_out)

@@ -51,6 +51,7 @@ class BusTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     soft: Soft | None = None
     hard: Hard | None = None
     order: Order | None = None
+    log: Literal["auto", "journal", "stderr"] | None = None
 
 
 PATHS: Final = ("address", "pidfile", "admin_address")

@@ -27,12 +27,13 @@ import time
 import msgspec
 
 from sbus.broker.backpressure import ANYBODY, Blocker, Origin
+from sbus.broker.monitor import Monitor
 from sbus.broker.router import Route, Router
 from sbus.broker.session import Session
 from sbus.broker.waiting import FOR_ROOM, Reason, Wait
 from sbus.shared.accounts import Accounts
 from sbus.shared.ordered_log import TIME_MASK, Block, OrderedLog, build_block
-from sbus.shared.segment import Segment
+from sbus.shared.segment import ALIVE, LOG_HEAD, Segment
 from sbus.shared.stalls import Stalls
 from sbus.shared.statistics import (
     ACCEPTED,
@@ -89,6 +90,8 @@ class Exchange:
         self._walked_units: dict[int, int] = {}
         self.origin = Origin()
         """Of what is being delivered."""
+        self.monitor: Monitor | None = None
+        """Who watches messages, if anybody does."""
 
     def start(self) -> bytes:
         """Begin to serve: take the slot over and learn who listens to what.
@@ -121,6 +124,8 @@ class Exchange:
             session.put_back(len(session.run.messages))
             return wait
         self._walk(end)
+        if self.monitor is not None:
+            self.monitor.published(session)
         self._deliver(session)
         return wait
 
@@ -178,6 +183,9 @@ class Exchange:
             if woken < 0:
                 return 0, FOR_ROOM
         session.account.pay_for(len(session.run.messages), now_ns)
+        if self.monitor is not None:
+            block_bytes = 0 if block is None else len(block.data)
+            self.monitor.place(now_ns, words[LOG_HEAD] - block_bytes, words[ALIVE])
         return woken, None if stall is None else self._begin_holding(session, stall, now_ns)
 
     def _fitting(self, words: memoryview, block: Block, session: Session) -> Block | None:
@@ -328,6 +336,8 @@ class Exchange:
         walked = 0
         for uid, received_us, entries in self._log.blocks(end):
             self.origin.uid = uid
+            if self.monitor is not None:
+                self.monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, route)
             deliveries = 0
             for key, packet in entries:
                 recipients = route(key).recipients
@@ -351,6 +361,8 @@ class Exchange:
             statistics.took((time.monotonic_ns() // 1000 - received_us) & TIME_MASK, deliveries)
             units = len(entries) + deliveries
             self._walked_units[uid] = self._walked_units.get(uid, 0) + units
+        if self.monitor is not None:
+            self.monitor.tell_walked()
         self._log.note_pace(end - start, time.perf_counter() - began_at)
 
 

@@ -24,7 +24,8 @@ from sbus.broker.bounded_lock import trying
 from sbus.broker.census import SAMPLE_SECONDS, Census
 from sbus.broker.complaints import Complaints
 from sbus.broker.configuration import Configuration
-from sbus.broker.handoff import Adopt, Answer, Expel, Gone, Inquiry, Report, Tell
+from sbus.broker.events import Events, client_of
+from sbus.broker.handoff import Adopt, Answer, Expel, Gone, Inquiry, Report, Tell, Watching
 from sbus.broker.inquiries import Inquiries
 from sbus.broker.questions import Questions
 from sbus.broker.reload import Reloader
@@ -33,7 +34,17 @@ from sbus.broker.settings import BusSettings
 from sbus.broker.supervisor import Supervisor
 from sbus.broker.template import Template
 from sbus.broker.user_limits import UserLimitsInForce
+from sbus.broker.watches import Watches
+from sbus.protocol import events as kinds
 from sbus.protocol.controls import error_notice
+from sbus.protocol.events import (
+    BusReady,
+    BusStopping,
+    ClientConnected,
+    ClientDisconnected,
+    ClientKicked,
+    Draining,
+)
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import AccountBook
 from sbus.shared.compaction import Compaction
@@ -44,6 +55,10 @@ from sbus.unix.closing import drain, shut_down
 from sbus.unix.notify import Notifier
 
 _READERS_RETRY_SECONDS = 0.01
+_KICK_SECONDS = 0.1
+"""For which a worker may take to kick a client, before the front ends the connection itself."""
+
+
 
 
 class Front:
@@ -59,6 +74,7 @@ class Front:
         segment: Segment,
         template: Template,
         on_ready: Callable[[], None],
+        events: Events,
         notifier: Notifier,
         admin_listener: socket.socket | None = None,
         admin_gids: frozenset[int] = frozenset(),
@@ -68,14 +84,31 @@ class Front:
         self._limits = settings.limits
         self._segment = segment
         self._on_ready = on_ready
+        self._events = events
         self._notifier = notifier
-        self._complaints = Complaints(settings.limits.log_interval_seconds)
+        self._address = address_of(listener.getsockname()).format()
+        self._complaints = Complaints(settings.limits.log_interval_seconds, events)
         book = AccountBook(segment.accounts, segment.workers, settings.limits)
         self._user_limits = UserLimitsInForce(settings, book)
         self._user_limits.go_by(settings)
-        self._door = Door(listener, settings, self._user_limits, self._complaints)
+        self._door = Door(listener, settings, self._user_limits, self._complaints, events)
         self._supervisor = Supervisor(
-            template, segment, settings, book, self._on_report, self._on_worker_death, notifier
+            template,
+            segment,
+            settings,
+            book,
+            events,
+            lambda worker: self._watches.introduce(worker),
+            self._on_report,
+            self._on_worker_death,
+            notifier,
+        )
+        self._watches = Watches(
+            self._limits,
+            DIALECTS[settings.dialect],
+            events,
+            self._supervisor.who_can_be_told,
+            self._supervisor.tell,
         )
         self._roster = Roster(settings.workers)
         self._questions = Questions()
@@ -85,7 +118,7 @@ class Front:
         self._census = Census(segment, self._supervisor, self._roster, book, self._user_limits)
         self._administration = Administration(
             settings,
-            address_of(listener.getsockname()).format(),
+            self._address,
             self._roster,
             self._supervisor,
             self._census,
@@ -98,6 +131,7 @@ class Front:
                 is_draining=lambda: self._draining,
                 reload=self._reloader.reload,
             ),
+            events,
         )
         self._inquiries = Inquiries(
             self._roster, self._limits.packet_bytes_max, self._administration.me, self._tell
@@ -105,7 +139,7 @@ class Front:
         self._admin_server = None
         if admin_listener is not None:
             self._admin_server = AdminServer(
-                admin_listener, admin_gids, self._administration.answer
+                admin_listener, admin_gids, self._administration.answer, self._watches.begin
             )
         self._letting_in = trio.CancelScope()
         self._draining = False
@@ -116,8 +150,10 @@ class Front:
         async with trio.open_nursery() as tasks:
             self._tasks = tasks
             await tasks.start(self._stop_on_signal)
+            self._watches.run(tasks)
             await self._supervisor.run(tasks)
             self._on_ready()
+            self._events.emit(BusReady(address=self._address, workers=self._settings.workers))
             tasks.start_soon(self._let_in)
             tasks.start_soon(self._keep_table_small)
             tasks.start_soon(self._keep_samples)
@@ -126,11 +162,13 @@ class Front:
                 tasks.start_soon(self._admin_server.run)
             await self._stop.wait()
             self._notifier.stopping(f"Ending, with {len(self._roster)} clients")
+            self._events.emit(BusStopping(clients=len(self._roster)))
             self._letting_in.cancel()
             await self._supervisor.stop()
+            self._events.close()
             tasks.cancel_scope.cancel()
         for client in list(self._roster):
-            self._cut_off(client.number)
+            self._cut_off(client.number, "the bus stops")
 
     async def _stop_on_signal(
         self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -159,31 +197,39 @@ class Front:
                 rules = pack(self._door.concerning(who.sock, who.credentials))
                 order = Adopt(client.number, who.credentials, who.account.place, rules)
                 self._supervisor.tell(worker, order, who.sock.fileno())
+                if self._events.watched:
+                    self._events.emit(ClientConnected(who=_who(client), worker=worker))
                 await trio.lowlevel.checkpoint()
 
     def _on_report(self, worker: int, report: Report) -> None:
         if isinstance(report, Gone):
-            self._give_up(report.client)
+            self._give_up(report.client, report.reason)
         elif isinstance(report, Answer):
             self._questions.on_answer(worker, report.question, report.data)
         elif isinstance(report, Inquiry):
             self._inquiries.add(report.client)
+        elif isinstance(report, Watching):
+            self._watches.on_answer(worker, report.watch)
 
     def _on_worker_death(self, worker: int) -> None:
         self._questions.on_death(worker)
+        self._watches.on_worker_death(worker)
         for client in self._roster.of_worker(worker):
-            self._cut_off(client.number)
+            self._cut_off(client.number, "its worker died")
 
-    def _cut_off(self, number: int) -> None:
+    def _cut_off(self, number: int, reason: str) -> None:
         """End the connection of a client whose worker did not, in good order."""
         client = self._roster.get(number)
         assert client is not None, "it was given up already"
         drain(client.sock, self._limits.drain_packets_max)
-        self._give_up(number)
+        self._give_up(number, reason)
 
-    def _give_up(self, number: int) -> None:
+    def _give_up(self, number: int, reason: str) -> None:
         """Forget a client, and close this copy of its socket."""
         client = self._roster.remove(number)
+        if self._events.watched:
+            gone = ClientDisconnected(who=_who(client), worker=client.worker, reason=reason)
+            self._events.emit(gone)
         shut_down(client.sock)
         self._door.client_left(client.account)
         if (self._settings.exit_when_empty or self._draining) and not self._roster:
@@ -204,18 +250,26 @@ class Front:
 
     # -- what administrators have done ---------------------------------------------------------
     def _kick(self, client: Client, text: str) -> None:
-        """End a client's connection at once, whatever its worker does; that hears of it as well."""
+        """Have a client's worker end its connection; if that does not come to it, it is ended here."""
+        self._events.emit(ClientKicked(who=_who(client), why=text))
+        self._supervisor.tell(client.worker, Expel(client.number, text))
+        self._tasks.start_soon(self._insist, client, text)
+
+    async def _insist(self, client: Client, text: str) -> None:
+        await trio.sleep(_KICK_SECONDS)
+        if self._roster.get(client.number) is not client:
+            return
         if DIALECTS[self._settings.dialect].has_control_messages:
             # A socket that is full, or a client that has gone: then it need not know.
             with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
                 client.sock.send(error_notice("kicked", text))
         with suppress(OSError):  # it has gone
             client.sock.shutdown(socket.SHUT_RDWR)
-        self._supervisor.tell(client.worker, Expel(client.number, text))
 
     def _drain(self, timeout_seconds: float | None) -> None:
         """Let nobody in any more; stop with the last client, or when the time is up."""
         self._draining = True
+        self._events.emit(Draining(clients=len(self._roster)))
         self._letting_in.cancel()
         if not self._roster:
             self._stop.set()
@@ -261,3 +315,7 @@ class Front:
             if not finished:
                 compaction.copy_journal(tail)
         self._segment.wake((1 << self._settings.workers) - 1)
+
+
+def _who(client: Client) -> kinds.Client:
+    return client_of(client.number, client.credentials, client.sock)

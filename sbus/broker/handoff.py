@@ -101,8 +101,30 @@ class Inquiry(msgspec.Struct, frozen=True, tag=True):
     client: int
 
 
-Order = Adopt | Reconfigure | Quiesce | Stop | Ask | Expel | Tell
-Report = Ready | Quiet | Reconfigured | Gone | Answer | Inquiry
+class Watch(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker, with a watcher's connection: write this stream to it, `messages` or
+    `events`. `patterns` and `payload` are about messages, as `admin.Monitor` has them."""
+
+    watch: int
+    stream: str
+    patterns: list[bytes] = []
+    payload: bool = False
+
+
+class Unwatch(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker: write that stream no more."""
+
+    watch: int
+
+
+class Watching(msgspec.Struct, frozen=True, tag=True):
+    """Worker to front: this stream has begun here, or cannot."""
+
+    watch: int
+
+
+Order = Adopt | Reconfigure | Quiesce | Stop | Ask | Expel | Tell | Watch | Unwatch
+Report = Ready | Quiet | Reconfigured | Gone | Answer | Inquiry | Watching
 
 _PACKET_BYTES_MAX = 100 * 1024
 """The largest is an answer. A buffer of this size comes from the heap, a larger one is mapped anew
@@ -112,10 +134,10 @@ _order_decoder = msgspec.msgpack.Decoder(Order)
 _report_decoder = msgspec.msgpack.Decoder(Report)
 
 
-def lost_client(lost: DescriptorsLost) -> int | None:
-    """The client whose socket did not arrive; None when it was no socket of a client's."""
-    order = _order_decoder.decode(lost.data)
-    return order.client if isinstance(order, Adopt) else None
+def lost_order(lost: DescriptorsLost) -> Order:
+    """The order whose descriptor did not arrive."""
+    order: Order = _order_decoder.decode(lost.data)
+    return order
 
 
 class Link:

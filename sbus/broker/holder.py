@@ -31,6 +31,11 @@ class Guard:
         self.outbox = outbox
         self._process = process
 
+    @property
+    def deaf(self) -> bool:
+        """Whether nothing would be accepted for this client."""
+        return self.outbox.deaf or self._process.has_ended()
+
     def deliver(self, packet: bytes) -> None:
         """Accept a message for this client, if its key still names it."""
         if self._process.has_ended():

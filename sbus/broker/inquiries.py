@@ -18,6 +18,8 @@ from sbus.protocol.admin_results import MeResult
 from sbus.protocol.controls import me_reply
 
 _PAUSE_SECONDS = 0.02
+_ANSWER_BYTES_MAX = 64 * 1024
+"""It goes over the link to the client's worker."""
 
 
 class Inquiries:
@@ -27,11 +29,11 @@ class Inquiries:
         self,
         roster: Roster,
         packet_bytes_max: int,
-        find_out: Callable[[int], Awaitable[MeResult]],
+        find_out: Callable[[int], Awaitable[MeResult | None]],
         tell: Callable[[int, bytes], None],
     ) -> None:
         self._roster = roster
-        self._packet_bytes_max = packet_bytes_max
+        self._packet_bytes_max = min(packet_bytes_max, _ANSWER_BYTES_MAX)
         self._find_out = find_out
         self._tell = tell
         self._asking: dict[int, list[int]] = {}
@@ -51,9 +53,11 @@ class Inquiries:
                 uid = next(iter(self._asking))
                 asking = self._asking.pop(uid)
                 if any(self._roster.get(number) for number in asking):
-                    packet = _fitting(await self._find_out(uid), self._packet_bytes_max)
-                    for number in asking:
-                        self._tell(number, packet)
+                    found = await self._find_out(uid)
+                    if found is not None:
+                        packet = _fitting(found, self._packet_bytes_max)
+                        for number in asking:
+                            self._tell(number, packet)
                 await trio.sleep(_PAUSE_SECONDS)
             self._came = trio.Event()
             await self._came.wait()

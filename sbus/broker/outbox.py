@@ -105,6 +105,7 @@ class Outbox:
         "backpressure",
         "deaf",
         "delivered_bytes",
+        "discarded",
         "fault",
         "flowing",
         "lost",
@@ -151,6 +152,8 @@ class Outbox:
         self.accepted = 0
         self.delivered_bytes = 0
         self.lost = 0
+        self.discarded: dict[str, int] = {}
+        """The lost ones by reason."""
         self.undelivered = 0
 
     @property
@@ -303,6 +306,7 @@ class Outbox:
 
     def _lose(self, packet: bytes, reason: str) -> None:
         self.lost += 1
+        self.discarded[reason] = self.discarded.get(reason, 0) + 1
         self._statistics.discarded(reason, len(packet))
         self._account.count(LOST, 1)
         self._row.lose()

@@ -14,7 +14,11 @@ import trio
 
 from sbus.protocol.admin_results import Activity, WhyNot
 
-ANSWER_BYTES_MAX: Final = 60 * 1024
+ANSWER_BYTES_MAX: Final = 40 * 1024
+"""Of patterns, which can be many and long, in one answer; as text they may be five times as
+much."""
+CLIENTS_MAX: Final = 100
+"""Clients that one question is about: what is said of them is some 300 bytes each."""
 ANSWER_SECONDS_MAX: Final = 2.0
 """Long enough for a worker in the midst of the longest turn; a hung one is missed in the answer."""
 
@@ -22,7 +26,7 @@ T = TypeVar("T")
 
 
 class ActivityOf(msgspec.Struct, frozen=True, tag=True):
-    """What did these clients do? Those that have left are left out."""
+    """What did these clients, at most `CLIENTS_MAX`, do? Those that have left are left out."""
 
     clients: list[int]
 

@@ -1,4 +1,5 @@
-"""What an administrator is told of users who reached a limit: one line for each, once per interval.
+"""What an administrator is told of users who reached a limit: one event for each, once per
+interval.
 
 Which worker a user's clients are on makes no difference: that it was reported stands in the user's
 account. This module does not know what becomes of what was too much.
@@ -6,7 +7,8 @@ account. This module does not know what becomes of what was too much.
 
 import time
 
-from sbus.broker.complaints import log, shown
+from sbus.broker.events import Events, process_of
+from sbus.protocol.events import LimitReached
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     BLOCKING,
@@ -21,30 +23,43 @@ from sbus.shared.segment import Segment
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import program_name
 
-_TEXTS = {
-    SUBSCRIPTIONS: "has no room for more subscriptions (user_subscriptions_max)",
-    SUBSCRIPTION_BYTES: "has no room for more subscriptions (user_subscription_bytes_max, and what "
-    "others leave of bus_subscription_bytes_max)",
-    BACKLOG_BYTES: "has no room for more backlog (user_backlog_bytes_max, and what others leave of "
-    "bus_backlog_bytes_max)",
-    BLOCKING: "has no place for one more client that blocks, which discards (blocking_clients_max)",
-    PUBLISH_RATE: "is held back, because it publishes too fast (user_messages_per_second_max)",
-    HELD_TIME: "may hold publishers back no longer, block is discard (user_held_seconds_max)",
-    CONNECTIONS: "has as many connections as it may (user_connections_max)",
+_LIMITS = {
+    SUBSCRIPTIONS: ("user_subscriptions_max", "has no room for more subscriptions"),
+    SUBSCRIPTION_BYTES: ("user_subscription_bytes_max", "has no room for more subscriptions"),
+    BACKLOG_BYTES: ("user_backlog_bytes_max", "has no room for more backlog"),
+    BLOCKING: (
+        "blocking_clients_max",
+        "has no place for one more client that blocks, which discards",
+    ),
+    PUBLISH_RATE: (
+        "user_messages_per_second_max",
+        "is held back, because it publishes too fast",
+    ),
+    HELD_TIME: (
+        "user_held_seconds_max",
+        "may hold publishers back no longer, block is discard",
+    ),
+    CONNECTIONS: ("user_connections_max", "has as many connections as it may"),
+}
+_SHARED = {
+    SUBSCRIPTION_BYTES: ", and what others leave of bus_subscription_bytes_max",
+    BACKLOG_BYTES: ", and what others leave of bus_backlog_bytes_max",
 }
 
 
-def describe_limit(limit: int, own: Credentials) -> str:
-    """The line about the client that reached a limit."""
-    program = shown(program_name(own.pid)) or "ended"
-    return f"uid {own.uid} {_TEXTS[limit]}: pid {own.pid} ({program})"
+def limit_reached(limit: int, own: Credentials) -> LimitReached:
+    """The event about the client that reached a limit."""
+    name, text = _LIMITS[limit]
+    why = f"{text} ({name}{_SHARED.get(limit, '')})"
+    return LimitReached(who=process_of(own, program_name(own.pid)), limit=name, why=why)
 
 
 class QuotaReports:
     """One worker's."""
 
-    def __init__(self, segment: Segment, interval_seconds: float) -> None:
+    def __init__(self, segment: Segment, interval_seconds: float, events: Events) -> None:
         self._segment = segment
+        self._events = events
         self.go_by(interval_seconds)
 
     def go_by(self, interval_seconds: float) -> None:
@@ -61,4 +76,4 @@ class QuotaReports:
             if is_due:
                 account.note_report(limit, now_ns)
         if is_due:
-            log(describe_limit(limit, own))
+            self._events.emit(limit_reached(limit, own))

@@ -31,6 +31,8 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     refuse_descriptors: bool = False
     """Let the kernel refuse packets with descriptors attached, instead of dropping those. Dropping
     the last descriptor of a socket that lingers keeps a worker waiting for it."""
+    log: str = "auto"
+    """Where events are logged: `journal`, `stderr`, or `auto`, see `event_log`."""
     exit_when_empty: bool = False
     """Stop when the last client has left, after the first came."""
 

@@ -28,7 +28,7 @@ from contextlib import suppress
 import trio
 
 from sbus.broker.bounded_lock import trying
-from sbus.broker.complaints import log
+from sbus.broker.events import Events
 from sbus.broker.handoff import (
     Link,
     Order,
@@ -44,6 +44,7 @@ from sbus.broker.settings import BusSettings
 from sbus.broker.template import Alive, Birth, Template
 from sbus.errors import SbusError
 from sbus.limits import Limits
+from sbus.protocol.events import WorkerDelayed, WorkerDied, WorkerSilent, WorkerStarted
 from sbus.shared import statistics
 from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
@@ -82,7 +83,8 @@ class Slot:
 
 
 class Supervisor:
-    """All slots of a bus. `on_report` gets what workers say, `on_death` who of them died."""
+    """All slots of a bus. `on_fork` gets the number of a worker that was just asked for and can be
+    told something, `on_report` what workers say, `on_death` who of them died."""
 
     def __init__(
         self,
@@ -90,6 +92,8 @@ class Supervisor:
         segment: Segment,
         settings: BusSettings,
         book: AccountBook,
+        events: Events,
+        on_fork: Callable[[int], None],
         on_report: Callable[[int, Report], None],
         on_death: Callable[[int], None],
         notifier: Notifier,
@@ -97,6 +101,8 @@ class Supervisor:
         self._template = template
         self._segment = segment
         self._limits = settings.limits
+        self._events = events
+        self._on_fork = on_fork
         self._on_report = on_report
         self._on_death = on_death
         self._notifier = notifier
@@ -141,7 +147,7 @@ class Supervisor:
         except OSError as error:
             if error.errno not in _EXHAUSTED:
                 raise
-            log(f"worker {slot.number} cannot be started for now: {error.strerror}")
+            self._events.emit(WorkerDelayed(worker=slot.number, why=error.strerror or str(error)))
             slot.born_at = time.monotonic()
             self._nursery.start_soon(self._replace, slot)
             return
@@ -153,6 +159,7 @@ class Supervisor:
         self._tell_settings(slot)
         slot.obeyed = self._settings_number  # it has them before it has clients
         self._nursery.start_soon(self._hear, slot, slot.link)
+        self._on_fork(slot.number)
 
     async def _hear(self, slot: Slot, link: Link) -> None:
         """Pass on what one worker says, until it says no more."""
@@ -169,6 +176,7 @@ class Supervisor:
                 return
             if isinstance(report, Ready):
                 slot.ready = True
+                self._events.emit(WorkerStarted(worker=slot.number, worker_pid=slot.pid))
             elif isinstance(report, Quiet):
                 slot.quiet = True
             elif isinstance(report, Reconfigured):
@@ -211,7 +219,7 @@ class Supervisor:
         if self._stopping:
             return
         how = f"signal {-code}" if (code := os.waitstatus_to_exitcode(status)) < 0 else f"{code}"
-        log(f"worker {slot.number} (pid {slot.pid}) died: {how}")
+        self._events.emit(WorkerDied(worker=slot.number, worker_pid=slot.pid, how=how))
         slot.pid = 0
         if not self._serving:
             raise SbusError(f"worker {slot.number} did not start")
@@ -258,7 +266,7 @@ class Supervisor:
             culprits = [slot for slot in silent if slot.pid not in waiting]
             if culprits:
                 slot = max(culprits, key=self._silence_seconds)
-                log(f"worker {slot.number} (pid {slot.pid}) shows no sign of life: killed")
+                self._events.emit(WorkerSilent(worker=slot.number, worker_pid=slot.pid))
                 slot.kill()
 
     def _ask_template(self, seconds_min: float) -> None:
@@ -331,6 +339,10 @@ class Supervisor:
             with trio.move_on_after(_QUEUE_RETRY_SECONDS):
                 await self._wait_for(lambda: any(slot.ready for slot in self.slots))
                 await trio.sleep_forever()
+
+    def who_can_be_told(self) -> list[int]:
+        """The workers that have been asked for and have not died."""
+        return [slot.number for slot in self.slots if slot.link is not None]
 
     def tell(self, worker: int, order: Order, fd: int | None = None) -> None:
         """Tell one worker something, if there is one; `fd` is borrowed until it is sent."""

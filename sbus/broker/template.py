@@ -21,6 +21,8 @@ from contextlib import suppress
 
 import msgspec
 
+from sbus.broker.events import Events
+from sbus.protocol.events import WorkerDelayed
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
 
 _REQUEST = struct.Struct("=I")
@@ -58,12 +60,12 @@ class Alive(msgspec.Struct, frozen=True):
 class Template:
     """The front's handle. Fork it before the event loop starts."""
 
-    def __init__(self, worker_main: WorkerMain, close: list[socket.socket]) -> None:
+    def __init__(self, worker_main: WorkerMain, close: list[socket.socket], events: Events) -> None:
         """Fork the template, which closes its copies of `close`."""
         self.sock, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
         if self.pid == 0:
-            _run_and_exit(lambda: _serve(other, worker_main, [self.sock, *close]))
+            _run_and_exit(lambda: _serve(other, worker_main, [self.sock, *close], events))
         other.close()
         self.sock.setblocking(False)
 
@@ -120,7 +122,9 @@ def _become(name: str) -> None:
         comm.write(name)
 
 
-def _serve(sock: socket.socket, worker_main: WorkerMain, close: list[socket.socket]) -> None:
+def _serve(
+    sock: socket.socket, worker_main: WorkerMain, close: list[socket.socket], events: Events
+) -> None:
     _become("sbusd-template")
     for other in close:
         other.close()
@@ -153,7 +157,7 @@ def _serve(sock: socket.socket, worker_main: WorkerMain, close: list[socket.sock
             try:
                 pid, pidfd = _fork_worker(number, fds[0], worker_main, [sock.fileno(), *workers])
             except OSError as error:
-                print(f"sbusd: cannot fork worker {number}: {error.strerror}", file=sys.stderr)
+                events.emit(WorkerDelayed(worker=number, why=f"no fork: {error.strerror}"))
                 _tell(sock, _EVENT.pack(number, 0, _FAILED), [])
                 continue
             workers[pidfd] = (number, pid)

@@ -19,7 +19,7 @@ import socket
 import trio
 
 from sbus.broker.clients import Clients, Writer
-from sbus.broker.complaints import log
+from sbus.broker.events import Events
 from sbus.broker.handoff import (
     Adopt,
     Answer,
@@ -35,10 +35,16 @@ from sbus.broker.handoff import (
     Reconfigured,
     Stop,
     Tell,
-    lost_client,
+    Unwatch,
+    Watch,
+    Watching,
+    lost_order,
 )
 from sbus.broker.reconfiguration import read_memfd
 from sbus.broker.settings import BusSettings
+from sbus.broker.worker_watches import WorkerWatches
+from sbus.protocol.events import WorkerGivesUp
+from sbus.protocol.keys import DIALECTS
 from sbus.shared.segment import Segment
 from sbus.unix.fd_passing import DescriptorsLost
 
@@ -54,11 +60,17 @@ class Worker:
     """Worker `number` of the bus. Takes `link_socket`, its end of the link to the front."""
 
     def __init__(
-        self, number: int, segment: Segment, settings: BusSettings, link_socket: socket.socket
+        self,
+        number: int,
+        segment: Segment,
+        settings: BusSettings,
+        link_socket: socket.socket,
+        events: Events,
     ) -> None:
         self._number = number
         self._segment = segment
         self._settings = settings
+        self._events = events
         self._limits = settings.limits
         self._eventfd = segment.eventfds[number]
         self._epoll = select.epoll()
@@ -84,6 +96,14 @@ class Worker:
                     self._link,
                     writers.start_soon,
                     lambda: self._nap.cancel(),
+                    self._events,
+                )
+                self._watches = WorkerWatches(
+                    self._number,
+                    self._clients,
+                    self._events,
+                    DIALECTS[self._settings.dialect],
+                    tasks.start_soon,
                 )
                 tasks.start_soon(self._listen, tasks.cancel_scope)
                 tasks.start_soon(self._beat)
@@ -94,6 +114,7 @@ class Worker:
                     trio.current_time() + self._limits.stop_seconds_max / 2
                 )
             self._clients.close_all()
+            self._events.close()
             self._clients.share_statistics()
             tasks.cancel_scope.cancel()
 
@@ -111,13 +132,13 @@ class Worker:
                 await self._link.wait()
                 continue
             except DescriptorsLost as lost:
-                client = lost_client(lost)
-                if client is None:
+                lost_here = lost_order(lost)
+                if isinstance(lost_here, Reconfigure):
                     # Under the old rules it must not go on. A successor begins with the new ones.
-                    log(f"worker {self._number} has no descriptors left for its new settings")
+                    self._events.emit(WorkerGivesUp(worker=self._number))
                     everything.cancel()
                     return
-                self._link.send(Gone(client, "the worker has no descriptors left"))
+                self._answer_lost(lost_here)
                 continue
             if order is None:
                 everything.cancel()
@@ -126,6 +147,9 @@ class Worker:
                 self._clients.adopt(order, fds[0])
             elif isinstance(order, Reconfigure):
                 self._reconfigure(order, fds[0])
+            elif isinstance(order, Watch):
+                self._watches.begin(order, fds[0])
+                self._link.send(Watching(order.watch))
             else:
                 self._obey(order)
             self._segment.wake(1 << self._number)
@@ -143,10 +167,19 @@ class Worker:
             self._clients.tell(order)
         elif isinstance(order, Expel):
             self._clients.expel(order)
+        elif isinstance(order, Unwatch):
+            self._watches.end(order.watch)
         elif isinstance(order, Quiesce):
             self._clients.quiescing = True
         elif isinstance(order, Stop):
             self._stopping = True
+
+    def _answer_lost(self, order: Order) -> None:
+        """An order came without its descriptor, because this worker has none left."""
+        if isinstance(order, Adopt):
+            self._link.send(Gone(order.client, "the worker has no descriptors left"))
+        elif isinstance(order, Watch):
+            self._link.send(Watching(order.watch))
 
     async def _serve(self) -> None:
         """Give turns while anybody is in line; otherwise walk the log, and sleep."""

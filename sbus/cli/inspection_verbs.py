@@ -80,8 +80,9 @@ def subs(target: Target, pattern: bytes, as_json: bool) -> None:
 def users(target: Target, as_json: bool) -> None:
     """Show what each user has, and may have.
 
-    What it may have of the bus stands behind the /. HELD is for how long in the last minute its clients held publishers back, LOST are messages
-    discarded for its clients. `sbusctl limit` shows and changes what one may have.
+    What it may have of the bus stands behind the /. HELD is for how long in the last minute its
+    clients held publishers back, LOST are messages discarded for its clients. `sbusctl limit` shows
+    and changes what one may have.
     """
     from sbus.cli.answers import all_users, show
     from sbus.cli.users_view import users_lines
@@ -122,7 +123,8 @@ def explain(target: Target, key: bytes, as_json: bool) -> None:
 def me(target: Target, as_json: bool) -> None:
     """Show what the bus knows about you.
 
-    Your clients, subscriptions, losses and limits. Anybody may ask; the answer is about the user who asks and includes this very connection.
+    Your clients, subscriptions, losses and limits. Anybody may ask; the answer is about the user
+    who asks and includes this very connection.
     """
     from sbus.cli.answers import show, warn_of_unanswered
     from sbus.cli.users_view import me_lines

@@ -39,7 +39,8 @@ def pub(
 ) -> None:
     """Publish PAYLOAD under KEY.
 
-    Where there is no PAYLOAD, each line of standard input. Ends when the bus has processed it all, and fails with the bus's reason if it refused it.
+    Where there is no PAYLOAD, each line of standard input. Ends when the bus has processed it all,
+    and fails with the bus's reason if it refused it.
     """
     from sbus.cli.publishing import contents, lines, publish_all, standard_input
 
@@ -93,9 +94,10 @@ def sub(
 ) -> None:
     """Print the messages that match a PATTERN.
 
-    A line for each: the key, a space and the payload. What could act on a terminal, and what is no UTF-8, is shown as \\xNN, a backslash as \\\\.
-    In JSON it is key_base64 and payload_base64 where they are no UTF-8. Messages that the bus
-    dropped are reported on standard error, in JSON as {"lost": COUNT}.
+    A line for each: the key, a space and the payload. What could act on a terminal, and what is no
+    UTF-8, is shown as \\xNN, a backslash as \\\\. In JSON it is key_base64 and payload_base64 where
+    they are no UTF-8. Messages that the bus dropped are reported on standard error, in JSON as
+    {"lost": COUNT}.
     """
     from sbus.cli.subscribing import choose, print_messages, subscribe_all
 

@@ -23,11 +23,13 @@ COMMAND = "sbusctl"
 VERBS = {
     "clients": "sbus.cli.inspection_verbs",
     "drain": "sbus.cli.action_verbs",
+    "events": "sbus.cli.stream_verbs",
     "explain": "sbus.cli.inspection_verbs",
     "kick": "sbus.cli.action_verbs",
     "limit": "sbus.cli.action_verbs",
     "me": "sbus.cli.inspection_verbs",
     "metrics": "sbus.cli.metrics",
+    "monitor": "sbus.cli.stream_verbs",
     "ping": "sbus.cli.message_verbs",
     "pub": "sbus.cli.message_verbs",
     "reload": "sbus.cli.action_verbs",

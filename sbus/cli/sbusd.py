@@ -161,6 +161,13 @@ Examples:
     help="Change a limit; `--limit help` lists them with their defaults. Repeatable.",
 )
 @click.option(
+    "--log",
+    type=click.Choice(["auto", "journal", "stderr"]),
+    default="auto",
+    show_default=True,
+    help="Where events are logged; auto: to the journal, where standard error leads there.",
+)
+@click.option(
     "--version",
     is_flag=True,
     expose_value=False,

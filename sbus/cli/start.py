@@ -166,6 +166,7 @@ def _settings(plan: Plan, admitted: Admission) -> "BusSettings":
         admit_gids=admitted.gids,
         exit_when_empty=plan.exit_when_empty,
         refuse_descriptors=plan.refuse_descriptors,
+        log=plan.log,
     )
 
 

@@ -23,8 +23,9 @@ Examples:
 def stats(target: Target, watch: bool, interval_seconds: float, as_json: bool) -> None:
     """Show what goes through the bus.
 
-    Totals, rates, losses, how full things are, and each worker. Every message that is accepted for a recipient is delivered, discarded, undelivered because the
-    recipient left, or still in its backlog.
+    Totals, rates, losses, how full things are, and each worker. Every message that is accepted for
+    a recipient is delivered, discarded, undelivered because the recipient left, or still in its
+    backlog.
     """
     from sbus.cli.answers import again_and_again, show, show_each
     from sbus.cli.stats_view import stats_lines

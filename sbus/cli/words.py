@@ -29,7 +29,7 @@ class Plan:
     """A command line that has been understood, with its file."""
 
     bus: Mapping[str, Any]
-    """What holds, as the words of `[bus]`; the fields from here to `order` are made of it."""
+    """What holds, as the words of `[bus]`; the fields from here to `log` are made of it."""
     addresses: Addresses
     pidfile: str | None
     """An absolute path; None for no file."""
@@ -47,6 +47,8 @@ class Plan:
     hard: str
     order: str
     """The flood control that clients begin with, each as its control key ends."""
+    log: str
+    """Where events are logged."""
     limits: "Limits | None"
     """Those of the command line and the file; None for the defaults."""
     file: "ConfigFile | None"
@@ -92,6 +94,7 @@ class Words:
             soft=bus["soft"],
             hard=bus["hard"],
             order=bus["order"],
+            log=bus["log"],
             limits=limits,
             file=file,
             resolved=resolved,

@@ -8,6 +8,7 @@ import errno
 import select
 import socket
 import time
+from collections import deque
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -16,6 +17,7 @@ import msgspec
 from sbus.client.link import default_address
 from sbus.errors import AddressError, BusError, Disconnected, ProtocolViolation
 from sbus.protocol import admin
+from sbus.protocol.admin_streams import BEGINNING
 from sbus.unix.address import admin_address, parse_address
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -23,6 +25,8 @@ R = TypeVar("R", bound=msgspec.Struct)
 _reply_decoder = msgspec.json.Decoder(admin.Reply)
 
 REPLY_BYTES_MAX = 2 * admin.REPLY_BYTES_MAX
+_AHEAD_MAX = 1_000
+"""Of those that are older than the reply by more than that nothing is promised."""
 _ADVICE = {
     errno.ENOENT: "is sbusd running there, and does it have an admin socket?",
     errno.ECONNREFUSED: "is sbusd running? Nothing listens there",
@@ -62,6 +66,9 @@ class AdminConnection:
         self.address = parsed.format()
         self._timeout_seconds = timeout_seconds
         self._asked = 0
+        self._buffer = bytearray(REPLY_BYTES_MAX)
+        self._ahead: deque[bytes] = deque(maxlen=_AHEAD_MAX)
+        """Packets of a stream that came before the reply to the request that began it."""
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.settimeout(timeout_seconds)
         try:
@@ -96,7 +103,10 @@ class AdminConnection:
     def _result(self, expected: type[R]) -> R:
         deadline = time.monotonic() + self._timeout_seconds
         while True:
-            packet = self.receive(max(0.0, deadline - time.monotonic()))
+            packet = self._receive(max(0.0, deadline - time.monotonic()))
+            if packet.startswith(BEGINNING):
+                self._ahead.append(packet)
+                continue
             try:
                 reply = _reply_decoder.decode(packet)
                 if reply.error is not None:
@@ -108,16 +118,19 @@ class AdminConnection:
 
     def receive(self, timeout_seconds: float | None) -> bytes:
         """The next packet, as it came. Raises Disconnected, TimeoutError."""
+        return self._ahead.popleft() if self._ahead else self._receive(timeout_seconds)
+
+    def _receive(self, timeout_seconds: float | None) -> bytes:
         ready, _, _ = select.select([self._sock], [], [], timeout_seconds)
         if not ready:
             raise TimeoutError(f"{self.address} gave no answer within {timeout_seconds:g} s")
         try:
-            packet = self._sock.recv(REPLY_BYTES_MAX)
+            length = self._sock.recv_into(self._buffer)
         except ConnectionResetError:
-            packet = b""
-        if not packet:
+            length = 0
+        if not length:
             raise Disconnected("the bus has ended, or has closed this connection")
-        return packet
+        return bytes(memoryview(self._buffer)[:length])
 
     def close(self) -> None:
         self._sock.close()

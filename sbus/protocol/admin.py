@@ -38,11 +38,10 @@ VERSION: Final = 1
 count, so whoever reads this protocol ignores fields that it does not know."""
 REQUEST_BYTES_MAX: Final = 64 * 1024
 REPLY_BYTES_MAX: Final = 256 * 1024
-PAGE_MAX: Final = 500
-"""Entries of a page."""
+PAGE_MAX: Final = 300
+"""Entries of a page, so that one with the longest names there can be is a packet."""
 EXPLAINED_MAX: Final = 100
-"""Clients that one worker names in the answer to `explain`, of either kind; the rest are
-counted."""
+"""Clients that the answer to `explain` names, of either kind; the rest are counted."""
 
 Page = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]

@@ -288,9 +288,11 @@ class VersionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorResult(msgspec.Struct, frozen=True):
-    """The stream has begun on all workers but those."""
+    """The stream has begun on all workers but those: of messages, with all whose `order` is this or
+    more."""
 
     unanswered: list[int]
+    order: int
 
 
 EventsResult = MonitorResult

@@ -342,6 +342,20 @@ class OrderedLog:
                 yield uid, time_us, entries
             self.cursor += length
 
+    def entry_numbers(self) -> list[int]:
+        """Of the block at the cursor: the numbers, from 0, of the entries destined to this
+        worker."""
+        at = self._offset + self.cursor % self._size
+        _, _, count, *_ = _BLOCK.unpack_from(self._map, at)
+        at += _BLOCK.size
+        numbers = []
+        for number in range(count):
+            mask, packet_bytes, _ = _ENTRY.unpack_from(self._map, at)
+            at += _ENTRY.size + packet_bytes
+            if mask & self._bit:
+                numbers.append(number)
+        return numbers
+
 
 def _late_destination(words: memoryview, mask: int, share: LogShare) -> int | None:
     """A destination that lags too far behind for this user."""

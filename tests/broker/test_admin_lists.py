@@ -64,7 +64,7 @@ def test_subscriptions_are_listed_with_their_counts(bus: Bus) -> None:
             for pattern in own:
                 client.sub(pattern)
             client.sync()
-        for limit in (1, 2, 500):
+        for limit in (1, 2, 300):
             pages = admin.pages("subs", "subscriptions", limit=limit)
             assert all(len(page) <= limit for page in pages)
             found = [entry for page in pages for entry in page]
@@ -98,6 +98,34 @@ def test_an_explanation_names_who_receives_and_by_which_patterns(bus: Bus) -> No
         assert not found["secret"]
         nobody = admin.ask("explain", key="x/y/z")
         assert (nobody["recipients"], nobody["workers"]) == ([], [])
+
+
+def test_answers_stay_small_whatever_patterns_clients_have(bus: Bus) -> None:
+    """Stars in a row mean what one does, so a short key can have many long patterns."""
+    patterns = [b"a/" + b"*" * (4_000 - number) for number in range(20)]
+    with several_clients(bus, 30) as clients, administer(bus) as admin:
+        for client in clients:
+            for pattern in patterns:
+                client.sub(pattern)
+            client.sync()
+        found = admin.ask("explain", key="a/b")
+        assert found["recipients_count"] == len(clients)
+        assert len(found["recipients"]) == len(clients)
+        pages = admin.pages("subs", "subscriptions", limit=300)
+        assert sum(len(page) for page in pages) == len(clients) * len(patterns)
+        clients[0].control(b"!/me")
+        (packet,) = [clients[0].receive()]
+        assert packet.startswith(b"CMSG !/me\0")
+        assert f'"connections":{len(clients)}'.encode() in packet
+
+
+def test_a_page_may_be_as_large_as_pages_are(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path, workers=1) as bus,
+        several_clients(bus, 310),
+        administer(bus) as admin,
+    ):
+        assert [len(page) for page in admin.pages("clients", "clients", limit=300)] == [300, 10]
 
 
 def test_an_explanation_says_why_somebody_does_not_receive(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ BAD_REQUESTS = [
     (b'{"verb": "kick", "client": -1}', "bad-request"),
     (b'{"verb": "kick", "client": 999999}', "not-found"),
     (b'{"verb": "clients", "limit": 0}', "bad-request"),
-    (b'{"verb": "clients", "limit": 501}', "bad-request"),
+    (b'{"verb": "clients", "limit": 301}', "bad-request"),
     (b'{"verb": "subs", "after": "1:2"}', "bad-request"),
     (b'{"verb": "subs", "after": "1:2:-3"}', "bad-request"),
     (b'{"verb": "explain", "key": "a/!/b"}', "bad-request"),

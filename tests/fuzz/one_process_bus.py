@@ -16,7 +16,6 @@ import trio
 import trio.testing
 
 from sbus.broker.access import pack
-from sbus.broker.complaints import Complaints
 from sbus.broker.handoff import Adopt, Gone, Link, Reconfigure, Reconfigured, Stop
 from sbus.broker.reconfiguration import Reconfiguration, write_owning_memfd
 from sbus.broker.settings import BusSettings
@@ -36,6 +35,7 @@ from sbus.shared.segment import Segment
 from sbus.shared.statistics import LATENCY, REFUSED
 from sbus.shared.subscription_table import all_have_read
 from sbus.unix.credentials import Credentials
+from tests.support.events import logging_to
 from tests.unit.shared.segments import close_segment
 
 WORKERS = 2
@@ -96,7 +96,7 @@ class OneProcessBus:
             front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             link.setblocking(False)
             self._links.append(Link(front, nursery))
-            worker = Worker(number, self.segment, settings, link)
+            worker = Worker(number, self.segment, settings, link, logging_to([]))
             self.workers.append(worker)
             nursery.start_soon(self._run, worker, link)
 
@@ -106,11 +106,6 @@ class OneProcessBus:
         finally:
             worker._epoll.close()
             link.close()
-
-    def silence(self) -> None:
-        """Let no worker write about misbehaviour; they must have begun."""
-        for worker in self.workers:
-            worker._clients._complaints = Complaints(1e9, write=lambda _: None)
 
     def account_of(self, uid: int) -> Account:
         account = self.book.of(uid, self._limits.user, time.monotonic_ns())
@@ -220,7 +215,6 @@ async def one_process_bus(dialect: str, limits: Limits) -> AsyncIterator[OneProc
         bus = OneProcessBus(dialect, limits, nursery)
         try:
             await bus.settle()
-            bus.silence()
             yield bus
             await bus.stop()
             assert not nursery.child_tasks, "a worker did not end"

@@ -411,6 +411,7 @@ class Bus:
             self.exchanges[worker].origin,
             Statistics(),
             lambda: None,
+            lambda _stalled: None,
         )
         self.subscriptions[worker].begin_holding(session)
 

@@ -94,6 +94,7 @@ class Peer:
             self.origin,
             self.statistics,
             self._on_spent,
+            lambda _stalled: None,
         )
 
     async def _write(self, writer: Callable[[], Awaitable[None]]) -> None:

@@ -45,8 +45,17 @@ class Scene:
         place = stalls.take_place()
         assert place is not None
         self.blocker = Blocker(7, place, account.place, OWN, Profile(0, 0, everybody))
+        self.changes: list[bool] = []
+        """What it said about being stalled."""
         self.backpressure = Backpressure(
-            self.blocker, account, segment, stalls, self.origin, Statistics(), self.on_spent
+            self.blocker,
+            account,
+            segment,
+            stalls,
+            self.origin,
+            Statistics(),
+            self.on_spent,
+            self.changes.append,
         )
 
     def on_spent(self) -> None:

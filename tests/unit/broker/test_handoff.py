@@ -19,7 +19,7 @@ from sbus.broker.handoff import (
     Reconfigure,
     Report,
     Stop,
-    lost_client,
+    lost_order,
 )
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import DescriptorsLost
@@ -139,7 +139,9 @@ def test_whose_descriptor_was_lost_can_be_told() -> None:
                 Link(front, nursery).send(Adopt(77, SOMEBODY, 9))
 
         trio.run(main)
-        assert lost_client(DescriptorsLost(worker.recv(4096))) == 77
+        lost = lost_order(DescriptorsLost(worker.recv(4096)))
+        assert isinstance(lost, Adopt)
+        assert lost.client == 77
 
 
 def test_a_descriptor_that_was_no_clients_can_be_told_from_one() -> None:
@@ -151,4 +153,5 @@ def test_a_descriptor_that_was_no_clients_can_be_told_from_one() -> None:
                 Link(front, nursery).send(Reconfigure(1))
 
         trio.run(main)
-        assert lost_client(DescriptorsLost(worker.recv(4096))) is None
+        lost = lost_order(DescriptorsLost(worker.recv(4096)))
+        assert isinstance(lost, Reconfigure)

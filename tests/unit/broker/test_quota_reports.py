@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbus.broker import quota_reports
-from sbus.broker.quota_reports import QuotaReports, describe_limit
+from sbus.broker.quota_reports import QuotaReports, limit_reached
 from sbus.limits import Limits
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
@@ -21,6 +20,7 @@ from sbus.shared.accounts import (
 from sbus.shared.segment import Segment
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import program_name
+from tests.support.events import logging_to
 from tests.unit.shared.segments import open_segment
 
 OWN = Credentials(gid=1, uid=1000, pid=os.getpid())
@@ -43,15 +43,13 @@ def segment() -> Iterator[Segment]:
 
 
 @pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    written: list[str] = []
-    monkeypatch.setattr(quota_reports, "log", written.append)
-    return written
+def lines() -> list[str]:
+    return []
 
 
 @pytest.mark.parametrize("limit", ALL)
 def test_a_line_names_the_user_the_process_and_the_limit_to_change(limit: int) -> None:
-    line = describe_limit(limit, OWN)
+    line = limit_reached(limit, OWN).text()
     assert f"uid {OWN.uid} " in line
     assert f"pid {OWN.pid} ({program_name(OWN.pid).decode()})" in line
     assert ALL[limit] in line
@@ -68,7 +66,7 @@ def test_two_workers_report_the_same_limit_of_a_user_once(
         for worker in (0, 1, 0):
             own = Accounts(segment.accounts, 2, LIMITS, worker)[account.place]
             for limit in (PUBLISH_RATE, BACKLOG_BYTES):
-                reports = QuotaReports(segment, interval_seconds=60.0)
+                reports = QuotaReports(segment, 60.0, logging_to(lines))
                 reports.report(limit, own, Credentials(gid=1, uid=uid, pid=1))
     assert len(lines) == 4
     assert sum("uid 1000 " in line for line in lines) == 2
@@ -78,5 +76,5 @@ def test_it_is_reported_again_when_the_interval_is_over(segment: Segment, lines:
     account = AccountBook(segment.accounts, 2, LIMITS).of(1000, LIMITS.user, 0)
     assert account is not None
     for _ in range(3):
-        QuotaReports(segment, interval_seconds=0.0).report(HELD_TIME, account, OWN)
+        QuotaReports(segment, 0.0, logging_to(lines)).report(HELD_TIME, account, OWN)
     assert len(lines) == 3

@@ -35,6 +35,7 @@ from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.segment import ALIVE, Segment
 from sbus.unix.credentials import Credentials
 from sbus.unix.notify import Notifier
+from tests.support.events import logging_to
 from tests.unit.broker.pretended_worker import PretendedWorker
 from tests.unit.shared.segments import close_segment, small_limits, was_woken
 
@@ -109,6 +110,8 @@ class Scene:
         self.template = PretendedTemplate()
         self.reports: list[tuple[int, Report]] = []
         self.deaths: list[int] = []
+        self.forks: list[int] = []
+        self.lines: list[str] = []
         self.killed: list[int] = []
         self.notifier = PretendedNotifier()
         settings = BusSettings(workers=WORKERS, limits=Limits(worker_silence_seconds_max=10.0))
@@ -118,6 +121,8 @@ class Scene:
             self.segment,
             settings,
             self.book,
+            logging_to(self.lines),
+            self.forks.append,
             lambda worker, report: self.reports.append((worker, report)),
             self.deaths.append,
             self.notifier,

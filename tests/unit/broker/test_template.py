@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from sbus.broker.template import Alive, Birth, Death, Template
+from tests.support.events import logging_to
 
 SOON_SECONDS = 10.0
 Main = Callable[[int, socket.socket], None]
@@ -38,7 +39,7 @@ def stay(_number: int, _link: socket.socket) -> None:
 
 @contextmanager
 def template_of(main: Main) -> Iterator[Template]:
-    template = Template(main, [])
+    template = Template(main, [], logging_to([]))
     try:
         yield template
     finally:
@@ -159,7 +160,7 @@ def test_the_end_of_the_template_is_noticed() -> None:
 def test_the_template_keeps_nothing_that_it_was_told_to_close() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
-        template = Template(stay, [theirs])
+        template = Template(stay, [theirs], logging_to([]))
         try:
             theirs.close()
             ours.settimeout(SOON_SECONDS)

@@ -1,0 +1,237 @@
+"""Putting the messages of a monitor's stream together from what several processes tell.
+
+A message is told by its publisher's worker; the recipients that other workers had come separately,
+before or after, as do further parts of a large payload (`admin_streams` says how). Here a message
+waits until it is complete, and at least for `WINDOW_SECONDS`, so that one of another worker that
+came before it in the order of the bus can overtake it. What is not complete in
+`COMPLETE_SECONDS_MAX`, because a worker died or a packet had no room, is given with its number of
+recipients unknown or, if its payload is not whole, as missed. What waits is bounded: where it is
+too much the first goes as it is.
+
+Pure: knows no socket and no clock but the `now` that it is given, in seconds.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+import msgspec
+
+from sbus.errors import ProtocolViolation
+from sbus.protocol.admin_streams import Message, Messages, Missed, Part, Recipients, StreamPacket
+
+WINDOW_SECONDS = 0.02
+COMPLETE_SECONDS_MAX = 1.0
+WAITING_MAX = 50_000
+"""Messages that wait here, and recipients that wait for their message."""
+WAITING_BYTES_MAX = 64 * 1024 * 1024
+"""Of payloads that wait."""
+
+_decoder: msgspec.json.Decoder[StreamPacket] = msgspec.json.Decoder(StreamPacket)
+
+
+class MonitoredMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that was published. `key` and `program` are text as `text.to_text` writes it."""
+
+    time: float
+    """When it got its place in the order of the bus, in seconds since 1970."""
+    order: int
+    """Messages with the same were published in one go, those with a smaller one before."""
+    key: str
+    size: int | None
+    """Of the payload, in bytes; None for a secret message."""
+    payload: bytes | None
+    """None where it was not asked for, and for a secret message."""
+    recipients: int | None
+    """Clients that it was accepted for; None when that cannot be known."""
+    client: int
+    uid: int
+    gid: int
+    pid: int
+    program: str
+    """The publisher, the process that connected; `program` is "" when that had ended."""
+    worker: int
+
+
+class MissedItems(msgspec.Struct, frozen=True):
+    """So much of a stream was not sent, because it was not read fast enough."""
+
+    count: int
+
+
+class _Waiting:
+    """A message that may not be complete. `missing` are payload bytes."""
+
+    __slots__ = (
+        *("arrived_at", "message", "missing", "packet", "parts", "recipients", "workers"),
+    )
+
+    def __init__(self, packet: Messages, message: Message, now: float) -> None:
+        self.packet = packet
+        self.message = message
+        self.arrived_at = now
+        self.recipients = message.recipients
+        self.workers = set(message.workers) if message.workers else None
+        self.parts: list[bytes] | None = None
+        self.missing = 0
+        if message.payload is not None and message.size is not None:
+            self.missing = message.size - len(message.payload)
+
+    def ready_at(self) -> float:
+        incomplete = self.workers or self.missing
+        return self.arrived_at + (COMPLETE_SECONDS_MAX if incomplete else WINDOW_SECONDS)
+
+    def finish(self) -> MonitoredMessage:
+        packet, message = self.packet, self.message
+        payload = message.payload
+        if payload is not None and self.parts is not None:
+            payload = b"".join((payload, *self.parts))
+        return MonitoredMessage(
+            time=packet.time,
+            order=packet.order,
+            key=message.key,
+            size=message.size,
+            payload=payload,
+            recipients=None if self.workers else self.recipients,
+            client=packet.client,
+            uid=packet.uid,
+            gid=packet.gid,
+            pid=packet.pid,
+            program=packet.program,
+            worker=packet.worker,
+        )
+
+
+class MessageJoiner:
+    """One stream. Messages of a smaller order than `order` are left out: not everybody knew of the
+    stream yet when they were published."""
+
+    def __init__(self, order: int) -> None:
+        self._order = order
+        self._heap: list[tuple[int, int, _Waiting]] = []
+        self._fed = 0
+        self._bytes = 0
+        self._places: dict[tuple[int, int], _Waiting] = {}
+        """Messages that wait for other workers, by their place in the log."""
+        self._early: dict[tuple[int, int, int], int] = {}
+        """Recipients that came before their message: by place and worker."""
+        self._missed: dict[int, int] = {}
+        """What each source has told that was missed."""
+        self._missed_untold = 0
+        self._open: dict[int, _Waiting] = {}
+        """The message of each source of which the next packet is to bring more."""
+
+    # -- what comes ----------------------------------------------------------------------------
+    def feed(self, data: bytes, now: float) -> None:
+        """Take in a packet of the stream. Raises ProtocolViolation."""
+        try:
+            packet = _decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise ProtocolViolation(f"not a packet of a stream: {error}") from error
+        if isinstance(packet, Part):
+            self._take_part(packet)
+            return
+        if isinstance(packet, Recipients):
+            self._take_recipients(packet)
+            return
+        if isinstance(packet, Messages):
+            if packet.order < self._order:
+                self._missed[packet.source] = packet.missed
+                return
+            self._note_missed(packet.source, packet.missed)
+            self._take_messages(packet, now)
+        elif isinstance(packet, Missed):
+            self._note_missed(packet.source, packet.missed)
+
+    def _note_missed(self, source: int, missed: int) -> None:
+        self._missed_untold += missed - self._missed.get(source, 0)
+        self._missed[source] = missed
+
+    def _take_messages(self, packet: Messages, now: float) -> None:
+        for message in packet.messages:
+            waiting = _Waiting(packet, message, now)
+            if waiting.workers is not None:
+                self._take_early(waiting)
+            if waiting.missing > 0:
+                self._open[packet.source] = waiting
+            if message.payload is not None:
+                self._bytes += len(message.payload)
+            self._fed += 1
+            heapq.heappush(self._heap, (packet.order, self._fed, waiting))
+
+    def _take_early(self, waiting: _Waiting) -> None:
+        """Add up the recipients that are known already."""
+        assert waiting.workers is not None
+        place = (waiting.packet.block, waiting.message.entry)
+        if self._early:
+            for worker in waiting.message.workers:
+                recipients = self._early.pop((*place, worker), None)
+                if recipients is not None:
+                    waiting.recipients += recipients
+                    waiting.workers.discard(worker)
+        if waiting.workers:
+            self._places[place] = waiting
+
+    def _take_part(self, packet: Part) -> None:
+        waiting = self._open.get(packet.source)
+        if waiting is None:
+            return  # of a message that was left out
+        if waiting.parts is None:
+            waiting.parts = []
+        waiting.parts.append(packet.payload)
+        waiting.missing -= len(packet.payload)
+        self._bytes += len(packet.payload)
+        if waiting.missing <= 0:
+            del self._open[packet.source]
+
+    def _take_recipients(self, packet: Recipients) -> None:
+        worker = packet.worker
+        for block, entry, recipients in packet.counts:
+            waiting = self._places.get((block, entry))
+            if waiting is None:
+                if len(self._early) >= WAITING_MAX:
+                    del self._early[next(iter(self._early))]
+                self._early[block, entry, worker] = recipients
+            elif waiting.workers and worker in waiting.workers:
+                waiting.recipients += recipients
+                waiting.workers.discard(worker)
+                if not waiting.workers:
+                    del self._places[block, entry]
+
+    # -- what goes -----------------------------------------------------------------------------
+    def take(self, now: float) -> list[MonitoredMessage | MissedItems]:
+        """What is ready, messages in the order of the bus."""
+        return list(self._ready(now))
+
+    def take_all(self) -> list[MonitoredMessage | MissedItems]:
+        """Everything, as it is: nothing more will come."""
+        return list(self._ready(float("inf")))
+
+    def next_at(self) -> float | None:
+        """When `take` has something, if nothing comes; None if never."""
+        return self._heap[0][2].ready_at() if self._heap else None
+
+    def _ready(self, now: float) -> Iterator[MonitoredMessage | MissedItems]:
+        if self._missed_untold > 0:
+            missed, self._missed_untold = self._missed_untold, 0
+            yield MissedItems(missed)
+        heap = self._heap
+        while heap:
+            waiting = heap[0][2]
+            too_much = len(heap) > WAITING_MAX or self._bytes > WAITING_BYTES_MAX
+            if not (too_much or waiting.ready_at() <= now):
+                return
+            heapq.heappop(heap)
+            self._forget(waiting)
+            yield MissedItems(1) if waiting.missing > 0 else waiting.finish()
+
+    def _forget(self, waiting: _Waiting) -> None:
+        """Wait for nothing that concerns this message any more."""
+        place = (waiting.packet.block, waiting.message.entry)
+        if waiting.workers and self._places.get(place) is waiting:
+            del self._places[place]
+        if self._open.get(waiting.packet.source) is waiting:
+            del self._open[waiting.packet.source]
+        if waiting.message.payload is not None:
+            self._bytes -= len(waiting.message.payload)
+        for part in waiting.parts or ():
+            self._bytes -= len(part)

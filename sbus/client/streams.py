@@ -1,0 +1,154 @@
+"""Watching a bus: its messages, or what happens, as streams that a program reads.
+
+Each takes a connection to the admin socket, which from then on serves nothing else. Whoever reads
+too slowly misses some of it and is told how much; nobody on the bus waits for a reader. This module
+does not know how a stream is shown.
+"""
+
+import heapq
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from sbus.client.admin import AdminConnection
+from sbus.client.message_joiner import MessageJoiner, MissedItems, MonitoredMessage
+from sbus.errors import BusError, ProtocolViolation
+from sbus.protocol import admin
+from sbus.protocol.admin_results import EventsResult, MonitorResult
+from sbus.protocol.admin_streams import Events, Missed
+from sbus.protocol.text import to_text
+
+EVENTS_WINDOW_SECONDS = 0.05
+"""For which an event waits for earlier ones that another process tells later."""
+_PACKETS_AT_ONCE_MAX = 64
+
+_decoder: msgspec.json.Decoder[Events | Missed] = msgspec.json.Decoder(Events | Missed)
+
+T = TypeVar("T")
+
+
+class Stream(Generic[T]):
+    """What `MessageStream` and `EventStream` have in common. `unanswered` are the workers on which
+    it has not begun yet."""
+
+    def __init__(
+        self,
+        connection: AdminConnection,
+        unanswered: list[int],
+        feed: Callable[[bytes], None],
+        take: Callable[[], list[T]],
+    ) -> None:
+        self.unanswered = unanswered
+        self._connection = connection
+        self._feed = feed
+        self._take = take
+        self._ended: BusError | None = None
+
+    def receive_many(self, timeout_seconds: float | None = None) -> list[T]:
+        """What is there, waiting for something; nothing only when the time is up.
+
+        Raises Disconnected when the bus has ended and all was read, ProtocolViolation.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while not (found := self._take()):
+            if self._ended is not None:
+                raise self._ended
+            now = time.monotonic()
+            until = [at for at in (deadline, self._next_at()) if at is not None]
+            if not self._receive(max(0.0, min(until) - now) if until else None) and (
+                deadline is not None and time.monotonic() >= deadline
+            ):
+                return self._take()
+        return found
+
+    def _next_at(self) -> float | None:
+        return None
+
+    def _receive(self, timeout_seconds: float | None) -> bool:
+        """Take in what there is, waiting for it; whether anything came."""
+        for count in range(_PACKETS_AT_ONCE_MAX):
+            try:
+                packet = self._connection.receive(0 if count else timeout_seconds)
+            except TimeoutError:
+                return count > 0
+            except BusError as error:
+                self._end(error)
+                return True
+            self._feed(packet)
+        return True
+
+    def _end(self, error: BusError) -> None:
+        self._ended = error
+
+
+class MessageStream(Stream[MonitoredMessage | MissedItems]):
+    """The messages of a bus whose key matches one of `patterns`, or all; with what they hold, if
+    `payload`. Of secret ones only the key is shown.
+
+    Raises AdminError, Disconnected, ProtocolViolation.
+    """
+
+    def __init__(
+        self, connection: AdminConnection, patterns: Iterable[bytes] = (), *, payload: bool = False
+    ) -> None:
+        texts = [to_text(pattern) for pattern in patterns]
+        begun = connection.ask(admin.Monitor(patterns=texts, payload=payload), MonitorResult)
+        self._joiner = MessageJoiner(begun.order)
+        super().__init__(
+            connection,
+            begun.unanswered,
+            lambda packet: self._joiner.feed(packet, time.monotonic()),
+            lambda: self._joiner.take(time.monotonic()),
+        )
+
+    def _next_at(self) -> float | None:
+        return self._joiner.next_at()
+
+    def _end(self, error: BusError) -> None:
+        super()._end(error)
+        left = self._joiner.take_all()
+        self._take = lambda: [left.pop(0) for _ in range(len(left))]
+
+
+class EventStream(Stream[dict[str, Any] | MissedItems]):
+    """What happens on a bus: for each event its `time`, `event` (the id), `priority`, `text` and
+    what else there is to say of its kind.
+
+    Raises AdminError, Disconnected, ProtocolViolation.
+    """
+
+    def __init__(self, connection: AdminConnection) -> None:
+        begun = connection.ask(admin.Events(), EventsResult)
+        self._missed: dict[int, int] = {}
+        self._missed_untold = 0
+        self._heap: list[tuple[float, int, float, dict[str, Any]]] = []
+        """Events by their time, each with when it came."""
+        self._fed = 0
+        super().__init__(connection, begun.unanswered, self._feed_events, self._take_ready)
+
+    def _feed_events(self, data: bytes) -> None:
+        try:
+            packet = _decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise ProtocolViolation(f"not a packet of a stream: {error}") from error
+        self._missed_untold += packet.missed - self._missed.get(packet.source, 0)
+        self._missed[packet.source] = packet.missed
+        now = time.monotonic()
+        for event in packet.events if isinstance(packet, Events) else ():
+            self._fed += 1
+            heapq.heappush(self._heap, (event["time"], self._fed, now, event))
+
+    def _take_ready(self) -> list[dict[str, Any] | MissedItems]:
+        found: list[dict[str, Any] | MissedItems] = []
+        if self._missed_untold > 0:
+            found.append(MissedItems(self._missed_untold))
+            self._missed_untold = 0
+        while (at := self._next_at()) is not None and at <= time.monotonic():
+            found.append(heapq.heappop(self._heap)[3])
+        return found
+
+    def _next_at(self) -> float | None:
+        ended = self._ended is not None
+        return self._heap[0][2] + (0 if ended else EVENTS_WINDOW_SECONDS) if self._heap else None

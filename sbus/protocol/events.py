@@ -1,0 +1,346 @@
+"""What can happen on a bus that somebody may want to know: every kind of event, once.
+
+A kind is a class here. Its *id* is stable: the class's name in kebab-case, under which logs,
+streams and `docs/events.md` know it. Its fields are what programs read, its `template` is what
+people read, its `priority` is that of syslog. What is `logged` goes to the bus's log; everything is
+shown to whoever watches the stream of events.
+
+Texts that clients chose (keys, names of programs) are in the fields as `text.to_text` or something
+stricter writes them, and are short.
+
+Pure: knows neither logs nor streams, nor when something happens.
+"""
+
+import re
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+ERROR: Final = 3
+WARNING: Final = 4
+NOTICE: Final = 5
+INFO: Final = 6
+DEBUG: Final = 7
+"""Priorities, as syslog(3) counts them."""
+
+
+def _id(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that connected, or wants to; `program` is "" when it ended."""
+
+    uid: int
+    gid: int
+    pid: int
+    program: str
+
+
+class Client(Process, frozen=True, kw_only=True):
+    """A client of the bus, by its number, and the process that it is."""
+
+    client: int
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_id):
+    """Root of all kinds; none itself. Of a field `who` the fields count as the event's own."""
+
+    priority: ClassVar[int]
+    template: ClassVar[str]
+    logged: ClassVar[bool] = False
+
+    @classmethod
+    def id(cls) -> str:
+        """The stable name of this kind."""
+        return str(cls.__struct_config__.tag)
+
+    @classmethod
+    def field_names(cls) -> tuple[str, ...]:
+        """What is told of an event of this kind."""
+        who = cls.__annotations__.get("who")
+        own = tuple(name for name in cls.__struct_fields__ if name != "who")
+        return (who.__struct_fields__ if who else ()) + own
+
+    def fields(self) -> dict[str, Any]:
+        """Names and values, without the id."""
+        found: dict[str, Any] = {}
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            found.update(msgspec.structs.asdict(value) if name == "who" else {name: value})
+        return found
+
+    def text(self) -> str:
+        """What people read, one line."""
+        return self.template.format(**{n: _shown(n, value) for n, value in self.fields().items()})
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value) or "nothing"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {count}" for key, count in value.items())
+    if name == "program":
+        return value or "ended"
+    return str(value)
+
+
+# -- the bus ---------------------------------------------------------------------------------------
+class BusReady(Event, frozen=True, kw_only=True):
+    priority = INFO
+    template = "the bus serves at {address} with {workers} workers"
+    logged = True
+
+    address: str
+    workers: int
+
+
+class BusStopping(Event, frozen=True, kw_only=True):
+    priority = INFO
+    template = "the bus stops; clients connected: {clients}"
+    logged = True
+
+    clients: int
+
+
+class Draining(Event, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = "nobody is let in any more; clients left: {clients}"
+    logged = True
+
+    clients: int
+
+
+class ConfigurationReloaded(Event, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = "configuration read again; in force: {applied}; after a restart: {needs_restart}"
+    logged = True
+
+    applied: list[str]
+    needs_restart: list[str]
+
+
+class ConfigurationRejected(Event, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "configuration rejected, nothing changes: {why}"
+    logged = True
+
+    why: str
+
+
+class LimitsChanged(Event, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = "limits of uid {uid} changed: {changes}"
+    logged = True
+
+    uid: int
+    changes: list[str]
+    """Each as NAME=VALUE."""
+
+
+# -- the workers -----------------------------------------------------------------------------------
+class WorkerStarted(Event, frozen=True, kw_only=True):
+    priority = INFO
+    template = "worker {worker} (pid {worker_pid}) serves"
+    logged = True
+
+    worker: int
+    worker_pid: int
+
+
+class WorkerDied(Event, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "worker {worker} (pid {worker_pid}) died: {how}"
+    logged = True
+
+    worker: int
+    worker_pid: int
+    how: str
+    """`signal N`, or the exit status."""
+
+
+class WorkerSilent(Event, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "worker {worker} (pid {worker_pid}) shows no sign of life: killed"
+    logged = True
+
+    worker: int
+    worker_pid: int
+
+
+class WorkerDelayed(Event, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "worker {worker} cannot be started for now: {why}"
+    logged = True
+
+    worker: int
+    why: str
+
+
+class WorkerGivesUp(Event, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "worker {worker} has no descriptors left for its new settings"
+    logged = True
+
+    worker: int
+
+
+# -- coming and going ------------------------------------------------------------------------------
+class AcceptingPaused(Event, frozen=True, kw_only=True):
+    priority = WARNING
+    template = "cannot accept connections for now: {why}"
+    logged = True
+
+    why: str
+
+
+class ConnectionRefused(Event, frozen=True, kw_only=True):
+    priority = WARNING
+    template = "refused connection of uid {uid}, pid {pid} ({program}): {why}"
+    logged = True
+
+    who: Process
+    code: str
+    """One of `CONNECTION_CODES`."""
+    why: str
+
+
+class ClientConnected(Event, frozen=True, kw_only=True):
+    priority = INFO
+    template = "client {client} of uid {uid}, pid {pid} ({program}) connected to worker {worker}"
+
+    who: Client
+    worker: int
+
+
+class ClientDisconnected(Event, frozen=True, kw_only=True):
+    priority = INFO
+    template = "client {client} of uid {uid}, pid {pid} ({program}) is gone"
+
+    who: Client
+    worker: int
+    reason: str
+    """"" when it left by itself; else a code, or words for what happened to it."""
+
+    def text(self) -> str:
+        text = super().text()
+        return f"{text}: {self.reason}" if self.reason else text
+
+
+class ClientExpelled(Event, frozen=True, kw_only=True):
+    priority = WARNING
+    template = "client of uid {uid}, pid {pid} disconnected: {code}: {why}"
+    logged = True
+
+    who: Client
+    code: str
+    """One of `PACKET_CODES`."""
+    why: str
+
+
+class ClientKicked(Event, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = "client {client} of uid {uid}, pid {pid} ({program}) kicked: {why}"
+    logged = True
+
+    who: Client
+    why: str
+
+
+# -- what clients do -------------------------------------------------------------------------------
+class ClientSubscribed(Event, frozen=True, kw_only=True):
+    priority = DEBUG
+    template = "client {client} of uid {uid}, pid {pid} ({program}) subscribed to '{pattern}'"
+
+    who: Client
+    pattern: str
+
+
+class ClientUnsubscribed(Event, frozen=True, kw_only=True):
+    priority = DEBUG
+    template = "client {client} of uid {uid}, pid {pid} ({program}) unsubscribed from '{pattern}'"
+
+    who: Client
+    pattern: str
+
+
+class PacketRefused(Event, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = "a packet of client {client} of uid {uid}, pid {pid} ({program}): {code}: {why}"
+
+    who: Client
+    code: str
+    """One of `PACKET_CODES`."""
+    why: str
+
+
+class AccessDenied(Event, frozen=True, kw_only=True):
+    priority = WARNING
+    template = "client of uid {uid}, pid {pid} may not {what}: '{key}' (rules[{rule}])"
+    logged = True
+
+    who: Client
+    what: str
+    key: str
+    """The key or the pattern."""
+    rule: int
+    """Which of the access rules decided."""
+
+
+# -- too much --------------------------------------------------------------------------------------
+class MessagesDiscarded(Event, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = (
+        "messages for client {client} of uid {uid}, pid {pid} ({program}) discarded: "
+        "{count} ({reasons})"
+    )
+
+    who: Client
+    count: int
+    """Since the last such event of this client."""
+    reasons: dict[str, int]
+    """The same by reason, see `DISCARD_REASONS`."""
+
+
+class ClientStalled(Event, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = "client {client} of uid {uid}, pid {pid} ({program}) has no room: publishers wait"
+
+    who: Client
+
+class ClientResumed(Event, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = "client {client} of uid {uid}, pid {pid} ({program}) has room again"
+
+    who: Client
+
+class LimitReached(Event, frozen=True, kw_only=True):
+    priority = WARNING
+    template = "uid {uid} {why}: pid {pid} ({program})"
+    logged = True
+
+    who: Process
+    limit: str
+    """The setting's name."""
+    why: str
+
+
+class StreamMissed(Event, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = "a watcher of {stream} reads too slowly and misses some"
+
+    stream: str
+    """`messages` or `events`."""
+    worker: int | None
+    """The process that could not tell it; null for the front."""
+
+
+def _kinds(root: type[Event]) -> list[type[Event]]:
+    found = []
+    for kind in root.__subclasses__():
+        found += [kind] if "template" in vars(kind) else _kinds(kind)
+    return found
+
+
+KINDS: Final[dict[str, type[Event]]] = {kind.id(): kind for kind in _kinds(Event)}
+"""All of them, by id."""

@@ -1,0 +1,79 @@
+"""Watching a bus in a test: streams that are open for a block, and reading them up to a known end.
+
+The end of what a test did is a message or an event of its own, so nothing is waited for in vain.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sbus.client.admin import AdminConnection
+from sbus.client.message_joiner import MissedItems, MonitoredMessage
+from sbus.client.streams import EventStream, MessageStream
+from tests.support.bus import Bus
+from tests.support.raw_client import RawClient
+
+TIMEOUT_S = 15.0
+END = b"the/end"
+
+
+@contextmanager
+def messages_of(bus: Bus, *patterns: bytes, payload: bool = False) -> Iterator[MessageStream]:
+    with AdminConnection(bus.address) as connection:
+        stream = MessageStream(connection, patterns, payload=payload)
+        assert stream.unanswered == []
+        yield stream
+
+
+@contextmanager
+def events_of(bus: Bus) -> Iterator[EventStream]:
+    with AdminConnection(bus.address) as connection:
+        stream = EventStream(connection)
+        assert stream.unanswered == []
+        yield stream
+
+
+def read_to_end(
+    stream: MessageStream, publisher: RawClient
+) -> list[MonitoredMessage | MissedItems]:
+    """Everything up to a message that is published now, without that."""
+    publisher.pub(END, b"")
+    found: list[MonitoredMessage | MissedItems] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while not any(isinstance(one, MonitoredMessage) and one.key == END.decode() for one in found):
+        assert time.monotonic() < deadline, f"no end after {len(found)} items"
+        found += stream.receive_many(1.0)
+    assert isinstance(found[-1], MonitoredMessage)
+    return found[:-1]
+
+
+def messages_to_end(stream: MessageStream, publisher: RawClient) -> list[MonitoredMessage]:
+    """The same where nothing may be missed."""
+    found = read_to_end(stream, publisher)
+    messages = [one for one in found if isinstance(one, MonitoredMessage)]
+    assert len(messages) == len(found), "something was missed"
+    return messages
+
+
+def read_events(
+    stream: EventStream, is_last: Callable[[dict[str, Any]], bool]
+) -> list[dict[str, Any]]:
+    """All events up to one of which this is so, with that; nothing may be missed."""
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while not any(map(is_last, found)):
+        assert time.monotonic() < deadline, f"not among {found}"
+        for one in stream.receive_many(1.0):
+            assert not isinstance(one, MissedItems)
+            found.append(one)
+    return found
+
+
+def event_of(stream: EventStream, kind: str, **fields: object) -> dict[str, Any]:
+    """The next event of this kind with these fields."""
+
+    def is_it(event: dict[str, Any]) -> bool:
+        return event["event"] == kind and fields.items() <= event.items()
+
+    return next(filter(is_it, read_events(stream, is_it)))
