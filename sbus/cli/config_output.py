@@ -24,7 +24,8 @@ def as_toml(plan: Plan) -> str:
 
 def _lines(plan: Plan) -> Iterator[str]:
     yield "[bus]"
-    yield from _fields({name: _in_full(name, plan.bus[name]) for name in BusTable.__struct_fields__})
+    names = BusTable.__struct_fields__
+    yield from _fields({name: _in_full(name, plan.bus[name]) for name in names})
     yield "\n[limits]"
     yield from _fields(msgspec.structs.asdict(plan.limits or Limits()))
     if plan.file is None:

@@ -96,6 +96,7 @@ def test_what_holds_is_printed_as_a_file_that_says_the_same(tmp_path: Path) -> N
         "soft": "block",
         "hard": "error",
         "order": "queue",
+        "log": "auto",
     }
     limits = msgspec.structs.asdict(Limits())
     changed = {"log_interval_seconds": 1e-6, "user_held_seconds_max": 1e9, "key_bytes_max": 99}
