@@ -164,9 +164,7 @@ class Door:
 
     def _complain(self, code: str, who: Credentials, why: str) -> None:
         self.counts[code] += 1
-        self._complaints.complain(
-            code, who.uid, lambda: _refused(who, code, why)
-        )
+        self._complaints.complain(code, who.uid, lambda: _refused(who, code, why))
 
     def _turn_away(self, sock: socket.socket, code: str, text: str) -> None:
         """Close a client's socket so that it can read why, in a dialect that has words for it."""

@@ -59,8 +59,6 @@ _KICK_SECONDS = 0.1
 """For which a worker may take to kick a client, before the front ends the connection itself."""
 
 
-
-
 class Front:
     """The front of one bus. Borrows `listener`, and `admin_listener` if there is one, on which
     root, this process's user and members of `admin_gids` are answered. `reread` says what is to
@@ -251,7 +249,8 @@ class Front:
 
     # -- what administrators have done ---------------------------------------------------------
     def _kick(self, client: Client, text: str) -> None:
-        """Have a client's worker end its connection; if that does not come to it, it is ended here."""
+        """Have a client's worker end its connection; if that does not come to it, it is ended
+        here."""
         self._events.emit(ClientKicked(who=_who(client), why=text))
         self._supervisor.tell(client.worker, Expel(client.number, text))
         self._tasks.start_soon(self._insist, client, text)

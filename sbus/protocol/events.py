@@ -308,11 +308,13 @@ class ClientStalled(Event, frozen=True, kw_only=True):
 
     who: Client
 
+
 class ClientResumed(Event, frozen=True, kw_only=True):
     priority = NOTICE
     template = "client {client} of uid {uid}, pid {pid} ({program}) has room again"
 
     who: Client
+
 
 class LimitReached(Event, frozen=True, kw_only=True):
     priority = WARNING
