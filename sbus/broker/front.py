@@ -238,6 +238,7 @@ class Front:
         self._settings = settings
         self._limits = settings.limits
         self._complaints.interval_seconds = settings.limits.log_interval_seconds
+        self._watches.limits = settings.limits
         self._door.go_by(settings, rules)
         self._user_limits.go_by(settings)
 

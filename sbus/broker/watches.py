@@ -60,7 +60,7 @@ class Watches:
         workers: Callable[[], list[int]],
         tell: Callable[[int, Order, int | None], None],
     ) -> None:
-        self._limits = limits
+        self.limits = limits
         self._dialect = dialect
         self._events = events
         self._workers = workers
@@ -99,7 +99,7 @@ class Watches:
 
     def _check(self, request: admin.Monitor | admin.Events) -> list[bytes]:
         """The patterns of a request that can be granted. Raises AdminFault."""
-        if len(self._watches) >= self._limits.watchers_max:
+        if len(self._watches) >= self.limits.watchers_max:
             raise AdminFault(
                 "failed",
                 f"{len(self._watches)} watch already, as many as may (watchers_max)",
@@ -108,7 +108,7 @@ class Watches:
         for text in request.patterns if isinstance(request, admin.Monitor) else ():
             try:
                 pattern = from_text(text)
-                check_pattern(pattern, self._dialect, self._limits)
+                check_pattern(pattern, self._dialect, self.limits)
             except (ValueError, ClientFault) as error:
                 raise AdminFault("bad-request", f"pattern {text[:64]!r}: {error}") from error
             patterns.append(pattern)

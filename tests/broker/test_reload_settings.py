@@ -194,6 +194,18 @@ def lines_of_complaint(bus: Bus) -> int:
     return bus.stderr_text().count("\n") - before
 
 
+def watchers_accepted(bus: Bus) -> int:
+    """Of three, once those of before are gone."""
+    with administer(bus) as first, administer(bus) as second, administer(bus) as third:
+        wait_until(lambda: may_watch(first), "nobody else watches")
+        return 1 + may_watch(second) + may_watch(third)
+
+
+def may_watch(admin: Admin) -> bool:
+    reply = admin.say(b'{"verb": "events"}')
+    return "result" in reply
+
+
 def stranger_may_connect(bus: Bus) -> bool:
     def knocks() -> bool:
         with RawClient(bus.address) as client:
@@ -245,6 +257,7 @@ LIMIT_CASES = [
         *("limits", "socket_buffer_bytes", 100_000, 4096, taken_by_the_socket, True, False),
         beside={"bus": {"soft": "discard"}},
     ),
+    Case("limits", "watchers_max", 16, 1, watchers_accepted, 3, 1),
     Case(
         *("limits", "log_interval_seconds", 1e-6, ONE_HOUR, lines_of_complaint, 3, 0),
         rules='[[rules]]\ndeny = ["publish"]\nkeys = ["denied"]\n',
@@ -318,7 +331,7 @@ def test_what_an_administrator_has_said_since_ends_with_a_reload(reloading: Relo
 def test_who_waited_for_the_old_rate_goes_on_with_the_new_one(reloading: Reloading) -> None:
     reloading.reload(limits={"user_messages_per_second_max": 1})
     with newcomer(reloading.bus) as client:
-        for number in range(200):
+        for number in range(100):
             client.pub(b"nobody", b"%d" % number)
         client.control(b"!/cred/whoami")
         reloading.reload()

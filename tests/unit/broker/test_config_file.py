@@ -164,7 +164,7 @@ def complaint(data: bytes) -> str:
         ("[bus]\nworkers = 65", r"bus\.workers: expected a whole number <= 64"),
         ("[bus]\nworkers = true", r"bus\.workers: expected a whole number, got true or false"),
         ('[bus]\nsoft = "blok"', r"bus\.soft: there is no soft 'blok'; choose from queue, .*block"),
-        ('[bus]\ndialect = "comma"', r"bus\.dialect: .* 'comma'; choose from slash, dot"),
+        ('[bus]\ndialect = "comma"', r"bus\.dialect: .* 'comma'; choose from dot, slash"),
         ('[bus]\naddress = ""', r"bus\.address: expected a string of length >= 1"),
         ('[bus]\naddress = "/a\\u0000"', r"bus\.address: no path holds a NUL"),
         ('[bus]\naddress = "/dev/fd/x"', r"bus\.address: /dev/fd/x: not the number of .*"),
