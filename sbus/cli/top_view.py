@@ -139,12 +139,13 @@ def _top(source: Source, look: Look, sort: Sort) -> Top:
 
 # -- lines -----------------------------------------------------------------------------------------
 def _lines(top: Top, screen: Screen, listens: bool) -> list[Text]:
-    lines = top_lines(top, screen.width, keys=listens)
-    return lines if screen.height is None else lines[: screen.height - 1]
+    return top_lines(top, screen.width, screen.height, keys=listens)
 
 
-def top_lines(top: Top, width: int | None, *, keys: bool = False) -> list[Text]:
-    """All in one line, what the `keys` do, and a line for each row."""
+def top_lines(
+    top: Top, width: int | None, height: int | None = None, *, keys: bool = False
+) -> list[Text]:
+    """All in one line, what the `keys` do, and a line for each row that there is room for."""
     total = f"{counted(len(top.rows), *_NOUNS[top.by])} in {duration(top.seconds)}: "
     total += ", ".join(
         f"{count(sum(getattr(row, COLUMNS[name]) for row in top.rows))} {name}/s"
@@ -160,7 +161,10 @@ def top_lines(top: Top, width: int | None, *, keys: bool = False) -> list[Text]:
     if keys:
         choices = "  ".join(f"{letter} {name}" for letter, name in _letters(top.by).items())
         lines.append(fit(text(f"q quit  sort by: {choices}", "dim"), width))
-    return [*lines, Text(), *layout(_columns(top), [_row(row) for row in top.rows], width)]
+    lines.append(Text())
+    # Below them come the titles, and the cursor stays on the screen as well.
+    room = None if height is None else max(0, height - len(lines) - 2)
+    return [*lines, *layout(_columns(top), [_row(row) for row in top.rows[:room]], width)]
 
 
 def _columns(top: Top) -> list[Column]:

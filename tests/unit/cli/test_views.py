@@ -397,6 +397,7 @@ def test_top(by: str, first_title: str, who: dict[str, str]) -> None:
         "BACKLOG": "65.5k",
     }
     assert {**who, **figures}.items() <= rows[0].items()
+    assert len(top_lines(top, 80, 7, keys=True)) == 6, "as many as fit, and the cursor"
     first, second, third = shown(lines)[:3]
     assert first == f"2 {by}s in 2s: 2469 in/s, 24.7k out/s"
     assert second == "worker 1 and 2 did not answer: some are missing"
