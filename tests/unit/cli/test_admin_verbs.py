@@ -14,7 +14,7 @@ from sbus.cli.sbusctl import sbusctl
 from sbus.cli.target import Target
 from sbus.client.admin import AdminConnection
 from sbus.limits import Limits
-from sbus.protocol.admin import Fault
+from sbus.protocol.admin import PAGE_MAX, Fault
 from sbus.protocol.admin_results import (
     ClientsResult,
     DrainResult,
@@ -70,9 +70,9 @@ ANSWERS: dict[str, Any] = {
 COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "stats": (("stats",), {}),
     "workers": (("workers",), {}),
-    "clients": (("clients", "--user", "root"), {"uid": 0, "limit": 500}),
-    "subs": (("subs", "a/\udcff*"), {"pattern": "a/\\xff*", "limit": 500}),
-    "users": (("users",), {"limit": 500}),
+    "clients": (("clients", "--user", "root"), {"uid": 0, "limit": PAGE_MAX}),
+    "subs": (("subs", "a/\udcff*"), {"pattern": "a/\\xff*", "limit": PAGE_MAX}),
+    "users": (("users",), {"limit": PAGE_MAX}),
     "explain": (("explain", "a b\\\n"), {"key": "a b\\\\\\x0a"}),
     "kick": (("kick", "12", "--text", "why"), {"client": 12, "text": "why"}),
     "limit": (
