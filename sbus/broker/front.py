@@ -194,9 +194,9 @@ class Front:
                 # Its rules are looked up now: they may have changed while it waited for a worker.
                 rules = pack(self._door.concerning(who.sock, who.credentials))
                 order = Adopt(client.number, who.credentials, who.account.place, rules)
-                self._supervisor.tell(worker, order, who.sock.fileno())
                 if self._events.watched:
                     self._events.emit(ClientConnected(who=_who(client), worker=worker))
+                self._supervisor.tell(worker, order, who.sock.fileno())
                 await trio.lowlevel.checkpoint()
 
     def _on_report(self, worker: int, report: Report) -> None:

@@ -27,7 +27,6 @@ from sbus.errors import ClientFault
 from sbus.limits import Limits
 from sbus.protocol import admin
 from sbus.protocol.admin_results import MonitorResult
-from sbus.protocol.events import StreamMissed
 from sbus.protocol.keys import Dialect, check_pattern
 from sbus.protocol.text import from_text
 from sbus.unix.closing import is_hung_up
@@ -137,7 +136,6 @@ class Watches:
         watcher = Watcher(
             watch.sock.dup().detach(),
             self._nursery.start_soon,
-            lambda: self._events.emit(StreamMissed(stream="events", worker=None)),
             partial(self._events.remove_watch, watch.order.watch),
         )
         self._events.add_watch(watch.order.watch, EventWatch(watcher, self._nursery.start_soon))

@@ -329,12 +329,10 @@ class LimitReached(Event, frozen=True, kw_only=True):
 
 class StreamMissed(Event, frozen=True, kw_only=True):
     priority = NOTICE
-    template = "a watcher of {stream} reads too slowly and misses some"
+    template = "somebody who watches messages reads too slowly and misses some of worker {worker}"
 
-    stream: str
-    """`messages` or `events`."""
-    worker: int | None
-    """The process that could not tell it; null for the front."""
+    worker: int
+    """That could not tell them."""
 
 
 def _kinds(root: type[Event]) -> list[type[Event]]:
