@@ -285,7 +285,7 @@ class TestExplain:
         text = " ".join(rows)
         assert "102 clients would receive a message under this key now" in text
         assert "now, on workers 0, 2 and 3." in text
-        assert "1 of them has no room: publishers are held back." in text
+        assert "1 of them has no room: publishers may be held back." in text
         assert "... and 100 more" in text
         assert "4 clients with a pattern that matches would not receive it:" in text
         assert text.count("not-allowed: rules[3] of the configuration denies it") == 1
