@@ -127,7 +127,8 @@ class AdminConnection:
         try:
             length = self._sock.recv_into(self._buffer)
         except ConnectionResetError:
-            length = 0
+            # Said once, and before the packets that are still there, and their end.
+            length = self._sock.recv_into(self._buffer)
         if not length:
             raise Disconnected("the bus has ended, or has closed this connection")
         return bytes(memoryview(self._buffer)[:length])

@@ -2,6 +2,8 @@
 
 import json
 import os
+import select
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,8 @@ from sbus.protocol.admin_results import (
     WorkersResult,
 )
 from tests.support import admin_samples as sample
-from tests.support.fake_admin import FakeAdmin
+from tests.support.fake_admin import FakeAdmin, encoded
+from tests.support.threads import Task
 
 CLIENTS = ClientsResult(clients=[sample.client(n) for n in (1, 12)], next=None, unanswered=[])
 SUBS = SubsResult(subscriptions=[sample.subscription(1)], next=None, unanswered=[])
@@ -263,6 +266,27 @@ def test_a_bus_that_never_answers(
         admin.answers[verb] = None
         assert run("-a", admin.bus_address, *words) == 1
         assert "gave no answer within" in one_line(capfd)
+
+
+def test_why_a_bus_hangs_up_is_told_though_it_never_read_the_question(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address = str(tmp_path / "bus.admin")
+    refusal = encoded(Fault("not-allowed", "not you"), 0)
+
+    def refuse() -> None:
+        client, _ = listener.accept()
+        with client:
+            assert select.select([client], [], [], 10)[0], "no question"
+            client.send(refusal)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen()
+        task = Task(refuse)
+        assert run("--admin-address", address, "stats") == 1
+        task.join()
+    assert one_line(capfd) == "sbusctl: not you (not-allowed)\n"
 
 
 @pytest.mark.parametrize(
