@@ -121,7 +121,7 @@ class AdminConnection:
             return msgspec.json.decode(result, type=expected)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(
-                f"the bus at {self.address} answers in words of another version than this program's "
+                f"the bus at {self.address} answers in words of another version than ours "
                 f"({error})"
             ) from error
 
