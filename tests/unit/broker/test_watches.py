@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 from collections.abc import AsyncIterator
+from typing import Self
 
 import pytest
 import trio
@@ -160,7 +161,7 @@ async def test_without_descriptors_it_cannot_be(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Exhausted(socket.socket):
-        def dup(self) -> socket.socket:
+        def dup(self) -> Self:
             raise OSError(errno.EMFILE, "too many open files")
 
     with Exhausted(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
