@@ -207,7 +207,7 @@ class Front:
         elif isinstance(report, Inquiry):
             self._inquiries.add(report.client)
         elif isinstance(report, Watching):
-            self._watches.on_answer(worker, report.watch)
+            self._watches.on_answer(worker, report)
 
     def _on_worker_death(self, worker: int) -> None:
         self._questions.on_death(worker)

@@ -21,7 +21,7 @@ import trio
 
 from sbus.broker.administration import AdminFault
 from sbus.broker.events import Events, EventWatch
-from sbus.broker.handoff import Order, Unwatch, Watch
+from sbus.broker.handoff import Order, Unwatch, Watch, Watching
 from sbus.broker.watcher import Watcher
 from sbus.errors import ClientFault
 from sbus.limits import Limits
@@ -43,6 +43,8 @@ class _Watch:
         self.order = order
         self.sock = sock
         self.unanswered: set[int] = set()
+        self.unable: set[int] = set()
+        """Workers that have no descriptor left for it."""
         self.ended = False
         self.changed = trio.Event()
 
@@ -83,18 +85,19 @@ class Watches:
         payload = isinstance(request, admin.Monitor) and request.payload
         stream = "messages" if isinstance(request, admin.Monitor) else "events"
         order = Watch(self._begun, stream, patterns, payload)
-        watch = self._watches[order.watch] = _Watch(order, sock.dup())
-        watch.sock.setblocking(False)
-        watch.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        copy, own = _copies(sock)
+        watch = self._watches[order.watch] = _Watch(order, copy)
         if stream == "events":
-            self._begin_own(watch)
+            self._begin_own(watch, own)
+        else:
+            own.close()
         for worker in self._workers():
             self._hand_over(watch, worker)
         self._nursery.start_soon(self._wait_for_end, watch)
         with trio.move_on_after(ANSWER_SECONDS_MAX):
             while watch.unanswered:
                 await watch.changed.wait()
-        return MonitorResult(sorted(watch.unanswered), time.monotonic_ns())
+        return MonitorResult(sorted(watch.unanswered | watch.unable), time.monotonic_ns())
 
     def _check(self, request: admin.Monitor | admin.Events) -> list[bytes]:
         """The patterns of a request that can be granted. Raises AdminFault."""
@@ -120,10 +123,13 @@ class Watches:
             if not watch.ended:
                 self._hand_over(watch, worker)
 
-    def on_answer(self, worker: int, number: int) -> None:
-        """A worker has this stream's connection."""
-        if number in self._watches:
-            self._note_answer(self._watches[number], worker)
+    def on_answer(self, worker: int, answer: Watching) -> None:
+        """A worker has a stream's connection, or cannot have it."""
+        watch = self._watches.get(answer.watch)
+        if watch is not None:
+            if not answer.has_begun:
+                watch.unable.add(worker)
+            self._note_answer(watch, worker)
 
     def on_worker_death(self, worker: int) -> None:
         """This worker answers nothing any more."""
@@ -131,10 +137,10 @@ class Watches:
             self._note_answer(watch, worker)
 
     # -- pieces --------------------------------------------------------------------------------
-    def _begin_own(self, watch: _Watch) -> None:
-        """Write the front's own events, too."""
+    def _begin_own(self, watch: _Watch, own: socket.socket) -> None:
+        """Write the front's own events, too; `own` is taken."""
         watcher = Watcher(
-            watch.sock.dup().detach(),
+            own.detach(),
             self._nursery.start_soon,
             partial(self._events.remove_watch, watch.order.watch),
         )
@@ -167,3 +173,23 @@ class Watches:
     def _forget(self, watch: _Watch) -> None:
         del self._watches[watch.order.watch]
         watch.sock.close()
+
+
+def _copies(sock: socket.socket) -> tuple[socket.socket, socket.socket]:
+    """Two copies of a connection, with room for all that a watcher may be behind.
+
+    Raises AdminFault when there are no descriptors left.
+    """
+    try:
+        one = sock.dup()
+        try:
+            other = sock.dup()
+        except OSError:
+            one.close()
+            raise
+    except OSError as error:
+        raise AdminFault("failed", f"the bus has no room for it: {error.strerror}") from error
+    for copy in (one, other):
+        copy.setblocking(False)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    return one, other

@@ -179,7 +179,7 @@ class Worker:
         if isinstance(order, Adopt):
             self._link.send(Gone(order.client, "the worker has no descriptors left"))
         elif isinstance(order, Watch):
-            self._link.send(Watching(order.watch))
+            self._link.send(Watching(order.watch, has_begun=False))
 
     async def _serve(self) -> None:
         """Give turns while anybody is in line; otherwise walk the log, and sleep."""

@@ -143,7 +143,7 @@ def test_a_client_stalls_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_workers_die_and_are_replaced(tmp_path: Path) -> None:
-    limits = ("--limit", "worker_silence_seconds_max=1")
+    limits = ("--limit", "worker_silence_seconds_max=2")
     with running_bus(tmp_path, *limits) as bus, events_of(bus) as stream:
         dead = worker_pids(bus)[1]
         os.kill(dead, signal.SIGKILL)
@@ -151,7 +151,7 @@ def test_workers_die_and_are_replaced(tmp_path: Path) -> None:
         assert (died["worker_pid"], died["how"]) == (dead, "signal 9")
         wait_until(lambda: is_replaced(bus, 1, dead), "it is replaced")
         started = stream.next("worker-started", worker=1)
-        assert started["worker_pid"] == worker_pids(bus)[1]
+        assert started["worker_pid"] not in (dead, 0)
         os.kill(worker_pids(bus)[0], signal.SIGSTOP)
         stream.next("worker-silent", worker=0)
         stream.next("worker-died", worker=0)
