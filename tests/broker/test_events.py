@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 from sbus.client.admin import AdminConnection
 from sbus.client.message_joiner import MissedItems
 from sbus.client.streams import EventStream
+from sbus.unix.journal import SOCKET_PATH
 from tests.support.admin import administer
 from tests.support.block_scene import OPTIONS, SOFT, receive_all, scene_on
-from tests.support.bus import Bus, running_bus
+from tests.support.bus import SBUSD, Bus, running_bus, sbusd_environment
 from tests.support.processes import clients_on_each, is_replaced, several_clients, worker_pids
 from tests.support.streams import TIMEOUT_S, events_of, messages_of
 from tests.support.threads import Task, wait_until
@@ -213,3 +215,19 @@ def test_ends_of_the_bus_end_the_stream(tmp_path: Path) -> None:
         EventStream(connection)
         Task(lambda: bus.process.send_signal(signal.SIGTERM)).join()
         bus.process.wait(TIMEOUT_S)
+
+
+@pytest.mark.skipif(os.path.exists(SOCKET_PATH), reason="this host has a journal")
+def test_a_journal_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [*SBUSD, "-f", "-a", str(tmp_path / "bus"), "--log", "journal"],
+        env=sbusd_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith(b"sbusd: log=journal: there is none, ")
+    assert result.stderr.count(b"\n") == 1
+    assert not list(tmp_path.iterdir())
