@@ -112,7 +112,11 @@ class AdminServer:
             self._room.release_on_behalf_of(sock)
 
     async def _receive(self, sock: socket.socket) -> bytes | None:
-        """The next request as it came, None at the end. One byte more than a request may have."""
+        """The next request as it came, None at the end. One byte more than a request may have.
+
+        Everybody else has a turn first, however fast somebody asks.
+        """
+        await trio.lowlevel.checkpoint()
         while True:
             try:
                 return sock.recv(admin.REQUEST_BYTES_MAX + 1) or None
