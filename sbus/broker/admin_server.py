@@ -12,6 +12,7 @@ import os
 import re
 import socket
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -25,6 +26,8 @@ _SEND_SECONDS_MAX = 10.0
 _BACK_OFF_SECONDS = 0.1
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
+
+T = TypeVar("T")
 
 _decoder: msgspec.json.Decoder[admin.Request] = msgspec.json.Decoder(admin.Request)
 _encoder = msgspec.json.Encoder()
@@ -109,7 +112,11 @@ class AdminServer:
             self._room.release_on_behalf_of(sock)
 
     async def _receive(self, sock: socket.socket) -> bytes | None:
-        """The next request as it came, None at the end. One byte more than a request may have."""
+        """The next request as it came, None at the end. One byte more than a request may have.
+
+        Everybody else has a turn first, however fast somebody asks.
+        """
+        await trio.lowlevel.checkpoint()
         while True:
             try:
                 return sock.recv(admin.REQUEST_BYTES_MAX + 1) or None
@@ -149,10 +156,7 @@ def _parse_head(packet: bytes) -> _Head:
     """The head of a request. Raises AdminFault."""
     if len(packet) > admin.REQUEST_BYTES_MAX:
         raise AdminFault("bad-request", f"a request has at most {admin.REQUEST_BYTES_MAX} bytes")
-    try:
-        return _head_decoder.decode(packet)
-    except msgspec.DecodeError as error:
-        raise AdminFault("bad-request", _plain(error)) from error
+    return _decode(_head_decoder, packet, "")
 
 
 def _parse(head: _Head, packet: bytes) -> admin.Request:
@@ -165,10 +169,19 @@ def _parse(head: _Head, packet: bytes) -> admin.Request:
         known = ", ".join(sorted(_VERBS))
         text = f"there is no verb {head.verb[:64]!r}; choose from {known}"
         raise AdminFault("unknown-verb", text)
+    return _decode(_decoder, packet, f"{head.verb}: ")
+
+
+def _decode(decoder: msgspec.json.Decoder[T], packet: bytes, prefix: str) -> T:
+    """What a packet holds. Raises AdminFault, whose text begins with `prefix`."""
     try:
-        return _decoder.decode(packet)
+        return decoder.decode(packet)
     except msgspec.DecodeError as error:
-        raise AdminFault("bad-request", f"{head.verb}: {_plain(error)}") from error
+        raise AdminFault("bad-request", f"{prefix}{_plain(error)}") from error
+    except UnicodeDecodeError as error:
+        raise AdminFault("bad-request", f"{prefix}it holds a string that is no UTF-8") from error
+    except RecursionError as error:
+        raise AdminFault("bad-request", f"{prefix}it is nested too deeply") from error
 
 
 def _plain(error: msgspec.DecodeError) -> str:
