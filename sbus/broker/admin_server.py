@@ -3,6 +3,8 @@
 Only root, the bus's own user and members of the admin groups are answered, by the kernel's word on
 who connected. A request that cannot be understood is answered with what is wrong, and costs nothing
 more. Whoever does not take its answers is disconnected.
+A fault of this project in answering ends the connection that it happened on, and is reported: the
+front, and with it the bus, must not end for a look at it.
 
 This module does not know what the answers are.
 """
@@ -47,7 +49,8 @@ _VERBS = frozenset(str(request.__struct_config__.tag) for request in admin.RESUL
 
 class AdminServer:
     """Serves on `listener`, which it borrows. `answer` finds the result of a request,
-    `begin_stream` begins one on a connection, of which it keeps a copy."""
+    `begin_stream` begins one on a connection, of which it keeps a copy, `on_failure` is told of
+    faults."""
 
     def __init__(
         self,
@@ -57,12 +60,14 @@ class AdminServer:
         begin_stream: Callable[
             [admin.Monitor | admin.Events, socket.socket], Awaitable[msgspec.Struct]
         ],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._gids = gids
         self._answer = answer
         self._begin_stream = begin_stream
+        self._on_failure = on_failure
         self._room = trio.CapacityLimiter(_CONNECTIONS_MAX)
 
     async def run(self) -> None:
@@ -103,11 +108,11 @@ class AdminServer:
                 else:
                     text = "only root, the bus's own user and its admin group may administer it"
                     await self._reply(sock, 0, AdminFault("not-allowed", text))
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
         except trio.TooSlowError:
             pass  # it does not take its answers: it is disconnected
+        except Exception as error:
+            if not (isinstance(error, OSError) and error.errno in _GONE):
+                self._on_failure(error)
         finally:
             self._room.release_on_behalf_of(sock)
 

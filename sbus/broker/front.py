@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -38,6 +39,7 @@ from sbus.broker.watches import Watches
 from sbus.protocol import events as kinds
 from sbus.protocol.controls import error_notice
 from sbus.protocol.events import (
+    AdminRequestFailed,
     BusReady,
     BusStopping,
     ClientConnected,
@@ -46,6 +48,7 @@ from sbus.protocol.events import (
     Draining,
 )
 from sbus.protocol.keys import DIALECTS
+from sbus.protocol.text import to_text
 from sbus.shared.accounts import AccountBook
 from sbus.shared.compaction import Compaction
 from sbus.shared.segment import COMPACTION_WANTED, TABLE_TAIL, Segment
@@ -137,7 +140,11 @@ class Front:
         self._admin_server = None
         if admin_listener is not None:
             self._admin_server = AdminServer(
-                admin_listener, admin_gids, self._administration.answer, self._watches.begin
+                admin_listener,
+                admin_gids,
+                self._administration.answer,
+                self._watches.begin,
+                self._on_admin_failure,
             )
         self._letting_in = trio.CancelScope()
         self._draining = False
@@ -248,6 +255,15 @@ class Front:
             self._supervisor.tell(client.worker, Tell(number, packet))
 
     # -- what administrators have done ---------------------------------------------------------
+    def _on_admin_failure(self, error: Exception) -> None:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+        self._events.emit(
+            AdminRequestFailed(
+                why=to_text(repr(error).encode(errors="surrogateescape"))[:200], where=where
+            )
+        )
+
     def _kick(self, client: Client, text: str) -> None:
         """Have a client's worker end its connection; if that does not come to it, it is ended
         here."""

@@ -185,6 +185,15 @@ class WorkerGivesUp(Event, frozen=True, kw_only=True):
     worker: int
 
 
+class AdminRequestFailed(Event, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "an administrator's request failed, which is a fault of the bus: {why} ({where})"
+    logged = True
+
+    why: str
+    where: str
+
+
 # -- coming and going ------------------------------------------------------------------------------
 class AcceptingPaused(Event, frozen=True, kw_only=True):
     priority = WARNING

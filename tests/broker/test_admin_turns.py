@@ -15,6 +15,10 @@ QUESTIONS = 50
 """They all fit into the connection."""
 
 
+def fail(error: Exception) -> None:
+    raise error
+
+
 def test_one_who_asks_without_waiting_for_answers_leaves_turns_to_others(tmp_path: Path) -> None:
     answered: list[int] = []
 
@@ -26,7 +30,7 @@ def test_one_who_asks_without_waiting_for_answers_leaves_turns_to_others(tmp_pat
         raise AssertionError("nobody asked for a stream")
 
     async def serve(listener: socket.socket, others: socket.socket) -> None:
-        server = AdminServer(listener, frozenset(), answer, begin_stream)
+        server = AdminServer(listener, frozenset(), answer, begin_stream, fail)
         with trio.fail_after(5):
             async with trio.open_nursery() as tasks:
                 tasks.start_soon(server.run)
