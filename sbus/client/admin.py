@@ -121,8 +121,7 @@ class AdminConnection:
             return msgspec.json.decode(result, type=expected)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(
-                f"the bus at {self.address} answers in words of another version than ours "
-                f"({error})"
+                f"the bus at {self.address} answers in words of another version than ours ({error})"
             ) from error
 
     def receive(self, timeout_seconds: float | None) -> bytes:
