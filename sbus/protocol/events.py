@@ -72,7 +72,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_i
 
     def text(self) -> str:
         """What people read, one line."""
-        return self.template.format(**{n: _shown(n, value) for n, value in self.fields().items()})
+        text = self.template.format(**{n: _shown(n, value) for n, value in self.fields().items()})
+        return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else ascii(character)[1:-1]
 
 
 def _shown(name: str, value: Any) -> str:

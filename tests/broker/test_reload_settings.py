@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from sbus.broker.changes import LIVE_BUS, LIVE_BUS_WITHOUT_MODE, LIVE_LIMITS
+from sbus.limits import UserLimits
 from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import toml
 from tests.support.bus import Bus, bus_of, running_bus
@@ -316,6 +317,22 @@ def test_limits_of_single_users_come_and_go(reloading: Reloading) -> None:
     reloading.rest()
     assert reloading.reload() == [f"users.{OWN}.subscriptions_max"]
     assert subscriptions_accepted(reloading.bus) == 10
+
+
+def test_of_very_many_changes_some_are_named_and_the_others_counted(reloading: Reloading) -> None:
+    names = [f"{uid}" for uid in range(100_000, 101_000)]
+    fields = "".join(f"{name} = 5\n" for name in UserLimits.__struct_fields__)
+    count = len(names) * len(UserLimits.__struct_fields__)
+    with administer(reloading.bus) as watcher:
+        watcher.ask("events")
+        reloading.reload()
+        applied = reloading.reload("".join(f"[users.{name}]\n{fields}" for name in names))
+        assert len(applied) < count
+        assert applied[-1] == f"{count - len(applied) + 1:,} more"
+        while "configuration-reloaded" not in (packet := watcher.sock.recv(2**20)).decode():
+            assert packet
+        assert len(packet) <= 131_072
+    reloading.reload()
 
 
 def test_what_an_administrator_has_said_since_ends_with_a_reload(reloading: Reloading) -> None:
