@@ -203,8 +203,8 @@ class Clients:
 
     def _give_blocker(self, session: Session, old: Blocker) -> None:
         """Let a client hold publishers back as its new profile says."""
-        new = Blocker(session.id, old.place, old.account, session.credentials, session.profile)
-        if new.pack() != old.pack():
+        new = old.changed_to(session.profile)
+        if new is not None:
             self.subscriptions.change_blocker(session, new)
 
     def _on_room(self, writer: Writer) -> None:
