@@ -22,8 +22,8 @@ import trio
 from sbus.broker.administration import AdminFault
 from sbus.protocol import admin
 from sbus.unix.credentials import peer_credentials, peer_groups
+from sbus.unix.open_files import administrators_max
 
-_CONNECTIONS_MAX = 64
 _SEND_SECONDS_MAX = 10.0
 _BACK_OFF_SECONDS = 0.1
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -68,7 +68,7 @@ class AdminServer:
         self._answer = answer
         self._begin_stream = begin_stream
         self._on_failure = on_failure
-        self._room = trio.CapacityLimiter(_CONNECTIONS_MAX)
+        self._room = trio.CapacityLimiter(max(1, administrators_max()))
 
     async def run(self) -> None:
         """Let administrators in, for ever."""

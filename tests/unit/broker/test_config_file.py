@@ -182,6 +182,10 @@ def complaint(data: bytes) -> str:
         ("[limits]\nstop_seconds_max = nan", r"limits\.stop_seconds_max: expected .*> 0.*"),
         ("[users.no-such-user]", r"users\.no-such-user: there is no user 'no-such-user'"),
         ("[users.4294967295]", r"users\.4294967295: user id 4294967295 is out of range.*"),
+        (
+            "[limits]\nusers_max = 3\n[users.70001]\n[users.70002]",
+            r"users: 2 have limits of their own, .* raise limits\.users_max, which is 3, .*",
+        ),
         ("[users.root]\n[users.0]", r"users\.0: this is the user of users\.root again"),
         ("[users.root]\nuser_connections_max = 1", r"users\.root\.user_connections_max: .*mean.*"),
         ("[users.root]\nconnections_max = 0", r"users\.root\.connections_max: .*>= 1"),
