@@ -184,6 +184,7 @@ class Serving:
             done = True
         if done:
             session.skip()
+            self.waiting.got_on(session)  # it may be a message that waited, and is refused now
         else:
             self._keep_waiting(session, FOR_ROOM)
         return self._step_units
