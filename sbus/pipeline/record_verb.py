@@ -15,6 +15,7 @@ from sbus.cli.report import report_error
 from sbus.cli.target import Target
 from sbus.client.link import default_address
 from sbus.errors import ConfigurationError
+from sbus.unix.address import parse_address
 from sbus.unix.notify import Notifier
 
 _MIB = 1024 * 1024
@@ -124,7 +125,7 @@ def record(
     address = target.address or default_address()
     plan = Plan(
         directory=directory.absolute(),
-        origin=Origin.of(socket.gethostname(), os.path.abspath(address)),
+        origin=Origin.of(socket.gethostname(), os.path.abspath(parse_address(address).format())),
         address=address,
         options=target.options,
         patterns=patterns,

@@ -69,7 +69,12 @@ class Recorders:
         return int(self._process.stdout.readline())
 
     def begin(
-        self, address: str, directory: Path, *options: str, patterns: Sequence[str] = ()
+        self,
+        address: str,
+        directory: Path,
+        *options: str,
+        patterns: Sequence[str] = (),
+        file_bytes_max: int | None = None,
     ) -> Recorder:
         """Start a recorder; whether it can record remains to be seen."""
         self._count += 1
@@ -80,6 +85,7 @@ class Recorders:
                 "arguments": ["-a", address, "record", *options, str(directory), *patterns],
                 "stderr": str(stderr),
                 "notify": self._manager.address,
+                "file_bytes_max": file_bytes_max,
             }
         )
         recorder = Recorder(self, pid, stderr)
@@ -87,11 +93,18 @@ class Recorders:
         return recorder
 
     def start(
-        self, address: str, directory: Path, *options: str, patterns: Sequence[str] = ()
+        self,
+        address: str,
+        directory: Path,
+        *options: str,
+        patterns: Sequence[str] = (),
+        file_bytes_max: int | None = None,
     ) -> Recorder:
         """Start a recorder; whatever is published from now on is recorded."""
         self._manager.discard()
-        recorder = self.begin(address, directory, *options, patterns=patterns)
+        recorder = self.begin(
+            address, directory, *options, patterns=patterns, file_bytes_max=file_bytes_max
+        )
         message = self._manager.next_but_watchdog()
         assert message.get("READY") == "1", f"{message}: {recorder.stderr_text()}"
         return recorder
