@@ -1,0 +1,78 @@
+"""The three tables of a recording, as Arrow schemas.
+
+Each row has an `offset`: 0, 1, 2 … per recorder and table, never used twice. `key` is text as
+`protocol.text.to_text` writes it, `value` the payload, null where it was not to be seen (a secret
+message of somebody else's). In a row of kind GAP `lost` messages are missing, null for a number
+that nobody knows. Columns that say who published are null where that is not known.
+
+Knows nothing of files.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+_ORIGIN: Final = [
+    ("recorder", pa.string()),
+    ("host", pa.string()),
+    ("bus", pa.string()),
+    ("offset", pa.int64()),
+    ("timestamp", TIMESTAMP),
+]
+"""Where and when a row was written; its number there."""
+
+MESSAGES: Final = pa.schema(
+    [
+        ("key", pa.string()),
+        ("value", pa.binary()),
+        ("kind", pa.string()),
+        ("lost", pa.int64()),
+        *_ORIGIN,
+        ("client", pa.int64()),
+        ("uid", pa.int64()),
+        ("gid", pa.int64()),
+        ("pid", pa.int64()),
+        ("program", pa.string()),
+        ("recipients", pa.int64()),
+    ]
+)
+
+CLIENTS: Final = pa.schema(
+    [
+        *_ORIGIN,
+        *((name, pa.int64()) for name in ("client", "uid", "gid", "pid")),
+        ("program", pa.string()),
+        ("worker", pa.int32()),
+        ("connected_at", TIMESTAMP),
+        *(
+            (name, pa.int64())
+            for name in (
+                *("messages_in", "bytes_in", "accepted", "delivered", "delivered_bytes"),
+                *("discarded", "backlog", "backlog_bytes", "subscriptions", "refused"),
+            )
+        ),
+        *((name, pa.string()) for name in ("soft", "hard", "order")),
+        ("stalled", pa.bool_()),
+        ("waits_for", pa.string()),
+    ]
+)
+"""A row per client and snapshot; from `messages_in` on null where its worker did not answer."""
+
+EVENTS: Final = pa.schema(
+    [
+        *_ORIGIN,
+        ("event", pa.string()),
+        *((name, pa.int64()) for name in ("client", "uid", "pid")),
+        ("program", pa.string()),
+        ("worker", pa.int32()),
+        ("fields", pa.string()),
+    ]
+)
+"""`fields` is the whole event, as a JSON object."""
+
+TABLES: Final = {"messages": MESSAGES, "clients": CLIENTS, "events": EVENTS}
+
+MESSAGE: Final = "MSG"
+GAP: Final = "GAP"
