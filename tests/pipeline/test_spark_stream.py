@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sbus.pipeline import manifest
 from tests.pipeline.test_spark_batch import seal_first_segment
@@ -60,10 +60,11 @@ def test_it_goes_on_where_it_was_through_sealing_and_finds_new_recorders(
                 birch.record(numbered(3))
                 alder.record(numbered(2, 15))
                 running.processAllAvailable()
-            reached = json.loads(running.lastProgress["sources"][0]["endOffset"])
+            progress = running.lastProgress
         finally:
             running.stop()
-    assert reached == {alder.name: 17, birch.name: 3}
+    assert progress is not None
+    assert json.loads(progress["sources"][0]["endOffset"]) == {alder.name: 17, birch.name: 3}
     assert offsets(spark, tmp_path) == [
         *[("alder", offset) for offset in range(17)],
         *[("birch", offset) for offset in range(3)],
