@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sbus.errors import SbusError
 from sbus.pipeline import manifest
 from sbus.pipeline.manifest import Edit, FileEntry, Manifest
-from sbus.pipeline.recording import index_path
+from sbus.pipeline.recording import RecordingDamaged, index_path
 from sbus.pipeline.rewriting import rewrite
 from sbus.pipeline.schemas import TABLES
 
@@ -33,18 +34,22 @@ class Keeping:
     grace_seconds: float
 
 
-def seal(directory: Path, recorder: str, stop: threading.Event) -> int:
-    """Make Parquet of every complete segment, and return how many these were.
+def seal(directory: Path, recorder: str, stop: threading.Event) -> None:
+    """Make Parquet of every complete segment.
 
-    Raises Interrupted when `stop` is set, OSError.
+    Raises Interrupted when `stop` is set; RecordingDamaged or OSError for the first segment of
+    which that cannot be done, when it has been done for the others.
     """
-    sealed = 0
+    failure: SbusError | OSError | None = None
     for name, table in manifest.load(directory, recorder).tables.items():
         for file in table.files:
             if file.kind == "hot" and file.end is not None:
-                rewrite(directory, recorder, name, [file], stop=stop)
-                sealed += 1
-    return sealed
+                try:
+                    rewrite(directory, recorder, name, [file], stop=stop)
+                except (RecordingDamaged, OSError) as error:
+                    failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 def drop_old(directory: Path, recorder: str, keeping: Keeping, now_us: int) -> None:
