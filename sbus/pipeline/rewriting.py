@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from sbus.errors import ConfigurationError, SbusError
 from sbus.pipeline import manifest
+from sbus.pipeline.arrow_columns import numbers, of_flags
 from sbus.pipeline.manifest import FileEntry, Manifest, sync_directory
 from sbus.pipeline.recording import TableSnapshot, read
 from sbus.pipeline.schemas import TABLES
@@ -122,12 +123,12 @@ def _rows_of(directory: Path, table: str, files: Sequence[FileEntry]) -> Iterato
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
-    days = batch["timestamp"].cast(pa.int64()).to_numpy() // _DAY_US
+    days = numbers(batch["timestamp"]) // _DAY_US
     if days[0] == days[-1] and (days == days[0]).all():
         yield _EPOCH + timedelta(days=int(days[0])), batch
         return
     for day in np.unique(days):
-        yield _EPOCH + timedelta(days=int(day)), batch.filter(pa.array(days == day))
+        yield _EPOCH + timedelta(days=int(day)), batch.filter(of_flags(days == day))
 
 
 class _DayWriter:
@@ -148,12 +149,12 @@ class _DayWriter:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Rows with rising offsets, behind those of before."""
-        offsets = rows["offset"].to_numpy()
+        offsets = numbers(rows["offset"])
         breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
         for part in np.split(offsets, breaks):
             self._spans.append((int(part[0]), int(part[-1]) + 1))
         self._spans = joined(self._spans)
-        stamps_us = rows["timestamp"].cast(pa.int64()).to_numpy()
+        stamps_us = numbers(rows["timestamp"])
         self._oldest_us.append(int(stamps_us.min()))
         self._newest_us.append(int(stamps_us.max()))
         self._waiting.append(rows)
