@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from sbus.errors import ConfigurationError
+from sbus.pipeline.housekeeping import Keeping, delete_retired
 from sbus.pipeline.spark.listening import Item, Listener
 from sbus.pipeline.spark.live_rows import LiveRow, batch_of, gap, origin_of, row_of
 from sbus.pipeline.spark.options import SourceOptions
@@ -21,6 +22,8 @@ from sbus.pipeline.store import Rolling, Store
 
 _TABLE = "messages"
 _ROLLING = Rolling(bytes_max=64 * 1024 * 1024, seconds_max=60.0)
+_KEEPING = Keeping(seconds=None, bytes=None, grace_seconds=60.0)
+"""This query is the only reader, and has no task left that reads what it has committed."""
 _PREDECESSOR_SECONDS_MAX = 10.0
 """A query that is started again finds the process of the one before still ending."""
 _RETRY_SECONDS = 0.1
@@ -49,6 +52,8 @@ class Spool:
             if len(kept) < len(table.files):
                 earliest = max(file.end or 0 for file in table.files if file not in kept)
                 change.set_table(_TABLE, earliest, kept)
+        now_us = time.time_ns() // 1000
+        delete_retired(self._store.directory, self._store.origin.recorder, _KEEPING, now_us)
 
     def close(self) -> None:
         self._listener.close()
