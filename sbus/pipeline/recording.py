@@ -207,7 +207,10 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Reco
             if wanted.num_rows:
                 yield wanted.select(names).cast(pa.schema([schema.field(n) for n in names]))
     except FileNotFoundError as error:
-        raise RecordingChanged(f"{path} has been deleted since the reading was planned") from error
+        raise RecordingChanged(
+            f"{path} is not there: it has been deleted since the reading was planned, or this host "
+            "does not have the directory"
+        ) from error
     except pa.ArrowException as error:
         raise RecordingDamaged(f"{path}: {error}") from error
 

@@ -10,6 +10,7 @@ Does not know what is done with the session.
 import importlib.util
 import os
 import sys
+import sysconfig
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
@@ -25,7 +26,7 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS}",
+    "spark.driver.extraJavaOptions": f"'-Dlog4j2.configurationFile={_LOG_SETTINGS}'",
 }
 _LOCAL_DEFAULTS = {
     # Nobody else on this host has any business with it. Sockets with a path are also faster.
@@ -79,6 +80,6 @@ def _prepare(environment: MutableMapping[str, str], *, local: bool) -> None:
     tree = str(Path(sbus.__file__).resolve().parents[1])
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     absolute = [os.path.abspath(path) for path in paths if path]
-    if tree not in absolute:
+    if tree not in (*absolute, sysconfig.get_path("purelib")):
         absolute.append(tree)
     environment["PYTHONPATH"] = os.pathsep.join(absolute)

@@ -8,6 +8,8 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STOP_SECONDS_MAX = 30.0
+
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
@@ -15,5 +17,12 @@ def spark() -> "Iterator[SparkSession]":
     from sbus.pipeline.session import spark_session
 
     session = spark_session(master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
+    java = session.sparkContext._gateway
+    assert java is not None
     yield session
     session.stop()
+    # Java ends when nobody holds its standard input any more.
+    java.shutdown()
+    process = java.proc
+    process.stdin.close()
+    process.wait(STOP_SECONDS_MAX)

@@ -18,8 +18,8 @@ from sbus.pipeline.spark.planning import (
     pieces,
     resolve,
     share,
-    tables,
 )
+from sbus.pipeline.spark.watching import Watch
 from tests.support.small_recording import FIRST_US, STEP_US, SmallRecorder, numbered
 
 
@@ -135,7 +135,7 @@ def name(host: str, found: Offsets) -> str:
     ],
 )
 def test_what_a_bound_stands_for(recorded: Path, bound: Bound, alder: int, birch: int) -> None:
-    found = tables(str(recorded), "messages")
+    found = Watch(str(recorded), "messages").tables()
     offsets = resolve(bound, found)
     assert (offsets[name("alder", offsets)], offsets[name("birch", offsets)]) == (alder, birch)
 
@@ -152,14 +152,14 @@ def test_what_a_bound_stands_for(recorded: Path, bound: Bound, alder: int, birch
 def test_who_is_not_named_is_taken_whole(
     recorded: Path, option: str, offset: int, alder: int, birch: int
 ) -> None:
-    found = tables(str(recorded), "messages")
+    found = Watch(str(recorded), "messages").tables()
     names = ends(found)
     offsets = resolve(Bound(option, offsets={name("alder", names): offset}), found)
     assert (offsets[name("alder", names)], offsets[name("birch", names)]) == (alder, birch)
 
 
 def test_offsets_beyond_the_end_and_recorders_that_are_not_there_are_named(recorded: Path) -> None:
-    found = tables(str(recorded), "messages")
+    found = Watch(str(recorded), "messages").tables()
     with pytest.raises(ConfigurationError, match="nobody"):
         resolve(Bound("startingOffsets", offsets={"nobody": 1}), found)
     alder = name("alder", ends(found))
@@ -168,11 +168,11 @@ def test_offsets_beyond_the_end_and_recorders_that_are_not_there_are_named(recor
 
 
 def test_what_has_expired_is_not_planned(recorded: Path) -> None:
-    alder = name("alder", ends(tables(str(recorded), "messages")))
+    alder = name("alder", ends(Watch(str(recorded), "messages").tables()))
     with manifest.edit(recorded, alder) as change:
         kept = [file for file in change.table("messages").files if file.first >= 10]
         change.set_table("messages", 10, kept)
-    found = tables(str(recorded), "messages")
+    found = Watch(str(recorded), "messages").tables()
     with pytest.warns(UserWarning, match="rows 0 to 10"):
         planned = pieces(found, {alder: 0}, {alder: 12}, fail_on_data_loss=False)
     assert [(one.first, one.end) for one in planned] == [(10, 12)]

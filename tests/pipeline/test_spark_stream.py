@@ -109,6 +109,17 @@ def test_by_default_it_begins_with_what_comes(
     assert offsets(spark, tmp_path) == [("alder", offset) for offset in (10, 11, 12)]
 
 
+def test_it_may_begin_before_any_recorder_does(
+    spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "rec").mkdir()
+    start(once=True)
+    with SmallRecorder(tmp_path / "rec") as alder:
+        alder.record(numbered(3))
+        start(once=True)
+    assert offsets(spark, tmp_path) == [("alder", offset) for offset in range(3)]
+
+
 def test_rows_that_expired_are_an_error_unless_said_otherwise(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:

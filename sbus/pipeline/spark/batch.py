@@ -11,8 +11,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sbus.pipeline.recording import Piece
 from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound, SourceOptions
-from sbus.pipeline.spark.planning import pieces, resolve, share, tables
+from sbus.pipeline.spark.planning import pieces, resolve, share
 from sbus.pipeline.spark.rows import rows
+from sbus.pipeline.spark.watching import Watch
 
 
 @dataclass
@@ -32,7 +33,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        found = tables(self._path, options.table)
+        found = Watch(self._path, options.table).tables()
         start = resolve(options.starting or Bound("startingOffsets", EARLIEST), found)
         end = resolve(options.ending or Bound("endingOffsets", LATEST), found)
         planned = pieces(found, start, end, fail_on_data_loss=options.fail_on_data_loss)

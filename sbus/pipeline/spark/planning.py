@@ -1,7 +1,7 @@
 """From options and offsets to what each task reads.
 
 An offset of a stream is `{"recorder": next offset}` over all recorders of a directory. What is
-planned is planned with one reading of the manifests, `tables`, so that no row is seen twice and
+planned is planned with one reading of the manifests, so that no row is seen twice and
 none is missed, whatever is sealed, compacted or dropped meanwhile. A recorder that an offset does
 not name is new since then, and is read from its beginning.
 
@@ -13,12 +13,12 @@ import warnings
 from collections.abc import Iterable, Sequence
 
 from sbus.errors import ConfigurationError, SbusError
-from sbus.pipeline.recording import Piece, Recording, TableSnapshot
+from sbus.pipeline.recording import Piece, TableSnapshot
 from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound
+from sbus.pipeline.spark.watching import Tables
 
 Offsets = dict[str, int]
 """For each recorder the next offset."""
-Tables = dict[str, TableSnapshot]
 
 TASK_ROWS_MAX = 1_000_000
 """A task reads about as many a second; more would leave other processors idle, fewer would cost
@@ -27,17 +27,6 @@ more to start than to read."""
 
 class DataLost(SbusError):
     """What a stream was to read is not there any more."""
-
-
-def tables(directory: str, name: str) -> Tables:
-    """One reading of the recording: the table `name` of each recorder.
-
-    Raises ConfigurationError where there is no recording.
-    """
-    recording = Recording(directory)
-    return {
-        recorder: recording.snapshot(recorder).table(name) for recorder in recording.recorders()
-    }
 
 
 def ends(found: Tables) -> Offsets:

@@ -16,8 +16,9 @@ from sbus.pipeline.housekeeping import Keeping, delete_retired
 from sbus.pipeline.spark.listening import Item, Listener
 from sbus.pipeline.spark.live_rows import LiveRow, batch_of, gap, origin_of, row_of
 from sbus.pipeline.spark.options import SourceOptions
-from sbus.pipeline.spark.planning import Offsets, Tables
+from sbus.pipeline.spark.planning import Offsets
 from sbus.pipeline.spark.stream import StreamReader
+from sbus.pipeline.spark.watching import Tables
 from sbus.pipeline.store import Rolling, Store
 
 _TABLE = "messages"

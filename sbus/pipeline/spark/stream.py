@@ -24,15 +24,14 @@ from sbus.pipeline.spark.batch import Share
 from sbus.pipeline.spark.options import LATEST, Bound, SourceOptions
 from sbus.pipeline.spark.planning import (
     Offsets,
-    Tables,
     advance,
     ends,
     pieces,
     resolve,
     share,
-    tables,
 )
 from sbus.pipeline.spark.rows import rows
+from sbus.pipeline.spark.watching import Tables, Watch
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -41,7 +40,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: pa.Schema, path: str) -> None:
         self._options = options
         self._schema = schema
-        self._path = path
+        self._watch = Watch(path, options.table)
         self._goal: Offsets | None = None
         self._newest: Offsets | None = None
 
@@ -77,4 +76,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return rows(partition.pieces, self._schema, self._options.patterns)
 
     def _tables(self) -> Tables:
-        return tables(self._path, self._options.table)
+        return self._watch.tables()
