@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -60,14 +61,16 @@ async def _run_beside(work: Callable[[threading.Event], str]) -> str:
     """Call `work` in a thread that yields to others; its event asks it to end early."""
     stop, done = threading.Event(), trio.Event()
     token = trio.lowlevel.current_trio_token()
-    results: list[str] = []
+    outcomes: list[str | BaseException] = []
 
     def run() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        with suppress(PermissionError):  # where even that is not allowed it does not yield
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
-            results.append(work(stop))
-        finally:
-            token.run_sync_soon(done.set)
+            outcomes.append(work(stop))
+        except BaseException as error:
+            outcomes.append(error)
+        token.run_sync_soon(done.set)
 
     thread = threading.Thread(target=run, name="sbus-housekeeper")
     thread.start()
@@ -78,4 +81,7 @@ async def _run_beside(work: Callable[[threading.Event], str]) -> str:
         with trio.CancelScope(shield=True):
             await done.wait()
         thread.join()
-    return "".join(results)
+    (outcome,) = outcomes
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome

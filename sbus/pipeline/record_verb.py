@@ -15,6 +15,7 @@ from sbus.cli.report import report_error
 from sbus.cli.target import Target
 from sbus.client.link import default_address
 from sbus.errors import ConfigurationError
+from sbus.unix.address import parse_address
 from sbus.unix.notify import Notifier
 
 _MIB = 1024 * 1024
@@ -124,10 +125,10 @@ def record(
     address = target.address or default_address()
     plan = Plan(
         directory=directory.absolute(),
-        origin=Origin.of(socket.gethostname(), os.path.abspath(address)),
+        origin=Origin.of(socket.gethostname(), os.path.abspath(parse_address(address).format())),
         address=address,
         options=target.options,
-        patterns=patterns or (b"",),
+        patterns=patterns,
         connect_admin=None if plain else target.connect_admin,
         probe=probe,
         flush_seconds=flush_ms / 1000,

@@ -38,6 +38,9 @@ from sbus.unix.notify import Notifier
 
 _DRAIN_SECONDS_MAX = 10.0
 """For receiving what was published before the end was asked for."""
+_RETRY_SECONDS = 10.0
+_UNANSWERED = (AddressError, BusError, TimeoutError)
+"""The bus is not there, has gone, says no, or says nothing for too long."""
 
 Say = Callable[[str], None]
 
@@ -51,6 +54,7 @@ class Plan:
     address: str | None
     options: LinkOptions
     patterns: Sequence[bytes]
+    """None given: everything that may be seen."""
     connect_admin: Callable[[], AdminConnection] | None
     """None: do without the admin socket."""
     probe: bool
@@ -98,17 +102,19 @@ async def record(plan: Plan, notifier: Notifier, say: Say) -> None:
 
 async def _connect(plan: Plan, say: Say) -> tuple[Pending, Source, bool]:
     """The source with the most to tell, and whether that is the admin socket."""
-    patterns = [*plan.patterns, *([probe_key(plan.origin.recorder)] if plan.probe else [])]
+    patterns = list(plan.patterns)
+    if patterns and plan.probe:
+        patterns.append(probe_key(plan.origin.recorder))
     if plan.connect_admin is not None:
         try:
             connection = await trio.to_thread.run_sync(_connect_admin, plan.connect_admin)
-        except (AddressError, BusError) as error:
+        except _UNANSWERED as error:
             say(f"recording without publishers, clients and events: {error}")
         else:
             monitored = PendingMonitored(plan.flush_rows)
             return monitored, MonitorSource(connection, patterns, monitored), True
     packets = PendingPackets(plan.flush_rows)
-    subscription = Subscription(plan.address, plan.options, patterns, packets)
+    subscription = Subscription(plan.address, plan.options, patterns or [b""], packets)
     try:
         await subscription.connect()
     except BaseException:
@@ -140,7 +146,7 @@ async def _record_messages(
     log = store.tables["messages"]
     if log.next_offset:
         pending.put_gap(None)
-    failure: BusError | None = None
+    failure: Exception | None = None
     async with trio.open_nursery() as writing:
         writing.start_soon(
             write_pending, log, pending, plan.origin, plan.rolling, plan.flush_seconds
@@ -154,7 +160,7 @@ async def _record_messages(
             notifier.stopping("writing what is left")
             with trio.move_on_after(_DRAIN_SECONDS_MAX):
                 await source.catch_up()
-        except BusError as error:
+        except _UNANSWERED as error:
             failure = error
         pending.close()
     if failure is not None:
@@ -191,10 +197,16 @@ def _helpers(
 
 
 async def _help(helper: Helper, say: Say) -> None:
-    try:
-        await helper()
-    except BusError as error:
-        say(f"{error}")
+    """Let it help, again and again where it fails; the same reason is said once."""
+    said = ""
+    while True:
+        try:
+            await helper()
+        except _UNANSWERED as error:
+            if str(error) != said:
+                said = str(error)
+                say(f"will be tried again: {said}")
+        await trio.sleep(_RETRY_SECONDS)
 
 
 async def _show_life(notifier: Notifier, watchdog_seconds: float) -> None:

@@ -26,7 +26,7 @@ from sbus.protocol.packets import (
     parse_server_packet,
 )
 
-_PACKETS_AT_ONCE = 512
+_PACKETS_AT_ONCE = 256
 """Read before other tasks have their turn."""
 _ALLOCATOR_BYTES = 4 * 1024 * 1024
 _COUNT_DIGITS_MAX = 18

@@ -1,12 +1,14 @@
 """A process that has imported what a recorder needs, and forks recorders: `python -m` this file.
 
 A line of JSON on standard input is either the arguments of `sbusctl` for a new recorder, with the
-file for its standard error, answered with its pid; or a pid, answered with its exit status once it
-has ended, negative for a signal. It has one thread, so forking is sound.
+file for its standard error and how large files may grow, answered with its pid; or a pid, answered
+with its exit status once it has ended, negative for a signal. It has one thread, so forking is
+sound.
 """
 
 import json
 import os
+import resource
 import sys
 
 import sbus.pipeline.recorder  # noqa: F401 (what takes long)
@@ -23,11 +25,15 @@ def serve() -> None:
             continue
         pid = os.fork()
         if pid == 0:
-            become_recorder(asked["arguments"], asked["stderr"], asked["notify"])
+            become_recorder(**asked)
         print(pid, flush=True)
 
 
-def become_recorder(arguments: list[str], stderr: str, notify: str) -> None:
+def become_recorder(
+    arguments: list[str], stderr: str, notify: str, file_bytes_max: int | None
+) -> None:
+    if file_bytes_max is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
     null = os.open(os.devnull, os.O_RDWR)
     errors = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number, descriptor in ((0, null), (1, null), (2, errors)):
