@@ -216,18 +216,12 @@ def report(
     run: Run, page: Path, title: str, depth: int, separator: str, window_seconds: float | None
 ) -> None:
     """Everything there is to know at a glance, as one page with plots that needs no network."""
+    from sbus.pipeline.report.facts import Scope
     from sbus.pipeline.report.run import write_report
     from sbus.pipeline.results import check_folder
 
     check_folder(page)
+    scope = Scope(depth=depth, separator=separator, window_seconds=window_seconds)
     with run.session() as spark:
-        write_report(
-            spark,
-            run.asked,
-            page,
-            title=title,
-            depth=depth,
-            separator=separator,
-            window_seconds=window_seconds,
-        )
+        write_report(spark, run.asked, page, title=title, scope=scope)
     click.echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB", err=True)

@@ -323,7 +323,7 @@ def _events(seconds: int) -> pa.Table:
                 "fields": "{}",
             }
         )
-    table = pa.Table.from_pylist(
+    return pa.Table.from_pylist(
         rows,
         schema=pa.schema(
             [
@@ -333,4 +333,3 @@ def _events(seconds: int) -> pa.Table:
             ]
         ),
     )
-    return table

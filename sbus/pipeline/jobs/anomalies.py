@@ -36,13 +36,13 @@ def anomalies(
     usual = counted.groupBy(*by_prefix).agg(
         F.median("messages").alias("usual"), F.count("*").alias("windows")
     )
-    known = counted.join(usual.where(F.col("windows") >= WINDOWS_MIN), by_prefix)
+    known = counted.join(usual.where(F.col("windows") >= WINDOWS_MIN), list(by_prefix))
     spread = known.groupBy(*by_prefix).agg(
         F.median(F.abs(F.col("messages") - F.col("usual"))).alias("mad")
     )
     scale = F.greatest(NORMAL_PER_MAD * F.col("mad"), F.sqrt("usual"), F.lit(1.0))
     return (
-        known.join(spread, by_prefix)
+        known.join(spread, list(by_prefix))
         .withColumn("spread", scale)
         .withColumn("score", (F.col("messages") - F.col("usual")) / F.col("spread"))
         .where(F.abs("score") >= score_min)
