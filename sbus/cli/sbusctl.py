@@ -32,6 +32,7 @@ VERBS = {
     "monitor": "sbus.cli.stream_verbs",
     "ping": "sbus.cli.message_verbs",
     "pub": "sbus.cli.message_verbs",
+    "record": "sbus.pipeline.record_verb",
     "reload": "sbus.cli.action_verbs",
     "stats": "sbus.cli.statistics_verbs",
     "sub": "sbus.cli.message_verbs",

@@ -155,8 +155,11 @@ def index_path(segment: Path) -> Path:
 
 
 def committed_entries(segment: Path) -> list[commit_index.Entry]:
-    """What counts of a segment now."""
-    index = index_path(segment).read_bytes()
+    """What counts of a segment now, and will after any crash: an entry can be seen before it is on
+    disk, so it is brought there."""
+    with index_path(segment).open("rb") as file:
+        index = file.read()
+        os.fdatasync(file.fileno())
     with segment.open("rb") as file:
         return commit_index.committed(
             index, lambda start, end: os.pread(file.fileno(), end - start, start)

@@ -1,0 +1,144 @@
+"""`sbusctl record`: the words of the verb.
+
+What it does is in `recorder.py`, and loaded when it is done, for it needs a package that is only
+there with the extra `recorder`. This module holds no logic.
+"""
+
+import os
+import socket
+from functools import partial
+from pathlib import Path
+
+import click
+
+from sbus.cli.report import report_error
+from sbus.cli.target import Target
+from sbus.client.link import default_address
+from sbus.errors import ConfigurationError
+from sbus.unix.notify import Notifier
+
+_MIB = 1024 * 1024
+_DAY_SECONDS = 86_400.0
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  sbusctl record /var/lib/sbus/recording
+  sbusctl record --retain-days 30 --probe ~/recording
+  sbusctl record --plain ~/lamps 'lamps/' 'doors/*/state'"""
+)
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.argument("patterns", type=os.fsencode, nargs=-1, metavar="[PATTERN]...")
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Subscribe as anybody can, without the admin socket: no publishers, clients and events, "
+    "but a line for what comes too fast.",
+)
+@click.option("--probe", is_flag=True, help="Publish a message to itself each second, for latency.")
+@click.option(
+    "--flush-ms",
+    type=click.FloatRange(min=1),
+    default=100,
+    show_default=True,
+    help="Write what has come at least so often.",
+)
+@click.option(
+    "--flush-messages",
+    type=click.IntRange(1, 100_000),
+    default=10_000,
+    show_default=True,
+    help="Write when there are so many.",
+)
+@click.option(
+    "--roll-bytes",
+    type=click.IntRange(min=1),
+    default=128 * _MIB,
+    show_default=True,
+    help="End a segment, and make Parquet of it, at this size.",
+)
+@click.option(
+    "--roll-minutes",
+    type=_POSITIVE,
+    default=10,
+    show_default=True,
+    help="End it when it is so old.",
+)
+@click.option("--retain-days", type=_POSITIVE, help="Delete what is older.  [default: never]")
+@click.option(
+    "--retain-bytes",
+    type=click.IntRange(min=1),
+    help="Delete what is oldest when files are larger together.  [default: never]",
+)
+@click.option(
+    "--grace-minutes",
+    type=click.FloatRange(min=0),
+    default=60,
+    show_default=True,
+    help="How long readers that have begun may go on reading files that are to be deleted.",
+)
+@click.option(
+    "--snapshot-seconds",
+    type=_POSITIVE,
+    default=5,
+    show_default=True,
+    help="How often all clients are written down.",
+)
+@click.pass_obj
+def record(
+    target: Target,
+    directory: Path,
+    patterns: tuple[bytes, ...],
+    plain: bool,
+    probe: bool,
+    flush_ms: float,
+    flush_messages: int,
+    roll_bytes: int,
+    roll_minutes: float,
+    retain_days: float | None,
+    retain_bytes: int | None,
+    grace_minutes: float,
+    snapshot_seconds: float,
+) -> None:
+    """Record the messages that match a PATTERN, or all, in DIR, until SIGTERM or Ctrl-C.
+
+    With the right to administer the bus also who published them, who was connected and what
+    happened. What could not be recorded is a row of kind GAP. One recorder of a bus writes to DIR
+    at a time; recorders of other buses and hosts may write there, too.
+    """
+    try:
+        import trio
+
+        from sbus.pipeline.housekeeping import Keeping
+        from sbus.pipeline.recorder import Plan
+        from sbus.pipeline.recorder import record as run
+        from sbus.pipeline.store import Origin, Rolling
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("pyarrow", "numpy"):
+            raise
+        raise ConfigurationError(
+            f"recording needs the package {error.name}: pip install 'sbus[recorder]'"
+        ) from error
+    address = target.address or default_address()
+    plan = Plan(
+        directory=directory.absolute(),
+        origin=Origin.of(socket.gethostname(), os.path.abspath(address)),
+        address=address,
+        options=target.options,
+        patterns=patterns or (b"",),
+        connect_admin=None if plain else target.connect_admin,
+        probe=probe,
+        flush_seconds=flush_ms / 1000,
+        flush_rows=flush_messages,
+        snapshot_seconds=snapshot_seconds,
+        rolling=Rolling(roll_bytes, roll_minutes * 60),
+        keeping=Keeping(
+            seconds=None if retain_days is None else retain_days * _DAY_SECONDS,
+            bytes=retain_bytes,
+            grace_seconds=grace_minutes * 60,
+        ),
+    )
+    say = partial(report_error, command="sbusctl")
+    trio.run(run, plan, Notifier.of_environment(say), say)
