@@ -71,7 +71,7 @@ def write_result(result: DataFrame, path: Path) -> int:
     """Returns how many rows."""
     table = result.toArrow()
     replace_file(path, lambda new: FORMATS[path.suffix](table, new))
-    return table.num_rows
+    return len(table)
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:

@@ -79,15 +79,18 @@ class Run:
 
     @contextmanager
     def session(self) -> "Iterator[SparkSession]":
-        """Spark, for the length of the block; what it fails at comes out as JobFailed."""
+        """Spark, for the length of the block, or the session that there is already; what it fails
+        at comes out as JobFailed."""
         from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
 
         from sbus.pipeline.session import spark_session
         from sbus.pipeline.tables import check_recording
 
         check_recording(self.asked.directory)
+        is_ours = SparkSession.getActiveSession() is None
         on_terminal = sys.stderr.isatty()
-        if on_terminal:
+        if is_ours and on_terminal:
             click.echo("starting Spark ...", err=True)
         progress = {"spark.ui.showConsoleProgress": str(on_terminal).lower()}
         spark = spark_session(master=self.master, memory=self.memory, conf=progress)
@@ -96,7 +99,8 @@ class Run:
         except PySparkException as error:
             raise JobFailed(first_reason(str(error))) from error
         finally:
-            spark.stop()
+            if is_ours:
+                spark.stop()
 
     def answer(self, job: "Callable[[Callable[[Table], DataFrame]], DataFrame]") -> None:
         """Do the job, which is given the tables by name, and show or write what comes of it."""

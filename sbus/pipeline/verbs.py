@@ -5,12 +5,13 @@ it is used. This module holds no logic.
 """
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import click
 
-from sbus.pipeline.running import Run, Seconds, answers, reads_recording
+from sbus.pipeline.running import Run, Seconds, answers, needs_packages, reads_recording
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
 
@@ -165,6 +166,33 @@ def gaps(run: Run, each: bool, window_seconds: float) -> None:
         run.answer(lambda table: job(table("messages")))
     else:
         run.answer(lambda table: losses(table("messages"), window_seconds=window_seconds))
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path), metavar="RECORDING")
+@click.option(
+    "--before",
+    type=click.DateTime(["%Y-%m-%d"]),
+    help="Only of dates before this one.  [default: today, in UTC]",
+)
+@click.option(
+    "--file-mib",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="How large files may become.",
+)
+def compact(directory: Path, before: datetime | None, file_mib: int) -> None:
+    """Make few large Parquet files of many small ones, while others record and read."""
+    with needs_packages():
+        from sbus.pipeline.compaction import compact as job
+
+        made = job(
+            directory,
+            before=None if before is None else before.date(),
+            small_bytes=file_mib * 1024 * 1024,
+        )
+    click.echo(f"{len(made):,} new files with {sum(file.rows or 0 for file in made):,} rows")
 
 
 @click.command()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -123,9 +123,9 @@ def _numbered(table: pa.Table, origin: Origin, schema: pa.Schema) -> pa.Table:
     table = table.take(pc.sort_indices(table, [("timestamp", "ascending")]))
     rows = table.num_rows
     known = {
-        "recorder": pa.array(np.full(rows, origin.recorder)),
-        "host": pa.array(np.full(rows, origin.host)),
-        "bus": pa.array(np.full(rows, origin.bus)),
+        "recorder": pa.repeat(origin.recorder, rows),
+        "host": pa.repeat(origin.host, rows),
+        "bus": pa.repeat(origin.bus, rows),
         "offset": pa.array(np.arange(rows)),
     }
     columns = [
@@ -154,18 +154,18 @@ def _traffic(count: int, rng: np.random.Generator, seconds: int) -> pa.Table:
             "timestamp": _times(at),
             "key": _keys(which, rng),
             "value": _payloads(which, rng),
-            "kind": pa.array(np.full(count, "MSG")),
+            "kind": pa.repeat("MSG", count),
             "client": which + 1,
             "uid": np.array([program.uid for program in PROGRAMS])[which],
             "gid": np.array([program.uid for program in PROGRAMS])[which],
             "pid": which + 4_000,
-            "program": np.array([program.name for program in PROGRAMS])[which],
+            "program": pa.array([program.name for program in PROGRAMS]).take(pa.array(which)),
             "recipients": rng.poisson(np.array([p.recipients for p in PROGRAMS])[which]),
         }
     )
 
 
-def _times(at_seconds: NDArray[np.float64]) -> pa.Array:
+def _times(at_seconds: NDArray[Any]) -> pa.Array:
     times = BEGIN_US + (at_seconds * SECOND_US).astype(np.int64)
     return pa.array(times).cast(pa.timestamp("us", tz="UTC"))
 
@@ -206,14 +206,14 @@ def _probes(origin: Origin, rng: np.random.Generator, seconds: int) -> pa.Table:
     return pa.table(
         {
             "timestamp": _times(sent + took),
-            "key": np.full(seconds, PROBE_KEY_BEGINNING + origin.recorder),
+            "key": pa.repeat(PROBE_KEY_BEGINNING + origin.recorder, seconds),
             "value": pa.array([b"%d" % when for when in sent_us.tolist()], pa.binary()),
-            "kind": np.full(seconds, "MSG"),
+            "kind": pa.repeat("MSG", seconds),
             "client": np.full(seconds, 99),
             "uid": np.zeros(seconds, np.int64),
             "gid": np.zeros(seconds, np.int64),
             "pid": np.full(seconds, 999),
-            "program": np.full(seconds, "sbusctl"),
+            "program": pa.repeat("sbusctl", seconds),
             "recipients": np.ones(seconds, np.int64),
         }
     )

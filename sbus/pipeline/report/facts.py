@@ -112,8 +112,8 @@ def _ask(
 ) -> Facts:
     summary = _summary(messages)
     window_seconds = scope.window_seconds or suitable_window(summary["seconds"])
-    by_window = {"window_seconds": window_seconds}
-    by_prefix = {"depth": scope.depth, "separator": scope.separator}
+    by_window: dict[str, Any] = {"window_seconds": window_seconds}
+    by_prefix: dict[str, Any] = {"depth": scope.depth, "separator": scope.separator}
 
     step("traffic")
     parts = traffic(messages, **by_prefix, **by_window).persist()

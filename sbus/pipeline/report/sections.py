@@ -116,7 +116,7 @@ def glance(facts: Facts) -> Section:
     section.add(pair(section.plot(figures.traffic(facts)), table(heads, rows)))
     most = max(row["messages"] for row in facts.hot_keys)
     heads = [Head("key", right=False), Head("messages"), Head("bytes"), Head("publishers")]
-    keys = [
+    keys: list[list[Html | Bar]] = [
         [
             name(row["key"]),
             Bar(number(row["messages"]), row["messages"] / most),
@@ -273,7 +273,7 @@ def _users(facts: Facts) -> Html:
         *(Head("published"), Head("bytes"), Head("received"), Head("bytes")),
         *(Head("discarded"), Head("refused")),
     ]
-    rows = [
+    rows: list[list[Html | Bar]] = [
         [
             _user(row),
             join([name(program) for program in row["programs"] if program], ", "),
