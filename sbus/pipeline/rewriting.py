@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -122,6 +123,11 @@ def _rows_of(directory: Path, table: str, files: Sequence[FileEntry]) -> Iterato
             yield from read(piece)
 
 
+def host_folder(host: str) -> str:
+    """The name of the directory of a host's files, as Hive and Spark escape it."""
+    return f"host={quote(host, safe='')}"
+
+
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
     days = numbers(batch["timestamp"]) // _DAY_US
     if days[0] == days[-1] and (days == days[0]).all():
@@ -137,7 +143,7 @@ class _DayWriter:
     def __init__(self, directory: Path, origin: Manifest, table: str, day: date) -> None:
         self._directory = directory
         self._origin = origin
-        self._folder = directory / table / f"date={day.isoformat()}" / f"host={origin.host}"
+        self._folder = directory / table / f"date={day.isoformat()}" / host_folder(origin.host)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._temporary = self._folder / f".{origin.recorder}-{os.getpid()}-{threading.get_ident()}"
         self._file = self._temporary.open("wb")

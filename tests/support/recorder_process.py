@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,14 +68,16 @@ class Recorders:
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
-    def begin(self, address: str, directory: Path, *options: str) -> Recorder:
+    def begin(
+        self, address: str, directory: Path, *options: str, patterns: Sequence[str] = ()
+    ) -> Recorder:
         """Start a recorder; whether it can record remains to be seen."""
         self._count += 1
         stderr = self._directory / f"recorder-{self._count}.stderr"
         stderr.touch()
         pid = self.ask(
             {
-                "arguments": ["-a", address, "record", *options, str(directory)],
+                "arguments": ["-a", address, "record", *options, str(directory), *patterns],
                 "stderr": str(stderr),
                 "notify": self._manager.address,
             }
@@ -84,10 +86,12 @@ class Recorders:
         self.running.append(recorder)
         return recorder
 
-    def start(self, address: str, directory: Path, *options: str) -> Recorder:
+    def start(
+        self, address: str, directory: Path, *options: str, patterns: Sequence[str] = ()
+    ) -> Recorder:
         """Start a recorder; whatever is published from now on is recorded."""
         self._manager.discard()
-        recorder = self.begin(address, directory, *options)
+        recorder = self.begin(address, directory, *options, patterns=patterns)
         message = self._manager.next_but_watchdog()
         assert message.get("READY") == "1", f"{message}: {recorder.stderr_text()}"
         return recorder
