@@ -17,7 +17,7 @@ from sbus.errors import SbusError
 from sbus.pipeline import manifest
 from sbus.pipeline.manifest import Edit, FileEntry, Manifest
 from sbus.pipeline.recording import RecordingDamaged, index_path
-from sbus.pipeline.rewriting import rewrite
+from sbus.pipeline.rewriting import host_folder, rewrite
 from sbus.pipeline.schemas import TABLES
 
 _LEFTOVER_SECONDS_MIN = 3600.0
@@ -115,7 +115,7 @@ def delete_leftovers(directory: Path, recorder: str, keeping: Keeping, now_us: i
     known = {file.path for table in listed.tables.values() for file in table.files}
     known |= {retired.path for retired in listed.retired}
     for table in TABLES:
-        folders = directory.glob(f"{table}/date=*/host={listed.host}")
+        folders = directory.glob(f"{table}/date=*/{host_folder(listed.host)}")
         for path in (path for folder in folders for path in folder.iterdir()):
             is_own = path.name.lstrip(".").startswith(f"{recorder}-")
             if is_own and str(path.relative_to(directory)) not in known:

@@ -143,10 +143,12 @@ class Edit:
             Retired(file.path, now_us) for file in self.table(name).files if file.path not in kept
         ]
         table = Table(earliest, sorted(files, key=lambda file: (file.first, file.path)))
+        # A segment in which nothing was committed leaves its name to the next.
+        retired = [old for old in (*self.manifest.retired, *gone) if old.path not in kept]
         self.manifest = msgspec.structs.replace(
             self.manifest,
             tables={**self.manifest.tables, name: table},
-            retired=[*self.manifest.retired, *gone],
+            retired=retired,
         )
 
     def forget_retired(self, paths: set[str]) -> None:

@@ -17,8 +17,9 @@ import trio
 from sbus.client.admin import AdminConnection
 from sbus.client.message_joiner import MissedItems
 from sbus.client.streams import EventStream
+from sbus.pipeline.arrow_columns import of_values
 from sbus.pipeline.rows import Batch, origin_columns
-from sbus.pipeline.schemas import CLIENTS, EVENTS
+from sbus.pipeline.schemas import CLIENTS, EVENTS, TIMESTAMP
 from sbus.pipeline.store import Origin, Rolling, TableLog
 from sbus.pipeline.writing import write
 from sbus.protocol import admin
@@ -112,13 +113,13 @@ def _batch(
 ) -> Batch:
     columns = {
         **origin_columns(origin, len(rows)),
-        "offset": pa.array(range(first_offset, first_offset + len(rows)), pa.int64()),
-        "timestamp": pa.array(stamps_us, pa.int64()).cast(schema.field("timestamp").type),
+        "offset": of_values(range(first_offset, first_offset + len(rows)), pa.int64()),
+        "timestamp": of_values(stamps_us, TIMESTAMP),
     }
     arrays = [
         columns[field.name]
         if field.name in columns
-        else pa.array([row.get(field.name) for row in rows], field.type)
+        else of_values([row.get(field.name) for row in rows], field.type)
         for field in schema
     ]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -127,7 +127,7 @@ def record(
         origin=Origin.of(socket.gethostname(), os.path.abspath(address)),
         address=address,
         options=target.options,
-        patterns=patterns or (b"",),
+        patterns=patterns,
         connect_admin=None if plain else target.connect_admin,
         probe=probe,
         flush_seconds=flush_ms / 1000,

@@ -51,6 +51,7 @@ class Plan:
     address: str | None
     options: LinkOptions
     patterns: Sequence[bytes]
+    """None given: everything that may be seen."""
     connect_admin: Callable[[], AdminConnection] | None
     """None: do without the admin socket."""
     probe: bool
@@ -98,7 +99,9 @@ async def record(plan: Plan, notifier: Notifier, say: Say) -> None:
 
 async def _connect(plan: Plan, say: Say) -> tuple[Pending, Source, bool]:
     """The source with the most to tell, and whether that is the admin socket."""
-    patterns = [*plan.patterns, *([probe_key(plan.origin.recorder)] if plan.probe else [])]
+    patterns = list(plan.patterns)
+    if patterns and plan.probe:
+        patterns.append(probe_key(plan.origin.recorder))
     if plan.connect_admin is not None:
         try:
             connection = await trio.to_thread.run_sync(_connect_admin, plan.connect_admin)
@@ -108,7 +111,7 @@ async def _connect(plan: Plan, say: Say) -> tuple[Pending, Source, bool]:
             monitored = PendingMonitored(plan.flush_rows)
             return monitored, MonitorSource(connection, patterns, monitored), True
     packets = PendingPackets(plan.flush_rows)
-    subscription = Subscription(plan.address, plan.options, patterns, packets)
+    subscription = Subscription(plan.address, plan.options, patterns or [b""], packets)
     try:
         await subscription.connect()
     except BaseException:

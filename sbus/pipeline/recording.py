@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sbus.errors import ConfigurationError, SbusError
 from sbus.pipeline import commit_index, manifest
+from sbus.pipeline.arrow_columns import numbers, of_flags
 from sbus.pipeline.manifest import FileEntry, Manifest
 from sbus.pipeline.schemas import TABLES
 
@@ -99,16 +99,13 @@ class TableSnapshot:
         return best
 
     def _offset_in(self, file: FileEntry, timestamp_us: int) -> int:
-        moment = pa.scalar(timestamp_us, pa.int64())
         for piece in self.plan(file.first, self.end):
             if piece.path != file.path:
                 continue
             for batch in read(piece, ["offset", "timestamp"]):
-                newer = pc.greater_equal(batch["timestamp"].cast(pa.int64()), moment)
-                offsets = batch["offset"].filter(newer)
-                if len(offsets):
-                    found: int = pc.min(offsets).as_py()
-                    return found
+                newer = numbers(batch["timestamp"]) >= timestamp_us
+                if newer.any():
+                    return int(numbers(batch["offset"])[newer].min())
         return self.end
 
 
@@ -247,6 +244,6 @@ def _decode(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
 
 def _between(batch: pa.RecordBatch, first: int, end: int) -> pa.RecordBatch:
     """The rows with these offsets."""
-    offsets = batch["offset"].to_numpy()
+    offsets = numbers(batch["offset"])
     wanted = (offsets >= first) & (offsets < end)
-    return batch if wanted.all() else batch.filter(pa.array(wanted))
+    return batch if wanted.all() else batch.filter(of_flags(wanted))

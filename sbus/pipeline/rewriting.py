@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 from sbus.errors import ConfigurationError, SbusError
 from sbus.pipeline import manifest
+from sbus.pipeline.arrow_columns import numbers, of_flags
 from sbus.pipeline.manifest import FileEntry, Manifest, sync_directory
 from sbus.pipeline.recording import TableSnapshot, read
 from sbus.pipeline.schemas import TABLES
@@ -121,13 +123,18 @@ def _rows_of(directory: Path, table: str, files: Sequence[FileEntry]) -> Iterato
             yield from read(piece)
 
 
+def host_folder(host: str) -> str:
+    """The name of the directory of a host's files, as Hive and Spark escape it."""
+    return f"host={quote(host, safe='')}"
+
+
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
-    days = batch["timestamp"].cast(pa.int64()).to_numpy() // _DAY_US
+    days = numbers(batch["timestamp"]) // _DAY_US
     if days[0] == days[-1] and (days == days[0]).all():
         yield _EPOCH + timedelta(days=int(days[0])), batch
         return
     for day in np.unique(days):
-        yield _EPOCH + timedelta(days=int(day)), batch.filter(pa.array(days == day))
+        yield _EPOCH + timedelta(days=int(day)), batch.filter(of_flags(days == day))
 
 
 class _DayWriter:
@@ -136,7 +143,7 @@ class _DayWriter:
     def __init__(self, directory: Path, origin: Manifest, table: str, day: date) -> None:
         self._directory = directory
         self._origin = origin
-        self._folder = directory / table / f"date={day.isoformat()}" / f"host={origin.host}"
+        self._folder = directory / table / f"date={day.isoformat()}" / host_folder(origin.host)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._temporary = self._folder / f".{origin.recorder}-{os.getpid()}-{threading.get_ident()}"
         self._file = self._temporary.open("wb")
@@ -148,12 +155,12 @@ class _DayWriter:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Rows with rising offsets, behind those of before."""
-        offsets = rows["offset"].to_numpy()
+        offsets = numbers(rows["offset"])
         breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
         for part in np.split(offsets, breaks):
             self._spans.append((int(part[0]), int(part[-1]) + 1))
         self._spans = joined(self._spans)
-        stamps_us = rows["timestamp"].cast(pa.int64()).to_numpy()
+        stamps_us = numbers(rows["timestamp"])
         self._oldest_us.append(int(stamps_us.min()))
         self._newest_us.append(int(stamps_us.max()))
         self._waiting.append(rows)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from sbus.client.inbox import Lost
 from sbus.client.message_joiner import MonitoredMessage
+from sbus.pipeline.arrow_columns import of_bytes, of_numbers, of_values, repeated
 from sbus.pipeline.schemas import GAP, MESSAGE, MESSAGES, TIMESTAMP
 from sbus.pipeline.store import Origin
 from sbus.protocol.packets import NUL, PUBLISH_WORD
@@ -38,9 +39,9 @@ class Batch(NamedTuple):
 
 
 @lru_cache(_KEYS_REMEMBERED_MAX)
-def _key_of(head: bytes) -> str:
-    """The key of a packet of which this is everything before the NUL."""
-    return to_text(head[len(PUBLISH_WORD) :])
+def _key_of(head: bytes) -> bytes:
+    """The key as text, in UTF-8, of a packet of which this is everything before the NUL."""
+    return to_text(head[len(PUBLISH_WORD) :]).encode()
 
 
 def of_packets(
@@ -58,51 +59,33 @@ def of_packets(
         np.fromiter(stamps_ns, np.int64, len(stamps_ns)) // 1000,
         losses,
         {
-            "key": pa.array([_key_of(head) for head, _, _ in parts], pa.string()),
-            "value": pa.array([value for _, _, value in parts], pa.binary()),
+            "key": of_bytes([_key_of(head) for head, _, _ in parts], pa.string()),
+            "value": of_bytes([value for _, _, value in parts], pa.binary()),
         },
     )
-
-
-_UNKNOWN = MonitoredMessage(
-    time=0.0,
-    order=0,
-    key="",
-    size=0,
-    payload=b"",
-    recipients=None,
-    client=0,
-    uid=0,
-    gid=0,
-    pid=0,
-    program="",
-    worker=0,
-)
 
 
 def of_monitored(
     origin: Origin, first_offset: int, items: Sequence[MonitoredMessage | Lost], now_us: int
 ) -> Batch:
-    """Messages with their publishers, as a monitor's stream tells them; losses are stamped
-    with `now_us`."""
+    """Messages with their publishers, as a monitor's stream tells them; losses are stamped with
+    `now_us`."""
     losses = {at: item.count for at, item in enumerate(items) if isinstance(item, Lost)}
-    messages = [_UNKNOWN if isinstance(item, Lost) else item for item in items]
-    stamps_us = np.fromiter((round(m.time * 1e6) for m in messages), np.int64, len(messages))
-    stamps_us[list(losses)] = now_us
-    known = np.ones(len(messages), bool)
-    known[list(losses)] = False
-
-    def column(name: str, kind: pa.DataType) -> pa.Array:
-        return pa.array([getattr(m, name) for m in messages], kind, mask=~known if losses else None)
-
+    messages = [None if isinstance(item, Lost) else item for item in items]
+    stamps_us = [now_us if m is None else round(m.time * 1e6) for m in messages]
+    payloads = [b"" if m is None else m.payload for m in messages]
+    is_seen = None
+    if None in payloads:
+        is_seen = np.fromiter((payload is not None for payload in payloads), bool, len(payloads))
     columns = {
-        "key": pa.array([m.key for m in messages], pa.string()),
-        "value": pa.array([m.payload for m in messages], pa.binary()),
-        **{name: column(name, pa.int64()) for name in ("client", "uid", "gid", "pid")},
-        "program": column("program", pa.string()),
-        "recipients": column("recipients", pa.int64()),
+        "key": of_bytes([b"" if m is None else m.key.encode() for m in messages], pa.string()),
+        "value": of_bytes([payload or b"" for payload in payloads], pa.binary(), is_seen),
     }
-    return _batch(origin, first_offset, stamps_us, losses, columns)
+    for name in ("client", "uid", "gid", "pid", "program", "recipients"):
+        values = [None if m is None else getattr(m, name) for m in messages]
+        columns[name] = of_values(values, MESSAGES.field(name).type)
+    stamps = np.fromiter(stamps_us, np.int64, len(stamps_us))
+    return _batch(origin, first_offset, stamps, losses, columns)
 
 
 def _batch(
@@ -115,15 +98,16 @@ def _batch(
     """A batch with these columns; those that it has not are null."""
     count = len(stamps_us)
     columns.update(
-        kind=pa.repeat(MESSAGE, count),
+        kind=repeated(MESSAGE, count),
         lost=pa.nulls(count, pa.int64()),
         **origin_columns(origin, count),
-        offset=pa.array(np.arange(first_offset, first_offset + count)),
-        timestamp=pa.array(stamps_us).cast(TIMESTAMP),
+        offset=of_numbers(np.arange(first_offset, first_offset + count), pa.int64()),
+        timestamp=of_numbers(stamps_us, TIMESTAMP),
     )
     if losses:
-        columns["kind"] = pa.array([GAP if at in losses else MESSAGE for at in range(count)])
-        columns["lost"] = pa.array([losses.get(at) for at in range(count)], pa.int64())
+        kinds = [GAP if at in losses else MESSAGE for at in range(count)]
+        columns["kind"] = of_values(kinds, pa.string())
+        columns["lost"] = of_values([losses.get(at) for at in range(count)], pa.int64())
     arrays = [
         columns[field.name] if field.name in columns else pa.nulls(count, field.type)
         for field in MESSAGES
@@ -134,4 +118,4 @@ def _batch(
 
 def origin_columns(origin: Origin, count: int) -> dict[str, pa.Array]:
     """The columns that are the same in every row of a recorder."""
-    return {name: pa.repeat(getattr(origin, name), count) for name in ("recorder", "host", "bus")}
+    return {name: repeated(getattr(origin, name), count) for name in ("recorder", "host", "bus")}

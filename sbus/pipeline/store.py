@@ -152,7 +152,12 @@ class Store:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except OSError:
+            # What made us stop may be what is in the way now; whoever opens it next finds it.
+            if error is None:
+                raise
 
     def _take_lock(self) -> int:
         path = self.home / _LOCK_NAME
