@@ -9,6 +9,7 @@ What waits is bounded; when it is full, nothing more is read, and the bus's own 
 """
 
 import threading
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from sbus.client.blocking import Connection
-from sbus.client.inbox import Lost
-from sbus.errors import BusError
-from sbus.pipeline.spark.live_rows import LiveRow, batch_of, gap, origin_of, row_of, subscribed
+from sbus.pipeline.spark.listening import Item, Listener
+from sbus.pipeline.spark.live_rows import LiveRow, batch_of, gap, origin_of, row_of
 from sbus.pipeline.spark.options import SourceOptions
 from sbus.pipeline.spark.rows import conform
-from sbus.protocol.packets import Message
 
 ROWS_MAX = 200_000
 BYTES_MAX = 64 * 1024 * 1024
@@ -36,36 +34,28 @@ _NAME = "live"
 
 
 class Receiver:
-    """A connection that a thread of its own reads, and what it has read.
+    """What a listener has heard, until it is not needed any more.
 
     Invariant: the rows that wait have the offsets from `first` to `end` (exclusive).
     """
 
-    def __init__(self, bus: Connection[Message | Lost], first: int) -> None:
-        self._bus = bus
+    def __init__(self, listener: Listener, first: int, rows: Iterable[LiveRow]) -> None:
+        """Starts with these rows, and then goes on with what is heard."""
+        self._listener = listener
         self._first = first
         self._rows: deque[LiveRow] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
-        self._fault: BusError | None = None
-
-    def start(self) -> None:
-        # It waits for the bus, and ends with the process.
-        threading.Thread(target=self._receive, daemon=True, name="sbus-live").start()
+        self._add(rows)
+        listener.start(self._take)
 
     @property
     def end(self) -> int:
-        """The next offset. Raises how the connection ended, once nothing waits any more."""
+        """The next offset. Raises why nothing more comes, once nothing waits any more."""
         with self._changed:
-            if self._fault is not None and not self._rows:
-                raise self._fault
+            if not self._rows:
+                self._listener.check()
             return self._first + len(self._rows)
-
-    def add(self, rows: Iterable[LiveRow]) -> None:
-        with self._changed:
-            for row in rows:
-                self._rows.append(row)
-                self._bytes += _size(row)
 
     def rows(self, first: int, end: int) -> list[LiveRow]:
         with self._changed:
@@ -79,15 +69,22 @@ class Receiver:
                 self._first += 1
             self._changed.notify()
 
-    def _receive(self) -> None:
-        try:
-            while True:
-                self.add(map(row_of, self._bus.receive_many()))
-                with self._changed:
-                    self._changed.wait_for(self._has_room)
-        except BusError as fault:
-            with self._changed:
-                self._fault = fault
+    def close(self) -> None:
+        self._listener.announce_stop()
+        with self._changed:
+            self._changed.notify()
+        self._listener.close()
+
+    def _take(self, items: Sequence[Item]) -> None:
+        """Returns when there is room for more."""
+        with self._changed:
+            self._add(map(row_of, items))
+            self._changed.wait_for(lambda: self._has_room() or self._listener.stopping)
+
+    def _add(self, rows: Iterable[LiveRow]) -> None:
+        for row in rows:
+            self._rows.append(row)
+            self._bytes += _size(row)
 
     def _has_room(self) -> bool:
         return len(self._rows) < ROWS_MAX and self._bytes < BYTES_MAX
@@ -147,17 +144,23 @@ class LiveReader(DataSourceStreamReader):
         if self._receiver is not None:
             self._receiver.drop(end[_NAME])
 
+    def stop(self) -> None:
+        if self._receiver is not None:
+            self._receiver.close()
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LiveShare)
         for batch in pa.ipc.open_stream(partition.stream):
             yield conform(batch, self._schema)
 
     def _begin(self, first: int, rows: Iterable[LiveRow]) -> Receiver:
-        receiver = Receiver(subscribed(self._address, self._patterns), first)
-        receiver.add(rows)
-        receiver.start()
-        self._receiver = receiver
-        return receiver
+        warnings.warn(
+            f"sbus: a stream from the bus at {self._address} cannot be read again, what a batch "
+            "that fails had is lost: record the bus and give path, or give spoolDir",
+            stacklevel=2,
+        )
+        self._receiver = Receiver(Listener(self._address, self._patterns), first, rows)
+        return self._receiver
 
 
 def _encode(batch: pa.RecordBatch) -> bytes:

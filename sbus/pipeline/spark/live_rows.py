@@ -10,15 +10,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from sbus.client.blocking import Connection, connect
 from sbus.client.inbox import Lost
-from sbus.errors import ConfigurationError, PacketRefused
 from sbus.pipeline.schemas import GAP, MESSAGE, MESSAGES
 from sbus.pipeline.store import Origin
 from sbus.protocol.packets import Message
 from sbus.protocol.text import to_text
-
-CONNECT_SECONDS_MAX = 10.0
 
 
 class LiveRow(NamedTuple):
@@ -29,22 +25,6 @@ class LiveRow(NamedTuple):
     kind: str
     lost: int | None
     timestamp_us: int
-
-
-def subscribed(address: str, patterns: Sequence[bytes]) -> Connection[Message | Lost]:
-    """A connection that receives every message published from now on that matches.
-
-    Raises BusError, and ConfigurationError where the bus cannot be reached or refuses a pattern.
-    """
-    bus = connect(address, losses="report", timeout_seconds=CONNECT_SECONDS_MAX)
-    try:
-        for pattern in patterns:
-            bus.subscribe(pattern)
-        bus.sync(timeout_seconds=CONNECT_SECONDS_MAX)
-    except PacketRefused as refusal:
-        bus.close()
-        raise ConfigurationError(f"subscribe: the bus refuses it: {refusal}") from refusal
-    return bus
 
 
 def row_of(item: Message | Lost) -> LiveRow:

@@ -56,7 +56,6 @@ class Publication:
 
     socket: str
     key: bytes | None
-    key_is_text: bool
 
     def publish(self, batches: Iterable[pa.RecordBatch]) -> Published:
         """Publish these rows; returns when the bus has accepted them, or refused one.
@@ -122,7 +121,7 @@ def publication(options: SinkOptions, schema: StructType, overwrite: bool) -> Pu
             "both a column and an option are" if "key" in kinds else "neither column nor option is"
         )
         raise ConfigurationError(f"{wrong} called key: give one of them")
-    return Publication(options.socket, options.key, isinstance(kinds.get("key"), StringType))
+    return Publication(options.socket, options.key)
 
 
 class _Bus:

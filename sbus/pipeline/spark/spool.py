@@ -5,49 +5,44 @@ recording. So what was received is read again after a crash; what crossed the bu
 is a GAP. Of the recording, what a batch got through is dropped, a segment at a time.
 """
 
-import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from sbus.client.blocking import Connection
-from sbus.client.inbox import Lost
-from sbus.errors import ConfigurationError, SbusError
-from sbus.pipeline.spark.live_rows import LiveRow, batch_of, gap, origin_of, row_of, subscribed
+from sbus.errors import ConfigurationError
+from sbus.pipeline.housekeeping import Keeping, delete_retired
+from sbus.pipeline.spark.listening import Item, Listener
+from sbus.pipeline.spark.live_rows import LiveRow, batch_of, gap, origin_of, row_of
 from sbus.pipeline.spark.options import SourceOptions
 from sbus.pipeline.spark.planning import Offsets, Tables
 from sbus.pipeline.spark.stream import StreamReader
 from sbus.pipeline.store import Rolling, Store
-from sbus.protocol.packets import Message
 
 _TABLE = "messages"
 _ROLLING = Rolling(bytes_max=64 * 1024 * 1024, seconds_max=60.0)
-_BATCH_MESSAGES_MAX = 10_000
+_KEEPING = Keeping(seconds=None, bytes=None, grace_seconds=60.0)
+"""This query is the only reader, and has no task left that reads what it has committed."""
 _PREDECESSOR_SECONDS_MAX = 10.0
 """A query that is started again finds the process of the one before still ending."""
 _RETRY_SECONDS = 0.1
 
 
 class Spool:
-    """A recorder of one subscription, in a thread of its own."""
+    """A recorder of what a listener hears."""
 
-    def __init__(self, bus: Connection[Message | Lost], store: Store) -> None:
-        self._bus = bus
+    def __init__(self, listener: Listener, store: Store) -> None:
+        self._listener = listener
         self._store = store
         self._table = store.tables[_TABLE]
-        self._fault: Exception | None = None
         if self._table.next_offset:
             self._record([gap(None)])
-
-    def start(self) -> None:
-        # It waits for the bus, and ends with the process; what is torn then is cut off later.
-        threading.Thread(target=self._receive, daemon=True, name="sbus-spool").start()
+        listener.start(self._take)
 
     def check(self) -> None:
         """Raises why nothing is recorded any more."""
-        if self._fault is not None:
-            raise self._fault
+        self._listener.check()
 
     def drop(self, end: int) -> None:
         """Segments with nothing from offset `end` on are not needed any more."""
@@ -57,18 +52,19 @@ class Spool:
             if len(kept) < len(table.files):
                 earliest = max(file.end or 0 for file in table.files if file not in kept)
                 change.set_table(_TABLE, earliest, kept)
+        now_us = time.time_ns() // 1000
+        delete_retired(self._store.directory, self._store.origin.recorder, _KEEPING, now_us)
 
-    def _receive(self) -> None:
-        try:
-            while True:
-                items = self._bus.receive_many(_BATCH_MESSAGES_MAX)
-                self._record([row_of(item) for item in items])
-                if self._table.is_due(_ROLLING):
-                    self._table.roll()
-        except (SbusError, OSError) as fault:
-            self._fault = fault
+    def close(self) -> None:
+        self._listener.close()
+        self._store.close()
 
-    def _record(self, rows: list[LiveRow]) -> None:
+    def _take(self, items: Sequence[Item]) -> None:
+        self._record([row_of(item) for item in items])
+        if self._table.is_due(_ROLLING):
+            self._table.roll()
+
+    def _record(self, rows: Sequence[LiveRow]) -> None:
         batch = batch_of(rows, self._table.next_offset, self._store.origin)
         times = [row.timestamp_us for row in rows]
         self._table.append(batch, min(times), max(times))
@@ -89,6 +85,10 @@ class SpoolReader(StreamReader):
         if self._spool is not None and recorder in end:
             self._spool.drop(end[recorder])
 
+    def stop(self) -> None:
+        if self._spool is not None:
+            self._spool.close()
+
     def _tables(self) -> Tables:
         if self._spool is None:
             self._spool = self._begin()
@@ -97,10 +97,12 @@ class SpoolReader(StreamReader):
 
     def _begin(self) -> Spool:
         patterns = self._options.patterns
-        bus = subscribed(self._address, (b"",) if patterns is None else patterns)
-        spool = Spool(bus, self._open())
-        spool.start()
-        return spool
+        listener = Listener(self._address, (b"",) if patterns is None else patterns)
+        try:
+            return Spool(listener, self._open())
+        except BaseException:
+            listener.close()
+            raise
 
     def _open(self) -> Store:
         deadline = time.monotonic() + _PREDECESSOR_SECONDS_MAX

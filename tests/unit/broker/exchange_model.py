@@ -104,6 +104,7 @@ class HookedTable(SubscriptionTable):
         self.log.refused |= not appended
         return appended
 
+
 NO_RULES = Profile(publish=0, subscribe=0, may_block_others=False)
 
 

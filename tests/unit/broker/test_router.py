@@ -279,9 +279,7 @@ def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
     router = restricting_router()
     own = Credentials(gid=1, uid=2, pid=3)
     profile = Profile(publish=0, subscribe=NOT_A_B, may_block_others=True)
-    router.apply(
-        Record(HOLDS, True, 3, 77, Blocker(77, 5, 6, own, profile).pack() + b"a/")
-    )
+    router.apply(Record(HOLDS, True, 3, 77, Blocker(77, 5, 6, own, profile).pack() + b"a/"))
     assert not router.route(b"a/b").blockers
     ((whose, (blocker,)),) = router.route(b"a/c").blockers.items()
     assert (blocker.client, blocker.place, blocker.account) == (77, 5, 6)
