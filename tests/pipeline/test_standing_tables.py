@@ -4,6 +4,7 @@ What runs them is pretended here: it knows no graph, only the order in which the
 """
 
 import importlib.util
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,7 +12,6 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
-import yaml
 from pyspark.pipelines.flow import AutoCdcFlow, Flow
 from pyspark.pipelines.graph_element_registry import (
     GraphElementRegistry,
@@ -50,11 +50,11 @@ class Definitions(GraphElementRegistry):
 
 @pytest.fixture(scope="module")
 def definitions() -> Definitions:
-    specification = yaml.safe_load((FOLDER / "spark-pipeline.yml").read_text())
-    (library,) = specification["libraries"]
+    specification = (FOLDER / "spark-pipeline.yml").read_text()
+    (files,) = re.findall(r"^ +include: (\S+)$", specification, re.MULTILINE)
     found = Definitions()
     with graph_element_registration_context(found):
-        for path in sorted(FOLDER.glob(library["glob"]["include"] + "/*.py")):
+        for path in sorted(FOLDER.glob(f"{files}/*.py")):
             spec = importlib.util.spec_from_file_location(f"transformation_{path.stem}", path)
             assert spec is not None
             assert spec.loader is not None
