@@ -61,5 +61,6 @@ html_theme_options = {
     "dark_css_variables": {"color-brand-primary": "#4cc3cc", "color-brand-content": "#4cc3cc"},
     "top_of_page_buttons": [],
 }
+highlight_language = "none"
 pygments_style = "tango"
 pygments_dark_style = "monokai"

@@ -10,7 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import inspect as types
@@ -20,6 +20,7 @@ from sbus.cli.metrics_families import FAMILIES
 from sbus.limits import Limits
 from sbus.protocol import admin
 from sbus.protocol.admin_results import MeResult
+from sbus.protocol.admin_streams import StreamPacket
 
 _MARKER = re.compile(r"<!-- generated: ([\w-]+) -->")
 Struct = type[msgspec.Struct]
@@ -39,7 +40,7 @@ def fill_in(_app: Sphinx, _docname: str, content: list[str]) -> None:
 def admin_verbs() -> Iterator[str]:
     """A chapter for each verb: what it does, its request, its result."""
     for request, result in admin.RESULTS.items():
-        yield f"### `{_verb(request)}`\n"
+        yield f"### `{_tag(request)}`\n"
         yield f"{_docstring(request)}\n"
         own = [field for field in types.type_info(request).fields if field.name not in _OF_ALL]  # type: ignore[attr-defined]
         if own:
@@ -57,7 +58,25 @@ def admin_records() -> Iterator[str]:
     results: list[Struct] = [*admin.RESULTS.values(), MeResult]
     for result in results:
         _reach(result, reached)
-    for _, struct in sorted(reached.items()):
+    yield from _records(reached)
+
+
+def admin_streams() -> Iterator[str]:
+    """A chapter for each packet of a stream, and then what those hold."""
+    reached: dict[str, Struct] = {}
+    for packet in get_args(StreamPacket):
+        yield f"### `{_tag(packet)}`\n"
+        yield f"{_docstring(packet)}\n"
+        yield from _fields(packet, types.type_info(packet).fields)  # type: ignore[attr-defined]
+        yield ""
+        for field in types.type_info(packet).fields:  # type: ignore[attr-defined]
+            for inner in _structs(field.type):
+                _reach(inner, reached)
+    yield from _records(reached)
+
+
+def _records(structs: dict[str, Struct]) -> Iterator[str]:
+    for _, struct in sorted(structs.items()):
         yield f"### {struct.__name__}\n"
         yield f"{_docstring(struct)}\n"
         yield from _fields(struct, types.type_info(struct).fields)  # type: ignore[attr-defined]
@@ -77,13 +96,14 @@ def _structs(found: types.Type) -> Iterator[Struct]:
         yield found.cls
     for part in (
         *getattr(found, "types", ()),
+        *getattr(found, "item_types", ()),
         *(getattr(found, name) for name in ("item_type", "value_type") if hasattr(found, name)),
     ):
         yield from _structs(part)
 
 
-def _verb(request: Struct) -> str:
-    tag = request.__struct_config__.tag
+def _tag(struct: Struct) -> str:
+    tag = struct.__struct_config__.tag
     assert isinstance(tag, str)
     return tag
 
@@ -131,6 +151,7 @@ def metrics() -> Iterator[str]:
 PARTS: dict[str, Callable[[], Iterable[str]]] = {
     "admin-verbs": admin_verbs,
     "admin-records": admin_records,
+    "admin-streams": admin_streams,
     "limits": limits,
     "metrics": metrics,
 }
@@ -165,6 +186,10 @@ def describe(found: types.Type) -> str:
         case types.ListType(item_type):
             most = found.max_length
             return f"list of {describe(item_type)}" + (f", at most {most}" if most else "")
+        case types.VarTupleType(item_type):
+            return f"list of {describe(item_type)}"
+        case types.TupleType(item_types):
+            return f"list of {len(item_types)}: {', '.join(map(describe, item_types))}"
         case types.DictType(value_type=value_type):
             return f"object, {describe(value_type)} by name"
         case types.UnionType(parts):
@@ -175,8 +200,15 @@ def describe(found: types.Type) -> str:
             return "text" + (f", at most {found.max_length} characters" if found.max_length else "")
         case types.IntType() | types.FloatType():
             return ("integer" if isinstance(found, types.IntType) else "number") + _range(found)
-    names = {types.BoolType: "boolean", types.NoneType: "null", types.AnyType: "anything"}
-    return names[type(found)]
+    return _NAMES[type(found)]
+
+
+_NAMES: dict[type[types.Type], str] = {
+    types.AnyType: "anything",
+    types.BoolType: "boolean",
+    types.BytesType: "text, base64",
+    types.NoneType: "null",
+}
 
 
 def _range(found: Any) -> str:

@@ -1,7 +1,8 @@
 """A Sphinx extension: links out of the documents to files of the project lead to pages of those.
 
 `[exchange.py](../sbus/broker/exchange.py)` is what a code host understands. In the site it becomes
-a page with that file's text; a folder becomes a page that lists what is in it.
+a page with that file's text; a folder becomes a page that lists what is in it. Where a document is
+called by its file's name, the site calls it by its title.
 """
 
 import ast
@@ -28,6 +29,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     linked = LinkedSources()
     app.connect("source-read", mark_links)
     app.connect("doctree-resolved", linked.point_links)
+    app.connect("doctree-resolved", name_documents)
     app.connect("html-collect-pages", linked.pages)
     return {"parallel_read_safe": True, "parallel_write_safe": False}
 
@@ -43,6 +45,15 @@ def mark_links(_app: Sphinx, docname: str, content: list[str]) -> None:
         return f"]({_SCHEME}{path.relative_to(PROJECT)})"
 
     content[0] = _LINK.sub(mark, content[0])
+
+
+def name_documents(app: Sphinx, doctree: nodes.document, _docname: str) -> None:
+    """`[events.md](events.md)` is for those who see files; here it is a title."""
+    for link in doctree.findall(nodes.reference):
+        title = app.env.titles.get(link.astext().removesuffix(".md"))
+        if link.get("internal") and link.astext().endswith(".md") and title is not None:
+            link.children = []
+            link += nodes.Text(title.astext())
 
 
 class LinkedSources:

@@ -3,6 +3,8 @@
 Only root, the bus's own user and members of the admin groups are answered, by the kernel's word on
 who connected. A request that cannot be understood is answered with what is wrong, and costs nothing
 more. Whoever does not take its answers is disconnected.
+A fault of this project in answering ends the connection that it happened on, and is reported: the
+front, and with it the bus, must not end for a look at it.
 
 This module does not know what the answers are.
 """
@@ -12,6 +14,7 @@ import os
 import re
 import socket
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -19,12 +22,14 @@ import trio
 from sbus.broker.administration import AdminFault
 from sbus.protocol import admin
 from sbus.unix.credentials import peer_credentials, peer_groups
+from sbus.unix.open_files import administrators_max
 
-_CONNECTIONS_MAX = 64
 _SEND_SECONDS_MAX = 10.0
 _BACK_OFF_SECONDS = 0.1
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
+
+T = TypeVar("T")
 
 _decoder: msgspec.json.Decoder[admin.Request] = msgspec.json.Decoder(admin.Request)
 _encoder = msgspec.json.Encoder()
@@ -44,7 +49,8 @@ _VERBS = frozenset(str(request.__struct_config__.tag) for request in admin.RESUL
 
 class AdminServer:
     """Serves on `listener`, which it borrows. `answer` finds the result of a request,
-    `begin_stream` begins one on a connection, of which it keeps a copy."""
+    `begin_stream` begins one on a connection, of which it keeps a copy, `on_failure` is told of
+    faults."""
 
     def __init__(
         self,
@@ -54,13 +60,15 @@ class AdminServer:
         begin_stream: Callable[
             [admin.Monitor | admin.Events, socket.socket], Awaitable[msgspec.Struct]
         ],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._gids = gids
         self._answer = answer
         self._begin_stream = begin_stream
-        self._room = trio.CapacityLimiter(_CONNECTIONS_MAX)
+        self._on_failure = on_failure
+        self._room = trio.CapacityLimiter(max(1, administrators_max()))
 
     async def run(self) -> None:
         """Let administrators in, for ever."""
@@ -100,16 +108,20 @@ class AdminServer:
                 else:
                     text = "only root, the bus's own user and its admin group may administer it"
                     await self._reply(sock, 0, AdminFault("not-allowed", text))
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
         except trio.TooSlowError:
             pass  # it does not take its answers: it is disconnected
+        except Exception as error:
+            if not (isinstance(error, OSError) and error.errno in _GONE):
+                self._on_failure(error)
         finally:
             self._room.release_on_behalf_of(sock)
 
     async def _receive(self, sock: socket.socket) -> bytes | None:
-        """The next request as it came, None at the end. One byte more than a request may have."""
+        """The next request as it came, None at the end. One byte more than a request may have.
+
+        Everybody else has a turn first, however fast somebody asks.
+        """
+        await trio.lowlevel.checkpoint()
         while True:
             try:
                 return sock.recv(admin.REQUEST_BYTES_MAX + 1) or None
@@ -149,10 +161,7 @@ def _parse_head(packet: bytes) -> _Head:
     """The head of a request. Raises AdminFault."""
     if len(packet) > admin.REQUEST_BYTES_MAX:
         raise AdminFault("bad-request", f"a request has at most {admin.REQUEST_BYTES_MAX} bytes")
-    try:
-        return _head_decoder.decode(packet)
-    except msgspec.DecodeError as error:
-        raise AdminFault("bad-request", _plain(error)) from error
+    return _decode(_head_decoder, packet, "")
 
 
 def _parse(head: _Head, packet: bytes) -> admin.Request:
@@ -165,10 +174,19 @@ def _parse(head: _Head, packet: bytes) -> admin.Request:
         known = ", ".join(sorted(_VERBS))
         text = f"there is no verb {head.verb[:64]!r}; choose from {known}"
         raise AdminFault("unknown-verb", text)
+    return _decode(_decoder, packet, f"{head.verb}: ")
+
+
+def _decode(decoder: msgspec.json.Decoder[T], packet: bytes, prefix: str) -> T:
+    """What a packet holds. Raises AdminFault, whose text begins with `prefix`."""
     try:
-        return _decoder.decode(packet)
+        return decoder.decode(packet)
     except msgspec.DecodeError as error:
-        raise AdminFault("bad-request", f"{head.verb}: {_plain(error)}") from error
+        raise AdminFault("bad-request", f"{prefix}{_plain(error)}") from error
+    except UnicodeDecodeError as error:
+        raise AdminFault("bad-request", f"{prefix}it holds a string that is no UTF-8") from error
+    except RecursionError as error:
+        raise AdminFault("bad-request", f"{prefix}it is nested too deeply") from error
 
 
 def _plain(error: msgspec.DecodeError) -> str:

@@ -134,7 +134,7 @@ class Administration:
 
     # -- figures -------------------------------------------------------------------------------
     async def _stats(self, _request: admin.Stats) -> StatsResult:
-        log, table = self._census.fills()
+        log, table = await self._census.fills()
         traffic, rates = self._census.totals()
         return StatsResult(
             address=self._address,

@@ -33,7 +33,7 @@ from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import CONNECTIONS, Account
 from sbus.unix.closing import drain, shut_down
 from sbus.unix.credentials import Credentials, peer_credentials, peer_groups
-from sbus.unix.open_files import watched_processes_max
+from sbus.unix.open_files import administrators_max, watched_processes_max
 from sbus.unix.peer_process import program_name
 
 _CONNECTION_FAILED = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO})
@@ -164,9 +164,7 @@ class Door:
 
     def _complain(self, code: str, who: Credentials, why: str) -> None:
         self.counts[code] += 1
-        self._complaints.complain(
-            code, who.uid, lambda: _refused(who, code, why)
-        )
+        self._complaints.complain(code, who.uid, lambda: _refused(who, code, why))
 
     def _turn_away(self, sock: socket.socket, code: str, text: str) -> None:
         """Close a client's socket so that it can read why, in a dialect that has words for it."""
@@ -197,14 +195,14 @@ def _refused(who: Credentials, code: str, why: str) -> ConnectionRefused:
 
 
 def _clients_max(workers: int) -> int:
-    """Clients that leave enough descriptors to replace every worker, and some for the rest.
+    """Clients that leave enough descriptors to replace every worker, and for administrators.
 
     One worker may have all of them, and watches processes of theirs besides.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(os.listdir("/proc/self/fd"))
     reserve = _DESCRIPTORS_PER_WORKER * workers + _DESCRIPTORS_SPARE
-    reserve += watched_processes_max()
+    reserve += watched_processes_max() + 2 * administrators_max()
     return max(1, limit - in_use - reserve)
 
 

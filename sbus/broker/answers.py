@@ -44,7 +44,7 @@ class Answers:
         self,
         sessions: Mapping[int, Session],
         router: Router,
-        rules: Callable[[], KeyRules],
+        rules: KeyRules,
         dialect: Dialect,
         waits_for: Callable[[Session], Reason | None],
     ) -> None:
@@ -160,7 +160,7 @@ class Answers:
         would."""
         if session.outbox.deaf or session.outbox.fault is not None:
             return "disconnecting", "the client is leaving"
-        denied_by = self._rules().subscribe_key_denied_by(session.profile, key)
+        denied_by = self._rules.subscribe_key_denied_by(session.profile, key)
         if denied_by is not None:
             return "not-allowed", f"rules[{denied_by}]"
         if is_reserved(key, self._dialect):

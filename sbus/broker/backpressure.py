@@ -25,7 +25,8 @@ from sbus.shared.statistics import STALLS, Statistics
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import untranslated_ids
 
-_BLOCKER = struct.Struct("<IIIII?B")  # place, account, gid, uid, pid, everybody, bytes of rules
+_BLOCKER = struct.Struct("<IIIIII?B")
+"""Version, place, account, gid, uid, pid, everybody, bytes of rules."""
 
 
 ANYBODY = -1
@@ -44,13 +45,21 @@ class Origin:
 
 class Blocker:
     """What every worker knows of a client that may hold publishers back. `profile` is what the
-    access rules say about it."""
+    access rules say about it, and `version` how often that has changed: two of one client are never
+    the same, so that the end of one is not taken for that of another."""
 
-    __slots__ = ("account", "client", "gid", "pid", "place", "profile", "uid")
+    __slots__ = ("account", "client", "gid", "pid", "place", "profile", "uid", "version")
 
     def __init__(
-        self, client: int, place: int, account: int, own: Credentials, profile: Profile
+        self,
+        client: int,
+        place: int,
+        account: int,
+        own: Credentials,
+        profile: Profile,
+        version: int = 0,
     ) -> None:
+        self.version = version
         self.client = client
         self.place = place
         self.account = account
@@ -69,6 +78,15 @@ class Blocker:
             return ANYBODY
         return NOBODY if self.uid == untranslated_ids()[1] else self.uid
 
+    def changed_to(self, profile: Profile) -> "Blocker | None":
+        """The next version, with this profile; None where others would see no difference."""
+        own = Credentials(gid=self.gid, uid=self.uid, pid=self.pid)
+        same = Blocker(self.client, self.place, self.account, own, profile, self.version)
+        if same.pack() == self.pack():
+            return None
+        same.version += 1
+        return same
+
     def may_be_meant(self, named: Ids) -> bool:
         """Whether a secret key that names these ids does not name another's."""
         return all(
@@ -80,6 +98,7 @@ class Blocker:
         """All but the client's number, for the journal."""
         rules = pack(self.profile.subscribe)
         head = _BLOCKER.pack(
+            self.version,
             self.place,
             self.account,
             self.gid,
@@ -93,13 +112,13 @@ class Blocker:
 
 def unpack_blocker(client: int, data: bytes) -> tuple[Blocker, bytes]:
     """What another worker packed in front of a pattern, and the pattern."""
-    place, account, gid, uid, pid, everybody, rules_bytes = _BLOCKER.unpack_from(data)
+    version, place, account, gid, uid, pid, everybody, rules_bytes = _BLOCKER.unpack_from(data)
     end = _BLOCKER.size + rules_bytes
     own = Credentials(gid=gid, uid=uid, pid=pid)
     profile = Profile(
         publish=0, subscribe=unpack(data[_BLOCKER.size : end]), may_block_others=everybody
     )
-    return Blocker(client, place, account, own, profile), data[end:]
+    return Blocker(client, place, account, own, profile, version), data[end:]
 
 
 class Backpressure:

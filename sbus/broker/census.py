@@ -1,7 +1,8 @@
 """The census: figures about the bus, its workers and its users, out of shared memory.
 
-Nothing here waits for a worker or for the lock, so it is right to the last millisecond, or some
-more where a worker hangs, whatever the workers are doing. Rates are of samples, one each second.
+Nothing here waits for a worker, or for long for the lock, so it is right to the last millisecond,
+or some more where a worker hangs, whatever the workers are doing. Rates are of samples, one each
+second.
 
 This module does not know who asks.
 """
@@ -11,6 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Literal
 
+import trio
+
+from sbus.broker.bounded_lock import trying
 from sbus.broker.roster import Roster
 from sbus.broker.supervisor import Slot, Supervisor
 from sbus.broker.user_limits import UserLimitsInForce
@@ -36,6 +40,8 @@ _SAMPLES = 11
 """Rates are over the last ten seconds."""
 _SILENT_SECONDS = 3.0
 """Three beats."""
+_LOCK_SECONDS_MAX = 0.05
+"""A worker that hangs may have the lock."""
 
 Words = Sequence[int]
 
@@ -160,18 +166,17 @@ class Census:
             refused_per_second=per_second(sum(words[refused]), sum(before[refused])),
         )
 
-    def fills(self) -> tuple[Fill | None, Fill | None]:
-        """How full the log and the table are; None each while somebody has the lock."""
-        words = self._segment.try_enter()
-        if words is None:
-            return None, None
-        with self._segment.entered(words):
-            log = self._log.statistics(words)
-            table_bytes = words[TABLE_TAIL]
-        return (
-            Fill(log.used_bytes, log.size_bytes),
-            Fill(table_bytes, self._segment.arena_bytes),
-        )
+    async def fills(self) -> tuple[Fill | None, Fill | None]:
+        """How full the log and the table are; None each where others have the lock all the time."""
+        with trio.move_on_after(_LOCK_SECONDS_MAX):
+            async with trying(self._segment) as words:
+                log = self._log.statistics(words)
+                table_bytes = words[TABLE_TAIL]
+            return (
+                Fill(log.used_bytes, log.size_bytes),
+                Fill(table_bytes, self._segment.arena_bytes),
+            )
+        return None, None
 
     def stalled_clients(self) -> int:
         """Clients for which publishers are held back now, or would be."""

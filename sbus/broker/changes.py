@@ -27,7 +27,7 @@ LIVE_LIMITS: Final = frozenset(
         "bus_subscription_bytes_max",
         "bus_backlog_bytes_max",
         *("socket_buffer_bytes", "backlog_messages_max", "backlog_bytes_max"),
-        "quantum_units",
+        *("quantum_units", "watchers_max"),
         *("route_cache_bytes_max", "rule_cache_bytes_max"),
         *("drain_packets_max", "handoff_clients_max", "stop_seconds_max", "log_interval_seconds"),
     }

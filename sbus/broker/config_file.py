@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from sbus.broker.access import RULES_MAX, Verb
-from sbus.broker.config_errors import in_own_words, shown
+from sbus.broker.config_errors import Table, in_own_words, shown
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits, UserLimits
 from sbus.protocol.controls import Hard, Order, Soft
@@ -148,18 +148,18 @@ def _convert(table: object, kind: type[T], place: str) -> T:
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(in_own_words(error, place, _fields)) from error
+        raise ConfigurationError(in_own_words(error, place, _table_at)) from error
 
 
-def _fields(place: str) -> tuple[str, ...]:
-    """The fields that a table has, by its place; of the whole file it is empty."""
-    kinds: dict[str, type[msgspec.Struct]] = {
+def _table_at(place: str) -> Table:
+    """The type of the table at a place, or of that which has the field there."""
+    tables: dict[str, Table] = {
         "bus": BusTable,
         "limits": LimitsTable,
         "users": UserTable,
         "rules": RuleTable,
     }
-    return kinds.get(place.partition(".")[0].partition("[")[0], _Tables).__struct_fields__
+    return tables.get(place.partition(".")[0].partition("[")[0], _Tables)
 
 
 # -- the file --------------------------------------------------------------------------------------

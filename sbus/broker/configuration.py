@@ -7,6 +7,7 @@ those databases, can work with it. Errors name the field as those of the file's 
 This module does not know who obeys the rules and limits, nor what the command line says.
 """
 
+import os
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
@@ -55,6 +56,7 @@ def resolve(file: ConfigFile, dialect: Dialect, limits: Limits) -> Resolved:
     try:
         _check_bus(file.bus)
         names = _user_names(file)
+        _check_that_others_find_a_place(names, limits)
         return Resolved(
             user_limits={
                 uid: msgspec.structs.replace(limits.user, **file.users[name])
@@ -65,6 +67,15 @@ def resolve(file: ConfigFile, dialect: Dialect, limits: Limits) -> Resolved:
         )
     except ConfigurationError as error:
         raise ConfigurationError(f"{shown(file.path)}: {error}") from error
+
+
+def _check_that_others_find_a_place(names: Mapping[int, str], limits: Limits) -> None:
+    """Users who are named have accounts that are never closed, as have root and the bus's own."""
+    if names and len({0, os.getuid(), *names}) >= limits.users_max:
+        raise ConfigurationError(
+            f"users: {len(names)} have limits of their own, which leaves no account for others; "
+            f"raise limits.users_max, which is {limits.users_max}, or name fewer"
+        )
 
 
 def _check_bus(bus: Mapping[str, Any]) -> None:

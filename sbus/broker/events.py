@@ -97,6 +97,10 @@ class Events:
             "text": event.text(),
             **event.fields(),
         }
+        for name, value in shown.items():
+            if isinstance(value, str) and not value.isascii():
+                # A path, say, that is no UTF-8.
+                shown[name] = value.encode(errors="backslashreplace").decode()
         for watch in tuple(self._watches.values()):
             watch.show(shown)
 

@@ -58,6 +58,7 @@ _WALK_SECONDS_PER_SHARE = 0.002
 """A long walk looks at the clock, and shares its cursor this often, so that the room it leaves can
 be used; and it shows that this worker is alive."""
 
+
 class Stall(msgspec.Struct, frozen=True):
     """A client that a run was cut for; the message that has to wait for it, by its key and place in
     the batch."""

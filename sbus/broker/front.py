@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -38,6 +39,7 @@ from sbus.broker.watches import Watches
 from sbus.protocol import events as kinds
 from sbus.protocol.controls import error_notice
 from sbus.protocol.events import (
+    AdminRequestFailed,
     BusReady,
     BusStopping,
     ClientConnected,
@@ -46,6 +48,7 @@ from sbus.protocol.events import (
     Draining,
 )
 from sbus.protocol.keys import DIALECTS
+from sbus.protocol.text import to_text
 from sbus.shared.accounts import AccountBook
 from sbus.shared.compaction import Compaction
 from sbus.shared.segment import COMPACTION_WANTED, TABLE_TAIL, Segment
@@ -57,8 +60,6 @@ from sbus.unix.notify import Notifier
 _READERS_RETRY_SECONDS = 0.01
 _KICK_SECONDS = 0.1
 """For which a worker may take to kick a client, before the front ends the connection itself."""
-
-
 
 
 class Front:
@@ -139,7 +140,11 @@ class Front:
         self._admin_server = None
         if admin_listener is not None:
             self._admin_server = AdminServer(
-                admin_listener, admin_gids, self._administration.answer, self._watches.begin
+                admin_listener,
+                admin_gids,
+                self._administration.answer,
+                self._watches.begin,
+                self._on_admin_failure,
             )
         self._letting_in = trio.CancelScope()
         self._draining = False
@@ -196,9 +201,9 @@ class Front:
                 # Its rules are looked up now: they may have changed while it waited for a worker.
                 rules = pack(self._door.concerning(who.sock, who.credentials))
                 order = Adopt(client.number, who.credentials, who.account.place, rules)
-                self._supervisor.tell(worker, order, who.sock.fileno())
                 if self._events.watched:
                     self._events.emit(ClientConnected(who=_who(client), worker=worker))
+                self._supervisor.tell(worker, order, who.sock.fileno())
                 await trio.lowlevel.checkpoint()
 
     def _on_report(self, worker: int, report: Report) -> None:
@@ -209,7 +214,7 @@ class Front:
         elif isinstance(report, Inquiry):
             self._inquiries.add(report.client)
         elif isinstance(report, Watching):
-            self._watches.on_answer(worker, report.watch)
+            self._watches.on_answer(worker, report)
 
     def _on_worker_death(self, worker: int) -> None:
         self._questions.on_death(worker)
@@ -240,6 +245,7 @@ class Front:
         self._settings = settings
         self._limits = settings.limits
         self._complaints.interval_seconds = settings.limits.log_interval_seconds
+        self._watches.limits = settings.limits
         self._door.go_by(settings, rules)
         self._user_limits.go_by(settings)
 
@@ -249,8 +255,18 @@ class Front:
             self._supervisor.tell(client.worker, Tell(number, packet))
 
     # -- what administrators have done ---------------------------------------------------------
+    def _on_admin_failure(self, error: Exception) -> None:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+        self._events.emit(
+            AdminRequestFailed(
+                why=to_text(repr(error).encode(errors="surrogateescape"))[:200], where=where
+            )
+        )
+
     def _kick(self, client: Client, text: str) -> None:
-        """Have a client's worker end its connection; if that does not come to it, it is ended here."""
+        """Have a client's worker end its connection; if that does not come to it, it is ended
+        here."""
         self._events.emit(ClientKicked(who=_who(client), why=text))
         self._supervisor.tell(client.worker, Expel(client.number, text))
         self._tasks.start_soon(self._insist, client, text)
@@ -269,6 +285,7 @@ class Front:
     def _drain(self, timeout_seconds: float | None) -> None:
         """Let nobody in any more; stop with the last client, or when the time is up."""
         self._draining = True
+        self._notifier.status(f"Lets nobody in any more, {len(self._roster)} clients are left")
         self._events.emit(Draining(clients=len(self._roster)))
         self._letting_in.cancel()
         if not self._roster:

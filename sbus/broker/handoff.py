@@ -118,9 +118,10 @@ class Unwatch(msgspec.Struct, frozen=True, tag=True):
 
 
 class Watching(msgspec.Struct, frozen=True, tag=True):
-    """Worker to front: this stream has begun here, or cannot."""
+    """Worker to front: this stream has begun here, or cannot, for want of descriptors."""
 
     watch: int
+    has_begun: bool = True
 
 
 Order = Adopt | Reconfigure | Quiesce | Stop | Ask | Expel | Tell | Watch | Unwatch

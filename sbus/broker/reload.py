@@ -31,6 +31,8 @@ from sbus.unix.notify import Notifier
 READ_SECONDS_MAX: Final = 30.0
 """For the file and the host's databases of users and groups."""
 OBEY_SECONDS_MAX: Final = 5.0
+_NAMES_MAX = 200
+"""What is told of what changed has to fit an answer, and an event."""
 _CLIENTS_PER_CHECKPOINT = 64
 """Asking the kernel for a client's groups and matching them takes some microseconds."""
 
@@ -74,7 +76,7 @@ class Reloader:
             finally:
                 self._notifier.ready(status)
             behind = await self._supervisor.wait_until_reconfigured(OBEY_SECONDS_MAX)
-            return ReloadResult(found.applied, found.needs_restart, behind)
+            return ReloadResult(_some(found.applied), _some(found.needs_restart), behind)
 
     async def _read(self) -> Configuration:
         try:
@@ -112,3 +114,9 @@ class Reloader:
                 found[client.number] = pack(rules_here)
             await trio.lowlevel.checkpoint()
         return found
+
+
+def _some(names: list[str]) -> list[str]:
+    """Some of these names, and how many more there are."""
+    more = len(names) - _NAMES_MAX
+    return names if more <= 0 else [*names[:_NAMES_MAX], f"{more:,} more"]

@@ -176,7 +176,7 @@ class Supervisor:
                 return
             if isinstance(report, Ready):
                 slot.ready = True
-                self._events.emit(WorkerStarted(worker=slot.number, worker_pid=slot.pid))
+                self._tell_started(slot)
             elif isinstance(report, Quiet):
                 slot.quiet = True
             elif isinstance(report, Reconfigured):
@@ -203,9 +203,15 @@ class Supervisor:
             slot = self.slots[event.worker]
             if isinstance(event, Birth):
                 slot.pid, slot.pidfd = event.pid, event.pidfd
+                self._tell_started(slot)
             else:
                 await self._bury(slot, event.status)
             self._tell_waiters()
+
+    def _tell_started(self, slot: Slot) -> None:
+        """Tell that a worker serves, once it has said so and its birth has been heard of."""
+        if slot.ready and slot.pid:
+            self._events.emit(WorkerStarted(worker=slot.number, worker_pid=slot.pid))
 
     async def _bury(self, slot: Slot, status: int) -> None:
         slot.alive = False

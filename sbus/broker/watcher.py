@@ -31,8 +31,8 @@ _encoder = msgspec.json.Encoder()
 
 
 class Watcher:
-    """Takes `fd`. `start_task` runs a task until it ends; `on_missing` is called when something is
-    missed for the first time since all was told, `on_gone` when nobody is at the other end."""
+    """Takes `fd`. `start_task` runs a task until it ends; `on_gone` is called when nobody is at the
+    other end, `on_missing` when something is missed for the first time since all was told."""
 
     __slots__ = (
         *("_catching_up", "_on_gone", "_on_missing", "_rest", "_sock", "_start_task", "_told"),
@@ -43,8 +43,8 @@ class Watcher:
         self,
         fd: int,
         start_task: StartTask,
-        on_missing: Callable[[], None],
         on_gone: Callable[[], None],
+        on_missing: Callable[[], None] = lambda: None,
     ) -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
         self._sock.setblocking(False)
@@ -71,10 +71,11 @@ class Watcher:
     def miss(self, count: int) -> None:
         """Count something as missed that there is no room for."""
         if count and self._sock.fileno() >= 0:
-            if self.missed == self._told:
-                self._on_missing()
+            all_told = self.missed == self._told
             self.missed += count
             self._catch_up_later()
+            if all_told:
+                self._on_missing()
 
     def close(self) -> None:
         """Write no more."""

@@ -21,13 +21,12 @@ import trio
 
 from sbus.broker.administration import AdminFault
 from sbus.broker.events import Events, EventWatch
-from sbus.broker.handoff import Order, Unwatch, Watch
+from sbus.broker.handoff import Order, Unwatch, Watch, Watching
 from sbus.broker.watcher import Watcher
 from sbus.errors import ClientFault
 from sbus.limits import Limits
 from sbus.protocol import admin
 from sbus.protocol.admin_results import MonitorResult
-from sbus.protocol.events import StreamMissed
 from sbus.protocol.keys import Dialect, check_pattern
 from sbus.protocol.text import from_text
 from sbus.unix.closing import is_hung_up
@@ -44,6 +43,8 @@ class _Watch:
         self.order = order
         self.sock = sock
         self.unanswered: set[int] = set()
+        self.unable: set[int] = set()
+        """Workers that have no descriptor left for it."""
         self.ended = False
         self.changed = trio.Event()
 
@@ -60,7 +61,7 @@ class Watches:
         workers: Callable[[], list[int]],
         tell: Callable[[int, Order, int | None], None],
     ) -> None:
-        self._limits = limits
+        self.limits = limits
         self._dialect = dialect
         self._events = events
         self._workers = workers
@@ -84,22 +85,23 @@ class Watches:
         payload = isinstance(request, admin.Monitor) and request.payload
         stream = "messages" if isinstance(request, admin.Monitor) else "events"
         order = Watch(self._begun, stream, patterns, payload)
-        watch = self._watches[order.watch] = _Watch(order, sock.dup())
-        watch.sock.setblocking(False)
-        watch.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        copy, own = _copies(sock)
+        watch = self._watches[order.watch] = _Watch(order, copy)
         if stream == "events":
-            self._begin_own(watch)
+            self._begin_own(watch, own)
+        else:
+            own.close()
         for worker in self._workers():
             self._hand_over(watch, worker)
         self._nursery.start_soon(self._wait_for_end, watch)
         with trio.move_on_after(ANSWER_SECONDS_MAX):
             while watch.unanswered:
                 await watch.changed.wait()
-        return MonitorResult(sorted(watch.unanswered), time.monotonic_ns())
+        return MonitorResult(sorted(watch.unanswered | watch.unable), time.monotonic_ns())
 
     def _check(self, request: admin.Monitor | admin.Events) -> list[bytes]:
         """The patterns of a request that can be granted. Raises AdminFault."""
-        if len(self._watches) >= self._limits.watchers_max:
+        if len(self._watches) >= self.limits.watchers_max:
             raise AdminFault(
                 "failed",
                 f"{len(self._watches)} watch already, as many as may (watchers_max)",
@@ -108,7 +110,7 @@ class Watches:
         for text in request.patterns if isinstance(request, admin.Monitor) else ():
             try:
                 pattern = from_text(text)
-                check_pattern(pattern, self._dialect, self._limits)
+                check_pattern(pattern, self._dialect, self.limits)
             except (ValueError, ClientFault) as error:
                 raise AdminFault("bad-request", f"pattern {text[:64]!r}: {error}") from error
             patterns.append(pattern)
@@ -121,10 +123,13 @@ class Watches:
             if not watch.ended:
                 self._hand_over(watch, worker)
 
-    def on_answer(self, worker: int, number: int) -> None:
-        """A worker has this stream's connection."""
-        if number in self._watches:
-            self._note_answer(self._watches[number], worker)
+    def on_answer(self, worker: int, answer: Watching) -> None:
+        """A worker has a stream's connection, or cannot have it."""
+        watch = self._watches.get(answer.watch)
+        if watch is not None:
+            if not answer.has_begun:
+                watch.unable.add(worker)
+            self._note_answer(watch, worker)
 
     def on_worker_death(self, worker: int) -> None:
         """This worker answers nothing any more."""
@@ -132,12 +137,11 @@ class Watches:
             self._note_answer(watch, worker)
 
     # -- pieces --------------------------------------------------------------------------------
-    def _begin_own(self, watch: _Watch) -> None:
-        """Write the front's own events, too."""
+    def _begin_own(self, watch: _Watch, own: socket.socket) -> None:
+        """Write the front's own events, too; `own` is taken."""
         watcher = Watcher(
-            watch.sock.dup().detach(),
+            own.detach(),
             self._nursery.start_soon,
-            lambda: self._events.emit(StreamMissed(stream="events", worker=None)),
             partial(self._events.remove_watch, watch.order.watch),
         )
         self._events.add_watch(watch.order.watch, EventWatch(watcher, self._nursery.start_soon))
@@ -169,3 +173,23 @@ class Watches:
     def _forget(self, watch: _Watch) -> None:
         del self._watches[watch.order.watch]
         watch.sock.close()
+
+
+def _copies(sock: socket.socket) -> tuple[socket.socket, socket.socket]:
+    """Two copies of a connection, with room for all that a watcher may be behind.
+
+    Raises AdminFault when there are no descriptors left.
+    """
+    try:
+        one = sock.dup()
+        try:
+            other = sock.dup()
+        except OSError:
+            one.close()
+            raise
+    except OSError as error:
+        raise AdminFault("failed", f"the bus has no room for it: {error.strerror}") from error
+    for copy in (one, other):
+        copy.setblocking(False)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    return one, other

@@ -18,7 +18,7 @@ import socket
 
 import trio
 
-from sbus.broker.clients import Clients, Writer
+from sbus.broker.clients import Clients
 from sbus.broker.events import Events
 from sbus.broker.handoff import (
     Adopt,
@@ -41,6 +41,7 @@ from sbus.broker.handoff import (
     lost_order,
 )
 from sbus.broker.reconfiguration import read_memfd
+from sbus.broker.serving import Writer
 from sbus.broker.settings import BusSettings
 from sbus.broker.worker_watches import WorkerWatches
 from sbus.protocol.events import WorkerGivesUp
@@ -170,7 +171,7 @@ class Worker:
         elif isinstance(order, Unwatch):
             self._watches.end(order.watch)
         elif isinstance(order, Quiesce):
-            self._clients.quiescing = True
+            self._clients.serving.quiescing = True
         elif isinstance(order, Stop):
             self._stopping = True
 
@@ -179,11 +180,12 @@ class Worker:
         if isinstance(order, Adopt):
             self._link.send(Gone(order.client, "the worker has no descriptors left"))
         elif isinstance(order, Watch):
-            self._link.send(Watching(order.watch))
+            self._link.send(Watching(order.watch, has_begun=False))
 
     async def _serve(self) -> None:
         """Give turns while anybody is in line; otherwise walk the log, and sleep."""
         clients, exchange = self._clients, self._clients.exchange
+        serving = clients.serving
         units = 0
         while not self._stopping:
             units += self._give_turns(_UNITS_PER_CHECKPOINT - units)
@@ -195,13 +197,13 @@ class Worker:
                 clients.share_statistics()
                 await trio.lowlevel.checkpoint()
                 continue
-            if clients.quiescing and not self._quiet and not clients.waiting.for_room():
+            if serving.quiescing and not self._quiet and not serving.waiting.for_room():
                 self._quiet = True
                 self._link.send(Quiet())
             if exchange.catch_up():
                 units = 0
                 clients.share_statistics()
-                with trio.move_on_after(clients.waiting.delay_seconds()) as self._nap:
+                with trio.move_on_after(serving.waiting.delay_seconds()) as self._nap:
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
             units += 1 + self._charge_walk()
         while not exchange.catch_up():
@@ -210,9 +212,9 @@ class Worker:
     async def _send_backlogs(self) -> None:
         """Give turns to backlogs and to nothing else: nobody is read any more."""
         while True:
-            while (client := self._clients.turns.next()) is not None:
+            while (client := self._clients.serving.turns.next()) is not None:
                 if isinstance(client, Writer):
-                    self._clients.turn(client)
+                    self._clients.serving.turn(client)
                 await trio.lowlevel.checkpoint()
             with trio.CancelScope() as self._nap:
                 await trio.sleep_forever()
@@ -224,11 +226,11 @@ class Worker:
             if units - polled_at >= _UNITS_PER_POLL:
                 polled_at = units
                 self._poll()
-                self._clients.retry_due()
-            session = self._clients.turns.next()
+                self._clients.serving.retry_due()
+            session = self._clients.serving.turns.next()
             if session is None:
                 break
-            units += self._clients.turn(session)
+            units += self._clients.serving.turn(session)
         return units
 
     def _poll(self) -> None:
@@ -243,6 +245,6 @@ class Worker:
         """Charge what was delivered for publishers of other workers to their users here."""
         total = 0
         for uid, units in self._clients.exchange.take_walked_units().items():
-            self._clients.turns.charge(uid, units)
+            self._clients.serving.turns.charge(uid, units)
             total += units
         return total

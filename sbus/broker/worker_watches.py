@@ -39,18 +39,15 @@ class WorkerWatches:
 
     def begin(self, order: Watch, fd: int) -> None:
         """Write this stream to `fd`, which is this worker's from now on."""
-        watcher = Watcher(
-            fd,
-            self._start_task,
-            partial(self._on_missing, order.stream),
-            partial(self.end, order.watch),
-        )
+        on_gone = partial(self.end, order.watch)
         if order.stream == "events":
+            watcher = Watcher(fd, self._start_task, on_gone)
             self._events.add_watch(order.watch, EventWatch(watcher, self._start_task))
             if not self._looking:
                 self._looking = True
                 self._start_task(self._look_for_discards)
             return
+        watcher = Watcher(fd, self._start_task, on_gone, self._on_missing)
         selection = Selection(order.patterns, self._dialect)
         watch = MessageWatch(watcher, selection, payload=order.payload)
         self._monitor.add_watch(order.watch, watch)
@@ -63,8 +60,8 @@ class WorkerWatches:
         if not self._monitor:
             self._clients.exchange.monitor = None
 
-    def _on_missing(self, stream: str) -> None:
-        self._events.emit(StreamMissed(stream=stream, worker=self._number))
+    def _on_missing(self) -> None:
+        self._events.emit(StreamMissed(worker=self._number))
 
     async def _look_for_discards(self) -> None:
         """Tell what is discarded while somebody watches."""

@@ -50,10 +50,10 @@ Examples:
 @as_json
 @click.pass_obj
 def limit(target: Target, user: str, assignments: tuple[str, ...], as_json: bool) -> None:
-    """Show or change what USER may have of the bus: a name or a number.
+    """Show or change what USER may have of the bus.
 
-    A change holds at once, for all connections of the user, until the bus ends or reads its
-    configuration again.
+    USER is a name or a number. Without NAME=VALUE, all limits are shown. A change holds at once,
+    for all connections of the user, until the bus ends or reads its configuration again.
     """
     from sbus.cli.answers import show
     from sbus.cli.limit_options import parse_user_limits

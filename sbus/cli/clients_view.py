@@ -173,7 +173,7 @@ def _sentences(result: ExplainResult) -> list[str]:
     if result.stalled_count:
         have = "has" if result.stalled_count == 1 else "have"
         sentences.append(
-            f"{count(result.stalled_count)} of them {have} no room: publishers are held back."
+            f"{count(result.stalled_count)} of them {have} no room: publishers may be held back."
         )
     return sentences
 

@@ -147,6 +147,12 @@ Examples:
     help="Check such a file, together with the other options, and exit.",
 )
 @click.option(
+    "--print-config",
+    is_flag=True,
+    help="Print what holds, of the command line, its file and the defaults, as such a file, and "
+    "exit.",
+)
+@click.option(
     "--limit",
     "limits",
     metavar="NAME=VALUE",
@@ -175,6 +181,7 @@ def sbusd(
     /,
     config: str | None,
     check_config: str | None,
+    print_config: bool,
     limits: tuple[str, ...],
     **options: Any,
 ) -> None:
@@ -183,11 +190,16 @@ def sbusd(
     given = frozenset(name for name in options if _is_given(context, name))
     words = Words(options=options, given=given, limits=limits, file=file)
     plan = words.understand()
-    if check_config is None:
-        run(plan)
-    else:
+    if print_config or check_config is not None:
         check(plan)
+    if print_config:
+        from sbus.cli.config_output import as_toml
+
+        click.echo(as_toml(plan))
+    elif check_config is not None:
         click.echo(f"{check_config}: {plan.file}")
+    else:
+        run(plan)
 
 
 def _is_given(context: click.Context, name: str) -> bool:

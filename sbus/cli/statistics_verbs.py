@@ -45,14 +45,22 @@ def stats(target: Target, watch: bool, interval_seconds: float, as_json: bool) -
 Examples:
   sbusctl top
   sbusctl top --by user --sort backlog
+  sbusctl top --by key --depth 2
   sbusctl top --by worker --count 1 --json | jq '.rows[] | .cpu_percent'"""
 )
 @click.option(
     "--by",
-    type=click.Choice(["client", "user", "worker"]),
+    type=click.Choice(["client", "user", "key", "worker"]),
     default="client",
     show_default=True,
-    help="What is compared.",
+    help="What is compared; keys are put together by their beginnings.",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 128),
+    default=1,
+    show_default=True,
+    help="Of keys: how many segments make the beginning.",
 )
 @click.option(
     "--sort",
@@ -66,23 +74,39 @@ Examples:
 @as_json
 @click.pass_obj
 def top(
-    target: Target, by: str, sort: str, interval_seconds: float, count: int | None, as_json: bool
+    target: Target,
+    by: str,
+    depth: int,
+    sort: str,
+    interval_seconds: float,
+    count: int | None,
+    as_json: bool,
 ) -> None:
     """Show who keeps the bus busy.
 
     Again and again, until q or Ctrl-C; a letter changes the order. Figures are of the time between
-    two looks; only BACKLOG is of now.
+    two looks; only BACKLOG is of now. Keys are told from the stream of all messages, of which a
+    very busy bus leaves some out; it says how many.
     """
     from typing import cast
 
     from sbus.cli.top import ClientSource, Sort, Source, WorkerSource
-    from sbus.cli.top_view import TopPlan, run_top, run_top_as_json
+    from sbus.cli.top_keys import KeySource
+    from sbus.cli.top_view import KEY_SORTS, TopPlan, run_top, run_top_as_json
+    from sbus.protocol.keys import DIALECTS
 
+    if by == "key" and sort not in KEY_SORTS:
+        raise click.UsageError(
+            f"of keys is not known what is {sort}; sort by {', '.join(KEY_SORTS)}"
+        )
     plan = TopPlan(cast(Sort, sort), interval_seconds, count)
+    separator = DIALECTS[target.options["dialect"]].separator.decode()
     with target.connect_admin() as admin:
         source: Source
         if by == "worker":
             source = WorkerSource(admin)
+        elif by == "key":
+            source = KeySource(admin, separator, depth)
         else:
             source = ClientSource(admin, "user" if by == "user" else "client")
         (run_top_as_json if as_json else run_top)(source, plan)

@@ -150,7 +150,7 @@ def _fact(name: str, words: str, style: str = "") -> Text:
 def _fill(name: str, fill: Fill | None, width: int | None) -> Text:
     if fill is None:
         return _fact(name, "in use for too long to look")
-    part = fill.used_bytes / fill.size_bytes
+    part = fill.used_bytes / max(1, fill.size_bytes)
     shown = f"{percent(fill.used_bytes, fill.size_bytes):>5} of {size(fill.size_bytes)}"
     full, empty = ("#", ".") if width is None else ("█", "░")
     filled = min(BAR_CELLS, round(part * BAR_CELLS))

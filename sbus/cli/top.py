@@ -61,6 +61,14 @@ class WorkerLoad(FullLoad, frozen=True, kw_only=True):
     cpu_percent: float
 
 
+class KeyLoad(Load, frozen=True, kw_only=True):
+    """Of messages under keys with this prefix, which ends in a separator if they go on; null: of
+    all prefixes together that were too many to tell apart. Deliveries are recipients, whatever
+    became of the messages."""
+
+    prefix: str | None
+
+
 class Top(msgspec.Struct, frozen=True, kw_only=True):
     """One comparison, over the last `seconds`; `rows` as they were asked for, the first most."""
 
@@ -69,7 +77,9 @@ class Top(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     rows: list[Load]
     unanswered: list[int] = []
-    """Workers whose clients are missing."""
+    """Workers whose clients, or messages, are missing."""
+    missed: int = 0
+    """Messages that were not counted, because they came too fast."""
 
 
 class Look(NamedTuple):
@@ -78,6 +88,7 @@ class Look(NamedTuple):
     seconds: float
     rows: list[Load]
     unanswered: list[int]
+    missed: int = 0
 
 
 COLUMNS: dict[Sort, str] = {
@@ -131,7 +142,7 @@ class Source(Protocol):
     def receive(self) -> None: ...
 
 
-class _Clock:
+class Clock:
     """The time between two looks."""
 
     def __init__(self) -> None:
@@ -150,7 +161,7 @@ class ClientSource:
     def __init__(self, admin: AdminConnection, by: Literal["client", "user"]) -> None:
         self.by: str = by
         self._admin = admin
-        self._clock = _Clock()
+        self._clock = Clock()
         self._before: dict[int, ClientReport] = {}
 
     def fileno(self) -> None:
@@ -224,7 +235,7 @@ class WorkerSource:
 
     def __init__(self, admin: AdminConnection) -> None:
         self._admin = admin
-        self._clock = _Clock()
+        self._clock = Clock()
         self._before: dict[int, WorkerReport] = {}
 
     def fileno(self) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from rich.text import Text
 
 from sbus.cli.answers import write_json
+from sbus.cli.clients_view import shown_pattern
 from sbus.cli.names import user_name
 from sbus.cli.screen import Repainting, Screen
 from sbus.cli.tables import TITLE_STYLE, Cell, Column, fit, layout, text
@@ -23,6 +24,7 @@ from sbus.cli.top import (
     COLUMNS,
     ClientLoad,
     FullLoad,
+    KeyLoad,
     Load,
     Look,
     Sort,
@@ -37,6 +39,9 @@ from sbus.unix.standard_streams import INPUT
 
 LETTERS: dict[str, Sort] = {"i": "in", "b": "bytes", "o": "out", "l": "lost", "k": "backlog"}
 QUIT = "q"
+KEY_SORTS = ("in", "bytes", "out")
+"""What is known of keys."""
+OTHERS = "(other prefixes)"
 SORTED_STYLE = "bold reverse"
 """Of the title of the column that rows are sorted by."""
 
@@ -79,13 +84,17 @@ def _run(source: Source, plan: TopPlan, screen: Screen, view: Repainting, listen
         while key := _wait(source, until, listens=listens):
             if key == QUIT:
                 return
-            sort = LETTERS.get(key, sort)
+            sort = _letters(source.by).get(key, sort)
             if look is not None:
                 view.show(_lines(_top(source, look, sort), screen, listens))
         look = source.look()
         assert look is not None
         view.show(_lines(_top(source, look, sort), screen, listens))
         done += 1
+
+
+def _letters(by: str) -> dict[str, Sort]:
+    return {key: sort for key, sort in LETTERS.items() if by != "key" or sort in KEY_SORTS}
 
 
 def _wait(source: Source, until: float, *, listens: bool) -> str:
@@ -124,36 +133,45 @@ def _top(source: Source, look: Look, sort: Sort) -> Top:
         seconds=look.seconds,
         rows=ordered(look.rows, sort),
         unanswered=look.unanswered,
+        missed=look.missed,
     )
 
 
 # -- lines -----------------------------------------------------------------------------------------
 def _lines(top: Top, screen: Screen, listens: bool) -> list[Text]:
-    lines = top_lines(top, screen.width, keys=listens)
-    return lines if screen.height is None else lines[: screen.height - 1]
+    return top_lines(top, screen.width, screen.height, keys=listens)
 
 
-def top_lines(top: Top, width: int | None, *, keys: bool = False) -> list[Text]:
-    """All in one line, what the `keys` do, and a line for each row."""
-    total = f"{counted(len(top.rows), top.by)} in {duration(top.seconds)}: "
+def top_lines(
+    top: Top, width: int | None, height: int | None = None, *, keys: bool = False
+) -> list[Text]:
+    """All in one line, what the `keys` do, and a line for each row that there is room for."""
+    total = f"{counted(len(top.rows), *_NOUNS[top.by])} in {duration(top.seconds)}: "
     total += ", ".join(
         f"{count(sum(getattr(row, COLUMNS[name]) for row in top.rows))} {name}/s"
         for name in ("in", "out")
     )
     lines = [fit(text(total, "bold"), width)]
     if top.unanswered:
-        missing = f"no answer from the clients of worker {enumerated(top.unanswered)}"
+        missing = f"worker {enumerated(top.unanswered)} did not answer: some are missing"
+        lines.append(fit(text(missing, "yellow"), width))
+    if top.missed:
+        missing = f"{counted(top.missed, 'message')} came too fast and are not counted"
         lines.append(fit(text(missing, "yellow"), width))
     if keys:
-        choices = "  ".join(f"{letter} {name}" for letter, name in LETTERS.items())
+        choices = "  ".join(f"{letter} {name}" for letter, name in _letters(top.by).items())
         lines.append(fit(text(f"q quit  sort by: {choices}", "dim"), width))
-    return [*lines, Text(), *layout(_columns(top), [_row(row) for row in top.rows], width)]
+    lines.append(Text())
+    # Below them come the titles, and the cursor stays on the screen as well.
+    room = None if height is None else max(0, height - len(lines) - 2)
+    return [*lines, *layout(_columns(top), [_row(row) for row in top.rows[:room]], width)]
 
 
 def _columns(top: Top) -> list[Column]:
     measures = [
         Column(title, style=SORTED_STYLE if sort == top.sort else TITLE_STYLE)
         for title, sort in _MEASURES.items()
+        if top.by != "key" or sort in KEY_SORTS
     ]
     before, after = _NAMED[top.by]
     return [*before, *measures, *after]
@@ -166,6 +184,12 @@ _MEASURES: dict[str, Sort] = {
     "LOST/S": "lost",
     "BACKLOG": "backlog",
 }
+_NOUNS = {
+    "client": ("client",),
+    "user": ("user",),
+    "worker": ("worker",),
+    "key": ("prefix", "prefixes"),
+}
 _USER = Column("USER", right=False, flexible=True)
 _NAMED: dict[str, tuple[list[Column], list[Column]]] = {
     "client": (
@@ -173,6 +197,7 @@ _NAMED: dict[str, tuple[list[Column], list[Column]]] = {
         [Column("PROGRAM", right=False, flexible=True)],
     ),
     "user": ([_USER, Column("CLIENTS")], []),
+    "key": ([], [Column("PREFIX", right=False, flexible=True)]),
     "worker": ([Column("WORKER"), Column("PID"), Column("CPU"), Column("CLIENTS")], []),
 }
 """The columns that say who it is, before and behind the figures."""
@@ -191,6 +216,8 @@ def _row(row: Load) -> list[str | Cell]:
     if isinstance(row, ClientLoad):
         who = [str(row.client), user_name(row.uid), str(row.pid), str(row.worker)]
         return [*who, *figures, row.program]
+    if isinstance(row, KeyLoad):
+        return [*figures, OTHERS if row.prefix is None else shown_pattern(row.prefix)]
     if isinstance(row, UserLoad):
         return [user_name(row.uid), count(row.clients), *figures]
     assert isinstance(row, WorkerLoad)

@@ -111,10 +111,18 @@ class AdminConnection:
                 reply = _reply_decoder.decode(packet)
                 if reply.error is not None:
                     raise AdminError(reply.error.code, reply.error.text)
-                if reply.id == self._asked and isinstance(reply.result, msgspec.Raw):
-                    return msgspec.json.decode(reply.result, type=expected)
             except msgspec.DecodeError as error:
                 raise ProtocolViolation(f"{self.address} is no admin socket: {error}") from error
+            if reply.id == self._asked and isinstance(reply.result, msgspec.Raw):
+                return self._understood(reply.result, expected)
+
+    def _understood(self, result: msgspec.Raw, expected: type[R]) -> R:
+        try:
+            return msgspec.json.decode(result, type=expected)
+        except msgspec.DecodeError as error:
+            raise ProtocolViolation(
+                f"the bus at {self.address} answers in words of another version than ours ({error})"
+            ) from error
 
     def receive(self, timeout_seconds: float | None) -> bytes:
         """The next packet, as it came. Raises Disconnected, TimeoutError."""
@@ -127,7 +135,8 @@ class AdminConnection:
         try:
             length = self._sock.recv_into(self._buffer)
         except ConnectionResetError:
-            length = 0
+            # Said once, and before the packets that are still there, and their end.
+            length = self._sock.recv_into(self._buffer)
         if not length:
             raise Disconnected("the bus has ended, or has closed this connection")
         return bytes(memoryview(self._buffer)[:length])

@@ -61,9 +61,7 @@ class MissedItems(msgspec.Struct, frozen=True):
 class _Waiting:
     """A message that may not be complete. `missing` are payload bytes."""
 
-    __slots__ = (
-        *("arrived_at", "message", "missing", "packet", "parts", "recipients", "workers"),
-    )
+    __slots__ = (*("arrived_at", "message", "missing", "packet", "parts", "recipients", "workers"),)
 
     def __init__(self, packet: Messages, message: Message, now: float) -> None:
         self.packet = packet

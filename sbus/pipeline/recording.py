@@ -238,9 +238,9 @@ def _groups(file: pq.ParquetFile, piece: Piece) -> list[int]:
 
 def _batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
     """So many rows are about `_BATCH_BYTES`, where they are of about the same size."""
-    sizes = [metadata.row_group(number).total_byte_size for number in groups]
+    size: int = sum(metadata.row_group(number).total_byte_size for number in groups)
     rows: int = sum(metadata.row_group(number).num_rows for number in groups)
-    return max(1, min(_PARQUET_BATCH_ROWS, _BATCH_BYTES * rows // max(1, sum(sizes))))
+    return max(1, min(_PARQUET_BATCH_ROWS, _BATCH_BYTES * rows // max(1, size)))
 
 
 def _read_hot(path: Path, piece: Piece) -> Iterator[pa.RecordBatch]:

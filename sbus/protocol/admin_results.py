@@ -263,7 +263,8 @@ class LimitResult(msgspec.Struct, frozen=True):
 class ReloadResult(msgspec.Struct, frozen=True):
     """Names of settings: those that changed and are in force now, and those that changed in the
     file but stay as they are until the bus is restarted. Names are as in the file: `bus.soft`,
-    `limits.user_connections_max`, `users.alice.connections_max`, `rules`."""
+    `limits.user_connections_max`, `users.alice.connections_max`, `rules`. Of very many
+    the last one says how many more."""
 
     applied: list[str]
     needs_restart: list[str]

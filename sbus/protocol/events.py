@@ -72,7 +72,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_i
 
     def text(self) -> str:
         """What people read, one line."""
-        return self.template.format(**{n: _shown(n, value) for n, value in self.fields().items()})
+        text = self.template.format(**{n: _shown(n, value) for n, value in self.fields().items()})
+        return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else ascii(character)[1:-1]
 
 
 def _shown(name: str, value: Any) -> str:
@@ -183,6 +188,15 @@ class WorkerGivesUp(Event, frozen=True, kw_only=True):
     logged = True
 
     worker: int
+
+
+class AdminRequestFailed(Event, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "an administrator's request failed, which is a fault of the bus: {why} ({where})"
+    logged = True
+
+    why: str
+    where: str
 
 
 # -- coming and going ------------------------------------------------------------------------------
@@ -308,11 +322,13 @@ class ClientStalled(Event, frozen=True, kw_only=True):
 
     who: Client
 
+
 class ClientResumed(Event, frozen=True, kw_only=True):
     priority = NOTICE
     template = "client {client} of uid {uid}, pid {pid} ({program}) has room again"
 
     who: Client
+
 
 class LimitReached(Event, frozen=True, kw_only=True):
     priority = WARNING
@@ -327,12 +343,10 @@ class LimitReached(Event, frozen=True, kw_only=True):
 
 class StreamMissed(Event, frozen=True, kw_only=True):
     priority = NOTICE
-    template = "a watcher of {stream} reads too slowly and misses some"
+    template = "somebody who watches messages reads too slowly and misses some of worker {worker}"
 
-    stream: str
-    """`messages` or `events`."""
-    worker: int | None
-    """The process that could not tell it; null for the front."""
+    worker: int
+    """That could not tell them."""
 
 
 def _kinds(root: type[Event]) -> list[type[Event]]:

@@ -221,9 +221,7 @@ class OrderedLog:
                 low = min(low, max(cursor, words[at + LOG_START]))
         return low
 
-    def _destine(
-        self, words: memoryview, mask: int, start: int, end: int, share: LogShare
-    ) -> int:
+    def _destine(self, words: memoryview, mask: int, start: int, end: int, share: LogShare) -> int:
         wake: int = mask & words[SLEEPING]
         words[SLEEPING] &= ~wake
         while mask:

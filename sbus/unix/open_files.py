@@ -12,6 +12,9 @@ _DESCRIPTORS_PER_WATCHED_PROCESS = 4
 _DESCRIPTORS_FOR_CLIENTS_FIRST = 256
 """Where there are hardly more than these, clients need them more than watching does."""
 _WATCHED_PROCESSES_LEAST = 2
+_ADMINISTRATORS_MAX = 64
+_DESCRIPTORS_PER_ADMINISTRATOR = 128
+"""Where there are few descriptors, one of so many may be an administrator's."""
 
 
 def raise_open_files_limit() -> int:
@@ -19,6 +22,12 @@ def raise_open_files_limit() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def administrators_max() -> int:
+    """How many connections administrators may have; each may take two descriptors for a stream."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(_ADMINISTRATORS_MAX, limit // _DESCRIPTORS_PER_ADMINISTRATOR)
 
 
 def watched_processes_max() -> int:

@@ -18,13 +18,13 @@ class ProcessUsage(msgspec.Struct, frozen=True):
 
 
 def process_usage(pid: int) -> ProcessUsage:
-    """What process `pid` has used; nothing when there is none."""
+    """What process `pid` has used; nothing when there is none, or nobody can tell."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat, open(f"/proc/{pid}/statm", "rb") as statm:
             times = stat.read().rpartition(b") ")[2].split()
             pages = statm.read().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return ProcessUsage()
+    except OSError:
+        return ProcessUsage()  # gone, hidden from this user, or no descriptor to look with
     ticks = int(times[_UTIME]) + int(times[_UTIME + 1])
     own_pages = int(pages[_RESIDENT]) - int(pages[_SHARED])
     return ProcessUsage(

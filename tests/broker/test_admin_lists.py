@@ -175,7 +175,7 @@ def test_a_process_that_has_ended_receives_no_secret_and_has_no_name(bus: Bus) -
 
 def test_a_stalled_client_is_shown(tmp_path: Path) -> None:
     with running_bus(tmp_path, *limit_options()) as bus, ExitStack() as stack:
-        slow, publisher, witness = stack.enter_context(several_clients(bus, 3))
+        slow, publisher, *witnesses = stack.enter_context(several_clients(bus, 4))
         admin = stack.enter_context(administer(bus))
         slow.control(b"blocking/soft/block")
         slow.sub(b"k")
@@ -185,14 +185,13 @@ def test_a_stalled_client_is_shown(tmp_path: Path) -> None:
         publisher.pub(b"k", b"one more")
         publisher.sync()
         publisher.pub(b"k", b"held")
-        give_turns([witness])
-        give_turns([witness])
+        give_turns(witnesses)
         found = admin.ask("explain", key="k")
         assert found["stalled_count"] == 1
         assert found["recipients"][0]["stalled"]
         assert admin.ask("stats")["stalled_clients"] == 1
         assert admin.ask("stats")["traffic"]["stalls"] == 1
         activities = [client["activity"] for client in admin.ask("clients")["clients"]]
-        assert [activity["stalled"] for activity in activities] == [True, False, False]
-        assert [activity["waits_for"] for activity in activities] == ["", "stall", ""]
+        assert [activity["stalled"] for activity in activities] == [True, False, False, False]
+        assert [activity["waits_for"] for activity in activities] == ["", "stall", "", ""]
         assert activities[0]["soft"] == "block"

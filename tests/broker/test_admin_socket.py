@@ -19,6 +19,9 @@ from tests.support.users import STRANGER, as_user, directory_for_everybody, need
 BAD_REQUESTS = [
     (b"", "bad-request"),
     (b"\xff\x00", "bad-request"),
+    (b'{"verb": "\xff"}', "bad-request"),
+    (b'{"verb": "explain", "key": "\xff"}', "bad-request"),
+    (b'{"verb": "stats", "extra": ' + b"[" * 60_000, "bad-request"),
     (b"stats", "bad-request"),
     (b"[]", "bad-request"),
     (b"{}", "bad-request"),

@@ -1,9 +1,13 @@
 """`--config` and `--check-config`, as an administrator meets them."""
 
+import os
+import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from sbus.limits import Limits
 from tests.broker.test_command_line_errors import run_sbusd
 from tests.support.bus import running_bus
 
@@ -46,6 +50,73 @@ def test_a_bad_file_is_one_line_and_a_status(tmp_path: Path, text: str, expected
         assert done.stderr.startswith(f"sbusd: {expected}")
         assert done.stderr.count("\n") == 1
         assert [path.name for path in tmp_path.iterdir()] == ["bad"]
+
+
+ALL = r"""
+    [bus]
+    address = "run/bus"
+    users = ["root", 7]
+    soft = "block"
+    dialect = "dot"
+    admin_address = "none"
+    [limits]
+    log_interval_seconds = 0.000001
+    user_held_seconds_max = 1e9
+    ["users"."0"]
+    held_seconds_max = 0.5
+    [[rules]]
+    deny = ["publish", "subscribe"]
+    users = ["root", 1]
+    keys = ["\u007f\t\u0001 \U0001F600\"\\", "a.*"]
+    [[rules]]
+    allow = ["block"]
+    """
+
+
+def test_what_holds_is_printed_as_a_file_that_says_the_same(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/all").write_text(ALL)
+    options = ("--print-config", "-p", "pid", "--hard", "error", "--limit", "key_bytes_max=99")
+    printed = run_sbusd(tmp_path, *options, "--config", "sub/all")
+    assert (printed.returncode, printed.stderr) == (0, "")
+    said = tomllib.loads(printed.stdout)
+    assert said["bus"] == {
+        "address": f"{tmp_path}/sub/run/bus",
+        "foreground": False,
+        "pidfile": f"{tmp_path}/pid",
+        "users": ["root", 7],
+        "exit_when_empty": False,
+        "group": False,
+        "others": False,
+        "replace": False,
+        "admin_address": "none",
+        "refuse_descriptors": False,
+        "workers": min(64, len(os.sched_getaffinity(0))),
+        "dialect": "dot",
+        "soft": "block",
+        "hard": "error",
+        "order": "queue",
+        "log": "auto",
+    }
+    limits = msgspec.structs.asdict(Limits())
+    changed = {"log_interval_seconds": 1e-6, "user_held_seconds_max": 1e9, "key_bytes_max": 99}
+    assert said["limits"] == {**limits, **changed}
+    given = tomllib.loads(ALL)
+    assert (said["users"], said["rules"]) == (given["users"], given["rules"])
+    (tmp_path / "again").write_text(printed.stdout)
+    again = run_sbusd(tmp_path, "--print-config", "--config", "again")
+    assert again.stdout == printed.stdout
+
+
+def test_what_holds_without_a_file_can_be_read_back(tmp_path: Path) -> None:
+    (tmp_path / "printed").write_text(run_sbusd(tmp_path, "--print-config").stdout)
+    assert run_sbusd(tmp_path, "--check-config", "printed").returncode == 0
+
+
+def test_what_cannot_hold_is_not_printed(tmp_path: Path) -> None:
+    done = run_sbusd(tmp_path, "--print-config", "--limit", "log_bytes=1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("sbusd: log_bytes=1: ")
 
 
 def test_the_file_is_checked_for_the_dialect_that_is_given(tmp_path: Path) -> None:

@@ -268,6 +268,28 @@ def test_who_may_hold_others_back(workers: int) -> None:
         assert received[0] == filling()[0]
 
 
+@pytest.mark.parametrize("place", [1, -1])
+def test_who_was_held_and_may_not_publish_any_more_spends_no_held_time(
+    ruled: Ruled, clients: list[RawClient], place: int
+) -> None:
+    slow, publisher = clients[0], clients[place]
+    slow.control(b"blocking/soft/block")
+    slow.sub(b"k")
+    slow.whoami()
+    with suppress(TimeoutError):
+        while True:
+            publisher.send(message(b"", 10_000), timeout_s=0.2)
+
+    def held_seconds() -> float:
+        users = ruled.admin.ask("users")["users"]
+        return next(float(user["held_seconds"]) for user in users if user["uid"] == os.geteuid())
+
+    assert held_seconds() < held_seconds()
+    ruled.go_by(rule("deny publish", keys=["k"]))
+    assert any(packet.startswith(REFUSED) for packet in publisher.sync())
+    assert held_seconds() == held_seconds()
+
+
 FOREIGN = [message(b"foreign %d" % number, 100) for number in range(5)]
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from sbus.broker.changes import LIVE_BUS, LIVE_BUS_WITHOUT_MODE, LIVE_LIMITS
+from sbus.limits import UserLimits
 from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import toml
 from tests.support.bus import Bus, bus_of, running_bus
@@ -194,6 +195,18 @@ def lines_of_complaint(bus: Bus) -> int:
     return bus.stderr_text().count("\n") - before
 
 
+def watchers_accepted(bus: Bus) -> int:
+    """Of three, once those of before are gone."""
+    with administer(bus) as first, administer(bus) as second, administer(bus) as third:
+        wait_until(lambda: may_watch(first), "nobody else watches")
+        return 1 + may_watch(second) + may_watch(third)
+
+
+def may_watch(admin: Admin) -> bool:
+    reply = admin.say(b'{"verb": "events"}')
+    return "result" in reply
+
+
 def stranger_may_connect(bus: Bus) -> bool:
     def knocks() -> bool:
         with RawClient(bus.address) as client:
@@ -245,6 +258,7 @@ LIMIT_CASES = [
         *("limits", "socket_buffer_bytes", 100_000, 4096, taken_by_the_socket, True, False),
         beside={"bus": {"soft": "discard"}},
     ),
+    Case("limits", "watchers_max", 16, 1, watchers_accepted, 3, 1),
     Case(
         *("limits", "log_interval_seconds", 1e-6, ONE_HOUR, lines_of_complaint, 3, 0),
         rules='[[rules]]\ndeny = ["publish"]\nkeys = ["denied"]\n',
@@ -305,6 +319,22 @@ def test_limits_of_single_users_come_and_go(reloading: Reloading) -> None:
     assert subscriptions_accepted(reloading.bus) == 10
 
 
+def test_of_very_many_changes_some_are_named_and_the_others_counted(reloading: Reloading) -> None:
+    names = [f"{uid}" for uid in range(100_000, 101_000)]
+    fields = "".join(f"{name} = 5\n" for name in UserLimits.__struct_fields__)
+    count = len(names) * len(UserLimits.__struct_fields__)
+    with administer(reloading.bus) as watcher:
+        watcher.ask("events")
+        reloading.reload()
+        applied = reloading.reload("".join(f"[users.{name}]\n{fields}" for name in names))
+        assert len(applied) < count
+        assert applied[-1] == f"{count - len(applied) + 1:,} more"
+        while "configuration-reloaded" not in (packet := watcher.sock.recv(2**20)).decode():
+            assert packet
+        assert len(packet) <= 131_072
+    reloading.reload()
+
+
 def test_what_an_administrator_has_said_since_ends_with_a_reload(reloading: Reloading) -> None:
     reloading.reload()
     reloading.rest()
@@ -318,7 +348,7 @@ def test_what_an_administrator_has_said_since_ends_with_a_reload(reloading: Relo
 def test_who_waited_for_the_old_rate_goes_on_with_the_new_one(reloading: Reloading) -> None:
     reloading.reload(limits={"user_messages_per_second_max": 1})
     with newcomer(reloading.bus) as client:
-        for number in range(200):
+        for number in range(100):
             client.pub(b"nobody", b"%d" % number)
         client.control(b"!/cred/whoami")
         reloading.reload()

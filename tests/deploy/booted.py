@@ -23,7 +23,25 @@ PROJECT = Path(__file__).resolve().parents[2]
 UNITS = PROJECT / "deploy/systemd"
 BOOT_SECONDS_MAX = 40.0
 SYSTEMD = "/usr/lib/systemd/systemd"
-NAMESPACES = ("unshare", "--kill-child", "-pfmC", "--propagation=private", "--mount-proc")
+PRIVATE_MOUNTS = ("unshare", "-m", "--propagation=private")
+
+ENTER = r"""
+set -eu
+mount -t cgroup2 none /sys/fs/cgroup
+mkdir "/sys/fs/cgroup/$CONTROL_GROUP"
+echo 0 >"/sys/fs/cgroup/$CONTROL_GROUP/cgroup.procs"
+exec unshare --kill-child -pfmC --propagation=private --mount-proc sh -c "$SETUP"
+"""
+"""Into a control group of its own, which is all that systemd sees of them, and namespaces."""
+
+LEAVE = r"""
+mount -t cgroup2 none /sys/fs/cgroup
+group=/sys/fs/cgroup/$CONTROL_GROUP
+while [ -d "$group" ]; do
+    echo 1 >"$group/cgroup.kill"
+    find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.05
+done
+"""
 
 SETUP = r"""
 set -eu
@@ -32,6 +50,7 @@ mkdir -p /run/t/python /run/t/site /run/t/source /run/t/etc /run/systemd/system 
 mount --bind "$BASE" /run/t/python
 mount --bind "$SITE" /run/t/site
 mount --bind "$SOURCE" /run/t/source
+umount /sys/fs/cgroup
 mount -t cgroup2 none /sys/fs/cgroup
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs -o mode=1777 tmpfs /var/tmp
@@ -82,9 +101,31 @@ def why_not() -> str | None:
         return "only root can boot a systemd"
     if not Path(SYSTEMD).exists() or shutil.which("unshare") is None:
         return "there is no systemd, or no unshare (Debian: apt install systemd util-linux)"
-    mount = ["sh", "-c", "mount -t tmpfs tmpfs /run && mount -t cgroup2 none /sys/fs/cgroup"]
-    tried = subprocess.run([*NAMESPACES, *mount], capture_output=True, check=False, timeout=30)
+    variables = {**_control_group(), "SETUP": "mount -t tmpfs tmpfs /run"}
+    tried = subprocess.run(
+        [*PRIVATE_MOUNTS, "sh", "-c", ENTER],
+        env={**os.environ, **variables},
+        capture_output=True,
+        check=False,
+        timeout=BOOT_SECONDS_MAX,
+    )
+    _leave(variables)
     return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.decode()!r}"
+
+
+def _control_group() -> dict[str, str]:
+    return {"CONTROL_GROUP": f"sbus-test-{os.getpid()}"}
+
+
+def _leave(variables: dict[str, str]) -> None:
+    """End whatever is left, and remove its control groups."""
+    subprocess.run(
+        [*PRIVATE_MOUNTS, "sh", "-c", LEAVE],
+        env={**os.environ, **variables},
+        capture_output=True,
+        check=False,
+        timeout=BOOT_SECONDS_MAX,
+    )
 
 
 def _exec_lines(unit: str) -> str:
@@ -100,9 +141,11 @@ def _exec_lines(unit: str) -> str:
 def boot(program: str) -> Any:
     """Boot, and run `program`, a module, beside it; what it printed, as JSON, is returned."""
     process = subprocess.Popen(
-        [*NAMESPACES, "sh", "-c", SETUP],
+        [*PRIVATE_MOUNTS, "sh", "-c", ENTER],
         env={
             "PATH": os.environ["PATH"],
+            **_control_group(),
+            "SETUP": SETUP,
             "BASE": sys.base_prefix,
             "SITE": sysconfig.get_path("purelib"),
             "SOURCE": str(PROJECT),
@@ -121,6 +164,7 @@ def boot(program: str) -> Any:
         printed = process.stdout.readline() if done else b""
     finally:
         process.kill()
+        _leave(_control_group())
         _, errors = process.communicate()
     assert printed.strip(), errors.decode(errors="replace")
     return json.loads(printed)

@@ -126,6 +126,18 @@ def is_replaced_when_hung() -> bool:
     return bool(until(lambda: processes()["front"] not in (0, hung)))
 
 
+def drain() -> tuple[str, str]:
+    """What a client hears that comes while the bus drains, and how the bus is meanwhile."""
+    with Admin(f"{BUS}.admin") as admin, RawClient(BUS) as last:
+        last.whoami()
+        admin.ask("drain")
+        waiting = RawClient(BUS)
+        waiting.control(b"!/cred/whoami")
+        status = systemctl("show", "-P", "StatusText", "sbusd.service")
+    with waiting:
+        return waiting.receive(20).decode(), status
+
+
 def main() -> None:
     seen: dict[str, Any] = {}
     until(lambda: os.path.exists(f"{BUS}.admin"))
@@ -150,6 +162,7 @@ def main() -> None:
     seen["stderr"] = Path("/run/t/stderr").read_text()
     systemctl("start", "sbus-metrics.socket")
     seen["metrics"] = metrics()
+    seen["answered after a drain"], seen["drained"] = drain()
     # Whoever comes while there is no bus waits for the next one.
     systemctl("stop", "sbusd.service")
     seen["stopped"] = systemctl("is-active", "sbusd.service")

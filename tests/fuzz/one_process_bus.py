@@ -187,7 +187,7 @@ class OneProcessBus:
             clients = worker._clients
             clients._router._index.check_invariants()
             clients._router.cache.check_invariants()
-            assert not clients.waiting._waits
+            assert not clients.serving.waiting._waits
             assert not clients._stalls.any_stalled()
             for session in clients._sessions.values():
                 subscriptions += sum(session.patterns.values())

@@ -12,10 +12,10 @@ from tests.fuzz.verdicts import documented_codes
 SEEDS = range(4)
 NOT_HERE = {
     *("table-full", "too-slow", "too-many-secret", "too-many-blocking"),
-    *("not-allowed", "too-many-connections", "too-many-users"),
+    *("not-allowed", "too-many-connections", "too-many-users", "kicked"),
 }
 """Codes for a full table, for who does not read, for a worker without descriptors or places; of
-access rules, which there are none, and of a door, which there is none."""
+access rules, which there are none, of a door, which there is none, and of administrators."""
 SECRET = {"bad-secret-pattern", "not-yours"}
 """Codes that the dot dialect, which has no secret messages, cannot bring about."""
 STATEFUL = {*NOT_HERE, "not-yours", "too-many-patterns", "packet-too-long"}

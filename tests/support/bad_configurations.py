@@ -20,9 +20,11 @@ key_bytes_max = 100
 connections_max = 30
 [[rules]]
 deny = ["publish"]
+keys = ["audit/"]
+[[rules]]
+allow = ["subscribe"]
 users = ["root"]
 groups = ["root", 7]
-keys = ["audit/"]
 """
 
 SWITCHES = {*("foreground", "exit_when_empty", "group", "others", "replace", "refuse_descriptors")}

@@ -26,12 +26,40 @@ def messages_of(bus: Bus, *patterns: bytes, payload: bool = False) -> Iterator[M
         yield stream
 
 
+class Happenings:
+    """A stream of events, each of which is handed out once; nothing may be missed."""
+
+    def __init__(self, stream: EventStream) -> None:
+        self.stream = stream
+        self._ahead: list[dict[str, Any]] = []
+
+    def up_to(self, is_last: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+        """All events up to one of which this is so, with that."""
+        found: list[dict[str, Any]] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (found and is_last(found[-1])):
+            if self._ahead:
+                found.append(self._ahead.pop(0))
+                continue
+            assert time.monotonic() < deadline, f"not among {found}"
+            for one in self.stream.receive_many(1.0):
+                assert not isinstance(one, MissedItems)
+                self._ahead.append(one)
+        return found
+
+    def next(self, kind: str, **fields: object) -> dict[str, Any]:
+        """The next event of this kind with these fields."""
+        return self.up_to(lambda event: event["event"] == kind and fields.items() <= event.items())[
+            -1
+        ]
+
+
 @contextmanager
-def events_of(bus: Bus) -> Iterator[EventStream]:
+def events_of(bus: Bus) -> Iterator[Happenings]:
     with AdminConnection(bus.address) as connection:
         stream = EventStream(connection)
         assert stream.unanswered == []
-        yield stream
+        yield Happenings(stream)
 
 
 def read_to_end(
@@ -54,26 +82,3 @@ def messages_to_end(stream: MessageStream, publisher: RawClient) -> list[Monitor
     messages = [one for one in found if isinstance(one, MonitoredMessage)]
     assert len(messages) == len(found), "something was missed"
     return messages
-
-
-def read_events(
-    stream: EventStream, is_last: Callable[[dict[str, Any]], bool]
-) -> list[dict[str, Any]]:
-    """All events up to one of which this is so, with that; nothing may be missed."""
-    found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + TIMEOUT_S
-    while not any(map(is_last, found)):
-        assert time.monotonic() < deadline, f"not among {found}"
-        for one in stream.receive_many(1.0):
-            assert not isinstance(one, MissedItems)
-            found.append(one)
-    return found
-
-
-def event_of(stream: EventStream, kind: str, **fields: object) -> dict[str, Any]:
-    """The next event of this kind with these fields."""
-
-    def is_it(event: dict[str, Any]) -> bool:
-        return event["event"] == kind and fields.items() <= event.items()
-
-    return next(filter(is_it, read_events(stream, is_it)))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sbus.broker.config_file import ConfigFile, parse_config
+from sbus.broker.changes import LIVE_BUS, LIVE_BUS_WITHOUT_MODE, LIVE_LIMITS
+from sbus.broker.config_file import BusTable, ConfigFile, parse_config
 from sbus.broker.configuration import resolve
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH
@@ -63,7 +64,15 @@ def test_the_documented_configurations_are_right(monkeypatch: pytest.MonkeyPatch
     for file in files:
         assert file != ConfigFile()
         resolve(file, SLASH, Limits())
-    assert f"/etc/sbus.toml: {files[0]}\n" in CONFIGURATION
+    assert f"/etc/sbus/sbus.toml: {files[0]}\n" in CONFIGURATION
+
+
+def test_it_is_documented_what_can_change_while_the_bus_runs() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", CONFIGURATION, re.MULTILINE)
+    assert [name for name, _ in rows] == list(BusTable.__struct_fields__)
+    assert {name for name, when in rows if when != "no"} == LIVE_BUS | LIVE_BUS_WITHOUT_MODE
+    table = CONFIGURATION.partition("| limit | takes effect |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == LIVE_LIMITS
 
 
 def test_the_documented_limits_of_users_are_the_defaults() -> None:

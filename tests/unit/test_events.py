@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from sbus.protocol import events
-from sbus.protocol.events import KINDS, Client, ClientDisconnected, Event, Process
+from sbus.protocol.events import (
+    KINDS,
+    Client,
+    ClientDisconnected,
+    ClientKicked,
+    Event,
+    Process,
+)
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCUMENT = (PROJECT / "docs/events.md").read_text()
@@ -81,3 +88,9 @@ def test_fields_of_a_client_are_fields_of_the_event() -> None:
     by_itself = ClientDisconnected(who=who, worker=1, reason="")
     assert by_itself.text() == "client 4 of uid 1000, pid 77 (ended) is gone"
     assert Process.__struct_fields__ == ("uid", "gid", "pid", "program")
+
+
+def test_whatever_is_told_the_text_is_one_line_that_acts_on_no_terminal() -> None:
+    who = Client(client=4, uid=1000, gid=100, pid=77, program="x")
+    event = ClientKicked(who=who, why="a\nb\x1b[31m\x85é\udcff")
+    assert event.text().endswith(r"kicked: a\nb\x1b[31m\x85é\udcff")

@@ -33,7 +33,7 @@ FLOORS = {
     "sbus.demo": 5,
     "sbus.cli": 5,
     "sbus.bench": 6,
-    "sbus.pipeline": 6,
+    "sbus.pipeline": 7,
 }
 """Each part imports from itself and from floors below its own; nothing else of the project."""
 

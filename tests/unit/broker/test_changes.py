@@ -17,7 +17,7 @@ from sbus.protocol.controls import FloodControl, Hard
 LIVE_BUS = {"users", "exit_when_empty", "soft", "hard", "order"}
 RESTART_BUS = {
     *("address", "foreground", "pidfile", "replace", "admin_address", "admin_group"),
-    *("refuse_descriptors", "workers", "dialect"),
+    *("refuse_descriptors", "workers", "dialect", "log"),
 }
 MODE = {"group", "others"}
 LIVE_LIMITS = {
@@ -25,7 +25,7 @@ LIVE_LIMITS = {
     *("client_subscription_bytes_max", "bus_subscription_bytes_max", "bus_backlog_bytes_max"),
     *("socket_buffer_bytes", "backlog_messages_max", "backlog_bytes_max", "quantum_units"),
     *("route_cache_bytes_max", "rule_cache_bytes_max", "drain_packets_max"),
-    *("handoff_clients_max", "stop_seconds_max", "log_interval_seconds"),
+    *("handoff_clients_max", "watchers_max", "stop_seconds_max", "log_interval_seconds"),
 }
 RESTART_LIMITS = {
     # Promises to clients.

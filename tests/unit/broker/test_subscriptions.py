@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sbus.broker import subscriptions as subscriptions_module
 from sbus.broker.access import Profile
-from sbus.broker.backpressure import ANYBODY, Blocker
+from sbus.broker.backpressure import ANYBODY
 from sbus.broker.router import Router
 from sbus.broker.session import Session
 from sbus.errors import QuotaReached, Refusal
@@ -304,16 +304,26 @@ def change_blocker(bus: Bus, client: Client, rules: int) -> None:
     """Have rules of other numbers concern a client that blocks."""
     backpressure = client.session.backpressure
     assert backpressure is not None
-    old = backpressure.blocker
     profile = Profile(publish=0, subscribe=rules, may_block_others=bool(rules))
-    new = Blocker(client.session.id, old.place, old.account, client.session.credentials, profile)
-    if new.pack() != old.pack():
+    new = backpressure.blocker.changed_to(profile)
+    if new is not None:
         bus.subscriptions[client.worker].change_blocker(client.session, new)
 
 
 def charge(pattern: bytes) -> int:
     """As `client_subscription_bytes_max` counts: the bytes, and 64 for each segment."""
     return len(pattern) + 64 * (pattern.count(b"/") + 1)
+
+
+def test_rules_that_change_and_change_back_leave_a_client_as_it_was() -> None:
+    """Though nothing of the first change was done when the second came."""
+    state = Subscribing()
+    state.begin(room=4096, user=700)
+    state.block(pick=0)
+    state.subscribe(pattern=b"", pick=0)
+    state.change_rules(pick=0, rules=1)
+    state.change_rules(pick=0, rules=0)
+    state.teardown()
 
 
 TestSubscribing = Subscribing.TestCase

@@ -2,6 +2,8 @@
 
 import json
 import os
+import select
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from sbus.cli.sbusctl import sbusctl
 from sbus.cli.target import Target
 from sbus.client.admin import AdminConnection
 from sbus.limits import Limits
-from sbus.protocol.admin import Fault
+from sbus.protocol.admin import PAGE_MAX, Fault
 from sbus.protocol.admin_results import (
     ClientsResult,
     DrainResult,
@@ -28,7 +30,8 @@ from sbus.protocol.admin_results import (
     WorkersResult,
 )
 from tests.support import admin_samples as sample
-from tests.support.fake_admin import FakeAdmin
+from tests.support.fake_admin import FakeAdmin, encoded
+from tests.support.threads import Task
 
 CLIENTS = ClientsResult(clients=[sample.client(n) for n in (1, 12)], next=None, unanswered=[])
 SUBS = SubsResult(subscriptions=[sample.subscription(1)], next=None, unanswered=[])
@@ -70,9 +73,9 @@ ANSWERS: dict[str, Any] = {
 COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "stats": (("stats",), {}),
     "workers": (("workers",), {}),
-    "clients": (("clients", "--user", "root"), {"uid": 0, "limit": 500}),
-    "subs": (("subs", "a/\udcff*"), {"pattern": "a/\\xff*", "limit": 500}),
-    "users": (("users",), {"limit": 500}),
+    "clients": (("clients", "--user", "root"), {"uid": 0, "limit": PAGE_MAX}),
+    "subs": (("subs", "a/\udcff*"), {"pattern": "a/\\xff*", "limit": PAGE_MAX}),
+    "users": (("users",), {"limit": PAGE_MAX}),
     "explain": (("explain", "a b\\\n"), {"key": "a b\\\\\\x0a"}),
     "kick": (("kick", "12", "--text", "why"), {"client": 12, "text": "why"}),
     "limit": (
@@ -238,8 +241,8 @@ def test_no_admin_socket(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
         (Fault("x", "\x1b[2J\n[bold]"), "\\x1b[2J\\n[bold] (x)"),
         (b"", "has ended, or has closed this connection"),
         (b"garbage\x1b[2J", "is no admin socket"),
-        (b'{"version":1,"id":1,"result":{"client":"x"}}', "is no admin socket"),
-        (b'{"version":1,"id":1,"result":[]}', "is no admin socket"),
+        (b'{"version":1,"id":1,"result":{"client":"x"}}', "answers in words of another version"),
+        (b'{"version":1,"id":1,"result":[]}', "answers in words of another version"),
         (b"\xff" * 100_000, "is no admin socket"),
     ],
     ids=repr,
@@ -263,6 +266,27 @@ def test_a_bus_that_never_answers(
         admin.answers[verb] = None
         assert run("-a", admin.bus_address, *words) == 1
         assert "gave no answer within" in one_line(capfd)
+
+
+def test_why_a_bus_hangs_up_is_told_though_it_never_read_the_question(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address = str(tmp_path / "bus.admin")
+    refusal = encoded(Fault("not-allowed", "not you"), 0)
+
+    def refuse() -> None:
+        client, _ = listener.accept()
+        with client:
+            assert select.select([client], [], [], 10)[0], "no question"
+            client.send(refusal)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen()
+        task = Task(refuse)
+        assert run("--admin-address", address, "stats") == 1
+        task.join()
+    assert one_line(capfd) == "sbusctl: not you (not-allowed)\n"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 They are not imported by the command itself, so that it starts fast.
 """
 
+import subprocess
+import sys
 from enum import Enum
 
 import click
@@ -38,8 +40,14 @@ def test_flood_control_is_that_of_the_protocol(name: str, policy: type[Enum]) ->
     assert option(name).default == getattr(FloodControl(), name).value
 
 
+def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
+    heavy = ("trio", "msgspec", "tomllib", "sbus.broker")
+    program = f"import sys, sbus.cli.sbusd; sys.exit(any(name in sys.modules for name in {heavy}))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 def test_every_option_has_a_field_in_the_file() -> None:
-    apart = {"config", "check_config", "limits", "version"}
+    apart = {"config", "check_config", "print_config", "limits", "version"}
     options = {param.name for param in sbusd.sbusd.params} - apart
     assert options == set(BusTable.__struct_fields__)
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from sbus.cli import names
 from sbus.cli.clients_view import clients_lines, explain_lines, subscriptions_lines
 from sbus.cli.stats_view import stats_lines, version_lines, workers_lines
-from sbus.cli.top import ClientLoad, Top, UserLoad, WorkerLoad
+from sbus.cli.top import ClientLoad, KeyLoad, Top, UserLoad, WorkerLoad
 from sbus.cli.top_view import top_lines
 from sbus.cli.users_view import limit_lines, me_lines, users_lines
 from sbus.limits import Limits
@@ -285,7 +285,7 @@ class TestExplain:
         text = " ".join(rows)
         assert "102 clients would receive a message under this key now" in text
         assert "now, on workers 0, 2 and 3." in text
-        assert "1 of them has no room: publishers are held back." in text
+        assert "1 of them has no room: publishers may be held back." in text
         assert "... and 100 more" in text
         assert "4 clients with a pattern that matches would not receive it:" in text
         assert text.count("not-allowed: rules[3] of the configuration denies it") == 1
@@ -397,10 +397,27 @@ def test_top(by: str, first_title: str, who: dict[str, str]) -> None:
         "BACKLOG": "65.5k",
     }
     assert {**who, **figures}.items() <= rows[0].items()
+    assert len(top_lines(top, 80, 7, keys=True)) == 6, "as many as fit, and the cursor"
     first, second, third = shown(lines)[:3]
     assert first == f"2 {by}s in 2s: 2469 in/s, 24.7k out/s"
-    assert second == "no answer from the clients of worker 1 and 2"
+    assert second == "worker 1 and 2 did not answer: some are missing"
     assert third.startswith("q quit")
+
+
+def test_top_of_keys_shows_what_is_known_and_what_was_missed() -> None:
+    rate = {"messages_in_per_second": 10.0, "bytes_in_per_second": 1_024.0}
+    rows: list[Any] = [
+        KeyLoad(prefix=prefix, delivered_per_second=20.0, **rate) for prefix in ("a b/", "", None)
+    ]
+    lines = top_lines(Top(by="key", sort="in", seconds=1.0, rows=rows, missed=3), 80, keys=True)
+    found = table(lines, "IN/S")
+    assert [row["PREFIX"] for row in found] == ["a b/", "''", "(other prefixes)"]
+    assert {(row["IN/S"], row["BYTES/S"], row["OUT/S"]) for row in found} == {("10", "1KiB", "20")}
+    assert shown(lines)[:3] == [
+        "3 prefixes in 1s: 30 in/s, 60 out/s",
+        "3 messages came too fast and are not counted",
+        "q quit  sort by: i in  b bytes  o out",
+    ]
 
 
 def views(hostile: str) -> dict[str, Callable[[int | None], list[Text]]]:

@@ -305,6 +305,28 @@ def test_entries_go_to_those_they_name_only() -> None:
         assert [key for key, _ in walk(logs[2], segment)] == [b"a", b"c"]
 
 
+def test_entries_are_numbered_by_their_place_in_the_block() -> None:
+    with open_segment(3) as segment:
+        segment.open_lock()
+        logs = started(segment, 0, 1, 2)
+        append(logs[0], segment, (0b100, b"a"), (0b010, b"b"), (0b110, b"c"))
+        append(logs[0], segment, (0b010, b"d"))
+        with segment as words:
+            end = logs[1].destined_end(words)
+        numbers = [(log.cursor, log.entry_numbers()) for log in logs[1:2] for _ in log.blocks(end)]
+        assert [found for _, found in numbers] == [[1, 2], [0]]
+        with segment as words:
+            end = logs[2].destined_end(words)
+        assert [logs[2].entry_numbers() for _ in logs[2].blocks(end)] == [[0, 2]]
+        assert numbers[0][0] == 0
+        assert 0 < numbers[1][0] < words_head(segment)
+
+
+def words_head(segment: Segment) -> int:
+    with segment as words:
+        return int(words[LOG_HEAD])
+
+
 @pytest.mark.parametrize("payload", [b"", b"\0", b"\0" * 31, bytes(range(64))])
 def test_packets_come_out_byte_for_byte(payload: bytes) -> None:
     with open_segment(1) as segment:

@@ -1,0 +1,233 @@
+"""Watching what happens on a bus: everything that can be brought about from outside is told."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbus.client.admin import AdminConnection
+from sbus.client.message_joiner import MissedItems
+from sbus.client.streams import EventStream
+from sbus.unix.journal import SOCKET_PATH
+from tests.support.admin import administer
+from tests.support.block_scene import OPTIONS, SOFT, receive_all, scene_on
+from tests.support.bus import SBUSD, Bus, running_bus, sbusd_environment
+from tests.support.processes import clients_on_each, is_replaced, several_clients, worker_pids
+from tests.support.streams import TIMEOUT_S, events_of, messages_of
+from tests.support.threads import Task, wait_until
+
+ME = {"uid": os.geteuid(), "gid": os.getegid(), "pid": os.getpid()}
+PROGRAM = Path("/proc/self/comm").read_text().removesuffix("\n")
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    with running_bus(tmp_path_factory.mktemp("bus")) as running:
+        yield running
+
+
+def test_a_client_comes_subscribes_and_leaves(bus: Bus) -> None:
+    with events_of(bus) as stream:
+        with bus.connect() as client:
+            client.sub(b"a/*")
+            client.unsub(b"a/*")
+            client.sync()
+        found = stream.up_to(lambda event: event["event"] == "client-disconnected")
+    connected, subscribed, unsubscribed, gone = found
+    assert [event["event"] for event in found] == [
+        *("client-connected", "client-subscribed", "client-unsubscribed", "client-disconnected"),
+    ]
+    for event in found:
+        assert ME.items() <= event.items()
+        assert (event["client"], event["program"]) == (connected["client"], PROGRAM)
+    assert subscribed["pattern"] == unsubscribed["pattern"] == "a/*"
+    assert gone["reason"] == ""
+    assert connected["worker"] == gone["worker"]
+    assert [event["time"] for event in found] == sorted(event["time"] for event in found)
+
+
+def test_a_client_does_what_it_may_not(bus: Bus) -> None:
+    with events_of(bus) as stream:
+        with bus.connect() as client:
+            client.pub(b"!/x", b"")
+            refused = stream.next("packet-refused", code="reserved")
+            assert ME.items() <= refused.items()
+            client.send(b"HELLO")
+            found = stream.up_to(lambda event: event["event"] == "client-disconnected")
+        expelled, gone = found
+        assert (expelled["event"], expelled["code"]) == ("client-expelled", "unknown-word")
+        assert gone["reason"] == "unknown-word"
+        assert expelled["client"] == gone["client"] == refused["client"]
+
+
+def test_what_an_administrator_does_is_told(bus: Bus) -> None:
+    with events_of(bus) as stream, administer(bus) as admin, bus.connect() as client:
+        client.sync()
+        number = stream.next("client-connected")["client"]
+        admin.ask("kick", client=number, text="make room")
+        assert stream.next("client-kicked", client=number)["why"] == "make room"
+        stream.next("client-disconnected", client=number)
+        admin.ask("limit", uid=1234, limits={"connections_max": 5})
+        assert stream.next("limits-changed")["changes"] == ["connections_max=5"]
+        admin.say(b'{"verb":"reload"}')
+        assert "--config" in stream.next("configuration-rejected")["why"]
+
+
+def test_a_limit_is_reached_and_connections_are_refused(tmp_path: Path) -> None:
+    limits = ("--limit", "user_connections_max=2")
+    with running_bus(tmp_path, *limits) as bus, events_of(bus) as stream:
+        with several_clients(bus, 2):
+            for _ in range(3):
+                with bus.connect() as refused:
+                    refused.receive_until_closed()
+        found = stream.up_to(lambda event: event["event"] == "client-disconnected")
+    refusals = [event for event in found if event["event"] == "connection-refused"]
+    assert [event["code"] for event in refusals] == ["too-many-connections"] * 3
+    (reached,) = [event for event in found if event["event"] == "limit-reached"]
+    assert reached["limit"] == "user_connections_max"
+    assert ME.items() <= reached.items()
+
+
+def test_access_rules_deny_something(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[[rules]]\ndeny = ["publish"]\nkeys = ["secret/"]\n')
+    with running_bus(tmp_path, "--config", str(config)) as bus, events_of(bus) as stream:
+        with bus.connect() as client:
+            client.pub(b"secret/x", b"")
+            denied = stream.next("access-denied")
+        assert (denied["key"], denied["rule"]) == ("secret/x", 0)
+        config.write_text("[bus]\nworkers = 5\n[limits]\nuser_connections_max = 7\n")
+        with administer(bus) as admin:
+            admin.ask("reload")
+        reloaded = stream.next("configuration-reloaded")
+        assert "limits.user_connections_max" in reloaded["applied"]
+
+
+def test_what_is_discarded_is_told_client_by_client(tmp_path: Path) -> None:
+    limits = ("--limit", "backlog_messages_max=10", "--limit", "socket_buffer_bytes=20000")
+    with (
+        running_bus(tmp_path, *limits) as bus,
+        clients_on_each(bus, 2, 2) as clients,
+        events_of(bus) as stream,
+    ):
+        slow, publisher = clients[0][0], clients[1][0]
+        slow.control(b"!/notices/on")
+        slow.sub(b"a")
+        slow.sync()
+        for _ in range(2000):
+            publisher.pub(b"a", bytes(1000))
+        publisher.sync()
+        lost = sum(int(p.partition(b"\0")[2]) for p in slow.sync() if p.startswith(b"CMSG !/lost"))
+        told = 0
+        reasons: set[str] = set()
+        while told < lost:
+            event = stream.next("messages-discarded")
+            assert ME.items() <= event.items()
+            told += event["count"]
+            reasons |= event["reasons"].keys()
+        assert (told, reasons) == (lost, {"hard"})
+
+
+def test_a_client_stalls_and_goes_on(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path, *OPTIONS, workers=2) as bus,
+        scene_on(bus, 2, 1) as scene,
+        events_of(bus) as stream,
+    ):
+        scene.subscribe(scene.slow, *SOFT)
+        sent = scene.hold()
+        stalled = stream.next("client-stalled")
+        receive_all(scene.slow, sent)
+        assert stream.next("client-resumed")["client"] == stalled["client"]
+
+
+def test_workers_die_and_are_replaced(tmp_path: Path) -> None:
+    limits = ("--limit", "worker_silence_seconds_max=2")
+    with running_bus(tmp_path, *limits) as bus, events_of(bus) as stream:
+        dead = worker_pids(bus)[1]
+        os.kill(dead, signal.SIGKILL)
+        died = stream.next("worker-died", worker=1)
+        assert (died["worker_pid"], died["how"]) == (dead, "signal 9")
+        wait_until(lambda: is_replaced(bus, 1, dead), "it is replaced")
+        started = stream.next("worker-started", worker=1)
+        assert started["worker_pid"] not in (dead, 0)
+        os.kill(worker_pids(bus)[0], signal.SIGSTOP)
+        stream.next("worker-silent", worker=0)
+        stream.next("worker-died", worker=0)
+
+
+def test_the_bus_drains_and_stops(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as bus:
+        with events_of(bus) as stream, several_clients(bus, 1), administer(bus) as admin:
+            admin.ask("drain")
+            assert stream.next("draining")["clients"] == 1
+            bus.process.send_signal(signal.SIGTERM)
+            found = stream.up_to(lambda event: event["event"] == "client-disconnected")
+            assert [event["event"] for event in found][-2:] == [
+                "bus-stopping",
+                "client-disconnected",
+            ]
+        bus.process.wait(TIMEOUT_S)
+
+
+def test_who_does_not_read_is_told_how_many_it_missed(bus: Bus) -> None:
+    count = 30_000
+    with events_of(bus) as stream, bus.connect() as client:
+        stream.next("client-connected")
+        for _ in range(count):
+            client.pub(b"!/x", b"")
+        client.sync()
+        shown = missed = 0
+        while shown + missed < count:
+            found = stream.stream.receive_many(TIMEOUT_S)
+            assert found, f"{shown} shown, {missed} missed, of {count}"
+            for one in found:
+                if isinstance(one, MissedItems):
+                    missed += one.count
+                else:
+                    shown += one["event"] == "packet-refused"
+        assert shown + missed == count
+        assert missed
+
+
+def test_that_a_watcher_misses_messages_is_an_event(bus: Bus) -> None:
+    with events_of(bus) as stream, messages_of(bus, payload=True), bus.connect() as client:
+        for _ in range(1000):
+            client.pub(b"a", bytes(20_000))
+        client.sync()
+        assert stream.next("stream-missed")["worker"] in (0, 1)
+
+
+def test_what_is_logged_goes_to_standard_error(tmp_path: Path) -> None:
+    with running_bus(tmp_path, "--log", "stderr") as bus:
+        with bus.connect() as client:
+            client.send(b"HELLO")
+            client.receive_until_closed()
+        wait_until(lambda: "unknown-word" in bus.stderr_text(), "it is logged")
+        assert bus.stderr_text().startswith("sbusd: client of uid ")
+
+
+def test_ends_of_the_bus_end_the_stream(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as bus, AdminConnection(bus.address) as connection:
+        EventStream(connection)
+        Task(lambda: bus.process.send_signal(signal.SIGTERM)).join()
+        bus.process.wait(TIMEOUT_S)
+
+
+@pytest.mark.skipif(os.path.exists(SOCKET_PATH), reason="this host has a journal")
+def test_a_journal_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [*SBUSD, "-f", "-a", str(tmp_path / "bus"), "--log", "journal"],
+        env=sbusd_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith(b"sbusd: log=journal: there is none, ")
+    assert result.stderr.count(b"\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,161 @@
+"""sbusctl monitor and events against a real bus: what people see, and what programs read."""
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker.test_sbusctl import (
+    TIMEOUT_S,
+    end_of,
+    publish_until_seen,
+    read_line,
+    run,
+    started,
+)
+from tests.support.bus import Bus, running_bus, stop
+from tests.support.processes import stopped
+from tests.support.raw_client import RawClient
+
+PROGRAM = Path("/proc/self/comm").read_text().removesuffix("\n")
+HEADING = b"TIME           UID PROGRAM[PID]          BYTES  TO KEY"
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    with running_bus(tmp_path_factory.mktemp("bus")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(bus: Bus) -> Iterator[RawClient]:
+    with bus.connect() as connected:
+        yield connected
+
+
+def test_a_message_is_a_line(bus: Bus, client: RawClient) -> None:
+    client.sub(b"a/*")
+    client.sync()
+    with started(bus, "monitor") as process:
+        assert read_line(process) == HEADING + b"\n"
+        client.pub(b"a/b c", b"12345")
+        line = read_line(process).decode()
+        assert re.fullmatch(
+            rf"\d\d:\d\d:\d\d\.\d\d\d +{os.getuid()} {PROGRAM}\[{os.getpid()}\] +5   1 a/b c\n",
+            line,
+        )
+        assert len(line) <= 80
+        client.pub(b"!/cred////x\x1b[2J", b"secret")
+        assert read_line(process).decode().endswith("     -   0 !/cred////x\\x1b[2J\n")
+
+
+def test_payloads_are_shown_where_that_is_wanted(bus: Bus, client: RawClient) -> None:
+    with started(bus, "monitor", "--payload", "a/") as process:
+        assert read_line(process) == HEADING + b" PAYLOAD\n"
+        client.pub(b"b/", b"not this")
+        client.pub(b"a/b c", b"\x1b\xff\nx")
+        assert read_line(process).endswith(b"     4   0 a/b\\x20c \\x1b\\xff\\x0ax\n")
+
+
+def test_a_message_is_an_object_in_json(bus: Bus, client: RawClient) -> None:
+    with started(bus, "monitor", "--json", "--payload", "--count", "3") as process:
+        assert process.stdout is not None
+        publish_until_seen(client, process.stdout.fileno(), b"a", b"\xff\n")
+        for _ in range(3):
+            client.pub(b"a", b"\xff\n")
+        found: dict[str, Any] = json.loads(read_line(process))
+        assert found["time"] > 1e9
+        assert found["order"] > 0
+        del found["time"], found["order"]
+        assert found == {
+            "key": "a",
+            "size": 2,
+            "payload": "/wo=",
+            "recipients": 0,
+            "client": found["client"],
+            "uid": os.getuid(),
+            "gid": os.getgid(),
+            "pid": os.getpid(),
+            "program": PROGRAM,
+            "worker": found["worker"],
+        }
+        status, output, errors = end_of(process)
+        assert (status, len(output.splitlines()), errors) == (0, 2, b"")
+
+
+def test_what_was_missed_is_told(bus: Bus, client: RawClient) -> None:
+    read_end, write_end = os.pipe()
+    with started(bus, "monitor", "--json", "--payload", stdout=write_end) as process:
+        os.close(write_end)
+        publish_until_seen(client, read_end, b"a", b"")
+        with stopped(process.pid):
+            for _ in range(800):
+                client.pub(b"a", bytes(20_000))
+            client.sync()
+        with os.fdopen(read_end, "rb") as lines:
+            shown = missed = 0
+            while shown + missed < 800:
+                item = json.loads(lines.readline())
+                missed += item.get("missed", 0)
+                shown += item.get("size") == 20_000
+        assert missed
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+
+
+def test_an_event_is_a_line(bus: Bus) -> None:
+    with started(bus, "events") as process:
+        assert process.stdout is not None
+        with bus.connect() as client:
+            publish_until_seen(client, process.stdout.fileno(), b"!/x", b"")
+        line = read_line(process).decode()
+        assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d\d\d (a packet of )?client \d+ of uid .*\n", line)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+
+
+def test_an_event_is_an_object_in_json(bus: Bus, client: RawClient) -> None:
+    with started(bus, "events", "--json", "--count", "1") as process:
+        assert process.stdout is not None
+        publish_until_seen(client, process.stdout.fileno(), b"!/x", b"")
+        event = json.loads(read_line(process))
+        assert (event["event"], event["code"]) == ("packet-refused", "reserved")
+        assert (event["priority"], event["uid"]) == (5, os.getuid())
+        assert end_of(process)[0] == 0
+
+
+@pytest.mark.parametrize("verb", ["monitor", "events"])
+def test_a_bus_that_ends_is_an_error(tmp_path: Path, verb: str) -> None:
+    with running_bus(tmp_path) as bus, started(bus, verb) as process:
+        if verb == "monitor":
+            read_line(process)
+        else:
+            assert process.stdout is not None
+            with bus.connect() as client:
+                publish_until_seen(client, process.stdout.fileno(), b"!/x", b"")
+        stop(bus)
+        status, _, errors = end_of(process)
+        assert status == 1
+        assert errors == b"sbusctl: the bus has ended, or has closed this connection\n"
+
+
+def test_a_reader_that_leaves_ends_it_quietly(bus: Bus, client: RawClient) -> None:
+    with started(bus, "monitor") as process:
+        read_line(process)
+        assert process.stdout is not None
+        process.stdout.close()
+        client.pub(b"a", b"")
+        assert process.wait(TIMEOUT_S) == 141
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_what_cannot_be_is_said_in_one_line(bus: Bus) -> None:
+    result = run(bus, "monitor", "!/x")
+    assert result.returncode == 1
+    assert re.fullmatch(rb"sbusctl: .*reserved.*\(bad-request\)\n", result.stderr)

@@ -1,0 +1,125 @@
+"""The Debian package: built, unpacked somewhere, and run from there as it is.
+
+Built for the Python that runs the tests, so that any host which has dpkg can do it.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.bus import bus_of
+from tests.support.raw_client import RawClient
+
+PROJECT = Path(__file__).resolve().parents[2]
+BUILD_SECONDS_MAX = 120.0
+pytestmark = pytest.mark.skipif(
+    shutil.which("dpkg-deb") is None, reason="there is no dpkg-deb (Debian: apt install dpkg)"
+)
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("package")
+    subprocess.run(
+        [PROJECT / "deploy/debian/build", directory],
+        env={**os.environ, "PYTHON": sys.executable},
+        stdout=subprocess.DEVNULL,
+        timeout=BUILD_SECONDS_MAX,
+        check=True,
+    )
+    (built,) = directory.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def root(package: Path) -> Path:
+    """Where it is unpacked: not where it belongs."""
+    unpacked = package.parent / "unpacked"
+    subprocess.run(["dpkg-deb", "-x", package, unpacked], check=True)
+    return unpacked
+
+
+def field(package: Path, name: str) -> str:
+    done = subprocess.run(["dpkg-deb", "-f", package, name], capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+def test_it_says_what_it_is_and_needs(package: Path) -> None:
+    version = field(package, "Version")
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", version)
+    assert package.name == f"sbus_{version}_{field(package, 'Architecture')}.deb"
+    major, minor = sys.version_info[:2]
+    needs = field(package, "Depends")
+    assert f"python3 (>= {major}.{minor}), python3 (<< {major}.{minor + 1})" in needs
+    assert "@" not in field(package, "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "usr/lib/systemd/system/sbusd.socket",
+        "usr/lib/systemd/system/sbusd-admin.socket",
+        "usr/lib/systemd/system/sbusd.service",
+        "usr/lib/systemd/system/sbus-metrics.service",
+        "usr/lib/systemd/user/sbusd.socket",
+        "usr/lib/sysusers.d/sbus.conf",
+        "usr/lib/tmpfiles.d/sbus.conf",
+        "etc/sbus/sbus.toml",
+        "usr/share/man/man8/sbusd.8.gz",
+        "usr/share/man/man1/sbusctl.1.gz",
+        "usr/share/man/man1/sbusctl-pub.1.gz",
+        "usr/share/bash-completion/completions/sbusctl",
+        "usr/share/zsh/vendor-completions/_sbusctl",
+        "usr/share/fish/vendor_completions.d/sbusctl.fish",
+        "usr/share/doc/sbus/copyright",
+    ],
+)
+def test_it_brings(root: Path, path: str) -> None:
+    assert (root / path).stat().st_size
+
+
+def test_nothing_in_it_knows_where_it_was_built(package: Path, root: Path) -> None:
+    """Bytecode holds paths, too."""
+    places = [bytes(PROJECT), bytes(package.parent), sys.prefix.encode(), b"/tmp/tmp."]
+    for path in root.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert not [place for place in places if place in content], path
+
+
+def test_what_is_configured_survives_an_upgrade(package: Path) -> None:
+    done = subprocess.run(["dpkg-deb", "-I", package, "conffiles"], capture_output=True, check=True)
+    assert done.stdout == b"/etc/sbus/sbus.toml\n"
+
+
+def test_it_runs_from_wherever_it_is(root: Path, tmp_path: Path) -> None:
+    """With nothing but the standard library of the Python that it finds."""
+    python = Path(sys.base_prefix) / "bin/python3"
+
+    def command(name: str) -> tuple[str, ...]:
+        return ("env", "-i", str(python), "-I", "-B", str(root / "usr/bin" / name))
+
+    path = str(tmp_path / "bus")
+    arguments = ("-f", "-a", path, "--config", str(root / "etc/sbus/sbus.toml"), "--workers=2")
+    with bus_of(tmp_path, *arguments, address=path, command=command("sbusd")) as bus:
+        with RawClient(bus.address) as client:
+            client.sub(b"key")
+            client.sync()
+            run(*command("sbusctl"), "-a", path, "pub", "key", "payload")
+            assert client.receive() == b"MSG key\0payload"
+        version = run(*command("sbusctl"), "-a", path, "version")
+        assert path in version
+        assert "sbus_" in run(*command("sbusctl"), "-a", path, "metrics")
+    assert run(*command("sbusctl"), "--version").startswith("sbusctl ")
+
+
+def run(*words: str) -> Any:
+    done = subprocess.run(words, capture_output=True, check=False, timeout=30)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
