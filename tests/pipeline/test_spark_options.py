@@ -1,9 +1,13 @@
 """What may be said to `format("sbus")`, and that every slip is told by the name of the option."""
 
+from pathlib import Path
+
 import pytest
 
 from sbus.errors import ConfigurationError
 from sbus.pipeline.spark.options import (
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
     Bound,
     check_batch,
     check_stream,
@@ -11,6 +15,7 @@ from sbus.pipeline.spark.options import (
     source_options,
 )
 
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 PATH = {"path": "/recording"}
 SOCKET = {"socket": "/run/sbus.socket"}
 
@@ -145,3 +150,9 @@ def test_a_sink_is_a_socket_and_perhaps_a_key() -> None:
 def test_a_slip_in_a_write_is_named(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         sink_options(given)
+
+
+def test_every_option_is_documented() -> None:
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
+    cells = " ".join(row.split("|")[1] for row in rows)
+    assert not [name for name in {*SOURCE_OPTIONS, *SINK_OPTIONS} if f"`{name}`" not in cells]

@@ -85,9 +85,13 @@ def test_a_stream_that_is_killed_at_any_instant_has_every_row_once(
 
 def test_executors_of_their_own_on_a_host_without_java(tmp_path: Path) -> None:
     """Nothing depends on the driver's memory, on the current directory, or on an installed Java."""
-    recording, programs, elsewhere = (tmp_path / name for name in ("rec", "bin", "elsewhere"))
-    for folder in (programs, elsewhere):
+    recording, programs, elsewhere, site = (
+        tmp_path / name for name in ("rec", "bin", "elsewhere", "site")
+    )
+    for folder in (programs, elsewhere, site):
         folder.mkdir()
+    # As the wheel installs it: Spark then finds the format by its name, nobody registers it.
+    (site / "pyspark_sbus").symlink_to(PROJECT / "sbus" / "pipeline" / "pyspark_sbus")
     for name in ("bash", "chmod", "dirname", "env", "ls", "ps", "rm", "sh", "uname"):
         found = [Path(at, name) for at in os.environ["PATH"].split(":") if Path(at, name).exists()]
         (programs / name).symlink_to(found[0])
@@ -100,7 +104,12 @@ def test_executors_of_their_own_on_a_host_without_java(tmp_path: Path) -> None:
     arguments = ("local-cluster[2,1,1024]", str(recording), str(out), str(tmp_path / "checkpoint"))
     done = subprocess.run(
         [*PROGRAM, *arguments, "once"],
-        env={**without, "PATH": str(programs), "SPARK_WORKER_DIR": str(tmp_path / "work")},
+        env={
+            **without,
+            "PATH": str(programs),
+            "PYTHONPATH": f"{site}:{PROJECT}",
+            "SPARK_WORKER_DIR": str(tmp_path / "work"),
+        },
         cwd=elsewhere,
         stdout=subprocess.PIPE,
         timeout=300,

@@ -1,7 +1,10 @@
 """A recording read by Spark as a stream: each row once, while it grows and is rewritten."""
 
 import json
+import threading
+import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sbus.pipeline import manifest
-from tests.pipeline.test_spark_batch import seal_first_segment
+from sbus.pipeline.compaction import compact
+from sbus.pipeline.housekeeping import Keeping, delete_retired, drop_old, seal
 from tests.support.small_recording import SmallRecorder, numbered
 
 FINISH_SECONDS_MAX = 60
+KEEP_NOTHING = Keeping(seconds=None, bytes=0, grace_seconds=0.0)
 
 Start = Callable[..., StreamingQuery]
 
@@ -42,7 +47,7 @@ def offsets(spark: SparkSession, directory: Path) -> list[tuple[str, int]]:
     return sorted((row.host, row.offset) for row in out.select("host", "offset").collect())
 
 
-def test_it_goes_on_where_it_was_through_sealing_and_finds_new_recorders(
+def test_it_goes_on_where_it_was_and_finds_new_recorders(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
     recording = tmp_path / "rec"
@@ -50,8 +55,6 @@ def test_it_goes_on_where_it_was_through_sealing_and_finds_new_recorders(
         alder.record(numbered(10))
         query = start(once=True, startingOffsets="earliest", maxOffsetsPerTrigger="4")
         assert [progress["numInputRows"] for progress in query.recentProgress] == [4, 4, 2]
-        alder.roll()
-        seal_first_segment(recording, alder.name)
         alder.record(numbered(5, 10))
         running = start(once=False)
         try:
@@ -69,6 +72,30 @@ def test_it_goes_on_where_it_was_through_sealing_and_finds_new_recorders(
         *[("alder", offset) for offset in range(17)],
         *[("birch", offset) for offset in range(3)],
     ]
+
+
+def test_a_recording_may_be_sealed_compacted_and_expire_while_it_runs(
+    spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
+    recording, never = tmp_path / "rec", threading.Event()
+    with SmallRecorder(recording) as alder:
+        alder.record(numbered(10))
+        running = start(once=False, startingOffsets="earliest", maxOffsetsPerTrigger="7")
+        try:
+            for _ in range(3):
+                alder.record(numbered(10, alder.end))
+                alder.roll()
+                seal(recording, alder.name, never)
+                alder.record(numbered(5, alder.end))
+                compact(recording, before=date.max)
+                running.processAllAvailable()
+                drop_old(recording, alder.name, KEEP_NOTHING, 0)
+                delete_retired(recording, alder.name, KEEP_NOTHING, time.time_ns() // 1000)
+        finally:
+            running.stop()
+        left = spark.read.format("sbus").load(str(recording)).count()
+    assert offsets(spark, tmp_path) == [("alder", offset) for offset in range(55)]
+    assert left == 5, "what was dropped is gone, but the segment being written stays"
 
 
 def test_by_default_it_begins_with_what_comes(

@@ -4,11 +4,12 @@ Everything that can be known without looking at a recording is checked here, in 
 data frame is made; so a slip is an error where it was made, and names the option. Spark hands over
 names in lower case, and people write them in any.
 
-Pure: opens nothing, and does not know Spark.
+Opens nothing, and does not know Spark.
 """
 
 import difflib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from sbus.errors import AddressError, ClientFault, ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH, check_pattern, parse_pattern
 from sbus.protocol.text import from_text
-from sbus.unix.address import parse_address
+from sbus.unix.address import PathAddress, parse_address
 
 SOURCE_OPTIONS: Final = (
     *("path", "socket", "spoolDir", "table", "subscribe"),
@@ -91,7 +92,8 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
     if socket is None:
         _refuse(said, {"spoolDir"}, "is for a live bus: it goes with socket, not with path")
     else:
-        _check_live(said, socket, table)
+        socket = _address(socket)
+        _check_live(said, table)
     return SourceOptions(
         path=path,
         socket=socket,
@@ -132,8 +134,8 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     said = _known(given, SINK_OPTIONS)
     if "socket" not in said:
         raise ConfigurationError("nothing says where to publish: give socket, the address of a bus")
-    _check_address(said["socket"])
-    return SinkOptions(said["socket"], _bytes("key", said["key"]) if "key" in said else None)
+    socket = _address(said["socket"])
+    return SinkOptions(socket, _bytes("key", said["key"]) if "key" in said else None)
 
 
 def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
@@ -157,8 +159,7 @@ def _refuse(said: Mapping[str, str], names: set[str], why: str) -> None:
             raise ConfigurationError(f"{name} {why}")
 
 
-def _check_live(said: Mapping[str, str], socket: str, table: str) -> None:
-    _check_address(socket)
+def _check_live(said: Mapping[str, str], table: str) -> None:
     if table != "messages":
         raise ConfigurationError(f"socket: a live bus has messages, only a recording has {table}")
     _refuse(
@@ -168,11 +169,14 @@ def _check_live(said: Mapping[str, str], socket: str, table: str) -> None:
     )
 
 
-def _check_address(address: str) -> None:
+def _address(text: str) -> str:
+    """The same from every directory: tasks have another one than the program."""
     try:
-        parse_address(address).sockaddr()
+        address = parse_address(text)
+        address.sockaddr()
     except AddressError as error:
         raise ConfigurationError(f"socket: {error}") from error
+    return os.path.abspath(text) if isinstance(address, PathAddress) else text
 
 
 def _patterns(text: str) -> tuple[bytes, ...]:
