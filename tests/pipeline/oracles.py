@@ -221,8 +221,9 @@ def anomalies(
         for name in {name for name, _ in counts}:
             series = [counts[name, start] for start in starts]
             usual = statistics.median(series)
-            mad = statistics.median(abs(count - usual) for count in series)
-            scale = max(1.4826 * mad, usual**0.5, 1.0)
+            deviations = [abs(count - usual) for count in series]
+            strays = 1.4826 * statistics.median(deviations) or 1.2533 * statistics.fmean(deviations)
+            scale = max(strays, usual**0.5, 1.0)
             for start, count in zip(starts, series, strict=True):
                 if abs(count - usual) / scale >= score_min:
                     found[host, name, start] = (count, usual, (count - usual) / scale)

@@ -3,10 +3,13 @@
 Each prefix is compared with itself: how many messages it has in a window, against the median of all
 its windows, empty ones included. How far it usually strays is told by the median absolute deviation
 (MAD), which a few wild windows do not move; times 1.4826 it is what a standard deviation would be,
-were the counts normal. Counts of rare things stray by their square root for no reason at all, so
-the scale is never taken to be smaller than that, nor than one message.
+were the counts normal. Where more than half of the windows are all the same, as with whatever is
+sent now and then, the MAD is 0 and says nothing; the mean absolute deviation does, times 1.2533.
+Counts of rare things stray by their square root for no reason at all, so the scale is never taken
+to be smaller than that, nor than one message.
 
-    score = (messages - median) / max(1.4826 MAD, sqrt(median), 1)
+    score = (messages - median) / max(1.4826 MAD or, if that is 0, 1.2533 mean deviation,
+                                      sqrt(median), 1)
 
 Windows that the recording covers only in part, the first and the last of a host, say nothing and
 are left out. Fewer than `WINDOWS_MIN` windows have no usual.
@@ -19,6 +22,7 @@ from sbus.pipeline.jobs import columns
 
 WINDOWS_MIN = 8
 NORMAL_PER_MAD = 1.4826
+NORMAL_PER_MEAN_DEVIATION = 1.2533
 
 
 def anomalies(
@@ -37,10 +41,14 @@ def anomalies(
         F.median("messages").alias("usual"), F.count("*").alias("windows")
     )
     known = counted.join(usual.where(F.col("windows") >= WINDOWS_MIN), list(by_prefix))
+    deviation = F.abs(F.col("messages") - F.col("usual"))
     spread = known.groupBy(*by_prefix).agg(
-        F.median(F.abs(F.col("messages") - F.col("usual"))).alias("mad")
+        F.median(deviation).alias("mad"), F.avg(deviation).alias("mean_deviation")
     )
-    scale = F.greatest(NORMAL_PER_MAD * F.col("mad"), F.sqrt("usual"), F.lit(1.0))
+    strays = F.when(F.col("mad") > 0, NORMAL_PER_MAD * F.col("mad")).otherwise(
+        NORMAL_PER_MEAN_DEVIATION * F.col("mean_deviation")
+    )
+    scale = F.greatest(strays, F.sqrt("usual"), F.lit(1.0))
     return (
         known.join(spread, list(by_prefix))
         .withColumn("spread", scale)
