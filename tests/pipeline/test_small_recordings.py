@@ -100,7 +100,7 @@ NOBODY = [
 
 
 @settings(
-    max_examples=3,
+    max_examples=2,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @example([])

@@ -17,6 +17,7 @@ are left out. Fewer than `WINDOWS_MIN` windows have no usual.
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window
 
 from sbus.pipeline.jobs import columns
 
@@ -35,23 +36,20 @@ def anomalies(
 ) -> DataFrame:
     """host, prefix, start, messages, usual, spread, score (negative: fewer than usual), why (a
     sentence); the strangest first."""
-    counted = _every_window(messages, depth, columns.microseconds(window_seconds), separator)
     by_prefix = ("host", "prefix")
-    usual = counted.groupBy(*by_prefix).agg(
-        F.median("messages").alias("usual"), F.count("*").alias("windows")
+    own = Window.partitionBy(*by_prefix)
+    known = (
+        _every_window(messages, depth, columns.microseconds(window_seconds), separator)
+        .withColumn("usual", F.median("messages").over(own))
+        .withColumn("deviation", F.abs(F.col("messages") - F.col("usual")))
+        .where(F.col("windows") >= WINDOWS_MIN)
     )
-    known = counted.join(usual.where(F.col("windows") >= WINDOWS_MIN), list(by_prefix))
-    deviation = F.abs(F.col("messages") - F.col("usual"))
-    spread = known.groupBy(*by_prefix).agg(
-        F.median(deviation).alias("mad"), F.avg(deviation).alias("mean_deviation")
+    mad = F.median("deviation").over(own)
+    strays = F.when(mad > 0, NORMAL_PER_MAD * mad).otherwise(
+        NORMAL_PER_MEAN_DEVIATION * F.avg("deviation").over(own)
     )
-    strays = F.when(F.col("mad") > 0, NORMAL_PER_MAD * F.col("mad")).otherwise(
-        NORMAL_PER_MEAN_DEVIATION * F.col("mean_deviation")
-    )
-    scale = F.greatest(strays, F.sqrt("usual"), F.lit(1.0))
     return (
-        known.join(spread, list(by_prefix))
-        .withColumn("spread", scale)
+        known.withColumn("spread", F.greatest(strays, F.sqrt("usual"), F.lit(1.0)))
         .withColumn("score", (F.col("messages") - F.col("usual")) / F.col("spread"))
         .where(F.abs("score") >= score_min)
         .select(
@@ -71,8 +69,8 @@ def anomalies(
 
 
 def _every_window(messages: DataFrame, depth: int, window_us: int, separator: str) -> DataFrame:
-    """host, prefix, start_us, messages: of every prefix of a host and every whole window of that
-    host's recording, 0 where there was nothing."""
+    """host, prefix, start_us, messages, windows: of every prefix of a host and every whole window
+    of that host's recording, 0 where there was nothing; and how many such windows there are."""
     time_us = F.unix_micros("timestamp")
     found = messages.where(columns.is_message()).select(
         "host", columns.prefix(depth, separator).alias("prefix"), time_us.alias("time_us")
@@ -88,7 +86,8 @@ def _every_window(messages: DataFrame, depth: int, window_us: int, separator: st
         found.groupBy("host")
         .agg(first.alias("first"), last.alias("last"))
         .where("first <= last")
-        .select("host", F.explode(F.sequence("first", "last", F.lit(window_us))).alias("start_us"))
+        .withColumn("starts", F.sequence("first", "last", F.lit(window_us)))
+        .select("host", F.size("starts").alias("windows"), F.explode("starts").alias("start_us"))
     )
     return (
         counts.select("host", "prefix")

@@ -14,9 +14,10 @@ from pyspark.sql import functions as F
 from sbus.pipeline.jobs import columns
 
 SUBSCRIBED_EVENT = "client-subscribed"
-KEYS_MAX = 2_000
-"""Of each host the busiest keys; every one of them is compared with every pattern."""
+KEYS_MAX = 5_000
+"""The busiest keys, of all hosts; every one of them is compared with every pattern of its host."""
 PATTERNS_MAX = 2_000
+"""Of all hosts."""
 
 
 def senders(
