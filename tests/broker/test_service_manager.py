@@ -255,7 +255,8 @@ high = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 100) for number in numbers]
 for place, number in enumerate(high):
     os.dup2(number, 3 + place)
     os.close(number)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(names.count(":") + 1), LISTEN_FDNAMES=names)
+announced = str(names.count(":") + 1)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=announced, LISTEN_FDNAMES=names)
 os.execv(command[0], command)
 """
 """What a service manager does, for sockets that systemd-socket-activate cannot make."""
