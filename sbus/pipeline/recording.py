@@ -30,6 +30,8 @@ from sbus.pipeline.manifest import FileEntry, Manifest
 from sbus.pipeline.schemas import TABLES
 
 _PARQUET_BATCH_ROWS = 65_536
+_BATCH_BYTES = 16 * 1024 * 1024
+"""What a batch of a Parquet file takes, about; payloads may be large."""
 
 
 class RecordingDamaged(SbusError):
@@ -198,21 +200,50 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Reco
     names = schema.names if columns is None else [n for n in schema.names if n in set(columns)]
     path = Path(piece.directory) / piece.path
     try:
-        batches = _read_hot(path, piece) if piece.kind == "hot" else _read_parquet(path, names)
+        hot = piece.kind == "hot"
+        batches = _read_hot(path, piece) if hot else _read_parquet(path, piece, names)
         for batch in batches:
             wanted = _between(batch, piece.first, piece.end)
             if wanted.num_rows:
                 yield wanted.select(names).cast(pa.schema([schema.field(n) for n in names]))
     except FileNotFoundError as error:
-        raise RecordingChanged(f"{path} has been deleted since the reading was planned") from error
+        raise RecordingChanged(
+            f"{path} is not there: it has been deleted since the reading was planned, or this host "
+            "does not have the directory"
+        ) from error
     except pa.ArrowException as error:
         raise RecordingDamaged(f"{path}: {error}") from error
 
 
-def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _read_parquet(path: Path, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     needed = names if "offset" in names else [*names, "offset"]
     with pq.ParquetFile(path) as file:
-        yield from file.iter_batches(_PARQUET_BATCH_ROWS, columns=list(needed), use_threads=False)
+        groups = _groups(file, piece)
+        yield from file.iter_batches(
+            _batch_rows(file.metadata, groups), groups, columns=list(needed), use_threads=False
+        )
+
+
+def _groups(file: pq.ParquetFile, piece: Piece) -> list[int]:
+    """The row groups that may hold rows of the piece."""
+    column = file.schema_arrow.get_field_index("offset")
+    found = []
+    for number in range(file.num_row_groups):
+        known = file.metadata.row_group(number).column(column).statistics
+        if (
+            known is None
+            or not known.has_min_max
+            or (known.min < piece.end and piece.first <= known.max)
+        ):
+            found.append(number)
+    return found
+
+
+def _batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
+    """So many rows are about `_BATCH_BYTES`, where they are of about the same size."""
+    size: int = sum(metadata.row_group(number).total_byte_size for number in groups)
+    rows: int = sum(metadata.row_group(number).num_rows for number in groups)
+    return max(1, min(_PARQUET_BATCH_ROWS, _BATCH_BYTES * rows // max(1, size)))
 
 
 def _read_hot(path: Path, piece: Piece) -> Iterator[pa.RecordBatch]:

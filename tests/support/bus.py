@@ -154,7 +154,7 @@ def process_tree(root: int) -> list[int]:
         if not entry.name.isdecimal():
             continue
         try:
-            status = (entry / "stat").read_text()
+            status = (entry / "stat").read_text(errors="backslashreplace")
         except (FileNotFoundError, ProcessLookupError):
             continue
         state, parent = status.rpartition(") ")[2].split()[:2]

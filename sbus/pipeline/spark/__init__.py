@@ -1,0 +1,1 @@
+"""The bus as a data source of Spark, `format("sbus")`."""

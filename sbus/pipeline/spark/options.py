@@ -1,0 +1,277 @@
+"""The options of `format("sbus")`: what may be said, and what it means.
+
+Everything that can be known without looking at a recording is checked here, in one go, when the
+data frame is made; so a slip is an error where it was made, and names the option. Spark hands over
+names in lower case, and people write them in any.
+
+Opens nothing, and does not know Spark.
+"""
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from sbus.errors import AddressError, ClientFault, ConfigurationError
+from sbus.limits import Limits
+from sbus.protocol.keys import SLASH, check_pattern, parse_pattern
+from sbus.protocol.text import from_text
+from sbus.unix.address import PathAddress, parse_address
+
+SOURCE_OPTIONS: Final = (
+    *("path", "socket", "spoolDir", "table", "subscribe"),
+    *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
+    *("maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss"),
+)
+SINK_OPTIONS: Final = ("socket", "key")
+OF_SPARK: Final = frozenset({"checkpointlocation"})
+"""What Spark itself is told with the same call, and passes on."""
+TABLES: Final = ("messages", "clients", "events")
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""Offsets that stand for the ends of what there is, as Kafka's do."""
+
+Name = Literal["startingOffsets", "endingOffsets"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where to begin or to end. One of: the ends of what there is (`everywhere` is EARLIEST or
+    LATEST), an offset for each recorder, a moment."""
+
+    option: str
+    everywhere: int | None = None
+    offsets: Mapping[str, int] | None = None
+    timestamp_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What to read. Exactly one of `path` and `socket` is given."""
+
+    path: str | None
+    socket: str | None
+    spool_dir: str | None
+    table: str
+    patterns: tuple[bytes, ...] | None
+    """None: every row."""
+    starting: Bound | None
+    ending: Bound | None
+    offsets_per_trigger_max: int | None
+    partitions_min: int
+    fail_on_data_loss: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where to publish; `key` is for rows without one."""
+
+    socket: str
+    key: bytes | None
+
+
+def source_options(given: Mapping[str, str]) -> SourceOptions:
+    """Understand the options of a read. Raises ConfigurationError, which names the option."""
+    said = _known(given, SOURCE_OPTIONS)
+    path, socket = said.get("path"), said.get("socket")
+    if (path is None) == (socket is None):
+        both = "both path and socket are given" if path is not None else "nothing says what to read"
+        raise ConfigurationError(
+            f"{both}: give path, the directory of a recording, or socket, the address of a bus"
+        )
+    if path == "":
+        raise ConfigurationError("path is empty: give the directory of a recording")
+    table = said.get("table", "messages")
+    if table not in TABLES:
+        raise ConfigurationError(f"table={table!r}: there are {', '.join(TABLES)}")
+    if "subscribe" in said and table != "messages":
+        raise ConfigurationError(f"subscribe is about keys, and the table {table} has none")
+    if socket is None:
+        _refuse(said, {"spoolDir"}, "is for a live bus: it goes with socket, not with path")
+    else:
+        socket = _address(socket)
+        _check_live(said, table)
+    return SourceOptions(
+        path=path,
+        socket=socket,
+        spool_dir=said.get("spoolDir"),
+        table=table,
+        patterns=_patterns(said["subscribe"]) if "subscribe" in said else None,
+        starting=_bound(said, "startingOffsets", "startingTimestamp"),
+        ending=_bound(said, "endingOffsets", "endingTimestamp"),
+        offsets_per_trigger_max=_count(said, "maxOffsetsPerTrigger"),
+        partitions_min=_count(said, "minPartitions") or 1,
+        fail_on_data_loss=_truth(said, "failOnDataLoss", default=True),
+    )
+
+
+def check_batch(options: SourceOptions) -> None:
+    """Accept these options for a read that ends. Raises ConfigurationError."""
+    if options.socket is not None:
+        raise ConfigurationError(
+            "socket is for streams (readStream), a live bus has no end: "
+            "to read what was, record the bus and give path"
+        )
+    if options.starting is not None and _mentions(options.starting, LATEST):
+        raise ConfigurationError("startingOffsets: a batch that starts at latest reads nothing")
+    if options.ending is not None and _mentions(options.ending, EARLIEST):
+        raise ConfigurationError("endingOffsets: a batch that ends at earliest reads nothing")
+    if options.offsets_per_trigger_max is not None:
+        raise ConfigurationError("maxOffsetsPerTrigger is for streams: limit a batch by its end")
+
+
+def check_stream(options: SourceOptions) -> None:
+    """Accept these options for a stream. Raises ConfigurationError."""
+    if options.ending is not None:
+        raise ConfigurationError(f"{options.ending.option} is for batches: a stream has no end")
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Understand the options of a write. Raises ConfigurationError, which names the option."""
+    said = _known(given, SINK_OPTIONS)
+    if "socket" not in said:
+        raise ConfigurationError("nothing says where to publish: give socket, the address of a bus")
+    socket = _address(said["socket"])
+    return SinkOptions(socket, _bytes("key", said["key"]) if "key" in said else None)
+
+
+def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    """The options under the names they are documented with."""
+    spelled = {name.lower(): name for name in names}
+    said = {}
+    for name, value in given.items():
+        if name.lower() in OF_SPARK:
+            continue
+        if name.lower() not in spelled:
+            close = difflib.get_close_matches(name.lower(), spelled, 1)
+            hint = f"did you mean {spelled[close[0]]}? There are" if close else "there are"
+            raise ConfigurationError(f"unknown option {name!r}: {hint} {', '.join(names)}")
+        said[spelled[name.lower()]] = value
+    return said
+
+
+def _refuse(said: Mapping[str, str], names: set[str], why: str) -> None:
+    for name in said:
+        if name in names:
+            raise ConfigurationError(f"{name} {why}")
+
+
+def _check_live(said: Mapping[str, str], table: str) -> None:
+    if table != "messages":
+        raise ConfigurationError(f"socket: a live bus has messages, only a recording has {table}")
+    _refuse(
+        said,
+        {"startingOffsets", "startingTimestamp", "minPartitions"},
+        "is for recordings: a live bus is read from now on, by one task",
+    )
+
+
+def _address(text: str) -> str:
+    """The same from every directory: tasks have another one than the program."""
+    try:
+        address = parse_address(text)
+        address.sockaddr()
+    except AddressError as error:
+        raise ConfigurationError(f"socket: {error}") from error
+    return os.path.abspath(text) if isinstance(address, PathAddress) else text
+
+
+def _patterns(text: str) -> tuple[bytes, ...]:
+    if not text.strip():
+        return (b"",)
+    return tuple(_pattern(part.strip()) for part in text.split(","))
+
+
+def _pattern(text: str) -> bytes:
+    if not text:
+        raise ConfigurationError("subscribe: an empty pattern among others means everything")
+    pattern = _bytes("subscribe", text)
+    try:
+        check_pattern(pattern, SLASH, Limits())
+    except ClientFault as error:
+        raise ConfigurationError(f"subscribe: {text!r}: {error.text}") from error
+    if parse_pattern(pattern, SLASH) is None:
+        raise ConfigurationError(
+            f"subscribe: {text!r} matches no key: a * takes the rest of its segment, and more "
+            "follows it there"
+        )
+    return pattern
+
+
+def _bytes(option: str, text: str) -> bytes:
+    try:
+        data = from_text(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{option}: {text!r}: {error}; a byte is written \\xNN, a backslash \\\\"
+        ) from error
+    if b"\0" in data:
+        raise ConfigurationError(f"{option}: {text!r}: no key holds a NUL")
+    return data
+
+
+def _bound(said: Mapping[str, str], offsets: Name, timestamp: str) -> Bound | None:
+    if offsets in said and timestamp in said:
+        raise ConfigurationError(f"both {offsets} and {timestamp} are given: give one of them")
+    if timestamp in said:
+        return Bound(timestamp, timestamp_us=_moment(timestamp, said[timestamp]))
+    return _offsets(offsets, said[offsets]) if offsets in said else None
+
+
+def _offsets(option: Name, text: str) -> Bound:
+    named = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
+    if named is not None:
+        return Bound(option, everywhere=named)
+    form = f'{option}={text!r}: it is earliest, latest, or JSON like {{"recorder": 123}}'
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{form} ({error})") from error
+    if not isinstance(value, dict):
+        raise ConfigurationError(form)
+    for recorder, offset in value.items():
+        if type(offset) is not int or offset < EARLIEST:
+            raise ConfigurationError(
+                f"{option}: {recorder!r} is given {offset!r}: an offset is a number from 0 on, "
+                "-1 the latest, -2 the earliest"
+            )
+    return Bound(option, offsets=value)
+
+
+def _mentions(bound: Bound, special: int) -> bool:
+    return bound.everywhere == special or special in (bound.offsets or {}).values()
+
+
+def _moment(option: str, text: str) -> int:
+    """Microseconds since 1970."""
+    digits = text.strip()
+    try:
+        if digits.lstrip("-").isdecimal():
+            return int(digits) * 1000
+        moment = datetime.fromisoformat(digits)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{option}={text!r}: it is milliseconds since 1970, or like 2026-05-04T12:30:00Z"
+        ) from error
+    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    since = zoned - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _count(said: Mapping[str, str], option: str) -> int | None:
+    if option not in said:
+        return None
+    text = said[option].strip()
+    if not text.isdecimal() or len(text) > 18 or int(text) < 1:
+        raise ConfigurationError(f"{option}={said[option]!r}: it is a number from 1 on")
+    return int(text)
+
+
+def _truth(said: Mapping[str, str], option: str, *, default: bool) -> bool:
+    text = said.get(option, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigurationError(f"{option}={said[option]!r}: it is true or false")
+    return text == "true"

@@ -1,0 +1,158 @@
+"""From options and offsets to what each task reads.
+
+An offset of a stream is `{"recorder": next offset}` over all recorders of a directory. What is
+planned is planned with one reading of the manifests, so that no row is seen twice and
+none is missed, whatever is sealed, compacted or dropped meanwhile. A recorder that an offset does
+not name is new since then, and is read from its beginning.
+
+Knows the recording's files by name and size only, and not Spark.
+"""
+
+import dataclasses
+import warnings
+from collections.abc import Iterable, Sequence
+
+from sbus.errors import ConfigurationError, SbusError
+from sbus.pipeline.recording import Piece, TableSnapshot
+from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound
+from sbus.pipeline.spark.watching import Tables
+
+Offsets = dict[str, int]
+"""For each recorder the next offset."""
+
+TASK_ROWS_MAX = 1_000_000
+"""A task reads about as many a second; more would leave other processors idle, fewer would cost
+more to start than to read."""
+
+
+class DataLost(SbusError):
+    """What a stream was to read is not there any more."""
+
+
+def ends(found: Tables) -> Offsets:
+    return {recorder: table.end for recorder, table in found.items()}
+
+
+def resolve(bound: Bound, found: Tables) -> Offsets:
+    """The offsets that a bound stands for now.
+
+    A recorder that it does not name is taken whole, from the beginning or to the end. Raises
+    ConfigurationError for recorders that are not there and offsets beyond the end.
+    """
+    if bound.timestamp_us is not None:
+        moment = bound.timestamp_us
+        return {recorder: table.offset_at(moment) for recorder, table in found.items()}
+    given = bound.offsets or {}
+    for recorder in given:
+        if recorder not in found:
+            known = ", ".join(found) or "none"
+            raise ConfigurationError(
+                f"{bound.option}: no recorder is called {recorder!r}; there is {known}"
+            )
+    unnamed = bound.everywhere
+    if unnamed is None:
+        unnamed = EARLIEST if bound.option.startswith("starting") else LATEST
+    return {
+        recorder: _place(bound, recorder, given.get(recorder, unnamed), table)
+        for recorder, table in found.items()
+    }
+
+
+def _place(bound: Bound, recorder: str, offset: int, table: TableSnapshot) -> int:
+    if offset == EARLIEST:
+        return table.earliest
+    if offset == LATEST:
+        return table.end
+    if offset > table.end:
+        raise ConfigurationError(
+            f"{bound.option}: {recorder} ends at {table.end}, there is no offset {offset} yet"
+        )
+    return offset
+
+
+def advance(start: Offsets, end: Offsets, found: Tables, rows_max: int) -> Offsets:
+    """As far from `start` towards `end` as `rows_max` rows allow, each recorder in proportion to
+    what waits of it."""
+    waiting = {name: max(0, last - _begin(start, name, found)) for name, last in end.items()}
+    total = sum(waiting.values())
+    if total <= rows_max:
+        return end
+    taken = {name: count * rows_max // total for name, count in waiting.items()}
+    left = rows_max - sum(taken.values())
+    # What rounding left over, less than a row for each, goes to those who got least.
+    for name in sorted(end, key=lambda name: (taken[name], name)):
+        if left and taken[name] < waiting[name]:
+            taken[name] += 1
+            left -= 1
+    return {name: last - waiting[name] + taken[name] for name, last in end.items()}
+
+
+def _begin(start: Offsets, recorder: str, found: Tables) -> int:
+    table = found.get(recorder)
+    return start.get(recorder, table.earliest if table is not None else 0)
+
+
+def pieces(found: Tables, start: Offsets, end: Offsets, *, fail_on_data_loss: bool) -> list[Piece]:
+    """What has to be read for the rows from `start` to `end`.
+
+    Raises DataLost, or warns if not `fail_on_data_loss`, where rows of these are not kept any more.
+    """
+    planned: list[Piece] = []
+    for recorder, last in end.items():
+        first = _begin(start, recorder, found)
+        if first >= last:
+            if first > last:
+                _lose(fail_on_data_loss, f"{recorder} went back from offset {first} to {last}")
+            continue
+        table = found.get(recorder)
+        if table is None:
+            _lose(fail_on_data_loss, f"{recorder} is gone, with its rows from {first} to {last}")
+            continue
+        if first < table.earliest:
+            gone = min(last, table.earliest)
+            _lose(fail_on_data_loss, f"rows {first} to {gone} of {recorder} have expired")
+        if last > table.end:
+            kept = max(first, table.end)
+            _lose(fail_on_data_loss, f"rows {kept} to {last} of {recorder} are not there any more")
+        planned += table.plan(first, last)
+    return planned
+
+
+def _lose(fail: bool, what: str) -> None:
+    if fail:
+        raise DataLost(
+            f"{what}: set failOnDataLoss to false to go on without them, or begin anew with "
+            "another checkpoint"
+        )
+    warnings.warn(f"sbus: {what}, going on without them", stacklevel=2)
+
+
+def share(planned: Sequence[Piece], tasks_min: int) -> list[list[Piece]]:
+    """Divide the pieces, in their order, among tasks of about the same number of rows: as few as
+    `TASK_ROWS_MAX` and `tasks_min` allow, and as many as there are rows at most."""
+    total = sum(piece.rows for piece in planned)
+    tasks = min(max(tasks_min, -(-total // TASK_ROWS_MAX)), total)
+    if tasks <= 1:
+        return [list(planned)] if planned else []
+    shares: list[list[Piece]] = [[] for _ in range(tasks)]
+    before = 0
+    for piece in planned:
+        for task, part in _cut(piece, before, total, tasks):
+            shares[task].append(part)
+        before += piece.rows
+    return [pieces for pieces in shares if pieces]
+
+
+def _cut(piece: Piece, before: int, total: int, tasks: int) -> Iterable[tuple[int, Piece]]:
+    """The parts of a piece, with the task for each; task t has the rows from t/tasks of all."""
+    if piece.rows != piece.end - piece.first:
+        # Not every offset in between is in this file, so how many rows a part had is not known.
+        yield before * tasks // total, piece
+        return
+    at = piece.first
+    while at < piece.end:
+        task = (before + at - piece.first) * tasks // total
+        end = piece.first + -(-(task + 1) * total // tasks) - before
+        end = min(end, piece.end)
+        yield task, dataclasses.replace(piece, first=at, end=end, rows=end - at)
+        at = end

@@ -1,0 +1,190 @@
+"""Publishing the rows of a data frame, batch or stream: at least once.
+
+Each task has a connection of its own, made when it has a row, and says that it is done when the
+bus has said that it accepted everything. A task that fails is run again by Spark, and then
+publishes all of its rows again. What the bus refuses it would refuse the next time as well: that is
+not tried again, but ends the query on the driver, with the bus's reason.
+
+The bus is on one host, so all tasks have to run there.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from sbus.client.blocking import Connection, connect
+from sbus.errors import BusError, ConfigurationError, Disconnected, PacketRefused
+from sbus.pipeline.spark.options import SinkOptions
+from sbus.protocol.keys import SLASH, is_reserved
+from sbus.protocol.packets import Message
+from sbus.protocol.secret_keys import is_secret_key
+from sbus.protocol.text import from_text, to_text
+
+ANSWER_SECONDS_MAX = 60.0
+"""A bus that neither takes nor answers anything for so long is taken for dead."""
+SYNC_MESSAGES = 1_000
+"""After so many the bus is asked whether it took them: a refusal ends the task soon, and the
+notices about it do not pile up."""
+
+_OWN_FAULT = re.compile(r"\(key-too-(long|deep)\)$")
+"""The last word of a bus that disconnects a client for what it published."""
+
+
+class RowsRefused(BusError):
+    """A row cannot be published; the text says why."""
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    """What one task did. `refused` is why it did not publish all of its rows."""
+
+    messages: int
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Publication:
+    """Where rows go: the bus at `socket`, under the key of their column or under `key`."""
+
+    socket: str
+    key: bytes | None
+
+    def publish(self, batches: Iterable[pa.RecordBatch]) -> Published:
+        """Publish these rows; returns when the bus has accepted them, or refused one.
+
+        Raises AddressError, Disconnected and TimeoutError: then another attempt may do better.
+        """
+        count = 0
+        try:
+            with _Bus(self.socket) as bus:
+                for key, value in self._messages(batches):
+                    bus.publish(key, value)
+                    count += 1
+        except (PacketRefused, RowsRefused) as refusal:
+            return Published(count, str(refusal))
+        except Disconnected as end:
+            if not _OWN_FAULT.search(str(end)):
+                raise
+            return Published(count, str(end))
+        return Published(count)
+
+    def _messages(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, bytes | str]]:
+        for batch in batches:
+            values = batch["value"].to_pylist()
+            keys = batch["key"].to_pylist() if self.key is None else [self.key] * len(values)
+            for key, value in zip(keys, values, strict=True):
+                if value is None:
+                    raise RowsRefused(f"the row with the key {key!r} has no value: it is null")
+                yield self._checked(key), value
+
+    def _checked(self, key: bytes | str | None) -> bytes:
+        if key is None:
+            raise RowsRefused("a row has no key: it is null")
+        try:
+            name = from_text(key) if isinstance(key, str) else key
+        except ValueError as error:
+            raise RowsRefused(
+                f"{key!r} is no key: {error}; a byte is written \\xNN, a backslash \\\\"
+            ) from error
+        if b"\0" in name:
+            raise RowsRefused(f"the key {to_text(name)!r} holds a NUL")
+        if is_reserved(name, SLASH) and not is_secret_key(name):
+            raise RowsRefused(f"the key {to_text(name)!r} is one that '!' reserves for the bus")
+        return name
+
+
+def publication(options: SinkOptions, schema: StructType, overwrite: bool) -> Publication:
+    """How to publish rows of these columns; any but `key` and `value` are left out.
+
+    Raises ConfigurationError for columns that cannot be published.
+    """
+    if overwrite:
+        raise ConfigurationError("a bus keeps nothing that could be overwritten: use mode append")
+    kinds = {field.name: field.dataType for field in schema.fields}
+    for name in ("value", "key"):
+        if name in kinds and not isinstance(kinds[name], StringType | BinaryType):
+            raise ConfigurationError(
+                f"the column {name} is {kinds[name].simpleString()}: cast it to string or binary"
+            )
+    if "value" not in kinds:
+        raise ConfigurationError(f"no column is called value: there are {', '.join(kinds)}")
+    if ("key" in kinds) == (options.key is not None):
+        wrong = (
+            "both a column and an option are" if "key" in kinds else "neither column nor option is"
+        )
+        raise ConfigurationError(f"{wrong} called key: give one of them")
+    return Publication(options.socket, options.key)
+
+
+class _Bus:
+    """A connection that is made with the first message, and asked at the end."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._connection: Connection[Message] | None = None
+        self._unasked = 0
+
+    def __enter__(self) -> "_Bus":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._connection is not None:
+            try:
+                if kind is None:
+                    self._ask(self._connection)
+            finally:
+                self._connection.close()
+
+    def publish(self, key: bytes, value: bytes | str) -> None:
+        if self._connection is None:
+            self._connection = connect(self._address, timeout_seconds=ANSWER_SECONDS_MAX)
+        self._connection.publish(key, value, timeout_seconds=ANSWER_SECONDS_MAX)
+        self._unasked += 1
+        if self._unasked == SYNC_MESSAGES:
+            self._ask(self._connection)
+
+    def _ask(self, connection: Connection[Message]) -> None:
+        connection.sync(timeout_seconds=ANSWER_SECONDS_MAX)
+        self._unasked = 0
+
+
+def _raise_refusal(messages: Iterable[WriterCommitMessage | None]) -> None:
+    for message in messages:
+        if isinstance(message, Published) and message.refused is not None:
+            raise RowsRefused(
+                f"the bus was sent {message.messages} messages of a task, then: {message.refused}"
+            )
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("sbus").mode("append")`."""
+
+    def __init__(self, publication: Publication) -> None:
+        self._publication = publication
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._publication.publish(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _raise_refusal(messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("sbus")`."""
+
+    def __init__(self, publication: Publication) -> None:
+        self._publication = publication
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._publication.publish(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _raise_refusal(messages)

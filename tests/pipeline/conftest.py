@@ -1,0 +1,28 @@
+"""What tests with Spark share: one session, because starting one takes longer than most tests."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STOP_SECONDS_MAX = 30.0
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """Two processors of this machine, one reducer for each."""
+    from sbus.pipeline.session import spark_session
+
+    session = spark_session(master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
+    java = session.sparkContext._gateway
+    assert java is not None
+    yield session
+    session.stop()
+    # Java ends when nobody holds its standard input any more.
+    java.shutdown()
+    process = java.proc
+    process.stdin.close()
+    process.wait(STOP_SECONDS_MAX)

@@ -1,0 +1,153 @@
+"""Publishing what Spark has: everything arrives, and what cannot be published is told."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import SparkSession
+
+import sbus
+from sbus.errors import AddressError
+from sbus.pipeline.spark.sink import Publication
+from tests.support.bus import Bus
+from tests.support.small_recording import SmallRecorder, numbered
+
+LARGE = b"\x00\xff" * 200_000
+Subscriber = sbus.blocking.Connection[sbus.Message]
+
+
+def subscriber(bus: Bus) -> Subscriber:
+    connection = sbus.blocking.connect(bus.address)
+    connection.subscribe("")
+    connection.sync()
+    return connection
+
+
+def received(connection: Subscriber) -> list[tuple[bytes, bytes]]:
+    """All that was published before this call, sorted."""
+    connection.sync()
+    waiting = connection.statistics().messages
+    return sorted((m.key, m.payload) for m in (connection.receive() for _ in range(waiting)))
+
+
+def batches(keys: Iterable[object], values: Iterable[object]) -> Iterable[pa.RecordBatch]:
+    return [pa.record_batch({"key": list(keys), "value": list(values)})]
+
+
+# -- without Spark -----------------------------------------------------------------------------
+
+
+def test_keys_as_text_and_as_bytes_and_payloads_of_any_size(bus: Bus) -> None:
+    sink = Publication(bus.address, None)
+    with subscriber(bus) as reader:
+        done = sink.publish(batches(["a\\xff/\\\\", "grüße", ""], [b"", LARGE, b"\x00"]))
+        assert (done.messages, done.refused) == (3, None)
+        assert received(reader) == sorted(
+            [(b"a\xff/\\", b""), ("grüße".encode(), LARGE), (b"", b"\x00")]
+        )
+        done = sink.publish(batches([b"\xff\\x", b"k"], ["text", "ü"]))
+        assert (done.messages, done.refused) == (2, None)
+        assert received(reader) == [(b"k", "ü".encode()), (b"\xff\\x", b"text")]
+
+
+def test_rows_without_keys_have_the_one_of_the_option(bus: Bus) -> None:
+    rows = [pa.record_batch({"value": [b"1", b"2"]})]
+    with subscriber(bus) as reader:
+        assert Publication(bus.address, b"k").publish(rows).messages == 2
+        assert received(reader) == [(b"k", b"1"), (b"k", b"2")]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("a/!/b", b"", "'a/!/b' is one that '!' reserves"),
+        ("a\\q", b"", "is no key"),
+        ("a\\x00", b"", "NUL"),
+        (None, b"", "no key"),
+        ("a", None, "'a' has no value"),
+        ("k" * 4097, b"", "4097 bytes"),
+        ("k", b"x" * 409_600, "409606 bytes"),
+    ],
+)
+def test_a_row_that_cannot_be_published_is_told_and_what_came_before_it_arrives(
+    bus: Bus, key: str | None, value: bytes | None, said: str
+) -> None:
+    with subscriber(bus) as reader:
+        done = Publication(bus.address, None).publish(batches(["before", key], [b"1", value]))
+        assert done.refused is not None
+        assert said in done.refused
+        assert reader.receive(timeout_seconds=10).key == b"before"
+
+
+def test_who_has_no_rows_does_not_connect() -> None:
+    assert Publication("/nowhere/bus", None).publish([]).messages == 0
+    with pytest.raises(AddressError):
+        Publication("/nowhere/bus", None).publish(batches(["a"], [b""]))
+
+
+# -- by Spark ----------------------------------------------------------------------------------
+
+
+def test_a_data_frame_is_published_by_all_of_its_tasks(spark: SparkSession, bus: Bus) -> None:
+    frame = spark.range(3_000, numPartitions=4).selectExpr(
+        "concat('n/', id % 7) AS key", "encode(string(id), 'utf-8') AS value", "id AS more"
+    )
+    with subscriber(bus) as reader:
+        frame.write.format("sbus").option("socket", bus.address).mode("append").save()
+        assert received(reader) == sorted(numbered(3_000))
+
+
+def test_a_stream_is_published_once_it_is_recorded(
+    spark: SparkSession, bus: Bus, tmp_path: Path
+) -> None:
+    with SmallRecorder(tmp_path / "rec") as alder:
+        alder.record(numbered(20))
+    frame = spark.readStream.format("sbus").option("startingOffsets", "earliest")
+    with subscriber(bus) as reader:
+        query = (
+            frame.load(str(tmp_path / "rec"))
+            .writeStream.format("sbus")
+            .options(socket=bus.address, checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+        assert received(reader) == sorted(numbered(20))
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        (["id"], {}, "no column is called value: there are id"),
+        (["'v' AS value"], {}, "neither column nor option is called key"),
+        (["'v' AS value", "'k' AS key"], {"key": "k"}, "both a column and an option"),
+        (["id AS value", "'k' AS key"], {}, "the column value is bigint"),
+        (["'v' AS value", "'!' AS key"], {}, "the key '!' is one that '!' reserves"),
+        (["'v' AS value", "'k' AS key"], {"sockt": "x"}, "did you mean socket"),
+    ],
+)
+def test_what_cannot_be_published_is_told_by_the_driver(
+    spark: SparkSession, bus: Bus, columns: list[str], options: dict[str, str], said: str
+) -> None:
+    writer = spark.range(1).selectExpr(*columns).write.format("sbus").mode("append")
+    with pytest.raises(AnalysisException) as caught:
+        writer.options(socket=bus.address, **options).save()
+    assert said in str(caught.value)
+
+
+def test_a_refusal_ends_a_stream(spark: SparkSession, bus: Bus, tmp_path: Path) -> None:
+    with SmallRecorder(tmp_path / "rec") as alder:
+        alder.record([(b"a", b"1"), (b"a/!/b", b"2")])
+    frame = spark.readStream.format("sbus").option("startingOffsets", "earliest")
+    query = (
+        frame.load(str(tmp_path / "rec"))
+        .writeStream.format("sbus")
+        .options(socket=bus.address, checkpointLocation=str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(60)
+    assert "'a/!/b' is one that '!' reserves" in str(caught.value)
