@@ -76,7 +76,9 @@ def process_tree(root: int) -> list[int]:
         if not entry.name.isdigit():
             continue
         try:
-            parents[int(entry.name)] = parse_parent((entry / "stat").read_text())
+            parents[int(entry.name)] = parse_parent(
+                (entry / "stat").read_text(errors="backslashreplace")
+            )
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended while the others were read
     return descendants(root, parents)
@@ -98,7 +100,9 @@ def run_times_ns(pids: Iterable[int]) -> dict[int, int]:
 def own_memory_bytes(pid: int) -> int:
     """Of a live process; raises BenchmarkFailed when it is gone."""
     try:
-        return parse_own_memory_bytes((PROC / str(pid) / "status").read_text())
+        return parse_own_memory_bytes(
+            (PROC / str(pid) / "status").read_text(errors="backslashreplace")
+        )
     except (FileNotFoundError, ProcessLookupError) as error:
         raise BenchmarkFailed(f"no memory figures of process {pid}: {error}") from error
 

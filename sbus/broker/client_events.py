@@ -5,7 +5,7 @@ after them once in a while asks what has come since the last look. This module d
 that is, nor what becomes of a client.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from sbus.broker.complaints import Complaints, shown
 from sbus.broker.events import Events, client_of
@@ -25,6 +25,9 @@ from sbus.protocol.events import (
 
 LOOK_SECONDS = 1.0
 """Between two looks at what was discarded."""
+PIECE_SECONDS = 0.025
+"""Between two pieces of a look; a stream of events collects for a little less."""
+_TOLD_PER_PIECE = 50
 
 
 def _who(session: Session) -> Client:
@@ -101,15 +104,21 @@ class ClientEvents:
             if session.outbox.discarded
         }
 
-    def look(self) -> None:
-        """Tell what was discarded since the last look."""
-        for session in self._sessions.values():
-            self._look_at(session)
+    def look(self) -> Iterator[None]:
+        """Tell what was discarded since the last look, in pieces that watchers have room for."""
+        told = 0
+        for number in list(self._sessions):
+            session = self._sessions.get(number)
+            if session is not None and self._look_at(session):
+                told += 1
+                if not told % _TOLD_PER_PIECE:
+                    yield
 
-    def _look_at(self, session: Session) -> None:
+    def _look_at(self, session: Session) -> bool:
+        """Tell what was discarded for one client; whether there was anything."""
         discarded = session.outbox.discarded
         if not discarded:
-            return
+            return False
         before = self._discarded.get(session.id, {})
         reasons = {
             reason: count - before.get(reason, 0)
@@ -120,3 +129,4 @@ class ClientEvents:
             self._discarded[session.id] = dict(discarded)
             count = sum(reasons.values())
             self._events.emit(MessagesDiscarded(who=_who(session), count=count, reasons=reasons))
+        return bool(reasons)

@@ -138,13 +138,15 @@ class Exchange:
         statistics.counts[ROUTE_LOOKUPS] += len(run.messages)
         if not run.deliveries:
             return
+        before = statistics.counts[ACCEPTED]
         statistics.counts[ACCEPTED] += run.deliveries
         statistics.counts[ACCEPTED_BYTES] += run.delivery_bytes
         self.origin.uid = session.uid
         for packet, _, route in run.messages:
             for outbox in route.recipients:
                 outbox.deliver(packet)
-        statistics.took(time.monotonic_ns() // 1000 - session.received_us, run.deliveries)
+        accepted = statistics.counts[ACCEPTED] - before
+        statistics.took(time.monotonic_ns() // 1000 - session.received_us, accepted)
 
     def _place(
         self, session: Session, block: Block | None, stall: Stall | None, *, again: bool = False
@@ -339,11 +341,13 @@ class Exchange:
             self.origin.uid = uid
             if self.monitor is not None:
                 self.monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, route)
+            before = statistics.counts[ACCEPTED]
             deliveries = 0
             for key, packet in entries:
                 recipients = route(key).recipients
                 if recipients:
                     deliveries += len(recipients)
+                    statistics.counts[ACCEPTED] += len(recipients)
                     statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
                 for outbox in recipients:
                     outbox.deliver(packet)
@@ -357,9 +361,9 @@ class Exchange:
                         wake = self._log.share_cursor(words)
                     self._segment.wake(wake)
                     self._segment.beat(self._worker)
-            statistics.counts[ACCEPTED] += deliveries
+            accepted = statistics.counts[ACCEPTED] - before
             statistics.counts[ROUTE_LOOKUPS] += len(entries)
-            statistics.took((time.monotonic_ns() // 1000 - received_us) & TIME_MASK, deliveries)
+            statistics.took((time.monotonic_ns() // 1000 - received_us) & TIME_MASK, accepted)
             units = len(entries) + deliveries
             self._walked_units[uid] = self._walked_units.get(uid, 0) + units
         if self.monitor is not None:

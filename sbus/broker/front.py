@@ -37,7 +37,6 @@ from sbus.broker.template import Template
 from sbus.broker.user_limits import UserLimitsInForce
 from sbus.broker.watches import Watches
 from sbus.protocol import events as kinds
-from sbus.protocol.controls import error_notice
 from sbus.protocol.events import (
     AdminRequestFailed,
     BusReady,
@@ -269,16 +268,12 @@ class Front:
         here."""
         self._events.emit(ClientKicked(who=_who(client), why=text))
         self._supervisor.tell(client.worker, Expel(client.number, text))
-        self._tasks.start_soon(self._insist, client, text)
+        self._tasks.start_soon(self._insist, client)
 
-    async def _insist(self, client: Client, text: str) -> None:
+    async def _insist(self, client: Client) -> None:
         await trio.sleep(_KICK_SECONDS)
         if self._roster.get(client.number) is not client:
             return
-        if DIALECTS[self._settings.dialect].has_control_messages:
-            # A socket that is full, or a client that has gone: then it need not know.
-            with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-                client.sock.send(error_notice("kicked", text))
         with suppress(OSError):  # it has gone
             client.sock.shutdown(socket.SHUT_RDWR)
 

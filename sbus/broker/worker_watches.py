@@ -8,7 +8,7 @@ from functools import partial
 
 import trio
 
-from sbus.broker.client_events import LOOK_SECONDS
+from sbus.broker.client_events import LOOK_SECONDS, PIECE_SECONDS
 from sbus.broker.clients import Clients
 from sbus.broker.events import Events, EventWatch
 from sbus.broker.handoff import Watch
@@ -69,5 +69,6 @@ class WorkerWatches:
         events.begin_looking()
         while self._events.watched:
             await trio.sleep(LOOK_SECONDS)
-            events.look()
+            for _ in events.look():
+                await trio.sleep(PIECE_SECONDS)
         self._looking = False

@@ -5,8 +5,10 @@ as it comes. Both get UTF-8. This module does not know what is shown.
 """
 
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
@@ -51,14 +53,17 @@ class Screen:
         if not self.is_terminal or self._console.is_dumb_terminal:
             yield Repainting(self, None)
             return
-        with Live(
-            console=self._console,
-            screen=whole,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            vertical_overflow="crop",
-        ) as live:
+        with (
+            _ended_in_order(),
+            Live(
+                console=self._console,
+                screen=whole,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+                vertical_overflow="crop",
+            ) as live,
+        ):
             yield Repainting(self, live)
 
 
@@ -78,6 +83,22 @@ class Repainting:
         blank = [] if self._is_first else [Text()]
         self._is_first = False
         self._screen.show([*blank, *lines])
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Signals that end a program leave the block first, so that the terminal is given back."""
+
+    def end(signum: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    ending = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(signum, end) for signum in ending]
+    try:
+        yield
+    finally:
+        for signum, handler in zip(ending, before, strict=True):
+            signal.signal(signum, handler)
 
 
 def _together(lines: Sequence[Text]) -> Text:

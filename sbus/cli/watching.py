@@ -13,9 +13,12 @@ import msgspec
 from sbus.cli.answers import warn_of_unanswered
 from sbus.cli.endings import write
 from sbus.cli.report import report_error
+from sbus.cli.tables import shorten
 from sbus.client.message_joiner import MissedItems, MonitoredMessage
 from sbus.client.streams import Stream
 from sbus.protocol.text import to_text
+
+_WHO_WIDTH = 20
 
 T_contra = TypeVar("T_contra", contravariant=True)
 T = TypeVar("T")
@@ -51,7 +54,7 @@ class MessageView:
         return _message_line(
             _time_of_day(item.time),
             str(item.uid),
-            f"{item.program or 'ended'}[{item.pid}]",
+            _who(item),
             "-" if item.size is None else str(item.size),
             "?" if item.recipients is None else str(item.recipients),
             key,
@@ -64,8 +67,13 @@ class MessageView:
         return json.dumps(fields)
 
 
+def _who(item: MonitoredMessage) -> str:
+    pid = f"[{item.pid}]"
+    return f"{shorten(item.program or 'ended', _WHO_WIDTH - len(pid))}{pid}"
+
+
 def _message_line(at: str, uid: str, who: str, size: str, recipients: str, key: str) -> str:
-    return f"{at:<12} {uid:>5} {who:<20} {size:>6} {recipients:>3} {key}"
+    return f"{at:<12} {uid:>5} {who:<{_WHO_WIDTH}} {size:>6} {recipients:>3} {key}"
 
 
 class EventView:

@@ -23,13 +23,20 @@ SECONDS_MAX = 60.0
     help="How long to publish before everything is added up.",
 )
 @click.option("--stay", is_flag=True, help="Keep the bus up afterwards, to try it, until Ctrl-C.")
-def main(workers: int, seconds: float, stay: bool) -> None:
+@click.option(
+    "--pipeline/--no-pipeline",
+    default=True,
+    help="Record it all, and have Spark make a page of it in the end.  [default: do]",
+)
+def main(workers: int, seconds: float, stay: bool, pipeline: bool) -> None:
     """Show the bus at work on this host's own data.
 
     Ends with 0 when every subscriber received exactly what was published for it.
     """
     try:
-        status = trio.run(lambda: run(workers=workers, seconds=seconds, stay=stay))
+        status = trio.run(
+            lambda: run(workers=workers, seconds=seconds, stay=stay, pipeline=pipeline)
+        )
     except* SbusError as group:
         for line in _texts(group):
             click.echo(f"demo: {line}", err=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import trio
 
 from sbus.demo import screen
+from sbus.demo.pipeline import PROBES
 from sbus.demo.reports import Lost, Published, Ready, Received, Report
 from sbus.demo.samples import Message
 
@@ -33,7 +34,7 @@ class Subscriber:
             self.ready.set()
         elif isinstance(report, Lost):
             self.losses.append(report.count)
-        elif isinstance(report, Received):
+        elif isinstance(report, Received) and not report.key.startswith(PROBES):
             self.received.append((report.key, report.payload))
             self._show_now_and_then(started_at)
 

@@ -7,7 +7,7 @@ others. Knows the command lines, and not what is said.
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -30,7 +30,7 @@ async def running_bus(address: str, workers: int) -> AsyncIterator[None]:
     """
     module = ["sbus.cli.sbusd", "-f", "-c", "-a", address, "--workers", str(workers)]
     async with trio.open_nursery() as nursery:
-        process: trio.Process = await nursery.start(partial(_start, module))
+        process: trio.Process = await nursery.start(partial(start, module))
         assert process.stdout is not None
         with trio.move_on_after(START_SECONDS_MAX):
             async for _ in process.stdout:
@@ -46,7 +46,7 @@ async def running_bus(address: str, workers: int) -> AsyncIterator[None]:
 async def run_client(module: Sequence[str], hear: Callable[[Report], None]) -> None:
     """Run a client to its end and hear its reports; DemoFailed when it does not end well."""
     async with trio.open_nursery() as nursery:
-        process: trio.Process = await nursery.start(partial(_start, module))
+        process: trio.Process = await nursery.start(partial(start, module))
         assert process.stdout is not None
         line = b""
         async for chunk in process.stdout:
@@ -57,7 +57,12 @@ async def run_client(module: Sequence[str], hear: Callable[[Report], None]) -> N
         raise DemoFailed(f"{' '.join(module)} ended with status {process.returncode}")
 
 
-async def _start(module: Sequence[str], task_status: trio.TaskStatus[trio.Process]) -> None:
+async def start(
+    module: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    task_status: trio.TaskStatus[trio.Process],
+) -> None:
     """Run `python -m MODULE`; cancelled, it is asked to end, and waited for."""
     await trio.run_process(
         [sys.executable, "-m", *module],
@@ -65,5 +70,6 @@ async def _start(module: Sequence[str], task_status: trio.TaskStatus[trio.Proces
         stdout=subprocess.PIPE,
         check=False,
         start_new_session=True,
+        env=environment,
         task_status=task_status,
     )

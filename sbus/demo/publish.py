@@ -12,6 +12,7 @@ import click
 
 from sbus import blocking
 from sbus.demo import logs, samples
+from sbus.demo.names import call_myself
 from sbus.demo.reports import Published, tell
 from sbus.demo.samples import Message
 from sbus.errors import SbusError
@@ -53,6 +54,7 @@ def open_sources() -> dict[str, Source]:
 @click.option("--address", required=True)
 @click.option("--seconds", type=float, help="When to stop; without it, never.")
 def main(name: str, address: str, seconds: float | None) -> None:
+    call_myself(f"demo-{name}")
     source = open_source(name)
     if source is None:
         raise click.ClickException(f"this host has no {name} to publish")

@@ -16,6 +16,7 @@ import trio
 
 import sbus
 from sbus.demo.cast import Publisher, Subscriber
+from sbus.demo.pipeline import make_report, recording
 from sbus.demo.processes import START_SECONDS_MAX, DemoFailed, run_client, running_bus
 from sbus.demo.publish import Source, open_sources
 from sbus.demo.reports import Report
@@ -37,8 +38,11 @@ INTERRUPTED = 130
 EXAMPLES = ("sub 'host/*/cpu/*/busy'", "sub --json log/", "pub greeting/world hello", "ping")
 
 
-async def run(*, workers: int, seconds: float, stay: bool) -> int:
-    """The whole demo; returns its exit status, 0 when everything arrived as it was published."""
+async def run(*, workers: int, seconds: float, stay: bool, pipeline: bool) -> int:
+    """The whole demo; returns its exit status, 0 when everything arrived as it was published.
+
+    What the `pipeline` makes of it stays, in a directory of its own.
+    """
     status = INTERRUPTED
     with (
         tempfile.TemporaryDirectory(prefix="sbus-demo-") as directory,
@@ -52,7 +56,13 @@ async def run(*, workers: int, seconds: float, stay: bool) -> int:
         ):
             nursery.start_soon(_cancel_at_signal, nursery.cancel_scope, signals)
             say(f"sbusd with {workers} workers serves {address}")
-            status = await show(address, bus, seconds)
+            if pipeline:
+                kept = Path(tempfile.mkdtemp(prefix="sbus-report-"))
+                async with recording(address, kept / "recording"):
+                    status = await show(address, bus, seconds)
+                await make_report(kept / "recording", kept / "report.html")
+            else:
+                status = await show(address, bus, seconds)
             if stay:
                 await keep_publishing(address)
             nursery.cancel_scope.cancel()
@@ -72,7 +82,8 @@ async def show(address: str, bus: sbus.Connection[sbus.Message], seconds: float)
     async with trio.open_nursery() as receiving:
         started_at = time.monotonic()
         for subscriber in subscribers:
-            module = ["sbus.demo.subscribe", "--address", address, subscriber.pattern.decode()]
+            module = ["sbus.demo.subscribe", "--address", address, "--name", subscriber.name]
+            module += ["--", subscriber.pattern.decode()]
             receiving.start_soon(run_client, module, partial(subscriber.hear, started_at))
         await _all_ready(subscribers)
         _introduce(sources)

@@ -9,6 +9,7 @@ import click
 import trio
 
 import sbus
+from sbus.demo.names import call_myself
 from sbus.demo.reports import Lost, Ready, Received, tell
 
 END_KEY = b"demo/end"
@@ -32,7 +33,9 @@ async def subscribe(address: str, pattern: bytes) -> None:
 @click.command()
 @click.argument("pattern")
 @click.option("--address", required=True)
-def main(address: str, pattern: str) -> None:
+@click.option("--name", required=True)
+def main(address: str, pattern: str, name: str) -> None:
+    call_myself(f"demo-{name}")
     try:
         trio.run(subscribe, address, pattern.encode())
     except sbus.SbusError as error:

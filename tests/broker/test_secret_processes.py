@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bus import SBUSD, Bus, bus_of
+from tests.support.admin import administer, wait_for_traffic
+from tests.support.bus import SBUSD, Bus, bus_of, running_bus
 from tests.support.inheritance import inherited_connection
+from tests.support.processes import stopped, worker_pids
 from tests.support.raw_client import TIMEOUT_S
 from tests.support.secrets import OWN, address_of, secret, sync
 
@@ -66,6 +68,30 @@ def check_that_an_heir_loses_the_number(bus: Bus) -> None:
         heir.send(b"SUB " + secret((b"", b"", pid), b""))
         assert heir.receive().startswith(b"CMSG !/error\0not-yours ")
         assert heir.receive() == b""
+
+
+def test_messages_to_a_process_that_has_ended_are_not_counted(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path) as bus,
+        inherited_connection(address_of(bus)) as heir,
+        bus.connect() as publisher,
+        administer(bus) as admin,
+    ):
+        key = secret((b"", b"", b"%d" % heir.parent))
+        heir.send(b"SUB " + key)
+        sync(heir)
+        publisher.pub(key, b"before")
+        publisher.sync()
+        assert sync(heir) == [b"MSG " + key + b"\0before"]
+        heir.end_parent()
+        with stopped(worker_pids(bus)[1]):  # so that all of them come at once
+            for _ in range(10):
+                publisher.pub(key, b"after")
+        publisher.sync()
+        assert sync(heir) == []
+        traffic = wait_for_traffic(admin, lambda traffic: traffic["messages_in"] == 11)
+        assert traffic["accepted"] == traffic["delivered"] == 1
+        assert sum(traffic["latency"]["counts"]) == 1
 
 
 def test_processes_of_one_user_are_told_apart(bus: Bus) -> None:

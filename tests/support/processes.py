@@ -22,7 +22,7 @@ REST_SECONDS = 0.1
 
 def _name(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text().removesuffix("\n")
+        return Path(f"/proc/{pid}/comm").read_text(errors="backslashreplace").removesuffix("\n")
     except (FileNotFoundError, ProcessLookupError):
         return ""
 

@@ -146,6 +146,18 @@ def test_an_interrupt_ends_it_as_any_other_command(admin: FakeAdmin) -> None:
         assert "Traceback" not in screen.output
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_whoever_ends_it_the_terminal_is_given_back(
+    admin: FakeAdmin, signum: signal.Signals
+) -> None:
+    with terminal(admin, "top", "--interval", "0.2") as screen:
+        screen.read_until("BACKLOG")
+        screen.process.send_signal(signum)
+        assert screen.end() == 128 + signum
+        assert GIVEN_BACK in screen.output
+        assert screen.mode_now() == screen.mode
+
+
 def test_watch_repaints_where_it_stands(admin: FakeAdmin) -> None:
     with terminal(admin, "stats", "--watch", "--interval", "0.1") as screen:
         screen.read_until("LEDGER")

@@ -1,0 +1,99 @@
+"""When did a prefix not behave as it usually does?
+
+Each prefix is compared with itself: how many messages it has in a window, against the median of all
+its windows, empty ones included. How far it usually strays is told by the median absolute deviation
+(MAD), which a few wild windows do not move; times 1.4826 it is what a standard deviation would be,
+were the counts normal. Where more than half of the windows are all the same, as with whatever is
+sent now and then, the MAD is 0 and says nothing; the mean absolute deviation does, times 1.2533.
+Counts of rare things stray by their square root for no reason at all, so the scale is never taken
+to be smaller than that, nor than one message.
+
+    score = (messages - median) / max(1.4826 MAD or, if that is 0, 1.2533 mean deviation,
+                                      sqrt(median), 1)
+
+Windows that the recording covers only in part, the first and the last of a host, say nothing and
+are left out. Fewer than `WINDOWS_MIN` windows have no usual.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from sbus.pipeline.jobs import columns
+
+WINDOWS_MIN = 8
+NORMAL_PER_MAD = 1.4826
+NORMAL_PER_MEAN_DEVIATION = 1.2533
+
+
+def anomalies(
+    messages: DataFrame,
+    *,
+    depth: int = 2,
+    window_seconds: float = 60.0,
+    score_min: float = 6.0,
+    separator: str = columns.SEPARATOR,
+) -> DataFrame:
+    """host, prefix, start, messages, usual, spread, score (negative: fewer than usual), why (a
+    sentence); the strangest first."""
+    counted = _every_window(messages, depth, columns.microseconds(window_seconds), separator)
+    by_prefix = ("host", "prefix")
+    usual = counted.groupBy(*by_prefix).agg(
+        F.median("messages").alias("usual"), F.count("*").alias("windows")
+    )
+    known = counted.join(usual.where(F.col("windows") >= WINDOWS_MIN), list(by_prefix))
+    deviation = F.abs(F.col("messages") - F.col("usual"))
+    spread = known.groupBy(*by_prefix).agg(
+        F.median(deviation).alias("mad"), F.avg(deviation).alias("mean_deviation")
+    )
+    strays = F.when(F.col("mad") > 0, NORMAL_PER_MAD * F.col("mad")).otherwise(
+        NORMAL_PER_MEAN_DEVIATION * F.col("mean_deviation")
+    )
+    scale = F.greatest(strays, F.sqrt("usual"), F.lit(1.0))
+    return (
+        known.join(spread, list(by_prefix))
+        .withColumn("spread", scale)
+        .withColumn("score", (F.col("messages") - F.col("usual")) / F.col("spread"))
+        .where(F.abs("score") >= score_min)
+        .select(
+            *by_prefix,
+            F.timestamp_micros("start_us").alias("start"),
+            *("messages", "usual", "spread", "score"),
+            F.format_string(
+                "%s messages in %s s; usually %s, give or take %s",
+                F.format_number("messages", 0),
+                F.lit(f"{window_seconds:g}"),
+                F.format_number("usual", 0),
+                F.format_number("spread", 0),
+            ).alias("why"),
+        )
+        .orderBy(F.desc(F.abs("score")), *by_prefix, "start")
+    )
+
+
+def _every_window(messages: DataFrame, depth: int, window_us: int, separator: str) -> DataFrame:
+    """host, prefix, start_us, messages: of every prefix of a host and every whole window of that
+    host's recording, 0 where there was nothing."""
+    time_us = F.unix_micros("timestamp")
+    found = messages.where(columns.is_message()).select(
+        "host", columns.prefix(depth, separator).alias("prefix"), time_us.alias("time_us")
+    )
+    start_us = F.col("time_us") - F.pmod("time_us", F.lit(window_us))
+    counts = found.groupBy("host", "prefix", start_us.alias("start_us")).agg(
+        F.count("*").alias("messages")
+    )
+    first = F.min("time_us") + F.pmod(-F.min("time_us"), F.lit(window_us))
+    end = F.max("time_us") + 1
+    last = end - F.pmod(end, F.lit(window_us)) - window_us
+    whole = (
+        found.groupBy("host")
+        .agg(first.alias("first"), last.alias("last"))
+        .where("first <= last")
+        .select("host", F.explode(F.sequence("first", "last", F.lit(window_us))).alias("start_us"))
+    )
+    return (
+        counts.select("host", "prefix")
+        .distinct()
+        .join(whole, "host")
+        .join(counts, ["host", "prefix", "start_us"], "left")
+        .fillna(0, ["messages"])
+    )
