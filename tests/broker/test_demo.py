@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.bus import sbusd_environment, wait_until_gone
 
-DEMO = (sys.executable, "-m", "sbus.demo", "--workers", "2", "--seconds", "0.5")
+DEMO = (sys.executable, "-m", "sbus.demo", "--no-pipeline", "--workers", "2", "--seconds", "0.5")
 SECONDS_MAX = 60.0
 
 

@@ -355,7 +355,10 @@ def lost(facts: Facts) -> Section:
         ]
         rows = [
             [
-                labelled(min(place, len(COLOURS)), name(row["recorder"])),
+                labelled(
+                    min(place, len(COLOURS)),
+                    Html(f"<span class=whole>{name(row['recorder'])}</span>"),
+                ),
                 number(row["gaps"]),
                 number(row["lost"]),
                 number(row["unknown"]),
