@@ -16,7 +16,10 @@ def spark() -> "Iterator[SparkSession]":
     """Two processors of this machine, one reducer for each."""
     from sbus.pipeline.session import spark_session
 
-    session = spark_session(master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
+    with pytest.MonkeyPatch.context() as patched:
+        # What runs for seconds is not worth compiling for speed.
+        patched.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        session = spark_session(master="local[2]", conf={"spark.sql.shuffle.partitions": "2"})
     java = session.sparkContext._gateway
     assert java is not None
     yield session
