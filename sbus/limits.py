@@ -17,6 +17,8 @@ NotNegative = Annotated[int, Meta(ge=0, le=_MOST)]
 Page = Annotated[int, Meta(ge=4096, le=_MOST)]
 Places = Annotated[int, Meta(ge=1, le=65_536)]
 """Each takes shared memory from the start."""
+KeyBytes = Annotated[int, Meta(ge=1, le=6_144)]
+"""As text a byte may take five, and what administrators are told of a key has to fit a packet."""
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Silence = Annotated[float, Meta(ge=1, le=1e9)]
 NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -42,11 +44,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # -- promises to clients -------------------------------------------------------------------
     packet_bytes_max: Positive = 409_600
     """Largest packet: the receive buffer of the C reference implementation."""
-    key_bytes_max: Positive = 4_096
+    key_bytes_max: KeyBytes = 4_096
     """Longest routing key; keys are kept in caches, so they cannot be as large as packets."""
     key_segments_max: Positive = 128
     """Deepest routing key; bounds the steps of one match."""
-    pattern_bytes_max: Positive = 4_096
+    pattern_bytes_max: KeyBytes = 4_096
     """Longest pattern: no key that it could match is longer."""
     pattern_segments_max: Positive = 128
     """Deepest pattern."""

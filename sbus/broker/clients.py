@@ -44,12 +44,6 @@ from sbus.shared.statistics import ROUTE_MISSES, Statistics, counters_of
 from sbus.unix.closing import drain, shut_down
 from sbus.unix.peer_process import PeerProcess
 
-_NO_ROOM_RETRY_NS = 50_000_000
-"""When a client is tried again whose user has no room for what it sends."""
-
-
-_BYTES_PER_UNIT = 4096
-
 
 class Clients:
     """All clients of worker `number`. `start_writer` runs a task that waits for a client's socket,

@@ -28,6 +28,9 @@ from sbus.protocol.controls import error_notice
 from sbus.shared.accounts import BACKLOG_BYTES, PUBLISH_RATE, WAITING_BYTES
 from sbus.shared.statistics import BYTES_IN, Statistics
 
+_LIMITED_RETRY_NS = 1_000_000_000
+"""When a client that waits for its user's rate, or for a stalled client, is tried again at the
+latest: an administrator may have changed a user's limits, which no worker is told."""
 _NO_ROOM_RETRY_NS = 50_000_000
 """When a client is tried again whose user has no room for what it sends."""
 _BYTES_PER_UNIT = 4096
@@ -198,6 +201,9 @@ class Serving:
         return 1 + session.run.units
 
     def _keep_waiting(self, session: Session, wait: Wait) -> None:
+        if wait.reason is not Reason.ROOM:
+            soon_ns = time.monotonic_ns() + _LIMITED_RETRY_NS
+            wait = Wait(wait.reason, min(wait.until_ns, soon_ns), wait.account)
         self.waiting.add(session, wait)
         if wait.reason is Reason.RATE:
             self._reports.report(PUBLISH_RATE, session.account, session.credentials)

@@ -9,6 +9,7 @@ cannot have one: beside a socket that was passed down, say, in a directory that 
 This module does not know what is spoken on either of them.
 """
 
+import os
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -76,6 +77,8 @@ def open_sockets(addresses: Addresses, *, group: bool, others: bool, replace: bo
     else:
         passed = None
         forget_passed_sockets()
+    if passed is not None:
+        _check_open(passed)
     address = _bus_address(addresses, passed)
     if isinstance(address, FdAddress):
         for option, given in (("-g", group), ("-o", others)):
@@ -87,6 +90,15 @@ def open_sockets(addresses: Addresses, *, group: bool, others: bool, replace: bo
     except BaseException:
         bus.close()
         raise
+
+
+def _check_open(passed: PassedSockets) -> None:
+    """Before anything is opened, which might get the number of what is missing."""
+    for address in (passed.bus, passed.admin):
+        if address is not None and not os.path.exists(f"/proc/self/fd/{address.number}"):
+            raise ConfigurationError(
+                f"the service manager says that it passes {address.format()}, which is not open"
+            )
 
 
 def _bus_address(addresses: Addresses, passed: PassedSockets | None) -> Address:

@@ -72,10 +72,13 @@ def of_clients(
 _ACTIVITY = CLIENTS.names[CLIENTS.names.index("messages_in") :]
 
 
-async def record_events(connect: Connect, origin: Origin, log: TableLog, rolling: Rolling) -> None:
-    """Write down what happens. Raises BusError, RecordingStopped."""
+async def record_events(
+    connect: Connect, origin: Origin, log: TableLog, rolling: Rolling, begun: Callable[[], None]
+) -> None:
+    """Write down what happens after `begun` is called. Raises BusError, RecordingStopped."""
     with await trio.to_thread.run_sync(connect) as connection:
         stream = await trio.to_thread.run_sync(EventStream, connection)
+        begun()
         while True:
             with trio.move_on_after(_EVENTS_LOOK_SECONDS):
                 await trio.lowlevel.wait_readable(connection.fileno())

@@ -39,6 +39,7 @@ from sbus.unix.notify import Notifier
 _DRAIN_SECONDS_MAX = 10.0
 """For receiving what was published before the end was asked for."""
 _RETRY_SECONDS = 10.0
+_EVENTS_BEGIN_SECONDS_MAX = 2.0
 _UNANSWERED = (AddressError, BusError, TimeoutError)
 """The bus is not there, has gone, says no, or says nothing for too long."""
 
@@ -94,6 +95,8 @@ async def record(plan: Plan, notifier: Notifier, say: Say) -> None:
                     helpers.start_soon(_cancel_when_asked, signals, ask_to_end)
                     for helper in _helpers(plan, store, notifier, is_admin, say):
                         helpers.start_soon(_help, helper, say)
+                    if is_admin:
+                        await _begin_events(plan, store, helpers, say)
                     await _record_messages(plan, store, pending, source, ask_to_end, notifier, say)
                     helpers.cancel_scope.cancel()
             except BaseExceptionGroup as group:
@@ -187,13 +190,20 @@ def _helpers(
     if plan.probe:
         helpers.append(partial(probe, plan.address, plan.options, plan.origin.recorder))
     if is_admin and plan.connect_admin is not None:
-        watched = (plan.connect_admin, plan.origin)
-        logs = store.tables
-        helpers += [
-            partial(record_clients, *watched, logs["clients"], plan.rolling, plan.snapshot_seconds),
-            partial(record_events, *watched, logs["events"], plan.rolling),
-        ]
+        clients = store.tables["clients"]
+        watched = (plan.connect_admin, plan.origin, clients, plan.rolling)
+        helpers.append(partial(record_clients, *watched, plan.snapshot_seconds))
     return helpers
+
+
+async def _begin_events(plan: Plan, store: Store, helpers: trio.Nursery, say: Say) -> None:
+    """Have events recorded; what happens after this returns is, unless the bus takes its time."""
+    assert plan.connect_admin is not None
+    begun = trio.Event()
+    watched = (plan.connect_admin, plan.origin, store.tables["events"], plan.rolling)
+    helpers.start_soon(_help, partial(record_events, *watched, begun.set), say)
+    with trio.move_on_after(_EVENTS_BEGIN_SECONDS_MAX):
+        await begun.wait()
 
 
 async def _help(helper: Helper, say: Say) -> None:

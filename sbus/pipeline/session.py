@@ -26,6 +26,8 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+}
+_LAUNCH_DEFAULTS = {
     "spark.driver.extraJavaOptions": f"'-Dlog4j2.configurationFile={_LOG_SETTINGS}'",
 }
 _LOCAL_DEFAULTS = {
@@ -47,18 +49,26 @@ def spark_session(
 ) -> SparkSession:
     """The session of this process, made if there is none.
 
-    `master` as Spark writes it; None: what spark-submit or the configuration says, else all
-    processors of this machine. `memory` is the driver's, which on one machine is all there is.
+    `master` as Spark writes it; None: what spark-submit says, else all processors of this machine.
+    `memory` is the driver's, which on one machine is all there is; under spark-submit it is too
+    late for that.
 
     Raises ConfigurationError where no Java is found.
     """
     given = conf or {}
-    local = given.get("spark.master", master or "local").startswith("local")
-    _prepare(os.environ, local=local)
+    launched = (
+        "PYSPARK_GATEWAY_PORT" in os.environ
+    )  # spark-submit has started Java, and knows where
+    local = given.get("spark.master", master or ("" if launched else "local")).startswith("local")
+    _prepare(os.environ, launched=launched, local=local)
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    defaults = {**_DEFAULTS, "spark.driver.memory": memory, **(_LOCAL_DEFAULTS if local else {})}
+    defaults = {
+        **_DEFAULTS,
+        **({} if launched else {"spark.driver.memory": memory, **_LAUNCH_DEFAULTS}),
+        **(_LOCAL_DEFAULTS if local else {}),
+    }
     for key, value in {**defaults, **given}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -70,11 +80,11 @@ def spark_session(
     return spark
 
 
-def _prepare(environment: MutableMapping[str, str], *, local: bool) -> None:
+def _prepare(environment: MutableMapping[str, str], *, launched: bool, local: bool) -> None:
     """What the processes that Spark starts inherit."""
     if local:
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if "PYSPARK_GATEWAY_PORT" not in environment:  # else spark-submit has started Java already
+    if not launched:
         provide_java(environment)
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     tree = str(Path(sbus.__file__).resolve().parents[1])

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -97,12 +97,18 @@ class TableLog:
 
     def _begin(self) -> None:
         path = self._store.hot / f"{self.name}-{self.next_offset:020}.arrows"
-        self._segment = SegmentWriter(path, self.next_offset, TABLES[self.name])
+        # The name may be that of a retired segment in which nothing was committed. Whoever deletes
+        # that does so while the manifest is locked, too, so it is either gone or listed again.
+        with ExitStack() as on_failure:
+            with self._store.edit() as change:
+                segment = SegmentWriter(path, self.next_offset, TABLES[self.name])
+                on_failure.callback(segment.close)
+                listed = describe(self._store.directory, segment, complete=False)
+                table = change.table(self.name)
+                change.set_table(self.name, table.earliest, [*table.files, listed])
+            on_failure.pop_all()
+        self._segment = segment
         self._begun_at = time.monotonic()
-        listed = describe(self._store.directory, self._segment, complete=False)
-        with self._store.edit() as change:
-            table = change.table(self.name)
-            change.set_table(self.name, table.earliest, [*table.files, listed])
 
 
 class Store:

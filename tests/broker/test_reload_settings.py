@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -345,14 +345,35 @@ def test_what_an_administrator_has_said_since_ends_with_a_reload(reloading: Relo
     assert subscriptions_accepted(reloading.bus) == 10
 
 
-def test_who_waited_for_the_old_rate_goes_on_with_the_new_one(reloading: Reloading) -> None:
+@pytest.mark.parametrize("how", ["reload", "limit"])
+def test_who_waited_for_the_old_rate_goes_on_with_the_new_one(
+    reloading: Reloading, how: str
+) -> None:
     reloading.reload(limits={"user_messages_per_second_max": 1})
     with newcomer(reloading.bus) as client:
         for number in range(100):
             client.pub(b"nobody", b"%d" % number)
         client.control(b"!/cred/whoami")
-        reloading.reload()
+        if how == "reload":
+            reloading.reload()
+        else:
+            limits = {"messages_per_second_max": 100_000}
+            reloading.admin.ask("limit", uid=os.getuid(), limits=limits)
         assert client.receive(timeout_s=5).startswith(b"CMSG !/cred/whoami")
+
+
+def test_who_is_held_goes_on_when_its_user_may_not_hold_any_more(reloading: Reloading) -> None:
+    reloading.reload(limits={"user_held_seconds_max": 60.0})
+    with newcomer(reloading.bus) as slow, newcomer(reloading.bus) as publisher:
+        slow.control(b"blocking/soft/block")
+        slow.sub(b"k")
+        slow.whoami()
+        with suppress(TimeoutError):
+            while True:
+                publisher.send(b"MSG k\0" + bytes(PAYLOAD_BYTES), timeout_s=HELD_SECONDS)
+        reloading.admin.ask("limit", uid=os.getuid(), limits={"held_seconds_max": 0.0})
+        publisher.send(b"CMSG !/cred/whoami", timeout_s=5)
+        assert publisher.receive(timeout_s=5).startswith(b"CMSG !/cred/whoami")
 
 
 @needs_root

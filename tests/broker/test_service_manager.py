@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -255,15 +255,17 @@ high = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 100) for number in numbers]
 for place, number in enumerate(high):
     os.dup2(number, 3 + place)
     os.close(number)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(high)), LISTEN_FDNAMES=names)
+announced = str(names.count(":") + 1)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=announced, LISTEN_FDNAMES=names)
 os.execv(command[0], command)
 """
 """What a service manager does, for sockets that systemd-socket-activate cannot make."""
 
 
-def refusal(passed: dict[str, socket.socket], *options: str) -> str:
-    """What sbusd says to a service manager that passes these sockets, by their names."""
-    numbers = [sock.fileno() for sock in passed.values()]
+def refusal(passed: Mapping[str, socket.socket | None], *options: str) -> str:
+    """What sbusd says to a service manager that passes these sockets, by their names; None is
+    announced and not there."""
+    numbers = [sock.fileno() for sock in passed.values() if sock is not None]
     arguments = [":".join(passed), ",".join(map(str, numbers)), *SBUSD, "-f", *options]
     done = subprocess.run(
         [sys.executable, "-c", PASS_DOWN, *arguments],
@@ -309,3 +311,11 @@ def test_an_address_that_is_given_is_preferred_to_what_is_passed(
     arguments = ("-f", "-a", path, "--workers=1")
     with bus_of(tmp_path, *arguments, address=path, command=command, pass_fds=[number]) as bus:
         exchange(bus.address)
+
+
+def test_a_socket_that_is_announced_and_not_passed_is_one_clear_error(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.bind(str(tmp_path / "bus"))
+        sock.listen()
+        said = refusal({"bus": sock, "admin": None})
+    assert "passes /dev/fd/4, which is not open" in said

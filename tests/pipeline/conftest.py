@@ -13,13 +13,13 @@ STOP_SECONDS_MAX = 30.0
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """Two processors of this machine, one reducer for each. Plans and code are not worth being
-    improved while they run: none runs for long."""
+    """Two processors of this machine, one reducer for each."""
     from sbus.pipeline.session import spark_session
 
     conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    with pytest.MonkeyPatch.context() as patched:
+        # What runs for seconds is not worth compiling for speed, nor planning anew meanwhile.
+        patched.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         session = spark_session(master="local[2]", conf=conf)
     java = session.sparkContext._gateway
     assert java is not None

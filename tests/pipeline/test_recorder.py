@@ -36,6 +36,13 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorders]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    """One for all: what a test publishes is over when its recorder has stopped."""
+    with running_bus(tmp_path_factory.mktemp("bus")) as running:
+        yield running
+
+
 def shown(rows: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row[column] for column in columns) for row in rows]
 
@@ -274,7 +281,7 @@ def test_an_administrator_records_clients_and_events(
 
     def events() -> dict[str, dict[str, Any]]:
         rows = recorded(tmp_path / "rec", "events")
-        return {row["event"]: row for row in rows if row["pid"] == os.getpid()}
+        return {row["event"]: row for row in rows if row["client"] == snapshots()[0]["client"]}
 
     wait_until(lambda: "client-disconnected" in events(), "its end is an event")
     subscribed = events()["client-subscribed"]

@@ -152,9 +152,21 @@ def test_what_was_received_is_read_again_after_a_restart(bus: Bus, tmp_path: Pat
         end = wait_for(reader, start, 2)
     publish(bus, (b"c", b"3"))
     with spool(bus, tmp_path / "spool") as reader:
+        assert reader.initialOffset() == start, "nothing that was received is passed over"
         assert rows(reader, start, end) == [("a", b"1", "MSG", None), ("b", b"2", "MSG", None)]
         after = wait_for(reader, end, 1)
         assert rows(reader, end, after) == [("", b"", "GAP", None)]
+
+
+def test_the_end_of_the_bus_is_told_when_the_spool_has_been_read(bus: Bus, tmp_path: Path) -> None:
+    with spool(bus, tmp_path / "spool") as reader:
+        start = reader.initialOffset()
+        publish(bus, (b"a", b"1"))
+        end = wait_for(reader, start, 1)
+        stop(bus)
+        assert reader.latestOffset(start, ALL) == end
+        with pytest.raises(Disconnected):
+            wait_until(lambda: reader.latestOffset(end, ALL) != end, "the end of the bus")
 
 
 def test_the_spool_keeps_only_what_is_still_needed(bus: Bus, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from datetime import date
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pyspark
 from pyspark.sql import SparkSession
 
 from sbus.pipeline.compaction import compact
@@ -99,6 +100,12 @@ def test_executors_of_their_own_on_a_host_without_java(tmp_path: Path) -> None:
         recorder.record(numbered(100))
         recorder.roll()
         recorder.record([(b"\xff", b"x" * 400_000), (b"empty", b"")])
+    # Workers have their directories where Spark is, and that is not for tests to write to.
+    home = tmp_path / "spark"
+    home.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "work":
+            (home / entry.name).symlink_to(entry)
     without = {name: value for name, value in environment().items() if name != "JAVA_HOME"}
     out = tmp_path / "out"
     arguments = ("local-cluster[2,1,1024]", str(recording), str(out), str(tmp_path / "checkpoint"))
@@ -108,7 +115,7 @@ def test_executors_of_their_own_on_a_host_without_java(tmp_path: Path) -> None:
             **without,
             "PATH": str(programs),
             "PYTHONPATH": f"{site}:{PROJECT}",
-            "SPARK_WORKER_DIR": str(tmp_path / "work"),
+            "SPARK_HOME": str(home),
         },
         cwd=elsewhere,
         stdout=subprocess.PIPE,

@@ -13,6 +13,7 @@ from sbus.pipeline import manifest
 from sbus.pipeline.recording import RecordingDamaged, index_path
 from sbus.pipeline.segment import recover
 from sbus.pipeline.store import Origin, Store
+from tests.support.threads import Task
 from tests.support.written import (
     NOON_US,
     ORIGIN,
@@ -126,6 +127,24 @@ def test_a_segment_that_was_begun_and_never_listed_is_in_nobodys_way(tmp_path: P
         assert not stray.exists()
         append(store, STAMPS)
     assert offsets(messages(tmp_path)) == list(range(6))
+
+
+def test_a_name_that_is_used_again_is_not_deleted_for_what_had_it_before(tmp_path: Path) -> None:
+    """A segment in which nothing was committed is retired, and the next one has its name."""
+    with Store(tmp_path, ORIGIN) as store:
+        store.tables["messages"]._begin()
+    (retired,) = manifest.load(tmp_path, RECORDER).retired
+    with Store(tmp_path, ORIGIN) as store:
+        with manifest.edit(tmp_path, RECORDER) as change:
+            # As housekeeping does when the grace period is over.
+            (tmp_path / retired.path).unlink()
+            task = Task(lambda: append(store, STAMPS))
+            assert not task.ends_within(0.2)
+            assert not (tmp_path / retired.path).exists(), "it would be deleted now"
+            change.forget_retired({retired.path})
+        task.join()
+        assert offsets(messages(tmp_path)) == [0, 1, 2]
+    assert manifest.load(tmp_path, RECORDER).retired == []
 
 
 def test_two_recorders_of_one_bus_do_not_write_together(tmp_path: Path) -> None:

@@ -129,8 +129,8 @@ def recorders(directory: Path) -> Iterator[Recorders]:
         try:
             yield started
         finally:
-            for recorder in started.running:
-                os.kill(recorder.pid, signal.SIGKILL)
+            for recorder in list(started.running):
+                recorder.kill()
 
 
 def snapshot(directory: Path, table: str = "messages") -> TableSnapshot:

@@ -33,6 +33,7 @@ ANSWER_SECONDS_MAX = 60.0
 SYNC_MESSAGES = 1_000
 """After so many the bus is asked whether it took them: a refusal ends the task soon, and the
 notices about it do not pile up."""
+_SHOWN_CHARACTERS_MAX = 100
 
 _OWN_FAULT = re.compile(r"\(key-too-(long|deep)\)$")
 """The last word of a bus that disconnects a client for what it published."""
@@ -82,7 +83,9 @@ class Publication:
             keys = batch["key"].to_pylist() if self.key is None else [self.key] * len(values)
             for key, value in zip(keys, values, strict=True):
                 if value is None:
-                    raise RowsRefused(f"the row with the key {key!r} has no value: it is null")
+                    raise RowsRefused(
+                        f"the row with the key {_shown(key)} has no value: it is null"
+                    )
                 yield self._checked(key), value
 
     def _checked(self, key: bytes | str | None) -> bytes:
@@ -92,13 +95,19 @@ class Publication:
             name = from_text(key) if isinstance(key, str) else key
         except ValueError as error:
             raise RowsRefused(
-                f"{key!r} is no key: {error}; a byte is written \\xNN, a backslash \\\\"
+                f"{_shown(key)} is no key: {error}; a byte is written \\xNN, a backslash \\\\"
             ) from error
         if b"\0" in name:
-            raise RowsRefused(f"the key {to_text(name)!r} holds a NUL")
+            raise RowsRefused(f"the key {_shown(name)} holds a NUL")
         if is_reserved(name, SLASH) and not is_secret_key(name):
-            raise RowsRefused(f"the key {to_text(name)!r} is one that '!' reserves for the bus")
+            raise RowsRefused(f"the key {_shown(name)} is one that '!' reserves for the bus")
         return name
+
+
+def _shown(key: bytes | str | None) -> str:
+    """A key in an error, of bounded length."""
+    text = repr(to_text(key) if isinstance(key, bytes) else key)
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}…"
 
 
 def publication(options: SinkOptions, schema: StructType, overwrite: bool) -> Publication:

@@ -5,17 +5,19 @@ recording. So what was received is read again after a crash; what crossed the bu
 is a GAP. Of the recording, what a batch got through is dropped, a segment at a time.
 """
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadLimit
 
 from sbus.errors import ConfigurationError
 from sbus.pipeline.housekeeping import Keeping, delete_retired
 from sbus.pipeline.spark.listening import Item, Listener
 from sbus.pipeline.spark.live_rows import LiveRow, batch_of, gap, origin_of, row_of
-from sbus.pipeline.spark.options import SourceOptions
+from sbus.pipeline.spark.options import EARLIEST, Bound, SourceOptions
 from sbus.pipeline.spark.planning import Offsets
 from sbus.pipeline.spark.stream import StreamReader
 from sbus.pipeline.spark.watching import Tables
@@ -75,7 +77,9 @@ class SpoolReader(StreamReader):
     """A stream over what it records itself; only `read` runs elsewhere than on the driver."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema, path: str) -> None:
-        super().__init__(options, schema, path)
+        # What is received while the first offset is being asked for belongs to the stream.
+        everything = Bound("startingOffsets", everywhere=EARLIEST)
+        super().__init__(dataclasses.replace(options, starting=everything), schema, path)
         assert options.socket is not None
         self._address = options.socket
         self._directory = Path(path)
@@ -90,10 +94,15 @@ class SpoolReader(StreamReader):
         if self._spool is not None:
             self._spool.close()
 
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        end = super().latestOffset(start, limit)
+        if end == start and self._spool is not None:
+            self._spool.check()
+        return end
+
     def _tables(self) -> Tables:
         if self._spool is None:
             self._spool = self._begin()
-        self._spool.check()
         return super()._tables()
 
     def _begin(self) -> Spool:

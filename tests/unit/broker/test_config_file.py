@@ -176,6 +176,7 @@ def complaint(data: bytes) -> str:
         ("[limits]\nkey_byte_max = 1", r"limits\.key_byte_max: .*did you mean key_bytes_max\?"),
         ("[limits]\nxyzzy = 1", r"limits\.xyzzy: there is no such field; .*--limit help.*"),
         ("[limits]\nkey_bytes_max = 0", r"limits\.key_bytes_max: expected a whole number >= 1"),
+        ("[limits]\nkey_bytes_max = 6145", r"limits\.key_bytes_max: expected .* <= 6144"),
         ("[limits]\nkey_bytes_max = 1.5", r"limits\.key_bytes_max: .* whole number.*fraction"),
         ("[limits]\nstop_seconds_max = inf", r"limits\.stop_seconds_max: expected a number <= "),
         ("[limits]\nusers_max = 10_000_000", r"limits\.users_max: .* whole number <= 65536"),
