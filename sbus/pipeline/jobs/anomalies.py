@@ -94,5 +94,5 @@ def _every_window(messages: DataFrame, depth: int, window_us: int, separator: st
         .distinct()
         .join(whole, "host")
         .join(counts, ["host", "prefix", "start_us"], "left")
-        .fillna(0, ["messages"])
+        .withColumn("messages", F.coalesce("messages", F.lit(0)))
     )
