@@ -351,7 +351,7 @@ def lost(facts: Facts) -> Section:
         recorders = [row["recorder"] for row in facts.gaps_by_recorder]
         heads = [
             *(Head("recorder", right=False), Head("gaps"), Head("lost")),
-            *(Head("number unknown"), Head("the last")),
+            *(Head("unknown"), Head("last")),
         ]
         rows = [
             [
