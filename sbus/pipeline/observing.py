@@ -7,10 +7,12 @@ Knows nothing of messages.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import trio
 
@@ -23,11 +25,13 @@ from sbus.pipeline.schemas import CLIENTS, EVENTS, TIMESTAMP
 from sbus.pipeline.store import Origin, Rolling, TableLog
 from sbus.pipeline.writing import write
 from sbus.protocol import admin
-from sbus.protocol.admin_results import ClientReport, ClientsResult
+from sbus.protocol.admin_results import ClientReport, ClientsResult, StatsResult
 
 _EVENTS_LOOK_SECONDS = 0.5
 _MISSED = "missed"
 """Events that the bus could not send, because they were not read fast enough."""
+STATISTICS = "stats"
+"""How long the deliveries of the whole bus took inside it; no event of the bus's own."""
 
 Connect = Callable[[], AdminConnection]
 
@@ -73,20 +77,39 @@ _ACTIVITY = CLIENTS.names[CLIENTS.names.index("messages_in") :]
 
 
 async def record_events(
-    connect: Connect, origin: Origin, log: TableLog, rolling: Rolling, begun: Callable[[], None]
+    connect: Connect,
+    origin: Origin,
+    log: TableLog,
+    rolling: Rolling,
+    interval_seconds: float,
+    begun: Callable[[], None],
 ) -> None:
-    """Write down what happens after `begun` is called. Raises BusError, RecordingStopped."""
-    with await trio.to_thread.run_sync(connect) as connection:
+    """Write down what happens after `begun` is called, and every so often how long deliveries have
+    taken inside the broker. Raises BusError, RecordingStopped."""
+    with (
+        await trio.to_thread.run_sync(connect) as connection,
+        await trio.to_thread.run_sync(connect) as statistics,
+    ):
         stream = await trio.to_thread.run_sync(EventStream, connection)
         begun()
+        asked_at = -math.inf
         while True:
             with trio.move_on_after(_EVENTS_LOOK_SECONDS):
                 await trio.lowlevel.wait_readable(connection.fileno())
             await trio.sleep(_EVENTS_LOOK_SECONDS)
-            events = stream.receive_many(0)
+            events = list(stream.receive_many(0))
+            if trio.current_time() - asked_at >= interval_seconds:
+                asked_at = trio.current_time()
+                events.append(await trio.to_thread.run_sync(_latency, statistics))
             if events:
                 batch = of_events(origin, log.next_offset, events, time.time_ns() // 1000)
                 await write(log, batch, rolling)
+
+
+def _latency(connection: AdminConnection) -> dict[str, Any]:
+    """The broker's histogram of all deliveries since it began, as an event."""
+    latency = connection.ask(admin.Stats(), StatsResult).traffic.latency
+    return {"event": STATISTICS, "time": time.time(), "latency": msgspec.to_builtins(latency)}
 
 
 def of_events(

@@ -201,7 +201,8 @@ async def _begin_events(plan: Plan, store: Store, helpers: trio.Nursery, say: Sa
     assert plan.connect_admin is not None
     begun = trio.Event()
     watched = (plan.connect_admin, plan.origin, store.tables["events"], plan.rolling)
-    helpers.start_soon(_help, partial(record_events, *watched, begun.set), say)
+    helper = partial(record_events, *watched, plan.snapshot_seconds, begun.set)
+    helpers.start_soon(_help, helper, say)
     with trio.move_on_after(_EVENTS_BEGIN_SECONDS_MAX):
         await begun.wait()
 

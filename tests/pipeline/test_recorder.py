@@ -1,5 +1,6 @@
 """Recorders of real buses: what was published is what was recorded, and what was not says so."""
 
+import json
 import os
 import signal
 import subprocess
@@ -287,6 +288,16 @@ def test_an_administrator_records_clients_and_events(
     subscribed = events()["client-subscribed"]
     assert (subscribed["uid"], subscribed["client"]) == (os.getuid(), row["client"])
     assert '"a/"' in subscribed["fields"]
+    with administer(bus) as admin:
+        accepted = admin.ask("stats")["traffic"]["accepted"]
+
+    def deliveries() -> int:
+        rows = [row for row in recorded(tmp_path / "rec", "events") if row["event"] == "stats"]
+        latency = json.loads(rows[-1]["fields"])["latency"]
+        assert len(latency["counts"]) == len(latency["bounds_us"]) + 1
+        return sum(latency["counts"])
+
+    wait_until(lambda: deliveries() == accepted, "the histogram of all deliveries")
     recorder.stop()
 
 
