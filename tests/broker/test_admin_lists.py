@@ -183,7 +183,7 @@ def test_a_stalled_client_is_shown(tmp_path: Path) -> None:
         for packet in filling():
             publisher.send(packet)
         publisher.pub(b"k", b"one more")
-        publisher.sync()
+        give_turns(witnesses)  # until the other worker has found that there is no room
         publisher.pub(b"k", b"held")
         give_turns(witnesses)
         found = admin.ask("explain", key="k")
