@@ -215,12 +215,15 @@ class Session:
         run = self.run = Run()
         packets = self._packets
         messages = run.messages
+        count, size_max = len(packets), self._packet_bytes_max
         at = self._next
-        units = 0
-        delivery_bytes = 0
-        while at < len(packets) and units + run.looking_units < units_max:
+        deliveries = delivery_bytes = 0
+        units_left = units_max + at
+        # `at` counts the messages, a unit each.
+        while at < count and deliveries + at < units_left:
             packet = packets[at]
-            if packet[:4] != _MESSAGE or len(packet) > self._packet_bytes_max:
+            size = len(packet)
+            if packet[:4] != _MESSAGE or size > size_max:
                 break
             end = packet.find(b"\0", 4)
             if end < 0:
@@ -234,14 +237,16 @@ class Session:
                 except ClientFault:
                     break
                 run.charge_looking(time.perf_counter() - began_at)
+                units_left = units_max + self._next - run.looking_units
             if not self.echo:
                 route = self.own_route(route)
             messages.append((packet, key, route))
-            units += route.units
-            delivery_bytes += len(packet) * route.fan_out
+            fan_out = route.fan_out
+            deliveries += fan_out
+            delivery_bytes += size * fan_out
             at += 1
         self._next = at
-        run.deliveries = units - len(messages)
+        run.deliveries = deliveries
         run.delivery_bytes = delivery_bytes
         return run
 

@@ -39,6 +39,7 @@ LATENCY = REFUSED + len(PACKET_CODES)
 """Likewise for each bucket."""
 
 _FIRST_BOUND_BITS = 4
+_FIRST_BOUND_US = 1 << _FIRST_BOUND_BITS
 LATENCY_BOUNDS_US: Sequence[int] = tuple(1 << bits for bits in range(_FIRST_BOUND_BITS, 25))
 """16 us to 16.8 s, each twice the one before."""
 WORDS = LATENCY + len(LATENCY_BOUNDS_US) + 1
@@ -79,10 +80,13 @@ class Statistics:
     def took(self, latency_us: int, deliveries: int) -> None:
         """So many deliveries took so long."""
         counts = self.counts
-        bits = max(0, latency_us - 1).bit_length() - _FIRST_BOUND_BITS
-        bucket = min(max(0, bits), len(LATENCY_BOUNDS_US))
-        counts[LATENCY + bucket] += deliveries
-        counts[LATENCY_SUM_US] += max(0, latency_us) * deliveries
+        bucket = LATENCY
+        if latency_us > _FIRST_BOUND_US:
+            bucket += (latency_us - 1).bit_length() - _FIRST_BOUND_BITS
+            if bucket >= WORDS:
+                bucket = WORDS - 1
+        counts[bucket] += deliveries
+        counts[LATENCY_SUM_US] += latency_us * deliveries
 
 
 def counters_of(words: memoryview, worker: int) -> memoryview:
