@@ -7,12 +7,12 @@ Makes recordings in DIRECTORY (a temporary one, if not given) and prints figures
 
 import os
 import statistics
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
+import click
 from pyspark.sql import DataFrame, SparkSession
 
 from sbus.pipeline.housekeeping import seal
@@ -33,9 +33,12 @@ FLUSH_SECONDS = 0.1
 _ORIGIN = Origin.of("bench", "/run/sbus.socket")
 
 
-def main() -> None:
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), required=False)
+def main(directory: Path | None) -> None:
+    """Print how fast Spark reads recordings made in DIRECTORY, or in a temporary one."""
     with tempfile.TemporaryDirectory() as temporary:
-        directory = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
+        directory = directory or Path(temporary)
         spark = spark_session(master="local[1]")
         measure_batch(spark, directory / "batch")
         measure_stream(spark, directory / "stream")
