@@ -137,10 +137,13 @@ async def test_misbehaviour_ends_with_the_reason(bus: Bus) -> None:
 
 
 def test_losses_are_counted_exactly_and_raised_at_the_gap(tmp_path: Path) -> None:
-    """A subscriber that does not read, behind a bus that keeps ten messages for it."""
+    """A subscriber that does not read, behind a bus that keeps ten messages for it.
+
+    On one worker, so that all is published and dropped before it reads again.
+    """
     published = 2_000
     with (
-        running_bus(tmp_path, "--limit", "backlog_messages_max=10") as bus,
+        running_bus(tmp_path, "--limit", "backlog_messages_max=10", workers=1) as bus,
         blocking_pair(bus) as (listener, speaker),
     ):
         listener.subscribe("a")
