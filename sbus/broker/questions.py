@@ -95,7 +95,7 @@ encoder: Final = msgspec.msgpack.Encoder()
 
 
 class Questions:
-    """The front's questions that are open. `send` asks one worker; False when it has no link."""
+    """The front's questions that are open."""
 
     def __init__(self) -> None:
         self._asked = 0

@@ -53,7 +53,7 @@ class Route:
     clients anywhere that publishers may have to wait for, by whose publishers: a user's, or
     `ANYBODY`'s."""
 
-    __slots__ = ("blockers", "fan_out", "mask", "recipients", "units")
+    __slots__ = ("blockers", "fan_out", "mask", "recipients")
 
     def __init__(
         self,
@@ -65,7 +65,6 @@ class Route:
         self.recipients = recipients
         self.blockers = blockers
         self.fan_out = len(recipients)
-        self.units = 1 + self.fan_out
 
     def without(self, outbox: Outbox, client: int) -> "Route":
         """The same route for a publisher that does not want its own messages back."""

@@ -131,7 +131,7 @@ class Routing(RuleBasedStateMachine):
             wanting = {w for w, pattern in self.local if matches(pattern, key, SLASH)}
             assert len(route.recipients) == len(wanting)
             assert set(route.recipients) == {self.outboxes[who] for who in wanting}
-            assert route.units == 1 + len(wanting)
+            assert route.fan_out == len(wanting)
             holders = {held[:2] for held in self.holding if matches(held[2], key, SLASH)}
             blockers = all_blockers(route)
             assert sorted(it.client for it in blockers) == sorted(it[1] for it in holders)
