@@ -18,8 +18,8 @@ from pathlib import Path
 import click
 
 import sbus
-from sbus.cli.sbusctl import sbusctl
-from sbus.cli.sbusd import sbusd
+from sbus.cli.sbusctl.command import sbusctl
+from sbus.cli.sbusd.command import sbusd
 
 ENDINGS = {
     "sbusd": [

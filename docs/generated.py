@@ -16,7 +16,7 @@ import msgspec
 from msgspec import inspect as types
 from sphinx.application import Sphinx
 
-from sbus.cli.metrics_families import FAMILIES
+from sbus.cli.metrics.families import FAMILIES
 from sbus.limits import Limits
 from sbus.protocol import admin
 from sbus.protocol.admin_results import MeResult

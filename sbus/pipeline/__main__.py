@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from sbus.cli.endings import conventional_endings
-from sbus.cli.report import report_error
+from sbus.cli.terminal.error_output import report_error
+from sbus.cli.terminal.exit_status import conventional_endings
 from sbus.pipeline import verbs
 from sbus.unix.standard_streams import hold_standard_numbers
 
@@ -17,7 +17,7 @@ COMMAND = "sbus.pipeline"
 
 
 class _Verbs(click.Group):
-    """Ends as `endings.py` says, before click has its own idea of that."""
+    """Ends as `exit_status.py` says, before click has its own idea of that."""
 
     def invoke(self, ctx: click.Context) -> Any:
         with conventional_endings(COMMAND):

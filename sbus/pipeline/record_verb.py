@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from sbus.cli.report import report_error
-from sbus.cli.target import Target
+from sbus.cli.sbusctl.target import Target
+from sbus.cli.terminal.error_output import report_error
 from sbus.client.link import default_address
 from sbus.errors import ConfigurationError
 from sbus.unix.address import parse_address

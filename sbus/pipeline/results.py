@@ -16,8 +16,8 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyspark.sql import DataFrame
 
-from sbus.cli.screen import Screen
-from sbus.cli.tables import Column, layout, text
+from sbus.cli.terminal.screen import Screen
+from sbus.cli.terminal.tables import Column, layout, text
 from sbus.errors import ConfigurationError
 
 UNKNOWN = "-"

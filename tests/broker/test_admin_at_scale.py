@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from sbus.cli.sbusctl import sbusctl
+from sbus.cli.sbusctl.command import sbusctl
 from tests.support.bus import running_bus
 from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from sbus.cli.sbusctl import sbusctl
-from sbus.cli.top import ClientLoad, ClientSource, WorkerSource
+from sbus.cli.sbusctl.command import sbusctl
+from sbus.cli.top.top import ClientLoad, ClientSource, WorkerSource
 from sbus.client.admin import AdminConnection
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import LOST

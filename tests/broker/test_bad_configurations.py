@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbus.cli import sbusd
+from sbus.cli.sbusd import command
 from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import GOOD, Bad, bad_configurations
 from tests.support.bus import running_bus
@@ -64,7 +64,7 @@ def said_by_sbusd(
     """What sbusd says when it ends with status 1, in this process: it does not get far."""
     monkeypatch.setattr(sys, "argv", ["sbusd", *arguments])
     with pytest.raises(SystemExit) as ended:
-        sbusd.main()
+        command.main()
     printed = capsys.readouterr()
     assert (ended.value.code, printed.out) == (1, "")
     assert printed.err.endswith("\n")
@@ -162,7 +162,7 @@ def test_damage_anywhere(
     running.file.write_bytes(GOOD[:at].encode() + put + GOOD[at + cut :].encode())
     monkeypatch.setattr(sys, "argv", ["sbusd", "--check-config", str(running.file)])
     with pytest.raises(SystemExit) as ended:
-        sbusd.main()
+        command.main()
     said = capsys.readouterr().err
     if ended.value.code:
         assert said == f"sbusd: {running.admin.fault('reload')[1]}\n"

@@ -20,7 +20,7 @@ OLD_KERNEL = (
     sys.executable,
     "-c",
     "import sbus.unix.peer_process as p; p.has_peer_pidfds = lambda: False;"
-    "from sbus.cli.sbusd import main; main()",
+    "from sbus.cli.sbusd.command import main; main()",
 )
 """A bus whose kernel has no pidfds of those who connect."""
 

@@ -67,7 +67,7 @@ cp "$units"/*.socket "$units"/*.service /run/systemd/system
 for name in sbusd sbusctl; do
     printf '%s\n' '#!/bin/sh' 'export LD_LIBRARY_PATH=/run/t/python/lib' \
         'export PYTHONPATH=/run/t/source:/run/t/site PYTHONDONTWRITEBYTECODE=1' \
-        "exec /run/t/python/bin/python3 -c 'from sbus.cli.$name import main; main()' \"\$@\"" \
+        "exec /run/t/python/bin/python3 -m sbus.cli.$name \"\$@\"" \
         >/run/t/$name
     chmod 755 /run/t/$name
 done

@@ -12,8 +12,8 @@ import resource
 import sys
 
 import sbus.pipeline.recorder  # noqa: F401 (what takes long)
-from sbus.cli.sbusctl import main
-from sbus.cli.sbusctl import sbusctl as _loaded  # noqa: F401
+from sbus.cli.sbusctl.command import main
+from sbus.cli.sbusctl.command import sbusctl as _loaded  # noqa: F401
 
 
 def serve() -> None:

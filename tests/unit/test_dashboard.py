@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sbus.cli.metrics_families import FAMILIES
+from sbus.cli.metrics.families import FAMILIES
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "deploy/grafana/sbus.json"
 SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}

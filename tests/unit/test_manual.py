@@ -11,7 +11,7 @@ import click
 import pytest
 
 from deploy.man_pages import page, summary
-from sbus.cli.sbusctl import sbusctl
+from sbus.cli.sbusctl.command import sbusctl
 
 PROJECT = Path(__file__).resolve().parents[2]
 SECTIONS = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]

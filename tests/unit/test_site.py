@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import sbus
-from sbus.cli.metrics_families import FAMILIES
-from sbus.cli.sbusctl import sbusctl
+from sbus.cli.metrics.families import FAMILIES
+from sbus.cli.sbusctl.command import sbusctl
 from sbus.limits import Limits
 from sbus.protocol import admin
 from sbus.protocol.admin_results import Traffic, UserReport

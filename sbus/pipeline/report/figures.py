@@ -325,7 +325,7 @@ def broker_latency(facts: Facts) -> Plot:
 
 
 def _bound(bound_us: float, bounds: Sequence[float]) -> str:
-    from sbus.cli.units import microseconds
+    from sbus.cli.terminal.units import microseconds
 
     if bound_us == float("inf"):
         return f"over {microseconds(bounds[-2])}" if len(bounds) > 1 else "any"

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, NewType
 
-from sbus.cli import units
-from sbus.cli.report import one_line
+from sbus.cli.terminal import units
+from sbus.cli.terminal.error_output import one_line
 
 Html = NewType("Html", str)
 Cell = Html | str | float | int | datetime | None

@@ -7,7 +7,7 @@ few findings, each a sentence with a link to where it is shown. Knows nothing of
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sbus.cli import units
+from sbus.cli.terminal import units
 from sbus.pipeline.report import figures
 from sbus.pipeline.report.facts import Facts, Row
 from sbus.pipeline.report.figures import COLOURS, Plot

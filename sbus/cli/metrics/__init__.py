@@ -1,0 +1,1 @@
+"""`sbusctl metrics`: what a bus tells Prometheus."""

@@ -1,0 +1,46 @@
+"""A file of metrics for node_exporter's textfile collector.
+
+The file is always whole: it is written beside its place, under a name that the collector does not
+look at, and moved there. Its text is in Prometheus' own format, the one that this collector reads.
+Knows nothing of what it holds.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+
+from prometheus_client.exposition import generate_latest
+
+from sbus.cli.metrics.collector import BusCollector, registry_of
+
+MODE = 0o644
+"""Of the file: node_exporter is another user."""
+
+
+def keep_written(path: str, collector: BusCollector, interval_seconds: float | None) -> None:
+    """Write the file, and again every `interval_seconds`, for ever; None: once. OSError when it
+    cannot be written."""
+    registry = registry_of(collector)
+    if interval_seconds is not None:  # end in peace, and leave nothing half written behind
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    while True:
+        replace_file(path, generate_latest(registry))
+        if interval_seconds is None:
+            return
+        time.sleep(interval_seconds)
+
+
+def replace_file(path: str, content: bytes) -> None:
+    """Give `path` this content, at once and for everybody to read."""
+    folder, name = os.path.split(path)
+    number, beside = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
+    try:
+        with open(number, "wb") as file:
+            file.write(content)
+            os.fchmod(number, MODE)
+        os.rename(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise

@@ -1,0 +1,182 @@
+"""Metrics over HTTP on a stream socket: one question, one answer, one at a time.
+
+A peer has two seconds to ask, with at most 8 KiB, and two to take the answer, then the next one has
+its turn; so none can hold the exporter, whatever it sends or does not read. What the answer is,
+which format and whether compressed, is Prometheus' client library's to decide. Knows nothing of
+metrics.
+"""
+
+import http.client
+import io
+import os
+import re
+import signal
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from prometheus_client.exposition import make_wsgi_app
+
+from sbus.cli.metrics.collector import BusCollector, registry_of
+from sbus.errors import AddressError
+from sbus.unix.address import Address, FdAddress, PathAddress, RandomAbstractAddress, parse_address
+from sbus.unix.owned_path import OwnedPath
+
+QUESTION_BYTES_MAX = 8 * 1024
+QUESTION_SECONDS_MAX = 2.0
+ANSWER_SECONDS_MAX = 2.0
+BACKLOG_CONNECTIONS = 64
+PATH = "/metrics"
+
+App = Callable[[dict[str, str], Callable[[str, list[tuple[str, str]]], None]], list[bytes]]
+"""What is left of WSGI for questions without a body."""
+
+
+def listen_and_serve(address: str, mode: int, collector: BusCollector) -> None:
+    """Answer whoever comes to the socket, until SIGTERM. AddressError when it cannot be had."""
+    app: App = make_wsgi_app(registry_of(collector))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with listening(parse_address(address), mode) as listener:
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                serve(connection, app)
+
+
+# -- a question and its answer ---------------------------------------------------------------------
+def serve(connection: socket.socket, app: App) -> None:
+    """Answer one question. A peer that is gone, or too slow, is none of our business."""
+    try:
+        question = _read_question(connection)
+        if question:
+            connection.settimeout(ANSWER_SECONDS_MAX)
+            connection.sendall(answer(question, app))
+    except (TimeoutError, ConnectionError):
+        return
+
+
+def _read_question(connection: socket.socket) -> bytes:
+    """The head of a request, or what there is of one at the end of the peer or of the room."""
+    deadline = time.monotonic() + QUESTION_SECONDS_MAX
+    question = b""
+    while b"\r\n\r\n" not in question and len(question) < QUESTION_BYTES_MAX:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        part = connection.recv(QUESTION_BYTES_MAX - len(question))
+        if not part:
+            break
+        question += part
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    return question
+
+
+def answer(question: bytes, app: App) -> bytes:
+    """The bytes of a response to these of a request."""
+    head, end, _ = question.partition(b"\r\n\r\n")
+    line, _, fields = head.partition(b"\r\n")
+    words = line.decode("latin-1").split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1.") or not end:
+        return _plain(HTTPStatus.BAD_REQUEST, "that is no request of HTTP/1")
+    try:
+        headers = http.client.parse_headers(io.BytesIO(fields + end))
+        target = urlsplit(words[1])
+    except (http.client.HTTPException, ValueError):
+        return _plain(HTTPStatus.BAD_REQUEST, "the request cannot be understood")
+    if target.path != PATH:
+        return _plain(HTTPStatus.NOT_FOUND, f"metrics are at {PATH}")
+    began: list[tuple[str, list[tuple[str, str]]]] = []
+    environment = {
+        "REQUEST_METHOD": words[0],
+        "PATH_INFO": target.path,
+        "QUERY_STRING": target.query,
+        "HTTP_ACCEPT": _understood(headers.get("Accept", "")),
+        "HTTP_ACCEPT_ENCODING": headers.get("Accept-Encoding", ""),
+    }
+    body = b"".join(app(environment, lambda *start: began.append(start)))
+    return _response(*began[0], body)
+
+
+def _understood(accept: str) -> str:
+    """The header, or nothing where a version in it is none: the library would not take it well."""
+    versions = re.findall(r"version=([^;,]*)", accept)
+    understood = all(re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,3}", text.strip()) for text in versions)
+    return accept if understood else ""
+
+
+def _plain(status: HTTPStatus, text: str) -> bytes:
+    fields = [("Content-Type", "text/plain; charset=utf-8")]
+    return _response(f"{status.value} {status.phrase}", fields, text.encode() + b"\n")
+
+
+def _response(status: str, fields: list[tuple[str, str]], body: bytes) -> bytes:
+    all_fields = [*fields, ("Content-Length", str(len(body))), ("Connection", "close")]
+    lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in all_fields), "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+# -- the socket ------------------------------------------------------------------------------------
+@contextmanager
+def listening(address: Address, mode: int) -> Iterator[socket.socket]:
+    """A stream socket that listens; its file, with exactly this mode, is removed in the end."""
+    if isinstance(address, FdAddress):
+        with _inherited(address) as listener:
+            yield listener
+        return
+    if isinstance(address, RandomAbstractAddress):
+        raise AddressError("a random address would be of no use here: give one with its HEX")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        owned = _bind(listener, address, mode)
+        try:
+            listener.listen(BACKLOG_CONNECTIONS)
+            yield listener
+        finally:
+            if owned is not None:
+                owned.remove()
+
+
+def _bind(listener: socket.socket, address: Address, mode: int) -> OwnedPath | None:
+    _remove_dead(address)
+    # Both are needed: a directory with a default ACL does without the umask.
+    os.fchmod(listener.fileno(), mode)
+    umask = os.umask(0o777 & ~mode)
+    try:
+        listener.bind(address.sockaddr())
+    except OSError as error:
+        raise AddressError(f"cannot listen at {address.format()}: {error.strerror}") from error
+    finally:
+        os.umask(umask)
+    return OwnedPath.claim(address.path) if isinstance(address, PathAddress) else None
+
+
+def _remove_dead(address: Address) -> None:
+    """Remove the socket file of an exporter that was killed: one that nobody listens at."""
+    if not isinstance(address, PathAddress):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0)
+        try:
+            if stat.S_ISSOCK(os.lstat(address.path).st_mode):
+                probe.connect(address.sockaddr())
+        except ConnectionRefusedError:
+            os.unlink(address.path)
+        except OSError:  # bind will say what is the matter there
+            return
+
+
+def _inherited(address: FdAddress) -> socket.socket:
+    try:
+        listener = socket.socket(fileno=os.dup(address.number))
+    except OSError as error:
+        raise AddressError(f"cannot use {address.format()}: {error.strerror}") from error
+    if listener.type == socket.SOCK_STREAM and listener.getsockopt(
+        socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+    ):
+        listener.settimeout(None)
+        return listener
+    listener.close()
+    raise AddressError(f"cannot use {address.format()}: it is no stream socket that listens")

@@ -1,0 +1,1 @@
+"""`sbusctl`: the command line for users of a bus and for its administrator."""

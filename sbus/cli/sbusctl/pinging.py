@@ -1,0 +1,112 @@
+"""`sbusctl ping`: how long a message takes to the bus and back, told as ping(8) tells it.
+
+Each ping is a message to oneself, through everything that messages between programs go through,
+under a key of its own, so that an answer that comes too late is not taken for the next one's.
+Times are of `time.monotonic`, in seconds unless a name says otherwise. Knows neither options nor
+exit statuses.
+"""
+
+import math
+import os
+import time
+from dataclasses import dataclass
+
+from sbus.cli.terminal.exit_status import write
+from sbus.client.blocking import Connection
+from sbus.protocol.keys import Dialect
+from sbus.protocol.packets import Message
+from sbus.protocol.text import to_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PingPlan:
+    """How often, how large: `count` None is for ever, `size_bytes` is the payload's.
+
+    `interval_seconds` lies between two departures, unless an answer takes longer; after
+    `timeout_seconds` an answer is taken for lost.
+    """
+
+    count: int | None
+    interval_seconds: float
+    size_bytes: int
+    timeout_seconds: float
+
+
+class RoundTrips:
+    """Statistics of round-trip times, in constant memory."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.received = 0
+        self.shortest_seconds = math.inf
+        self.longest_seconds = 0.0
+        self._sum = 0.0
+        self._sum_of_squares = 0.0
+
+    def add(self, seconds: float) -> None:
+        """An answer took so long."""
+        self.received += 1
+        self.shortest_seconds = min(self.shortest_seconds, seconds)
+        self.longest_seconds = max(self.longest_seconds, seconds)
+        self._sum += seconds
+        self._sum_of_squares += seconds * seconds
+
+    def describe(self, address: str, elapsed_seconds: float) -> str:
+        """The summary: two lines, and the third where there was an answer."""
+        lost = 100 * (self.sent - self.received) / self.sent if self.sent else 0.0
+        lines = [
+            f"--- {address} ping statistics ---",
+            f"{self.sent} packets transmitted, {self.received} received, {lost:g}% packet loss, "
+            f"time {elapsed_seconds * 1000:.0f}ms",
+        ]
+        if self.received:
+            average = self._sum / self.received
+            deviation = math.sqrt(max(0.0, self._sum_of_squares / self.received - average**2))
+            times = (self.shortest_seconds, average, self.longest_seconds, deviation)
+            shown = "/".join(f"{seconds * 1000:.3f}" for seconds in times)
+            lines.append(f"rtt min/avg/max/mdev = {shown} ms")
+        return "\n".join(lines)
+
+
+def ping(bus: Connection[Message], dialect: Dialect, plan: PingPlan) -> RoundTrips:
+    """Ping and print as planned; the summary comes in any case, also when interrupted."""
+    address = to_text(os.fsencode(bus.address))
+    trips = RoundTrips()
+    prefix = dialect.separator.join((b"sbusctl", b"ping", os.urandom(16).hex().encode(), b""))
+    bus.subscribe(prefix)
+    bus.sync(timeout_seconds=plan.timeout_seconds)
+    _print(f"PING {address}: {plan.size_bytes} bytes")
+    began = time.monotonic()
+    try:
+        while plan.count is None or trips.sent < plan.count:
+            departure = began + trips.sent * plan.interval_seconds
+            time.sleep(max(0.0, departure - time.monotonic()))
+            _ping_once(bus, prefix, plan, trips)
+    finally:
+        _print("\n" + trips.describe(address, time.monotonic() - began))
+    return trips
+
+
+def _ping_once(bus: Connection[Message], prefix: bytes, plan: PingPlan, trips: RoundTrips) -> None:
+    trips.sent += 1
+    key = prefix + b"%d" % trips.sent
+    departure = time.monotonic()
+    try:
+        bus.publish(key, bytes(plan.size_bytes), timeout_seconds=plan.timeout_seconds)
+        _receive(bus, key, departure + plan.timeout_seconds)
+    except TimeoutError:
+        _print(f"no answer: seq={trips.sent} time>{plan.timeout_seconds:g} s")
+        return
+    seconds = time.monotonic() - departure
+    trips.add(seconds)
+    _print(f"{plan.size_bytes} bytes: seq={trips.sent} time={seconds * 1000:.3f} ms")
+
+
+def _receive(bus: Connection[Message], key: bytes, until: float) -> None:
+    left_seconds = until - time.monotonic()
+    while bus.receive(timeout_seconds=max(0.0, left_seconds)).key != key:
+        left_seconds = until - time.monotonic()
+
+
+def _print(text: str) -> None:
+    write(text.encode() + b"\n")

@@ -1,0 +1,1 @@
+"""`sbusd`: the command line of the daemon."""

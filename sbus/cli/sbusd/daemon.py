@@ -1,0 +1,122 @@
+"""Going to the background, and the file that says under which process id.
+
+The process that was started (the launcher) stays until the daemon, its grandchild in a session of
+its own, reports through a pipe that it is ready or what went wrong; so whoever started it knows by
+its exit status whether there is a bus. A launcher that is killed meanwhile leaves a pipe that
+nobody reads, which the daemon takes for a request to stop. This module does not know what the
+daemon does.
+"""
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from sbus.cli.sbusd.stop_request import ENDING, StopRequest
+from sbus.cli.terminal.error_output import report_error
+from sbus.errors import ConfigurationError
+from sbus.unix.owned_path import OwnedPath
+from sbus.unix.standard_streams import release_errors_of_terminal, release_input_and_output
+
+_READY = b"."
+_REPORT_BYTES_MAX = 4_000
+"""A report is one write(2) of less than PIPE_BUF, so that one read(2) gets all of it."""
+
+
+class Launcher:
+    """What the daemon knows of the process that waits for it to be ready."""
+
+    def __init__(self, write_fd: int) -> None:
+        self._write_fd: int | None = write_fd
+
+    def report_ready(self) -> bool:
+        """Let the launcher exit with status 0; False when it is not there any more."""
+        return self._report(_READY)
+
+    def report_failure(self, text: str) -> bool:
+        """Let the launcher print this error and exit with status 1; False when it is gone."""
+        return self._report(text.encode(errors="backslashreplace")[:_REPORT_BYTES_MAX])
+
+    def _report(self, report: bytes) -> bool:
+        if self._write_fd is None:
+            return False
+        try:
+            os.write(self._write_fd, report)
+        except BrokenPipeError:
+            return False
+        finally:
+            os.close(self._write_fd)
+            self._write_fd = None
+        return True
+
+
+def go_to_background(stop: StopRequest) -> Launcher:
+    """Return in a new process, the daemon; this one waits for it and exits.
+
+    The daemon ignores SIGHUP, has no terminal, no input and no output, and its directory is `/`.
+    """
+    read_fd, write_fd = os.pipe()
+    child = _fork()
+    if child:
+        os.close(write_fd)
+        _wait_as_launcher(child, read_fd, stop)
+    os.setsid()
+    if _fork():
+        os._exit(0)
+    os.close(read_fd)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.chdir("/")
+    release_input_and_output()
+    release_errors_of_terminal()
+    return Launcher(write_fd)
+
+
+def _fork() -> int:
+    try:
+        return os.fork()
+    except OSError as error:
+        raise ConfigurationError(f"cannot go to the background: {error.strerror}") from error
+
+
+def _wait_as_launcher(child: int, read_fd: int, stop: StopRequest) -> NoReturn:
+    """Exit as the daemon reports; nothing that was made is removed here, it is the daemon's."""
+    for signum in ENDING:
+        signal.signal(signum, signal.SIG_DFL)
+    # The request came before the fork, then the daemon has it too, or just after it, then the
+    # daemon finds its launcher gone.
+    if stop.requested:
+        os._exit(1)
+    os.waitpid(child, 0)
+    report = os.read(read_fd, _REPORT_BYTES_MAX)
+    if report == _READY:
+        os._exit(0)
+    report_error(report.decode(errors="replace") if report else "the bus ended before it was ready")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+class Pidfile:
+    """A file that holds the process id of the daemon for as long as that runs."""
+
+    def __init__(self, path: str) -> None:
+        """Write this process's id to a new file; ConfigurationError when there is one already."""
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError as error:
+            raise ConfigurationError(
+                f"pidfile {path} exists: is another sbusd running? "
+                "Remove it if not, or name another with -p"
+            ) from error
+        except OSError as error:
+            raise ConfigurationError(f"cannot make pidfile {path}: {error.strerror}") from error
+        self._owned_path = OwnedPath.claim(path)
+        try:
+            os.write(self._fd, b"%d\n" % os.getpid())
+        except OSError as error:
+            self.remove()
+            raise ConfigurationError(f"cannot write pidfile {path}: {error.strerror}") from error
+
+    def remove(self) -> None:
+        """Remove the file, if it is still this one."""
+        self._owned_path.remove()
+        os.close(self._fd)

@@ -1,0 +1,1 @@
+"""What every command of this project prints, and how it ends."""

@@ -1,0 +1,1 @@
+"""`sbusctl top`: the busiest clients, users, workers and keys."""

@@ -1,0 +1,1 @@
+"""Results of the admin protocol as lines of text."""

@@ -1,0 +1,342 @@
+"""The administrator's verbs against an admin socket that says what it is told to, even nonsense."""
+
+import json
+import os
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.shell_completion import ShellComplete
+
+from sbus.cli.sbusctl.command import sbusctl
+from sbus.cli.sbusctl.target import Target
+from sbus.client.admin import AdminConnection
+from sbus.limits import Limits
+from sbus.protocol.admin import PAGE_MAX, Fault
+from sbus.protocol.admin_results import (
+    ClientsResult,
+    DrainResult,
+    ExplainResult,
+    KickResult,
+    LimitResult,
+    ReloadResult,
+    SubsResult,
+    UsersResult,
+    VersionResult,
+    WorkersResult,
+)
+from tests.support import admin_samples as sample
+from tests.support.fake_admin import FakeAdmin, encoded
+from tests.support.threads import Task
+
+CLIENTS = ClientsResult(clients=[sample.client(n) for n in (1, 12)], next=None, unanswered=[])
+SUBS = SubsResult(subscriptions=[sample.subscription(1)], next=None, unanswered=[])
+USERS = UsersResult(users=[sample.user()], next=None)
+EXPLAINED = ExplainResult(
+    key="k",
+    secret=False,
+    recipients=[sample.recipient(1)],
+    recipients_count=1,
+    excluded=[],
+    excluded_count=0,
+    workers=[0],
+    stalled_count=0,
+    unanswered=[],
+)
+VERSION = VersionResult(
+    version="1",
+    protocol=1,
+    python="3",
+    address="/a",
+    dialect="slash",
+    workers=1,
+    pid=1,
+    started_at=1.0,
+)
+ANSWERS: dict[str, Any] = {
+    "stats": sample.stats(),
+    "workers": WorkersResult([sample.worker()]),
+    "clients": CLIENTS,
+    "subs": SUBS,
+    "users": USERS,
+    "explain": EXPLAINED,
+    "kick": KickResult(client=12, uid=0, pid=99, program="lampd"),
+    "limit": LimitResult(0, Limits().user, Limits(user_connections_max=5).user),
+    "reload": ReloadResult(["rules", "limits.log_bytes"], ["bus.workers"]),
+    "drain": DrainResult(3),
+    "version": VERSION,
+}
+COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "stats": (("stats",), {}),
+    "workers": (("workers",), {}),
+    "clients": (("clients", "--user", "root"), {"uid": 0, "limit": PAGE_MAX}),
+    "subs": (("subs", "a/\udcff*"), {"pattern": "a/\\xff*", "limit": PAGE_MAX}),
+    "users": (("users",), {"limit": PAGE_MAX}),
+    "explain": (("explain", "a b\\\n"), {"key": "a b\\\\\\x0a"}),
+    "kick": (("kick", "12", "--text", "why"), {"client": 12, "text": "why"}),
+    "limit": (
+        ("limit", "0", "connections_max=5", "held_seconds_max=0.5"),
+        {"uid": 0, "limits": {"connections_max": 5, "held_seconds_max": 0.5}},
+    ),
+    "reload": (("reload",), {}),
+    "drain": (("drain", "--timeout", "2.5"), {"timeout_seconds": 2.5}),
+    "version": (("version",), {}),
+}
+
+
+@pytest.fixture
+def admin(tmp_path: Path) -> Iterator[FakeAdmin]:
+    with FakeAdmin(tmp_path, dict(ANSWERS)) as admin:
+        yield admin
+
+
+def run(*words: str) -> int:
+    """The exit status of a command, in this process."""
+    try:
+        sbusctl.main(list(words), prog_name="sbusctl", standalone_mode=False)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_asks_what_it_was_told_to_and_prints_the_answer_as_it_came(
+    verb: str, admin: FakeAdmin, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words, arguments = COMMANDS[verb]
+    assert run("-a", admin.bus_address, *words, "--json") == 0
+    output, errors = capfd.readouterr()
+    assert errors == ""
+    assert output.count("\n") == 1
+    assert output.isascii()
+    assert json.loads(output) == msgspec.to_builtins(ANSWERS[verb])
+    (request,) = admin.requests
+    assert request["verb"] == verb
+    defaults = {"verb": verb, "version": 1, "after": {"users": -1, "subs": None}.get(verb, 0)}
+    defaults |= {"timeout_seconds": None}
+    for name, value in request.items():
+        assert value == arguments.get(name, defaults.get(name, value)), name
+    assert arguments.keys() <= request.keys()
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_people_are_shown_plain_text_where_there_is_no_terminal(
+    verb: str,
+    admin: FakeAdmin,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "20")
+    assert run("--admin-address", admin.address, *COMMANDS[verb][0]) == 0
+    output, errors = capfd.readouterr()
+    assert errors == ""
+    assert output.replace("\n", "").isprintable()
+    assert output.replace("µ", "u").isascii(), "bars and ellipses are for terminals"
+    assert not any(line.endswith(" ") for line in output.splitlines())
+
+
+def test_says_what_was_done(admin: FakeAdmin, capfd: pytest.CaptureFixture[str]) -> None:
+    for verb, said in {
+        "kick": "client 12 is disconnected: root, pid 99, lampd\n",
+        "drain": "3 clients left\n",
+        "reload": "in force now: rules and limits.log_bytes\n"
+        "as before until the bus is restarted: bus.workers\n",
+    }.items():
+        assert run("-a", admin.bus_address, *COMMANDS[verb][0]) == 0
+        assert capfd.readouterr().out == said
+
+
+def test_the_admin_address_may_stand_in_the_environment(
+    admin: FakeAdmin, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBUS_ADMIN_ADDRESS", admin.address)
+    assert run("version") == 0
+    assert "slash" in capfd.readouterr().out
+
+
+def test_pages_are_put_together(admin: FakeAdmin, capfd: pytest.CaptureFixture[str]) -> None:
+    def page(request: dict[str, Any]) -> ClientsResult:
+        after = request["after"]
+        return ClientsResult(
+            clients=[sample.client(after + 1), sample.client(after + 2)],
+            next=after + 2 if after < 4 else None,
+            unanswered=[after // 2],
+        )
+
+    admin.answers["clients"] = page
+    assert run("-a", admin.bus_address, "clients", "--json") == 0
+    output, errors = capfd.readouterr()
+    found = json.loads(output)
+    assert [client["client"] for client in found["clients"]] == [1, 2, 3, 4, 5, 6]
+    assert (found["next"], found["unanswered"]) == (None, [0, 1, 2])
+    assert errors == "sbusctl: workers 0, 1 and 2 did not answer in time: something is missing\n"
+
+
+def test_watch_shows_again_and_again(admin: FakeAdmin, capfd: pytest.CaptureFixture[str]) -> None:
+    left: Iterator[Any] = iter([sample.stats(clients=1), sample.stats(clients=2), b""])
+    admin.answers["stats"] = lambda _request: next(left)
+    words = ("stats", "--watch", "--interval", "0.1", "--json")
+    assert run("-a", admin.bus_address, *words) == 1
+    output, errors = capfd.readouterr()
+    assert [json.loads(line)["clients"] for line in output.splitlines()] == [1, 2]
+    assert errors == "sbusctl: the bus has ended, or has closed this connection\n"
+
+
+@pytest.mark.parametrize("by", ["client", "user", "worker"])
+def test_top_compares_two_looks(
+    by: str, admin: FakeAdmin, capfd: pytest.CaptureFixture[str]
+) -> None:
+    more = sample.activity(messages_in=2_111)
+    looks = iter(
+        [
+            CLIENTS,
+            ClientsResult(clients=[sample.client(1, activity=more)], next=None, unanswered=[]),
+        ]
+    )
+    admin.answers["clients"] = lambda _request: next(looks)
+    busier = WorkersResult([sample.worker(traffic=sample.traffic(messages_in=13_345))])
+    worker_looks = iter([ANSWERS["workers"], busier])
+    admin.answers["workers"] = lambda _request: next(worker_looks)
+    words = ("top", "--by", by, "--interval", "0.1", "--count", "1", "--json")
+    assert run("-a", admin.bus_address, *words) == 0
+    top = json.loads(capfd.readouterr().out)
+    (row,) = top["rows"]
+    assert (top["by"], top["sort"]) == (by, "in")
+    assert 0.1 <= top["seconds"] < 10
+    assert row["messages_in_per_second"] * top["seconds"] == pytest.approx(1_000)
+    assert row["delivered_per_second"] == 0
+
+
+def test_drain_waits_for_the_end(admin: FakeAdmin, capfd: pytest.CaptureFixture[str]) -> None:
+    admin.hangs_up_after.add("drain")
+    assert run("-a", admin.bus_address, "drain", "--wait") == 0
+    assert capfd.readouterr().out == "3 clients left\n"
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+def one_line(capfd: pytest.CaptureFixture[str]) -> str:
+    output, errors = capfd.readouterr()
+    assert output == ""
+    assert errors.startswith("sbusctl: ")
+    assert errors.count("\n") == 1
+    assert errors.rstrip("\n").isprintable()
+    return errors
+
+
+def test_no_admin_socket(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for verb, (words, _) in COMMANDS.items():
+        assert run("-a", str(tmp_path / "none"), *words) == 1, verb
+        assert f"cannot connect to {tmp_path}/none.admin" in one_line(capfd)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Fault("not-found", "there is no client 12"), "there is no client 12 (not-found)"),
+        (Fault("x", "\x1b[2J\n[bold]"), "\\x1b[2J\\n[bold] (x)"),
+        (b"", "has ended, or has closed this connection"),
+        (b"garbage\x1b[2J", "is no admin socket"),
+        (b'{"version":1,"id":1,"result":{"client":"x"}}', "answers in words of another version"),
+        (b'{"version":1,"id":1,"result":[]}', "answers in words of another version"),
+        (b"\xff" * 100_000, "is no admin socket"),
+    ],
+    ids=repr,
+)
+def test_a_bus_that_says_no_or_nonsense(
+    answer: Any, said: str, admin: FakeAdmin, capfd: pytest.CaptureFixture[str]
+) -> None:
+    admin.answers["kick"] = answer
+    assert run("-a", admin.bus_address, "kick", "12") == 1
+    assert said in one_line(capfd)
+
+
+def test_a_bus_that_never_answers(
+    admin: FakeAdmin, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect_impatiently(target: Target) -> AdminConnection:
+        return AdminConnection(target.address, timeout_seconds=0.05)
+
+    monkeypatch.setattr(Target, "connect_admin", connect_impatiently)
+    for verb, (words, _) in COMMANDS.items():
+        admin.answers[verb] = None
+        assert run("-a", admin.bus_address, *words) == 1
+        assert "gave no answer within" in one_line(capfd)
+
+
+def test_why_a_bus_hangs_up_is_told_though_it_never_read_the_question(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address = str(tmp_path / "bus.admin")
+    refusal = encoded(Fault("not-allowed", "not you"), 0)
+
+    def refuse() -> None:
+        client, _ = listener.accept()
+        with client:
+            assert select.select([client], [], [], 10)[0], "no question"
+            client.send(refusal)
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen()
+        task = Task(refuse)
+        assert run("--admin-address", address, "stats") == 1
+        task.join()
+    assert one_line(capfd) == "sbusctl: not you (not-allowed)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("limit", "0", "connection_max=5"), "did you mean connections_max"),
+        (("limit", "0", "log_bytes=5"), "a user has no limit 'log_bytes'"),
+        (("limit", "0", "xyzzy=5"), "there are connections_max, "),
+        (("limit", "0", "connections_max"), "give it as NAME=VALUE"),
+        (("limit", "0", "connections_max="), "connections_max cannot be ''"),
+        (("limit", "0", "connections_max=0"), "connections_max cannot be '0': expected"),
+        (("limit", "0", "connections_max=1.5"), "connections_max cannot be '1.5'"),
+        (("limit", "0", "held_seconds_max=nan"), "held_seconds_max cannot be 'nan'"),
+        (("limit", "no-such-user"), "there is no user 'no-such-user'"),
+        (("clients", "--user", "4294967295"), "user id 4294967295 is out of range"),
+        (("clients", "--user", "\x1b[2J"), "there is no user '\\x1b[2J'"),
+    ],
+)
+def test_what_cannot_be_is_said_without_asking(
+    words: tuple[str, ...], said: str, admin: FakeAdmin, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("-a", admin.bus_address, *words) == 1
+    assert said in one_line(capfd)
+    assert admin.requests == []
+
+
+# -- completion ------------------------------------------------------------------------------------
+def completed(*words: str) -> list[str]:
+    """What may come in place of the last word."""
+    shell = ShellComplete(sbusctl, {}, "sbusctl", "_SBUSCTL_COMPLETE")
+    *before, begun = words
+    return [item.value for item in shell.get_completions(list(before), begun)]
+
+
+def test_completion_knows_what_the_bus_knows(admin: FakeAdmin) -> None:
+    at = ("-a", admin.bus_address)
+    assert completed(*at, "kick", "") == ["1", "12"]
+    assert completed(*at, "kick", "12") == ["12"]
+    assert completed(*at, "limit", "ro") == ["root"]
+    assert completed(*at, "clients", "--user", "") == ["root"]
+    assert completed(*at, "limit", "root", "held") == ["held_seconds_max="]
+    assert {"kick", "limit", "stats"} <= set(completed(*at, ""))
+
+
+@pytest.mark.parametrize("answer", [b"", b"garbage", Fault("failed", "no")])
+def test_completion_says_nothing_where_it_cannot_know(
+    answer: Any, admin: FakeAdmin, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    admin.answers["clients"] = admin.answers["users"] = answer
+    assert completed("-a", admin.bus_address, "kick", "") == []
+    assert completed("-a", admin.bus_address, "limit", "") == []
+    assert completed("-a", os.fspath(tmp_path / "none"), "kick", "") == []
+    assert capfd.readouterr() == ("", "")

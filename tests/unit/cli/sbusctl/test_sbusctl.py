@@ -1,0 +1,118 @@
+"""sbusctl as a command: what it says when it cannot, and what it must not load."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sbus.cli.sbusctl.command import VERBS
+from tests.support.bus import sbusd_environment
+
+SBUSCTL = (sys.executable, "-m", "sbus.cli.sbusctl")
+TIMEOUT_S = 20.0
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*SBUSCTL, *words],
+        env={**sbusd_environment(), **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert result.returncode == 0
+    assert result.stdout.startswith("sbusctl 0.")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verbs_help_has_an_example(verb: str) -> None:
+    result = run(verb, "--help")
+    assert result.returncode == 0
+    examples = result.stdout.partition("Example")[2]
+    assert f"sbusctl {verb}" in examples
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("dance",),
+        ("pub",),
+        ("sub",),
+        ("sub", "--count", "0", "a"),
+        ("ping", "--interval", "-1"),
+        ("pub", "key", "payload", "--file", "f"),
+        ("--dialect", "comma", "whoami"),
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_understood_is_one_line_and_status_2(words: tuple[str, ...]) -> None:
+    result = run(*words)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("sbusctl: ")
+    assert "--help" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("pub", "k", "p"), ("sub", "k"), ("whoami",), ("ping",)])
+def test_no_bus_there_is_one_line_and_status_1(words: tuple[str, ...], tmp_path: Path) -> None:
+    address = str(tmp_path / "none")
+    for result in (run("-a", address, *words), run(*words, SBUS_ADDRESS=address)):
+        assert result.returncode == 1
+        assert result.stdout == ""
+        assert result.stderr == (
+            f"sbusctl: cannot connect to {address}: No such file or directory: "
+            "is sbusd running, and is this its address?\n"
+        )
+
+
+def test_an_address_cannot_play_tricks_on_a_terminal(tmp_path: Path) -> None:
+    result = run("-a", str(tmp_path / "\x1b[2J"), "whoami")
+    assert result.returncode == 1
+    assert "\x1b" not in result.stderr
+
+
+def test_raw_bytes_do_not_go_to_a_terminal() -> None:
+    """Known before anything is connected to."""
+    controller, terminal = os.openpty()
+    try:
+        result = subprocess.run(
+            [*SBUSCTL, "sub", "--raw", "k"],
+            env=sbusd_environment(),
+            stdout=terminal,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    finally:
+        os.close(terminal)
+        os.close(controller)
+    assert result.returncode == 2
+    assert "terminal" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("--help",), ("whoami",), ("pub", "k", "p"), ("sub", "k")])
+def test_nothing_heavy_is_loaded(words: tuple[str, ...], tmp_path: Path) -> None:
+    """People wait for it: trio, or rich, would double the time until it does something."""
+    command = [sys.executable, "-X", "importtime", *SBUSCTL[1:], "-a", str(tmp_path / "none")]
+    result = subprocess.run(
+        [*command, *words],
+        env=sbusd_environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "click" in loaded
+    assert not {"trio", "asyncio", "rich", "sbus.client.connection"} & loaded

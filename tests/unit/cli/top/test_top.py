@@ -1,0 +1,101 @@
+"""Who keeps the bus busy: differences of two looks, and what became of who is not in both."""
+
+from typing import Any
+
+import pytest
+
+from sbus.cli.top.top import ClientLoad, client_loads, ordered, user_loads, worker_loads
+from sbus.protocol.admin_results import ClientReport
+from tests.support import admin_samples as sample
+
+
+def client(number: int, **activity: Any) -> ClientReport:
+    figures = {"messages_in": 0, "bytes_in": 0, "delivered": 0, "discarded": 0, "backlog": 0}
+    return sample.client(number, activity=sample.activity(**{**figures, **activity}))
+
+
+def by_number(*clients: ClientReport) -> dict[int, ClientReport]:
+    return {one.client: one for one in clients}
+
+
+def test_rates_are_differences_by_the_time_and_a_backlog_is_that_of_now() -> None:
+    before = by_number(
+        client(1, messages_in=100, bytes_in=1_000, delivered=50, discarded=5, backlog=70)
+    )
+    now = [client(1, messages_in=130, bytes_in=3_000, delivered=60, discarded=6, backlog=7)]
+    (row,) = client_loads(before, now, 2.0)
+    assert (row.client, row.uid, row.pid, row.program, row.worker) == (1, 0, 30_001, "lampd", 0)
+    assert (row.messages_in_per_second, row.bytes_in_per_second) == (15.0, 1_000.0)
+    assert (row.delivered_per_second, row.discarded_per_second, row.backlog) == (5.0, 0.5, 7)
+
+
+def test_who_came_in_between_had_counted_from_nothing_and_who_left_is_gone() -> None:
+    rows = client_loads(by_number(client(1, messages_in=9)), [client(2, messages_in=8)], 4.0)
+    assert [(row.client, row.messages_in_per_second) for row in rows] == [(2, 2.0)]
+
+
+def test_who_is_unknown_in_one_of_the_looks_is_left_out() -> None:
+    unknown = sample.client(1, activity=None)
+    assert client_loads(by_number(unknown), [client(1, messages_in=9)], 1.0) == []
+    assert client_loads(by_number(client(1)), [unknown], 1.0) == []
+
+
+def test_users_are_the_sums_of_their_clients() -> None:
+    clients = [
+        ClientLoad(
+            client=number,
+            uid=uid,
+            pid=1,
+            program="p",
+            worker=0,
+            messages_in_per_second=1.0 * number,
+            bytes_in_per_second=10.0 * number,
+            delivered_per_second=100.0 * number,
+            discarded_per_second=0.5 * number,
+            backlog=1_000 * number,
+        )
+        for number, uid in ((1, 7), (2, 8), (4, 7))
+    ]
+    seven, eight = user_loads(clients)
+    assert (seven.uid, seven.clients, eight.uid, eight.clients) == (7, 2, 8, 1)
+    assert (seven.messages_in_per_second, seven.bytes_in_per_second) == (5.0, 50.0)
+    assert (seven.delivered_per_second, seven.discarded_per_second) == (500.0, 2.5)
+    assert (seven.backlog, eight.backlog) == (5_000, 2_000)
+
+
+def test_workers_count_on_when_they_are_replaced_but_not_their_processor_time() -> None:
+    before = {n: sample.worker(n, cpu_seconds=100.0) for n in range(2)}
+    traffic = sample.traffic(
+        messages_in=12_345 + 30,
+        bytes_in=4_718_592 + 300,
+        delivered=61_000 + 3_000,
+        discarded={"soft": 12 + 2, "hard": 700 + 1, "quota": 0, "unheld": 3},
+        backlog=77,
+    )
+    now = [
+        sample.worker(0, cpu_seconds=101.5, traffic=traffic),
+        sample.worker(1, pid=9_999, cpu_seconds=0.6, traffic=traffic, clients=3),
+    ]
+    first, second = worker_loads(before, now, 3.0)
+    assert first.cpu_percent == pytest.approx(50.0)
+    assert second.cpu_percent == pytest.approx(20.0)
+    assert (second.pid, second.clients, second.backlog) == (9_999, 3, 77)
+    assert (first.messages_in_per_second, first.bytes_in_per_second) == (10.0, 100.0)
+    assert first.delivered_per_second == 1_000.0
+    assert first.discarded_per_second == 1.0
+
+
+def test_the_order_is_what_was_asked_for_and_equal_rows_keep_theirs() -> None:
+    now = [
+        client(1, messages_in=5, backlog=3),
+        client(2, messages_in=9, backlog=3),
+        client(3, messages_in=7, backlog=4),
+    ]
+    rows = client_loads({}, now, 1.0)
+
+    def numbers(sort: Any) -> list[int]:
+        return [row.client for row in ordered(rows, sort) if isinstance(row, ClientLoad)]
+
+    assert numbers("in") == [2, 3, 1]
+    assert numbers("backlog") == [3, 1, 2]
+    assert numbers("lost") == [1, 2, 3]
