@@ -10,14 +10,14 @@ from functools import partial
 
 import trio
 
-from sbus.broker.admission import packet_bytes_carried
-from sbus.broker.configuration import Configuration
-from sbus.broker.event_log import open_log
-from sbus.broker.events import Events
-from sbus.broker.front import Front
-from sbus.broker.settings import BusSettings
-from sbus.broker.template import Template
-from sbus.broker.worker import Worker
+from sbus.broker.front.acceptor import packet_bytes_carried
+from sbus.broker.config.resolution import Configuration
+from sbus.broker.events.sinks import open_log
+from sbus.broker.events.emitter import Events
+from sbus.broker.front_process import Front
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.front.fork_server import Template
+from sbus.broker.worker.loop import Worker
 from sbus.errors import ConfigurationError, SbusError
 from sbus.shared.ordered_log import check_log_size
 from sbus.shared.segment import WORKERS_MAX, Segment

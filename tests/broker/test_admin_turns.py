@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from sbus.broker.admin_server import AdminServer
+from sbus.broker.admin.server import AdminServer
 from sbus.protocol import admin
 from sbus.protocol.admin_results import DrainResult, MonitorResult
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sbus.broker.changes import LIVE_BUS, LIVE_BUS_WITHOUT_MODE, LIVE_LIMITS
+from sbus.broker.config.differences import LIVE_BUS, LIVE_BUS_WITHOUT_MODE, LIVE_LIMITS
 from sbus.limits import UserLimits
 from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import toml

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbus.broker.config_file import parse_config
+from sbus.broker.config.file import parse_config
 from sbus.unix.address import DEFAULT_ADDRESS, PathAddress, admin_address
 from tests.deploy.booted import UNITS
 

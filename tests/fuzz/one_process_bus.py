@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager, suppress
 import trio
 import trio.testing
 
-from sbus.broker.access import pack
-from sbus.broker.handoff import Adopt, Gone, Link, Reconfigure, Reconfigured, Stop
-from sbus.broker.reconfiguration import Reconfiguration, write_owning_memfd
-from sbus.broker.settings import BusSettings
-from sbus.broker.worker import Worker
+from sbus.broker.config.access_policy import pack
+from sbus.broker.ipc.messages import Adopt, Gone, Link, Reconfigure, Reconfigured, Stop
+from sbus.broker.config.transfer import Reconfiguration, write_owning_memfd
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.worker.loop import Worker
 from sbus.limits import Limits
 from sbus.protocol.codes import PACKET_CODES
 from sbus.shared.accounts import (

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from sbus.broker.config_file import FILE_BYTES_MAX, BusTable
+from sbus.broker.config.file import FILE_BYTES_MAX, BusTable
 from sbus.limits import Limits, UserLimits
 
 GOOD = """\

@@ -1,6 +1,6 @@
 """Events of a process whose log is a list of the test's."""
 
-from sbus.broker.events import Events
+from sbus.broker.events.emitter import Events
 from sbus.protocol.events import Event
 
 

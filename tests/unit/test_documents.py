@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sbus.broker.changes import LIVE_BUS, LIVE_BUS_WITHOUT_MODE, LIVE_LIMITS
-from sbus.broker.config_file import BusTable, ConfigFile, parse_config
-from sbus.broker.configuration import resolve
+from sbus.broker.config.differences import LIVE_BUS, LIVE_BUS_WITHOUT_MODE, LIVE_LIMITS
+from sbus.broker.config.file import BusTable, ConfigFile, parse_config
+from sbus.broker.config.resolution import resolve
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH
 
@@ -56,8 +56,8 @@ def codes_raised(tree: ast.Module) -> set[str]:
 
 def test_the_documented_configurations_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their users and groups need not exist here."""
-    monkeypatch.setattr("sbus.broker.configuration.user_id", hash)
-    monkeypatch.setattr("sbus.broker.configuration.group_id", hash)
+    monkeypatch.setattr("sbus.broker.config.resolution.user_id", hash)
+    monkeypatch.setattr("sbus.broker.config.resolution.group_id", hash)
     examples = re.findall(r"^```toml\n(.*?)^```$", CONFIGURATION, re.MULTILINE | re.DOTALL)
     files = [parse_config(example.encode()) for example in examples]
     assert len(files) >= 6

@@ -3,7 +3,7 @@
 Turns words into a bus and errors into one line and an exit status: 0 for a bus that ended as it was
 told to, 1 for what cannot be, 2 for what cannot be understood. Imports as little as it can, because
 a user waits: the heavy parts come when they are needed. An option has a field of the same name in
-the file's table `[bus]` (`sbus.broker.config_file.BusTable`). This module knows nothing of sockets,
+the file's table `[bus]` (`sbus.broker.config.file.BusTable`). This module knows nothing of sockets,
 processes or the broker.
 """
 

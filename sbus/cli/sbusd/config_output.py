@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from sbus.broker.config_file import PATHS, BusTable
+from sbus.broker.config.file import PATHS, BusTable
 from sbus.cli.sbusd.sockets import NO_ADMIN
 from sbus.cli.sbusd.words import Plan
 from sbus.limits import Limits

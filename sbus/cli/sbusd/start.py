@@ -24,8 +24,8 @@ from sbus.unix.open_files import raise_open_files_limit
 from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release_input_and_output
 
 if TYPE_CHECKING:
-    from sbus.broker.configuration import Configuration
-    from sbus.broker.settings import BusSettings
+    from sbus.broker.config.resolution import Configuration
+    from sbus.broker.config.settings import BusSettings
 
 
 def run(plan: Plan) -> None:
@@ -137,7 +137,7 @@ def check(plan: Plan) -> None:
 
 
 def _configuration(plan: Plan, is_abstract: bool) -> "Configuration":
-    from sbus.broker.configuration import Configuration
+    from sbus.broker.config.resolution import Configuration
 
     admitted = admission(plan.uids, is_abstract=is_abstract, group=plan.group, others=plan.others)
     return Configuration(
@@ -149,7 +149,7 @@ def _configuration(plan: Plan, is_abstract: bool) -> "Configuration":
 
 
 def _settings(plan: Plan, admitted: Admission) -> "BusSettings":
-    from sbus.broker.settings import BusSettings
+    from sbus.broker.config.settings import BusSettings
     from sbus.limits import Limits
     from sbus.protocol.controls import FloodControl, Hard, Order, Soft
 

@@ -19,8 +19,8 @@ from sbus.unix.address import parse_address
 from sbus.unix.users import group_id
 
 if TYPE_CHECKING:
-    from sbus.broker.config_file import ConfigFile
-    from sbus.broker.configuration import Resolved
+    from sbus.broker.config.file import ConfigFile
+    from sbus.broker.config.resolution import Resolved
     from sbus.limits import Limits
 
 
@@ -116,13 +116,13 @@ def _addresses(bus: Mapping[str, Any]) -> Addresses:
 
 
 def _read(path: str) -> "ConfigFile":
-    from sbus.broker.config_file import read_config
+    from sbus.broker.config.file import read_config
 
     return read_config(path)
 
 
 def _resolve(file: "ConfigFile", dialect: str, limits: "Limits | None") -> "Resolved":
-    from sbus.broker.configuration import resolve
+    from sbus.broker.config.resolution import resolve
     from sbus.limits import Limits
     from sbus.protocol.keys import DIALECTS
 

@@ -12,7 +12,7 @@ import pytest
 
 import sbus.protocol.keys
 import sbus.shared.segment
-from sbus.broker.config_file import BusTable
+from sbus.broker.config.file import BusTable
 from sbus.cli.sbusd import command
 from sbus.protocol.controls import FloodControl, Hard, Order, Soft
 

@@ -1,0 +1,1 @@
+"""What administrators and users may ask the bus, and who answers."""

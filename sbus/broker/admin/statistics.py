@@ -1,0 +1,225 @@
+"""The census: figures about the bus, its workers and its users, out of shared memory.
+
+Nothing here waits for a worker, or for long for the lock, so it is right to the last millisecond,
+or some more where a worker hangs, whatever the workers are doing. Rates are of samples, one each
+second.
+
+This module does not know who asks.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+import trio
+
+from sbus.broker.front.bounded_lock import trying
+from sbus.broker.front.client_registry import Roster
+from sbus.broker.front.supervisor import Slot, Supervisor
+from sbus.broker.front.user_limits import UserLimitsInForce
+from sbus.protocol.admin_results import Fill, Latency, Rates, Traffic, UserReport, WorkerReport
+from sbus.protocol.codes import DISCARD_REASONS, PACKET_CODES
+from sbus.shared import statistics as at
+from sbus.shared.accounts import (
+    BACKLOG_BYTES,
+    BLOCKING,
+    BUS,
+    LOST,
+    SUBSCRIPTION_BYTES,
+    SUBSCRIPTIONS,
+    WAITING_BYTES,
+    AccountBook,
+)
+from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.segment import TABLE_TAIL, Segment
+from sbus.unix.process_usage import process_usage
+
+SAMPLE_SECONDS = 1.0
+_SAMPLES = 11
+"""Rates are over the last ten seconds."""
+_SILENT_SECONDS = 3.0
+"""Three beats."""
+_LOCK_SECONDS_MAX = 0.05
+"""A worker that hangs may have the lock."""
+
+Words = Sequence[int]
+
+
+class Census:
+    """Of one bus. Sample it every `SAMPLE_SECONDS`."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        supervisor: Supervisor,
+        roster: Roster,
+        book: AccountBook,
+        user_limits: UserLimitsInForce,
+    ) -> None:
+        self._segment = segment
+        self._supervisor = supervisor
+        self._roster = roster
+        self._book = book
+        self._user_limits = user_limits
+        self._log = OrderedLog(segment)
+        self._samples: deque[tuple[float, list[Words]]] = deque(maxlen=_SAMPLES)
+
+    def sample(self) -> None:
+        """Remember the counters of this moment, for rates."""
+        self._samples.append((time.monotonic(), self._counters()))
+
+    def _counters(self) -> list[Words]:
+        return [
+            at.counters_of(self._segment.statistics, worker).tolist()
+            for worker in range(self._segment.workers)
+        ]
+
+    # -- workers and the bus -------------------------------------------------------------------
+    def workers(self) -> list[WorkerReport]:
+        """Every worker's state, traffic and rates."""
+        counters = self._counters()
+        return [self._worker(slot, counters[slot.number]) for slot in self._supervisor.slots]
+
+    def _worker(self, slot: Slot, words: Words) -> WorkerReport:
+        silence_seconds = self._segment.silence_seconds(slot.number)
+        state: Literal["starting", "serving", "silent"] = "serving"
+        if not slot.ready:
+            state = "starting"
+        elif silence_seconds > _SILENT_SECONDS:
+            state = "silent"
+        usage = process_usage(slot.pid)
+        return WorkerReport(
+            worker=slot.number,
+            pid=slot.pid,
+            state=state,
+            started_at=time.time() - (time.monotonic() - slot.born_at),
+            deaths=slot.deaths,
+            silence_seconds=silence_seconds,
+            cpu_seconds=usage.cpu_seconds,
+            memory_bytes=usage.memory_bytes,
+            clients=self._roster.load[slot.number],
+            traffic=self._traffic(words, self._book[BUS].worker_use(SUBSCRIPTIONS, slot.number)),
+            rates=self._rates(words, slot.number),
+        )
+
+    def totals(self) -> tuple[Traffic, Rates]:
+        """The same of all workers together."""
+        words = _sum(self._counters())
+        return (
+            self._traffic(words, self._book[BUS].use(SUBSCRIPTIONS)),
+            self._rates(words, None),
+        )
+
+    def _traffic(self, words: Words, subscriptions: int) -> Traffic:
+        refused = zip(PACKET_CODES, words[at.REFUSED : at.LATENCY], strict=True)
+        discarded = words[at.DISCARDED : at.REFUSED]
+        return Traffic(
+            messages_in=words[at.MESSAGES_IN],
+            bytes_in=words[at.BYTES_IN],
+            accepted=words[at.ACCEPTED],
+            accepted_bytes=words[at.ACCEPTED_BYTES],
+            delivered=_delivered(words),
+            delivered_bytes=_delivered_bytes(words),
+            discarded=dict(zip(DISCARD_REASONS, discarded, strict=True)),
+            discarded_bytes=words[at.DISCARDED_BYTES],
+            undelivered=words[at.UNDELIVERED],
+            undelivered_bytes=words[at.UNDELIVERED_BYTES],
+            backlog=words[at.QUEUED],
+            backlog_bytes=words[at.QUEUED_BYTES],
+            refused={code: count for code, count in refused if count},
+            stalls=words[at.STALLS],
+            subscriptions=subscriptions,
+            route_lookups=words[at.ROUTE_LOOKUPS],
+            route_misses=words[at.ROUTE_MISSES],
+            latency=Latency(
+                bounds_us=list(at.LATENCY_BOUNDS_US),
+                counts=list(words[at.LATENCY :]),
+                sum_us=words[at.LATENCY_SUM_US],
+            ),
+        )
+
+    def _rates(self, words: Words, worker: int | None) -> Rates:
+        """Of a worker, or of all, since the oldest sample."""
+        if not self._samples:
+            return Rates(**dict.fromkeys(Rates.__struct_fields__, 0.0))
+        sampled_at, sample = self._samples[0]
+        before = _sum(sample) if worker is None else sample[worker]
+        seconds = max(time.monotonic() - sampled_at, 1e-3)
+
+        def per_second(now: int, then: int) -> float:
+            return max(0, now - then) / seconds
+
+        def of_word(place: int) -> float:
+            return per_second(words[place], before[place])
+
+        discarded, refused = slice(at.DISCARDED, at.REFUSED), slice(at.REFUSED, at.LATENCY)
+        return Rates(
+            window_seconds=seconds,
+            messages_in_per_second=of_word(at.MESSAGES_IN),
+            bytes_in_per_second=of_word(at.BYTES_IN),
+            delivered_per_second=per_second(_delivered(words), _delivered(before)),
+            delivered_bytes_per_second=per_second(
+                _delivered_bytes(words), _delivered_bytes(before)
+            ),
+            discarded_per_second=per_second(sum(words[discarded]), sum(before[discarded])),
+            refused_per_second=per_second(sum(words[refused]), sum(before[refused])),
+        )
+
+    async def fills(self) -> tuple[Fill | None, Fill | None]:
+        """How full the log and the table are; None each where others have the lock all the time."""
+        with trio.move_on_after(_LOCK_SECONDS_MAX):
+            async with trying(self._segment) as words:
+                log = self._log.statistics(words)
+                table_bytes = words[TABLE_TAIL]
+            return (
+                Fill(log.used_bytes, log.size_bytes),
+                Fill(table_bytes, self._segment.arena_bytes),
+            )
+        return None, None
+
+    def stalled_clients(self) -> int:
+        """Clients for which publishers are held back now, or would be."""
+        return self._supervisor.stalls.count()
+
+    # -- users ---------------------------------------------------------------------------------
+    def users(self, after: int, size: int) -> list[UserReport]:
+        """Up to `size` users that have an account, by their ids, behind `after`."""
+        uids = sorted(uid for uid in self._book.uids() if uid > after)
+        return [report for uid in uids[:size] if (report := self.user(uid)) is not None]
+
+    def connected_users(self) -> int:
+        """Users with at least one connection."""
+        return len({client.credentials.uid for client in self._roster})
+
+    def user(self, uid: int) -> UserReport | None:
+        """What a user has; None for one without an account."""
+        account = self._book.find(uid)
+        if account is None:
+            return None
+        return UserReport(
+            uid=uid,
+            connections=account.connections,
+            subscriptions=account.use(SUBSCRIPTIONS),
+            subscription_bytes=account.use(SUBSCRIPTION_BYTES),
+            backlog_bytes=account.use(BACKLOG_BYTES),
+            waiting_bytes=account.use(WAITING_BYTES),
+            blocking_clients=account.use(BLOCKING),
+            held_seconds=account.held_time.spent_ns(time.monotonic_ns()) / 1e9,
+            discarded=account.use(LOST),
+            limits=self._user_limits.of(uid),
+        )
+
+
+def _sum(counters: list[Words]) -> Words:
+    return [sum(column) for column in zip(*counters, strict=True)]
+
+
+def _delivered(words: Words) -> int:
+    discarded = sum(words[at.DISCARDED : at.REFUSED])
+    return words[at.ACCEPTED] - discarded - words[at.UNDELIVERED] - words[at.QUEUED]
+
+
+def _delivered_bytes(words: Words) -> int:
+    gone = words[at.DISCARDED_BYTES] + words[at.UNDELIVERED_BYTES] + words[at.QUEUED_BYTES]
+    return words[at.ACCEPTED_BYTES] - gone

@@ -1,0 +1,1 @@
+"""Delivery to one client: outbox, backlog, back-pressure and secret messages."""

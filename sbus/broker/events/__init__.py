@@ -1,0 +1,1 @@
+"""Events of one process: where they are logged, and who is shown them."""

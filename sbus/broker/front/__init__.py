@@ -1,0 +1,1 @@
+"""The parts of the front: accepting clients and supervising workers."""

@@ -1,0 +1,362 @@
+"""The supervisor: keeps a living worker in every slot.
+
+A worker that dies is buried (what was destined to it, and its stalled clients, hold nobody back;
+what it had counted is taken off the accounts), its clients are given up, and a new one is forked at
+once; one that dies young is forked again after a growing pause.
+
+A worker whose pulse stops is killed, unless it waits for the lock: then whoever has the lock is to
+blame, and will be found silent too. One goes at a time, because the others may recover by it.
+
+Where a service manager watches over the front, it is told that all is well from here, because a bus
+that cannot replace a hung worker is not well: whenever that is due, the loop that looks at the
+pulses asks the template, and the template's answer is what the manager is told.
+
+The front never waits for the lock, it tries; so neither a worker that stopped while holding it nor
+one that died can stop the supervisor. This module does not know what clients are, beyond telling
+whose worker died.
+"""
+
+import errno
+import math
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import trio
+
+from sbus.broker.front.bounded_lock import trying
+from sbus.broker.events.emitter import Events
+from sbus.broker.ipc.messages import (
+    Link,
+    Order,
+    Quiesce,
+    Quiet,
+    Ready,
+    Reconfigure,
+    Reconfigured,
+    Report,
+    Stop,
+)
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.front.fork_server import Alive, Birth, Template
+from sbus.errors import SbusError
+from sbus.limits import Limits
+from sbus.protocol.events import WorkerDelayed, WorkerDied, WorkerSilent, WorkerStarted
+from sbus.shared import statistics
+from sbus.shared.accounts import AccountBook
+from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.segment import Segment
+from sbus.shared.stalls import Stalls
+from sbus.unix.notify import Notifier
+
+_QUEUE_RETRY_SECONDS = 0.05
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_YOUNG_SECONDS = 1.0
+_PAUSE_SECONDS_MAX = 5.0
+
+
+class Slot:
+    """One worker's place."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.link: Link | None = None
+        self.pid = 0
+        self.pidfd = -1
+        self.alive = False
+        """It was asked for, and has not died."""
+        self.ready = False
+        self.quiet = False
+        self.obeyed = 0
+        """The number of the settings it goes by; 0 for those of the start."""
+        self.born_at = 0.0
+        self.deaths = 0
+        self.pause_seconds = 0.0
+
+    def kill(self) -> None:
+        if self.pidfd >= 0:
+            with suppress(ProcessLookupError):  # its death is on the way to us
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+
+class Supervisor:
+    """All slots of a bus. `on_fork` gets the number of a worker that was just asked for and can be
+    told something, `on_report` what workers say, `on_death` who of them died."""
+
+    def __init__(
+        self,
+        template: Template,
+        segment: Segment,
+        settings: BusSettings,
+        book: AccountBook,
+        events: Events,
+        on_fork: Callable[[int], None],
+        on_report: Callable[[int, Report], None],
+        on_death: Callable[[int], None],
+        notifier: Notifier,
+    ) -> None:
+        self._template = template
+        self._segment = segment
+        self._limits = settings.limits
+        self._events = events
+        self._on_fork = on_fork
+        self._on_report = on_report
+        self._on_death = on_death
+        self._notifier = notifier
+        self._template_asked = False
+        self._template_asked_at = -math.inf
+        self._log = OrderedLog(segment)
+        self._book = book
+        self.stalls = Stalls(segment.stalls, settings.limits.blocking_clients_max, None)
+        self.slots = [Slot(number) for number in range(settings.workers)]
+        self._settings_number = 0
+        self._settings_memfds: list[int] = []
+        """The last one is in force; others may be on their way to somebody who is slow."""
+        self._serving = False
+        self._stopping = False
+        self._changed = trio.Event()
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Start all workers; returns once they serve, leaving tasks in `nursery`.
+
+        Raises SbusError when one dies before that.
+        """
+        self._nursery = nursery
+        nursery.start_soon(self._watch_template)
+        for slot in self.slots:
+            self._fork(slot)
+        await self._wait_for(lambda: all(slot.ready for slot in self.slots))
+        self._serving = True
+        nursery.start_soon(self._watch_pulses)
+
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
+
+    def _tell_waiters(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    # -- lives ---------------------------------------------------------------------------------
+    def _fork(self, slot: Slot) -> None:
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            if error.errno not in _EXHAUSTED:
+                raise
+            self._events.emit(WorkerDelayed(worker=slot.number, why=error.strerror or str(error)))
+            slot.born_at = time.monotonic()
+            self._nursery.start_soon(self._replace, slot)
+            return
+        slot.link = Link(ours, self._nursery)
+        slot.alive = True
+        slot.born_at = time.monotonic()
+        self._segment.beat(slot.number)
+        self._template.fork_worker(slot.number, theirs)
+        self._tell_settings(slot)
+        slot.obeyed = self._settings_number  # it has them before it has clients
+        self._nursery.start_soon(self._hear, slot, slot.link)
+        self._on_fork(slot.number)
+
+    async def _hear(self, slot: Slot, link: Link) -> None:
+        """Pass on what one worker says, until it says no more."""
+        while slot.link is link:
+            try:
+                report = link.receive_report()
+            except BlockingIOError:
+                try:
+                    await link.wait()
+                except trio.ClosedResourceError:
+                    return
+                continue
+            if report is None:
+                return
+            if isinstance(report, Ready):
+                slot.ready = True
+                self._tell_started(slot)
+            elif isinstance(report, Quiet):
+                slot.quiet = True
+            elif isinstance(report, Reconfigured):
+                slot.obeyed = max(slot.obeyed, report.number)
+            else:
+                self._on_report(slot.number, report)
+            self._tell_waiters()
+
+    async def _watch_template(self) -> None:
+        while True:
+            try:
+                event = self._template.receive()
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._template.sock)
+                continue
+            if event is None:
+                for slot in self.slots:
+                    slot.kill()
+                raise SbusError("the template process died: no worker can be started any more")
+            if isinstance(event, Alive):
+                self._template_asked = False
+                self._notifier.alive()
+                continue
+            slot = self.slots[event.worker]
+            if isinstance(event, Birth):
+                slot.pid, slot.pidfd = event.pid, event.pidfd
+                self._tell_started(slot)
+            else:
+                await self._bury(slot, event.status)
+            self._tell_waiters()
+
+    def _tell_started(self, slot: Slot) -> None:
+        """Tell that a worker serves, once it has said so and its birth has been heard of."""
+        if slot.ready and slot.pid:
+            self._events.emit(WorkerStarted(worker=slot.number, worker_pid=slot.pid))
+
+    async def _bury(self, slot: Slot, status: int) -> None:
+        slot.alive = False
+        slot.deaths += 1
+        if slot.pidfd >= 0:
+            os.close(slot.pidfd)
+            slot.pidfd = -1
+        if slot.link is not None:
+            slot.link.close()
+            slot.link = None
+        if self._stopping:
+            return
+        how = f"signal {-code}" if (code := os.waitstatus_to_exitcode(status)) < 0 else f"{code}"
+        self._events.emit(WorkerDied(worker=slot.number, worker_pid=slot.pid, how=how))
+        slot.pid = 0
+        if not self._serving:
+            raise SbusError(f"worker {slot.number} did not start")
+        slot.ready = False
+        async with trying(self._segment) as words:
+            self._log.bury(words, slot.number)
+            self.stalls.bury(slot.number)
+            self._book.bury(slot.number, time.monotonic_ns())
+            statistics.bury(statistics.counters_of(self._segment.statistics, slot.number))
+        # It may have died between taking somebody's sleep and waking it, so all look again.
+        self._segment.wake((1 << len(self.slots)) - 1)
+        self._on_death(slot.number)
+        self._nursery.start_soon(self._replace, slot)
+
+    async def _replace(self, slot: Slot) -> None:
+        if time.monotonic() - slot.born_at < _YOUNG_SECONDS:
+            slot.pause_seconds = min(max(0.1, 2 * slot.pause_seconds), _PAUSE_SECONDS_MAX)
+            await trio.sleep(slot.pause_seconds)
+        else:
+            slot.pause_seconds = 0.0
+        if not self._stopping:
+            self._fork(slot)
+
+    async def _watch_pulses(self) -> None:
+        pulse = self._limits.pulse_seconds
+        watchdog_seconds = self._notifier.watchdog_seconds
+        if watchdog_seconds is not None:
+            pulse = min(pulse, watchdog_seconds / 2)
+        while True:
+            if watchdog_seconds is not None:
+                self._ask_template(watchdog_seconds / 2 - pulse)
+            asleep_at = time.monotonic()
+            await trio.sleep(pulse)
+            if time.monotonic() - asleep_at > 2 * pulse:
+                # The front itself was stopped, and the workers perhaps with it: let them beat.
+                continue
+            silent = [
+                slot
+                for slot in self.slots
+                if slot.alive
+                and self._silence_seconds(slot) > self._limits.worker_silence_seconds_max
+            ]
+            waiting = self._segment.lock_waiters() if silent else set()
+            culprits = [slot for slot in silent if slot.pid not in waiting]
+            if culprits:
+                slot = max(culprits, key=self._silence_seconds)
+                self._events.emit(WorkerSilent(worker=slot.number, worker_pid=slot.pid))
+                slot.kill()
+
+    def _ask_template(self, seconds_min: float) -> None:
+        """Feed the watchdog through the template, unless that was done in the last `seconds_min`
+        or the template has not answered yet."""
+        now = trio.current_time()
+        if not self._template_asked and now >= self._template_asked_at + seconds_min:
+            self._template_asked = True
+            self._template_asked_at = now
+            self._template.ask()
+
+    def _silence_seconds(self, slot: Slot) -> float:
+        return self._segment.silence_seconds(slot.number)
+
+    # -- settings ------------------------------------------------------------------------------
+    def reconfigure(self, limits: Limits, memfd: int) -> None:
+        """Tell all workers, and those that are forked from now on, to go by other settings: those
+        that this memfd holds, which is taken. `limits` are theirs."""
+        self._settings_memfds.append(memfd)
+        self._settings_number += 1
+        self._limits = limits
+        for slot in self.slots:
+            self._tell_settings(slot)
+
+    def _tell_settings(self, slot: Slot) -> None:
+        if slot.link is not None and self._settings_memfds:
+            slot.link.send(Reconfigure(self._settings_number), self._settings_memfds[-1])
+
+    async def wait_until_reconfigured(self, seconds_max: float) -> list[int]:
+        """Wait until all workers go by the settings in force; returns who did not say so."""
+        with trio.move_on_after(seconds_max):
+            await self._wait_for(lambda: not self._behind())
+        behind = self._behind()
+        if not behind:
+            for memfd in self._settings_memfds[:-1]:
+                os.close(memfd)
+            del self._settings_memfds[:-1]
+        return behind
+
+    def _behind(self) -> list[int]:
+        return [
+            slot.number for slot in self.slots if slot.alive and slot.obeyed < self._settings_number
+        ]
+
+    # -- the end -------------------------------------------------------------------------------
+    async def stop(self) -> None:
+        """Let the workers hand over what they accepted and end; kill those that do not."""
+        self._stopping = True
+        with trio.move_on_after(self._limits.stop_seconds_max):
+            self.tell_all(Quiesce())
+            await self._wait_for(lambda: all(slot.quiet or not slot.alive for slot in self.slots))
+            self.tell_all(Stop())
+            await self._wait_for(lambda: not any(slot.alive for slot in self.slots))
+            return
+        for slot in self.slots:
+            slot.kill()
+
+    async def wait_for_worker(self, load: list[int]) -> int:
+        """The worker with the smallest load that serves and keeps up with what it is told."""
+        while True:
+            able = [
+                slot.number
+                for slot in self.slots
+                if slot.ready
+                and slot.link is not None
+                and slot.link.queued < self._limits.handoff_clients_max
+            ]
+            if able:
+                return min(able, key=load.__getitem__)
+            with trio.move_on_after(_QUEUE_RETRY_SECONDS):
+                await self._wait_for(lambda: any(slot.ready for slot in self.slots))
+                await trio.sleep_forever()
+
+    def who_can_be_told(self) -> list[int]:
+        """The workers that have been asked for and have not died."""
+        return [slot.number for slot in self.slots if slot.link is not None]
+
+    def tell(self, worker: int, order: Order, fd: int | None = None) -> None:
+        """Tell one worker something, if there is one; `fd` is borrowed until it is sent."""
+        link = self.slots[worker].link
+        if link is not None:
+            link.send(order, fd)
+
+    def tell_all(self, order: Order) -> None:
+        for slot in self.slots:
+            if slot.link is not None:
+                slot.link.send(order)

@@ -1,0 +1,68 @@
+"""What each user may have, as it is in force: as the settings say, or as an administrator has said
+since. This module does not know who asks, nor what becomes of what is too much.
+"""
+
+import difflib
+import os
+import time
+from collections.abc import Mapping
+
+import msgspec
+
+from sbus.broker.config.settings import BusSettings
+from sbus.errors import ConfigurationError
+from sbus.limits import UserLimits
+from sbus.shared.accounts import Account, AccountBook
+
+
+class UserLimitsInForce:
+    """The limits of all users of a bus; `book` has their accounts."""
+
+    def __init__(self, settings: BusSettings, book: AccountBook) -> None:
+        self._settings = settings
+        self._book = book
+        self._changed: dict[int, UserLimits] = {}
+
+    def go_by(self, settings: BusSettings) -> None:
+        """Have the limits that these settings say, whatever an administrator has said until now.
+
+        From then on root, the bus's own user and those that the settings name have accounts that
+        are never closed, so that nobody else keeps them out.
+        """
+        self._settings = settings
+        self._changed.clear()
+        kept = {0, os.getuid(), *settings.user_limits}
+        self._book.go_by(settings.limits, settings.limits_of, kept)
+
+    def of(self, uid: int) -> UserLimits:
+        """What this user may have."""
+        return self._changed.get(uid) or self._settings.limits_of(uid)
+
+    def account(self, uid: int) -> Account | None:
+        """The account of a user who comes; None when the bus keeps no more of them."""
+        return self._book.of(uid, self.of(uid), time.monotonic_ns())
+
+    def change(self, uid: int, changes: Mapping[str, int | float]) -> UserLimits:
+        """Change some limits of a user, for all processes from now on; returns all of them.
+
+        Raises ConfigurationError, and changes nothing.
+        """
+        for name in changes:
+            if name not in UserLimits.__struct_fields__:
+                near = difflib.get_close_matches(name, UserLimits.__struct_fields__, n=1)
+                known = ", ".join(UserLimits.__struct_fields__)
+                advice = f"did you mean {near[0]}?" if near else f"choose from {known}"
+                raise ConfigurationError(f"a user has no limit {name[:64]!r}; {advice}")
+        try:
+            limits = msgspec.convert(
+                {**msgspec.structs.asdict(self.of(uid)), **changes}, UserLimits
+            )
+        except msgspec.ValidationError as error:
+            text = str(error).replace("`", "").replace(" - at $.", ": ")
+            raise ConfigurationError(f"that cannot be: {text}") from error
+        if changes:
+            self._changed[uid] = limits
+            open_account = self._book.find(uid)
+            if open_account is not None:
+                open_account.limit(limits)
+        return limits

@@ -1,0 +1,290 @@
+"""The clients of one worker: taking them over, and letting them go.
+
+What a worker knows and does for its clients is put together here. This module does not know when a
+client has a turn or what that is, how the order comes about, or who may connect.
+"""
+
+import select
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from sbus.broker.config.access_policy import KeyRules, unpack
+from sbus.broker.worker.query_handler import Answers
+from sbus.broker.delivery.backpressure import Backpressure, Blocker
+from sbus.broker.worker.client_events import ClientEvents
+from sbus.broker.worker.packet_handler import Commands
+from sbus.broker.events.rate_limit import Complaints
+from sbus.broker.events.emitter import Events
+from sbus.broker.worker.sequencer import Exchange
+from sbus.broker.ipc.messages import Adopt, Expel, Gone, Inquiry, Link, Tell
+from sbus.broker.delivery.secret_recipient import Holder
+from sbus.broker.delivery.outbox import Outbox, StartWriter
+from sbus.broker.events.quota_reports import QuotaReports
+from sbus.broker.config.transfer import Reconfiguration
+from sbus.broker.worker.router import Router
+from sbus.broker.worker.scheduler import Serving, Writer
+from sbus.broker.worker.session import Session
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.errors import ClientFault, Misbehaviour
+from sbus.protocol.controls import error_notice
+from sbus.protocol.keys import DIALECTS
+from sbus.shared.accounts import (
+    BACKLOG_BYTES,
+    BLOCKING,
+    HELD_TIME,
+    Accounts,
+)
+from sbus.shared.segment import Segment
+from sbus.shared.stalls import Stalls
+from sbus.shared.statistics import ROUTE_MISSES, Statistics, counters_of
+from sbus.unix.closing import drain, shut_down
+from sbus.unix.peer_process import PeerProcess
+
+
+class Clients:
+    """All clients of worker `number`. `start_writer` runs a task that waits for a client's socket,
+    `wake_up` makes sure that turns are given soon."""
+
+    def __init__(
+        self,
+        number: int,
+        segment: Segment,
+        settings: BusSettings,
+        epoll: select.epoll,
+        link: Link,
+        start_writer: StartWriter,
+        wake_up: Callable[[], None],
+        events: Events,
+    ) -> None:
+        limits = settings.limits
+        self._number = number
+        self._segment = segment
+        self._limits = limits
+        self._flood_control = settings.flood_control
+        dialect = DIALECTS[settings.dialect]
+        self._rules = KeyRules(settings.rules, dialect, limits.rule_cache_bytes_max)
+        self._epoll = epoll
+        self._link = link
+        self._start_writer = start_writer
+        self._wake_up = wake_up
+        self._router = Router(number, dialect, limits, self._rules.lets_through)
+        self._accounts = Accounts(segment.accounts, segment.workers, limits, number)
+        self._stalls = Stalls(segment.stalls, limits.blocking_clients_max, number)
+        self._statistics = Statistics(counters_of(segment.statistics, number))
+        self.exchange = Exchange(
+            segment, number, self._router, self._accounts, self._stalls, self._statistics
+        )
+        self.subscriptions = Subscriptions(
+            number,
+            self.exchange,
+            self._router,
+            limits,
+            self.exchange.start(),
+            partial(segment.wake, 1 << number),
+        )
+        self._sessions: dict[int, Session] = {}
+        """By descriptor."""
+        self._by_number: dict[int, Session] = {}
+        complaints = Complaints(limits.log_interval_seconds, events)
+        self.events = ClientEvents(events, complaints, self._by_number)
+        self._reports = QuotaReports(segment, limits.log_interval_seconds, events)
+        self._commands = Commands(
+            dialect,
+            limits,
+            self._rules,
+            self.exchange,
+            self.subscriptions,
+            self._begin_blocking,
+            self._inquire,
+            self.events,
+            self._statistics,
+        )
+        self.serving = Serving(
+            limits,
+            self._router,
+            self._rules,
+            self.exchange,
+            self._commands,
+            self._reports,
+            self.events,
+            self._statistics,
+            # A subscription makes every worker look.
+            step_units=settings.workers,
+            expel=self._expel,
+            close=self.close,
+        )
+        self.answers = Answers(
+            self._by_number, self._router, self._rules, dialect, self.serving.waiting.reason
+        )
+        self._misses_before = self._statistics.counts[ROUTE_MISSES]
+
+    # -- readiness -----------------------------------------------------------------------------
+    def ready(self, fd: int) -> None:
+        """The client with this descriptor may have sent something."""
+        session = self._sessions.get(fd)
+        if session is not None:
+            session.more = True
+            self.serving.turns.add(session)
+
+    def retry(self) -> None:
+        """Something changed: there may be room in the log, in the table or at a stalled client."""
+        self.subscriptions.retry()
+        self.serving.retry()
+
+    def share_statistics(self) -> None:
+        """Let everybody see what was counted so far."""
+        self._statistics.counts[ROUTE_MISSES] = self._misses_before + self._router.cache.misses
+        self._statistics.share()
+
+    def _serve_soon(self, session: Session) -> None:
+        self.serving.turns.add(session)
+        self._segment.wake(1 << self._number)
+
+    # -- coming --------------------------------------------------------------------------------
+    def adopt(self, order: Adopt, fd: int) -> None:
+        """Take over a client; `fd` is this worker's from now on."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
+        sock.setblocking(False)
+        own = order.credentials
+        account = self._accounts[order.account]
+        session = Session(order.client, own, account, sock, self._limits)
+        writer = Writer(own.uid)
+        session.outbox = writer.outbox = Outbox(
+            sock,
+            self._limits,
+            self._flood_control,
+            account,
+            self._statistics,
+            self._start_writer,
+            partial(self._on_room, writer),
+            partial(self._on_replied, session),
+            partial(self._serve_soon, session),
+            partial(self._reports.report, BACKLOG_BYTES, account, own),
+        )
+        session.holder = Holder(own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks))
+        self._router.admit(session.outbox, session.holder)
+        self._give_profile(session, order.rules)
+        if session.outbox.blocks and not self._begin_blocking(session):
+            self._reports.report(BLOCKING, account, own)
+        self._sessions[fd] = self._by_number[session.id] = session
+        self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+
+    def _give_profile(self, session: Session, concerning: bytes) -> None:
+        session.profile = self._rules.profile(unpack(concerning))
+        self._router.restrict(session.outbox, session.profile.subscribe)
+
+    def reconfigure(self, what: Reconfiguration, on_done: Callable[[], None]) -> None:
+        """Go by other settings; `on_done` is called once other workers do so as well, as far as
+        they wait for clients of this one."""
+        limits = self._limits = self.serving.limits = what.settings.limits
+        self._flood_control = what.settings.flood_control
+        self.events.go_by(limits.log_interval_seconds)
+        self._reports.go_by(limits.log_interval_seconds)
+        self.subscriptions.client_bytes_max = limits.client_subscription_bytes_max
+        self._rules.go_by(what.settings.rules, limits.rule_cache_bytes_max)
+        for session in self._sessions.values():
+            self._give_profile(session, what.concerning.get(session.id, b""))
+            if session.backpressure is not None:
+                self._give_blocker(session, session.backpressure.blocker)
+        self._router.forget_routes(limits.route_cache_bytes_max)
+        for session in self.serving.waiting.everybody():
+            self.serving.turns.add(session)
+        self.subscriptions.when_changed(on_done)
+
+    def _give_blocker(self, session: Session, old: Blocker) -> None:
+        """Let a client hold publishers back as its new profile says."""
+        new = old.changed_to(session.profile)
+        if new is not None:
+            self.subscriptions.change_blocker(session, new)
+
+    def _on_room(self, writer: Writer) -> None:
+        """There is room for what waits for a client."""
+        self.serving.turns.add(writer, sending=True)
+        self._wake_up()
+
+    def _on_replied(self, session: Session) -> None:
+        """A reply that held a client back is sent."""
+        if not session.outbox.replies_waiting:
+            self._serve_soon(session)
+
+    def _inquire(self, session: Session) -> None:
+        """A client wants to know what the bus has of its user: the front knows."""
+        session.inquiring = True
+        self._link.send(Inquiry(session.id))
+
+    def tell(self, order: Tell) -> None:
+        """The answer to an inquiry, if the client is still there."""
+        session = self._by_number.get(order.client)
+        if session is not None:
+            session.inquiring = False
+            session.outbox.reply(order.packet)
+            self._serve_soon(session)
+
+    def expel(self, order: Expel) -> None:
+        """Disconnect a client because an administrator says so, if it is still there."""
+        session = self._by_number.get(order.client)
+        if session is not None:
+            self._expel(session, Misbehaviour("kicked", order.text))
+
+    def _begin_blocking(self, session: Session) -> bool:
+        """Let a client hold publishers back from now on; False when there is no place for it, or
+        its user has as many here as it leaves to others."""
+        own, account = session.credentials, session.account
+        leaves_enough = account.own_use(BLOCKING) < self._stalls.free
+        place = self._stalls.take_place() if leaves_enough else None
+        if place is None:
+            return False
+        account.count(BLOCKING, 1)
+        session.backpressure = session.outbox.backpressure = Backpressure(
+            Blocker(session.id, place, account.place, own, session.profile),
+            account,
+            self._segment,
+            self._stalls,
+            self.exchange.origin,
+            self._statistics,
+            partial(self._reports.report, HELD_TIME, account, own),
+            partial(self.events.stalled, session),
+        )
+        self.subscriptions.begin_holding(session)
+        return True
+
+    # -- faults and ends -----------------------------------------------------------------------
+    def _expel(self, session: Session, fault: ClientFault) -> None:
+        """Disconnect a client that misbehaved, so that it can still read why."""
+        self._statistics.refused(fault.code)
+        self.events.expelled(session, fault)
+        drain(session.sock, self._limits.drain_packets_max)
+        if session.outbox.notices:
+            session.outbox.send_last(error_notice(fault.code, fault.text))
+        self.close(session, fault.code)
+
+    def close(self, session: Session, reason: str) -> None:
+        """End a session; the front closes its copy of the socket when it hears of it."""
+        self.events.leaves(session)
+        self.serving.waiting.remove(session)
+        self.serving.count_waiting_bytes(session, 0)
+        self.subscriptions.forget(session)
+        self._router.dismiss(session.outbox)
+        session.holder.close()
+        self._commands.forget(session.holder)
+        session.outbox.close()
+        if session.backpressure is not None:
+            self._stalls.give_back(session.backpressure.blocker.place)
+            session.account.count(BLOCKING, -1)
+        fd = session.sock.fileno()
+        self._epoll.unregister(fd)
+        del self._sessions[fd]
+        del self._by_number[session.id]
+        trio.lowlevel.notify_closing(session.sock)
+        shut_down(session.sock)
+        self._link.send(Gone(session.id, reason))
+
+    def close_all(self) -> None:
+        """The bus stops."""
+        for session in list(self._sessions.values()):
+            drain(session.sock, self._limits.drain_packets_max)
+            self.close(session, "the bus stops")

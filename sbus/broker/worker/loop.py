@@ -1,0 +1,250 @@
+"""A worker: one process that serves its share of the clients.
+
+One task does the work: it asks its own epoll set which clients have sent something (once for all
+that have), gives them turns, and when nobody is in line walks the log and sleeps. The set is
+edge-triggered: readiness puts a client in line, and it stays there until its socket is empty. The
+set itself is one descriptor of trio's loop, so that a thousand busy clients enter that loop once.
+
+Beside it run the writers of clients with a backlog, a listener for the front's orders, and a pulse.
+The worker ends when the front says so, and at once when the front is gone.
+
+This module does not know what a turn is (the clients do), nor the order of messages (the exchange
+does).
+"""
+
+import os
+import select
+import socket
+
+import trio
+
+from sbus.broker.worker.clients import Clients
+from sbus.broker.events.emitter import Events
+from sbus.broker.ipc.messages import (
+    Adopt,
+    Answer,
+    Ask,
+    Expel,
+    Gone,
+    Link,
+    Order,
+    Quiesce,
+    Quiet,
+    Ready,
+    Reconfigure,
+    Reconfigured,
+    Stop,
+    Tell,
+    Unwatch,
+    Watch,
+    Watching,
+    lost_order,
+)
+from sbus.broker.config.transfer import read_memfd
+from sbus.broker.worker.scheduler import Writer
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.worker.streams import WorkerWatches
+from sbus.protocol.events import WorkerGivesUp
+from sbus.protocol.keys import DIALECTS
+from sbus.shared.segment import Segment
+from sbus.unix.fd_passing import DescriptorsLost
+
+_EVENTS_PER_POLL = 256
+_UNITS_PER_POLL = 64
+"""Work after which whoever has sent something meanwhile gets in line; a look costs as much as one
+or two units."""
+_UNITS_PER_CHECKPOINT = 1_024
+"""Work after which the other tasks get a look in: about a millisecond."""
+
+
+class Worker:
+    """Worker `number` of the bus. Takes `link_socket`, its end of the link to the front."""
+
+    def __init__(
+        self,
+        number: int,
+        segment: Segment,
+        settings: BusSettings,
+        link_socket: socket.socket,
+        events: Events,
+    ) -> None:
+        self._number = number
+        self._segment = segment
+        self._settings = settings
+        self._events = events
+        self._limits = settings.limits
+        self._eventfd = segment.eventfds[number]
+        self._epoll = select.epoll()
+        self._link_socket = link_socket
+        self._nap = trio.CancelScope()
+        """In which the worker sleeps."""
+        self._quiet = False
+        self._stopping = False
+
+    # -- tasks ---------------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        self._epoll.register(self._eventfd, select.EPOLLIN)
+        self._segment.beat(self._number)
+        async with trio.open_nursery() as tasks:
+            self._link = Link(self._link_socket, tasks)
+            async with trio.open_nursery() as writers:
+                self._clients = Clients(
+                    self._number,
+                    self._segment,
+                    self._settings,
+                    self._epoll,
+                    self._link,
+                    writers.start_soon,
+                    lambda: self._nap.cancel(),
+                    self._events,
+                )
+                self._watches = WorkerWatches(
+                    self._number,
+                    self._clients,
+                    self._events,
+                    DIALECTS[self._settings.dialect],
+                    tasks.start_soon,
+                )
+                tasks.start_soon(self._listen, tasks.cancel_scope)
+                tasks.start_soon(self._beat)
+                self._link.send(Ready())
+                await self._serve()
+                tasks.start_soon(self._send_backlogs)
+                writers.cancel_scope.deadline = (
+                    trio.current_time() + self._limits.stop_seconds_max / 2
+                )
+            self._clients.close_all()
+            self._events.close()
+            self._clients.share_statistics()
+            tasks.cancel_scope.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self._segment.beat(self._number)
+            await trio.sleep(self._limits.pulse_seconds)
+
+    async def _listen(self, everything: trio.CancelScope) -> None:
+        """Obey the front; when it is gone, so is the bus."""
+        while True:
+            try:
+                order, fds = self._link.receive_order()
+            except BlockingIOError:
+                await self._link.wait()
+                continue
+            except DescriptorsLost as lost:
+                lost_here = lost_order(lost)
+                if isinstance(lost_here, Reconfigure):
+                    # Under the old rules it must not go on. A successor begins with the new ones.
+                    self._events.emit(WorkerGivesUp(worker=self._number))
+                    everything.cancel()
+                    return
+                self._answer_lost(lost_here)
+                continue
+            if order is None:
+                everything.cancel()
+                return
+            if isinstance(order, Adopt):
+                self._clients.adopt(order, fds[0])
+            elif isinstance(order, Reconfigure):
+                self._reconfigure(order, fds[0])
+            elif isinstance(order, Watch):
+                self._watches.begin(order, fds[0])
+                self._link.send(Watching(order.watch))
+            else:
+                self._obey(order)
+            self._segment.wake(1 << self._number)
+
+    def _reconfigure(self, order: Reconfigure, memfd: int) -> None:
+        what = read_memfd(memfd)
+        os.close(memfd)
+        self._limits = what.settings.limits
+        self._clients.reconfigure(what, lambda: self._link.send(Reconfigured(order.number)))
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Ask):
+            self._link.send(Answer(order.question, self._clients.answers.answer(order.about)))
+        elif isinstance(order, Tell):
+            self._clients.tell(order)
+        elif isinstance(order, Expel):
+            self._clients.expel(order)
+        elif isinstance(order, Unwatch):
+            self._watches.end(order.watch)
+        elif isinstance(order, Quiesce):
+            self._clients.serving.quiescing = True
+        elif isinstance(order, Stop):
+            self._stopping = True
+
+    def _answer_lost(self, order: Order) -> None:
+        """An order came without its descriptor, because this worker has none left."""
+        if isinstance(order, Adopt):
+            self._link.send(Gone(order.client, "the worker has no descriptors left"))
+        elif isinstance(order, Watch):
+            self._link.send(Watching(order.watch, has_begun=False))
+
+    async def _serve(self) -> None:
+        """Give turns while anybody is in line; otherwise walk the log, and sleep."""
+        clients, exchange = self._clients, self._clients.exchange
+        serving = clients.serving
+        units = 0
+        while not self._stopping:
+            units += self._give_turns(_UNITS_PER_CHECKPOINT - units)
+            chores = clients.subscriptions.do_a_chore()
+            if chores or units >= _UNITS_PER_CHECKPOINT:
+                units = 0
+                exchange.barrier()
+                self._charge_walk()
+                clients.share_statistics()
+                await trio.lowlevel.checkpoint()
+                continue
+            if serving.quiescing and not self._quiet and not serving.waiting.for_room():
+                self._quiet = True
+                self._link.send(Quiet())
+            if exchange.catch_up():
+                units = 0
+                clients.share_statistics()
+                with trio.move_on_after(serving.waiting.delay_seconds()) as self._nap:
+                    await trio.lowlevel.wait_readable(self._epoll.fileno())
+            units += 1 + self._charge_walk()
+        while not exchange.catch_up():
+            await trio.lowlevel.checkpoint()
+
+    async def _send_backlogs(self) -> None:
+        """Give turns to backlogs and to nothing else: nobody is read any more."""
+        while True:
+            while (client := self._clients.serving.turns.next()) is not None:
+                if isinstance(client, Writer):
+                    self._clients.serving.turn(client)
+                await trio.lowlevel.checkpoint()
+            with trio.CancelScope() as self._nap:
+                await trio.sleep_forever()
+
+    def _give_turns(self, units_max: int) -> int:
+        """Give turns until nobody is in line or enough work is done; returns the work."""
+        units, polled_at = 0, -_UNITS_PER_POLL
+        while units < units_max:
+            if units - polled_at >= _UNITS_PER_POLL:
+                polled_at = units
+                self._poll()
+                self._clients.serving.retry_due()
+            session = self._clients.serving.turns.next()
+            if session is None:
+                break
+            units += self._clients.serving.turn(session)
+        return units
+
+    def _poll(self) -> None:
+        for fd, _ in self._epoll.poll(0, _EVENTS_PER_POLL):
+            if fd == self._eventfd:
+                os.eventfd_read(self._eventfd)
+                self._clients.retry()
+            else:
+                self._clients.ready(fd)
+
+    def _charge_walk(self) -> int:
+        """Charge what was delivered for publishers of other workers to their users here."""
+        total = 0
+        for uid, units in self._clients.exchange.take_walked_units().items():
+            self._clients.serving.turns.charge(uid, units)
+            total += units
+        return total

@@ -1,0 +1,379 @@
+"""The exchange: where one worker's messages get their place in the order of the whole bus.
+
+Every step that the rest of the bus can notice is one hold of the lock, and its place in the order
+is that hold: a run of messages, a subscription, a barrier. A step does, in this sequence,
+
+    1. under the lock: check that the routes are current, append what other workers need to the log,
+       read how far the log is destined to this worker
+    2. walk the log to there: everything that came before
+    3. take effect here: deliver the run to this worker's own clients, or change the index
+
+without ever giving up control, so what this worker delivers is one sequence that agrees with the
+log, and with the same sequence on every other worker. A run was received before its hold; whatever
+caused it was therefore appended, or delivered here, before it. And a subscription is journalled in
+the hold whose messages it separates into before and after.
+
+In the first part it is also found out whether a message must wait: for room in the log, for a
+stalled client that it matches, or because its user publishes too fast. Who is stalled is looked up
+before the lock is taken, because there may be many to look at, and confirmed under it. Then the run
+is cut before that message, and what is left of it goes back to the session.
+
+All methods are synchronous. This module does not know sockets, readiness or turns, nor which
+records change what.
+"""
+
+import time
+
+import msgspec
+
+from sbus.broker.delivery.backpressure import ANYBODY, Blocker, Origin
+from sbus.broker.worker.monitor import Monitor
+from sbus.broker.worker.router import Route, Router
+from sbus.broker.worker.session import Session
+from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
+from sbus.shared.accounts import Accounts
+from sbus.shared.ordered_log import TIME_MASK, Block, OrderedLog, build_block
+from sbus.shared.segment import ALIVE, LOG_HEAD, Segment
+from sbus.shared.stalls import Stalls
+from sbus.shared.statistics import (
+    ACCEPTED,
+    ACCEPTED_BYTES,
+    MESSAGES_IN,
+    ROUTE_LOOKUPS,
+    Statistics,
+)
+from sbus.shared.subscription_table import (
+    WORKER_RESET,
+    Record,
+    SubscriptionTable,
+    encode_record,
+)
+
+_RECORDS_PER_BEAT = 1_000
+"""A worker that reads a large table anew shows that it is alive."""
+_LOOK_SECONDS_MAX = 0.001
+"""A run ends where it took so long to find out where it goes, which may be under the lock."""
+_WALK_ENTRIES_PER_LOOK = 16
+_WALK_SECONDS_PER_SHARE = 0.002
+"""A long walk looks at the clock, and shares its cursor this often, so that the room it leaves can
+be used; and it shows that this worker is alive."""
+
+
+class Stall(msgspec.Struct, frozen=True):
+    """A client that a run was cut for; the message that has to wait for it, by its key and place in
+    the batch."""
+
+    blocker: Blocker
+    key: bytes
+    position: int
+
+
+class Exchange:
+    """One worker's part in the order. `router` is its view of the subscriptions."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        worker: int,
+        router: Router,
+        accounts: Accounts,
+        stalls: Stalls,
+        statistics: Statistics,
+    ) -> None:
+        self._segment = segment
+        self._worker = worker
+        self._router = router
+        self._accounts = accounts
+        self._stalls = stalls
+        self._statistics = statistics
+        self._log = OrderedLog(segment, worker)
+        self._table = SubscriptionTable(segment, worker)
+        self._walked_units: dict[int, int] = {}
+        self.origin = Origin()
+        """Of what is being delivered."""
+        self.monitor: Monitor | None = None
+        """Who watches messages, if anybody does."""
+
+    def start(self) -> bytes:
+        """Begin to serve: take the slot over and learn who listens to what.
+
+        Returns what is still to be journalled before anything else.
+        """
+        reset = encode_record(Record(WORKER_RESET, True, self._worker, 0))
+        with self._segment as words:
+            self._log.start(words)
+            self._table.start(words)
+            recorded = self._table.append(words, reset, edge=True, frees=True)
+        self._read_table()
+        return b"" if recorded else reset
+
+    # -- steps ---------------------------------------------------------------------------------
+    def publish(self, session: Session) -> Wait | None:
+        """Give a client's run of messages its place, and deliver it here.
+
+        What cannot be done now goes back to the session; if it has to wait, why is returned.
+        """
+        stall = self._cut_before_stall(session)
+        placed = self._place(session, _block_for_others(session), stall)
+        while placed is None:
+            self._read_table()
+            session.reroute(self._router.route, _LOOK_SECONDS_MAX)
+            stall = self._cut_before_stall(session) or stall
+            placed = self._place(session, _block_for_others(session), stall, again=True)
+        end, wait = placed
+        if wait is not None and wait.reason is not Reason.STALL:
+            session.put_back(len(session.run.messages))
+            return wait
+        self._walk(end)
+        if self.monitor is not None:
+            self.monitor.published(session)
+        self._deliver(session)
+        return wait
+
+    def _deliver(self, session: Session) -> None:
+        """Deliver a run that has its place to this worker's own clients."""
+        run, statistics = session.run, self._statistics
+        session.messages_in += len(run.messages)
+        statistics.counts[MESSAGES_IN] += len(run.messages)
+        statistics.counts[ROUTE_LOOKUPS] += len(run.messages)
+        if not run.deliveries:
+            return
+        before = statistics.counts[ACCEPTED]
+        statistics.counts[ACCEPTED] += run.deliveries
+        statistics.counts[ACCEPTED_BYTES] += run.delivery_bytes
+        self.origin.uid = session.uid
+        for packet, _, route in run.messages:
+            for outbox in route.recipients:
+                outbox.deliver(packet)
+        accepted = statistics.counts[ACCEPTED] - before
+        statistics.took(time.monotonic_ns() // 1000 - session.received_us, accepted)
+
+    def _place(
+        self, session: Session, block: Block | None, stall: Stall | None, *, again: bool = False
+    ) -> tuple[int, Wait | None] | None:
+        """The hold of a run: to where the log is destined here, and what the run waits for.
+
+        None when its routes are not current. Where others subscribe faster than this worker gets
+        the lock, it reads on in the hold when it tries `again`.
+        """
+        with self._segment as words:
+            if not self._table.is_current(words):
+                if not (again and self._table.unread_is_small(words)):
+                    return None
+                self._apply(self._table.unread(words))
+                session.reroute(self._router.route, _LOOK_SECONDS_MAX)
+                block = _block_for_others(session)
+            self._table.share_epoch(words)
+            end = self._log.destined_end(words)
+            wake = self._log.share_cursor(words)
+            woken, wait = self._append(words, session, block, stall)
+        self._segment.wake(wake | woken)
+        return end, wait
+
+    def _append(
+        self, words: memoryview, session: Session, block: Block | None, stall: Stall | None
+    ) -> tuple[int, Wait | None]:
+        """Append what others need of a run; the workers to wake, and what the run waits for."""
+        now_ns = time.monotonic_ns()
+        delay_ns = session.account.publish_delay_ns(now_ns)
+        if delay_ns:
+            return 0, Wait(Reason.RATE, now_ns + delay_ns)
+        woken = 0
+        if block is not None:
+            block = self._fitting(words, block, session)
+        if block is not None:
+            woken = self._log.append(words, block, session.account.log_share)
+            if woken < 0:
+                return 0, FOR_ROOM
+        session.account.pay_for(len(session.run.messages), now_ns)
+        if self.monitor is not None:
+            block_bytes = 0 if block is None else len(block.data)
+            self.monitor.place(now_ns, words[LOG_HEAD] - block_bytes, words[ALIVE])
+        return woken, None if stall is None else self._begin_holding(session, stall, now_ns)
+
+    def _fitting(self, words: memoryview, block: Block, session: Session) -> Block | None:
+        """Put back what would occupy another worker for too long; the block of what is left."""
+        bytes_max = self._log.block_bytes_max(words, block.mask)
+        count = len(session.run.messages)
+        if len(block.data) <= bytes_max or count == 1:
+            return block
+        session.put_back(count - max(1, count * bytes_max // len(block.data)))
+        return _block_for_others(session)
+
+    def _cut_before_stall(self, session: Session) -> Stall | None:
+        """Put back what has to wait for a stalled client; returns that and the key of the first.
+
+        This only looks, without the lock: a client that stalls after this look gets one batch more,
+        and one that has room again is found out under the lock.
+        """
+        if not self._stalls.any_stalled():
+            return None
+        run = session.run
+        began_at = 0.0
+        stall, last = None, None
+        for number, (_, key, route) in enumerate(run.messages):
+            if route is last or not route.blockers:
+                continue
+            last = route
+            began_at = began_at or time.perf_counter()
+            blocker = self._first_stalled(session.uid, route)
+            if blocker is not None:
+                session.put_back(len(run.messages) - number)
+                stall = Stall(blocker, key, session.position)
+                break
+            if time.perf_counter() - began_at > _LOOK_SECONDS_MAX:
+                session.put_back(len(run.messages) - number - 1)
+                break
+        if began_at:
+            run.charge_looking(time.perf_counter() - began_at)
+        return stall
+
+    def _first_stalled(self, uid: int, route: Route) -> Blocker | None:
+        """A stalled client for which this user's publishers may be held."""
+        is_stalled = self._stalls.is_stalled
+        left: dict[int, int] = {}
+        for whose in (uid, ANYBODY):
+            for blocker in route.blockers.get(whose, ()):
+                if not is_stalled(blocker.place, blocker.client):
+                    continue
+                if blocker.account not in left:
+                    account = self._accounts[blocker.account]
+                    left[blocker.account] = account.held_left_ns(time.monotonic_ns())
+                if left[blocker.account]:
+                    return blocker
+        return None
+
+    def _begin_holding(self, session: Session, stall: Stall, now_ns: int) -> Wait | None:
+        """Have a publisher wait for a stalled client, unless other messages come first, the client
+        has room again, is not concerned any more, or its user has no time left. Under the lock."""
+        blocker = stall.blocker
+        if session.position != stall.position:
+            return None
+        account = self._accounts[blocker.account]
+        left_ns = account.held_left_ns(now_ns)
+        if not left_ns or not self._stalls.is_stalled(blocker.place, blocker.client):
+            return None
+        if blocker not in self._router.route(stall.key).blockers.get(blocker.holds, ()):
+            return None
+        self._stalls.wait(blocker.place)
+        account.begin_holding(now_ns)
+        return Wait(Reason.STALL, now_ns + left_ns, blocker.account)
+
+    def end_holding(self, account: int) -> None:
+        """Nobody here is held back by clients of this account any more."""
+        with self._segment:
+            self._accounts[account].end_holding(time.monotonic_ns())
+
+    def barrier(self) -> None:
+        """Deliver here everything that has its place before this instant."""
+        with self._segment as words:
+            self._table.share_epoch(words)
+            end = self._log.destined_end(words)
+            wake = self._log.share_cursor(words)
+        self._segment.wake(wake)
+        self._walk(end)
+
+    def record(self, data: bytes, *, edge: bool, frees: bool = False) -> bool:
+        """Journal records and walk to the instant of them, at which they are to take effect.
+
+        False when there is no room in the table before the next compaction.
+        """
+        with self._segment as words:
+            recorded = self._table.append(words, data, edge=edge, frees=frees)
+            end = self._log.destined_end(words)
+        if recorded:
+            self._walk(end)
+        return recorded
+
+    def note(self, data: bytes, *, frees: bool = False) -> bool:
+        """Journal records for which the instant does not matter; False as with `record`."""
+        with self._segment as words:
+            return self._table.append(words, data, edge=True, frees=frees)
+
+    def is_table_full(self) -> bool:
+        """Whether a compaction would not make room either."""
+        with self._segment as words:
+            return self._table.is_full(words)
+
+    def catch_up(self) -> bool:
+        """Walk what is destined here. True when there was nothing, and this worker will be woken
+        when there is.
+
+        The table is read on too, but a worker may sleep behind it: it looks before it publishes.
+        """
+        with self._segment as words:
+            end = self._log.destined_end(words)
+            wake = self._log.share_cursor(words)
+            self._table.share_epoch(words)
+            current = self._table.is_current(words)
+            asleep = self._log.sleep(words)
+        self._segment.wake(wake)
+        if not current:
+            self._read_table()
+        self._walk(end)
+        return asleep
+
+    def take_walked_units(self) -> dict[int, int]:
+        """Work done by walking since this was last asked, by the publishers' users."""
+        units, self._walked_units = self._walked_units, {}
+        return units
+
+    # -- pieces --------------------------------------------------------------------------------
+    def _read_table(self) -> None:
+        with self._segment as words:
+            ranges = self._table.unread(words)
+        self._apply(ranges)
+
+    def _apply(self, ranges: list[tuple[int, int]]) -> None:
+        for number, record in enumerate(self._table.read_records(ranges), 1):
+            self._router.apply(record)
+            if not number % _RECORDS_PER_BEAT:
+                self._segment.beat(self._worker)
+
+    def _walk(self, end: int) -> None:
+        start = self._log.cursor
+        if start >= end:
+            return
+        began_at = shared_at = time.perf_counter()
+        route, statistics = self._router.route, self._statistics
+        walked = 0
+        for uid, received_us, entries in self._log.blocks(end):
+            self.origin.uid = uid
+            if self.monitor is not None:
+                self.monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, route)
+            before = statistics.counts[ACCEPTED]
+            deliveries = 0
+            for key, packet in entries:
+                recipients = route(key).recipients
+                if recipients:
+                    deliveries += len(recipients)
+                    statistics.counts[ACCEPTED] += len(recipients)
+                    statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
+                for outbox in recipients:
+                    outbox.deliver(packet)
+                walked += 1
+                if walked % _WALK_ENTRIES_PER_LOOK:
+                    continue
+                now = time.perf_counter()
+                if now - shared_at > _WALK_SECONDS_PER_SHARE:
+                    shared_at = now
+                    with self._segment as words:
+                        wake = self._log.share_cursor(words)
+                    self._segment.wake(wake)
+                    self._segment.beat(self._worker)
+            accepted = statistics.counts[ACCEPTED] - before
+            statistics.counts[ROUTE_LOOKUPS] += len(entries)
+            statistics.took((time.monotonic_ns() // 1000 - received_us) & TIME_MASK, accepted)
+            units = len(entries) + deliveries
+            self._walked_units[uid] = self._walked_units.get(uid, 0) + units
+        if self.monitor is not None:
+            self.monitor.tell_walked()
+        self._log.note_pace(end - start, time.perf_counter() - began_at)
+
+
+def _block_for_others(session: Session) -> Block | None:
+    """The part of a run that other workers need, or None."""
+    entries = [
+        (route.mask, packet, len(key)) for packet, key, route in session.run.messages if route.mask
+    ]
+    return build_block(session.id, session.uid, session.received_us, entries) if entries else None

@@ -1,0 +1,302 @@
+"""One client as its worker knows it: what it is, what it set, what it sent that is not yet done.
+
+Packets are read from the socket in batches. Of a batch, messages that follow each other make a
+*run*, which gets its place in the order as a whole; every other packet is a step of its own. What
+is not done when the client's turn ends stays here, bounded by one batch, and nothing more is read
+until it is done: that is how a client is held back.
+
+This module does not know the order, the other clients, or what a control key does.
+"""
+
+import socket
+import time
+from collections.abc import Callable
+
+from sbus.broker.config.access_policy import Profile
+from sbus.broker.delivery.backpressure import Backpressure
+from sbus.broker.delivery.secret_recipient import Holder
+from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.worker.router import Route
+from sbus.errors import ClientFault, Misbehaviour
+from sbus.limits import Limits
+from sbus.shared.accounts import Account
+from sbus.unix.closing import is_hung_up
+from sbus.unix.credentials import Credentials
+
+_MESSAGE = b"MSG "
+_UNITS_PER_BYTE = 1 / 4096
+_UNITS_PER_SECOND = 250_000
+"""Matching a new key costs what it takes: there may be many patterns that match almost."""
+
+
+Message = tuple[bytes, bytes, Route]
+"""A packet, its key and its route."""
+
+
+class Run:
+    """Messages of one client that follow each other."""
+
+    __slots__ = ("deliveries", "delivery_bytes", "looking_units", "messages")
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.deliveries = 0
+        """To clients of this worker, one for each message and recipient."""
+        self.delivery_bytes = 0
+        self.looking_units = 0
+        """Work that it was to find the routes."""
+
+    @property
+    def units(self) -> int:
+        """Work that it all is."""
+        copied_units = int(self.delivery_bytes * _UNITS_PER_BYTE)
+        return self.looking_units + len(self.messages) + self.deliveries + copied_units
+
+    def add(self, packet: bytes, key: bytes, route: Route) -> None:
+        """One more message."""
+        self.messages.append((packet, key, route))
+        self.deliveries += route.fan_out
+        self.delivery_bytes += len(packet) * route.fan_out
+
+    def drop(self, count: int) -> None:
+        """The last messages are not in it any more."""
+        kept = len(self.messages) - count
+        for packet, _, route in self.messages[kept:]:
+            self.deliveries -= route.fan_out
+            self.delivery_bytes -= len(packet) * route.fan_out
+        del self.messages[kept:]
+
+    def charge_looking(self, seconds: float) -> None:
+        """Time was spent to find out where the messages go."""
+        self.looking_units += int(seconds * _UNITS_PER_SECOND)
+
+
+class Session:
+    """A client of this worker's. Owns `sock`."""
+
+    __slots__ = (
+        "_bytes_max",
+        "_next",
+        "_packet_bytes_max",
+        "_packets",
+        "_packets_max",
+        "account",
+        "backpressure",
+        "bytes_in",
+        "credentials",
+        "echo",
+        "ended",
+        "holder",
+        "holding_patterns",
+        "id",
+        "in_line",
+        "inquiring",
+        "messages_in",
+        "more",
+        "outbox",
+        "patterns",
+        "profile",
+        "received_us",
+        "refused",
+        "run",
+        "sock",
+        "subscription_bytes",
+        "subscriptions",
+        "uid",
+        "waiting_bytes",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        credentials: Credentials,
+        account: Account,
+        sock: socket.socket,
+        limits: Limits,
+    ) -> None:
+        self.id = number
+        self.account = account
+        """Its user's."""
+        self.credentials = credentials
+        self.uid = credentials.uid
+        self.sock = sock
+        self.outbox: Outbox
+        self.holder: Holder
+        self.profile: Profile
+        self.patterns: dict[bytes, int] = {}
+        """How often each pattern stands in the client's multiset."""
+        self.subscriptions = 0
+        self.subscription_bytes = 0
+        """What its patterns add up to, as limits count them."""
+        self.backpressure: Backpressure | None = None
+        """What it holds publishers back by, if it chose to and there was a place for it."""
+        self.holding_patterns: set[bytes] = set()
+        """Those of its patterns that all workers know to hold publishers."""
+        self.echo = True
+        self.in_line = False
+        self.inquiring = False
+        """It wants to know what only the front can tell, and is not read until it does."""
+        self.more = False
+        """There may be more to read than the last batch."""
+        self.ended = False
+        """The client sends no more."""
+        self.run = Run()
+        """Messages that were just gathered."""
+        self.received_us = 0
+        """When the batch was read, of `time.monotonic_ns`."""
+        self.messages_in = 0
+        """Published so far."""
+        self.bytes_in = 0
+        """Read so far, whatever it was."""
+        self.refused = 0
+        """Packets refused so far."""
+        self.waiting_bytes = 0
+        """What its user is charged for packets that were read and cannot be done yet."""
+        self._packets: list[bytes] = []
+        self._next = 0
+        self._packets_max = limits.batch_packets_max
+        self._bytes_max = limits.batch_bytes_max
+        self._packet_bytes_max = limits.packet_bytes_max
+
+    # -- reading -------------------------------------------------------------------------------
+    def receive(self) -> int:
+        """Read the next batch, and say of how many bytes; to be called once the last one is done.
+
+        Raises OSError.
+        """
+        packets: list[bytes] = []
+        self._packets = packets
+        self._next = 0
+        self.more = False
+        receive = self.sock.recv
+        size = self._packet_bytes_max + 1
+        room = self._bytes_max
+        self.received_us = time.monotonic_ns() // 1000
+        try:
+            while len(packets) < self._packets_max and room > 0:
+                packet = receive(size)
+                packets.append(packet)
+                room -= len(packet)
+                if not packet:
+                    self._at_empty_packet()
+                    break
+            else:
+                self.more = True
+        except BlockingIOError:
+            pass
+        except ConnectionResetError:
+            # The peer closed without reading everything; what it sent before can still be read.
+            self.more = True
+        read_bytes = self._bytes_max - room
+        self.bytes_in += read_bytes
+        return read_bytes
+
+    def _at_empty_packet(self) -> None:
+        """Tell an empty packet, which stays in the batch as a fault, from the end."""
+        if is_hung_up(self.sock):
+            self._packets.pop()
+            self.ended = True
+
+    # -- what was read -------------------------------------------------------------------------
+    def has_work(self) -> bool:
+        """Whether something that was read is not done."""
+        return self._next < len(self._packets)
+
+    def gather(
+        self,
+        young: dict[bytes, Route],
+        miss: Callable[[bytes], Route],
+        units_max: int,
+    ) -> Run:
+        """Take the messages at the head of the batch as a run, until it causes enough work.
+
+        It ends before any other packet, and before a message that may not be published.
+        """
+        run = self.run = Run()
+        packets = self._packets
+        messages = run.messages
+        count, size_max = len(packets), self._packet_bytes_max
+        at = self._next
+        deliveries = delivery_bytes = 0
+        units_left = units_max + at
+        # `at` counts the messages, a unit each.
+        while at < count and deliveries + at < units_left:
+            packet = packets[at]
+            size = len(packet)
+            if packet[:4] != _MESSAGE or size > size_max:
+                break
+            end = packet.find(b"\0", 4)
+            if end < 0:
+                break
+            key = packet[4:end]
+            route = young.get(key)
+            if route is None:
+                began_at = time.perf_counter()
+                try:
+                    route = miss(key)
+                except ClientFault:
+                    break
+                run.charge_looking(time.perf_counter() - began_at)
+                units_left = units_max + self._next - run.looking_units
+            if not self.echo:
+                route = self.own_route(route)
+            messages.append((packet, key, route))
+            fan_out = route.fan_out
+            deliveries += fan_out
+            delivery_bytes += size * fan_out
+            at += 1
+        self._next = at
+        run.deliveries = deliveries
+        run.delivery_bytes = delivery_bytes
+        return run
+
+    def reroute(self, find_route: Callable[[bytes], Route], seconds_max: float) -> None:
+        """Look the routes of the run up again, because subscriptions have changed. What is left
+        when the time is up goes back."""
+        before, run = self.run, Run()
+        self.run = run
+        run.looking_units = before.looking_units
+        began_at = now = time.perf_counter()
+        for packet, key, _ in before.messages:
+            run.add(packet, key, self.own_route(find_route(key)))
+            now = time.perf_counter()
+            if now - began_at > seconds_max:
+                break
+        run.charge_looking(now - began_at)
+        self._next -= len(before.messages) - len(run.messages)
+
+    @property
+    def position(self) -> int:
+        """Of the first packet of the batch that is not done."""
+        return self._next
+
+    def put_back(self, count: int) -> None:
+        """The last messages of the run are not done in it. They are gathered anew, so that nothing
+        that waits has to be kept up to date."""
+        self._next -= count
+        self.run.drop(count)
+
+    def keep_rest(self) -> int:
+        """Keep nothing but what is not done; returns how many bytes that is."""
+        self._packets = self._packets[self._next :]
+        self._next = 0
+        return sum(map(len, self._packets))
+
+    def own_route(self, route: Route) -> Route:
+        """The route of a message of this client's own."""
+        return route if self.echo else route.without(self.outbox, self.id)
+
+    def peek(self) -> bytes | None:
+        """The next packet that is not done, or None. Raises Misbehaviour for one over the limit."""
+        if self._next >= len(self._packets):
+            return None
+        packet = self._packets[self._next]
+        if len(packet) > self._packet_bytes_max:
+            raise Misbehaviour(
+                "packet-too-long", f"packets have at most {self._packet_bytes_max} bytes"
+            )
+        return packet
+
+    def skip(self) -> None:
+        """The packet that `peek` gave is done."""
+        self._next += 1

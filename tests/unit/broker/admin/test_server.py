@@ -1,0 +1,46 @@
+"""A fault in answering ends the connection that it happened on, and nothing else."""
+
+import json
+import socket
+from pathlib import Path
+
+import msgspec
+import trio
+
+from sbus.broker.admin.server import AdminServer
+from sbus.protocol import admin
+from sbus.protocol.admin_results import DrainResult, MonitorResult
+
+
+async def begin_stream(_: object, __: socket.socket) -> MonitorResult:
+    raise AssertionError("nobody asked for a stream")
+
+
+async def answer(request: admin.Request) -> msgspec.Struct:
+    if request.id == 13:
+        raise LookupError("a fault")
+    return DrainResult(0)
+
+
+async def ask(path: str, number: int) -> bytes:
+    """What a request of this number is answered; nothing at the end of the connection."""
+    with trio.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        await sock.connect(path)
+        await sock.send(json.dumps({"verb": "version", "id": number}).encode())
+        return await sock.recv(4096)
+
+
+async def test_a_fault_ends_one_connection(tmp_path: Path, nursery: trio.Nursery) -> None:
+    failures: list[Exception] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        path = str(tmp_path / "admin")
+        listener.bind(path)
+        listener.listen()
+        server = AdminServer(listener, frozenset(), answer, begin_stream, failures.append)
+        nursery.start_soon(server.run)
+        with trio.fail_after(5):
+            assert json.loads(await ask(path, 1))["id"] == 1
+            assert await ask(path, 13) == b""
+            assert json.loads(await ask(path, 2))["id"] == 2
+        nursery.cancel_scope.cancel()
+    assert [repr(failure) for failure in failures] == ["LookupError('a fault')"]

@@ -1,0 +1,185 @@
+"""The front's part of a stream: who was handed it, who has answered, and when it is let go."""
+
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator
+from typing import Self
+
+import pytest
+import trio
+import trio.testing
+
+from sbus.broker.admin.handlers import AdminFault
+from sbus.broker.ipc.messages import Order, Unwatch, Watch, Watching
+from sbus.broker.admin.streams import ANSWER_SECONDS_MAX, Watches
+from sbus.limits import Limits
+from sbus.protocol import admin
+from sbus.protocol.admin_results import MonitorResult
+from sbus.protocol.events import AcceptingPaused
+from sbus.protocol.keys import SLASH
+from tests.support.events import logging_to
+
+
+class Scene:
+    """Two workers, one watcher."""
+
+    def __init__(self, nursery: trio.Nursery, watchers_max: int = 2) -> None:
+        self.nursery = nursery
+        self.workers = [0, 1]
+        self.told: list[tuple[int, Order]] = []
+        self.events = logging_to([])
+        self.watches = Watches(
+            Limits(watchers_max=watchers_max),
+            SLASH,
+            self.events,
+            lambda: list(self.workers),
+            self._tell,
+        )
+        self.watches.run(nursery)
+        self.server, self.watcher = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.watcher.setblocking(False)
+        self.result: MonitorResult | None = None
+
+    def _tell(self, worker: int, order: Order, fd: int | None) -> None:
+        if fd is not None:
+            os.fstat(fd)
+        self.told.append((worker, order))
+
+    async def begin(self, request: admin.Monitor | admin.Events) -> None:
+        """Begin, as far as that goes without answers."""
+
+        async def run() -> None:
+            self.result = await self.watches.begin(request, self.server)
+
+        self.nursery.start_soon(run)
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def answer(self, worker: int, *, has_begun: bool = True) -> None:
+        self.watches.on_answer(worker, Watching(1, has_begun))
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def leave(self) -> None:
+        self.watcher.close()
+        await trio.testing.wait_all_tasks_blocked()
+
+    @property
+    def kept(self) -> int:
+        return len(self.watches._watches)
+
+    def close(self) -> None:
+        self.server.close()
+        self.watcher.close()
+        for watch in self.watches._watches.values():
+            watch.sock.close()
+        self.events.close()
+
+
+@pytest.fixture
+async def scene(nursery: trio.Nursery) -> AsyncIterator[Scene]:
+    made = Scene(nursery)
+    yield made
+    made.close()
+
+
+ALL = Watch(1, "messages", [], False)
+
+
+async def test_a_stream_has_begun_when_all_workers_have_it(scene: Scene) -> None:
+    await scene.begin(admin.Monitor())
+    assert scene.told == [(0, ALL), (1, ALL)]
+    await scene.answer(0)
+    assert scene.result is None
+    await scene.answer(1)
+    assert scene.result is not None
+    assert scene.result.unanswered == []
+
+
+async def test_a_worker_that_does_not_answer_is_not_waited_for_for_long(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    before = trio.current_time()
+    await scene.begin(admin.Monitor())
+    await scene.answer(1)
+    await trio.sleep(ANSWER_SECONDS_MAX * 1.5)
+    assert scene.result is not None
+    assert scene.result.unanswered == [0]
+    assert trio.current_time() - before < 2 * ANSWER_SECONDS_MAX
+
+
+async def test_a_worker_that_cannot_have_it_is_named(scene: Scene) -> None:
+    await scene.begin(admin.Monitor())
+    await scene.answer(0)
+    await scene.answer(1, has_begun=False)
+    assert scene.result is not None
+    assert scene.result.unanswered == [1]
+
+
+async def test_a_worker_that_dies_is_not_waited_for_and_its_successor_is_told(
+    scene: Scene,
+) -> None:
+    await scene.begin(admin.Monitor(patterns=["a/\\xff"], payload=True))
+    await scene.answer(0)
+    scene.watches.on_worker_death(1)
+    await trio.testing.wait_all_tasks_blocked()
+    assert scene.result is not None
+    scene.told.clear()
+    scene.watches.introduce(1)
+    assert scene.told == [(1, Watch(1, "messages", [b"a/\xff"], True))]
+
+
+async def test_a_connection_is_kept_until_all_have_answered(scene: Scene) -> None:
+    """A descriptor that waits in a queue must not become another's."""
+    await scene.begin(admin.Monitor())
+    await scene.answer(0)
+    await scene.leave()
+    assert scene.told[-2:] == [(0, Unwatch(1)), (1, Unwatch(1))]
+    assert scene.kept == 1
+    await scene.answer(1)
+    assert scene.kept == 0
+    scene.watches.introduce(0)
+    assert len(scene.told) == 4
+
+
+async def test_what_a_watcher_sends_means_nothing(scene: Scene) -> None:
+    await scene.begin(admin.Monitor())
+    for packet in (b"HELLO", b"", b"x"):
+        scene.watcher.send(packet)
+        await trio.testing.wait_all_tasks_blocked()
+    assert scene.told == [(0, ALL), (1, ALL)]
+
+
+async def test_watchers_are_bounded(scene: Scene) -> None:
+    scene.workers = []
+    for _ in range(2):
+        await scene.watches.begin(admin.Monitor(), scene.server)
+    with pytest.raises(AdminFault, match="watchers_max"):
+        await scene.watches.begin(admin.Events(), scene.server)
+
+
+async def test_without_descriptors_it_cannot_be(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Exhausted(socket.socket):
+        def dup(self) -> Self:
+            raise OSError(errno.EMFILE, "too many open files")
+
+    with Exhausted(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        with pytest.raises(AdminFault, match="too many open files") as fault:
+            await scene.watches.begin(admin.Monitor(), sock)
+        assert fault.value.code == "failed"
+    assert scene.kept == 0
+
+
+async def test_the_front_tells_its_own_events(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    scene.workers = []
+    await scene.watches.begin(admin.Events(), scene.server)
+    scene.events.emit(AcceptingPaused(why="a path: \udcff"))
+    await trio.sleep(1)
+    packet = scene.watcher.recv(10_000)
+    assert b'"event":"accepting-paused"' in packet
+    assert b"a path: \\\\udcff" in packet
+    await scene.leave()
+    assert not scene.events.watched

@@ -1,0 +1,207 @@
+"""Access rules against a reading of them one by one: the last one that concerns a case decides."""
+
+import socket
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.broker.config.access_policy import RULES_MAX, KeyRules, PeerRules, Profile, Rule, Verb, pack, unpack
+from sbus.broker.ipc.messages import Adopt, Link
+from sbus.protocol.keys import DOT, SLASH, Dialect
+from sbus.unix.credentials import Credentials
+from tests.unit.routing.specification import matches
+
+CACHE_BYTES = 100_000
+IDS = st.integers(0, 3)
+KEYS = st.lists(st.sampled_from(["a", "b", "ab", "!x", ""]), min_size=1, max_size=3).map(
+    lambda parts: "/".join(parts).encode()
+)
+SECRET_KEYS = st.sampled_from([b"!/cred////a", b"!/cred//1//a/b"])
+PATTERNS = st.one_of(
+    KEYS, st.sampled_from([b"", b"a/", b"*", b"*/", b"a*", b"*/b", b"a/*/", b"a*/", b"/"])
+)
+RULES = st.lists(
+    st.builds(
+        Rule,
+        allows=st.booleans(),
+        verbs=st.frozensets(st.sampled_from(Verb), min_size=1),
+        uids=st.frozensets(IDS, max_size=2),
+        gids=st.frozensets(IDS, max_size=2),
+        patterns=st.lists(PATTERNS, max_size=2).map(tuple),
+    ),
+    max_size=6,
+)
+
+
+def rule(allows: bool, *verbs: Verb, keys: str | None = None, uid: int | None = None) -> Rule:
+    return Rule(
+        allows=allows,
+        verbs=frozenset(verbs),
+        uids=frozenset() if uid is None else frozenset({uid}),
+        patterns=() if keys is None else tuple(keys.encode().split()),
+    )
+
+
+# -- the specification -----------------------------------------------------------------------------
+
+
+def concerns_peer(rule: Rule, uid: int, groups: frozenset[int]) -> bool:
+    everybody = not rule.uids and not rule.gids
+    return everybody or uid in rule.uids or any(gid in rule.gids for gid in groups)
+
+
+def concerns_key(rule: Rule, key: bytes, dialect: Dialect) -> bool:
+    return not rule.patterns or any(matches(pattern, key, dialect) for pattern in rule.patterns)
+
+
+def decision(rules: list[Rule], verb: Verb) -> bool:
+    """Whether these rules, all about the case, allow it."""
+    allowed = verb is not Verb.BLOCK
+    for rule in rules:
+        if verb in rule.verbs:
+            allowed = rule.allows
+    return allowed
+
+
+@given(RULES, IDS, st.frozensets(IDS), st.one_of(KEYS, SECRET_KEYS), st.booleans())
+def test_the_last_rule_that_concerns_a_case_decides(
+    rules: list[Rule], uid: int, groups: frozenset[int], key: bytes, remembering: bool
+) -> None:
+    of_peer = [rule for rule in rules if concerns_peer(rule, uid, groups)]
+    of_key = [rule for rule in of_peer if concerns_key(rule, key, SLASH)]
+    peers = PeerRules(rules)
+    concerning = peers.concerning(uid, groups)
+    assert (peers.connect_denied_by(concerning) is None) == decision(of_peer, Verb.CONNECT)
+    keys = KeyRules(rules, SLASH, CACHE_BYTES if remembering else 0)
+    profile = keys.profile(unpack(pack(concerning)))
+    assert profile.may_block_others == decision(of_peer, Verb.BLOCK)
+    for _ in range(2):
+        assert (keys.publish_denied_by(profile, key) is None) == decision(of_key, Verb.PUBLISH)
+        assert keys.lets_through(profile.subscribe, key) == decision(of_key, Verb.SUBSCRIBE)
+
+
+def test_the_rule_that_denied_is_named() -> None:
+    rules = [
+        rule(False, Verb.CONNECT, Verb.PUBLISH),
+        rule(True, Verb.CONNECT, uid=1),
+        rule(True, Verb.PUBLISH, keys="a/"),
+        rule(False, Verb.PUBLISH, keys="a/b"),
+    ]
+    peers, keys = PeerRules(rules), KeyRules(rules, SLASH, CACHE_BYTES)
+    assert peers.connect_denied_by(peers.concerning(2, frozenset())) == 0
+    assert peers.connect_denied_by(peers.concerning(1, frozenset())) is None
+    profile = keys.profile(peers.concerning(2, frozenset()))
+    denied_by = [keys.publish_denied_by(profile, key) for key in (b"b", b"a/c", b"a/b")]
+    assert denied_by == [0, None, 3]
+
+
+def test_clients_whom_no_rule_about_a_verb_concerns_have_none_to_ask() -> None:
+    rules = [rule(False, Verb.CONNECT), rule(False, Verb.PUBLISH, Verb.SUBSCRIBE, uid=1)]
+    profile = KeyRules(rules, SLASH, 0).profile(PeerRules(rules).concerning(2, frozenset({1})))
+    assert profile == Profile(publish=0, subscribe=0, may_block_others=False)
+
+
+# -- SUB -------------------------------------------------------------------------------------------
+
+
+@given(RULES, PATTERNS, st.one_of(KEYS, PATTERNS))
+def test_only_patterns_that_could_bring_nothing_are_refused(
+    rules: list[Rule], pattern: bytes, key: bytes
+) -> None:
+    keys = KeyRules(rules, SLASH, 0)
+    profile = keys.profile((1 << len(rules)) - 1)
+    if keys.subscribe_denied_by(profile, pattern) is not None and matches(pattern, key, SLASH):
+        assert not keys.lets_through(profile.subscribe, key)
+
+
+@given(RULES, PATTERNS)
+def test_a_pattern_that_one_rule_denies_entirely_is_refused(
+    rules: list[Rule], pattern: bytes
+) -> None:
+    last = rule(False, Verb.SUBSCRIBE)
+    profile_of_all = (1 << len(rules) + 1) - 1
+    for denial in (last, Rule(allows=False, verbs=last.verbs, patterns=(b"x", pattern))):
+        keys = KeyRules([*rules, denial], SLASH, 0)
+        assert keys.subscribe_denied_by(keys.profile(profile_of_all), pattern) == len(rules)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "denied_by"),
+    [
+        ("audit", None),
+        ("audit/", None),  # nor is it all denied
+        ("audit/x", 1),
+        ("audit/*/y/", 1),
+        ("audit/*", None),  # the last rule allows some of it
+        ("audit/public", None),
+        ("audit/public/", 1),
+        ("*/", None),
+        ("", None),
+        ("log/a", 0),
+        ("log/a*", None),  # no single pattern of the rule holds all of it
+        ("x/*y", None),  # matches nothing at all
+    ],
+)
+def test_rules_are_compared_from_the_last_to_the_first(pattern: str, denied_by: int | None) -> None:
+    rules = [
+        rule(False, Verb.SUBSCRIBE, keys="log/a log/aa*"),
+        rule(False, Verb.SUBSCRIBE, keys="audit/"),
+        rule(False, Verb.PUBLISH),
+        rule(True, Verb.SUBSCRIBE, keys="audit/public"),
+    ]
+    keys = KeyRules(rules, SLASH, 0)
+    profile = keys.profile((1 << len(rules)) - 1)
+    assert keys.subscribe_denied_by(profile, pattern.encode()) == denied_by
+
+
+@pytest.mark.parametrize(("keyed", "denied_by"), [(True, None), (False, 0)])
+def test_secret_messages_are_for_rules_without_keys_only(
+    keyed: bool, denied_by: int | None
+) -> None:
+    rules = [rule(False, Verb.PUBLISH, Verb.SUBSCRIBE, keys="*/" if keyed else None)]
+    keys = KeyRules(rules, SLASH, CACHE_BYTES)
+    profile = keys.profile(1)
+    assert keys.publish_denied_by(profile, b"!/cred////a") == denied_by
+    assert keys.lets_through(profile.subscribe, b"!/cred////a") == keyed
+    assert keys.subscribe_denied_by(profile, b"!/cred////") == denied_by
+
+
+def test_segments_are_those_of_the_dialect() -> None:
+    keys = KeyRules([rule(False, Verb.PUBLISH, keys="a.*")], DOT, 0)
+    profile = keys.profile(1)
+    assert keys.publish_denied_by(profile, b"a.b/c") == 0
+    assert keys.publish_denied_by(profile, b"a.b.c") is None
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+def test_what_is_remembered_of_keys_is_bounded() -> None:
+    rules = [rule(False, Verb.PUBLISH, keys="a/1*")] * RULES_MAX
+    keys = KeyRules(rules, SLASH, CACHE_BYTES)
+    profile = keys.profile((1 << RULES_MAX) - 1)
+    for number in range(2_000):
+        denied = str(number).startswith("1")
+        assert (keys.publish_denied_by(profile, b"a/%d" % number) is not None) == denied
+    keys._cache.check_invariants()
+    assert 0 < keys._cache.statistics().bytes <= CACHE_BYTES
+
+
+@given(st.integers(0, (1 << RULES_MAX) - 1))
+def test_packed_rules_come_back(concerning: int) -> None:
+    assert unpack(pack(concerning)) == concerning
+
+
+async def test_a_client_with_all_rules_fits_the_packet_that_hands_it_over() -> None:
+    front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    most = 2**32 - 2
+    who = Credentials(gid=most, uid=most, pid=2**31 - 1, began_at_ticks=2**63 - 1)
+    order = Adopt(2**63, who, 1_024, pack((1 << RULES_MAX) - 1))
+    async with trio.open_nursery() as nursery:
+        there, here = Link(front, nursery), Link(worker, nursery)
+        there.send(order)
+        assert here.receive_order() == (order, [])
+        there.close()
+        here.close()

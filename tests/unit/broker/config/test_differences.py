@@ -1,0 +1,150 @@
+"""What can change while the bus runs: every field of the file is on one side, and named right."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from sbus.broker.config.access_policy import Rule, Verb
+from sbus.broker.config.differences import changes
+from sbus.broker.config.file import BusTable
+from sbus.broker.config.resolution import Configuration
+from sbus.broker.config.settings import BusSettings
+from sbus.limits import Limits, UserLimits
+from sbus.protocol.controls import FloodControl, Hard
+
+LIVE_BUS = {"users", "exit_when_empty", "soft", "hard", "order"}
+RESTART_BUS = {
+    *("address", "foreground", "pidfile", "replace", "admin_address", "admin_group"),
+    *("refuse_descriptors", "workers", "dialect", "log"),
+}
+MODE = {"group", "others"}
+LIVE_LIMITS = {
+    *(f"user_{name}" for name in UserLimits.__struct_fields__),
+    *("client_subscription_bytes_max", "bus_subscription_bytes_max", "bus_backlog_bytes_max"),
+    *("socket_buffer_bytes", "backlog_messages_max", "backlog_bytes_max", "quantum_units"),
+    *("route_cache_bytes_max", "rule_cache_bytes_max", "drain_packets_max"),
+    *("handoff_clients_max", "watchers_max", "stop_seconds_max", "log_interval_seconds"),
+}
+RESTART_LIMITS = {
+    # Promises to clients.
+    *("packet_bytes_max", "key_bytes_max", "key_segments_max"),
+    *("pattern_bytes_max", "pattern_segments_max"),
+    # The memory's layout.
+    *("log_bytes", "table_bytes", "users_max", "blocking_clients_max", "held_window_seconds"),
+    *("batch_packets_max", "batch_bytes_max"),  # a log has room for so many of them
+    "worker_silence_seconds_max",  # all processes must agree
+}
+
+
+def configuration(**more: Any) -> Configuration:
+    bus = dict.fromkeys(BusTable.__struct_fields__, "before")
+    settings = BusSettings(workers=2, rules=(Rule(allows=True, verbs=frozenset({Verb.BLOCK})),))
+    return replace(Configuration(settings=settings, bus=bus), **more)
+
+
+def with_bus(field: str, *, checks_group: bool = False) -> Configuration:
+    before = configuration()
+    return replace(before, bus={**before.bus, field: "after"}, checks_group=checks_group)
+
+
+def with_settings(**more: Any) -> Configuration:
+    before = configuration()
+    return replace(before, settings=replace(before.settings, **more))
+
+
+def test_the_two_sets_are_all_there_is() -> None:
+    assert not LIVE_BUS & RESTART_BUS
+    assert set(BusTable.__struct_fields__) == LIVE_BUS | RESTART_BUS | MODE
+    assert not LIVE_LIMITS & RESTART_LIMITS
+    assert set(Limits.__struct_fields__) == LIVE_LIMITS | RESTART_LIMITS
+
+
+def test_nothing_changed() -> None:
+    found = changes(configuration(), configuration())
+    assert (found.applied, found.needs_restart) == ([], [])
+    assert found.merged == configuration()
+
+
+@pytest.mark.parametrize("field", BusTable.__struct_fields__)
+@pytest.mark.parametrize("checks_group", [False, True])
+def test_each_option(field: str, checks_group: bool) -> None:
+    found = changes(configuration(), with_bus(field, checks_group=checks_group))
+    live = field in LIVE_BUS or (field in MODE and checks_group)
+    assert (found.applied, found.needs_restart) == (
+        ([f"bus.{field}"], []) if live else ([], [f"bus.{field}"])
+    )
+    assert found.merged.bus[field] == ("after" if live else "before")
+    if not live:
+        again = changes(found.merged, with_bus(field, checks_group=checks_group))
+        assert again.needs_restart == [f"bus.{field}"], "until the restart"
+
+
+@pytest.mark.parametrize("field", Limits.__struct_fields__)
+def test_each_limit(field: str) -> None:
+    value = getattr(Limits(), field) + 1
+    found = changes(configuration(), with_settings(limits=Limits(**{field: value})))
+    live = field in LIVE_LIMITS
+    assert (found.applied, found.needs_restart) == (
+        ([f"limits.{field}"], []) if live else ([], [f"limits.{field}"])
+    )
+    assert getattr(found.merged.settings.limits, field) == (value if live else value - 1)
+
+
+def test_who_is_let_in_and_how_clients_begin() -> None:
+    more = {
+        "admit_uids": frozenset({7}),
+        "admit_gids": frozenset({8}),
+        "flood_control": FloodControl(hard=Hard.ERROR),
+        "exit_when_empty": True,
+    }
+    settings = changes(configuration(), with_settings(**more)).merged.settings
+    assert {name: getattr(settings, name) for name in more} == more
+    fixed = {"workers": 3, "dialect": "dot", "refuse_descriptors": True}
+    assert changes(configuration(), with_settings(**fixed)).merged.settings == (
+        configuration().settings
+    )
+
+
+def test_rules_and_the_dialect_that_they_are_written_in() -> None:
+    found = changes(configuration(), with_settings(rules=()))
+    assert (found.applied, found.needs_restart) == (["rules"], [])
+    assert found.merged.settings.rules == ()
+    other = with_settings(rules=(), dialect="dot")
+    found = changes(configuration(), replace(other, bus={**other.bus, "dialect": "dot"}))
+    assert (found.applied, found.needs_restart) == ([], ["bus.dialect", "rules"])
+    assert found.merged.settings.rules == configuration().settings.rules
+
+
+def of_users(limits: Limits, names: dict[int, str], **fields: dict[int, int]) -> Configuration:
+    """Where these users have other limits than `limits` gives everybody."""
+    tables: dict[int, dict[str, int]] = {uid: {} for uid in names}
+    for field, by_uid in fields.items():
+        for uid, value in by_uid.items():
+            tables[uid][field] = value
+    user_limits = {uid: replace(limits.user, **table) for uid, table in tables.items()}
+    before = with_settings(limits=limits, user_limits=user_limits)
+    return replace(before, user_names=names)
+
+
+def test_limits_of_users_are_named_as_the_file_names_the_user() -> None:
+    one = of_users(Limits(), {1: "alice"}, connections_max={1: 5})
+    both = {1: "alice", 2: "bob"}
+    two = of_users(Limits(), both, connections_max={1: 6}, held_seconds_max={2: 0})
+    of_both = ["users.alice.connections_max", "users.bob.held_seconds_max"]
+    assert changes(configuration(), one).applied == ["users.alice.connections_max"]
+    assert changes(one, two).applied == of_both
+    found = changes(two, configuration())
+    assert found.applied == of_both
+    assert found.merged.settings.user_limits == {}
+
+
+def test_what_a_user_has_like_everybody_is_no_change_of_the_user() -> None:
+    fewer = msgspec.structs.replace(Limits(), user_connections_max=9)
+    before = of_users(Limits(), {1: "alice"}, subscriptions_max={1: 5})
+    after = of_users(fewer, {1: "alice"}, subscriptions_max={1: 5})
+    found = changes(before, after)
+    assert found.applied == ["limits.user_connections_max"]
+    assert found.merged.settings.limits_of(1).connections_max == 9
+    assert found.merged.settings.limits_of(1).subscriptions_max == 5

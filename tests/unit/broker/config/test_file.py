@@ -1,0 +1,439 @@
+"""The configuration file: what it means, and that every mistake is one line naming its place."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.broker.config.access_policy import RULE_KEYS_MAX, RULES_MAX, Rule, Verb
+from sbus.broker.config.file import FILE_BYTES_MAX, ConfigFile, parse_config, read_config
+from sbus.broker.config.resolution import Resolved, resolve
+from sbus.broker.config.settings import BusSettings
+from sbus.errors import ConfigurationError
+from sbus.limits import Limits
+from sbus.protocol.keys import DOT, SLASH, Dialect
+
+EXAMPLE = b"""
+[bus]
+workers = 3
+users = ["root", 1001, "1002"]
+exit_when_empty = true
+hard = "error"
+
+[limits]
+backlog_bytes_max = 1000
+user_connections_max = 7
+stop_seconds_max = 3
+
+[users.root]
+connections_max = 20
+
+[users.1001]
+backlog_bytes_max = 0
+held_seconds_max = 0.5
+
+[[rules]]
+deny = ["publish", "subscribe"]
+keys = ["audit/", "h\xc3\xa4user/*"]
+
+[[rules]]
+allow = ["publish"]
+users = ["root", 1001, "1002"]
+groups = ["root", 1003]
+keys = ["audit/*/x"]
+
+[[rules]]
+allow = ["block", "connect"]
+"""
+
+
+def understand(data: bytes, dialect: Dialect = SLASH) -> tuple[ConfigFile, Resolved]:
+    """What a file says, and what that means to a bus without any limits of its command line."""
+    file = parse_config(data)
+    return file, resolve(file, dialect, bus_limits(file))
+
+
+def bus_limits(file: ConfigFile) -> Limits:
+    return msgspec.structs.replace(Limits(), **file.limits)
+
+
+def test_everything_that_can_be_said() -> None:
+    file, resolved = understand(EXAMPLE)
+    assert file.bus == {
+        "workers": 3,
+        "users": ["root", 1001, "1002"],
+        "exit_when_empty": True,
+        "hard": "error",
+    }
+    assert file.limits == {
+        "backlog_bytes_max": 1000,
+        "user_connections_max": 7,
+        "stop_seconds_max": 3.0,
+    }
+    assert file.users == {
+        "root": {"connections_max": 20},
+        "1001": {"backlog_bytes_max": 0, "held_seconds_max": 0.5},
+    }
+    assert resolved.user_names == {0: "root", 1001: "1001"}
+    assert resolved.rules == (
+        Rule(
+            allows=False,
+            verbs=frozenset({Verb.PUBLISH, Verb.SUBSCRIBE}),
+            patterns=(b"audit/", b"h\xc3\xa4user/*"),
+        ),
+        Rule(
+            allows=True,
+            verbs=frozenset({Verb.PUBLISH}),
+            uids=frozenset({0, 1001, 1002}),
+            gids=frozenset({0, 1003}),
+            patterns=(b"audit/*/x",),
+        ),
+        Rule(allows=True, verbs=frozenset({Verb.BLOCK, Verb.CONNECT})),
+    )
+
+
+def test_empty_file_changes_nothing() -> None:
+    file, resolved = understand(b"# nothing yet")
+    assert file == ConfigFile()
+    assert resolved == Resolved()
+
+
+def test_a_relative_path_begins_where_the_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "sbus.toml"
+    path.write_text('[bus]\naddress = "run/bus"\npidfile = "/run/sbus.pid"')
+    assert read_config(str(path)).bus == {
+        "address": f"{tmp_path}/run/bus",
+        "pidfile": "/run/sbus.pid",
+    }
+
+
+def test_users_have_their_own_limits_above_those_of_the_bus() -> None:
+    file, resolved = understand(EXAMPLE)
+    limits = bus_limits(file)
+    assert (limits.backlog_bytes_max, limits.stop_seconds_max) == (1000, 3)
+    settings = BusSettings(workers=1, limits=limits, user_limits=resolved.user_limits)
+    assert settings.limits_of(0).connections_max == 20
+    assert settings.limits_of(0).backlog_bytes_max == Limits().user_backlog_bytes_max
+    assert settings.limits_of(1001).connections_max == 7
+    assert settings.limits_of(1001).held_seconds_max == 0.5
+    assert settings.limits_of(1002) == limits.user
+
+
+def test_keys_are_of_the_dialect_of_the_bus() -> None:
+    data = b'[[rules]]\ndeny = ["publish"]\nkeys = ["a/!/*.b"]'
+    assert understand(data, DOT)[1].rules[0].patterns == (b"a/!/*.b",)
+    assert complaint(data).startswith("rules[0].keys[0]: ")
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+
+def complaint(data: bytes) -> str:
+    """The one line that is said about a file."""
+    with pytest.raises(ConfigurationError) as refused:
+        understand(data)
+    text = str(refused.value).removeprefix(": ")
+    assert text.isprintable()
+    assert len(text) < 500
+    return text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[limits", r"this is no TOML: .*line 1, column 8"),
+        ("\na = 1\na = 2", r"this is no TOML: .*line 3, column \d"),
+        ("[limits]\n[limits]", r"this is no TOML: .*line 2, column \d"),
+        ("a = " + "[" * 9_000, r"arrays or tables are nested too deeply"),
+        ("a = " + "1" * 9_000, r"a number has too many digits"),
+        ("limit = 1", r"limit: there is no such field; did you mean limits\?"),
+        ('"a\\nb" = 1', r"a\\nb: there is no such field; choose from bus, limits, users, rules"),
+        (f'"{"a" * 9_000}" = 1', r"aaa+\.\.\.: there is no such field.*"),
+        ("[bus]\nworker = 1", r"bus\.worker: there is no such field; did you mean workers\?"),
+        ("[bus]\nworkers = 65", r"bus\.workers: expected a whole number <= 64"),
+        ("[bus]\nworkers = true", r"bus\.workers: expected a whole number, got true or false"),
+        ('[bus]\nsoft = "blok"', r"bus\.soft: there is no soft 'blok'; choose from queue, .*block"),
+        ('[bus]\ndialect = "comma"', r"bus\.dialect: .* 'comma'; choose from dot, slash"),
+        ('[bus]\naddress = ""', r"bus\.address: expected a string of length >= 1"),
+        ('[bus]\naddress = "/a\\u0000"', r"bus\.address: no path holds a NUL"),
+        ('[bus]\naddress = "/dev/fd/x"', r"bus\.address: /dev/fd/x: not the number of .*"),
+        ('[bus]\nusers = ["alcie"]', r"bus\.users\[0\]: there is no user 'alcie'"),
+        ('[bus]\nusers = ["root", 0]', r"bus\.users\[1\]: it is in this list already"),
+        ('[bus]\nadmin_group = "no-such"', r"bus\.admin_group: there is no group 'no-such'"),
+        ('[bus]\nadmin_address = "/dev/fd/x"', r"bus\.admin_address: /dev/fd/x: not the .*"),
+        ('"a\\n - at `$.b" = 1', r".*unknown field .*"),
+        ("[limits]\nkey_byte_max = 1", r"limits\.key_byte_max: .*did you mean key_bytes_max\?"),
+        ("[limits]\nxyzzy = 1", r"limits\.xyzzy: there is no such field; .*--limit help.*"),
+        ("[limits]\nkey_bytes_max = 0", r"limits\.key_bytes_max: expected a whole number >= 1"),
+        ("[limits]\nkey_bytes_max = 6145", r"limits\.key_bytes_max: expected .* <= 6144"),
+        ("[limits]\nkey_bytes_max = 1.5", r"limits\.key_bytes_max: .* whole number.*fraction"),
+        ("[limits]\nstop_seconds_max = inf", r"limits\.stop_seconds_max: expected a number <= "),
+        ("[limits]\nusers_max = 10_000_000", r"limits\.users_max: .* whole number <= 65536"),
+        ("[limits]\nstop_seconds_max = nan", r"limits\.stop_seconds_max: expected .*> 0.*"),
+        ("[users.no-such-user]", r"users\.no-such-user: there is no user 'no-such-user'"),
+        ("[users.4294967295]", r"users\.4294967295: user id 4294967295 is out of range.*"),
+        (
+            "[limits]\nusers_max = 3\n[users.70001]\n[users.70002]",
+            r"users: 2 have limits of their own, .* raise limits\.users_max, which is 3, .*",
+        ),
+        ("[users.root]\n[users.0]", r"users\.0: this is the user of users\.root again"),
+        ("[users.root]\nuser_connections_max = 1", r"users\.root\.user_connections_max: .*mean.*"),
+        ("[users.root]\nconnections_max = 0", r"users\.root\.connections_max: .*>= 1"),
+        ("[users.root]\nheld_seconds_max = inf", r"users\.root\.held_seconds_max: .* number <="),
+        ("[[rules]]", r"rules\[0\]: it needs either allow or deny, and not both"),
+        (
+            '[[rules]]\nallow = ["connect"]\ndeny = ["connect"]',
+            r"rules\[0\]: it needs either allow or deny, and not both",
+        ),
+        ('[[rules]]\nallow = ["conect"]', r"rules\[0\]\.allow\[0\]: there is no verb 'conect'; .*"),
+        ("[[rules]]\nallow = []", r"rules\[0\]\.allow: expected an array of length >= 1"),
+        ('[[rules]]\nallow = ["block", "block"]', r"rules\[0\]\.allow\[1\]: .*already"),
+        ('[[rules]]\nallow = ["block"]\nkeys = ["a"]', r"rules\[0\]\.keys: block is not about .*"),
+        (
+            '[[rules]]\ndeny = ["publish", "connect"]\nkeys = ["a"]',
+            r"rules\[0\]\.keys: connect is not about .*",
+        ),
+        (
+            '[[rules]]\nallow = ["block"]\n[[rules]]\nallow = ["block"]\nusers = [0, "alcie"]',
+            r"rules\[1\]\.users\[1\]: there is no user 'alcie'",
+        ),
+        (
+            '[[rules]]\nallow = ["block"]\ngroups = ["no-such"]',
+            r"rules\[0\]\.groups\[0\]: there is no group 'no-such'",
+        ),
+        ('[[rules]]\nallow = ["block"]\nusers = [-1]', r"rules\[0\]\.users\[0\]: .*out of range.*"),
+        (
+            '[[rules]]\nallow = ["block"]\nusers = ["\\u0000"]',
+            r"rules\[0\]\.users\[0\]: .*no user.*",
+        ),
+        ('[[rules]]\nallow = ["block"]\nusers = []', r"rules\[0\]\.users: .*length >= 1"),
+        ('[[rules]]\nallow = ["block"]\nusers = [0, "root"]', r"rules\[0\]\.users\[1\]: .*already"),
+        (
+            '[[rules]]\nallow = ["publish"]\nkeys = ["a", "b*c"]',
+            r"rules\[0\]\.keys\[1\]: .*nothing.*",
+        ),
+        (
+            '[[rules]]\nallow = ["publish"]\nkeys = ["a\\u0000"]',
+            r"rules\[0\]\.keys\[0\]: .*nothing.*",
+        ),
+        ('[[rules]]\nallow = ["publish"]\nkeys = ["a", "a"]', r"rules\[0\]\.keys\[1\]: .*already"),
+        ('[[rules]]\nallow = ["publish"]\nkeys = ["a/!/b"]', r"rules\[0\]\.keys\[0\]: .*'!'.*"),
+        (
+            '[[rules]]\nallow = ["publish"]\nkeys = ["!/cred/1/2/3/"]',
+            r"rules\[0\]\.keys\[0\]: .*secret messages have rules of their own",
+        ),
+        (
+            f'[[rules]]\nallow = ["publish"]\nkeys = ["{"a/" * 200}"]',
+            r"rules\[0\]\.keys\[0\]: the pattern has 201 segments, at most 128 may be",
+        ),
+        (
+            '[limits]\npattern_bytes_max = 3\n[[rules]]\nallow = ["publish"]\nkeys = ["abcd"]',
+            r"rules\[0\]\.keys\[0\]: the pattern has 4 bytes, at most 3 may be",
+        ),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_mistake_is_named(text: str, expected: str) -> None:
+    assert re.match(expected, complaint(text.encode()))
+
+
+def test_bytes_that_are_no_text_are_named_with_their_line() -> None:
+    assert complaint(b"[limits]\n# \xe4\n") == "line 2 is not UTF-8: it holds the byte 0xe4"
+
+
+def test_rules_and_their_keys_are_bounded() -> None:
+    one = '[[rules]]\nallow = ["publish"]\n'
+    assert len(understand((one * RULES_MAX).encode())[1].rules) == RULES_MAX
+    too_many = complaint((one * (RULES_MAX + 1)).encode())
+    assert re.fullmatch(rf"rules: .*{RULES_MAX}", too_many)
+    keys = [f"k{number}" for number in range(RULE_KEYS_MAX)]
+    (rule,) = understand(f"{one}keys = {json.dumps(keys)}".encode())[1].rules
+    assert len(rule.patterns) == RULE_KEYS_MAX
+    one_more = f'{one}keys = ["a"]\n{one}keys = {json.dumps(keys)}'
+    assert complaint(one_more.encode()).startswith("rules: at most ")
+
+
+# -- mistakes at any place -------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = {
+    "bus": {
+        "address": "/run/bus",
+        "foreground": True,
+        "pidfile": "/run/bus.pid",
+        "users": ["root", 7],
+        "exit_when_empty": False,
+        "group": True,
+        "others": True,
+        "replace": False,
+        "admin_address": "none",
+        "admin_group": "root",
+        "refuse_descriptors": False,
+        "workers": 2,
+        "dialect": "slash",
+        "soft": "queue",
+        "hard": "block",
+        "order": "random",
+    },
+    "limits": {"key_bytes_max": 100, "stop_seconds_max": 1.5},
+    "users": {"root": {"connections_max": 3}, "7": {"held_seconds_max": 1.0}},
+    "rules": [
+        {"deny": ["publish", "subscribe"], "keys": ["a/", "b*"]},
+        {"allow": ["connect"], "users": ["root", 7], "groups": [0]},
+    ],
+}
+WRONG = [True, -5, 2.5, math.inf, math.nan, "\n", "*x", [], [[]], [{}], {"x": 1}, "2020-01-01"]
+
+
+def places(value: Any, *path: str | int) -> Iterator[tuple[str | int, ...]]:
+    """The place of everything in a document, itself excluded."""
+    members: list[tuple[str | int, Any]] = []
+    if isinstance(value, dict):
+        members = list(value.items())
+    elif isinstance(value, list):
+        members = list(enumerate(value))
+    for name, member in members:
+        yield (*path, name)
+        yield from places(member, *path, name)
+
+
+def spelled(place: tuple[str | int, ...]) -> str:
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)[1:]
+
+
+def toml(value: Any) -> str:
+    """A document, or a value in it, as TOML."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {toml(value[key])}" for key in value) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    if isinstance(value, float):
+        return str(value)
+    return json.dumps(value)
+
+
+def document(tables: dict[str, Any]) -> bytes:
+    return "".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in tables.items()).encode()
+
+
+def member(tables: Any, place: tuple[str | int, ...]) -> Any:
+    for part in place:
+        tables = tables[part]
+    return tables
+
+
+def test_the_good_document_is_good() -> None:
+    assert len(understand(document(GOOD))[1].rules) == 2
+
+
+@pytest.mark.parametrize("place", list(places(GOOD)), ids=spelled)
+@given(st.sampled_from(WRONG))
+def test_a_wrong_value_anywhere_is_named(place: tuple[str | int, ...], wrong: Any) -> None:
+    tables = deepcopy(GOOD)
+    member(tables, place[:-1])[place[-1]] = wrong
+    if is_right(place, wrong):
+        understand(document(tables))
+    else:
+        text = complaint(document(tables))
+        assert text.startswith(spelled(place)), text
+
+
+def is_right(place: tuple[str | int, ...], value: Any) -> bool:
+    """The few of WRONG that are right somewhere."""
+    if "keys" in place[-2:-1]:
+        return value in ("\n", "2020-01-01")
+    if place == ("rules",):
+        return bool(value == [])
+    if place[-1] in ("stop_seconds_max", "held_seconds_max"):
+        return value == 2.5 and value is not True
+    if place[-1] in ("address", "pidfile", "admin_address"):
+        return isinstance(value, str)
+    return value is True and isinstance(member(GOOD, place), bool)
+
+
+@pytest.mark.parametrize(
+    "place", [(), *(p for p in places(GOOD) if isinstance(member(GOOD, p), dict))], ids=spelled
+)
+def test_an_unknown_field_anywhere_is_named(place: tuple[str | int, ...]) -> None:
+    tables = deepcopy(GOOD)
+    member(tables, place)["xyzzy"] = {}
+    text = complaint(document(tables))
+    assert text.startswith(spelled((*place, "xyzzy"))), text
+
+
+@given(st.data())
+def test_damage_does_nothing_but_be_refused(data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(EXAMPLE)))
+    cut = data.draw(st.integers(0, 8))
+    put = data.draw(st.one_of(st.binary(max_size=6), st.sampled_from([b'"', b"]", b"\n", b"-1"])))
+    damaged = EXAMPLE[:at] + put + EXAMPLE[at + cut :]
+    said = ""
+    try:
+        understand(damaged)
+    except ConfigurationError as refused:
+        said = str(refused)
+    assert said.isprintable()
+
+
+# -- the file itself -------------------------------------------------------------------------------
+
+
+def complete(path: Path) -> Resolved:
+    return resolve(read_config(str(path)), SLASH, Limits())
+
+
+def complaint_about(path: Path) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        complete(path)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    assert complaint_about(tmp_path / "none") == (
+        f"cannot read {tmp_path}/none: No such file or directory"
+    )
+    assert complaint_about(tmp_path) == f"cannot read {tmp_path}: Is a directory"
+    os.mkfifo(tmp_path / "pipe")
+    assert re.fullmatch(r".*/pipe: .*no regular file.*", complaint_about(tmp_path / "pipe"))
+    assert re.fullmatch(r"/dev/zero: .*no regular file.*", complaint_about(Path("/dev/zero")))
+    (tmp_path / "loop").symlink_to("loop")
+    assert complaint_about(tmp_path / "loop").startswith(f"cannot read {tmp_path}/loop: ")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_file_that_this_user_may_not_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "closed"
+    path.touch(mode=0)
+    assert complaint_about(path) == f"cannot read {path}: Permission denied"
+
+
+def test_large_files_are_refused_and_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(b"#" * FILE_BYTES_MAX)
+    assert read_config(str(path)) == ConfigFile(path=str(path))
+    os.truncate(path, 1 << 40)
+    assert re.fullmatch(
+        rf"{path}: it has more than {FILE_BYTES_MAX} bytes.*", complaint_about(path)
+    )
+
+
+def test_mistakes_are_told_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "sbus.toml"
+    path.write_bytes(EXAMPLE.replace(b"1001]", b"nosuch]"))
+    assert complaint_about(path) == f"{path}: users.nosuch: there is no user 'nosuch'"
+
+
+def test_no_event_loop_is_needed_to_read_one() -> None:
+    program = "import sys, sbus.broker.config.file; sys.exit('trio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

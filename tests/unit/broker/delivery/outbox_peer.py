@@ -1,0 +1,213 @@
+"""A client's end of a real socket, and the outbox that serves it."""
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import trio
+import trio.testing
+
+from sbus.broker.config.access_policy import Profile
+from sbus.broker.delivery.backpressure import Backpressure, Blocker, Origin
+from sbus.broker.delivery.outbox import Outbox, OutboxStatistics
+from sbus.limits import Limits
+from sbus.protocol.controls import FloodControl
+from sbus.shared.segment import Segment
+from sbus.shared.stalls import Stalls
+from sbus.shared.statistics import Statistics
+from sbus.unix.credentials import Credentials
+from tests.unit.shared.segments import open_account
+
+SOON_SECONDS = 5.0
+UNITS_PER_TURN = 16
+UID = 1000
+"""The user of all peers."""
+NO_RULES = Profile(publish=0, subscribe=0, may_block_others=False)
+SMALL_BUFFER_BYTES = 4608
+"""About the least SO_SNDBUF there is: a few small packets fit."""
+
+
+def small_pair() -> tuple[socket.socket, socket.socket]:
+    """A connection of which the first end has a small buffer."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER_BYTES)
+    return ours, theirs
+
+
+class Peer:
+    """A client's end, and the outbox that serves it."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        nursery: trio.Nursery,
+        flood_control: FloodControl = FloodControl(),  # noqa: B008 (immutable)
+    ) -> None:
+        ours, self.sock = small_pair()
+        self.nursery = nursery
+        self.flood_control = flood_control
+        self.serve(ours, limits)
+
+    def serve(self, ours: socket.socket, limits: Limits) -> None:
+        self.served = ours
+        ours.setblocking(False)
+        self.sock.setblocking(False)
+        self.writers = 0
+        self.replied = 0
+        self.given_up = 0
+        self.in_line = 0
+        self.gives_turns = True
+        self.quota_reports = 0
+        self.spent_reports = 0
+        self.account = open_account(limits)
+        self.statistics = Statistics()
+
+        def start(writer: Callable[[], Awaitable[None]]) -> None:
+            self.writers += 1
+            self.nursery.start_soon(self._write, writer)
+
+        self.outbox = Outbox(
+            ours,
+            limits,
+            self.flood_control,
+            self.account,
+            self.statistics,
+            start,
+            self._on_room,
+            self._on_replied,
+            self._on_given_up,
+            self._on_quota,
+        )
+
+    def let_block(self, segment: Segment, limits: Limits) -> None:
+        """Give it a place among the stalls: from now on `block` holds the publishers of `UID`."""
+        self.stalls = stalls = Stalls(segment.stalls, limits.blocking_clients_max, 0)
+        place = stalls.take_place()
+        assert place is not None
+        self.origin = Origin()
+        self.origin.uid = UID
+        self.backpressure = self.outbox.backpressure = Backpressure(
+            Blocker(1, place, self.account.place, Credentials(1, UID, 1), NO_RULES),
+            self.account,
+            segment,
+            stalls,
+            self.origin,
+            self.statistics,
+            self._on_spent,
+            lambda _stalled: None,
+        )
+
+    async def _write(self, writer: Callable[[], Awaitable[None]]) -> None:
+        await writer()
+        self.writers -= 1
+
+    def _on_room(self) -> None:
+        """Turns follow each other without a break, if there are any."""
+        self.in_line += 1
+        while self.gives_turns and self.outbox.send_backlog(UNITS_PER_TURN)[1]:
+            pass
+
+    def _on_replied(self) -> None:
+        self.replied += 1
+
+    def _on_given_up(self) -> None:
+        self.given_up += 1
+
+    def _on_spent(self) -> None:
+        self.spent_reports += 1
+
+    def _on_quota(self) -> None:
+        self.quota_reports += 1
+
+    def read(self) -> list[bytes]:
+        """Whatever has arrived."""
+        packets = []
+        while True:
+            try:
+                packets.append(self.sock.recv(10_000))
+            except BlockingIOError:
+                return packets
+            assert packets[-1], "the connection ended"
+
+    def read_some(self, packets_max: int) -> list[bytes]:
+        """The next that have arrived."""
+        packets: list[bytes] = []
+        with suppress(BlockingIOError):
+            while len(packets) < packets_max:
+                packets.append(self.sock.recv(10_000))
+        return packets
+
+    async def read_all(self) -> list[bytes]:
+        """Read until the outbox has nothing more to send."""
+        packets = self.read()
+        with trio.fail_after(SOON_SECONDS):
+            while self.writers:
+                await trio.testing.wait_all_tasks_blocked()
+                packets += self.read()
+        return packets + self.read()
+
+    def fill(self) -> int:
+        """Deliver until the socket takes no more; how many it took."""
+        count = 0
+        while self.outbox.flowing:
+            self.outbox.deliver(b"fill")
+            count += 1
+        return count - 1
+
+    def fill_exactly(self) -> None:
+        """Deliver as much as a socket like this takes, which is `taken`, and no more."""
+        self.taken = 0
+        ours, theirs = small_pair()
+        with ours, theirs, suppress(BlockingIOError):
+            while ours.send(b"fill", socket.MSG_DONTWAIT):
+                self.taken += 1
+        for _ in range(self.taken):
+            self.outbox.deliver(b"fill")
+        assert self.outbox.flowing
+
+    def close(self) -> None:
+        self.outbox.close()
+        trio.lowlevel.notify_closing(self.served)
+        self.served.close()
+        self.sock.close()
+
+
+@asynccontextmanager
+async def open_peers() -> AsyncIterator[Callable[..., Peer]]:
+    """A function that makes peers, all of which are closed in the end."""
+    opened: list[Peer] = []
+    async with trio.open_nursery() as nursery:
+
+        def make(limits: Limits, **flood_control: FloodControl) -> Peer:
+            opened.append(Peer(limits, nursery, **flood_control))
+            return opened[-1]
+
+        yield make
+        for peer in opened:
+            peer.close()
+
+
+def limits(messages: int = 1000, size: int = 1_000_000) -> Limits:
+    return Limits(backlog_messages_max=messages, backlog_bytes_max=size)
+
+
+def total(statistics: OutboxStatistics) -> int:
+    return statistics.delivered + statistics.lost + statistics.backlog + statistics.undelivered
+
+
+class Moody(socket.socket):
+    """A socket whose kernel is out of memory when told to be."""
+
+    failures: list[int]
+
+    def send(self, data: bytes, flags: int = 0) -> int:  # type: ignore[override]
+        if self.failures:
+            raise OSError(self.failures.pop(), "out of something")
+        return super().send(data, flags)
+
+
+def make_moody(peer: Peer, *failures: int) -> Moody:
+    sock = Moody(fileno=peer.served.detach())
+    sock.failures = list(failures)
+    peer.serve(sock, limits())
+    return sock

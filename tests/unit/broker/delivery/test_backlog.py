@@ -1,0 +1,180 @@
+"""The backlog against a naive model: a list of what came, looked through from its beginning."""
+
+import time
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sbus.broker.delivery.backlog import Backlog, Gap, Reply
+from sbus.protocol.controls import Order
+
+ORDERS = st.sampled_from(Order)
+Item = bytes | Gap | Reply
+
+
+class Naive:
+    """All that waits as it came, each dropped message as a gap of its own."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.items: list[Item] = []
+        self.unplaced = 0
+
+    def lose(self) -> None:
+        if self.order is Order.QUEUE:
+            self.items.append(Gap(1))
+        else:
+            self.unplaced += 1
+
+    def reorder(self, order: Order) -> None:
+        self.order = order
+        if order is not Order.QUEUE:
+            self.unplaced += sum(isinstance(item, Gap) for item in self.items)
+            self.items = [item for item in self.items if not isinstance(item, Gap)]
+
+    def messages(self) -> list[bytes]:
+        return [item for item in self.items if isinstance(item, bytes)]
+
+    def take(self) -> Item:
+        """Remove and return what is to be sent next."""
+        if self.unplaced:
+            gap, self.unplaced = Gap(self.unplaced), 0
+            return gap
+        replies = [at for at, item in enumerate(self.items) if isinstance(item, Reply)]
+        section = self.items[: replies[0]] if replies else self.items[:]
+        if not section or isinstance(section[0], Gap):
+            return self.take_gap(section) if section else self.items.pop(0)
+        messages = [item for item in section if isinstance(item, bytes)]
+        chosen = {
+            Order.QUEUE: messages[0],
+            Order.STACK: messages[-1],
+            Order.RANDOM: max(messages, key=len),
+        }[self.order]
+        self.items.remove(chosen)
+        return chosen
+
+    def take_gap(self, section: list[Item]) -> Gap:
+        count = 0
+        while count < len(section) and isinstance(section[count], Gap):
+            count += 1
+        del self.items[:count]
+        return Gap(count)
+
+
+class BacklogMachine(RuleBasedStateMachine):
+    @initialize(order=ORDERS)
+    def begin(self, order: Order) -> None:
+        self.real = Backlog(order)
+        self.naive = Naive(order)
+        self.count = 0
+
+    def distinct(self, size: int) -> bytes:
+        self.count += 1
+        return b"%06d" % self.count + bytes(size)
+
+    @rule(sizes=st.lists(st.none() | st.integers(0, 4), min_size=1, max_size=12))
+    def come(self, sizes: list[int | None]) -> None:
+        """Messages of these sizes; those without one are lost."""
+        for size in sizes:
+            if size is None:
+                self.real.lose()
+                self.naive.lose()
+            else:
+                packet = self.distinct(size)
+                self.real.append(packet)
+                self.naive.items.append(packet)
+
+    @rule()
+    def reply(self) -> None:
+        packet = self.distinct(0)
+        self.real.reply(packet)
+        self.naive.items.append(Reply(packet))
+
+    @rule(order=ORDERS)
+    def reorder(self, order: Order) -> None:
+        self.real.reorder(order)
+        self.naive.reorder(order)
+
+    @precondition(lambda self: bool(self.real))
+    @rule(times=st.integers(1, 8))
+    def pop(self, times: int) -> None:
+        while self.real and times:
+            first = self.real.first()
+            assert self.real.first() == first
+            self.real.pop()
+            assert first == self.naive.take()
+            times -= 1
+
+    @rule()
+    def clear(self) -> None:
+        self.real.clear()
+        self.naive.items.clear()
+        self.naive.unplaced = 0
+
+    @invariant()
+    def agrees(self) -> None:
+        self.real.check_invariants()
+        messages = self.naive.messages()
+        assert self.real.messages == len(messages)
+        assert self.real.bytes == sum(map(len, messages))
+        assert self.real.replies == sum(isinstance(item, Reply) for item in self.naive.items)
+        assert bool(self.real) == bool(self.naive.items or self.naive.unplaced)
+
+    def teardown(self) -> None:
+        if hasattr(self, "real"):
+            self.pop(1_000_000)
+            assert not self.real
+            self.agrees()
+
+
+TestBacklog = BacklogMachine.TestCase
+
+
+def taken(backlog: Backlog) -> list[Item]:
+    items: list[Item] = []
+    while backlog:
+        items.append(backlog.first())
+        backlog.pop()
+    return items
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (Order.QUEUE, [b"a", b"ccc", Gap(2), b"bb", Reply(b"r"), b"d", b"ee", Gap(1)]),
+        (Order.STACK, [Gap(3), b"bb", b"ccc", b"a", Reply(b"r"), b"ee", b"d"]),
+        (Order.RANDOM, [Gap(3), b"ccc", b"bb", b"a", Reply(b"r"), b"ee", b"d"]),
+    ],
+)
+@pytest.mark.parametrize("changed", [False, True], ids=["chosen before", "chosen afterwards"])
+def test_an_order_holds_on_each_side_of_a_reply(
+    order: Order, expected: list[Item], changed: bool
+) -> None:
+    backlog = Backlog(Order.QUEUE if changed else order)
+    backlog.append(b"a")
+    backlog.append(b"ccc")
+    backlog.lose()
+    backlog.lose()
+    backlog.append(b"bb")
+    backlog.reply(b"r")
+    backlog.append(b"d")
+    backlog.append(b"ee")
+    backlog.lose()
+    backlog.reorder(order)
+    assert taken(backlog) == expected
+
+
+def test_changing_the_order_over_and_over_costs_no_more_than_the_messages() -> None:
+    """Sorting anew at each change would take minutes."""
+    backlog = Backlog(Order.QUEUE)
+    for number in range(50_000):
+        backlog.append(bytes(number % 100))
+    began_at = time.monotonic()
+    for _ in range(5_000):
+        for order in Order:
+            backlog.reorder(order)
+            backlog.pop()
+    assert backlog.messages == 35_000
+    backlog.check_invariants()
+    assert time.monotonic() - began_at < 10

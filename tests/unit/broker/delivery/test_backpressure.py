@@ -1,0 +1,180 @@
+"""Backpressure: whom a client may hold, for how long, and that those who wait are woken."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.broker.config.access_policy import RULES_MAX, Profile
+from sbus.broker.delivery.backpressure import ANYBODY, NOBODY, Backpressure, Blocker, Origin, unpack_blocker
+from sbus.limits import Limits
+from sbus.shared.accounts import AccountBook, Accounts
+from sbus.shared.segment import Segment
+from sbus.shared.stalls import Stalls
+from sbus.shared.statistics import Statistics
+from sbus.unix.credentials import Credentials
+from tests.unit.shared.segments import open_segment, was_woken
+
+OWN = Credentials(gid=10, uid=1000, pid=4711)
+SECOND_NS = 1_000_000_000
+IDS = st.integers(0, 2**32 - 1)
+
+
+class Scene:
+    """A client of worker 0 that blocks, and the view that worker 1 has of it."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        limits: Limits,
+        *,
+        everybody: bool = False,
+        stalls: Stalls | None = None,
+    ) -> None:
+        self.segment = segment
+        self.origin = Origin()
+        self.spent = 0
+        stalls = stalls or Stalls(segment.stalls, limits.blocking_clients_max, 0)
+        self.stalls = stalls
+        self.theirs = Stalls(segment.stalls, limits.blocking_clients_max, 1)
+        account = AccountBook(segment.accounts, 2, limits).of(OWN.uid, limits.user, 0)
+        assert account is not None
+        self.account = Accounts(segment.accounts, 2, limits, 1)[account.place]
+        place = stalls.take_place()
+        assert place is not None
+        self.blocker = Blocker(7, place, account.place, OWN, Profile(0, 0, everybody))
+        self.changes: list[bool] = []
+        """What it said about being stalled."""
+        self.backpressure = Backpressure(
+            self.blocker,
+            account,
+            segment,
+            stalls,
+            self.origin,
+            Statistics(),
+            self.on_spent,
+            self.changes.append,
+        )
+
+    def on_spent(self) -> None:
+        self.spent += 1
+
+    def may_hold(self, uid: int) -> bool:
+        self.origin.uid = uid
+        return self.backpressure.may_hold()
+
+    @property
+    def is_seen_stalled(self) -> bool:
+        return self.theirs.is_stalled(self.blocker.place, self.blocker.client)
+
+
+@pytest.fixture
+def segment() -> Iterator[Segment]:
+    with open_segment(2) as opened:
+        opened.open_lock()
+        yield opened
+
+
+@pytest.mark.parametrize("everybody", [False, True])
+def test_only_publishers_of_its_own_user_are_held_unless_a_rule_says_so(
+    segment: Segment, everybody: bool
+) -> None:
+    scene = Scene(segment, Limits(), everybody=everybody)
+    assert scene.may_hold(OWN.uid)
+    assert scene.may_hold(OWN.uid + 1) == everybody
+    assert scene.may_hold(NOBODY) == everybody, "nothing was delivered yet"
+    assert scene.blocker.holds == (ANYBODY if everybody else OWN.uid)
+    assert scene.spent == 0
+
+
+def test_nobody_is_held_once_the_users_time_is_spent_and_that_is_told(segment: Segment) -> None:
+    scene = Scene(segment, Limits(user_held_seconds_max=2.0))
+    now_ns = time.monotonic_ns()
+    scene.account.begin_holding(now_ns - SECOND_NS)
+    assert scene.may_hold(OWN.uid)
+    scene.account.end_holding(now_ns + SECOND_NS)
+    assert not scene.may_hold(OWN.uid)
+    assert scene.spent == 1
+    assert not scene.may_hold(OWN.uid + 1)
+    assert scene.spent == 1, "what is not its own user's says nothing of the time"
+
+
+def test_without_any_time_nobody_is_ever_held(segment: Segment) -> None:
+    scene = Scene(segment, Limits(user_held_seconds_max=0))
+    assert not scene.may_hold(OWN.uid)
+
+
+def test_everybody_sees_it_stall_and_those_who_wait_are_woken_once(segment: Segment) -> None:
+    scene = Scene(segment, Limits())
+    for _ in range(2):
+        scene.backpressure.stall()
+        assert scene.backpressure.stalled
+        assert scene.is_seen_stalled
+    scene.theirs.wait(scene.blocker.place)
+    assert not was_woken(segment, 1)
+    scene.backpressure.resume()
+    assert not scene.backpressure.stalled
+    assert not scene.is_seen_stalled
+    assert not scene.theirs.any_stalled()
+    assert was_woken(segment, 1)
+    assert not was_woken(segment, 0)
+    scene.backpressure.resume()
+    assert not was_woken(segment, 1)
+
+
+def test_flipping_counts_every_stall_once(segment: Segment) -> None:
+    one = Scene(segment, Limits())
+    other = Scene(segment, Limits(), stalls=one.stalls)
+    for _ in range(100):
+        one.backpressure.stall()
+        other.backpressure.stall()
+        one.backpressure.resume()
+        assert one.theirs.any_stalled()
+        other.backpressure.resume()
+        assert not one.theirs.any_stalled()
+
+
+@given(
+    st.integers(0, 2**63),
+    *[IDS] * 5,
+    st.booleans(),
+    st.integers(0, 2**RULES_MAX - 1),
+    st.binary(max_size=50),
+)
+def test_what_was_packed_is_what_other_workers_unpack(
+    client: int,
+    place: int,
+    account: int,
+    gid: int,
+    uid: int,
+    pid: int,
+    everybody: bool,
+    rules: int,
+    pattern: bytes,
+) -> None:
+    profile = Profile(publish=0, subscribe=rules, may_block_others=everybody)
+    packed = Blocker(client, place, account, Credentials(gid, uid, pid), profile).pack()
+    got, rest = unpack_blocker(client, packed + pattern)
+    assert rest == pattern
+    assert (got.client, got.place, got.account) == (client, place, account)
+    assert (got.gid, got.uid, got.pid, got.profile) == (gid, uid, pid, profile)
+
+
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [
+        ((b"", b"", b""), True),
+        ((b"10", b"1000", b"4711"), True),
+        ((b"", b"1000", b""), True),
+        ((b"", b"1001", b""), False),
+        ((b"11", b"1000", b"4711"), False),
+        ((b"10", b"1000", b"4712"), False),
+        ((b"10", b"01000", b""), False),
+    ],
+)
+def test_a_secret_key_of_anothers_does_not_mean_it(
+    segment: Segment, named: tuple[bytes, bytes, bytes], meant: bool
+) -> None:
+    assert Scene(segment, Limits()).blocker.may_be_meant(named) == meant

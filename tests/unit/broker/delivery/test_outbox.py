@@ -1,0 +1,369 @@
+"""The outbox over real sockets: nothing lost unseen, every gap at its place, both bounds exact."""
+
+import errno
+import re
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbus.broker.delivery.outbox import OutboxStatistics
+from sbus.limits import Limits
+from tests.unit.broker.delivery.outbox_peer import (
+    SOON_SECONDS,
+    Peer,
+    limits,
+    make_moody,
+    open_peers,
+    total,
+)
+
+Make = Callable[[Limits], Peer]
+
+
+@pytest.fixture
+async def peers() -> AsyncIterator[Make]:
+    async with open_peers() as make:
+        yield make
+
+
+async def test_what_the_socket_takes_is_sent_at_once(peers: Make) -> None:
+    peer = peers(limits())
+    for number in range(3):
+        peer.outbox.deliver(b"%d" % number)
+    assert peer.read() == [b"0", b"1", b"2"]
+    assert peer.outbox.statistics() == OutboxStatistics(3, 3, 0, 0, 0, 0)
+    assert peer.outbox._backlog._tokens is None, "a client that reads needs no channel"
+
+
+async def test_a_slow_client_gets_everything_in_order(peers: Make) -> None:
+    peer = peers(limits())
+    sent = [b"%d" % number for number in range(500)]
+    for packet in sent:
+        peer.outbox.deliver(packet)
+    assert not peer.outbox.flowing
+    assert await peer.read_all() == sent
+    assert peer.outbox.flowing
+    assert peer.outbox.statistics() == OutboxStatistics(500, 500, 0, 0, 0, 0)
+    peer.outbox.deliver(b"again")
+    assert peer.read() == [b"again"]
+
+
+@pytest.mark.parametrize("bound", [1, 2, 17])
+async def test_the_bound_in_messages_is_exact(peers: Make, bound: int) -> None:
+    peer = peers(limits(messages=bound))
+    peer.outbox.notices = True
+    taken = peer.fill()
+    for number in range(bound + 3 - 1):  # `fill` has put one there
+        peer.outbox.deliver(b"%d" % number)
+    statistics = peer.outbox.statistics()
+    assert (statistics.backlog, statistics.lost) == (bound, 3)
+    assert statistics.delivered == taken
+    got = await peer.read_all()
+    assert got[taken:] == [
+        b"fill",
+        *(b"%d" % number for number in range(bound - 1)),
+        b"CMSG !/lost\x003",
+    ]
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+async def test_the_bound_in_bytes_is_exact(peers: Make, spare: int) -> None:
+    peer = peers(limits(size=len(b"fill") + 10))
+    peer.fill()
+    peer.outbox.deliver(b"x" * (10 + spare))
+    statistics = peer.outbox.statistics()
+    assert (statistics.lost, statistics.backlog) == ((1, 1) if spare else (0, 2))
+    assert statistics.backlog_bytes == (4 if spare else 14)
+    await peer.read_all()
+    assert peer.outbox.statistics().backlog_bytes == 0
+
+
+async def test_a_gap_is_told_at_its_place_and_with_its_size(peers: Make) -> None:
+    peer = peers(limits(messages=3))
+    peer.outbox.notices = True
+    taken = peer.fill()
+    for packet in (b"a", b"b", b"lost", b"lost"):
+        peer.outbox.deliver(packet)
+    # Room for some, so that the backlog shrinks; then further ones stand behind the gap.
+    peer.read()
+    await trio.testing.wait_all_tasks_blocked()
+    arrived = peer.read()
+    peer.outbox.deliver(b"c")
+    arrived += await peer.read_all()
+    assert arrived == [b"fill", b"a", b"b", b"CMSG !/lost\x002", b"c"]
+    assert peer.outbox.statistics() == OutboxStatistics(taken + 6, taken + 4, 2, 0, 0, 0)
+
+
+async def test_who_wants_no_notices_gets_none(peers: Make) -> None:
+    peer = peers(limits(messages=1))
+    taken = peer.fill()
+    peer.outbox.deliver(b"lost")
+    assert await peer.read_all() == [b"fill"] * (taken + 1)
+    assert peer.outbox.statistics().lost == 1
+
+
+async def test_a_reply_follows_everything_accepted_before_it(peers: Make) -> None:
+    peer = peers(limits(messages=2))
+    peer.outbox.notices = True
+    peer.outbox.reply(b"early")
+    peer.fill()
+    peer.outbox.deliver(b"a")
+    peer.outbox.deliver(b"lost")
+    peer.outbox.reply(b"reply")
+    assert peer.outbox.replies_waiting == 1
+    peer.outbox.deliver(b"lost")
+    got = await peer.read_all()
+    assert got[0] == b"early"
+    assert got[-4:] == [b"a", b"CMSG !/lost\x001", b"reply", b"CMSG !/lost\x001"]
+    assert peer.outbox.replies_waiting == 0
+    assert peer.replied == 1
+
+
+async def test_a_last_word_goes_past_the_backlog(peers: Make) -> None:
+    peer = peers(limits())
+    peer.fill()
+    peer.read()
+    peer.outbox.send_last(b"last")
+    assert peer.read() == [b"last"]
+
+
+async def test_a_last_word_that_does_not_fit_is_dropped(peers: Make) -> None:
+    peer = peers(limits())
+    taken = peer.fill()
+    peer.outbox.send_last(b"last")
+    assert await peer.read_all() == [b"fill"] * (taken + 1)
+
+
+@pytest.mark.parametrize("unread", [False, True], ids=["EPIPE", "ECONNRESET"])
+async def test_a_peer_that_is_gone_is_deaf(peers: Make, unread: bool) -> None:
+    peer = peers(limits())
+    if unread:
+        peer.outbox.deliver(b"unread")
+    peer.sock.close()
+    for _ in range(3):
+        peer.outbox.deliver(b"x")
+    peer.outbox.reply(b"reply")
+    peer.outbox.send_last(b"last")
+    assert peer.outbox.deaf
+    assert peer.outbox.replies_waiting == 0
+    statistics = peer.outbox.statistics()
+    assert statistics.undelivered == 3
+    assert total(statistics) == statistics.accepted == 3 + unread
+
+
+async def test_a_peer_that_leaves_while_something_waits_is_deaf(peers: Make) -> None:
+    peer = peers(limits())
+    taken = peer.fill()
+    peer.outbox.deliver(b"waits")
+    peer.outbox.reply(b"reply")
+    await trio.testing.wait_all_tasks_blocked()
+    peer.sock.close()
+    with trio.fail_after(SOON_SECONDS):
+        while peer.writers:
+            await trio.testing.wait_all_tasks_blocked()
+    assert peer.outbox.deaf
+    assert peer.replied == 1, "whoever waits for the reply must hear that it will not come"
+    statistics = peer.outbox.statistics()
+    assert (statistics.delivered, statistics.undelivered) == (taken, 2)
+    peer.outbox.deliver(b"later")
+    assert peer.outbox.statistics().undelivered == 3
+
+
+async def full_with_room(peers: Make, backlog: int) -> Peer:
+    """In line with so many messages in its backlog, all of which its socket would take."""
+    peer = peers(limits())
+    peer.gives_turns = False
+    taken = peer.fill()
+    for number in range(1, backlog):  # `fill` has put one there
+        peer.outbox.deliver(b"%d" % number)
+    assert len(peer.read()) == taken >= backlog
+    await trio.testing.wait_all_tasks_blocked()
+    assert peer.in_line == 1
+    assert peer.read() == []
+    return peer
+
+
+async def test_a_turn_is_bounded_and_asks_for_the_next_one(peers: Make) -> None:
+    peer = await full_with_room(peers, 4)
+    units, more = peer.outbox.send_backlog(1)
+    assert (len(peer.read()), more) == (1, True)
+    units_of_all, more = peer.outbox.send_backlog(1_000)
+    assert peer.read() == [b"1", b"2", b"3"]
+    assert (units_of_all, more) == (3 * units, False)
+    assert peer.outbox.flowing
+    await trio.testing.wait_all_tasks_blocked()
+    assert (peer.writers, peer.in_line) == (0, 1)
+
+
+async def test_large_packets_make_short_turns(peers: Make) -> None:
+    peer = await full_with_room(peers, 2)
+    one, _ = peer.outbox.send_backlog(1)
+    peer.served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
+    peer.outbox.deliver(bytes(3 * 4096))
+    peer.outbox.send_backlog(1)
+    large, _ = peer.outbox.send_backlog(1)
+    assert large == one + 3
+
+
+async def test_a_full_socket_ends_the_turn_and_room_brings_the_next(peers: Make) -> None:
+    peer = peers(limits())
+    peer.gives_turns = False
+    taken = peer.fill()
+    for _ in range(2 * taken):
+        peer.outbox.deliver(b"x")
+    for turns in (1, 2):
+        assert len(peer.read()) == taken
+        await trio.testing.wait_all_tasks_blocked()
+        assert peer.in_line == turns
+        _, more = peer.outbox.send_backlog(1_000)
+        assert not more
+    peer.gives_turns = True
+    assert len(await peer.read_all()) == taken + 1
+    assert peer.outbox.statistics().backlog == 0
+
+
+async def test_who_is_closed_while_in_line_needs_no_turn(peers: Make) -> None:
+    peer = await full_with_room(peers, 3)
+    peer.outbox.close()
+    await trio.testing.wait_all_tasks_blocked()
+    assert peer.writers == 0
+    assert peer.outbox.send_backlog(1_000) == (0, False), "a turn may come all the same"
+    assert not peer.outbox.flowing
+
+
+async def test_closing_ends_the_writer_and_counts_what_was_left(peers: Make) -> None:
+    peer = peers(limits(messages=2))
+    taken = peer.fill()
+    for _ in range(3):
+        peer.outbox.deliver(b"x")
+    await trio.testing.wait_all_tasks_blocked()
+    assert peer.writers == 1
+    peer.outbox.close()
+    trio.lowlevel.notify_closing(peer.served)
+    peer.served.close()
+    await trio.testing.wait_all_tasks_blocked()
+    assert peer.writers == 0
+    assert peer.outbox.statistics() == OutboxStatistics(taken + 4, taken, 2, 2, 0, 0)
+    peer.outbox.close()
+    assert peer.outbox.statistics().undelivered == 2
+
+
+@pytest.mark.parametrize("code", [errno.ENOBUFS, errno.ENOMEM])
+async def test_a_kernel_without_memory_is_asked_again(
+    peers: Make, autojump_clock: trio.testing.MockClock, code: int
+) -> None:
+    peer = peers(limits())
+    make_moody(peer, *[code] * 3)
+    peer.outbox.deliver(b"a")
+    peer.outbox.deliver(b"b")
+    assert peer.outbox.statistics().backlog == 2
+    assert peer.read() == []
+    with trio.fail_after(SOON_SECONDS):
+        while peer.writers:  # noqa: ASYNC110 (the clock is the test's)
+            await trio.sleep(0.01)
+    assert peer.read() == [b"a", b"b"]
+
+
+async def test_closing_while_the_kernel_has_no_memory_ends_the_writer(
+    peers: Make, autojump_clock: trio.testing.MockClock
+) -> None:
+    peer = peers(limits())
+    sock = make_moody(peer, *[errno.ENOBUFS] * 3)
+    peer.outbox.deliver(b"a")
+    await trio.testing.wait_all_tasks_blocked()
+    peer.outbox.close()
+    trio.lowlevel.notify_closing(sock)
+    sock.close()
+    with trio.fail_after(SOON_SECONDS):
+        while peer.writers:  # noqa: ASYNC110 (the clock is the test's)
+            await trio.sleep(0.01)
+
+
+async def test_an_error_that_no_peer_can_cause_is_not_hidden(peers: Make) -> None:
+    peer = peers(limits())
+    make_moody(peer, errno.EMSGSIZE)
+    with pytest.raises(OSError, match="out of something"):
+        peer.outbox.deliver(b"x")
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("deliver"), st.integers(1, 40)),
+        st.tuples(st.just("burst"), st.integers(1, 40)),
+        st.tuples(st.just("reply"), st.integers(1, 40)),
+        st.tuples(st.just("read"), st.integers(1, 10)),
+        st.tuples(st.just("settle"), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60)
+@given(ACTIONS, st.integers(1, 20), st.integers(50, 400))
+def test_the_ledger_is_exact_whatever_happens(
+    actions: list[tuple[str, int]], messages: int, size: int
+) -> None:
+    """Told and read are compared with what was accepted: each message is read, or in a gap."""
+    trio.run(follow_the_ledger, actions, limits(messages, size))
+
+
+async def follow_the_ledger(actions: list[tuple[str, int]], given: Limits) -> None:
+    async with trio.open_nursery() as nursery:
+        peer = Peer(given, nursery)
+        peer.outbox.notices = True
+        accepted: list[bytes] = []
+        read: list[bytes] = []
+
+        def deliver(padding: int) -> None:
+            accepted.append(b"%d %b" % (len(accepted), b"x" * padding))
+            peer.outbox.deliver(accepted[-1])
+
+        for what, number in actions:
+            if what == "deliver":
+                deliver(number)
+            elif what == "burst":
+                for _ in range(number):
+                    deliver(10)
+            elif what == "reply":
+                peer.outbox.reply(b"reply %d" % len(accepted))
+            elif what == "read":
+                for _ in range(number):
+                    try:
+                        read.append(peer.sock.recv(10_000))
+                    except BlockingIOError:
+                        break
+            else:
+                await trio.testing.wait_all_tasks_blocked()
+            statistics = peer.outbox.statistics()
+            assert statistics.accepted == len(accepted) == total(statistics)
+            backlog = peer.outbox._backlog
+            backlog.check_invariants()
+            assert statistics.backlog == backlog.row.messages <= given.backlog_messages_max
+            assert statistics.backlog_bytes == backlog.row.bytes <= given.backlog_bytes_max
+        read += await peer.read_all()
+        compare(accepted, read)
+        statistics = peer.outbox.statistics()
+        told = sum(int(packet[12:]) for packet in read if packet.startswith(b"CMSG !/lost\0"))
+        assert statistics.lost == told
+        assert statistics.delivered == len(accepted) - told
+        peer.close()
+
+
+def compare(accepted: list[bytes], read: list[bytes]) -> None:
+    """Read in order: a message is the next one, a gap skips as many as it says, a reply says how
+    many had been accepted before it."""
+    at = 0
+    for packet in read:
+        if packet.startswith(b"CMSG !/lost\0"):
+            at += int(packet[12:])
+        elif match := re.fullmatch(rb"reply (\d+)", packet):
+            assert int(match[1]) == at
+        else:
+            assert packet == accepted[at]
+            at += 1
+    assert at == len(accepted)

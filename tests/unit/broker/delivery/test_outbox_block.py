@@ -1,0 +1,311 @@
+"""An outbox that holds publishers back: when it says so, until when, and what it takes meanwhile.
+
+Expectations follow PROTOCOL, "Flood control", and the theory on top of `outbox.py`: whoever
+publishes next is held back; what is on its way already is kept, up to the size of the log.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Protocol
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbus.limits import Limits
+from sbus.protocol.controls import FloodControl, Hard, Order, Soft
+from sbus.shared.accounts import BACKLOG_BYTES, HOLDING, LOST
+from sbus.shared.segment import Segment
+from tests.unit.broker.delivery.outbox_peer import UID, Peer, limits, open_peers, total
+from tests.unit.shared.segments import open_segment
+
+KEEPING_BYTES = 64
+"""What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
+SOFT_BLOCK = FloodControl(soft=Soft.BLOCK, hard=Hard.DISCARD, order=Order.QUEUE)
+HARD_BLOCK = FloodControl(soft=Soft.QUEUE, hard=Hard.BLOCK, order=Order.QUEUE)
+BOTH = [SOFT_BLOCK, HARD_BLOCK]
+NAMES = ["soft", "hard"]
+
+
+class Make(Protocol):
+    def __call__(self, limits: Limits, *, flood_control: FloodControl = ...) -> Peer: ...
+
+
+@pytest.fixture
+def segment() -> Iterator[Segment]:
+    with open_segment(1) as opened:
+        opened.open_lock()
+        yield opened
+
+
+@pytest.fixture
+async def peers() -> AsyncIterator[Make]:
+    async with open_peers() as make:
+        yield make
+
+
+def full_peer(
+    make: Make, segment: Segment, control: FloodControl, given: Limits | None = None
+) -> Peer:
+    """Whose socket is full and nothing more, who has notices on and may hold publishers."""
+    given = given or limits(messages=3)
+    peer = make(given, flood_control=control)
+    peer.let_block(segment, given)
+    peer.outbox.notices = True
+    peer.fill_exactly()
+    assert not peer.backpressure.stalled
+    return peer
+
+
+def deliver(peer: Peer, *packets: bytes, uid: int = UID) -> None:
+    peer.origin.uid = uid
+    for packet in packets:
+        peer.outbox.deliver(packet)
+
+
+async def test_with_soft_block_the_first_message_without_room_holds_until_none_waits(
+    peers: Make, segment: Segment
+) -> None:
+    peer = full_peer(peers, segment, SOFT_BLOCK)
+    deliver(peer, b"a")
+    assert peer.backpressure.stalled
+    deliver(peer, b"b", b"c", b"d", b"e")
+    statistics = peer.outbox.statistics()
+    assert (statistics.lost, statistics.backlog) == (0, 5), "they have their place already"
+    while peer.outbox.statistics().backlog:
+        assert peer.backpressure.stalled
+        peer.sock.recv(100)
+        await trio.testing.wait_all_tasks_blocked()
+    assert not peer.backpressure.stalled
+    assert (await peer.read_all())[-5:] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+async def test_with_soft_block_what_was_queued_before_has_to_go_too(
+    peers: Make, segment: Segment
+) -> None:
+    peer = full_peer(peers, segment, FloodControl(), limits(messages=60))
+    deliver(peer, *[b"queued"] * 60)
+    peer.outbox.choose(Soft.BLOCK)
+    assert not peer.backpressure.stalled, "the change itself holds nobody"
+    deliver(peer, b"beyond")
+    held = await drain(peer)
+    assert len(held) > 2
+    assert all(stalled for _, _, stalled in held)
+    assert not peer.backpressure.stalled
+
+
+async def test_with_hard_block_a_backlog_that_overflows_holds_until_half_of_it_is_free(
+    peers: Make, segment: Segment
+) -> None:
+    bound = 60
+    peer = full_peer(peers, segment, HARD_BLOCK, limits(messages=bound))
+    sent = [b"%d" % number for number in range(bound + 2)]
+    deliver(peer, *sent[:bound])
+    assert not peer.backpressure.stalled, "the backlog had room"
+    deliver(peer, *sent[bound:])
+    assert peer.backpressure.stalled
+    held = await drain(peer)
+    assert all(stalled == (backlog > bound // 2) for backlog, _, stalled in held)
+    assert {stalled for _, _, stalled in held} == {True, False}
+    assert await peer.read_all() == sent[-2:], "only what the socket has taken is left"
+
+
+async def drain(peer: Peer) -> list[tuple[int, int, bool]]:
+    """Read until nothing waits; messages and bytes that waited, and whether it stalled then."""
+    held = []
+    while (statistics := peer.outbox.statistics()).backlog:
+        held.append((statistics.backlog, statistics.backlog_bytes, peer.backpressure.stalled))
+        peer.read()
+        await trio.testing.wait_all_tasks_blocked()
+    return held
+
+
+async def test_with_hard_block_the_bytes_have_to_be_half_free_too(
+    peers: Make, segment: Segment
+) -> None:
+    bound = 600
+    peer = full_peer(peers, segment, HARD_BLOCK, limits(size=bound))
+    deliver(peer, *[b"x" * 10] * 60)
+    assert not peer.backpressure.stalled
+    deliver(peer, b"z")
+    assert peer.backpressure.stalled
+    held = await drain(peer)
+    assert all(stalled == (size > bound // 2) for _, size, stalled in held)
+    assert {stalled for _, _, stalled in held} == {True, False}
+
+
+@pytest.mark.parametrize("control", BOTH, ids=NAMES)
+async def test_messages_of_other_users_are_discarded_and_hold_nobody(
+    peers: Make, segment: Segment, control: FloodControl
+) -> None:
+    peer = full_peer(peers, segment, control, limits(messages=0))
+    deliver(peer, b"a", b"b", uid=UID + 1)
+    assert not peer.backpressure.stalled
+    deliver(peer, b"mine")
+    deliver(peer, b"c", uid=UID + 1)
+    assert peer.backpressure.stalled
+    statistics = peer.outbox.statistics()
+    assert (statistics.lost, statistics.backlog) == (3, 1)
+    assert peer.spent_reports == 0
+    packets = await peer.read_all()
+    assert packets[peer.taken :] == [b"CMSG !/lost\x002", b"mine", b"CMSG !/lost\x001"]
+
+
+@pytest.mark.parametrize("control", BOTH, ids=NAMES)
+async def test_without_held_time_block_is_discard_and_that_is_reported(
+    peers: Make, segment: Segment, control: FloodControl
+) -> None:
+    given = msgspec.structs.replace(limits(messages=0), user_held_seconds_max=0.0)
+    peer = full_peer(peers, segment, control, given)
+    deliver(peer, b"a", b"b")
+    assert not peer.backpressure.stalled
+    assert peer.outbox.statistics().lost == 2
+    assert peer.spent_reports == 2
+
+
+@pytest.mark.parametrize("control", BOTH, ids=NAMES)
+async def test_what_is_on_its_way_is_kept_up_to_the_size_of_the_log(
+    peers: Make, segment: Segment, control: FloodControl
+) -> None:
+    log_bytes, backlog_bytes = 4096, 100
+    given = Limits(backlog_messages_max=0, backlog_bytes_max=backlog_bytes, log_bytes=log_bytes)
+    peer = full_peer(peers, segment, control, given)
+    deliver(peer, *[b"x" * 64] * (log_bytes // 64))
+    assert peer.outbox.statistics().lost == 0
+    deliver(peer, *[b"x" * 64] * 10)
+    statistics = peer.outbox.statistics()
+    assert statistics.backlog_bytes <= backlog_bytes + log_bytes
+    assert statistics.lost == 10 - (backlog_bytes // 64)
+    assert total(statistics) == statistics.accepted
+
+
+@pytest.mark.parametrize("control", BOTH, ids=NAMES)
+@pytest.mark.parametrize(
+    "choices",
+    [
+        (Soft.DISCARD,),
+        (Soft.ERROR,),
+        (Soft.QUEUE, Hard.DISCARD),
+        (Hard.ERROR, Soft.QUEUE),
+    ],
+    ids=str,
+)
+async def test_publishers_go_on_once_nothing_would_hold_them(
+    peers: Make, segment: Segment, control: FloodControl, choices: tuple[Soft | Hard, ...]
+) -> None:
+    peer = full_peer(peers, segment, control, limits(messages=0))
+    deliver(peer, b"a")
+    assert peer.backpressure.stalled
+    for choice in choices:
+        peer.outbox.choose(choice)
+    assert not peer.backpressure.stalled
+    assert peer.given_up == 0, "the change itself harms nobody"
+    assert peer.outbox.statistics().backlog == 1, "what was kept stays"
+    assert b"a" in await peer.read_all()
+
+
+async def test_a_stall_goes_over_to_the_other_kind_of_block(peers: Make, segment: Segment) -> None:
+    peer = full_peer(peers, segment, SOFT_BLOCK, limits(messages=8))
+    deliver(peer, b"a", b"b")
+    peer.outbox.choose(Hard.BLOCK)
+    assert peer.backpressure.stalled
+    peer.outbox.choose(Soft.QUEUE)
+    assert peer.backpressure.stalled, "two messages are beyond the bounds"
+    peer.read()
+    await trio.testing.wait_all_tasks_blocked()
+    assert not peer.backpressure.stalled
+
+
+@pytest.mark.parametrize("control", BOTH, ids=NAMES)
+@pytest.mark.parametrize("order", Order)
+async def test_whoever_leaves_holds_nobody_and_takes_nothing_of_the_account(
+    peers: Make, segment: Segment, control: FloodControl, order: Order
+) -> None:
+    control = msgspec.structs.replace(control, order=order)
+    peer = full_peer(peers, segment, control, limits(messages=1))
+    deliver(peer, b"a", b"bb", b"ccc")
+    assert peer.account.use(BACKLOG_BYTES) == 6 + 3 * KEEPING_BYTES
+    peer.outbox.close()
+    assert not peer.backpressure.stalled
+    assert peer.account.use(BACKLOG_BYTES) == 0
+    deliver(peer, b"too late")
+    assert not peer.backpressure.stalled
+    statistics = peer.outbox.statistics()
+    assert (statistics.undelivered, statistics.backlog) == (4, 0)
+    assert total(statistics) == statistics.accepted
+
+
+async def test_a_peer_that_is_gone_holds_nobody(peers: Make, segment: Segment) -> None:
+    peer = full_peer(peers, segment, SOFT_BLOCK)
+    deliver(peer, b"a")
+    assert peer.backpressure.stalled
+    peer.sock.close()
+    await trio.testing.wait_all_tasks_blocked()
+    assert not peer.backpressure.stalled
+    assert peer.account.use(BACKLOG_BYTES) == 0
+
+
+async def test_a_client_takes_of_its_users_account_half_at_most(
+    peers: Make, segment: Segment
+) -> None:
+    given = msgspec.structs.replace(limits(), user_backlog_bytes_max=1_000)
+    peer = full_peer(peers, segment, FloodControl(), given)
+    deliver(peer, *[b"x" * 36] * 8)
+    statistics = peer.outbox.statistics()
+    assert (statistics.backlog, statistics.lost) == (5, 3)
+    assert peer.quota_reports == 3
+    assert peer.account.use(LOST) == 3
+    assert len(await peer.read_all()) == peer.taken + 5 + 1
+    assert peer.account.use(BACKLOG_BYTES) == 0
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.integers(1, 15)),
+        st.tuples(st.just("in flight"), st.integers(1, 3)),
+        st.tuples(st.just("read"), st.integers(1, 10)),
+        st.tuples(st.just("settle"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=100)
+@given(ACTIONS, st.sampled_from(BOTH), st.integers(0, 8), st.integers(50, 400))
+def test_who_blocks_loses_nothing_of_publishers_that_can_be_held(
+    actions: list[tuple[str, int]], control: FloodControl, messages: int, size: int
+) -> None:
+    """Publishers send only while it does not stall; a few messages are on their way then."""
+    trio.run(lose_nothing, actions, control, limits(messages, size))
+
+
+async def lose_nothing(
+    actions: list[tuple[str, int]], control: FloodControl, given: Limits
+) -> None:
+    with open_segment(1) as segment:
+        segment.open_lock()
+        async with trio.open_nursery() as nursery:
+            peer = Peer(given, nursery, control)
+            peer.let_block(segment, given)
+            accepted: list[bytes] = []
+            read: list[bytes] = []
+            for what, count in actions:
+                if what in ("publish", "in flight"):
+                    for _ in range(count):
+                        if what == "publish" and peer.backpressure.stalled:
+                            break
+                        accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
+                        peer.outbox.deliver(accepted[-1])
+                elif what == "read":
+                    read += peer.read_some(count)
+                else:
+                    await trio.testing.wait_all_tasks_blocked()
+                assert peer.outbox.statistics().lost == 0
+                assert not peer.backpressure.stalled or peer.outbox.statistics().backlog
+            read += await peer.read_all()
+            assert read == accepted
+            assert not peer.backpressure.stalled
+            assert peer.account.use(BACKLOG_BYTES) == peer.account.use(HOLDING) == 0
+            peer.close()

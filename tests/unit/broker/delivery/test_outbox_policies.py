@@ -1,0 +1,414 @@
+"""What an outbox does for each choice of flood control, over real sockets.
+
+What must happen is derived here from the specification (PROTOCOL, "Flood control" and "Notices"),
+with `block` as `discard`, because nobody may be held back in these tests; but for the last one, in
+which there are publishers of the client's own user, that may, and of another's.
+"""
+
+import errno
+from collections.abc import AsyncIterator
+from itertools import product
+from typing import Protocol
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbus.broker.delivery.outbox import OutboxStatistics
+from sbus.limits import Limits
+from sbus.protocol.controls import FloodControl, Hard, Order, Soft
+from sbus.shared.accounts import BACKLOG_BYTES, LOST
+from sbus.shared.segment import Segment
+from tests.unit.broker.delivery.outbox_peer import UID, Peer, limits, make_moody, open_peers, total
+from tests.unit.shared.segments import open_segment
+
+KEEPING_BYTES = 64
+"""What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
+ALL = list(product(Soft, Hard, Order))
+ORDERED = {
+    Order.QUEUE: [b"a", b"bbb", b"cc", b"CMSG !/lost\x002"],
+    Order.STACK: [b"CMSG !/lost\x002", b"cc", b"bbb", b"a"],
+    Order.RANDOM: [b"CMSG !/lost\x002", b"bbb", b"cc", b"a"],
+}
+"""What arrives of a backlog that took `a`, `bbb`, `cc` and had no room for two more."""
+
+
+class Make(Protocol):
+    def __call__(self, limits: Limits, *, flood_control: FloodControl = ...) -> Peer: ...
+
+
+@pytest.fixture
+async def peers() -> AsyncIterator[Make]:
+    async with open_peers() as make:
+        yield make
+
+
+def full_peer(make: Make, soft: Soft, hard: Hard, order: Order, messages: int = 3) -> Peer:
+    """Whose socket is full, and nothing more, and who has notices on."""
+    control = FloodControl(soft=soft, hard=hard, order=order)
+    peer = make(limits(messages=messages), flood_control=control)
+    peer.outbox.notices = True
+    peer.fill_exactly()
+    return peer
+
+
+async def read_behind_the_filling(peer: Peer) -> list[bytes]:
+    packets = await peer.read_all()
+    assert packets[: peer.taken] == [b"fill"] * peer.taken
+    return packets[peer.taken :]
+
+
+@pytest.mark.parametrize(("soft", "hard", "order"), ALL)
+async def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
+    peers: Make, soft: Soft, hard: Hard, order: Order
+) -> None:
+    peer = full_peer(peers, soft, hard, order)
+    for packet in (b"a", b"bbb", b"cc", b"d", b"e"):
+        peer.outbox.deliver(packet)
+    statistics = peer.outbox.statistics()
+    assert statistics.accepted == peer.taken + 5 == total(statistics)
+    assert statistics.delivered == peer.taken
+
+    if soft is Soft.ERROR or (soft is Soft.QUEUE and hard is Hard.ERROR):
+        assert (statistics.lost, statistics.backlog, statistics.undelivered) == (0, 0, 5)
+        assert peer.given_up == 1
+        assert peer.outbox.fault is not None
+        assert peer.outbox.fault.code == "too-slow"
+        assert await read_behind_the_filling(peer) == []
+        return
+    assert peer.given_up == 0
+    assert peer.outbox.fault is None
+    if soft is Soft.QUEUE:
+        assert (statistics.lost, statistics.backlog, statistics.undelivered) == (2, 3, 0)
+        assert await read_behind_the_filling(peer) == ORDERED[order]
+    else:
+        assert (statistics.lost, statistics.backlog, statistics.undelivered) == (5, 0, 0)
+        assert await read_behind_the_filling(peer) == [b"CMSG !/lost\x005"]
+    assert peer.outbox.flowing
+    peer.outbox.deliver(b"later")
+    assert peer.read() == [b"later"]
+
+
+@pytest.mark.parametrize(("soft", "hard", "order"), ALL)
+async def test_the_bound_in_bytes_is_a_full_backlog_too(
+    peers: Make, soft: Soft, hard: Hard, order: Order
+) -> None:
+    control = FloodControl(soft=soft, hard=hard, order=order)
+    peer = peers(limits(size=10), flood_control=control)
+    peer.fill_exactly()
+    peer.outbox.deliver(b"x" * 10)
+    peer.outbox.deliver(b"y")
+    statistics = peer.outbox.statistics()
+    ledger = (statistics.lost, statistics.backlog, statistics.undelivered)
+    if soft is Soft.QUEUE:
+        assert ledger == ((0, 0, 2) if hard is Hard.ERROR else (1, 1, 0))
+    else:
+        assert ledger == ((0, 0, 2) if soft is Soft.ERROR else (2, 0, 0))
+    assert statistics.delivered == peer.taken
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("soft", [Soft.DISCARD, Soft.BLOCK])
+@pytest.mark.parametrize("notices", [True, False])
+async def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
+    peers: Make, soft: Soft, order: Order, notices: bool
+) -> None:
+    """One packet is read, so one fits; the notice of what is missing goes before any other."""
+    peer = full_peer(peers, soft, Hard.DISCARD, order)
+    peer.outbox.notices = notices
+    peer.outbox.deliver(b"lost")
+    for _ in range(2):
+        assert peer.sock.recv(100) == b"fill"
+    for packet in (b"a", b"b", b"c"):
+        peer.outbox.deliver(packet)
+    rest = [b"fill"] * (peer.taken - 2)
+    if notices:
+        expected = [*rest, b"CMSG !/lost\x001", b"a", b"CMSG !/lost\x002"]
+        assert peer.outbox.statistics().lost == 3
+    else:
+        expected = [*rest, b"a", b"b"]
+        assert peer.outbox.statistics().lost == 2
+    assert await peer.read_all() == expected
+
+
+async def test_who_catches_up_before_its_writer_does_gets_no_second_one(peers: Make) -> None:
+    """A message finds room before the writer has noticed any, and then the socket is full again."""
+    peer = full_peer(peers, Soft.DISCARD, Hard.DISCARD, Order.QUEUE)
+    for number in range(3):
+        peer.outbox.deliver(b"lost")
+        await trio.testing.wait_all_tasks_blocked()
+        assert peer.writers == 1
+        for _ in range(2):
+            peer.sock.recv(100)
+        peer.outbox.deliver(b"%d" % number)
+        assert peer.outbox.flowing
+    peer.outbox.deliver(b"lost")
+    assert await peer.read_all() == [
+        *[b"fill"] * (peer.taken - 6),
+        *(b"CMSG !/lost\x001", b"0", b"CMSG !/lost\x001", b"1", b"CMSG !/lost\x001", b"2"),
+        b"CMSG !/lost\x001",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("soft", "given_up"), [(Soft.DISCARD, 0), (Soft.BLOCK, 0), (Soft.ERROR, 1)]
+)
+async def test_what_was_queued_stays_when_no_more_is_to_be_queued(
+    peers: Make, soft: Soft, given_up: int
+) -> None:
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, Order.QUEUE)
+    peer.outbox.deliver(b"a")
+    peer.outbox.choose(soft)
+    assert peer.outbox.statistics().backlog == 1
+    assert peer.given_up == 0, "the change itself harms nobody"
+    for _ in range(3):
+        peer.sock.recv(100)
+    peer.outbox.deliver(b"must not overtake")
+    assert peer.given_up == given_up
+    if not given_up:
+        packets = await peer.read_all()
+        assert packets[-2:] == [b"a", b"CMSG !/lost\x001"]
+
+
+async def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: Make) -> None:
+    bound = 50
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, Order.QUEUE, messages=bound)
+    for number in range(bound + 1):
+        peer.outbox.deliver(b"%d" % number)
+    assert len(peer.read()) == peer.taken
+    await trio.testing.wait_all_tasks_blocked()
+    sent = bound - peer.outbox.statistics().backlog
+    assert 0 < sent < bound
+    for _ in range(sent):
+        peer.outbox.deliver(b"more")
+    assert (peer.outbox.statistics().backlog, peer.outbox.statistics().lost) == (bound, 1)
+    peer.outbox.deliver(b"too much again")
+    assert (peer.outbox.statistics().backlog, peer.outbox.statistics().lost) == (bound, 2)
+
+
+async def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: Make) -> None:
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, Order.QUEUE, messages=1)
+    peer.outbox.deliver(b"a")
+    peer.outbox.deliver(b"lost")
+    peer.outbox.choose(Hard.ERROR)
+    assert peer.given_up == 0
+    peer.outbox.deliver(b"too much")
+    assert peer.given_up == 1
+    assert peer.outbox.statistics() == OutboxStatistics(peer.taken + 3, peer.taken, 1, 2, 0, 0)
+
+
+@pytest.mark.parametrize("before", Order)
+@pytest.mark.parametrize("after", Order)
+async def test_an_order_chosen_later_holds_for_what_waits(
+    peers: Make, before: Order, after: Order
+) -> None:
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, before)
+    for packet in (b"a", b"bbb", b"cc", b"d", b"e"):
+        peer.outbox.deliver(packet)
+    peer.outbox.choose(after)
+    expected = ORDERED[after]
+    if before is not Order.QUEUE and after is Order.QUEUE:
+        expected = [expected[-1], *expected[:-1]]  # where they were missing was never known
+    assert await read_behind_the_filling(peer) == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (Order.QUEUE, [b"a", b"bbb", b"reply", b"cc", b"dddd", b"CMSG !/lost\x001"]),
+        (Order.STACK, [b"CMSG !/lost\x001", b"bbb", b"a", b"reply", b"dddd", b"cc"]),
+        (Order.RANDOM, [b"CMSG !/lost\x001", b"bbb", b"a", b"reply", b"dddd", b"cc"]),
+    ],
+)
+async def test_a_reply_stays_between_what_came_before_and_after_it(
+    peers: Make, order: Order, expected: list[bytes]
+) -> None:
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, order, messages=4)
+    peer.outbox.deliver(b"a")
+    peer.outbox.deliver(b"bbb")
+    peer.outbox.reply(b"reply")
+    for packet in (b"cc", b"dddd", b"lost"):
+        peer.outbox.deliver(packet)
+    assert peer.outbox.replies_waiting == 1
+    assert await read_behind_the_filling(peer) == expected
+    assert (peer.outbox.replies_waiting, peer.replied) == (0, 1)
+
+
+@pytest.mark.parametrize("soft", [Soft.DISCARD, Soft.ERROR])
+async def test_a_reply_is_no_message_that_a_policy_concerns(peers: Make, soft: Soft) -> None:
+    peer = full_peer(peers, soft, Hard.ERROR, Order.QUEUE, messages=0)
+    peer.outbox.reply(b"reply")
+    assert peer.given_up == 0
+    for _ in range(2):
+        peer.sock.recv(100)
+    peer.outbox.deliver(b"fits behind the reply")
+    assert peer.replied == 1
+    assert (await peer.read_all())[-2:] == [b"reply", b"fits behind the reply"]
+
+
+@pytest.mark.parametrize("soft", Soft)
+async def test_a_kernel_without_memory_is_nobodys_fault(
+    peers: Make, autojump_clock: trio.testing.MockClock, soft: Soft
+) -> None:
+    peer = peers(limits(), flood_control=FloodControl(soft=soft))
+    make_moody(peer, *[errno.ENOBUFS] * 3)
+    for packet in (b"a", b"b", b"c"):
+        peer.outbox.deliver(packet)
+    assert (peer.given_up, peer.outbox.statistics().lost) == (0, 0)
+    while peer.writers:  # noqa: ASYNC110 (the clock is the test's)
+        await trio.sleep(0.01)
+    assert peer.read() == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("soft", Soft)
+async def test_a_peer_that_leaves_is_not_misbehaving(peers: Make, soft: Soft) -> None:
+    peer = full_peer(peers, soft, Hard.ERROR, Order.QUEUE)
+    peer.outbox.reply(b"reply")
+    peer.sock.close()
+    peer.outbox.deliver(b"x")
+    await trio.testing.wait_all_tasks_blocked()
+    assert (peer.given_up, peer.replied, peer.writers) == (0, 1, 0)
+    statistics = peer.outbox.statistics()
+    assert (statistics.delivered, statistics.undelivered) == (peer.taken, 1)
+
+
+async def test_who_is_given_up_gets_a_last_word_if_there_is_room(peers: Make) -> None:
+    peer = full_peer(peers, Soft.QUEUE, Hard.ERROR, Order.QUEUE, messages=1)
+    peer.outbox.deliver(b"a")
+    peer.sock.recv(100)
+    peer.outbox.deliver(b"b")
+    assert peer.given_up == 1
+    peer.outbox.send_last(b"last")
+    peer.outbox.deliver(b"c")
+    peer.outbox.reply(b"reply")
+    assert peer.given_up == 1
+    assert peer.read() == [*[b"fill"] * (peer.taken - 1), b"last"]
+    statistics = peer.outbox.statistics()
+    assert (statistics.undelivered, total(statistics)) == (3, statistics.accepted)
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["burst", "burst of others"]), st.integers(1, 15)),
+        st.tuples(st.just("reply"), st.just(0)),
+        st.tuples(st.just("read"), st.integers(1, 10)),
+        st.tuples(st.just("settle"), st.just(0)),
+        st.tuples(st.just("choose"), st.sampled_from([*Soft, *Hard, *Order])),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    ACTIONS,
+    st.builds(
+        Limits,
+        backlog_messages_max=st.integers(0, 8),
+        backlog_bytes_max=st.integers(50, 400),
+        log_bytes=st.integers(1, 600),
+        user_backlog_bytes_max=st.sampled_from([0, 1_000, 100_000]),
+        user_held_seconds_max=st.sampled_from([0.0, 1e6]),
+    ),
+)
+def test_the_ledger_is_exact_whatever_is_chosen(
+    actions: list[tuple[str, int | Soft | Hard | Order]], given: Limits
+) -> None:
+    with open_segment(1) as segment:
+        segment.open_lock()
+        trio.run(follow_the_ledger, actions, given, segment)
+
+
+async def follow_the_ledger(
+    actions: list[tuple[str, int | Soft | Hard | Order]], given: Limits, segment: Segment
+) -> None:
+    async with trio.open_nursery() as nursery:
+        peer = Peer(given, nursery)
+        peer.let_block(segment, given)
+        peer.outbox.notices = True
+        accepted: list[bytes] = []
+        replies: list[bytes] = []
+        read: list[bytes] = []
+        for what, value in actions:
+            if isinstance(value, Soft | Hard | Order):
+                peer.outbox.choose(value)
+            elif what.startswith("burst"):
+                peer.origin.uid = UID if what == "burst" else UID + 1
+                for _ in range(value):
+                    accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
+                    peer.outbox.deliver(accepted[-1])
+            elif what == "reply" and not peer.outbox.deaf:
+                replies.append(b"reply %d" % len(accepted))
+                peer.outbox.reply(replies[-1])
+            elif what == "read":
+                read += peer.read_some(value)
+            else:
+                await trio.testing.wait_all_tasks_blocked()
+            check(peer, given, len(accepted), segment)
+        read += await peer.read_all()
+        check(peer, given, len(accepted), segment)
+        compare(accepted, replies, read, peer)
+        peer.close()
+        assert peer.account.use(BACKLOG_BYTES) == 0
+
+
+def check(peer: Peer, given: Limits, accepted: int, segment: Segment) -> None:
+    """What is documented to hold at any time."""
+    outbox, statistics = peer.outbox, peer.outbox.statistics()
+    backlog = outbox._backlog
+    row = backlog.row
+    backlog.check_invariants()
+    assert statistics.accepted == accepted == total(statistics)
+    assert statistics.backlog == row.messages
+    assert statistics.backlog_bytes == row.bytes
+    assert statistics.backlog <= given.backlog_messages_max + backlog._overshoot
+    overshoot_bytes = given.log_bytes if given.user_held_seconds_max else 0
+    assert row.bytes <= given.backlog_bytes_max + overshoot_bytes
+    assert not (outbox.flowing and row)
+    assert not (row and not peer.writers)
+    assert (outbox.fault is not None) == outbox.deaf == bool(peer.given_up)
+
+    taken = peer.account.use(BACKLOG_BYTES)
+    assert taken == row.bytes + KEEPING_BYTES * row.messages
+    assert taken <= given.user_backlog_bytes_max + overshoot_bytes
+    assert peer.account.use(LOST) == statistics.lost
+    assert not peer.quota_reports or given.user_backlog_bytes_max < 100_000
+
+    held = peer.backpressure.stalled
+    with segment:
+        assert peer.stalls.any_stalled() == held
+    if held:
+        assert given.user_held_seconds_max, "nobody has time for that"
+        assert row.messages, "held for ever"
+        assert outbox._soft is Soft.BLOCK or (
+            (outbox._soft, outbox._hard) == (Soft.QUEUE, Hard.BLOCK)
+        )
+        if outbox._soft is Soft.QUEUE:
+            assert (
+                backlog._overshoot
+                or 2 * row.messages > given.backlog_messages_max
+                or 2 * row.bytes > given.backlog_bytes_max
+            )
+
+
+def compare(accepted: list[bytes], replies: list[bytes], read: list[bytes], peer: Peer) -> None:
+    """Each message is read once at most, on its side of each reply, and all others are counted."""
+    messages = [packet for packet in read if not packet.startswith((b"CMSG", b"reply"))]
+    numbers = {packet: number for number, packet in enumerate(accepted)}
+    assert len(set(messages)) == len(messages)
+    assert set(messages) <= numbers.keys()
+    got_replies = [packet for packet in read if packet.startswith(b"reply")]
+    told = sum(int(packet[12:]) for packet in read if packet.startswith(b"CMSG !/lost\0"))
+    statistics = peer.outbox.statistics()
+    assert statistics.delivered == len(messages)
+    assert told <= statistics.lost
+    if peer.outbox.fault is None:
+        assert got_replies == replies
+        assert (told, statistics.undelivered) == (statistics.lost, 0)
+    for reply in got_replies:
+        at = read.index(reply)
+        before = int(reply[6:])
+        assert all(numbers[packet] < before for packet in read[:at] if packet in numbers)
+        assert all(numbers[packet] >= before for packet in read[at:] if packet in numbers)

@@ -1,0 +1,127 @@
+"""A connection that is never waited for: everything given to it is sent or counted, in order."""
+
+import random
+import socket
+from collections.abc import AsyncIterator
+from itertools import pairwise
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from sbus.broker.events.stream_writer import Watcher
+from sbus.protocol.admin_streams import Missed, Part, Recipients, StreamPacket
+
+BUFFER_BYTES = 20_000
+
+
+class Scene:
+    def __init__(self, nursery: trio.Nursery) -> None:
+        ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        self.theirs.setblocking(False)
+        self.gone = 0
+        self.missing = 0
+        self.watcher = Watcher(ours.detach(), nursery.start_soon, self._on_gone, self._on_missing)
+
+    def _on_gone(self) -> None:
+        self.gone += 1
+        self.watcher.close()
+
+    def _on_missing(self) -> None:
+        self.missing += 1
+
+    def send(self, number: int, parts: int = 0) -> None:
+        rest = [Part(source=number, payload=bytes(4000)) for _ in range(parts)]
+        self.watcher.send(Recipients(source=number, worker=0, counts=[(0, 0, 0)] * 50), 1, rest)
+
+    async def read(self, packets_max: int = 1_000_000) -> list[StreamPacket]:
+        """What is there, and what comes when there is room."""
+        found: list[StreamPacket] = []
+        while len(found) < packets_max:
+            try:
+                data = self.theirs.recv(100_000)
+            except BlockingIOError:
+                await trio.testing.wait_all_tasks_blocked(0.005)
+                try:
+                    data = self.theirs.recv(100_000)
+                except BlockingIOError:
+                    return found
+            found.append(msgspec.json.decode(data, type=StreamPacket))
+        return found
+
+
+@pytest.fixture
+async def scene(nursery: trio.Nursery) -> AsyncIterator[Scene]:
+    made = Scene(nursery)
+    yield made
+    made.watcher.close()
+    made.theirs.close()
+
+
+async def test_what_there_is_no_room_for_is_counted_and_told_when_there_is(scene: Scene) -> None:
+    for number in range(200):
+        scene.send(number)
+    assert scene.missing == 1
+    found = await scene.read()
+    *sent, told = found
+    assert [packet.source for packet in sent] == list(range(len(sent)))
+    assert isinstance(told, Missed)
+    assert told.missed == scene.watcher.missed == 200 - len(sent)
+    scene.send(7)
+    (again,) = await scene.read()
+    assert again.source == 7
+    for number in range(200):
+        scene.send(number)
+    assert scene.missing == 2
+
+
+async def test_what_was_begun_is_sent_to_its_end_with_nothing_in_between(scene: Scene) -> None:
+    scene.send(1, parts=30)
+    scene.send(2)
+    first, *parts, told = await scene.read()
+    assert isinstance(first, Recipients)
+    assert [type(part) for part in parts] == [Part] * 30
+    assert told == Missed(source=scene.watcher.source, missed=1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_nothing_is_lost_without_being_counted(scene: Scene, seed: int) -> None:
+    rng = random.Random(seed)
+    given = 0
+    found: list[StreamPacket] = []
+    for _ in range(100):
+        for _ in range(rng.randrange(20)):
+            scene.send(given, rng.choice([0, 0, 0, 3]))
+            given += 1
+        found += await scene.read(rng.randrange(40))
+    found += await scene.read()
+    sent = [packet.source for packet in found if isinstance(packet, Recipients)]
+    assert sent == sorted(set(sent))
+    assert len(sent) + scene.watcher.missed == given
+    assert scene.watcher.missed
+    told = [packet.missed for packet in found if isinstance(packet, Missed)]
+    assert told == sorted(told)
+    assert told[-1] == scene.watcher.missed
+    for before, packet in pairwise(found):
+        assert not isinstance(packet, Part) or packet.source == before.source
+
+
+async def test_who_has_gone_is_written_to_no_more(scene: Scene) -> None:
+    scene.theirs.close()
+    for number in range(3):
+        scene.send(number)
+    assert (scene.gone, scene.missing, scene.watcher.missed) == (1, 0, 0)
+
+
+async def test_who_goes_while_something_waits_is_let_go(scene: Scene) -> None:
+    for number in range(200):
+        scene.send(number, parts=1)
+    await trio.testing.wait_all_tasks_blocked()
+    assert scene.gone == 0
+    scene.theirs.close()
+    with trio.fail_after(5):
+        while not scene.gone:
+            await trio.testing.wait_all_tasks_blocked(0.005)
+    assert scene.gone == 1

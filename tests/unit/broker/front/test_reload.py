@@ -1,0 +1,162 @@
+"""Reload: nothing changes on a mistake, one at a time, and who does not obey is named."""
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from sbus.broker.front_process import reload as reload_module
+from sbus.broker.config.resolution import Configuration
+from sbus.broker.front.reload import Reloader
+from sbus.broker.front.client_registry import Roster
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.front.supervisor import Supervisor
+from sbus.errors import ConfigurationError
+from sbus.limits import Limits
+from sbus.protocol.admin_results import ReloadResult
+from sbus.unix.notify import Notifier
+
+BEFORE = Configuration(settings=BusSettings(workers=2))
+AFTER = Configuration(settings=BusSettings(workers=2, limits=Limits(quantum_units=7)))
+APPLIED = ReloadResult(["limits.quantum_units"], [])
+
+
+class PretendedSupervisor:
+    """Notes what it is told; `behind` do not obey."""
+
+    def __init__(self) -> None:
+        self.told: list[Limits] = []
+        self.behind: list[int] = []
+
+    def reconfigure(self, limits: Limits, memfd: int) -> None:
+        os.close(memfd)
+        self.told.append(limits)
+
+    async def wait_until_reconfigured(self, _seconds_max: float) -> list[int]:
+        await trio.lowlevel.checkpoint()
+        return self.behind
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.reread: Callable[[], Configuration] = lambda: AFTER
+        self.supervisor = PretendedSupervisor()
+        self.gone_by: list[BusSettings] = []
+        self.reloader = Reloader(
+            BEFORE,
+            lambda: self.reread(),
+            Roster(2),
+            cast(Supervisor, self.supervisor),
+            lambda settings, _rules: self.gone_by.append(settings),
+            Notifier(),
+        )
+
+    def is_untouched(self) -> bool:
+        return self.reloader.in_force == BEFORE and not self.supervisor.told and not self.gone_by
+
+
+@pytest.fixture
+async def scene() -> Scene:
+    return Scene()
+
+
+def fails(error: Exception) -> Callable[[], Configuration]:
+    def reread() -> Configuration:
+        raise error
+
+    return reread
+
+
+async def test_what_changed_is_in_force(scene: Scene) -> None:
+    assert await scene.reloader.reload() == APPLIED
+    assert scene.reloader.in_force == AFTER
+    assert scene.supervisor.told == [AFTER.settings.limits]
+    assert scene.gone_by == [AFTER.settings]
+    assert await scene.reloader.reload() == ReloadResult([], [])
+
+
+async def test_who_does_not_obey_is_named(scene: Scene) -> None:
+    scene.supervisor.behind = [1]
+    assert (await scene.reloader.reload()).unanswered == [1]
+    assert scene.reloader.in_force == AFTER, "it will, when it goes on"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConfigurationError("rules[0]: no"), OSError(24, "Too many open files"), RuntimeError("no")],
+)
+async def test_on_a_mistake_nothing_changes(scene: Scene, error: Exception) -> None:
+    scene.reread = fails(error)
+    with pytest.raises(ConfigurationError) as refused:
+        await scene.reloader.reload()
+    assert str(error.args[-1]) in str(refused.value)
+    assert scene.is_untouched()
+    scene.reread = lambda: AFTER
+    assert await scene.reloader.reload() == APPLIED
+
+
+async def test_without_descriptors_nothing_changes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memfd(_what: Any) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(reload_module, "write_owning_memfd", no_memfd)
+    with pytest.raises(ConfigurationError, match=r"cannot be told .*: Too many open files"):
+        await scene.reloader.reload()
+    assert scene.is_untouched()
+
+
+async def test_a_directory_that_does_not_answer_stops_nobody(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the loop, nor what is reloaded later."""
+    answers = threading.Event()
+
+    def hang() -> Configuration:
+        answers.wait(20)
+        return AFTER
+
+    monkeypatch.setattr(reload_module, "READ_SECONDS_MAX", 0.05)
+    scene.reread = hang
+    try:
+        with pytest.raises(ConfigurationError, match="does the host's directory of users answer"):
+            await scene.reloader.reload()
+        assert scene.is_untouched()
+        scene.reread = lambda: AFTER
+        monkeypatch.setattr(reload_module, "READ_SECONDS_MAX", 20)
+        assert await scene.reloader.reload() == APPLIED
+    finally:
+        answers.set()
+
+
+async def test_one_reads_after_the_other(scene: Scene) -> None:
+    """So that whoever asks last has what the file says then."""
+    reading = threading.Lock()
+    count = 0
+
+    def read() -> Configuration:
+        nonlocal count
+        assert reading.acquire(blocking=False), "two read at the same time"
+        count += 1
+        reading.release()
+        return AFTER
+
+    scene.reread = read
+    async with trio.open_nursery() as tasks:
+        for _ in range(5):
+            tasks.start_soon(scene.reloader.reload)
+    assert count == 5
+
+
+async def test_whoever_gives_up_waiting_leaves_the_bus_as_it_is_or_changed(scene: Scene) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await scene.reloader.reload()
+    assert scope.cancelled_caught
+    assert scene.is_untouched()
+    assert await scene.reloader.reload() == APPLIED

@@ -1,0 +1,478 @@
+"""The supervisor with a template of pretended workers, whose lives and words the test decides."""
+
+import errno
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
+
+from sbus.broker.ipc.messages import (
+    Adopt,
+    Gone,
+    Order,
+    Quiesce,
+    Quiet,
+    Ready,
+    Reconfigure,
+    Reconfigured,
+    Report,
+    Stop,
+)
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.front.supervisor import Supervisor
+from sbus.broker.front.fork_server import Alive, Birth, Death, Template
+from sbus.errors import SbusError
+from sbus.limits import Limits
+from sbus.shared.accounts import AccountBook
+from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.segment import ALIVE, Segment
+from sbus.unix.credentials import Credentials
+from sbus.unix.notify import Notifier
+from tests.support.events import logging_to
+from tests.unit.broker.front.pretended_worker import PretendedWorker
+from tests.unit.shared.segments import close_segment, small_limits, was_woken
+
+SOON_SECONDS = 5.0
+WORKERS = 3
+
+
+class PretendedTemplate:
+    """Forks no one; `workers` are the latest of each slot."""
+
+    def __init__(self) -> None:
+        self.sock, self._bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.setblocking(False)
+        self._events: deque[Birth | Death | Alive] = deque()
+        self.workers: dict[int, PretendedWorker] = {}
+        self.forks: list[int] = []
+        self.answers = True
+
+    def ask(self) -> None:
+        if self.answers:
+            self._happen(Alive())
+
+    def fork_worker(self, worker: int, link_socket: socket.socket) -> None:
+        self.forks.append(worker)
+        born = PretendedWorker(1000 + len(self.forks), link_socket)
+        self.workers[worker] = born
+        self._happen(Birth(worker, born.pid, os.pidfd_open(os.getpid())))
+
+    def kill(self, worker: int, status: int = signal.SIGKILL) -> None:
+        dead = self.workers[worker]
+        dead.close()
+        self._happen(Death(worker, dead.pid, status))
+
+    def _happen(self, event: Birth | Death | Alive) -> None:
+        self._events.append(event)
+        self._bell.send(b"x")
+
+    def receive(self) -> Birth | Death | Alive | None:
+        if not self.sock.recv(1):
+            return None
+        return self._events.popleft()
+
+    def end(self) -> None:
+        """The template process dies."""
+        self._bell.close()
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            worker.close()
+        self._bell.close()
+        self.sock.close()
+
+
+class PretendedNotifier(Notifier):
+    """Notes when it was told that all is well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fed_at: list[float] = []
+
+    def alive(self) -> None:
+        self.fed_at.append(trio.current_time())
+
+
+class Scene:
+    """A supervisor, its template, and what it told the front."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.segment = Segment(WORKERS, small_limits())
+        self.segment.open_lock()
+        self.template = PretendedTemplate()
+        self.reports: list[tuple[int, Report]] = []
+        self.deaths: list[int] = []
+        self.forks: list[int] = []
+        self.lines: list[str] = []
+        self.killed: list[int] = []
+        self.notifier = PretendedNotifier()
+        settings = BusSettings(workers=WORKERS, limits=Limits(worker_silence_seconds_max=10.0))
+        self.book = AccountBook(self.segment.accounts, WORKERS, settings.limits)
+        self.supervisor = Supervisor(
+            cast(Template, self.template),
+            self.segment,
+            settings,
+            self.book,
+            logging_to(self.lines),
+            self.forks.append,
+            lambda worker, report: self.reports.append((worker, report)),
+            self.deaths.append,
+            self.notifier,
+        )
+        for slot in self.supervisor.slots:
+            slot.kill = lambda number=slot.number: self.killed.append(number)  # type: ignore[method-assign, misc]
+
+    async def serve(self) -> None:
+        """Start it, with every worker serving."""
+        self.nursery.start_soon(self.supervisor.run, self.nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(WORKERS):
+            await self.say(number, Ready())
+
+    async def say(self, worker: int, report: Report) -> None:
+        self.template.workers[worker].say(report)
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def kill(self, worker: int, status: int = signal.SIGKILL) -> None:
+        self.template.kill(worker, status)
+        await trio.testing.wait_all_tasks_blocked()
+
+    def told(self, worker: int) -> list[Order]:
+        return self.template.workers[worker].told()
+
+    def close(self) -> None:
+        self.nursery.cancel_scope.cancel()
+        for slot in self.supervisor.slots:
+            if slot.link is not None:
+                slot.link.close()
+            if slot.pidfd >= 0:
+                os.close(slot.pidfd)
+        for memfd in self.supervisor._settings_memfds:
+            os.close(memfd)
+        self.template.close()
+        close_segment(self.segment)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    async with trio.open_nursery() as nursery:
+        opened = Scene(nursery)
+        yield opened
+        opened.close()
+
+
+async def test_it_serves_once_every_worker_does(scene: Scene) -> None:
+    done = trio.Event()
+
+    async def run() -> None:
+        await scene.supervisor.run(scene.nursery)
+        done.set()
+
+    scene.nursery.start_soon(run)
+    await trio.testing.wait_all_tasks_blocked()
+    assert scene.template.forks == [0, 1, 2]
+    for number in (2, 0):
+        await scene.say(number, Ready())
+        assert not done.is_set()
+    await scene.say(1, Ready())
+    assert done.is_set()
+
+
+@pytest.mark.parametrize("status", [1 << 8, signal.SIGSEGV], ids=["exit", "signal"])
+async def test_a_worker_that_dies_at_the_start_ends_the_bus(status: int) -> None:
+    with pytest.RaisesGroup(SbusError, allow_unwrapped=True, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            scene = Scene(nursery)
+            try:
+                nursery.start_soon(scene.supervisor.run, nursery)
+                await trio.testing.wait_all_tasks_blocked()
+                await scene.say(0, Ready())
+                await scene.kill(1, status)
+            finally:
+                scene.close()
+
+
+async def test_the_end_of_the_template_ends_the_bus() -> None:
+    with pytest.RaisesGroup(SbusError, allow_unwrapped=True, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            scene = Scene(nursery)
+            try:
+                await scene.serve()
+                scene.template.end()
+                await trio.testing.wait_all_tasks_blocked()
+            finally:
+                scene.close()
+
+
+async def test_what_workers_say_about_clients_is_passed_on(scene: Scene) -> None:
+    await scene.serve()
+    await scene.say(1, Gone(5, "no-nul"))
+    await scene.say(0, Gone(6, ""))
+    assert scene.reports == [(1, Gone(5, "no-nul")), (0, Gone(6, ""))]
+
+
+async def test_a_dead_worker_is_buried_and_replaced(
+    scene: Scene, autojump_clock: trio.testing.MockClock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await scene.serve()
+    logs = [OrderedLog(scene.segment, number) for number in range(WORKERS)]
+    with scene.segment as words:
+        for log in logs:
+            log.start(words)
+    await scene.kill(1)
+    assert scene.deaths == [1]
+    with scene.segment as words:
+        assert words[ALIVE] == 0b101
+    assert all(was_woken(scene.segment, number) for number in range(WORKERS))
+    await trio.sleep(SOON_SECONDS)
+    assert scene.template.forks == [0, 1, 2, 1]
+    assert scene.deaths == [1]
+
+
+async def test_a_worker_that_keeps_dying_young_is_forked_ever_less_often(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    pauses = []
+    for _ in range(8):
+        died_at = trio.current_time()
+        forks = len(scene.template.forks)
+        await scene.kill(2)
+        while len(scene.template.forks) == forks:  # noqa: ASYNC110 (the clock is the test's)
+            await trio.sleep(0.05)
+        pauses.append(trio.current_time() - died_at)
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] < 1
+    assert 4 < pauses[-1] < 6
+
+
+async def test_without_descriptors_a_worker_is_replaced_later(
+    scene: Scene, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.serve()
+    attempts_at = []
+    socketpair = socket.socketpair
+
+    def exhausted(family: int, kind: int) -> tuple[socket.socket, socket.socket]:
+        attempts_at.append(trio.current_time())
+        if len(attempts_at) < 6:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return socketpair(family, kind)
+
+    monkeypatch.setattr("sbus.broker.front.supervisor.socket.socketpair", exhausted)
+    scene.supervisor.slots[1].born_at = -1000.0  # it has lived long
+    await scene.kill(1)
+    await trio.sleep(30)
+    assert scene.template.forks == [0, 1, 2, 1]
+    assert attempts_at[-1] - attempts_at[0] > 0.5, "it asked again and again without a pause"
+
+
+async def test_the_least_loaded_worker_that_serves_is_chosen(scene: Scene) -> None:
+    await scene.serve()
+    assert await scene.supervisor.wait_for_worker([3, 1, 2]) == 1
+    scene.supervisor.slots[1].ready = False
+    assert await scene.supervisor.wait_for_worker([3, 1, 2]) == 2
+
+
+async def test_a_worker_that_does_not_read_its_orders_gets_no_clients(scene: Scene) -> None:
+    await scene.serve()
+    credentials = Credentials(gid=1, uid=2, pid=3)
+    read_end, write_end = os.pipe()
+    link = scene.supervisor.slots[0].link
+    assert link is not None
+    while link.queued < Limits().handoff_clients_max:
+        scene.supervisor.tell(0, Adopt(1, credentials, 1), write_end)
+    assert await scene.supervisor.wait_for_worker([0, 7, 8]) == 1
+    assert scene.told(0)
+    link.close()  # before the descriptor that it has borrowed
+    scene.supervisor.slots[0].link = None
+    os.close(read_end)
+    os.close(write_end)
+
+
+async def test_stopping_lets_all_become_quiet_before_any_ends(scene: Scene) -> None:
+    await scene.serve()
+    async with trio.open_nursery() as stopping:
+        stopping.start_soon(scene.supervisor.stop)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(WORKERS):
+            assert scene.told(number) == [Quiesce()]
+        await scene.say(0, Quiet())
+        await scene.say(1, Quiet())
+        assert scene.told(0) == []
+        await scene.say(2, Quiet())
+        for number in range(WORKERS):
+            assert scene.told(number) == [Stop()]
+            await scene.kill(number, 0)
+    assert not scene.killed
+    assert not scene.deaths, "who ends when told to is not mourned"
+    assert scene.template.forks == [0, 1, 2]
+
+
+async def test_who_does_not_stop_in_time_is_killed(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    await scene.say(0, Quiet())
+    await scene.supervisor.stop()
+    assert trio.current_time() == pytest.approx(Limits().stop_seconds_max)
+    assert sorted(scene.killed) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "killed"),
+    [([], [2]), ([0], [2]), ([2], [1]), ([1, 2], [])],
+    ids=["nobody", "one that is not silent", "the most silent one", "all silent ones"],
+)
+async def test_the_most_silent_worker_that_does_not_wait_for_the_lock_is_killed(
+    scene: Scene,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    waiting: list[int],
+    killed: list[int],
+) -> None:
+    """Who waits may recover once whoever has the lock is gone; so one goes at a time."""
+    await scene.serve()
+    silence = {0: 9.9, 1: 10.1, 2: 11.0}
+    monkeypatch.setattr(scene.segment, "silence_seconds", silence.__getitem__)
+    pids = {scene.template.workers[number].pid for number in waiting}
+    monkeypatch.setattr(scene.segment, "lock_waiters", lambda: pids)
+    await trio.sleep(1.5 * Limits().pulse_seconds)
+    assert scene.killed == killed
+
+
+@pytest.mark.parametrize("watchdog_seconds", [0.5, 2.0, 10.0, 61.0])
+async def test_the_watchdog_is_fed_twice_in_its_time(
+    scene: Scene, autojump_clock: trio.testing.MockClock, watchdog_seconds: float
+) -> None:
+    scene.notifier.watchdog_seconds = watchdog_seconds
+    begin = trio.current_time()
+    await scene.serve()
+    await trio.sleep(5 * watchdog_seconds)
+    moments = [begin, *scene.notifier.fed_at]
+    pauses = [later - earlier for earlier, later in pairwise(moments)]
+    assert (
+        9
+        <= len(scene.notifier.fed_at)
+        <= 1
+        + 5
+        * watchdog_seconds
+        / min(watchdog_seconds / 2, max(0.1, watchdog_seconds / 2 - Limits().pulse_seconds))
+    )
+    assert max(pauses) <= watchdog_seconds / 2 + 1e-6
+
+
+async def test_without_a_watchdog_nobody_is_fed(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    await trio.sleep(100)
+    assert scene.notifier.fed_at == []
+
+
+async def test_the_watchdog_is_not_fed_while_the_template_does_not_answer(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    scene.notifier.watchdog_seconds = 4.0
+    await scene.serve()
+    await trio.sleep(8.5)  # between two meals
+    before = len(scene.notifier.fed_at)
+    assert before
+    scene.template.answers = False
+    await trio.sleep(100)
+    assert len(scene.notifier.fed_at) == before
+
+
+# -- other settings --------------------------------------------------------------------------------
+def some_memfd() -> int:
+    return os.memfd_create("settings")
+
+
+async def test_all_workers_are_told_of_other_settings(scene: Scene) -> None:
+    await scene.serve()
+    limits = Limits(handoff_clients_max=1)
+    scene.supervisor.reconfigure(limits, some_memfd())
+    assert scene.supervisor._limits == limits
+    for number in range(WORKERS):
+        assert scene.told(number) == [Reconfigure(1)]
+    waiting = Waiting(scene)
+    for number in range(WORKERS):
+        assert not await waiting.is_over()
+        await scene.say(number, Reconfigured(1))
+    assert await waiting.is_over()
+    assert waiting.behind == []
+
+
+class Waiting:
+    """For all to obey."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self.behind: list[int] | None = None
+        scene.nursery.start_soon(self._wait)
+
+    async def _wait(self) -> None:
+        self.behind = await self._scene.supervisor.wait_until_reconfigured(30)
+
+    async def is_over(self) -> bool:
+        await trio.testing.wait_all_tasks_blocked()
+        return self.behind is not None
+
+
+async def test_who_does_not_obey_in_time_is_named(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    scene.supervisor.reconfigure(Limits(), some_memfd())
+    await scene.say(1, Reconfigured(1))
+    assert await scene.supervisor.wait_until_reconfigured(5) == [0, 2]
+    await scene.say(0, Reconfigured(1))
+    await scene.say(2, Reconfigured(1))
+    assert await scene.supervisor.wait_until_reconfigured(5) == []
+
+
+async def test_an_answer_to_earlier_settings_is_none_to_these(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.serve()
+    for _ in range(2):
+        scene.supervisor.reconfigure(Limits(), some_memfd())
+    for number in range(WORKERS):
+        await scene.say(number, Reconfigured(1))
+    assert await scene.supervisor.wait_until_reconfigured(5) == [0, 1, 2]
+
+
+async def test_a_worker_that_is_forked_later_is_told_first_of_all(scene: Scene) -> None:
+    await scene.serve()
+    scene.supervisor.reconfigure(Limits(), some_memfd())
+    waiting = Waiting(scene)
+    await scene.say(0, Reconfigured(1))
+    await scene.say(1, Reconfigured(1))
+    assert not await waiting.is_over()
+    scene.supervisor.slots[2].born_at = -1e9  # it is no young worker, and replaced at once
+    await scene.kill(2)
+    assert await waiting.is_over()
+    assert waiting.behind == [], "its successor begins with them"
+    assert scene.told(2) == [Reconfigure(1)]
+
+
+async def test_settings_that_nobody_needs_any_more_are_not_kept(scene: Scene) -> None:
+    await scene.serve()
+    memfds = [some_memfd() for _ in range(3)]
+    for memfd in memfds:
+        scene.supervisor.reconfigure(Limits(), memfd)
+    for number in range(WORKERS):
+        await scene.say(number, Reconfigured(3))
+    assert await scene.supervisor.wait_until_reconfigured(5) == []
+    assert scene.supervisor._settings_memfds == memfds[2:]
+    for closed in memfds[:2]:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(closed)

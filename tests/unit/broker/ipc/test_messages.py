@@ -1,0 +1,157 @@
+"""The link between front and worker: orders with descriptors, in order, however slow a side is."""
+
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import trio
+import trio.testing
+
+from sbus.broker.ipc.messages import (
+    Adopt,
+    Gone,
+    Link,
+    Order,
+    Quiesce,
+    Quiet,
+    Ready,
+    Reconfigure,
+    Report,
+    Stop,
+    lost_order,
+)
+from sbus.unix.credentials import Credentials
+from sbus.unix.fd_passing import DescriptorsLost
+
+SOON_SECONDS = 5.0
+SOMEBODY = Credentials(gid=1, uid=2, pid=3)
+Links = tuple[Link, Link]
+
+
+@pytest.fixture
+async def links() -> AsyncIterator[Links]:
+    front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    async with trio.open_nursery() as nursery:
+        both = Link(front, nursery), Link(worker, nursery)
+        yield both
+        for link, sock in zip(both, (front, worker), strict=True):
+            if sock.fileno() >= 0:
+                link.close()
+
+
+@pytest.mark.parametrize("order", [Quiesce(), Stop()])
+async def test_orders_arrive(links: Links, order: Order) -> None:
+    front, worker = links
+    with pytest.raises(BlockingIOError):
+        worker.receive_order()
+    front.send(order)
+    assert worker.receive_order() == (order, [])
+
+
+@pytest.mark.parametrize("report", [Ready(), Quiet(), Gone(7, ""), Gone(2**63, "no-nul")])
+async def test_reports_arrive(links: Links, report: Report) -> None:
+    front, worker = links
+    with pytest.raises(BlockingIOError):
+        front.receive_report()
+    worker.send(report)
+    assert front.receive_report() == report
+
+
+async def test_a_client_arrives_with_its_socket(links: Links) -> None:
+    front, worker = links
+    read_end, write_end = os.pipe()
+    front.send(Adopt(5, SOMEBODY, 9), write_end)
+    os.close(write_end)
+    order, (received,) = worker.receive_order()
+    assert order == Adopt(5, SOMEBODY, 9)
+    assert not os.get_inheritable(received)
+    os.write(received, b"x")
+    os.close(received)
+    assert os.read(read_end, 10) == b"x"
+    os.close(read_end)
+
+
+async def test_a_slow_side_gets_everything_in_order(links: Links) -> None:
+    front, worker = links
+    read_end, write_end = os.pipe()
+    for number in range(2000):
+        front.send(Adopt(number, SOMEBODY, 9), write_end if number % 500 == 0 else None)
+    assert front.queued
+    numbers: list[int] = []
+    pipes = 0
+    with trio.fail_after(SOON_SECONDS):
+        while len(numbers) < 2000:
+            await worker.wait()
+            order, fds = worker.receive_order()
+            assert isinstance(order, Adopt)
+            numbers.append(order.client)
+            pipes += len(fds)
+            for fd in fds:
+                os.close(fd)
+    assert numbers == list(range(2000))
+    assert pipes == 4
+    assert front.queued == 0
+    os.close(read_end)
+    os.close(write_end)
+
+
+Receive = Callable[[Links], object]
+NOTHING_MORE: list[tuple[str, Receive, object]] = [
+    ("front", lambda links: links[1].receive_order(), (None, [])),
+    ("worker", lambda links: links[0].receive_report(), None),
+]
+
+
+@pytest.mark.parametrize("unread", [False, True])
+@pytest.mark.parametrize(("who", "receive", "expected"), NOTHING_MORE, ids=["front", "worker"])
+async def test_the_other_sides_end_is_noticed(
+    links: Links, unread: bool, who: str, receive: Receive, expected: object
+) -> None:
+    gone, left = links if who == "front" else links[::-1]
+    if unread:
+        left.send(Ready())
+    gone.close()
+    assert receive(links) == expected
+    left.send(Ready())  # what the dead do not hear is nobody's error
+
+
+async def test_closing_ends_a_queue_that_is_never_read(links: Links) -> None:
+    front, _ = links
+    nursery = front._nursery
+    while not front.queued:
+        front.send(Stop())
+    await trio.testing.wait_all_tasks_blocked()
+    assert nursery.child_tasks
+    front.close()
+    with trio.fail_after(SOON_SECONDS):
+        while nursery.child_tasks:
+            await trio.testing.wait_all_tasks_blocked()
+    assert front.queued == 0
+
+
+def test_whose_descriptor_was_lost_can_be_told() -> None:
+    front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with front, worker:
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                Link(front, nursery).send(Adopt(77, SOMEBODY, 9))
+
+        trio.run(main)
+        lost = lost_order(DescriptorsLost(worker.recv(4096)))
+        assert isinstance(lost, Adopt)
+        assert lost.client == 77
+
+
+def test_a_descriptor_that_was_no_clients_can_be_told_from_one() -> None:
+    front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with front, worker:
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                Link(front, nursery).send(Reconfigure(1))
+
+        trio.run(main)
+        lost = lost_order(DescriptorsLost(worker.recv(4096)))
+        assert isinstance(lost, Reconfigure)

@@ -1,0 +1,502 @@
+"""Several exchanges in one process, and a bus in which every step is one instant.
+
+`Bus` holds the workers, lets other workers act between any two holds of a worker's lock, and keeps
+the model: who is subscribed to what, and what everybody is to receive. A step takes effect in the
+model at the end of the hold that fixes its place in the order; `Hooked*` find that hold.
+"""
+
+import math
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import cast
+from unittest.mock import patch
+
+from sbus.broker.worker.loop import sequencer as exchange_module
+from sbus.broker.config.access_policy import Profile
+from sbus.broker.delivery.backpressure import Backpressure, Blocker
+from sbus.broker.worker.sequencer import Exchange
+from sbus.broker.delivery.secret_recipient import Holder
+from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.worker.router import Router
+from sbus.broker.worker.session import Run, Session
+from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.broker.worker.wait_queue import Reason, Wait
+from sbus.limits import Limits
+from sbus.protocol.keys import SLASH
+from sbus.shared.accounts import HOLDING, Account, AccountBook, Accounts
+from sbus.shared.compaction import Compaction
+from sbus.shared.log_share import LogShare
+from sbus.shared.ordered_log import Block, OrderedLog
+from sbus.shared.segment import Segment
+from sbus.shared.stalls import Stalls
+from sbus.shared.statistics import Statistics
+from sbus.shared.subscription_table import SubscriptionTable, all_have_read
+from sbus.unix.credentials import Credentials
+from sbus.unix.peer_process import PeerProcess
+from tests.unit.routing.specification import matches
+from tests.unit.shared.segments import close_segment, was_woken
+
+LIMITS = Limits(
+    log_bytes=1280,
+    table_bytes=64 * 1024,
+    route_cache_bytes_max=4096,
+    users_max=2,
+    user_held_seconds_max=1e9,
+    blocking_clients_max=8,
+)
+
+EVERYTHING_SECRET = b"!/cred////"
+"""The one secret pattern of this model: what names no user or one's own."""
+
+
+class Collector:
+    """An outbox that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+
+    def deliver(self, packet: bytes) -> None:
+        self.received.append(packet)
+
+
+class HookedSegment(Segment):
+    """Calls `on_release` after every hold of the lock that ended well."""
+
+    on_enter: Callable[[], None] | None = None
+    on_release: Callable[[], None] | None = None
+
+    def __enter__(self) -> memoryview:
+        if self.on_enter is not None:
+            self.on_enter()
+        return super().__enter__()
+
+    def __exit__(self, kind, error, trace) -> None:  # type: ignore[no-untyped-def]
+        super().__exit__(kind, error, trace)
+        if self.on_release is not None and kind is None:
+            self.on_release()
+
+
+class HookedLog(OrderedLog):
+    """Notes whether a hold fixed a step's place, and whether the log had no room for it."""
+
+    placed = False
+    refused = False
+
+    def destined_end(self, words: memoryview) -> int:
+        self.placed = True
+        return super().destined_end(words)
+
+    def append(self, words: memoryview, block: Block, share: LogShare) -> int:
+        wake = super().append(words, block, share)
+        self.refused |= wake < 0
+        return wake
+
+
+class HookedTable(SubscriptionTable):
+    """Notes when the table had no room for a step."""
+
+    log: HookedLog
+
+    def append(self, words: memoryview, data: bytes, *, edge: bool, frees: bool = False) -> bool:
+        appended = super().append(words, data, edge=edge, frees=frees)
+        self.log.refused |= not appended
+        return appended
+
+
+NO_RULES = Profile(publish=0, subscribe=0, may_block_others=False)
+
+
+class Client:
+    """A client of the model: its session, and what a perfect bus would have sent it."""
+
+    def __init__(
+        self, number: int, worker: int, account: Account, uid: int, sock: socket.socket
+    ) -> None:
+        self.worker = worker
+        own = Credentials(gid=1, uid=uid, pid=1)
+        self.session = Session(number, own, account, sock, LIMITS)
+        self.collector = Collector()
+        self.session.outbox = cast(Outbox, self.collector)
+        self.session.holder = Holder(own, self.session.outbox, PeerProcess(sock, own.pid, None))
+        self.subscriptions: Counter[bytes] = Counter()
+        self.due: list[bytes] = []
+        self.pending: list[tuple[bytes, bytes]] = []
+        """Packets and keys that were read and have no place yet."""
+        self.woken = False
+        """Its worker was woken since it was last held."""
+        self.waits_for_room = False
+        self.waits_for: list[Client] = []
+        """Those who had no room for its next message then."""
+
+    @property
+    def held(self) -> bool:
+        return bool(self.pending)
+
+    @property
+    def stalled(self) -> bool:
+        """It has no room, and chose to block."""
+        backpressure = self.session.backpressure
+        return backpressure is not None and backpressure.stalled
+
+    def wants(self, key: bytes) -> bool:
+        if key.startswith(EVERYTHING_SECRET[:6]):
+            mine = key.split(b"/")[3] in (b"", b"%d" % self.session.uid)
+            return mine and EVERYTHING_SECRET in self.subscriptions
+        return any(matches(pattern, key, SLASH) for pattern in self.subscriptions)
+
+
+class Bus:
+    """The workers of one bus and the model of it."""
+
+    def __init__(self, workers: int, clients_per_worker: int, limits: Limits = LIMITS) -> None:
+        self.limits = limits
+        # Here a run is a step, however long it takes.
+        self._patience = patch.object(exchange_module, "_LOOK_SECONDS_MAX", math.inf)
+        self._patience.start()
+        self.effects = 0
+        """Steps that took effect."""
+        self.segment = HookedSegment(workers, limits)
+        self.segment.open_lock()
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.routers: list[Router] = []
+        self.exchanges: list[Exchange] = []
+        self.subscriptions: list[Subscriptions] = []
+        self.stalls: list[Stalls] = []
+        self.accounts: list[Accounts] = []
+        self.book = AccountBook(self.segment.accounts, workers, limits)
+        self.logs: list[HookedLog] = []
+        self.clients: list[Client] = []
+        self.asleep = [False] * workers
+        self.woken = [False] * workers
+        """Woken since it last caught up."""
+        self.told_of_room = [False] * workers
+        """Woken since the log last refused something of its."""
+        self.numbers = 0
+        self.compaction: Compaction | None = None
+        self._clients_per_worker = clients_per_worker
+        for worker in range(workers):
+            self._start(worker)
+
+    def close(self) -> None:
+        self._patience.stop()
+        self.segment.on_enter = self.segment.on_release = None
+        self.sock.close()
+        close_segment(self.segment)
+
+    def _start(self, worker: int) -> None:
+        router = Router(worker, SLASH, self.limits)
+        accounts = Accounts(self.segment.accounts, self.segment.workers, self.limits, worker)
+        stalls = Stalls(self.segment.stalls, self.limits.blocking_clients_max, worker)
+        exchange = Exchange(self.segment, worker, router, accounts, stalls, Statistics())
+        log = HookedLog(self.segment, worker)
+        exchange._log = log
+        exchange._table = HookedTable(self.segment, worker)
+        exchange._table.log = log
+        self.routers[worker : worker + 1] = [router]
+        self.exchanges[worker : worker + 1] = [exchange]
+        self.logs[worker : worker + 1] = [log]
+        subscriptions = Subscriptions(
+            worker, exchange, router, self.limits, exchange.start(), on_settled=lambda: None
+        )
+        self.subscriptions[worker : worker + 1] = [subscriptions]
+        self.stalls[worker : worker + 1] = [stalls]
+        self.accounts[worker : worker + 1] = [accounts]
+        for _ in range(self._clients_per_worker):
+            self.connect(worker)
+
+    def connect(self, worker: int) -> Client:
+        self.numbers += 1
+        uid = 1 + self.numbers % 2
+        account = self.book.of(uid, self.limits.user, 0)
+        assert account is not None
+        own = self.accounts[worker][account.place]
+        client = Client(self.numbers, worker, own, uid, self.sock)
+        self.routers[worker].admit(client.session.outbox, client.session.holder)
+        self.clients.append(client)
+        return client
+
+    def of_worker(self, worker: int) -> list[Client]:
+        return [client for client in self.clients if client.worker == worker]
+
+    # -- steps ---------------------------------------------------------------------------------
+    def step(
+        self,
+        worker: int,
+        act: Callable[[Exchange], bool],
+        effect: Callable[[], None],
+        meanwhile: Callable[[], None],
+    ) -> bool:
+        """Do one step of a worker, others acting at every release of the lock; check it.
+
+        When it took effect, all clients of that worker have received exactly what was due at its
+        instant. When it did not, nothing happened.
+        """
+        segment, log = self.segment, self.logs[worker]
+        due_then: list[tuple[Client, int]] = []
+        placed = False
+
+        def on_enter() -> None:
+            log.placed = log.refused = False
+
+        def on_release() -> None:
+            nonlocal placed
+            if log.placed and not log.refused and not placed:
+                placed = True
+                effect()
+                self.effects += 1
+                due_then.extend((client, len(client.due)) for client in self.of_worker(worker))
+            segment.on_enter = segment.on_release = None
+            meanwhile()
+            segment.on_enter, segment.on_release = on_enter, on_release
+
+        outer = (segment.on_enter, segment.on_release)
+        segment.on_enter, segment.on_release = on_enter, on_release
+        try:
+            done = act(self.exchanges[worker])
+        finally:
+            segment.on_enter, segment.on_release = outer
+        assert done == placed, "a step has one instant if it was done, and none if it was not"
+        for client, due in due_then:
+            assert client.collector.received == client.due[:due]
+        for client in self.clients:
+            assert client.collector.received == client.due[: len(client.collector.received)]
+        return done
+
+    def publish(self, client: Client, keys: list[bytes], meanwhile: Callable[[], None]) -> bool:
+        """Publish a run, or try again what was held; False when all of it had to wait for room.
+
+        A message for a client of the publisher's own user that has no room is held, and all behind
+        it; what comes before it is published. Who has room is looked up before the hold, so where
+        that changes in between, more or less than that may be published, but never out of order.
+        """
+        session, router = client.session, self.routers[client.worker]
+        if not client.pending:
+            for key in keys:
+                self.numbers += 1
+                client.pending.append((b"MSG %b\0%d" % (key, self.numbers), key))
+        pending = client.pending
+        session.run = Run()
+        for packet, key in pending:
+            session.run.add(packet, key, session.own_route(router.route(key)))
+        before = self.who_holds_whom(session.uid), self.effects
+        published = 0
+        must_wait = False
+        wait: Wait | None = None
+
+        def effect() -> None:
+            nonlocal published, must_wait
+            published = len(session.run.messages)
+            if (self.who_holds_whom(session.uid), self.effects) == before:
+                # Fewer where all would occupy another worker for too long.
+                unheld = self.unheld(client)
+                assert min(1, unheld) <= published <= unheld
+                must_wait = published == unheld < len(pending)
+            for packet, key in pending[:published]:
+                for other in self.clients:
+                    if other.wants(key) and (session.echo or other is not client):
+                        other.due.append(packet)
+
+        def act(exchange: Exchange) -> bool:
+            nonlocal wait
+            wait = exchange.publish(session)
+            return wait is None or wait.reason is not Reason.ROOM
+
+        client.woken = False
+        done = self.step(client.worker, act, effect, meanwhile)
+        self.look()
+        assert [packet for packet, _, _ in session.run.messages] == [
+            packet for packet, _ in pending[:published]
+        ]
+        del pending[:published]
+        client.waits_for = []
+        client.waits_for_room = not done
+        if not done:
+            self.told_of_room[client.worker] = False
+        elif wait is not None:
+            assert pending
+            assert (wait.reason, wait.account) == (Reason.STALL, session.account.place)
+            assert session.account.use(HOLDING)
+            client.waits_for = self.stalled_for(client, pending[0][1])
+        else:
+            assert not must_wait
+        return done
+
+    def who_holds_whom(self, uid: int) -> list[tuple[int, Counter[bytes]]]:
+        """The stalled clients of a user, and by which patterns."""
+        return [
+            (client.session.id, Counter(client.subscriptions))
+            for client in self.clients
+            if client.stalled and client.session.uid == uid
+        ]
+
+    def stalled_for(self, publisher: Client, key: bytes) -> list[Client]:
+        """Who of the publisher's user would receive a message and has no room."""
+        return [
+            client
+            for client in self.clients
+            if client.stalled
+            and client.session.uid == publisher.session.uid
+            and client.wants(key)
+            and (publisher.session.echo or client is not publisher)
+        ]
+
+    def unheld(self, publisher: Client) -> int:
+        """How many of the messages that it has to publish need not wait for anybody."""
+        for number, (_, key) in enumerate(publisher.pending):
+            if self.stalled_for(publisher, key):
+                return number
+        return len(publisher.pending)
+
+    def subscribe(self, client: Client, pattern: bytes, meanwhile: Callable[[], None]) -> bool:
+        return self.step(
+            client.worker,
+            lambda _: self.subscriptions[client.worker].subscribe(client.session, pattern),
+            lambda: client.subscriptions.update([pattern]),
+            meanwhile,
+        )
+
+    def unsubscribe(self, client: Client, pick: int, meanwhile: Callable[[], None]) -> bool:
+        pattern = sorted(client.subscriptions)[pick % len(client.subscriptions)]
+
+        def effect() -> None:
+            client.subscriptions = client.subscriptions - Counter([pattern])
+
+        return self.step(
+            client.worker,
+            lambda _: self.subscriptions[client.worker].unsubscribe(client.session, pattern),
+            effect,
+            meanwhile,
+        )
+
+    def barrier(self, worker: int, meanwhile: Callable[[], None]) -> None:
+        def act(exchange: Exchange) -> bool:
+            exchange.barrier()
+            return True
+
+        self.step(worker, act, lambda: None, meanwhile)
+
+    def catch_up(self, worker: int, meanwhile: Callable[[], None]) -> None:
+        def act(exchange: Exchange) -> bool:
+            self.asleep[worker] = exchange.catch_up()
+            return True
+
+        self.look()
+        self.asleep[worker] = self.woken[worker] = False
+        self.step(worker, act, lambda: None, meanwhile)
+        if self.subscriptions[worker].do_a_chore():
+            self.asleep[worker] = False
+
+    def leave(self, client: Client) -> None:
+        """A client goes; another one comes to the same worker."""
+        self.clients.remove(client)
+        session, worker = client.session, client.worker
+        self.subscriptions[worker].forget(session)
+        self.routers[worker].dismiss(session.outbox)
+        if session.backpressure is not None:
+            self.resume(client)
+            self.stalls[worker].give_back(session.backpressure.blocker.place)
+        self.connect(worker)
+
+    def block(self, client: Client) -> None:
+        """A client chooses to hold publishers back, by all of its patterns once chores are done."""
+        session, worker = client.session, client.worker
+        place = self.stalls[worker].take_place()
+        assert place is not None
+        session.backpressure = Backpressure(
+            Blocker(session.id, place, session.account.place, session.credentials, NO_RULES),
+            session.account,
+            self.segment,
+            self.stalls[worker],
+            self.exchanges[worker].origin,
+            Statistics(),
+            lambda: None,
+            lambda _stalled: None,
+        )
+        self.subscriptions[worker].begin_holding(session)
+
+    def do_chores(self, worker: int) -> None:
+        """All that can be done now."""
+        while self.subscriptions[worker].do_a_chore():
+            pass
+
+    def stall(self, client: Client) -> None:
+        """A client that blocks has no room from now on."""
+        assert client.session.backpressure is not None
+        client.session.backpressure.stall()
+
+    def resume(self, client: Client) -> None:
+        """It has room again."""
+        assert client.session.backpressure is not None
+        client.session.backpressure.resume()
+
+    def die(self, worker: int) -> None:
+        """A worker dies with all of its clients, and another one takes its slot."""
+        self.clients = [client for client in self.clients if client.worker != worker]
+        self.asleep[worker] = False
+        with self.segment as words:
+            wake = OrderedLog(self.segment).bury(words, worker)
+            stalls = Stalls(self.segment.stalls, self.limits.blocking_clients_max, None)
+            wake |= stalls.bury(worker)
+            self.book.bury(worker, time.monotonic_ns())
+        self.segment.wake(wake)
+        self._start(worker)
+
+    def compact(self, *, finish: bool) -> None:
+        """What the front does: begin a compaction where that may be, or end the one begun."""
+        with self.segment as words:
+            if self.compaction is None:
+                if all_have_read(self.segment, words):
+                    self.compaction = Compaction(self.segment, words)
+                return
+        if finish:
+            while self.compaction.step():
+                pass
+            with self.segment as words:
+                assert self.compaction.finish(words)
+            self.compaction = None
+            self.segment.wake((1 << len(self.exchanges)) - 1)
+
+    # -- checks --------------------------------------------------------------------------------
+    def check(self) -> None:
+        """What holds between steps: a sleeper that is owed something was woken."""
+        with self.segment as words:
+            self.logs[0].check_invariants(words)
+        self.look()
+        for worker, asleep in enumerate(self.asleep):
+            behind = any(
+                len(client.collector.received) < len(client.due)
+                for client in self.of_worker(worker)
+            )
+            assert not (asleep and behind) or self.woken[worker], "nobody woke it"
+        for client in self.clients:
+            stalled = [it for it in client.waits_for if it in self.clients and it.stalled]
+            if client.waits_for and not stalled:
+                assert client.woken, "nobody woke the worker of a client that was held"
+
+    def look(self) -> None:
+        """Note who was woken."""
+        for worker in range(len(self.exchanges)):
+            if was_woken(self.segment, worker):
+                self.woken[worker] = self.told_of_room[worker] = True
+                for client in self.of_worker(worker):
+                    client.woken = True
+
+    def settle(self) -> None:
+        """All have room and catch up, and whoever was held goes on: then all is delivered."""
+        for client in self.clients:
+            if client.stalled:
+                self.resume(client)
+        for _ in range(100):
+            for worker in range(len(self.exchanges)):
+                self.catch_up(worker, lambda: None)
+            held = [client for client in self.clients if client.held]
+            if not held and all(self.asleep):
+                break
+            for client in held:
+                self.publish(client, [], lambda: None)
+        for client in self.clients:
+            assert client.collector.received == client.due
+        with self.segment as words:
+            assert self.logs[0].statistics(words).used_bytes == 0

@@ -1,0 +1,293 @@
+"""Turns: shares by work and not by connections (DESIGN, "Turns"), as properties of long runs."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from sbus.broker.worker.fair_queue import Turns
+
+TURN = 64
+
+
+class Client:
+    def __init__(self, uid: int, number: int = 0) -> None:
+        self.uid = uid
+        self.number = number
+        self.in_line = False
+
+    def __repr__(self) -> str:
+        return f"{self.uid}.{self.number}"
+
+
+def line_up(turns: Turns[Client], **clients_of: int) -> None:
+    for name, count in clients_of.items():
+        for number in range(count):
+            turns.add(Client(ord(name), number))
+
+
+def run(
+    turns: Turns[Client], rounds: int, cost: Callable[[Client], int]
+) -> tuple[Counter[int], list[Client]]:
+    """Everybody always has more to do; the units charged to each user, and who had turns."""
+    charged: Counter[int] = Counter()
+    served = []
+    for _ in range(rounds):
+        client = turns.next()
+        assert client is not None
+        units = cost(client)
+        turns.charge(client.uid, units)
+        turns.add(client)
+        charged[client.uid] += units
+        served.append(client)
+    return charged, served
+
+
+@given(
+    clients=st.tuples(st.integers(1, 50), st.integers(1, 50)),
+    costs=st.tuples(
+        st.lists(st.integers(1, 1000), min_size=1, max_size=5),
+        st.lists(st.integers(1, 1000), min_size=1, max_size=5),
+    ),
+)
+def test_two_users_who_always_want_more_get_equal_shares(
+    clients: tuple[int, int], costs: tuple[list[int], list[int]]
+) -> None:
+    turns: Turns[Client] = Turns()
+    line_up(turns, a=clients[0], b=clients[1])
+    served: Counter[int] = Counter()
+
+    def cost(client: Client) -> int:
+        own = costs[client.uid - ord("a")]
+        served[client.uid] += 1
+        return own[served[client.uid] % len(own)]
+
+    charged, _ = run(turns, 1000, cost)
+    largest = max(max(own) for own in costs)
+    assert abs(charged[ord("a")] - charged[ord("b")]) <= largest
+
+
+def test_two_hundred_connections_delay_another_user_by_no_turn() -> None:
+    turns: Turns[Client] = Turns()
+    line_up(turns, a=200)
+    run(turns, 300, lambda client: TURN)
+    line_up(turns, b=1)
+    client = turns.next()
+    assert client is not None
+    assert client.uid == ord("b")
+
+
+@given(others=st.integers(1, 5), own_units=st.integers(1, TURN), away=st.integers(0, 400))
+def test_who_wants_little_has_the_next_turn_whenever_it_comes(
+    others: int, own_units: int, away: int
+) -> None:
+    """B, that wants less than its share, among users that always want more."""
+    turns: Turns[Client] = Turns()
+    line_up(turns, **dict.fromkeys("cdefg"[:others], 50))
+    own = Client(ord("b"))
+    run(turns, 10 * others, lambda client: TURN)
+    for _ in range(20):
+        turns.add(own)
+        assert turns.next() is own
+        turns.charge(own.uid, own_units)
+        # Everybody has been charged a turn more than B; then B is away, for longer or not.
+        run(turns, 2 * others + away, lambda client: TURN)
+
+
+def test_leaving_and_coming_back_does_not_pay() -> None:
+    """A user that leaves the line after each turn gets no more than one that stays."""
+    turns: Turns[Client] = Turns()
+    line_up(turns, a=3)
+    visitor = Client(ord("b"))
+    charged: Counter[int] = Counter()
+    turns.add(visitor)
+    for _ in range(1000):
+        client = turns.next()
+        assert client is not None
+        units = 1 if client.uid == ord("a") else 4 * TURN
+        turns.charge(client.uid, units)
+        charged[client.uid] += units
+        if client is not visitor:
+            turns.add(client)
+        turns.add(visitor)
+    assert charged[ord("b")] <= charged[ord("a")] + 4 * TURN
+
+
+def test_staying_away_saves_nothing_up() -> None:
+    turns: Turns[Client] = Turns()
+    line_up(turns, a=1)
+    run(turns, 1000, lambda client: TURN)
+    line_up(turns, b=1)
+    charged, _ = run(turns, 100, lambda client: TURN)
+    assert abs(charged[ord("a")] - charged[ord("b")]) <= TURN
+
+
+def test_a_crowd_of_newcomers_is_served_in_the_order_of_its_coming() -> None:
+    turns: Turns[Client] = Turns()
+    line_up(turns, a=5)
+    run(turns, 10, lambda client: TURN)
+    crowd = [Client(1000 + number) for number in range(50)]
+    for client in crowd:
+        turns.add(client)
+    served = []
+    for _ in crowd:
+        newcomer = turns.next()
+        assert newcomer is not None
+        served.append(newcomer)
+        turns.charge(newcomer.uid, TURN)
+        turns.add(newcomer)
+    assert served == crowd
+
+
+def test_a_charge_while_in_line_counts_too() -> None:
+    """Work that shows only afterwards, for a user that waits for its turn."""
+    turns: Turns[Client] = Turns()
+    line_up(turns, a=1, b=1, c=1)
+    turns.charge(ord("b"), 10 * TURN)
+    charged, _ = run(turns, 20, lambda client: TURN)
+    assert charged[ord("a")] == charged[ord("c")] == 10 * TURN
+
+
+def test_users_who_owe_nothing_are_forgotten() -> None:
+    turns: Turns[Client] = Turns()
+    line_up(turns, a=1)
+    run(turns, 1, lambda client: TURN)
+    for uid in range(1000, 3000):
+        visitor = Client(uid)
+        turns.add(visitor)
+        assert turns.next() is visitor
+        turns.charge(uid, TURN)
+        run(turns, 2, lambda client: TURN)
+        assert turns.users_known <= 100
+
+
+def test_who_caused_more_than_its_share_sits_out_until_it_is_paid_for() -> None:
+    turns: Turns[Client] = Turns()
+    line_up(turns, a=1, b=1)
+    first = turns.next()
+    assert first is not None
+    turns.charge(first.uid, 10 * TURN)
+    turns.add(first)
+    other = 0
+    while (client := turns.next()) is not None and client is not first:
+        other += 64
+        turns.charge(client.uid, 64)
+        turns.add(client)
+    assert 10 * TURN <= other <= 11 * TURN
+
+
+def test_who_is_alone_need_not_sit_out() -> None:
+    turns: Turns[Client] = Turns()
+    line_up(turns, a=1)
+    _, served = run(turns, 10, lambda client: 1_000_000)
+    assert len(served) == 10
+
+
+def test_debts_are_forgiven_when_nobody_is_in_line() -> None:
+    turns: Turns[Client] = Turns()
+    mine, other = Client(1), Client(2)
+    turns.add(other)
+    turns.add(mine)
+    for _ in range(2):
+        client = turns.next()
+        assert client is not None
+        if client is mine:
+            turns.charge(1, 100 * TURN)
+    assert turns.next() is None
+    turns.add(mine)
+    turns.add(other)
+    _, served = run(turns, 4, lambda client: TURN)
+    assert Counter(client.uid for client in served) == {1: 2, 2: 2}
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_clients_of_one_user_take_turns(count: int) -> None:
+    turns: Turns[Client] = Turns()
+    line_up(turns, a=count, b=3)
+    _, served = run(turns, 40 * count, lambda client: 10)
+    numbers = [client.number for client in served if client.uid == ord("a")]
+    assert numbers == [at % count for at in range(len(numbers))]
+
+
+def test_a_charge_to_somebody_unknown_changes_nothing() -> None:
+    turns: Turns[Client] = Turns()
+    turns.charge(5, 100)
+    assert turns.next() is None
+
+
+class StandingInLine(RuleBasedStateMachine):
+    """Whoever is in line is there once, is served once, and in its user's order."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.turns: Turns[Client] = Turns()
+        self.clients = [Client(uid, number) for uid in range(3) for number in range(3)]
+        self.lines: dict[int, list[Client]] = {0: [], 1: [], 2: []}
+
+    @rule(pick=st.integers(0, 8))
+    def add(self, pick: int) -> None:
+        client = self.clients[pick]
+        self.turns.add(client)
+        line = self.lines[client.uid]
+        if client not in line:
+            line.append(client)
+        assert client.in_line
+
+    @rule(units=st.integers(0, 2000))
+    def serve(self, units: int) -> None:
+        client = self.turns.next()
+        if client is None:
+            assert not any(self.lines.values())
+            return
+        assert client is self.lines[client.uid].pop(0)
+        assert not client.in_line
+        self.turns.charge(client.uid, units)
+
+    @precondition(lambda self: any(self.lines.values()))
+    @rule()
+    def serve_all(self) -> None:
+        served = []
+        while (client := self.turns.next()) is not None:
+            served.append(client)
+            assert client is self.lines[client.uid].pop(0)
+        assert not any(self.lines.values())
+
+
+TestStandingInLine = StandingInLine.TestCase
+
+
+@given(readers=st.integers(1, 50), writers=st.integers(1, 50))
+def test_a_user_is_read_once_for_four_times_it_is_sent_to(readers: int, writers: int) -> None:
+    """However many there are of each; and each kind in turn among itself."""
+    turns: Turns[Client] = Turns()
+    reading = [Client(1, number) for number in range(readers)]
+    sending = [Client(1, -1 - number) for number in range(writers)]
+    for each in reading:
+        turns.add(each)
+    for each in sending:
+        turns.add(each, sending=True)
+    served = []
+    for _ in range(5 * (readers + writers)):
+        client = turns.next()
+        assert client is not None
+        served.append(client)
+        turns.charge(1, TURN)
+        turns.add(client, sending=client.number < 0)
+    assert [client.number < 0 for client in served] == [True, True, True, True, False] * (
+        readers + writers
+    )
+    for kind in (reading, sending):
+        own = [client for client in served if client in kind]
+        assert own == [kind[at % len(kind)] for at in range(len(own))]
+
+
+def test_who_is_only_sent_to_has_every_turn_of_its_user() -> None:
+    turns: Turns[Client] = Turns()
+    lags = Client(1)
+    for _ in range(3):
+        turns.add(lags, sending=True)
+        assert turns.next() is lags
+    assert turns.next() is None

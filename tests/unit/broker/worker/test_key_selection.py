@@ -1,0 +1,50 @@
+"""Which keys a watch is about, as the specification has it, in bounded memory."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.broker.worker.loop import monitor
+from sbus.broker.worker.monitor import Selection
+from sbus.protocol.keys import SLASH
+from sbus.protocol.text import from_text
+from tests.unit.routing.specification import matches
+
+segments = st.sampled_from([b"", b"a", b"b", b"ab", b"\xff", b"\\"])
+keys = st.lists(segments, min_size=1, max_size=3).map(b"/".join)
+patterns = st.lists(segments | st.sampled_from([b"*", b"a*"]), min_size=1, max_size=3).map(
+    b"/".join
+)
+
+
+@given(st.lists(patterns, min_size=1, max_size=3), st.lists(keys, max_size=10))
+def test_those_that_a_pattern_matches(wanted: list[bytes], some: list[bytes]) -> None:
+    selection = Selection(wanted, SLASH)
+    for key in some + some:
+        found = selection.get(key)
+        assert (found is not None) == any(matches(pattern, key, SLASH) for pattern in wanted)
+        if found is not None:
+            assert from_text(found[0]) == key
+            assert not found[1]
+
+
+def test_without_patterns_it_is_all_of_them() -> None:
+    selection = Selection([], SLASH)
+    assert selection.get(b"a/b") == ("a/b", False)
+    assert selection.get(b"!/cred////x") == ("!/cred////x", True)
+    assert selection.get(b"a/!/cred////x") == ("a/!/cred////x", True)
+
+
+def test_secret_keys_are_selected_by_secret_patterns_only() -> None:
+    for pattern in (b"", b"*/", b"!*/"):
+        assert Selection([pattern], SLASH).get(b"!/cred////x") is None
+    some = Selection([b"!/cred//1000//x"], SLASH)
+    assert some.get(b"!/cred//1000//x") is not None
+    assert some.get(b"!/cred/5/1000/77/x") is not None
+    assert some.get(b"!/cred//1001//x") is None
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    selection = Selection([b"a/"], SLASH)
+    for number in range(100_000):
+        selection.get(b"%d" % number)
+        assert 250 * len(selection._known) <= monitor._CACHE_BYTES_MAX

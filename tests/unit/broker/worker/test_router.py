@@ -1,0 +1,309 @@
+"""The router: whose messages go where, and never by an outdated route."""
+
+from collections import Counter
+from typing import cast
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from sbus.broker.config.access_policy import Profile
+from sbus.broker.delivery.backpressure import ANYBODY, Blocker
+from sbus.broker.delivery.secret_recipient import Holder
+from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.worker.router import Route, Router
+from sbus.errors import Misbehaviour, Refusal
+from sbus.limits import Limits
+from sbus.protocol.keys import DOT, SLASH
+from sbus.shared.subscription_table import (
+    CLIENT_GONE,
+    HOLDS,
+    HOLDS_NO_MORE,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    WORKER_RESET,
+    Record,
+)
+from sbus.unix.credentials import Credentials
+from tests.unit.routing.specification import matches
+
+OWN = 1
+KEYS = [b"a", b"b", b"a/b", b"a/b/c", b"c"]
+SOMEBODY = Credentials(gid=10, uid=1000, pid=4711)
+PATTERNS = [b"a", b"a/*", b"a/", b"", b"*", b"a**", b"a*", b"a*b"]
+
+
+def outbox() -> Outbox:
+    """Something to be routed to; a router never looks inside."""
+    return cast(Outbox, object())
+
+
+def new_router() -> Router:
+    return Router(OWN, SLASH, Limits())
+
+
+def remote(worker: int, pattern: bytes, *, kind: int = SUBSCRIBED, edge: bool = True) -> Record:
+    return Record(kind, edge, worker, 1, pattern)
+
+
+def blocker(client: int, own: Credentials = SOMEBODY) -> Blocker:
+    return Blocker(client, client + 100, 1, own, Profile(0, 0, False))
+
+
+def all_blockers(route: Route) -> list[Blocker]:
+    """Whoever's publishers they hold."""
+    return [blocker for blockers in route.blockers.values() for blocker in blockers]
+
+
+def held_by(holder: Blocker, worker: int, pattern: bytes, *, kind: int = HOLDS) -> Record:
+    return Record(kind, True, worker, holder.client, holder.pack() + pattern)
+
+
+class Routing(RuleBasedStateMachine):
+    """Any subscriptions, here and elsewhere: every route is that of now."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.router = new_router()
+        self.outboxes = [outbox() for _ in range(3)]
+        self.local: Counter[tuple[int, bytes]] = Counter()
+        self.elsewhere: set[tuple[int, bytes]] = set()
+        self.blockers = {number: blocker(number) for number in range(1, 4)}
+        """Of this worker's own clients."""
+        self.holding: set[tuple[int, int, bytes]] = set()
+        """Which clients hold publishers by which patterns: (worker, client, pattern)."""
+
+    @rule(who=st.integers(0, 2), pattern=st.sampled_from(PATTERNS))
+    def subscribe(self, who: int, pattern: bytes) -> None:
+        here = sum(count for (_, held), count in self.local.items() if held == pattern)
+        assert self.router.gain_interest(pattern) == (here == 0)
+        self.router.add(pattern, self.outboxes[who])
+        self.local[who, pattern] += 1
+
+    @rule(pick=st.integers(0, 100))
+    def unsubscribe(self, pick: int) -> None:
+        if not self.local:
+            return
+        who, pattern = sorted(self.local)[pick % len(self.local)]
+        self.local = self.local - Counter([(who, pattern)])
+        here = sum(count for (_, held), count in self.local.items() if held == pattern)
+        assert self.router.lose_interest(pattern) == (here == 0)
+        self.router.remove(pattern, self.outboxes[who])
+
+    @rule(worker=st.sampled_from([0, 2, 63]), pattern=st.sampled_from(PATTERNS))
+    def change_elsewhere(self, worker: int, pattern: bytes) -> None:
+        kind = UNSUBSCRIBED if (worker, pattern) in self.elsewhere else SUBSCRIBED
+        self.router.apply(remote(worker, pattern, kind=kind))
+        self.elsewhere ^= {(worker, pattern)}
+
+    @rule(pick=st.integers(1, 3), pattern=st.sampled_from(PATTERNS))
+    def hold_here(self, pick: int, pattern: bytes) -> None:
+        held = (OWN, pick, pattern)
+        change = self.router.remove if held in self.holding else self.router.add
+        change(pattern, self.blockers[pick])
+        self.holding ^= {held}
+
+    @rule(
+        worker=st.sampled_from([0, 2, 63]),
+        client=st.integers(10, 12),
+        pattern=st.sampled_from(PATTERNS),
+        kind=st.sampled_from([HOLDS, HOLDS_NO_MORE]),
+    )
+    def hold_elsewhere(self, worker: int, client: int, pattern: bytes, kind: int) -> None:
+        """Also what is known already, and the end of what was never met."""
+        self.router.apply(held_by(blocker(client), worker, pattern, kind=kind))
+        held = {(worker, client, pattern)}
+        self.holding = self.holding | held if kind == HOLDS else self.holding - held
+
+    @rule(worker=st.sampled_from([0, 2, 63]))
+    def reset(self, worker: int) -> None:
+        self.router.apply(Record(WORKER_RESET, True, worker, 0))
+        self.holding = {held for held in self.holding if held[0] != worker}
+        self.elsewhere = {held for held in self.elsewhere if held[0] != worker}
+
+    @invariant()
+    def every_route_is_that_of_now(self) -> None:
+        for key in KEYS:
+            route = self.router.route(key)
+            workers = {w for w, pattern in self.elsewhere if matches(pattern, key, SLASH)}
+            assert route.mask == sum(1 << worker for worker in workers)
+            wanting = {w for w, pattern in self.local if matches(pattern, key, SLASH)}
+            assert len(route.recipients) == len(wanting)
+            assert set(route.recipients) == {self.outboxes[who] for who in wanting}
+            assert route.fan_out == len(wanting)
+            holders = {held[:2] for held in self.holding if matches(held[2], key, SLASH)}
+            blockers = all_blockers(route)
+            assert sorted(it.client for it in blockers) == sorted(it[1] for it in holders)
+            assert all(it.place == it.client + 100 for it in blockers)
+
+    def teardown(self) -> None:
+        """Once everything is taken back, nothing is left."""
+        for worker, pattern in self.elsewhere:
+            self.router.apply(remote(worker, pattern, kind=UNSUBSCRIBED))
+        for worker, client, pattern in self.holding:
+            if worker == OWN:
+                self.router.remove(pattern, self.blockers[client])
+            else:
+                self.router.apply(held_by(blocker(client), worker, pattern, kind=HOLDS_NO_MORE))
+        for (who, pattern), count in self.local.items():
+            for _ in range(count):
+                self.router.remove(pattern, self.outboxes[who])
+        statistics = self.router._index.statistics()
+        assert (statistics.nodes, statistics.subscriptions) == (1, 0)
+        assert not any(self.router._remote_blockers.values())
+
+
+TestRouting = Routing.TestCase
+TestRouting.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        remote(OWN, b"a"),
+        remote(0, b"", kind=CLIENT_GONE, edge=False),
+        held_by(blocker(1), OWN, b"a"),
+        held_by(blocker(1), OWN, b"a", kind=HOLDS_NO_MORE),
+        held_by(blocker(1), 0, b"a", kind=HOLDS_NO_MORE),
+    ],
+    ids=["own", "client gone", "own hold", "end of own hold", "end of an unknown hold"],
+)
+def test_records_that_concern_nobody_here_change_nothing(record: Record) -> None:
+    router = new_router()
+    router.apply(record)
+    assert router.route(b"a").mask == 0
+    assert router.route(b"a").blockers == {}
+
+
+def test_interest_whose_edge_a_compaction_took_is_learned_and_ends_with_its_edge() -> None:
+    router = new_router()
+    router.apply(remote(0, b"a", edge=False))
+    assert router.route(b"a").mask == 1
+    router.apply(remote(0, b"a", kind=UNSUBSCRIBED, edge=False))
+    assert router.route(b"a").mask == 1
+    router.apply(remote(0, b"a", kind=UNSUBSCRIBED))
+    assert router.route(b"a").mask == 0
+
+
+def test_several_occurrences_are_lost_at_once() -> None:
+    router = new_router()
+    assert [router.gain_interest(b"a") for _ in range(3)] == [True, False, False]
+    assert not router.lose_interest(b"a", 2)
+    assert router.lose_interest(b"a", 1)
+    assert router.gain_interest(b"a")
+
+
+def test_a_publisher_without_echo_is_left_out() -> None:
+    one, two = outbox(), outbox()
+    route = Route(5, (one, two))
+    without = route.without(one, 1)
+    assert (without.mask, without.recipients) == (5, (two,))
+    assert route.recipients == (one, two)
+    assert route.without(outbox(), 1) is route
+
+
+def test_a_publisher_without_echo_does_not_wait_for_itself() -> None:
+    one, two = outbox(), outbox()
+    own, others = blocker(1), blocker(2)
+    route = Route(5, (one, two), {own.uid: (own, others)})
+    assert all_blockers(route.without(one, 1)) == [others]
+    assert all_blockers(route.without(two, 3)) == [own, others]
+    assert all_blockers(route) == [own, others]
+
+
+def test_a_route_is_told_of_a_client_that_begins_to_hold_and_ends() -> None:
+    router = new_router()
+    router.apply(remote(0, b"a/"))
+    before = router.route(b"a/b")
+    router.apply(held_by(blocker(7), 0, b"a/"))
+    assert [it.client for it in all_blockers(router.route(b"a/b"))] == [7]
+    router.apply(held_by(blocker(7), 0, b"a/", kind=HOLDS_NO_MORE))
+    after = router.route(b"a/b")
+    assert (after.mask, after.blockers) == (before.mask, {}) == (1, {})
+
+
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize(
+    ("key", "waits"),
+    [
+        (b"!/cred////", True),
+        (b"!/cred//1000//", True),
+        (b"!/cred//1001//", False),
+        (b"!/cred/10/1000/4711/", True),
+        (b"!/cred/10/1000/4712/", False),
+        (b"!/cred/11///", False),
+    ],
+)
+def test_nobody_waits_for_a_client_that_a_secret_key_does_not_mean(
+    key: bytes, waits: bool, here: bool
+) -> None:
+    """An empty id of a pattern is found for any id; whose it is, the blocker says."""
+    router = new_router()
+    holder, pattern = blocker(7), b"!/cred////"
+    if here:
+        router.add(pattern, holder)
+    else:
+        router.apply(held_by(holder, 0, pattern))
+    assert [it.client for it in all_blockers(router.route(key))] == ([7] if waits else [])
+
+
+def test_keys_that_may_not_be_used_have_no_route() -> None:
+    router = new_router()
+    router.add(b"", outbox())
+    for _ in range(2):
+        with pytest.raises(Refusal, match="reserved"):
+            router.route(b"a/!/b")
+        with pytest.raises(Misbehaviour, match="key-too-long"):
+            router.route(b"k" * 5000)
+    assert len(router.route(b"x!").recipients) == 1
+
+
+def test_the_dialect_decides_what_separates() -> None:
+    router = Router(OWN, DOT, Limits())
+    router.add(b"a.*", outbox())
+    assert len(router.route(b"a.b").recipients) == 1
+    assert not router.route(b"a/b").recipients
+    assert not router.route(b"a.b.c").recipients
+
+
+NOT_A_B = 0b101
+"""Rules that keep one key from a client."""
+
+
+def restricting_router() -> Router:
+    return Router(OWN, SLASH, Limits(), lambda rules, key: rules != NOT_A_B or key != b"a/b")
+
+
+def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
+    router = restricting_router()
+    own = Credentials(gid=1, uid=2, pid=3)
+    profile = Profile(publish=0, subscribe=NOT_A_B, may_block_others=True)
+    router.apply(Record(HOLDS, True, 3, 77, Blocker(77, 5, 6, own, profile).pack() + b"a/"))
+    assert not router.route(b"a/b").blockers
+    ((whose, (blocker,)),) = router.route(b"a/c").blockers.items()
+    assert (blocker.client, blocker.place, blocker.account) == (77, 5, 6)
+    assert whose == ANYBODY
+
+
+def test_what_a_client_may_not_receive_does_not_lead_to_it() -> None:
+    router = restricting_router()
+    free, restricted = outbox(), outbox()
+    router.restrict(restricted, NOT_A_B)
+    for subscriber in (free, restricted):
+        for pattern in (b"", b"a/b", b"*/"):
+            router.add(pattern, subscriber)
+    router.apply(remote(3, b"a/"))
+    assert set(router.route(b"a/b").recipients) == {free}
+    assert set(router.route(b"a/c").recipients) == {free, restricted}
+    assert router.route(b"a/b").mask == router.route(b"a/c").mask == 1 << 3
+
+
+def test_a_client_that_left_leaves_nothing_behind() -> None:
+    router = new_router()
+    leaver = outbox()
+    router.admit(leaver, cast(Holder, object()))
+    router.restrict(leaver, NOT_A_B)
+    router.dismiss(leaver)
+    assert not router._rules
+    assert not router._holders

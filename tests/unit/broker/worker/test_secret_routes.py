@@ -1,0 +1,367 @@
+"""Secret messages in the router: every pair of ids, ends of processes, and nobody else, ever."""
+
+from itertools import product
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbus.broker.delivery.secret_recipient import Guard, Holder
+from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.worker.router import Router
+from sbus.errors import ClientFault, Misbehaviour, Refusal
+from sbus.limits import Limits
+from sbus.protocol.keys import SLASH, check_pattern
+from sbus.protocol.secret_keys import begins_secret
+from sbus.shared.subscription_table import SUBSCRIBED, UNSUBSCRIBED, Record
+from sbus.unix.credentials import Credentials
+from sbus.unix.peer_process import PeerProcess, untranslated_ids
+from tests.unit.routing.specification import matches_as_any_pattern_does
+
+ME = Credentials(gid=10, uid=20, pid=30)
+
+
+class Process:
+    """A process at the kernel's edge: it ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.ended = self.closed = False
+        self.failure: OSError | None = None
+
+    def watch(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def has_ended(self) -> bool:
+        return self.ended
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Collector:
+    """An outbox that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+
+    def pass_over(self, packet: bytes) -> None:
+        """It is not for this client after all."""
+
+    def deliver(self, packet: bytes) -> None:
+        self.received.append(packet)
+
+    def take(self) -> list[bytes]:
+        received, self.received = self.received, []
+        return received
+
+
+class Client:
+    """A client of one router, with all that the worker does for it."""
+
+    def __init__(self, router: Router, credentials: Credentials) -> None:
+        self.router = router
+        self.credentials = credentials
+        self.process = Process()
+        self.collector = Collector()
+        self.outbox = cast(Outbox, self.collector)
+        self.holder = Holder(credentials, self.outbox, cast(PeerProcess, self.process))
+        self.patterns: list[bytes] = []
+        router.admit(self.outbox, self.holder)
+
+    def check(self, pattern: bytes) -> None:
+        check_pattern(pattern, SLASH, Limits())
+        if begins_secret(pattern):
+            self.holder.check_own(pattern)
+            self.holder.watch()
+            self.holder.check_alive(pattern)
+
+    def sub(self, pattern: bytes) -> None:
+        self.check(pattern)
+        self.router.add(pattern, self.outbox)
+        self.patterns.append(pattern)
+
+    def unsub(self, pattern: bytes) -> None:
+        self.patterns.remove(pattern)
+        self.router.remove(pattern, self.outbox)
+
+
+def new_router() -> Router:
+    return Router(1, SLASH, Limits())
+
+
+def publish(router: Router, key: bytes) -> None:
+    for recipient in router.route(key).recipients:
+        recipient.deliver(key)
+
+
+def secret(ids: tuple[bytes, ...], rest: bytes = b"x") -> bytes:
+    return b"!/cred/%b/%b/%b/%b" % (*ids, rest)
+
+
+@pytest.mark.parametrize("place", range(3), ids=["group", "user", "process"])
+@pytest.mark.parametrize("others", ["own", "empty"])
+@pytest.mark.parametrize(
+    ("in_subscription", "in_key", "is_match"),
+    [
+        ("own", "own", True),
+        ("own", "empty", False),
+        ("own", "another's", False),
+        ("empty", "own", True),
+        ("empty", "empty", True),
+        ("empty", "another's", False),
+    ],
+)
+def test_the_table_of_the_specification(
+    place: int, others: str, in_subscription: str, in_key: str, is_match: bool
+) -> None:
+    own = (b"10", b"20", b"30")
+
+    def ids(which: str) -> tuple[bytes, ...]:
+        spelled = {"own": own[place], "empty": b"", "another's": b"77"}[which]
+        rest = own if others == "own" else (b"", b"", b"")
+        return (*rest[:place], spelled, *rest[place + 1 :])
+
+    client = Client(new_router(), ME)
+    client.sub(secret(ids(in_subscription)))
+    publish(client.router, secret(ids(in_key)))
+    assert bool(client.collector.take()) is is_match
+
+
+def test_every_combination_of_ids_id_by_id() -> None:
+    wanted = list(product([b"", b"10"], [b"", b"20"], [b"", b"30"]))
+    named = list(product([b"", b"10", b"77"], [b"", b"20", b"77"], [b"", b"30", b"77"]))
+    for subscription in wanted:
+        client = Client(new_router(), ME)
+        client.sub(secret(subscription))
+        for key in named:
+            publish(client.router, secret(key))
+            expected = all(
+                in_key == own if mine else in_key in (b"", own)
+                for mine, in_key, own in zip(subscription, key, (b"10", b"20", b"30"), strict=True)
+            )
+            assert bool(client.collector.take()) == expected, (subscription, key)
+
+
+NUMBERS = [1, 2, 12]
+_id = st.sampled_from([b"", b"", b"1", b"2", b"12", b"01", b"*", b"1*"])
+_segment = st.sampled_from([b"", b"a", b"b", b"!", b"cred", b"*", b"a*", b"!*", b"1"])
+_rest = st.lists(_segment, max_size=4).map(b"/".join)
+_nested = st.builds(lambda *ids: b"!/cred/%b/%b/%b/%b" % ids, _id, _id, _id, _rest)
+_part = st.builds(
+    lambda gid, uid, pid, rest: b"!/cred/%b/%b/%b/%b" % (gid, uid, pid, rest),
+    _id,
+    _id,
+    _id,
+    st.one_of(_rest, _rest, _nested),
+)
+_anything = st.one_of(_part, _part, _part, _rest, st.sampled_from([b"", b"*/", b"!*/", b"!/"]))
+_number = st.sampled_from(NUMBERS)
+_credentials = st.builds(Credentials, gid=_number, uid=_number, pid=_number)
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.tuples(_credentials, st.lists(_anything, max_size=6)), min_size=1, max_size=3),
+    st.lists(_anything, max_size=15),
+    st.sets(st.integers(0, 2)),
+    st.booleans(),
+)
+def test_who_receives_what_is_as_the_specification_says(
+    people: list[tuple[Credentials, list[bytes]]],
+    keys: list[bytes],
+    ending: set[int],
+    take_back: bool,
+) -> None:
+    router = new_router()
+    clients = [Client(router, credentials) for credentials, _ in people]
+    for client, (_, patterns) in zip(clients, people, strict=True):
+        for pattern in patterns:
+            try:
+                client.sub(pattern)
+            except ClientFault:
+                assert pattern.startswith(b"!") or b"/!" in pattern
+    for phase in range(2):
+        for key in keys:
+            try:
+                publish(router, key)
+            except Refusal:
+                continue
+            for client in clients:
+                expected = any(is_meant(client, pattern, key) for pattern in client.patterns)
+                assert client.collector.take() == [key] * expected
+        if phase == 0:
+            for number in ending & set(range(len(clients))):
+                clients[number].process.ended = True
+            for client in clients:
+                if take_back and client.patterns:
+                    client.unsub(client.patterns[0])
+
+
+def is_meant(client: Client, pattern: bytes, key: bytes) -> bool:
+    """The specification's sentences about one pattern and one valid key."""
+    if not key.startswith(b"!/"):
+        return matches_as_any_pattern_does(pattern, key, SLASH)
+    if not pattern.startswith(b"!/"):
+        return False
+    *wanted, wanted_rest = pattern.split(b"/", 5)[2:]
+    *named, rest = key.split(b"/", 5)[2:]
+    pid = None if client.process.ended else client.credentials.pid
+    own = [client.credentials.gid, client.credentials.uid, pid]
+    for mine, in_key, number in zip(wanted, named, own, strict=True):
+        if in_key and (number is None or int(in_key) != number):
+            return False
+        if mine and mine != in_key:
+            return False
+    return matches_as_any_pattern_does(wanted_rest, rest, SLASH)
+
+
+# -- who may subscribe -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ids", list(product([b"", b"10"], [b"", b"20"], [b"", b"30"])))
+def test_own_ids_and_none_may_be_named(ids: tuple[bytes, ...]) -> None:
+    Client(new_router(), ME).check(secret(ids, b"!/cred/1/2/3/x"))
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        (b"20", b"", b""),
+        (b"", b"10", b""),
+        (b"", b"", b"20"),
+        (b"10", b"20", b"31"),
+        (b"1", b"", b""),
+    ],
+)
+def test_another_s_id_may_not_be_named(ids: tuple[bytes, ...]) -> None:
+    with pytest.raises(Misbehaviour) as caught:
+        Client(new_router(), ME).check(secret(ids))
+    assert caught.value.code == "not-yours"
+    assert not any(character.isdigit() for character in caught.value.text)
+
+
+def test_one_that_cannot_be_watched_is_refused() -> None:
+    client = Client(new_router(), ME)
+    client.process.failure = OSError(24, "no descriptors")
+    with pytest.raises(Refusal, match="too-many-secret"):
+        client.check(secret((b"", b"", b"")))
+
+
+# -- the end of a process --------------------------------------------------------------------------
+
+OF_PROCESS = secret((b"", b"", b"30"))
+OF_USER = secret((b"", b"20", b""))
+
+
+def test_the_next_message_after_the_end_is_not_delivered_though_the_route_is_remembered() -> None:
+    client = Client(new_router(), ME)
+    client.sub(secret((b"", b"", b"")))
+    remembered = client.router.route(OF_PROCESS)
+    publish(client.router, OF_PROCESS)
+    assert client.collector.take() == [OF_PROCESS]
+    client.process.ended = True
+    assert client.router.route(OF_PROCESS) is remembered
+    publish(client.router, OF_PROCESS)
+    assert client.collector.take() == []
+    publish(client.router, OF_USER)
+    assert client.collector.take() == [OF_USER], "its user and group stay its own"
+
+
+def test_after_the_end_the_process_cannot_be_named_but_given_back() -> None:
+    client = Client(new_router(), ME)
+    client.sub(OF_PROCESS)
+    client.process.ended = True
+    with pytest.raises(Misbehaviour, match="not-yours"):
+        client.check(OF_PROCESS)
+    client.holder.check_own(OF_PROCESS)
+    client.sub(secret((b"10", b"20", b"")))
+    publish(client.router, secret((b"10", b"20", b"30")))
+    assert client.collector.take() == []
+    publish(client.router, secret((b"10", b"20", b"")))
+    assert client.collector.take() == [secret((b"10", b"20", b""))]
+
+
+def test_the_next_owner_of_a_number_is_another() -> None:
+    router = new_router()
+    first, second = Client(router, ME), Client(router, ME)
+    first.sub(OF_PROCESS)
+    first.process.ended = True
+    second.sub(OF_PROCESS)
+    publish(router, OF_PROCESS)
+    assert first.collector.take() == []
+    assert second.collector.take() == [OF_PROCESS]
+    third = Client(router, ME)
+    third.sub(secret((b"", b"", b"")))
+    publish(router, OF_PROCESS)
+    assert [client.collector.take() for client in (first, second, third)] == [
+        [],
+        [OF_PROCESS],
+        [OF_PROCESS],
+    ]
+
+
+# -- ids that nobody has ---------------------------------------------------------------------------
+
+
+def test_what_the_kernel_could_not_translate_matches_nothing() -> None:
+    gid, uid = untranslated_ids()
+    client = Client(new_router(), Credentials(gid=gid, uid=uid, pid=0))
+    client.sub(secret((b"", b"", b"")))
+    for ids in product([b"", b"%d" % gid], [b"", b"%d" % uid], [b"", b"0"]):
+        if any(ids):
+            with pytest.raises(Misbehaviour, match="not-yours"):
+                client.check(secret(ids))
+        publish(client.router, secret(ids))
+        assert bool(client.collector.take()) == (not any(ids)), ids
+
+
+def test_root_is_somebody() -> None:
+    client = Client(new_router(), Credentials(gid=0, uid=0, pid=30))
+    client.sub(secret((b"0", b"0", b"")))
+    publish(client.router, secret((b"0", b"0", b"30")))
+    assert client.collector.take() == [secret((b"0", b"0", b"30"))]
+
+
+# -- the rest of the router ------------------------------------------------------------------------
+
+
+def test_who_has_no_holder_gets_no_secret_message() -> None:
+    client = Client(new_router(), ME)
+    client.sub(OF_USER)
+    client.router.dismiss(client.outbox)
+    publish(client.router, OF_USER)
+    assert client.collector.take() == []
+
+
+@pytest.mark.parametrize("key", [OF_PROCESS, OF_USER])
+def test_without_echo_the_publisher_is_left_out(key: bytes) -> None:
+    router = new_router()
+    clients = [Client(router, ME), Client(router, ME)]
+    for client in clients:
+        client.sub(key)
+    for recipient in router.route(key).without(clients[0].outbox, 1).recipients:
+        recipient.deliver(key)
+    assert [client.collector.take() for client in clients] == [[], [key]]
+
+
+def test_only_keys_that_name_a_process_pay_for_its_guard() -> None:
+    client = Client(new_router(), ME)
+    client.sub(secret((b"", b"", b"")))
+    client.sub(b"x")
+    (guard,) = client.router.route(OF_PROCESS).recipients
+    assert isinstance(guard, Guard)
+    for key in (OF_USER, b"x"):
+        assert client.router.route(key).recipients == (client.outbox,)
+
+
+def test_other_workers_are_told_of_what_may_concern_them_until_they_take_it_back() -> None:
+    router = new_router()
+    pattern = secret((b"", b"20", b""))
+    router.apply(Record(SUBSCRIBED, True, 2, 1, pattern))
+    for ids in ((b"", b"20", b""), (b"10", b"20", b"30")):
+        assert router.route(secret(ids)).mask == 4
+    assert router.route(secret((b"", b"21", b""))).mask == 0
+    router.apply(Record(UNSUBSCRIBED, True, 2, 1, pattern))
+    assert router.route(secret((b"", b"20", b""))).mask == 0

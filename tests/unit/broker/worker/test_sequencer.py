@@ -1,0 +1,372 @@
+"""The exchange against a bus in which every step is one instant (PROTOCOL, promises 1 to 3)."""
+
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbus.broker.delivery import backpressure
+from sbus.broker.worker.loop import wait_queue as waiting
+from sbus.broker.worker.loop import sequencer as exchange_module
+from sbus.broker.worker.loop import router as router_module
+from sbus.broker.worker.loop import subscriptions as subscriptions_module
+from sbus.broker.worker.session import Run
+from sbus.broker.worker.wait_queue import Reason, Wait
+from sbus.shared import (
+    accounts,
+    compaction,
+    held_time,
+    ordered_log,
+    segment,
+    stalls,
+    subscription_table,
+)
+from tests.unit.broker.worker.sequencer_model import EVERYTHING_SECRET, LIMITS, Bus, Client
+
+WORKERS = 3
+CLIENTS_PER_WORKER = 2
+KEYS = [b"a", b"b", b"a/b", b"c/d/e", b"!/cred//1//", b"!/cred////"]
+PATTERNS = [b"a", b"b", b"a/*", b"c/", b"", b"*", b"a*b", EVERYTHING_SECRET]
+
+
+class Act(msgspec.Struct, frozen=True):
+    """Something that a worker or the front does; `meanwhile`: others, at releases of its lock."""
+
+    what: str
+    who: int
+    keys: list[bytes]
+    pattern: bytes
+    meanwhile: list["Act"]
+
+
+WHATS = [
+    *["publish"] * 6,
+    *["subscribe"] * 3,
+    *["unsubscribe", "unsubscribe", "barrier", "catch_up", "catch_up"],
+    *["stall", "stall", "resume", "resume", "echo", "leave", "die"],
+    *["begin_compaction", "finish_compaction"],
+]
+WHATS_MEANWHILE = WHATS[: WHATS.index("echo")]
+
+
+def acts(whats: list[str], meanwhile: st.SearchStrategy[list[Act]]) -> st.SearchStrategy[Act]:
+    return st.builds(
+        Act,
+        what=st.sampled_from(whats),
+        who=st.integers(0, WORKERS * CLIENTS_PER_WORKER - 1),
+        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=3),
+        pattern=st.sampled_from(PATTERNS),
+        meanwhile=meanwhile,
+    )
+
+
+scripts = st.lists(
+    acts(WHATS, st.lists(acts(WHATS_MEANWHILE, st.just([])), max_size=3)),
+    min_size=1,
+    max_size=50,
+)
+
+
+def nothing() -> None:
+    """Nobody else acts."""
+
+
+def perform(bus: Bus, act: Act, busy_worker: int | None = None) -> None:
+    client = bus.clients[act.who % len(bus.clients)]
+    worker = client.worker
+    if worker == busy_worker:
+        return
+    meanwhile = others(bus, act, worker)
+    if act.what == "publish":
+        bus.publish(client, act.keys, meanwhile)
+    elif act.what == "barrier":
+        bus.barrier(worker, meanwhile)
+    elif act.what == "catch_up":
+        bus.catch_up(worker, meanwhile)
+    elif act.what == "stall":
+        if client.session.backpressure is None:
+            bus.block(client)
+            bus.do_chores(worker)
+        bus.stall(client)
+    elif act.what == "resume" and client.stalled:
+        bus.resume(client)
+    elif act.what == "leave":
+        bus.leave(client)
+    elif act.what == "die":
+        bus.die(worker)
+    elif act.what.endswith("compaction"):
+        bus.compact(finish=act.what.startswith("finish"))
+    elif client.held:
+        return  # a client that is held back is not read
+    elif act.what == "subscribe":
+        assert bus.subscribe(client, act.pattern, meanwhile)
+    elif act.what == "unsubscribe" and client.subscriptions:
+        assert bus.unsubscribe(client, act.who, meanwhile)
+    elif act.what == "echo":
+        client.session.echo = not client.session.echo
+
+
+def others(bus: Bus, act: Act, busy_worker: int) -> Callable[[], None]:
+    waiting = iter(act.meanwhile)
+
+    def meanwhile() -> None:
+        following = next(waiting, None)
+        if following is not None:
+            perform(bus, following, busy_worker)
+
+    return meanwhile
+
+
+@settings(max_examples=500)
+@given(scripts)
+def test_every_interleaving_is_some_sequence_of_instants(script: list[Act]) -> None:
+    bus = Bus(WORKERS, CLIENTS_PER_WORKER)
+    try:
+        with (
+            patch.object(exchange_module, "_WALK_ENTRIES_PER_LOOK", 2),
+            patch.object(exchange_module, "_WALK_SECONDS_PER_SHARE", 0.0),
+            patch.object(subscriptions_module, "_RECORDS_PER_PIECE", 2),
+        ):
+            for act in script:
+                perform(bus, act)
+                bus.check()
+            bus.settle()
+    finally:
+        bus.close()
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["publish"] * 5 + ["catch_up", "barrier"])),
+        min_size=20,
+        max_size=80,
+    )
+)
+def test_a_log_that_is_often_full_holds_back_but_loses_nothing(
+    script: list[tuple[int, str]],
+) -> None:
+    bus = Bus(2, 2)
+    try:
+        for client in bus.clients:
+            bus.subscribe(client, b"", nothing)
+        for who, what in script:
+            perform(bus, Act(what, who, [b"a", b"b", b"a/b"], b"", []))
+            bus.check()
+        held = {client.worker for client in bus.clients if client.waits_for_room}
+        for exchange in bus.exchanges:
+            assert any(exchange.catch_up() for _ in range(10)), "it never comes to rest"
+        bus.look()
+        for worker in held:
+            assert bus.told_of_room[worker], "held back and never woken"
+        bus.settle()
+    finally:
+        bus.close()
+
+
+@pytest.fixture
+def bus() -> Iterator[Bus]:
+    opened = Bus(2, 2)
+    yield opened
+    opened.close()
+
+
+def test_a_message_goes_once_to_a_client_with_several_matching_patterns(bus: Bus) -> None:
+    mine, _, theirs, _ = bus.clients
+    for pattern in (b"a/", b"a/*", b"", b"a/b", b"a/b"):
+        bus.subscribe(mine, pattern, nothing)
+        bus.subscribe(theirs, pattern, nothing)
+    bus.publish(mine, [b"a/b"], nothing)
+    bus.settle()
+    assert len(mine.collector.received) == len(theirs.collector.received) == 1
+
+
+def test_an_answer_does_not_overtake_its_question(bus: Bus) -> None:
+    """The service asks on one connection, here on worker 0, and answers on worker 1."""
+    asker, watcher, answerer, _ = bus.clients
+    bus.subscribe(watcher, b"", nothing)
+    bus.subscribe(answerer, b"question", nothing)
+    bus.publish(asker, [b"question"], nothing)
+    bus.barrier(1, nothing)
+    assert len(answerer.collector.received) == 1
+    bus.publish(answerer, [b"answer"], nothing)
+    bus.settle()
+    keys = [packet[4 : packet.index(b"\0")] for packet in watcher.collector.received]
+    assert keys == [b"question", b"answer"]
+
+
+def test_a_worker_that_sleeps_is_woken_for_what_is_destined_to_it_only(bus: Bus) -> None:
+    mine, _, theirs, _ = bus.clients
+    bus.subscribe(theirs, b"a", nothing)
+    bus.settle()
+    assert bus.asleep == [True, True]
+    bus.publish(mine, [b"b"], nothing)
+    assert not bus.woken[1]
+    bus.publish(mine, [b"a"], nothing)
+    assert bus.woken == [False, True]
+
+
+def test_messages_between_clients_of_one_worker_do_not_use_the_log(bus: Bus) -> None:
+    mine, other, *_ = bus.clients
+    bus.subscribe(other, b"a", nothing)
+    for _ in range(10):
+        bus.publish(mine, [b"a"], nothing)
+    with bus.segment as words:
+        assert bus.logs[0].statistics(words).head == 0
+    assert len(other.collector.received) == 10
+
+
+def test_forgotten_clients_leave_nothing_behind(bus: Bus) -> None:
+    for client in list(bus.clients):
+        for pattern in PATTERNS * 2:
+            bus.subscribe(client, pattern, nothing)
+    bus.settle()
+    for client in list(bus.clients):
+        bus.leave(client)
+    bus.settle()
+    for router in bus.routers:
+        statistics = router._index.statistics()
+        assert (statistics.nodes, statistics.patterns, statistics.subscriptions) == (1, 0, 0)
+        assert not router._interest
+    fold = compaction.LiveTable()
+    with bus.segment as words:
+        begin = bus.segment.arena_offsets[words[segment.TABLE_EPOCH] & 1]
+        end = begin + words[segment.TABLE_TAIL]
+    for record in subscription_table.read_records(bus.segment, begin, end):
+        fold.apply(record)
+    assert list(fold.records()) == []
+
+
+def test_a_newcomer_learns_of_an_interest_that_outlived_its_first_client(bus: Bus) -> None:
+    first, second, *_ = bus.clients
+    bus.subscribe(first, b"a", nothing)
+    bus.barrier(1, nothing)
+    bus.clients.remove(first)
+    bus.subscriptions[0].forget(first.session)
+    assert bus.subscriptions[0].flush_records()
+    for finish in (False, True):
+        bus.compact(finish=finish)
+    bus.subscribe(second, b"a", nothing)
+    bus.die(1)
+    bus.publish(bus.of_worker(1)[0], [b"a"], nothing)
+    bus.settle()
+    assert len(second.collector.received) == 1
+
+
+def test_a_step_is_never_interrupted() -> None:
+    """No function on the way from a run to the outboxes can wait: all of them are plain."""
+    modules: list[ModuleType] = [exchange_module, router_module, ordered_log, segment]
+    modules += [subscription_table, compaction, subscriptions_module, backpressure, waiting]
+    modules += [accounts, held_time, stalls]
+    for module in modules:
+        own = [item for item in vars(module).values() if inspect.getmodule(item) is module]
+        functions = [item for item in own if inspect.isfunction(item)]
+        for kind in own:
+            if inspect.isclass(kind):
+                functions += [item for item in vars(kind).values() if inspect.isfunction(item)]
+        assert functions
+        for function in functions:
+            assert not inspect.iscoroutinefunction(function), function
+            assert not inspect.isasyncgenfunction(function), function
+
+
+def test_the_log_of_these_tests_is_deep_enough_for_their_runs() -> None:
+    """A quarter of the log takes the largest block and the skip before it."""
+    largest = ordered_log.build_block(1, 1, 0, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
+    assert 8 * len(largest.data) <= LIMITS.log_bytes
+
+
+# -- time ------------------------------------------------------------------------------------------
+SECOND_NS = 1_000_000_000
+BURST_NS = SECOND_NS // 20
+
+
+class Clock:
+    """What the exchange takes for the time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 1_000 * SECOND_NS
+        monkeypatch.setattr(time, "monotonic_ns", lambda: self.now_ns)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def offer(bus: Bus, client: Client, *keys: bytes) -> Wait | None:
+    """What comes of a run that the client sent now, or of what it has to publish still."""
+    client.pending += [(b"MSG %b\0" % key, key) for key in keys]
+    session, route = client.session, bus.routers[client.worker].route
+    session.run = Run()
+    session.run.messages += [(packet, key, route(key)) for packet, key in client.pending]
+    wait = bus.exchanges[client.worker].publish(session)
+    del client.pending[: len(session.run.messages)]
+    return wait
+
+
+def test_a_user_that_publishes_too_fast_waits_on_every_worker_and_nobody_else_does(
+    clock: Clock,
+) -> None:
+    limited = Bus(2, 2, msgspec.structs.replace(LIMITS, user_messages_per_second_max=10))
+    try:
+        mine = [client for client in limited.clients if client.session.uid == 1]
+        theirs = [client for client in limited.clients if client.session.uid == 2]
+        assert {client.worker for client in mine} == {0, 1}
+        limited.subscribe(mine[0], b"a", nothing)
+        assert offer(limited, mine[0], *[b"a"] * 30) is None
+        for client in mine:
+            wait = offer(limited, client, b"a", b"a")
+            assert wait == Wait(Reason.RATE, clock.now_ns + 3 * SECOND_NS - BURST_NS)
+            assert len(client.pending) == 2
+        assert len(mine[0].collector.received) == 30
+        assert offer(limited, theirs[0], b"a") is None
+        clock.now_ns += 3 * SECOND_NS - BURST_NS - 1
+        assert offer(limited, mine[1]) is not None
+        clock.now_ns += 1
+        assert offer(limited, mine[1]) is None
+        assert offer(limited, mine[0]) is not None, "the others paid again"
+    finally:
+        limited.close()
+
+
+def test_a_publisher_is_held_for_as_long_as_its_user_has_time_and_no_longer(clock: Clock) -> None:
+    timed = Bus(2, 2, msgspec.structs.replace(LIMITS, user_held_seconds_max=10.0))
+    try:
+        stuck, other = timed.of_worker(0)[0], timed.of_worker(0)[1]
+        publisher = next(it for it in timed.of_worker(1) if it.session.uid == stuck.session.uid)
+        for client in (stuck, other):
+            timed.subscribe(client, b"a", nothing)
+        timed.subscribe(other, b"b", nothing)
+        timed.block(stuck)
+        timed.do_chores(0)
+        timed.stall(stuck)
+        place = stuck.session.account.place
+        assert offer(timed, publisher, b"b", b"a", b"b") == Wait(
+            Reason.STALL, clock.now_ns + 10 * SECOND_NS, place
+        )
+        timed.exchanges[0].barrier()
+        assert other.collector.received == [b"MSG b\0"], "what came before is not held"
+        for later_seconds in (3, 6):
+            clock.now_ns += later_seconds * SECOND_NS
+            wait = offer(timed, publisher)
+            assert wait == Wait(Reason.STALL, 1_010 * SECOND_NS, place)
+        clock.now_ns += SECOND_NS
+        while publisher.pending:
+            assert offer(timed, publisher) is None
+        timed.exchanges[1].end_holding(place)
+        timed.exchanges[0].barrier()
+        assert other.collector.received == [b"MSG b\0", b"MSG a\0", b"MSG b\0"]
+        assert len(stuck.collector.received) == 1, "its outbox decides what becomes of it"
+        clock.now_ns += 40 * SECOND_NS
+        assert offer(timed, publisher, b"a") is None, "within the minute there is no more time"
+        clock.now_ns += 21 * SECOND_NS
+        assert offer(timed, publisher, b"a") is not None
+    finally:
+        timed.close()

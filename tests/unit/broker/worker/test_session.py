@@ -1,0 +1,238 @@
+"""The session over socketpairs: batches, runs, the end of a connection and what looks like it."""
+
+import math
+import socket
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.worker.router import Route
+from sbus.broker.worker.session import Session
+from sbus.errors import Misbehaviour, Refusal
+from sbus.limits import Limits
+from sbus.unix.credentials import Credentials
+from tests.unit.shared.segments import open_account
+
+LIMITS = Limits(packet_bytes_max=100, batch_packets_max=5, batch_bytes_max=300)
+OWN_OUTBOX = cast(Outbox, object())
+OTHER_OUTBOX = cast(Outbox, object())
+ROUTES = {
+    b"here": Route(0, (OWN_OUTBOX, OTHER_OUTBOX)),
+    b"away": Route(2, ()),
+}
+
+
+def find_route(key: bytes) -> Route:
+    if key == b"!":
+        raise Refusal("reserved", "not yours")
+    return ROUTES[key]
+
+
+class Pair:
+    """A session and the client's end of its connection."""
+
+    def __init__(self) -> None:
+        ours, self.client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self.client.settimeout(5)
+        account = open_account(LIMITS)
+        self.session = Session(1, Credentials(gid=1, uid=2, pid=3), account, ours, LIMITS)
+        self.session.outbox = OWN_OUTBOX
+
+    def send(self, *packets: bytes) -> None:
+        for packet in packets:
+            self.client.send(packet)
+
+    def steps(self) -> list[bytes]:
+        """Every packet of the batch, one by one."""
+        packets = []
+        while (packet := self.session.peek()) is not None:
+            packets.append(packet)
+            self.session.skip()
+        return packets
+
+    def receive(self) -> list[bytes]:
+        self.session.receive()
+        return self.steps()
+
+    def gather(self, units_max: int = 1000) -> list[bytes]:
+        run = self.session.gather({}, find_route, units_max)
+        return [packet for packet, _, _ in run.messages]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    opened = Pair()
+    yield opened
+    opened.client.close()
+    opened.session.sock.close()
+
+
+def test_a_batch_ends_where_the_socket_is_empty(pair: Pair) -> None:
+    pair.send(b"a", b"b")
+    assert pair.receive() == [b"a", b"b"]
+    assert not pair.session.more
+    assert pair.receive() == []
+
+
+def test_a_batch_has_so_many_packets_at_most(pair: Pair) -> None:
+    packets = [b"%d" % number for number in range(8)]
+    pair.send(*packets)
+    assert pair.receive() == packets[:5]
+    assert pair.session.more
+    assert pair.receive() == packets[5:]
+    assert not pair.session.more
+
+
+def test_a_batch_ends_with_the_packet_that_fills_its_bytes(pair: Pair) -> None:
+    pair.send(*[bytes(100)] * 4)
+    assert pair.receive() == [bytes(100)] * 3
+    assert pair.session.more
+    assert pair.receive() == [bytes(100)]
+
+
+def test_the_largest_packet_passes_and_a_larger_one_is_misbehaviour(pair: Pair) -> None:
+    pair.send(b"x" * 100, b"MSG here\0" + b"x" * 92, b"later")
+    pair.session.receive()
+    assert pair.session.peek() == b"x" * 100
+    pair.session.skip()
+    for _ in range(2):
+        assert pair.gather() == [], "what is over the limit is never published"
+        with pytest.raises(Misbehaviour, match="packet-too-long"):
+            pair.session.peek()
+
+
+def test_an_empty_packet_is_a_packet(pair: Pair) -> None:
+    pair.send(b"a", b"", b"b")
+    pair.session.receive()
+    assert pair.steps() == [b"a", b""]
+    assert not pair.session.ended
+
+
+def test_the_end_is_not_a_packet(pair: Pair) -> None:
+    pair.send(b"a")
+    pair.client.close()
+    assert pair.receive() == [b"a"]
+    assert pair.session.ended
+    assert pair.receive() == []
+    assert pair.session.ended
+
+
+def test_a_client_that_only_stops_sending_has_ended(pair: Pair) -> None:
+    pair.send(b"a")
+    pair.client.shutdown(socket.SHUT_WR)
+    assert pair.receive() == [b"a"]
+    assert pair.session.ended
+
+
+def test_what_was_sent_before_a_reset_is_still_read(pair: Pair) -> None:
+    pair.session.sock.send(b"never read")
+    pair.send(b"a", b"b")
+    pair.client.close()
+    got = []
+    for _ in range(4):
+        got += pair.receive()
+        if pair.session.ended:
+            break
+        assert pair.session.more
+    assert got == [b"a", b"b"]
+    assert pair.session.ended
+
+
+def test_descriptors_that_come_along_are_dropped(pair: Pair) -> None:
+    read_end, write_end = socket.socketpair()
+    with read_end, write_end:
+        socket.send_fds(pair.client, [b"a"], [write_end.fileno()])
+        assert pair.receive() == [b"a"]
+        write_end.close()
+        read_end.settimeout(5)
+        assert read_end.recv(1) == b"", "a copy of the other end is still open somewhere"
+
+
+# -- runs ------------------------------------------------------------------------------------------
+def test_messages_that_follow_each_other_are_a_run(pair: Pair) -> None:
+    pair.send(b"MSG here\0a", b"MSG away\0b", b"SUB x", b"MSG here\0c")
+    pair.session.receive()
+    assert pair.gather() == [b"MSG here\0a", b"MSG away\0b"]
+    assert pair.session.has_work()
+    pair.session.run.messages.clear()
+    assert pair.gather() == []
+    assert pair.session.peek() == b"SUB x"
+    pair.session.skip()
+    assert pair.gather() == [b"MSG here\0c"]
+    pair.session.run.messages.clear()
+    assert not pair.session.has_work()
+
+
+@pytest.mark.parametrize("stranger", [b"MSG here", b"MSG !\0", b"", b"MSGhere\0", b"msg here\0"])
+def test_a_run_ends_before_what_may_not_be_published(pair: Pair, stranger: bytes) -> None:
+    pair.send(b"MSG here\0a", stranger)
+    pair.session.receive()
+    assert pair.gather() == [b"MSG here\0a"]
+    assert pair.session.peek() == stranger
+
+
+def test_a_run_ends_when_it_causes_enough_work(pair: Pair) -> None:
+    pair.send(*[b"MSG here\0"] * 5)
+    pair.session.receive()
+    # One packet and two deliveries each.
+    assert len(pair.gather(units_max=4)) == 2
+    assert pair.session.run.units == 6
+
+
+def test_large_messages_are_more_work(pair: Pair) -> None:
+    limits = Limits(packet_bytes_max=100_000)
+    given = pair.session
+    session = Session(1, given.credentials, given.account, given.sock.dup(), limits)
+    session.sock.setblocking(False)
+    pair.client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 200_000)
+    pair.send(b"MSG here\0" + bytes(40_960 - 9))
+    assert session.receive() == 40_960
+    # Reading it is charged by whoever reads; these are a message and two deliveries of ten pages.
+    assert session.gather({}, find_route, 1000).units == 3 + 2 * 10
+    session.sock.close()
+
+
+def test_a_known_route_is_not_looked_up(pair: Pair) -> None:
+    def miss(key: bytes) -> Route:
+        raise AssertionError(f"looked up {key!r}")
+
+    pair.send(b"MSG here\0a")
+    pair.session.receive()
+    ((packet, key, route),) = pair.session.gather(ROUTES, miss, 1000).messages
+    assert (packet, key) == (b"MSG here\0a", b"here")
+    assert route is ROUTES[b"here"]
+
+
+def test_without_echo_a_client_is_no_recipient_of_its_own_messages(pair: Pair) -> None:
+    pair.session.echo = False
+    pair.send(b"MSG here\0a")
+    pair.session.receive()
+    ((_, _, route),) = pair.session.gather(ROUTES, find_route, 1000).messages
+    assert route.recipients == (OTHER_OUTBOX,)
+    pair.session.reroute(lambda key: Route(6, (OTHER_OUTBOX, OWN_OUTBOX)), math.inf)
+    ((packet, key, route),) = pair.session.run.messages
+    assert (packet, key, route.mask) == (b"MSG here\0a", b"here", 6)
+    assert route.recipients == (OTHER_OUTBOX,)
+
+
+def test_what_takes_too_long_to_find_anew_goes_back(pair: Pair) -> None:
+    pair.send(b"MSG here\0a", b"MSG here\0b", b"MSG here\0c")
+    pair.session.receive()
+    pair.session.gather(ROUTES, find_route, 1000)
+    pair.session.reroute(find_route, seconds_max=0)
+    assert [packet for packet, _, _ in pair.session.run.messages] == [b"MSG here\0a"]
+    assert pair.gather() == [b"MSG here\0b", b"MSG here\0c"]
+
+
+def test_what_waits_is_gathered_again(pair: Pair) -> None:
+    pair.send(b"MSG here\0a", b"MSG here\0b")
+    pair.session.receive()
+    pair.session.gather(ROUTES, find_route, 1000)
+    pair.session.put_back(1)
+    assert [packet for packet, _, _ in pair.session.run.messages] == [b"MSG here\0a"]
+    assert pair.session.has_work()
+    assert pair.gather() == [b"MSG here\0b"]
+    assert not pair.session.has_work()

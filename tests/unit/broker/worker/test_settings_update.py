@@ -1,0 +1,145 @@
+"""Whole workers that are told of other settings: what does not surely show from outside."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from sbus.broker.config.access_policy import Rule, Verb, pack
+from sbus.broker.config.transfer import Reconfiguration
+from sbus.broker.config.settings import BusSettings
+from sbus.limits import Limits
+from tests.fuzz.one_process_bus import WORKERS, OneProcessBus, Peer, one_process_bus
+
+LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
+REFUSED = b"CMSG !/error\0not-allowed "
+
+
+def rule(verb: Verb, *patterns: bytes, allows: bool = False) -> Rule:
+    return Rule(allows=allows, verbs=frozenset({verb}), patterns=patterns)
+
+
+def settings(*rules: Rule, **limits: Any) -> BusSettings:
+    return BusSettings(
+        workers=WORKERS, limits=msgspec.structs.replace(LIMITS, **limits), rules=rules
+    )
+
+
+@asynccontextmanager
+async def bus() -> AsyncIterator[OneProcessBus]:
+    async with one_process_bus("slash", LIMITS) as opened:
+        yield opened
+
+
+async def go_by(bus: OneProcessBus, what: Reconfiguration) -> None:
+    for worker in range(WORKERS):
+        bus.reconfigure(worker, what)
+    await bus.settle()
+    assert sorted(bus.reconfigured) == list(range(WORKERS))
+    bus.reconfigured.clear()
+
+
+async def test_limits_that_only_show_inside() -> None:
+    limits = {
+        "quantum_units": 17,
+        "drain_packets_max": 18,
+        "route_cache_bytes_max": 20_000,
+        "rule_cache_bytes_max": 30_000,
+    }
+    async with bus() as opened:
+        await go_by(opened, Reconfiguration(settings(**limits)))
+        for worker in opened.workers:
+            clients = worker._clients
+            assert clients._limits.quantum_units == 17
+            assert clients._limits.drain_packets_max == 18
+            assert clients._router.cache._generation_bytes_max == 10_000
+            assert clients._rules._cache._generation_bytes_max == 15_000
+
+
+async def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> None:
+    """Its number is of the old rules; behind it comes the order, which has its new one."""
+    new = settings(rule(Verb.PUBLISH, b"old"), rule(Verb.PUBLISH, b"new"))
+    async with bus() as opened:
+        before, after = opened.connect(0, rules=0b01), None
+        opened.reconfigure(0, Reconfiguration(new, {before.number: pack(0b10)}))
+        after = opened.connect(0, rules=0b01)
+        await opened.settle()
+        for peer in (before, after):
+            peer.send(b"CMSG !/notices/on")
+            for key in (b"old", b"new"):
+                peer.send(b"MSG " + key + b"\0")
+        await opened.settle()
+        assert [packet[:25] for packet in before.read()] == [REFUSED]
+        assert [packet[:25] for packet in after.read()] == [REFUSED]
+        before_profile, after_profile = (
+            opened.workers[0]._clients._by_number[peer.number].profile for peer in (before, after)
+        )
+        assert (before_profile.publish, after_profile.publish) == (0b10, 0b01)
+        close(before, after)
+        await opened.settle()
+
+
+def close(*peers: Peer) -> None:
+    for peer in peers:
+        peer.close()
+
+
+@pytest.mark.parametrize("patterns", [0, 1, 200])
+async def test_a_worker_answers_when_others_know_its_blockers(patterns: int) -> None:
+    """Whoever publishes on another worker goes by them."""
+    new = settings(rule(Verb.BLOCK, allows=True))
+    async with bus() as opened:
+        slow, publisher = opened.connect(0), opened.connect(1)
+        for number in range(patterns):
+            slow.send(b"SUB k/%d" % number)
+        slow.send(b"CMSG blocking/soft/block")
+        await opened.settle()
+        router = opened.workers[1]._clients._router
+        for expected in (True, False):
+            concerning = {slow.number: pack(0b1)} if expected else {}
+            await go_by(opened, Reconfiguration(new, concerning))
+            publisher.send(b"CMSG !/cred/whoami")
+            publisher.send(b"MSG k/0\0")
+            await opened.settle()
+            publisher.read()
+            slow.read()
+            blockers = [
+                blocker
+                for some in router.route(b"k/%d" % max(0, patterns - 1)).blockers.values()
+                for blocker in some
+            ]
+            assert len(blockers) == min(1, patterns)
+            assert all(blocker.profile.may_block_others == expected for blocker in blockers)
+            assert opened.workers[0]._clients.subscriptions._changing == 0
+        close(slow, publisher)
+        await opened.settle()
+
+
+async def test_a_worker_that_is_told_again_and_again() -> None:
+    """Orders that come faster than blockers change; clients leave meanwhile."""
+    numbers = [settings(*[rule(Verb.SUBSCRIBE, b"x")] * count) for count in range(1, 5)]
+    async with bus() as opened:
+        peers = [opened.connect(0) for _ in range(3)]
+        for peer in peers:
+            for number in range(200):
+                peer.send(b"SUB k/%d" % number)
+            peer.send(b"CMSG blocking/hard/block")
+        await opened.settle()
+        for what in numbers:
+            concerning = {peer.number: pack(1 << len(what.rules) - 1) for peer in peers}
+            opened.reconfigure(0, Reconfiguration(what, concerning))
+        peers[0].close()
+        await opened.settle()
+        assert opened.reconfigured == [0] * len(numbers)
+        opened.reconfigured.clear()
+        for peer in peers[1:]:
+            session = opened.workers[0]._clients._by_number[peer.number]
+            assert session.holding_patterns == session.patterns.keys()
+            assert session.profile.subscribe == 0b1000
+            assert session.backpressure is not None
+            assert session.backpressure.blocker.profile == session.profile
+        close(*peers[1:])
+        await opened.settle()
+        assert opened.index_sizes() == [(1, 0)] * WORKERS

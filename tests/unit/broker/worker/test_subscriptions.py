@@ -1,0 +1,508 @@
+"""Subscriptions: quotas, records and index agree, however full the table is and whoever leaves."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from sbus.broker.worker.loop import subscriptions as subscriptions_module
+from sbus.broker.config.access_policy import Profile
+from sbus.broker.delivery.backpressure import ANYBODY
+from sbus.broker.worker.router import Router
+from sbus.broker.worker.session import Session
+from sbus.errors import QuotaReached, Refusal
+from sbus.protocol.keys import SLASH
+from sbus.shared.accounts import BUS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
+from sbus.shared.compaction import LiveTable
+from sbus.shared.subscription_table import HOLDS, SUBSCRIBED
+from tests.unit.broker.worker.sequencer_model import LIMITS, Bus, Client
+from tests.unit.shared.journal_model import read_all
+
+WORKERS = 2
+PATTERNS = [b"", b"a", b"a/*", b"b/", b"c" * 300, b"d/" * 100]
+KEYS = [pattern.replace(b"*", b"") + b"x" * pattern.endswith(b"/") for pattern in PATTERNS]
+KEY_OF = dict(zip(PATTERNS, KEYS, strict=True))
+"""A key that each pattern matches."""
+PICKS = st.integers(0, 100)
+
+
+def nothing() -> None:
+    """Nobody else acts."""
+
+
+SMALL_TABLE = msgspec.structs.replace(LIMITS, table_bytes=4096)
+
+
+@pytest.fixture
+def small_bus() -> Iterator[Bus]:
+    opened = Bus(2, 2, SMALL_TABLE)
+    yield opened
+    opened.close()
+
+
+def compact(bus: Bus) -> None:
+    """Everybody reads, the front compacts, everybody reads again."""
+    for finish in (False, True):
+        for worker in range(2):
+            for _ in range(2):
+                bus.catch_up(worker, nothing)
+        bus.compact(finish=finish)
+    for subscriptions in bus.subscriptions:
+        subscriptions.retry()
+
+
+def patiently(bus: Bus, act: Callable[[], bool]) -> bool:
+    """Try as a worker does: again after each compaction, which may only now have its records."""
+    for _ in range(20):
+        if act():
+            return True
+        compact(bus)
+    return False
+
+
+def fill(bus: Bus) -> bytes:
+    """Subscribe until the bus refuses; the pattern that was refused. Records are of 128 bytes."""
+    client = bus.clients[0]
+    for number in range(1000):
+        pattern = b"%0112d" % number
+        subscribe = partial(bus.subscriptions[0].subscribe, client.session, pattern)
+        try:
+            assert patiently(bus, subscribe), "held back for ever"
+        except Refusal:
+            with pytest.raises(Refusal, match="table-full"):
+                subscribe()
+            return pattern
+        client.subscriptions[pattern] += 1
+    raise AssertionError("the table took more than it holds")
+
+
+def test_a_subscription_that_was_refused_can_be_made_later(small_bus: Bus) -> None:
+    bus = small_bus
+    pattern = fill(bus)
+    leaver, mine, *_ = bus.clients
+    for number in range(2):
+        assert bus.unsubscribe(leaver, number, nothing)
+    compact(bus)
+    assert patiently(bus, lambda: bus.subscribe(mine, pattern, nothing)), "held back for ever"
+    bus.publish(bus.of_worker(1)[0], [pattern], nothing)
+    bus.settle()
+    assert len(mine.collector.received) == 1
+
+
+def test_a_full_table_still_lets_clients_unsubscribe(small_bus: Bus) -> None:
+    bus = small_bus
+    fill(bus)
+    client = bus.clients[0]
+    for pattern in sorted(client.subscriptions):
+        unsubscribe = partial(bus.subscriptions[0].unsubscribe, client.session, pattern)
+        assert patiently(bus, unsubscribe), "held back for ever"
+        del client.subscriptions[pattern]
+    assert not bus.routers[0]._interest
+    assert patiently(bus, lambda: bus.subscribe(client, b"a", nothing))
+
+
+def test_a_full_table_hears_of_clients_that_leave(small_bus: Bus) -> None:
+    bus = small_bus
+    fill(bus)
+    bus.leave(bus.clients[0])
+    subscriptions = bus.subscriptions[0]
+    assert patiently(bus, lambda: not subscriptions.do_a_chore() and subscriptions.flush_records())
+
+
+# -- any changes, piece by piece -------------------------------------------------------------------
+class Subscribing(RuleBasedStateMachine):
+    """Clients of two workers subscribe, block and leave; chores and compactions at any time."""
+
+    @initialize(
+        room=st.sampled_from([4096, 64 * 1024]), user=st.sampled_from([700, 10_000, 1_000_000])
+    )
+    def begin(self, room: int, user: int) -> None:
+        self.pieces = patch.object(subscriptions_module, "_RECORDS_PER_PIECE", 2)
+        self.pieces.start()
+        limits = msgspec.structs.replace(
+            LIMITS, table_bytes=room, user_subscriptions_max=40, user_subscription_bytes_max=user
+        )
+        self.limits = limits
+        self.bus = Bus(WORKERS, 2, limits)
+        self.gone: list[Client] = []
+
+    def client(self, pick: int) -> Client:
+        return self.bus.clients[pick % len(self.bus.clients)]
+
+    # -- what clients do -----------------------------------------------------------------------
+    @rule(pick=PICKS, pattern=st.sampled_from(PATTERNS))
+    def subscribe(self, pick: int, pattern: bytes) -> None:
+        client = self.client(pick)
+        fits = self.fits(client.session, pattern)
+        before = self.used(client.session)
+        code, done = "", False
+        try:
+            done = self.bus.subscriptions[client.worker].subscribe(client.session, pattern)
+        except Refusal as fault:
+            code = fault.code
+        assert (code == "too-many-patterns") == (not fits)
+        assert code in ("", "too-many-patterns") or self.limits.table_bytes == 4096
+        if done:
+            client.subscriptions[pattern] += 1
+        else:
+            assert self.used(client.session) == before
+
+    def fits(self, session: Session, pattern: bytes) -> bool:
+        """Whether it leaves as much to its user's other clients as it takes."""
+        subscriptions, size = self.used(session)
+        more = charge(pattern)
+        return (
+            session.subscriptions + subscriptions + 2 <= self.limits.user_subscriptions_max
+            and session.subscription_bytes + size + 2 * more
+            <= self.limits.user_subscription_bytes_max
+        )
+
+    def used(self, session: Session) -> tuple[int, int]:
+        account = session.account
+        return account.use(SUBSCRIPTIONS), account.use(SUBSCRIPTION_BYTES)
+
+    @rule(pick=PICKS, which=PICKS)
+    def unsubscribe(self, pick: int, which: int) -> None:
+        client = self.client(pick)
+        if client.subscriptions:
+            pattern = sorted(client.subscriptions)[which % len(client.subscriptions)]
+            if self.bus.subscriptions[client.worker].unsubscribe(client.session, pattern):
+                client.subscriptions = client.subscriptions - Counter([pattern])
+
+    @rule(pick=PICKS)
+    def block(self, pick: int) -> None:
+        client = self.client(pick)
+        if client.session.backpressure is None:
+            self.bus.block(client)
+
+    @rule(pick=PICKS, rules=st.integers(0, 3))
+    def change_rules(self, pick: int, rules: int) -> None:
+        """The access rules change, and with them what others know of a client that blocks."""
+        client = self.client(pick)
+        if client.session.backpressure is not None:
+            change_blocker(self.bus, client, rules)
+
+    @rule(pick=PICKS)
+    def leave(self, pick: int) -> None:
+        client = self.client(pick)
+        self.bus.leave(client)
+        self.gone.append(client)
+
+    # -- what goes on beside -------------------------------------------------------------------
+    @rule(worker=st.integers(0, WORKERS - 1))
+    def do_a_chore(self, worker: int) -> None:
+        self.bus.subscriptions[worker].do_a_chore()
+
+    @rule(worker=st.integers(0, WORKERS - 1))
+    def retry(self, worker: int) -> None:
+        self.bus.subscriptions[worker].retry()
+
+    @rule(worker=st.integers(0, WORKERS - 1))
+    def catch_up(self, worker: int) -> None:
+        self.bus.catch_up(worker, nothing)
+
+    @rule(finish=st.booleans())
+    def compact(self, finish: bool) -> None:
+        self.bus.compact(finish=finish)
+
+    # -- what holds ----------------------------------------------------------------------------
+    @invariant()
+    def what_is_counted_is_what_there_is(self) -> None:
+        sessions = [client.session for client in (*self.bus.clients, *self.gone)]
+        for client in self.bus.clients:
+            assert client.session.patterns == client.subscriptions
+        for session in sessions:
+            assert session.holding_patterns <= session.patterns.keys()
+            assert session.subscriptions == sum(session.patterns.values())
+            assert session.subscription_bytes == sum(
+                count * charge(pattern) for pattern, count in session.patterns.items()
+            )
+        for client in self.bus.clients:
+            of_user = [it for it in sessions if it.uid == client.session.uid]
+            assert self.used(client.session) == (
+                sum(session.subscriptions for session in of_user),
+                sum(session.subscription_bytes for session in of_user),
+            )
+        assert self.bus.book[BUS].use(SUBSCRIPTIONS) == sum(it.subscriptions for it in sessions)
+
+    def teardown(self) -> None:
+        """Once all that can be done is done, everybody knows what there is; then all leave."""
+        try:
+            self.come_to_rest()
+            for client in self.bus.clients:
+                session = client.session
+                holds = set() if session.backpressure is None else set(session.patterns)
+                assert session.holding_patterns == holds
+                for worker, router in enumerate(self.bus.routers):
+                    if worker != client.worker:
+                        assert held(router, client) == holds
+            self.check_journal()
+            for client in list(self.bus.clients):
+                self.bus.leave(client)
+            self.come_to_rest()
+            for router in self.bus.routers:
+                statistics = router._index.statistics()
+                assert (statistics.nodes, statistics.subscriptions) == (1, 0)
+                assert not router._interest
+                assert not any(router._remote_blockers.values())
+            for subscriptions in self.bus.subscriptions:
+                for left in (subscriptions._chores, subscriptions._stuck):
+                    assert not left
+                assert not subscriptions._unrecorded
+                assert not subscriptions._changing
+            assert self.bus.book[BUS].use(SUBSCRIPTIONS) == 0
+            assert self.bus.book[BUS].use(SUBSCRIPTION_BYTES) == 0
+        finally:
+            self.pieces.stop()
+            self.bus.close()
+
+    def come_to_rest(self) -> None:
+        def is_at_rest() -> bool:
+            for worker, subscriptions in enumerate(self.bus.subscriptions):
+                self.bus.do_chores(worker)
+                if subscriptions._stuck or not subscriptions.flush_records():
+                    return False
+            return True
+
+        if self.bus.compaction is not None:
+            self.bus.compact(finish=True)
+        assert patiently(self.bus, is_at_rest), "held back for ever"
+        for worker in range(WORKERS):
+            for _ in range(2):
+                self.bus.catch_up(worker, nothing)
+
+    def check_journal(self) -> None:
+        """What a newcomer and the next compaction would learn is what there is."""
+        newcomer = Router(WORKERS, SLASH, self.limits)
+        live = LiveTable()
+        for record in read_all(self.bus.segment):
+            newcomer.apply(record)
+            live.apply(record)
+        kept = Counter((it.kind, it.worker, it.client, it.pattern) for it in live.records())
+        for client in self.bus.clients:
+            owner = (client.worker, client.session.id)
+            for pattern, count in client.subscriptions.items():
+                assert newcomer.route(KEY_OF[pattern]).mask >> client.worker & 1
+                assert kept.pop((SUBSCRIBED, *owner, pattern)) == count
+            backpressure = client.session.backpressure
+            for pattern in client.session.holding_patterns:
+                assert backpressure is not None
+                assert kept.pop((HOLDS, *owner, backpressure.blocker.pack() + pattern)) == 1
+        assert not kept
+        for worker in range(WORKERS):
+            interest = {it for client in self.bus.of_worker(worker) for it in client.subscriptions}
+            assert newcomer._remote.get(worker, set()) == interest
+
+
+def change_blocker(bus: Bus, client: Client, rules: int) -> None:
+    """Have rules of other numbers concern a client that blocks."""
+    backpressure = client.session.backpressure
+    assert backpressure is not None
+    profile = Profile(publish=0, subscribe=rules, may_block_others=bool(rules))
+    new = backpressure.blocker.changed_to(profile)
+    if new is not None:
+        bus.subscriptions[client.worker].change_blocker(client.session, new)
+
+
+def charge(pattern: bytes) -> int:
+    """As `client_subscription_bytes_max` counts: the bytes, and 64 for each segment."""
+    return len(pattern) + 64 * (pattern.count(b"/") + 1)
+
+
+def test_rules_that_change_and_change_back_leave_a_client_as_it_was() -> None:
+    """Though nothing of the first change was done when the second came."""
+    state = Subscribing()
+    state.begin(room=4096, user=700)
+    state.block(pick=0)
+    state.subscribe(pattern=b"", pick=0)
+    state.change_rules(pick=0, rules=1)
+    state.change_rules(pick=0, rules=0)
+    state.teardown()
+
+
+TestSubscribing = Subscribing.TestCase
+TestSubscribing.settings = settings(max_examples=150, stateful_step_count=40)
+
+
+# -- one at a time ---------------------------------------------------------------------------------
+@pytest.fixture
+def bus() -> Iterator[Bus]:
+    opened = Bus(WORKERS, 2)
+    yield opened
+    opened.close()
+
+
+def subscribe_all(bus: Bus, client: Client, patterns: list[bytes]) -> None:
+    for pattern in patterns:
+        assert bus.subscribe(client, pattern, nothing)
+
+
+def held_elsewhere(bus: Bus, client: Client) -> set[bytes]:
+    """The patterns by which the other worker knows that it holds publishers."""
+    bus.catch_up(1 - client.worker, nothing)
+    return held(bus.routers[1 - client.worker], client)
+
+
+def held(router: Router, client: Client) -> set[bytes]:
+    """The patterns by which a worker knows the blocker that a client has now; it has to know of no
+    other."""
+    known = {
+        packed: remote.patterns
+        for (number, packed), remote in router._remote_blockers.get(client.worker, {}).items()
+        if number == client.session.id
+    }
+    backpressure = client.session.backpressure
+    assert backpressure is not None or not known
+    patterns = set() if backpressure is None else known.pop(backpressure.blocker.pack(), set())
+    assert not any(known.values()), "an earlier blocker still holds"
+    return set(patterns)
+
+
+MANY = [b"%d" % number for number in range(150)]
+
+
+def test_much_is_done_in_pieces(bus: Bus) -> None:
+    """64 records a piece, so that whoever else wants the worker waits for no more than that."""
+    client = bus.clients[0]
+    subscribe_all(bus, client, MANY)
+    bus.block(client)
+    progress = []
+    while bus.subscriptions[0].do_a_chore():
+        progress.append(len(held_elsewhere(bus, client)))
+    assert progress[:3] == [64, 128, 150]
+    bus.leave(client)
+    left = []
+    while bus.subscriptions[0].do_a_chore():
+        left.append(len(client.session.patterns))
+    assert left[:3] == [86, 22, 0]
+    assert held_elsewhere(bus, client) == set()
+
+
+def test_who_blocks_holds_by_a_new_pattern_at_once(bus: Bus) -> None:
+    client = bus.clients[0]
+    subscribe_all(bus, client, MANY)
+    bus.block(client)
+    subscribe_all(bus, client, [b"new", b"new", MANY[-1]])
+    assert held_elsewhere(bus, client) == {b"new", MANY[-1]}
+    bus.do_chores(0)
+    assert held_elsewhere(bus, client) == {b"new", *MANY}
+    assert bus.unsubscribe(client, sorted(client.subscriptions).index(b"new"), nothing)
+    assert b"new" in held_elsewhere(bus, client), "it has it once more"
+    assert bus.unsubscribe(client, sorted(client.subscriptions).index(b"new"), nothing)
+    assert held_elsewhere(bus, client) == set(MANY)
+
+
+def test_what_is_taken_back_before_its_piece_never_holds(bus: Bus) -> None:
+    client = bus.clients[0]
+    subscribe_all(bus, client, MANY)
+    bus.block(client)
+    bus.subscriptions[0].do_a_chore()
+    late = sorted(client.session.patterns.keys() - client.session.holding_patterns)
+    for pattern in late[:80]:
+        assert bus.unsubscribe(client, sorted(client.subscriptions).index(pattern), nothing)
+    subscribe_all(bus, client, late[:3])
+    bus.do_chores(0)
+    assert held_elsewhere(bus, client) == set(client.session.patterns) == set(client.subscriptions)
+
+
+def test_a_changed_blocker_takes_over_without_a_gap(bus: Bus) -> None:
+    client = bus.clients[0]
+    subscribe_all(bus, client, MANY)
+    bus.block(client)
+    bus.do_chores(0)
+    other = bus.routers[1]
+    done: list[bool] = []
+    change_blocker(bus, client, 0b10)
+    bus.subscriptions[0].when_changed(lambda: done.append(True))
+    while not done:
+        assert bus.subscriptions[0].do_a_chore()
+        bus.catch_up(1, nothing)
+        for pattern in MANY:
+            assert any(other.route(pattern).blockers.values()), "for a moment nobody is held"
+    assert held_elsewhere(bus, client) == set(MANY)
+    (blocker,) = other.route(MANY[0]).blockers[ANYBODY]
+    assert blocker.profile == Profile(publish=0, subscribe=0b10, may_block_others=True)
+
+
+@pytest.mark.parametrize("pieces", range(4))
+def test_a_client_may_leave_in_the_midst_of_beginning_to_hold(bus: Bus, pieces: int) -> None:
+    client, other = bus.clients[0], bus.clients[1]
+    subscribe_all(bus, client, MANY)
+    bus.block(client)
+    for _ in range(pieces):
+        bus.subscriptions[0].do_a_chore()
+    bus.leave(client)
+    bus.block(other)
+    subscribe_all(bus, other, MANY[:2])
+    bus.do_chores(0)
+    assert held_elsewhere(bus, client) == set()
+    assert held_elsewhere(bus, other) == set(MANY[:2])
+    assert not client.session.patterns
+    assert not client.session.holding_patterns
+    assert client.session.account.use(SUBSCRIPTIONS) == 0
+
+
+def test_holding_that_finds_the_table_full_goes_on_when_it_is_compacted(small_bus: Bus) -> None:
+    """Chores of others are not kept from being done meanwhile."""
+    bus = small_bus
+    client, other = bus.clients[0], bus.clients[1]
+    subscribe_all(bus, other, [b"other"])
+    with patch.object(subscriptions_module, "_RECORDS_PER_PIECE", 1):
+        for number in range(12):
+            act = partial(bus.subscribe, client, b"%0112d" % number, nothing)
+            assert patiently(bus, act)
+        taken_back = bytes(112)
+        while bus.subscribe(bus.clients[2], taken_back, nothing):
+            assert bus.unsubscribe(bus.clients[2], 0, nothing)
+        bus.block(client)
+        bus.do_chores(0)
+        assert len(client.session.holding_patterns) < 12, "there was room all the same"
+        bus.leave(other)
+        bus.do_chores(0)
+        assert not other.session.patterns
+        assert patiently(bus, lambda: len(held_elsewhere(bus, client)) == 12)
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [
+        ({"user_subscriptions_max": 4}, SUBSCRIPTIONS),
+        ({"user_subscription_bytes_max": 4 * 65}, SUBSCRIPTION_BYTES),
+        ({"bus_subscription_bytes_max": 4 * 65}, SUBSCRIPTION_BYTES),
+    ],
+    ids=["subscriptions", "bytes", "bytes of the bus"],
+)
+def test_a_client_gets_half_of_what_its_user_may_have_and_then_is_told(
+    limits: dict[str, int], limit: int
+) -> None:
+    bus = Bus(1, 1, msgspec.structs.replace(LIMITS, **limits))
+    try:
+        client = bus.clients[0]
+        subscribe_all(bus, client, [b"a", b"a"])
+        for pattern in (b"a", b"b"):
+            with pytest.raises(QuotaReached, match="too-many-patterns") as caught:
+                bus.subscriptions[0].subscribe(client.session, pattern)
+            assert caught.value.limit == limit
+        assert bus.routers[0].gain_interest(b"b"), "what was refused was no interest"
+        assert bus.unsubscribe(client, 0, nothing)
+        assert bus.subscribe(client, b"c", nothing)
+    finally:
+        bus.close()
+
+
+def test_one_clients_own_share_is_no_matter_for_its_user() -> None:
+    bus = Bus(1, 2, msgspec.structs.replace(LIMITS, client_subscription_bytes_max=65))
+    try:
+        subscribe_all(bus, bus.clients[0], [b"a"])
+        with pytest.raises(Refusal, match="one client has no room") as caught:
+            bus.subscriptions[0].subscribe(bus.clients[0].session, b"b")
+        assert not isinstance(caught.value, QuotaReached)
+        subscribe_all(bus, bus.clients[1], [b"a"])
+    finally:
+        bus.close()

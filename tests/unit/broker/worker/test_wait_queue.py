@@ -1,0 +1,246 @@
+"""The waiting room against a plain list of who waits, and for what."""
+
+import math
+from collections import Counter
+from typing import cast
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from sbus.broker.worker.loop import wait_queue as waiting_module
+from sbus.broker.worker.session import Session
+from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait, WaitingRoom
+
+USERS = 2
+ACCOUNTS = [5, 6]
+CLIENTS = 8
+PATIENCE_NS = waiting_module._NEXT_OF_USER_NS
+PICKS = st.integers(0, 100)
+
+
+class Client:
+    """All that a waiting room knows of a session; and what the model does."""
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+        self.uid = number % USERS
+        self.wait: Wait | None = None
+        """What it waits for."""
+        self.tries = False
+        """It was let go, and how that ended is not known yet."""
+        self.holder: int | None = None
+        """The account whose client it found stalled when it tried last."""
+
+
+def as_session(client: Client) -> Session:
+    return cast(Session, client)
+
+
+class Waiting(RuleBasedStateMachine):
+    """Clients that come, try, wait, are let go and leave, in any order."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.ended: Counter[int] = Counter()
+        self.room = WaitingRoom(lambda account: self.ended.update([account]))
+        self.clients = [Client(number) for number in range(CLIENTS)]
+        self.numbers = CLIENTS
+        self.now_ns = 1_000_000_000
+        self.until_ns: dict[tuple[Reason, int], int] = {}
+        """The last time that anybody was told, by user for rates and by account for stalls."""
+        self.lines: dict[int, list[Client]] = {uid: [] for uid in range(USERS)}
+        """Who waits for the rate."""
+        self.let_go: dict[int, Client] = {}
+        """Who of a user was let go last, while it has not tried."""
+
+    def waiting(self, *reasons: Reason) -> list[Client]:
+        return [it for it in self.clients if it.wait is not None and it.wait.reason in reasons]
+
+    def set_holder(self, client: Client, account: int | None) -> None:
+        """Expect `end_holding` when the last client that an account holds is held no more."""
+        before, client.holder = client.holder, account
+        left = [it.holder for it in self.clients]
+        assert self.ended == Counter([before] if before not in [None, *left] else [])
+        self.ended.clear()
+
+    # -- trying --------------------------------------------------------------------------------
+    @rule(
+        pick=PICKS,
+        reason=st.sampled_from(Reason),
+        delay_ns=st.sampled_from([1, PATIENCE_NS // 2, 3 * PATIENCE_NS]),
+        account=st.sampled_from(ACCOUNTS),
+    )
+    def try_in_vain(self, pick: int, reason: Reason, delay_ns: int, account: int) -> None:
+        client = self.free(pick)
+        if client is None:
+            return
+        key = (reason, client.uid if reason is Reason.RATE else account)
+        until_ns = max(self.until_ns.get(key, 0), self.now_ns + delay_ns)
+        if reason is Reason.ROOM:
+            wait = FOR_ROOM
+        else:
+            self.until_ns[key] = until_ns
+            wait = Wait(reason, until_ns, account if reason is Reason.STALL else 0)
+        self.room.add(as_session(client), wait)
+        was_next = self.comes_back(client)
+        client.wait, client.tries = wait, False
+        if reason is Reason.RATE:
+            self.lines[client.uid].insert(0 if was_next else len(self.lines[client.uid]), client)
+        self.set_holder(client, account if reason is Reason.STALL else None)
+
+    @rule(pick=PICKS)
+    def try_and_get_on(self, pick: int) -> None:
+        client = self.free(pick)
+        if client is not None:
+            self.get_on(client)
+
+    def get_on(self, client: Client) -> None:
+        self.room.got_on(as_session(client))
+        if self.comes_back(client) and self.lines[client.uid]:
+            assert self.room.next_ns <= self.now_ns, "its user's next client goes at once"
+        client.tries = False
+        self.set_holder(client, None)
+
+    def comes_back(self, client: Client) -> bool:
+        """It has tried, or left: whether its user's others were waiting for that."""
+        was_next = self.let_go.get(client.uid) is client
+        if was_next:
+            del self.let_go[client.uid]
+        return was_next
+
+    def free(self, pick: int) -> Client | None:
+        free = [it for it in self.clients if it.wait is None]
+        return free[pick % len(free)] if free else None
+
+    # -- being let go --------------------------------------------------------------------------
+    @rule()
+    def wake(self) -> None:
+        assert self.taken(self.room.woken()) == self.waiting(Reason.ROOM, Reason.STALL)
+        self.note_let_go(self.waiting(Reason.ROOM, Reason.STALL))
+
+    def taken(self, sessions: list[Session]) -> list[Client]:
+        clients = [cast(Client, session) for session in sessions]
+        assert len({client.id for client in clients}) == len(clients), "let go twice"
+        return sorted(clients, key=self.clients.index)
+
+    def note_let_go(self, clients: list[Client]) -> None:
+        for client in clients:
+            client.wait, client.tries = None, True
+
+    @rule(step_ns=st.sampled_from([0, 1, PATIENCE_NS, 4 * PATIENCE_NS]))
+    def time_passes(self, step_ns: int) -> None:
+        self.now_ns += step_ns
+        others = self.waiting(Reason.ROOM, Reason.STALL)
+        overdue = [
+            it
+            for it in self.waiting(Reason.STALL)
+            if self.until_ns[Reason.STALL, it.wait.account if it.wait else 0] <= self.now_ns
+        ]
+        sessions = self.taken(self.room.due(self.now_ns))
+        of_rate = [it for it in sessions if it.wait is not None and it.wait.reason is Reason.RATE]
+        assert len({it.uid for it in of_rate}) == len(of_rate), "one of a user at a time"
+        for client in of_rate:
+            assert client is self.lines[client.uid].pop(0), "in their order"
+            self.let_go[client.uid] = client
+        rest = [it for it in sessions if it not in of_rate]
+        assert rest in ([], others), "all who might get on, or nobody"
+        assert not overdue or rest
+        self.note_let_go(sessions)
+
+    # -- leaving -------------------------------------------------------------------------------
+    @rule(pick=PICKS)
+    def leave(self, pick: int) -> None:
+        """A client leaves whatever it does, and another one comes."""
+        client = self.clients.pop(pick % CLIENTS)
+        self.room.remove(as_session(client))
+        if client in self.lines[client.uid]:
+            self.lines[client.uid].remove(client)
+        self.comes_back(client)
+        self.set_holder(client, None)
+        self.numbers += 1
+        self.clients.append(Client(self.numbers))
+
+    # -- what holds ----------------------------------------------------------------------------
+    @invariant()
+    def it_knows_who_waits(self) -> None:
+        for client in self.clients:
+            assert (as_session(client) in self.room) == (client.wait is not None)
+        assert self.room.for_room() == bool(self.waiting(Reason.ROOM))
+        waits_for_a_time = self.waiting(Reason.STALL, Reason.RATE)
+        assert not waits_for_a_time or not math.isinf(self.room.delay_seconds())
+        for client in self.waiting(Reason.STALL):
+            assert client.wait is not None
+            assert self.room.next_ns <= self.until_ns[Reason.STALL, client.wait.account]
+
+    @invariant()
+    def it_remembers_no_more_than_there_is(self) -> None:
+        room = self.room
+        assert len(room._waits) <= CLIENTS
+        assert len(room._held_by) <= CLIENTS
+        assert sum(room._holding.values()) == len(room._held_by)
+        assert all(room._queues.values())
+        assert len(room._next_of_user) <= USERS
+        assert len(room._due_ns) <= USERS + len(ACCOUNTS)
+
+    def teardown(self) -> None:
+        """Everybody is let go in the end, if those who are let go get on; then nothing is left."""
+        rounds = 0
+        while True:
+            tries = [it for it in self.clients if it.tries]
+            for client in tries:
+                self.get_on(client)
+            if not self.waiting(Reason.STALL, Reason.RATE):
+                break
+            rounds += 1
+            assert rounds <= 2 * CLIENTS + USERS + len(ACCOUNTS)
+            self.time_passes(max(0, self.room.next_ns - self.now_ns))
+        self.wake()
+        for client in self.clients:
+            self.room.got_on(as_session(client))
+        self.room.due(self.now_ns + 100 * PATIENCE_NS)
+        assert math.isinf(self.room.delay_seconds())
+        room = self.room
+        assert not any([room._waits, room._wakeable, room._queues, room._due_ns])
+        assert not any([room._next_of_user, room._held_by, room._holding])
+
+
+TestWaiting = Waiting.TestCase
+TestWaiting.settings = settings(max_examples=200, stateful_step_count=40)
+
+
+def test_of_hundreds_that_wait_for_the_rate_one_is_tried_for_each_that_may_go_on() -> None:
+    room = WaitingRoom(lambda _: None)
+    clients = [Client(2 * number) for number in range(300)]
+    for client in clients:
+        room.add(as_session(client), Wait(Reason.RATE, 1_000))
+    assert room.due(999) == []
+    tried = []
+    while not math.isinf(room.delay_seconds()):
+        for session in room.due(1_000):
+            tried.append(session.id)
+            room.got_on(session)
+    assert tried == [client.id for client in clients]
+
+
+@pytest.mark.parametrize("until_ns", [2_000, 1_500])
+def test_who_was_let_go_too_early_stays_in_front(until_ns: int) -> None:
+    room = WaitingRoom(lambda _: None)
+    first, second = Client(0), Client(2)
+    for client in (first, second):
+        room.add(as_session(client), Wait(Reason.RATE, 1_000))
+    assert room.due(1_000) == [as_session(first)]
+    room.add(as_session(first), Wait(Reason.RATE, until_ns))
+    assert room.due(until_ns - 1) == []
+    assert room.due(until_ns) == [as_session(first)]
+
+
+def test_who_does_not_get_on_keeps_the_others_waiting_for_a_moment_only() -> None:
+    room = WaitingRoom(lambda _: None)
+    first, second = Client(0), Client(2)
+    for client in (first, second):
+        room.add(as_session(client), Wait(Reason.RATE, 1_000))
+    assert room.due(1_000) == [as_session(first)]
+    assert room.due(1_000 + PATIENCE_NS - 1) == []
+    assert room.due(1_000 + PATIENCE_NS) == [as_session(second)]
