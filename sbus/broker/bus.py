@@ -10,13 +10,13 @@ from functools import partial
 
 import trio
 
-from sbus.broker.front.acceptor import packet_bytes_carried
 from sbus.broker.config.resolution import Configuration
-from sbus.broker.events.sinks import open_log
-from sbus.broker.events.emitter import Events
-from sbus.broker.front_process import Front
 from sbus.broker.config.settings import BusSettings
-from sbus.broker.front.fork_server import Template
+from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.events.sinks import open_log
+from sbus.broker.front.acceptor import packet_bytes_carried
+from sbus.broker.front.fork_server import ForkServer
+from sbus.broker.front_process import Front
 from sbus.broker.worker.loop import Worker
 from sbus.errors import ConfigurationError, SbusError
 from sbus.shared.ordered_log import check_log_size
@@ -50,10 +50,10 @@ def run_bus(
     check_settings(settings)
     if settings.refuse_descriptors:
         _refuse_descriptors(listener)
-    events = Events(open_log(settings.log))
+    events = EventEmitter(open_log(settings.log))
     segment = Segment(settings.workers, settings.limits)
     private = [sock for sock in (listener, admin_listener, notifier.sock) if sock is not None]
-    template = Template(
+    template = ForkServer(
         partial(_worker_main, segment, settings, events), close=private, events=events
     )
     try:
@@ -115,7 +115,7 @@ def _first(group: BaseExceptionGroup[SbusError]) -> SbusError:
 def _worker_main(
     segment: Segment,
     settings: BusSettings,
-    events: Events,
+    events: EventEmitter,
     number: int,
     link_socket: socket.socket,
 ) -> None:

@@ -17,25 +17,34 @@ from contextlib import suppress
 
 import trio
 
-from sbus.broker.config.access_policy import PeerRules, pack
+from sbus.broker.admin.handlers import AdminActions, AdminHandlers
+from sbus.broker.admin.self_service import SelfServiceQueries
 from sbus.broker.admin.server import AdminServer
-from sbus.broker.admin.handlers import Administration, Deeds
-from sbus.broker.front.acceptor import Door
-from sbus.broker.front.bounded_lock import trying
-from sbus.broker.admin.statistics import SAMPLE_SECONDS, Census
-from sbus.broker.events.rate_limit import Complaints
+from sbus.broker.admin.statistics import SAMPLE_SECONDS, StatisticsCollector
+from sbus.broker.admin.streams import StreamRegistry
+from sbus.broker.config.access_policy import PeerRules, pack
 from sbus.broker.config.resolution import Configuration
-from sbus.broker.events.emitter import Events, client_of
-from sbus.broker.ipc.messages import Adopt, Answer, Expel, Gone, Inquiry, Report, Tell, Watching
-from sbus.broker.admin.self_service import Inquiries
-from sbus.broker.ipc.queries import Questions
-from sbus.broker.front.reload import Reloader
-from sbus.broker.front.client_registry import Client, Roster
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.events.emitter import EventEmitter, client_of
+from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.front.acceptor import Acceptor
+from sbus.broker.front.bounded_lock import trying
+from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.fork_server import ForkServer
+from sbus.broker.front.reload import Reloader
 from sbus.broker.front.supervisor import Supervisor
-from sbus.broker.front.fork_server import Template
-from sbus.broker.front.user_limits import UserLimitsInForce
-from sbus.broker.admin.streams import Watches
+from sbus.broker.front.user_limits import EffectiveUserLimits
+from sbus.broker.ipc.messages import (
+    AdoptClient,
+    ClientLeft,
+    DisconnectClient,
+    QueryReply,
+    SelfServiceReply,
+    SelfServiceRequest,
+    StreamStarted,
+    WorkerEvent,
+)
+from sbus.broker.ipc.queries import PendingQueries
 from sbus.protocol import events as kinds
 from sbus.protocol.events import (
     AdminRequestFailed,
@@ -72,9 +81,9 @@ class Front:
         reread: Callable[[], Configuration],
         listener: socket.socket,
         segment: Segment,
-        template: Template,
+        fork_server: ForkServer,
         on_ready: Callable[[], None],
-        events: Events,
+        events: EventEmitter,
         notifier: Notifier,
         admin_listener: socket.socket | None = None,
         admin_gids: frozenset[int] = frozenset(),
@@ -87,13 +96,13 @@ class Front:
         self._events = events
         self._notifier = notifier
         self._address = address_of(listener.getsockname()).format()
-        self._complaints = Complaints(settings.limits.log_interval_seconds, events)
+        self._rate_limiter = LogRateLimiter(settings.limits.log_interval_seconds, events)
         book = AccountBook(segment.accounts, segment.workers, settings.limits)
-        self._user_limits = UserLimitsInForce(settings, book)
+        self._user_limits = EffectiveUserLimits(settings, book)
         self._user_limits.go_by(settings)
-        self._door = Door(listener, settings, self._user_limits, self._complaints, events)
+        self._acceptor = Acceptor(listener, settings, self._user_limits, self._rate_limiter, events)
         self._supervisor = Supervisor(
-            template,
+            fork_server,
             segment,
             settings,
             book,
@@ -103,29 +112,31 @@ class Front:
             self._on_worker_death,
             notifier,
         )
-        self._watches = Watches(
+        self._watches = StreamRegistry(
             self._limits,
             DIALECTS[settings.dialect],
             events,
             self._supervisor.who_can_be_told,
             self._supervisor.tell,
         )
-        self._roster = Roster(settings.workers)
-        self._questions = Questions()
+        self._registry = ClientRegistry(settings.workers)
+        self._questions = PendingQueries()
         self._reloader = Reloader(
-            configuration, reread, self._roster, self._supervisor, self._go_by, notifier
+            configuration, reread, self._registry, self._supervisor, self._go_by, notifier
         )
-        self._census = Census(segment, self._supervisor, self._roster, book, self._user_limits)
-        self._administration = Administration(
+        self._statistics_collector = StatisticsCollector(
+            segment, self._supervisor, self._registry, book, self._user_limits
+        )
+        self._administration = AdminHandlers(
             settings,
             self._address,
-            self._roster,
+            self._registry,
             self._supervisor,
-            self._census,
+            self._statistics_collector,
             self._questions,
             self._user_limits,
-            lambda: dict(self._door.counts),
-            Deeds(
+            lambda: dict(self._acceptor.counts),
+            AdminActions(
                 kick=self._kick,
                 drain=self._drain,
                 is_draining=lambda: self._draining,
@@ -133,8 +144,8 @@ class Front:
             ),
             events,
         )
-        self._inquiries = Inquiries(
-            self._roster, self._limits.packet_bytes_max, self._administration.me, self._tell
+        self._self_service = SelfServiceQueries(
+            self._registry, self._limits.packet_bytes_max, self._administration.me, self._tell
         )
         self._admin_server = None
         if admin_listener is not None:
@@ -161,17 +172,17 @@ class Front:
             tasks.start_soon(self._let_in)
             tasks.start_soon(self._keep_table_small)
             tasks.start_soon(self._keep_samples)
-            tasks.start_soon(self._inquiries.run)
+            tasks.start_soon(self._self_service.run)
             if self._admin_server is not None:
                 tasks.start_soon(self._admin_server.run)
             await self._stop.wait()
-            self._notifier.stopping(f"Ending, with {len(self._roster)} clients")
-            self._events.emit(BusStopping(clients=len(self._roster)))
+            self._notifier.stopping(f"Ending, with {len(self._registry)} clients")
+            self._events.emit(BusStopping(clients=len(self._registry)))
             self._letting_in.cancel()
             await self._supervisor.stop()
             self._events.close()
             tasks.cancel_scope.cancel()
-        for client in list(self._roster):
+        for client in list(self._registry):
             self._cut_off(client.number, "the bus stops")
 
     async def _stop_on_signal(
@@ -186,72 +197,72 @@ class Front:
     async def _let_in(self) -> None:
         with self._letting_in:
             while True:
-                who = await self._door.next_client()
-                worker = await self._supervisor.wait_for_worker(self._roster.load)
+                who = await self._acceptor.next_client()
+                worker = await self._supervisor.wait_for_worker(self._registry.load)
                 client = Client(
-                    number=self._roster.number(),
+                    number=self._registry.number(),
                     worker=worker,
                     account=who.account,
                     sock=who.sock,
                     credentials=who.credentials,
                     connected_at=time.time(),
                 )
-                self._roster.add(client)
+                self._registry.add(client)
                 # Its rules are looked up now: they may have changed while it waited for a worker.
-                rules = pack(self._door.concerning(who.sock, who.credentials))
-                order = Adopt(client.number, who.credentials, who.account.place, rules)
+                rules = pack(self._acceptor.concerning(who.sock, who.credentials))
+                order = AdoptClient(client.number, who.credentials, who.account.place, rules)
                 if self._events.watched:
                     self._events.emit(ClientConnected(who=_who(client), worker=worker))
                 self._supervisor.tell(worker, order, who.sock.fileno())
                 await trio.lowlevel.checkpoint()
 
-    def _on_report(self, worker: int, report: Report) -> None:
-        if isinstance(report, Gone):
+    def _on_report(self, worker: int, report: WorkerEvent) -> None:
+        if isinstance(report, ClientLeft):
             self._give_up(report.client, report.reason)
-        elif isinstance(report, Answer):
+        elif isinstance(report, QueryReply):
             self._questions.on_answer(worker, report.question, report.data)
-        elif isinstance(report, Inquiry):
-            self._inquiries.add(report.client)
-        elif isinstance(report, Watching):
+        elif isinstance(report, SelfServiceRequest):
+            self._self_service.add(report.client)
+        elif isinstance(report, StreamStarted):
             self._watches.on_answer(worker, report)
 
     def _on_worker_death(self, worker: int) -> None:
         self._questions.on_death(worker)
         self._watches.on_worker_death(worker)
-        for client in self._roster.of_worker(worker):
+        for client in self._registry.of_worker(worker):
             self._cut_off(client.number, "its worker died")
 
     def _cut_off(self, number: int, reason: str) -> None:
         """End the connection of a client whose worker did not, in good order."""
-        client = self._roster.get(number)
+        client = self._registry.get(number)
         assert client is not None, "it was given up already"
         drain(client.sock, self._limits.drain_packets_max)
         self._give_up(number, reason)
 
     def _give_up(self, number: int, reason: str) -> None:
         """Forget a client, and close this copy of its socket."""
-        client = self._roster.remove(number)
+        client = self._registry.remove(number)
         if self._events.watched:
             gone = ClientDisconnected(who=_who(client), worker=client.worker, reason=reason)
             self._events.emit(gone)
         shut_down(client.sock)
-        self._door.client_left(client.account)
-        if (self._settings.exit_when_empty or self._draining) and not self._roster:
+        self._acceptor.client_left(client.account)
+        if (self._settings.exit_when_empty or self._draining) and not self._registry:
             self._stop.set()
 
     def _go_by(self, settings: BusSettings, rules: PeerRules) -> None:
         """Have other settings from now on; `rules` are theirs."""
         self._settings = settings
         self._limits = settings.limits
-        self._complaints.interval_seconds = settings.limits.log_interval_seconds
+        self._rate_limiter.interval_seconds = settings.limits.log_interval_seconds
         self._watches.limits = settings.limits
-        self._door.go_by(settings, rules)
+        self._acceptor.go_by(settings, rules)
         self._user_limits.go_by(settings)
 
     def _tell(self, number: int, packet: bytes) -> None:
-        client = self._roster.get(number)
+        client = self._registry.get(number)
         if client is not None:
-            self._supervisor.tell(client.worker, Tell(number, packet))
+            self._supervisor.tell(client.worker, SelfServiceReply(number, packet))
 
     # -- what administrators have done ---------------------------------------------------------
     def _on_admin_failure(self, error: Exception) -> None:
@@ -267,12 +278,12 @@ class Front:
         """Have a client's worker end its connection; if that does not come to it, it is ended
         here."""
         self._events.emit(ClientKicked(who=_who(client), why=text))
-        self._supervisor.tell(client.worker, Expel(client.number, text))
+        self._supervisor.tell(client.worker, DisconnectClient(client.number, text))
         self._tasks.start_soon(self._insist, client)
 
     async def _insist(self, client: Client) -> None:
         await trio.sleep(_KICK_SECONDS)
-        if self._roster.get(client.number) is not client:
+        if self._registry.get(client.number) is not client:
             return
         with suppress(OSError):  # it has gone
             client.sock.shutdown(socket.SHUT_RDWR)
@@ -280,10 +291,10 @@ class Front:
     def _drain(self, timeout_seconds: float | None) -> None:
         """Let nobody in any more; stop with the last client, or when the time is up."""
         self._draining = True
-        self._notifier.status(f"Lets nobody in any more, {len(self._roster)} clients are left")
-        self._events.emit(Draining(clients=len(self._roster)))
+        self._notifier.status(f"Lets nobody in any more, {len(self._registry)} clients are left")
+        self._events.emit(Draining(clients=len(self._registry)))
         self._letting_in.cancel()
-        if not self._roster:
+        if not self._registry:
             self._stop.set()
         elif timeout_seconds is not None:
             self._tasks.start_soon(self._stop_after, timeout_seconds)
@@ -294,7 +305,7 @@ class Front:
 
     async def _keep_samples(self) -> None:
         while True:
-            self._census.sample()
+            self._statistics_collector.sample()
             await trio.sleep(SAMPLE_SECONDS)
 
     # -- the subscription table ----------------------------------------------------------------

@@ -16,9 +16,16 @@ import trio
 import trio.testing
 
 from sbus.broker.config.access_policy import pack
-from sbus.broker.ipc.messages import Adopt, Gone, Link, Reconfigure, Reconfigured, Stop
-from sbus.broker.config.transfer import Reconfiguration, write_owning_memfd
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.config.transfer import SettingsUpdate, write_owning_memfd
+from sbus.broker.ipc.messages import (
+    AdoptClient,
+    ApplySettings,
+    ClientLeft,
+    Link,
+    SettingsApplied,
+    Stop,
+)
 from sbus.broker.worker.loop import Worker
 from sbus.limits import Limits
 from sbus.protocol.codes import PACKET_CODES
@@ -128,14 +135,14 @@ class OneProcessBus:
                 ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
             link = self._links[worker]
             place = self.account_of(own.uid).place
-            link.send(Adopt(self._numbers, own, place, pack(rules)), ours.fileno())
+            link.send(AdoptClient(self._numbers, own, place, pack(rules)), ours.fileno())
             assert not link.queued
         return Peer(self._numbers, worker, theirs, self._limits.packet_bytes_max)
 
-    def reconfigure(self, worker: int, what: Reconfiguration) -> None:
+    def reconfigure(self, worker: int, what: SettingsUpdate) -> None:
         """Have a worker go by other settings; `reconfigured` tells when it does."""
         memfd = write_owning_memfd(what)
-        self._links[worker].send(Reconfigure(1), memfd)
+        self._links[worker].send(ApplySettings(1), memfd)
         os.close(memfd)
 
     async def settle(self) -> None:
@@ -144,9 +151,9 @@ class OneProcessBus:
         for worker, link in enumerate(self._links):
             with suppress(BlockingIOError):
                 while (report := link.receive_report()) is not None:
-                    if isinstance(report, Gone):
+                    if isinstance(report, ClientLeft):
                         self.gone[report.client] = report.reason
-                    elif isinstance(report, Reconfigured):
+                    elif isinstance(report, SettingsApplied):
                         self.reconfigured.append(worker)
 
     async def compact(self) -> None:
@@ -187,7 +194,7 @@ class OneProcessBus:
             clients = worker._clients
             clients._router._index.check_invariants()
             clients._router.cache.check_invariants()
-            assert not clients.serving.waiting._waits
+            assert not clients.scheduler.waiting._waits
             assert not clients._stalls.any_stalled()
             for session in clients._sessions.values():
                 subscriptions += sum(session.patterns.values())

@@ -169,7 +169,7 @@ def check_nothing_is_left(bus: OneProcessBus) -> None:
         assert [bus.book[place].use(kind) for kind in kinds] == [0] * len(kinds)
     for worker in bus.workers:
         clients = worker._clients
-        waiting, subscriptions = clients.serving.waiting, clients.subscriptions
+        waiting, subscriptions = clients.scheduler.waiting, clients.subscriptions
         assert not clients._sessions
         assert not clients._stalls.any_stalled()
         assert len(clients._stalls._free) == LIMITS_HERE.blocking_clients_max
@@ -198,7 +198,7 @@ async def campaign(seed: int) -> int:
                 await bus.settle()
             if crowd.random.random() < 0.05:
                 await bus.compact()
-            holds += sum(len(worker._clients.serving.waiting._held_by) for worker in bus.workers)
+            holds += sum(len(worker._clients.scheduler.waiting._held_by) for worker in bus.workers)
         await crowd.settle()
         crowd.check_received()
         for actor in (*crowd.readers, *crowd.publishers):

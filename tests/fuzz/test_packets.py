@@ -15,7 +15,7 @@ NOT_HERE = {
     *("not-allowed", "too-many-connections", "too-many-users", "kicked"),
 }
 """Codes for a full table, for who does not read, for a worker without descriptors or places; of
-access rules, which there are none, of a door, which there is none, and of administrators."""
+access rules, which there are none, of a acceptor, which there is none, and of administrators."""
 SECRET = {"bad-secret-pattern", "not-yours"}
 """Codes that the dot dialect, which has no secret messages, cannot bring about."""
 STATEFUL = {*NOT_HERE, "not-yours", "too-many-patterns", "packet-too-long"}

@@ -46,7 +46,9 @@ class Program(NamedTuple):
 
 PROGRAMS = (
     Program(1000, "weatherd", (), "weather/station", ("temp", "wind", "rain"), 40, 16, 40, 3.0),
-    Program(1000, "cam-grab", ("camera/*/control",), "camera/door", ("frame",), 4, 3, 1800, 1.2),
+    Program(
+        1000, "cam-grab", ("camera/*/control",), "camera/acceptor", ("frame",), 4, 3, 1800, 1.2
+    ),
     Program(1001, "tickerd", (), "market/quote", ("bid", "ask"), 300, 45, 64, 4.5),
     Program(1001, "tickerd", (), "market/trade", ("done",), 300, 14, 96, 2.0),
     Program(1002, "logship", (), "logs/web", ("info", "warning", "error"), 12, 12, 180, 1.0),

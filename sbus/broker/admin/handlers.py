@@ -1,8 +1,7 @@
-"""Administration: what the bus answers to each request of the admin protocol.
+"""What the bus answers to each request of the admin protocol.
 
-Figures come from the census, lists from the roster and, for what only they know, from the workers;
-those that do not answer in time are named in the result. This module does not know sockets, nor who
-may ask.
+Figures come from the statistics collector, lists from the client registry and, for what only they
+know, from the workers. A result names the workers that did not answer in time.
 """
 
 import os
@@ -13,26 +12,26 @@ from typing import TypeVar
 
 import msgspec
 
-from sbus.broker.admin.statistics import Census
-from sbus.broker.events.emitter import Events
-from sbus.broker.ipc.messages import Ask
+from sbus.broker.admin.statistics import StatisticsCollector
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.supervisor import Supervisor
+from sbus.broker.front.user_limits import EffectiveUserLimits
+from sbus.broker.ipc.messages import RunQuery
 from sbus.broker.ipc.queries import (
     ANSWER_BYTES_MAX,
     CLIENTS_MAX,
-    About,
-    Activities,
-    ActivityOf,
-    Concerned,
-    ExplanationHere,
-    ExplanationOf,
-    Questions,
-    SubscriptionsFrom,
-    SubscriptionsHere,
+    ActivityQuery,
+    ActivityReply,
+    ExplanationQuery,
+    ExplanationReply,
+    MatchingClient,
+    PendingQueries,
+    Query,
+    SubscriptionsQuery,
+    SubscriptionsReply,
 )
-from sbus.broker.front.client_registry import Client, Roster
-from sbus.broker.config.settings import BusSettings
-from sbus.broker.front.supervisor import Supervisor
-from sbus.broker.front.user_limits import UserLimitsInForce
 from sbus.errors import ClientFault, ConfigurationError, SbusError
 from sbus.protocol import admin
 from sbus.protocol.admin_results import (
@@ -71,7 +70,7 @@ class AdminFault(SbusError):
         self.code = code
 
 
-class Deeds(msgspec.Struct, frozen=True, kw_only=True):
+class AdminActions(msgspec.Struct, frozen=True, kw_only=True):
     """What the front does when an administrator says so."""
 
     kick: Callable[[Client, str], None]
@@ -81,21 +80,21 @@ class Deeds(msgspec.Struct, frozen=True, kw_only=True):
     is_draining: Callable[[], bool]
 
 
-class Administration:
+class AdminHandlers:
     """Of one bus, at `address`."""
 
     def __init__(
         self,
         settings: BusSettings,
         address: str,
-        roster: Roster,
+        registry: ClientRegistry,
         supervisor: Supervisor,
-        census: Census,
-        questions: Questions,
-        user_limits: UserLimitsInForce,
+        statistics_collector: StatisticsCollector,
+        questions: PendingQueries,
+        user_limits: EffectiveUserLimits,
         connections_refused: Callable[[], dict[str, int]],
-        deeds: Deeds,
-        events: Events,
+        actions: AdminActions,
+        events: EventEmitter,
     ) -> None:
         self._settings = settings
         self._dialect = DIALECTS[settings.dialect]
@@ -103,13 +102,13 @@ class Administration:
         self._pid = os.getpid()
         self._started_at = time.time()
         self._started_monotonic = time.monotonic()
-        self._roster = roster
+        self._registry = registry
         self._supervisor = supervisor
-        self._census = census
+        self._statistics_collector = statistics_collector
         self._questions = questions
         self._user_limits = user_limits
         self._connections_refused = connections_refused
-        self._deeds = deeds
+        self._actions = actions
         self._events = events
         self._verbs: dict[type[admin.Request], Callable[..., Awaitable[msgspec.Struct]]] = {
             admin.Stats: self._stats,
@@ -134,30 +133,30 @@ class Administration:
 
     # -- figures -------------------------------------------------------------------------------
     async def _stats(self, _request: admin.Stats) -> StatsResult:
-        log, table = await self._census.fills()
-        traffic, rates = self._census.totals()
+        log, table = await self._statistics_collector.fills()
+        traffic, rates = self._statistics_collector.totals()
         return StatsResult(
             address=self._address,
             started_at=self._started_at,
             uptime_seconds=time.monotonic() - self._started_monotonic,
-            draining=self._deeds.is_draining(),
-            clients=len(self._roster),
-            users=self._census.connected_users(),
-            connections_accepted=self._roster.admitted,
+            draining=self._actions.is_draining(),
+            clients=len(self._registry),
+            users=self._statistics_collector.connected_users(),
+            connections_accepted=self._registry.admitted,
             connections_refused=self._connections_refused(),
-            stalled_clients=self._census.stalled_clients(),
+            stalled_clients=self._statistics_collector.stalled_clients(),
             log=log,
             table=table,
             traffic=traffic,
             rates=rates,
-            workers=self._census.workers(),
+            workers=self._statistics_collector.workers(),
         )
 
     async def _workers(self, _request: admin.Workers) -> WorkersResult:
-        return WorkersResult(self._census.workers())
+        return WorkersResult(self._statistics_collector.workers())
 
     async def _users(self, request: admin.Users) -> UsersResult:
-        users = self._census.users(request.after, request.limit)
+        users = self._statistics_collector.users(request.after, request.limit)
         return UsersResult(users=users, next=_next(users, request.limit, lambda user: user.uid))
 
     async def _version(self, _request: admin.Version) -> VersionResult:
@@ -174,7 +173,7 @@ class Administration:
 
     # -- lists ---------------------------------------------------------------------------------
     async def _clients(self, request: admin.Clients) -> ClientsResult:
-        page = self._roster.page(request.uid, request.after, request.limit)
+        page = self._registry.page(request.uid, request.after, request.limit)
         reports, unanswered = await self._describe(page)
         return ClientsResult(
             clients=reports,
@@ -184,17 +183,17 @@ class Administration:
 
     async def _describe(self, clients: list[Client]) -> tuple[list[ClientReport], list[int]]:
         """What there is to say about these clients, and which workers did not say their part."""
-        found: Activities = {}
+        found: ActivityReply = {}
         unanswered: set[int] = set()
         for start in range(0, len(clients), CLIENTS_MAX):
             by_worker: dict[int, list[int]] = {}
             for client in clients[start : start + CLIENTS_MAX]:
                 if client.worker not in unanswered:
                     by_worker.setdefault(client.worker, []).append(client.number)
-            about: dict[int, About] = {
-                worker: ActivityOf(numbers) for worker, numbers in by_worker.items()
+            about: dict[int, Query] = {
+                worker: ActivityQuery(numbers) for worker, numbers in by_worker.items()
             }
-            answers, silent = await self._ask(about, Activities)
+            answers, silent = await self._ask(about, ActivityReply)
             unanswered.update(silent)
             for answer in answers.values():
                 found.update(answer)
@@ -220,9 +219,9 @@ class Administration:
         pattern = _bytes(request.pattern) if request.pattern else None
         if worker >= self._settings.workers:
             return SubsResult(subscriptions=[], next=None, unanswered=[])
-        about = SubscriptionsFrom(number, offset, request.limit, pattern=pattern)
-        found, unanswered = await self._ask({worker: about}, SubscriptionsHere)
-        here = found.get(worker, SubscriptionsHere([], None))
+        about = SubscriptionsQuery(number, offset, request.limit, pattern=pattern)
+        found, unanswered = await self._ask({worker: about}, SubscriptionsReply)
+        here = found.get(worker, SubscriptionsReply([], None))
         place = (worker, *here.next) if here.next else (worker + 1, 0, 0)
         return SubsResult(
             subscriptions=self._name_owners(here),
@@ -230,11 +229,11 @@ class Administration:
             unanswered=unanswered,
         )
 
-    def _name_owners(self, here: SubscriptionsHere) -> list[SubscriptionReport]:
+    def _name_owners(self, here: SubscriptionsReply) -> list[SubscriptionReport]:
         reports = []
         programs: dict[int, str] = {}
         for entry in here.entries:
-            client = self._roster.get(entry.client)
+            client = self._registry.get(entry.client)
             if client is None:
                 continue
             if client.number not in programs:
@@ -258,10 +257,10 @@ class Administration:
             check_key(key, self._dialect, self._settings.limits)
         except ClientFault as fault:
             raise AdminFault("bad-request", f"nobody could publish that: {fault.text}") from fault
-        everybody: dict[int, About] = dict.fromkeys(
-            range(self._settings.workers), ExplanationOf(key)
+        everybody: dict[int, Query] = dict.fromkeys(
+            range(self._settings.workers), ExplanationQuery(key)
         )
-        found, unanswered = await self._ask(everybody, ExplanationHere)
+        found, unanswered = await self._ask(everybody, ExplanationReply)
         answers = [found[worker] for worker in sorted(found)]
         return ExplainResult(
             key=to_text(key),
@@ -275,18 +274,18 @@ class Administration:
             unanswered=unanswered,
         )
 
-    def _recipients(self, concerned: Iterable[Concerned]) -> list[Recipient]:
+    def _recipients(self, concerned: Iterable[MatchingClient]) -> list[Recipient]:
         room_bytes = ANSWER_BYTES_MAX
         named: list[Recipient] = []
         for one in concerned:
-            client = self._roster.get(one.client)
+            client = self._registry.get(one.client)
             if client is None or len(named) == admin.EXPLAINED_MAX:
                 continue
             room_bytes -= sum(map(len, one.patterns))
             named.append(self._recipient(client, one, shows_patterns=room_bytes >= 0))
         return named
 
-    def _recipient(self, client: Client, one: Concerned, *, shows_patterns: bool) -> Recipient:
+    def _recipient(self, client: Client, one: MatchingClient, *, shows_patterns: bool) -> Recipient:
         return Recipient(
             client=client.number,
             uid=client.credentials.uid,
@@ -300,21 +299,21 @@ class Administration:
             text=one.text,
         )
 
-    async def _ask(self, about: dict[int, About], kind: type[T]) -> tuple[dict[int, T], list[int]]:
+    async def _ask(self, about: dict[int, Query], kind: type[T]) -> tuple[dict[int, T], list[int]]:
         """Ask workers, each its own question."""
         number = self._questions.number()
         for worker, question in about.items():
-            self._supervisor.tell(worker, Ask(number, question))
+            self._supervisor.tell(worker, RunQuery(number, question))
         return await self._questions.answers(number, about, kind)
 
-    # -- deeds ---------------------------------------------------------------------------------
+    # -- actions ---------------------------------------------------------------------------------
     async def _kick(self, request: admin.Kick) -> KickResult:
-        client = self._roster.get(request.client)
+        client = self._registry.get(request.client)
         if client is None:
             raise AdminFault("not-found", f"there is no client {request.client}")
         own = client.credentials
         result = KickResult(client.number, own.uid, own.pid, to_text(client.program))
-        self._deeds.kick(client, request.text or "disconnected by an administrator")
+        self._actions.kick(client, request.text or "disconnected by an administrator")
         return result
 
     async def _limit(self, request: admin.Limit) -> LimitResult:
@@ -330,7 +329,7 @@ class Administration:
 
     async def _reload(self, _request: admin.Reload) -> ReloadResult:
         try:
-            result = await self._deeds.reload()
+            result = await self._actions.reload()
         except ConfigurationError as error:
             self._events.emit(ConfigurationRejected(why=str(error)))
             raise AdminFault("failed", str(error)) from error
@@ -340,22 +339,22 @@ class Administration:
         return result
 
     async def _drain(self, request: admin.Drain) -> DrainResult:
-        left = len(self._roster)
-        self._deeds.drain(request.timeout_seconds)
+        left = len(self._registry)
+        self._actions.drain(request.timeout_seconds)
         return DrainResult(left)
 
     # -- users ---------------------------------------------------------------------------------
     async def me(self, uid: int) -> MeResult | None:
         """What a user is told of itself; None when the bus knows it no more."""
-        clients, unanswered = await self._describe(self._roster.page(uid, 0, _MINE_MAX))
-        everybody: dict[int, About] = dict.fromkeys(
-            range(self._settings.workers), SubscriptionsFrom(0, 0, _MINE_MAX, uid=uid)
+        clients, unanswered = await self._describe(self._registry.page(uid, 0, _MINE_MAX))
+        everybody: dict[int, Query] = dict.fromkeys(
+            range(self._settings.workers), SubscriptionsQuery(0, 0, _MINE_MAX, uid=uid)
         )
-        found, silent = await self._ask(everybody, SubscriptionsHere)
+        found, silent = await self._ask(everybody, SubscriptionsReply)
         subscriptions = [
             report for worker in sorted(found) for report in self._name_owners(found[worker])
         ]
-        user = self._census.user(uid)
+        user = self._statistics_collector.user(uid)
         if user is None:
             return None
         return MeResult(

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 
-from sbus.broker.front.client_registry import Roster
+from sbus.broker.front.client_registry import ClientRegistry
 from sbus.protocol.admin_results import MeResult
 from sbus.protocol.controls import me_reply
 
@@ -24,17 +24,17 @@ _ANSWER_BYTES_MAX = 64 * 1024
 """It goes over the link to the client's worker."""
 
 
-class Inquiries:
+class SelfServiceQueries:
     """The front's. `find_out` tells what there is to tell a user, `tell` gives it to a client."""
 
     def __init__(
         self,
-        roster: Roster,
+        registry: ClientRegistry,
         packet_bytes_max: int,
         find_out: Callable[[int], Awaitable[MeResult | None]],
         tell: Callable[[int, bytes], None],
     ) -> None:
-        self._roster = roster
+        self._registry = registry
         self._packet_bytes_max = min(packet_bytes_max, _ANSWER_BYTES_MAX)
         self._find_out = find_out
         self._tell = tell
@@ -43,7 +43,7 @@ class Inquiries:
 
     def add(self, number: int) -> None:
         """A client asks; it may have left."""
-        client = self._roster.get(number)
+        client = self._registry.get(number)
         if client is not None:
             self._asking.setdefault(client.credentials.uid, []).append(number)
             self._came.set()
@@ -57,7 +57,7 @@ class Inquiries:
                 asking, later = everybody[:_TOLD_AT_ONCE_MAX], everybody[_TOLD_AT_ONCE_MAX:]
                 if later:
                     self._asking[uid] = later  # behind the other users
-                if any(self._roster.get(number) for number in asking):
+                if any(self._registry.get(number) for number in asking):
                     found = await self._find_out(uid)
                     if found is not None:
                         packet = _fitting(found, self._packet_bytes_max)

@@ -1,4 +1,4 @@
-"""The census: figures about the bus, its workers and its users, out of shared memory.
+"""The statistics_collector: figures about the bus, its workers and its users, out of shared memory.
 
 Nothing here waits for a worker, or for long for the lock, so it is right to the last millisecond,
 or some more where a worker hangs, whatever the workers are doing. Rates are of samples, one each
@@ -15,9 +15,9 @@ from typing import Literal
 import trio
 
 from sbus.broker.front.bounded_lock import trying
-from sbus.broker.front.client_registry import Roster
-from sbus.broker.front.supervisor import Slot, Supervisor
-from sbus.broker.front.user_limits import UserLimitsInForce
+from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.supervisor import Supervisor, WorkerSlot
+from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.protocol.admin_results import Fill, Latency, Rates, Traffic, UserReport, WorkerReport
 from sbus.protocol.codes import DISCARD_REASONS, PACKET_CODES
 from sbus.shared import statistics as at
@@ -46,20 +46,20 @@ _LOCK_SECONDS_MAX = 0.05
 Words = Sequence[int]
 
 
-class Census:
+class StatisticsCollector:
     """Of one bus. Sample it every `SAMPLE_SECONDS`."""
 
     def __init__(
         self,
         segment: Segment,
         supervisor: Supervisor,
-        roster: Roster,
+        registry: ClientRegistry,
         book: AccountBook,
-        user_limits: UserLimitsInForce,
+        user_limits: EffectiveUserLimits,
     ) -> None:
         self._segment = segment
         self._supervisor = supervisor
-        self._roster = roster
+        self._registry = registry
         self._book = book
         self._user_limits = user_limits
         self._log = OrderedLog(segment)
@@ -81,7 +81,7 @@ class Census:
         counters = self._counters()
         return [self._worker(slot, counters[slot.number]) for slot in self._supervisor.slots]
 
-    def _worker(self, slot: Slot, words: Words) -> WorkerReport:
+    def _worker(self, slot: WorkerSlot, words: Words) -> WorkerReport:
         silence_seconds = self._segment.silence_seconds(slot.number)
         state: Literal["starting", "serving", "silent"] = "serving"
         if not slot.ready:
@@ -98,7 +98,7 @@ class Census:
             silence_seconds=silence_seconds,
             cpu_seconds=usage.cpu_seconds,
             memory_bytes=usage.memory_bytes,
-            clients=self._roster.load[slot.number],
+            clients=self._registry.load[slot.number],
             traffic=self._traffic(words, self._book[BUS].worker_use(SUBSCRIPTIONS, slot.number)),
             rates=self._rates(words, slot.number),
         )
@@ -190,7 +190,7 @@ class Census:
 
     def connected_users(self) -> int:
         """Users with at least one connection."""
-        return len({client.credentials.uid for client in self._roster})
+        return len({client.credentials.uid for client in self._registry})
 
     def user(self, uid: int) -> UserReport | None:
         """What a user has; None for one without an account."""

@@ -20,9 +20,9 @@ from functools import partial
 import trio
 
 from sbus.broker.admin.handlers import AdminFault
-from sbus.broker.events.emitter import Events, EventWatch
-from sbus.broker.ipc.messages import Order, Unwatch, Watch, Watching
-from sbus.broker.events.stream_writer import Watcher
+from sbus.broker.events.emitter import EventEmitter, EventStream
+from sbus.broker.events.stream_writer import StreamWriter
+from sbus.broker.ipc.messages import StartStream, StopStream, StreamStarted, WorkerCommand
 from sbus.errors import ClientFault
 from sbus.limits import Limits
 from sbus.protocol import admin
@@ -38,8 +38,8 @@ _BUFFER_BYTES = 4 * 1024 * 1024
 it to its own limit (net.core.wmem_max)."""
 
 
-class _Watch:
-    def __init__(self, order: Watch, sock: socket.socket) -> None:
+class _Stream:
+    def __init__(self, order: StartStream, sock: socket.socket) -> None:
         self.order = order
         self.sock = sock
         self.unanswered: set[int] = set()
@@ -49,7 +49,7 @@ class _Watch:
         self.changed = trio.Event()
 
 
-class Watches:
+class StreamRegistry:
     """All watchers of one bus. `workers` gives the numbers of the workers that can be told
     something now, `tell` tells one, and borrows the descriptor until the worker has answered."""
 
@@ -57,16 +57,16 @@ class Watches:
         self,
         limits: Limits,
         dialect: Dialect,
-        events: Events,
+        events: EventEmitter,
         workers: Callable[[], list[int]],
-        tell: Callable[[int, Order, int | None], None],
+        tell: Callable[[int, WorkerCommand, int | None], None],
     ) -> None:
         self.limits = limits
         self._dialect = dialect
         self._events = events
         self._workers = workers
         self._tell = tell
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, _Stream] = {}
         self._begun = 0
 
     def run(self, nursery: trio.Nursery) -> None:
@@ -84,9 +84,9 @@ class Watches:
         self._begun += 1
         payload = isinstance(request, admin.Monitor) and request.payload
         stream = "messages" if isinstance(request, admin.Monitor) else "events"
-        order = Watch(self._begun, stream, patterns, payload)
+        order = StartStream(self._begun, stream, patterns, payload)
         copy, own = _copies(sock)
-        watch = self._watches[order.watch] = _Watch(order, copy)
+        watch = self._watches[order.watch] = _Stream(order, copy)
         if stream == "events":
             self._begin_own(watch, own)
         else:
@@ -123,7 +123,7 @@ class Watches:
             if not watch.ended:
                 self._hand_over(watch, worker)
 
-    def on_answer(self, worker: int, answer: Watching) -> None:
+    def on_answer(self, worker: int, answer: StreamStarted) -> None:
         """A worker has a stream's connection, or cannot have it."""
         watch = self._watches.get(answer.watch)
         if watch is not None:
@@ -137,27 +137,27 @@ class Watches:
             self._note_answer(watch, worker)
 
     # -- pieces --------------------------------------------------------------------------------
-    def _begin_own(self, watch: _Watch, own: socket.socket) -> None:
+    def _begin_own(self, watch: _Stream, own: socket.socket) -> None:
         """Write the front's own events, too; `own` is taken."""
-        watcher = Watcher(
+        watcher = StreamWriter(
             own.detach(),
             self._nursery.start_soon,
             partial(self._events.remove_watch, watch.order.watch),
         )
-        self._events.add_watch(watch.order.watch, EventWatch(watcher, self._nursery.start_soon))
+        self._events.add_watch(watch.order.watch, EventStream(watcher, self._nursery.start_soon))
 
-    def _hand_over(self, watch: _Watch, worker: int) -> None:
+    def _hand_over(self, watch: _Stream, worker: int) -> None:
         watch.unanswered.add(worker)
         self._tell(worker, watch.order, watch.sock.fileno())
 
-    def _note_answer(self, watch: _Watch, worker: int) -> None:
+    def _note_answer(self, watch: _Stream, worker: int) -> None:
         watch.unanswered.discard(worker)
         changed, watch.changed = watch.changed, trio.Event()
         changed.set()
         if watch.ended and not watch.unanswered:
             self._forget(watch)
 
-    async def _wait_for_end(self, watch: _Watch) -> None:
+    async def _wait_for_end(self, watch: _Stream) -> None:
         """Wait until the watcher has gone; what it sends meanwhile means nothing."""
         while not is_hung_up(watch.sock):
             await trio.lowlevel.wait_readable(watch.sock)
@@ -166,11 +166,11 @@ class Watches:
         watch.ended = True
         self._events.remove_watch(watch.order.watch)
         for worker in self._workers():
-            self._tell(worker, Unwatch(watch.order.watch), None)
+            self._tell(worker, StopStream(watch.order.watch), None)
         if not watch.unanswered:
             self._forget(watch)
 
-    def _forget(self, watch: _Watch) -> None:
+    def _forget(self, watch: _Stream) -> None:
         del self._watches[watch.order.watch]
         watch.sock.close()
 

@@ -57,7 +57,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """None: every key, secret ones included."""
 
 
-class Profile(msgspec.Struct, frozen=True):
+class AccessProfile(msgspec.Struct, frozen=True):
     """What the rules have to say about one client."""
 
     publish: int
@@ -120,21 +120,21 @@ class KeyRules:
                 self._index.add(path, number)
         self._cache: RouteCache[int] = RouteCache(self._find, cache_bytes_max)
 
-    def profile(self, concerning: int) -> Profile:
+    def profile(self, concerning: int) -> AccessProfile:
         """Of the rules that concern a peer, what they are about."""
         about_blocking = concerning & self._about_blocking
         denied = not about_blocking or _last_if_denying(about_blocking, self._allowing) is not None
-        return Profile(
+        return AccessProfile(
             publish=concerning & self._about_publishing,
             subscribe=concerning & self._about_subscribing,
             may_block_others=not denied,
         )
 
-    def publish_denied_by(self, profile: Profile, key: bytes) -> int | None:
+    def publish_denied_by(self, profile: AccessProfile, key: bytes) -> int | None:
         """The rule by which such a client may not publish under `key`; None: it may."""
         return self._denied_by(profile.publish, key)
 
-    def subscribe_key_denied_by(self, profile: Profile, key: bytes) -> int | None:
+    def subscribe_key_denied_by(self, profile: AccessProfile, key: bytes) -> int | None:
         """The rule by which such a client receives nothing under `key`; None: it may."""
         return self._denied_by(profile.subscribe, key)
 
@@ -143,7 +143,7 @@ class KeyRules:
         subscribing concern."""
         return self._denied_by(rules, key) is None
 
-    def subscribe_denied_by(self, profile: Profile, pattern: bytes) -> int | None:
+    def subscribe_denied_by(self, profile: AccessProfile, pattern: bytes) -> int | None:
         """A rule by which such a client may receive nothing that `pattern` matches; None: perhaps.
 
         Rules are compared with the pattern one by one: what only several of them deny together

@@ -36,7 +36,7 @@ LIVE_LIMITS: Final = frozenset(
 come later."""
 
 
-class Changes(msgspec.Struct, frozen=True):
+class Differences(msgspec.Struct, frozen=True):
     """`merged` is the new configuration as far as it can be in force now."""
 
     applied: list[str]
@@ -44,14 +44,14 @@ class Changes(msgspec.Struct, frozen=True):
     merged: Configuration
 
 
-def changes(old: Configuration, new: Configuration) -> Changes:
+def changes(old: Configuration, new: Configuration) -> Differences:
     """From what is in force to what is wanted; names are dotted, as in the file."""
     live = {f"bus.{name}" for name in _live_bus(new)} | {f"limits.{name}" for name in LIVE_LIMITS}
     if new.settings.dialect == old.settings.dialect:
         live.add("rules")  # else they are written in words that this bus does not speak
     of_users = set(_changed_limits_of_users(old, new))
     changed = {*_changed(old, new), *of_users}
-    return Changes(
+    return Differences(
         applied=sorted(changed & (live | of_users)),
         needs_restart=sorted(changed - live - of_users),
         merged=_merged(old, new, live),

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from sbus.broker.config.access_policy import RULE_KEYS_MAX, Rule, Verb
-from sbus.broker.config.validation import shown
 from sbus.broker.config.file import NO_ADMIN, ConfigFile, RuleTable
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.config.validation import shown
 from sbus.errors import ClientFault, ConfigurationError
 from sbus.limits import Limits, UserLimits
 from sbus.protocol.keys import Dialect, check_pattern, is_reserved, parse_pattern

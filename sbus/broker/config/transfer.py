@@ -13,7 +13,7 @@ import msgspec
 from sbus.broker.config.settings import BusSettings
 
 
-class Reconfiguration(msgspec.Struct, frozen=True):
+class SettingsUpdate(msgspec.Struct, frozen=True):
     """What a worker goes by from now on."""
 
     settings: BusSettings
@@ -23,10 +23,10 @@ class Reconfiguration(msgspec.Struct, frozen=True):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Reconfiguration)
+_decoder: Final = msgspec.msgpack.Decoder(SettingsUpdate)
 
 
-def write_owning_memfd(what: Reconfiguration) -> int:
+def write_owning_memfd(what: SettingsUpdate) -> int:
     """A new memfd that holds `what`; the caller closes it. Raises OSError."""
     memfd = os.memfd_create("sbus-settings", os.MFD_CLOEXEC)
     try:
@@ -39,6 +39,6 @@ def write_owning_memfd(what: Reconfiguration) -> int:
     return memfd
 
 
-def read_memfd(memfd: int) -> Reconfiguration:
+def read_memfd(memfd: int) -> SettingsUpdate:
     """What a memfd holds. Its offset, which several processes share, is left alone."""
     return _decoder.decode(os.pread(memfd, os.fstat(memfd).st_size, 0))

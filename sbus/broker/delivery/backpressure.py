@@ -16,7 +16,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from sbus.broker.config.access_policy import Profile, pack, unpack
+from sbus.broker.config.access_policy import AccessProfile, pack, unpack
 from sbus.protocol.secret_keys import Ids
 from sbus.shared.accounts import Account
 from sbus.shared.segment import Segment
@@ -43,7 +43,7 @@ class Origin:
         self.uid = NOBODY
 
 
-class Blocker:
+class BackpressureRule:
     """What every worker knows of a client that may hold publishers back. `profile` is what the
     access rules say about it, and `version` how often that has changed: two of one client are never
     the same, so that the end of one is not taken for that of another."""
@@ -56,7 +56,7 @@ class Blocker:
         place: int,
         account: int,
         own: Credentials,
-        profile: Profile,
+        profile: AccessProfile,
         version: int = 0,
     ) -> None:
         self.version = version
@@ -78,10 +78,10 @@ class Blocker:
             return ANYBODY
         return NOBODY if self.uid == untranslated_ids()[1] else self.uid
 
-    def changed_to(self, profile: Profile) -> "Blocker | None":
+    def changed_to(self, profile: AccessProfile) -> "BackpressureRule | None":
         """The next version, with this profile; None where others would see no difference."""
         own = Credentials(gid=self.gid, uid=self.uid, pid=self.pid)
-        same = Blocker(self.client, self.place, self.account, own, profile, self.version)
+        same = BackpressureRule(self.client, self.place, self.account, own, profile, self.version)
         if same.pack() == self.pack():
             return None
         same.version += 1
@@ -110,15 +110,15 @@ class Blocker:
         return head + rules
 
 
-def unpack_blocker(client: int, data: bytes) -> tuple[Blocker, bytes]:
+def unpack_blocker(client: int, data: bytes) -> tuple[BackpressureRule, bytes]:
     """What another worker packed in front of a pattern, and the pattern."""
     version, place, account, gid, uid, pid, everybody, rules_bytes = _BLOCKER.unpack_from(data)
     end = _BLOCKER.size + rules_bytes
     own = Credentials(gid=gid, uid=uid, pid=pid)
-    profile = Profile(
+    profile = AccessProfile(
         publish=0, subscribe=unpack(data[_BLOCKER.size : end]), may_block_others=everybody
     )
-    return Blocker(client, place, account, own, profile, version), data[end:]
+    return BackpressureRule(client, place, account, own, profile, version), data[end:]
 
 
 class Backpressure:
@@ -133,7 +133,7 @@ class Backpressure:
 
     def __init__(
         self,
-        blocker: Blocker,
+        blocker: BackpressureRule,
         account: Account,
         segment: Segment,
         stalls: Stalls,

@@ -22,7 +22,7 @@ from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import PeerProcess, untranslated_ids
 
 
-class Guard:
+class ProcessLifetimeGuard:
     """Deliveries to one client for as long as its process lives. Stands in a route for `outbox`."""
 
     __slots__ = ("_process", "outbox")
@@ -44,7 +44,7 @@ class Guard:
             self.outbox.deliver(packet)
 
 
-class Holder:
+class SecretRecipient:
     """One client's ids. Owns `process`."""
 
     __slots__ = ("_gid", "_guard", "_outbox", "_pid", "_process", "_uid")
@@ -56,7 +56,7 @@ class Holder:
         self._pid = _spelled(credentials.pid, 0)
         self._process = process
         self._outbox = outbox
-        self._guard = Guard(outbox, process)
+        self._guard = ProcessLifetimeGuard(outbox, process)
 
     def check_own(self, pattern: bytes) -> None:
         """Accept a secret pattern that names no id but this client's.
@@ -82,7 +82,7 @@ class Holder:
         if ids_of(pattern)[2] and self._process.has_ended():
             raise Misbehaviour("not-yours", "the process that connected has ended")
 
-    def recipient(self, named: Ids) -> Outbox | Guard | None:
+    def recipient(self, named: Ids) -> Outbox | ProcessLifetimeGuard | None:
         """Where messages go whose key names these ids; None when it names another's."""
         if not self._are_own(named):
             return None

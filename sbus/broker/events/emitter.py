@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from sbus.broker.events.sinks import WriteEvent
-from sbus.broker.events.stream_writer import Watcher
+from sbus.broker.events.stream_writer import StreamWriter
 from sbus.protocol import admin_streams
 from sbus.protocol.events import Client, Event, Process
 from sbus.protocol.text import to_text
@@ -27,10 +27,12 @@ EVENTS_PER_PACKET_MAX = 100
 """So many in one `COLLECTING_SECONDS`, at hardly more than 1 KiB each; more are missed."""
 
 
-class EventWatch:
+class EventStream:
     """One stream of events, as this process writes it. Owns `watcher`."""
 
-    def __init__(self, watcher: Watcher, start_task: Callable[[Callable[[], Any]], None]) -> None:
+    def __init__(
+        self, watcher: StreamWriter, start_task: Callable[[Callable[[], Any]], None]
+    ) -> None:
         self._watcher = watcher
         self._start_task = start_task
         self._collected: list[dict[str, Any]] = []
@@ -63,12 +65,12 @@ class EventWatch:
         self._watcher.close()
 
 
-class Events:
+class EventEmitter:
     """One process's. `write` writes to the log."""
 
     def __init__(self, write: WriteEvent) -> None:
         self._write = write
-        self._watches: dict[int, EventWatch] = {}
+        self._watches: dict[int, EventStream] = {}
 
     @property
     def watched(self) -> bool:
@@ -104,7 +106,7 @@ class Events:
         for watch in tuple(self._watches.values()):
             watch.show(shown)
 
-    def add_watch(self, number: int, watch: EventWatch) -> None:
+    def add_watch(self, number: int, watch: EventStream) -> None:
         self._watches[number] = watch
 
     def remove_watch(self, number: int) -> None:

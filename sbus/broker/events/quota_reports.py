@@ -7,7 +7,7 @@ account. This module does not know what becomes of what was too much.
 
 import time
 
-from sbus.broker.events.emitter import Events, process_of
+from sbus.broker.events.emitter import EventEmitter, process_of
 from sbus.protocol.events import LimitReached
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
@@ -54,10 +54,10 @@ def limit_reached(limit: int, own: Credentials) -> LimitReached:
     return LimitReached(who=process_of(own, program_name(own.pid)), limit=name, why=why)
 
 
-class QuotaReports:
+class QuotaReporter:
     """One worker's."""
 
-    def __init__(self, segment: Segment, interval_seconds: float, events: Events) -> None:
+    def __init__(self, segment: Segment, interval_seconds: float, events: EventEmitter) -> None:
         self._segment = segment
         self._events = events
         self.go_by(interval_seconds)

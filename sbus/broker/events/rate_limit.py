@@ -7,7 +7,7 @@ left out. Whoever watches events is shown all of them. Knows nothing of what the
 import time
 from collections.abc import Callable
 
-from sbus.broker.events.emitter import Events
+from sbus.broker.events.emitter import EventEmitter
 from sbus.protocol.events import Event
 
 _KINDS_MAX = 10_000
@@ -22,13 +22,13 @@ def shown(text: bytes, bytes_max: int = 64) -> str:
     return f"{escaped}..." if len(text) > bytes_max else escaped
 
 
-class Complaints:
+class LogRateLimiter:
     """Rate-limited events. `clock` (seconds, monotonic) is for tests."""
 
     def __init__(
         self,
         interval_seconds: float,
-        events: Events,
+        events: EventEmitter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.interval_seconds = interval_seconds

@@ -30,7 +30,7 @@ StartTask = Callable[[Callable[[], Awaitable[None]]], None]
 _encoder = msgspec.json.Encoder()
 
 
-class Watcher:
+class StreamWriter:
     """Takes `fd`. `start_task` runs a task until it ends; `on_gone` is called when nobody is at the
     other end, `on_missing` when something is missed for the first time since all was told."""
 

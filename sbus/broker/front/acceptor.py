@@ -1,7 +1,7 @@
-"""The door: accepting connections, and who may come in.
+"""The acceptor: accepting connections, and who may come in.
 
 Only named errors are survived. Those that mean "this one connection failed" are skipped; those that
-mean "out of descriptors or memory" make the door wait until a client leaves or a moment passes,
+mean "out of descriptors or memory" make the acceptor wait until a client leaves or a moment passes,
 while whoever knocks stands in the kernel's listen queue. Anything else is a bug and escapes.
 
 Whoever is none of the users that the bus is for is turned away in silence. Whom the access rules do
@@ -22,11 +22,11 @@ import msgspec
 import trio
 
 from sbus.broker.config.access_policy import PeerRules
-from sbus.broker.events.rate_limit import Complaints
-from sbus.broker.events.emitter import Events, process_of
-from sbus.broker.events.quota_reports import limit_reached
 from sbus.broker.config.settings import BusSettings
-from sbus.broker.front.user_limits import UserLimitsInForce
+from sbus.broker.events.emitter import EventEmitter, process_of
+from sbus.broker.events.quota_reports import limit_reached
+from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.protocol.controls import error_notice
 from sbus.protocol.events import AcceptingPaused, ConnectionRefused
 from sbus.protocol.keys import DIALECTS
@@ -45,7 +45,7 @@ _DESCRIPTORS_SPARE = 12
 """The event loop, and whatever the standard library opens for a moment."""
 
 
-class Admitted(msgspec.Struct, frozen=True):
+class AcceptedClient(msgspec.Struct, frozen=True):
     """A client that may come in. `sock` is non-blocking and belongs to whoever has this."""
 
     sock: socket.socket
@@ -53,21 +53,21 @@ class Admitted(msgspec.Struct, frozen=True):
     account: Account
 
 
-class Door:
+class Acceptor:
     """Lets clients in from a listening socket, which it borrows."""
 
     def __init__(
         self,
         listener: socket.socket,
         settings: BusSettings,
-        user_limits: UserLimitsInForce,
-        complaints: Complaints,
-        events: Events,
+        user_limits: EffectiveUserLimits,
+        rate_limiter: LogRateLimiter,
+        events: EventEmitter,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._user_limits = user_limits
-        self._complaints = complaints
+        self._rate_limiter = rate_limiter
         self._events = events
         self.go_by(settings, PeerRules(settings.rules))
         self.counts: Counter[str] = Counter()
@@ -86,7 +86,7 @@ class Door:
         """The access rules in force that concern a peer."""
         return concerning(self._rules, sock, own)
 
-    async def next_client(self) -> Admitted:
+    async def next_client(self) -> AcceptedClient:
         """The next client that may come in; the caller owns its socket."""
         while True:
             if self._clients >= self._clients_max:
@@ -112,7 +112,7 @@ class Door:
                 await trio.lowlevel.checkpoint()
 
     async def _back_off(self, why: str) -> None:
-        self._complaints.complain("accept", 0, lambda: AcceptingPaused(why=why))
+        self._rate_limiter.complain("accept", 0, lambda: AcceptingPaused(why=why))
         self._room = trio.Event()
         with trio.move_on_after(_BACK_OFF_SECONDS):
             await self._room.wait()
@@ -123,7 +123,7 @@ class Door:
         account.count_connection(-1)
         self._room.set()
 
-    def _admit(self, sock: socket.socket) -> Admitted | None:
+    def _admit(self, sock: socket.socket) -> AcceptedClient | None:
         """What is known of a client that may come in; the socket of any other is closed."""
         credentials = peer_credentials(sock)
         if not self._may_enter(sock, credentials):
@@ -140,7 +140,7 @@ class Door:
         if account is None:
             return None
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(self._settings))
-        return Admitted(sock, credentials, account)
+        return AcceptedClient(sock, credentials, account)
 
     def _account(self, sock: socket.socket, own: Credentials) -> Account | None:
         """The user's account, if it has room for one more connection; else the socket is closed."""
@@ -164,7 +164,7 @@ class Door:
 
     def _complain(self, code: str, who: Credentials, why: str) -> None:
         self.counts[code] += 1
-        self._complaints.complain(code, who.uid, lambda: _refused(who, code, why))
+        self._rate_limiter.complain(code, who.uid, lambda: _refused(who, code, why))
 
     def _turn_away(self, sock: socket.socket, code: str, text: str) -> None:
         """Close a client's socket so that it can read why, in a dialect that has words for it."""

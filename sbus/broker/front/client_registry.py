@@ -32,7 +32,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return peer_program(self.sock, self.credentials.pid)
 
 
-class Roster:
+class ClientRegistry:
     """All clients of a bus. `load` is how many each worker has."""
 
     def __init__(self, workers: int) -> None:

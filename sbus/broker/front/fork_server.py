@@ -5,7 +5,7 @@ is unsound. So the front forks this process once, before its loop starts and bef
 lock; it has one thread and no loop, and every worker, at start and later, is a fork of it. When the
 front is gone it kills the workers and ends.
 
-`Template` is the front's handle on it. Neither side knows what a worker does.
+`ForkServer` is the front's handle on it. Neither side knows what a worker does.
 """
 
 import gc
@@ -21,7 +21,7 @@ from contextlib import suppress
 
 import msgspec
 
-from sbus.broker.events.emitter import Events
+from sbus.broker.events.emitter import EventEmitter
 from sbus.protocol.events import WorkerDelayed
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
 
@@ -37,7 +37,7 @@ WorkerMain = Callable[[int, socket.socket], None]
 """What runs in a forked worker: its number, and its end of the link to the front."""
 
 
-class Birth(msgspec.Struct, frozen=True):
+class WorkerForked(msgspec.Struct, frozen=True):
     """A worker was forked; the receiver owns `pidfd`, -1 for one that is being killed again."""
 
     worker: int
@@ -45,7 +45,7 @@ class Birth(msgspec.Struct, frozen=True):
     pidfd: int
 
 
-class Death(msgspec.Struct, frozen=True):
+class WorkerExited(msgspec.Struct, frozen=True):
     """A worker has ended; `status` as waitpid gives it."""
 
     worker: int
@@ -57,10 +57,12 @@ class Alive(msgspec.Struct, frozen=True):
     """The template's answer to `ask`."""
 
 
-class Template:
+class ForkServer:
     """The front's handle. Fork it before the event loop starts."""
 
-    def __init__(self, worker_main: WorkerMain, close: list[socket.socket], events: Events) -> None:
+    def __init__(
+        self, worker_main: WorkerMain, close: list[socket.socket], events: EventEmitter
+    ) -> None:
         """Fork the template, which closes its copies of `close`."""
         self.sock, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
@@ -79,7 +81,7 @@ class Template:
         with suppress(BrokenPipeError, ConnectionResetError):  # `receive` tells of that
             send_borrowing_fds(self.sock, _REQUEST.pack(_ALIVE), [])
 
-    def receive(self) -> Birth | Death | Alive | None:
+    def receive(self) -> WorkerForked | WorkerExited | Alive | None:
         """The next event; None when the template is gone. Raises BlockingIOError."""
         try:
             data, fds = receive_owning_fds(self.sock, _EVENT.size)
@@ -87,13 +89,17 @@ class Template:
             worker, pid, _ = _EVENT.unpack(lost.data)
             with suppress(ProcessLookupError):  # nobody could watch it: its death is told as any
                 os.kill(pid, signal.SIGKILL)
-            return Birth(worker, pid, -1)
+            return WorkerForked(worker, pid, -1)
         if not data:
             return None
         worker, pid, status = _EVENT.unpack(data)
         if worker == _ALIVE:
             return Alive()
-        return Birth(worker, pid, fds[0]) if status == _BORN else Death(worker, pid, status)
+        return (
+            WorkerForked(worker, pid, fds[0])
+            if status == _BORN
+            else WorkerExited(worker, pid, status)
+        )
 
     def stop(self) -> None:
         """End the template and whatever workers are left, and wait for that."""
@@ -123,7 +129,7 @@ def _become(name: str) -> None:
 
 
 def _serve(
-    sock: socket.socket, worker_main: WorkerMain, close: list[socket.socket], events: Events
+    sock: socket.socket, worker_main: WorkerMain, close: list[socket.socket], events: EventEmitter
 ) -> None:
     _become("sbusd-template")
     for other in close:

@@ -1,14 +1,13 @@
-"""Reload: the configuration read anew, and what of it can change put in force while the bus runs.
+"""Reload: read the configuration again, and apply what can change while the bus runs.
 
-Everything is read, looked up and checked before anything changes; that happens in a thread of its
-own, because a directory of users may answer late or never. Then the bus changes at one instant: the
-door, the accounts, and an order to each worker behind whatever that worker was told before. So a
-client was either handed over in front of that order, with numbers of the old rules, and the order
-carries its new ones, or it comes behind it with numbers of the new rules. A worker that is forked
-later gets the order before anything else.
+Everything is read, looked up and checked before anything changes. That happens in a thread, because
+a directory of users may answer late or never. Then the bus changes at one instant: the acceptor,
+the accounts, and a command to each worker behind everything that it was told before. So a client
+was either handed over before that command, with the numbers of the old rules, and the command
+carries its new ones; or it is handed over after it, with the numbers of the new rules. A worker
+that is forked later gets the command before anything else.
 
-Who may not connect any more stays until it leaves, and what stands in backlogs is still sent. This
-module does not know files, nor who asked.
+A client that may not connect any more stays until it leaves, and its backlog is still sent.
 """
 
 from collections.abc import Callable
@@ -17,12 +16,12 @@ from typing import Final
 import trio
 
 from sbus.broker.config.access_policy import PeerRules, pack
-from sbus.broker.front.acceptor import concerning
 from sbus.broker.config.differences import changes
 from sbus.broker.config.resolution import Configuration
-from sbus.broker.config.transfer import Reconfiguration, write_owning_memfd
-from sbus.broker.front.client_registry import Roster
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.config.transfer import SettingsUpdate, write_owning_memfd
+from sbus.broker.front.acceptor import concerning
+from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.supervisor import Supervisor
 from sbus.errors import ConfigurationError
 from sbus.protocol.admin_results import ReloadResult
@@ -38,21 +37,21 @@ _CLIENTS_PER_CHECKPOINT = 64
 
 
 class Reloader:
-    """Of one bus, whose clients are in `roster`. `reread` says, in any thread, what is to
+    """Of one bus, whose clients are in `registry`. `reread` says, in any thread, what is to
     hold; `go_by` puts it in force in the front, at once and without fail."""
 
     def __init__(
         self,
         configuration: Configuration,
         reread: Callable[[], Configuration],
-        roster: Roster,
+        registry: ClientRegistry,
         supervisor: Supervisor,
         go_by: Callable[[BusSettings, PeerRules], None],
         notifier: Notifier,
     ) -> None:
         self.in_force = configuration
         self._reread = reread
-        self._roster = roster
+        self._registry = registry
         self._supervisor = supervisor
         self._go_by = go_by
         self._notifier = notifier
@@ -95,7 +94,7 @@ class Reloader:
         rules = PeerRules(settings.rules)
         by_client = await self._concerning(rules)
         try:
-            memfd = write_owning_memfd(Reconfiguration(settings, by_client))
+            memfd = write_owning_memfd(SettingsUpdate(settings, by_client))
         except OSError as error:
             raise ConfigurationError(
                 f"the workers cannot be told of the configuration: {error.strerror}"
@@ -108,7 +107,7 @@ class Reloader:
     async def _concerning(self, rules: PeerRules) -> dict[int, bytes]:
         """The rules that concern each client, of all that there are in the end."""
         found: dict[int, bytes] = {}
-        while missing := [client for client in self._roster if client.number not in found]:
+        while missing := [client for client in self._registry if client.number not in found]:
             for client in missing[:_CLIENTS_PER_CHECKPOINT]:
                 rules_here = concerning(rules, client.sock, client.credentials)
                 found[client.number] = pack(rules_here)

@@ -27,21 +27,21 @@ from contextlib import suppress
 
 import trio
 
-from sbus.broker.front.bounded_lock import trying
-from sbus.broker.events.emitter import Events
-from sbus.broker.ipc.messages import (
-    Link,
-    Order,
-    Quiesce,
-    Quiet,
-    Ready,
-    Reconfigure,
-    Reconfigured,
-    Report,
-    Stop,
-)
 from sbus.broker.config.settings import BusSettings
-from sbus.broker.front.fork_server import Alive, Birth, Template
+from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.front.bounded_lock import trying
+from sbus.broker.front.fork_server import Alive, ForkServer, WorkerForked
+from sbus.broker.ipc.messages import (
+    ApplySettings,
+    Link,
+    Quiesce,
+    SettingsApplied,
+    Stop,
+    WorkerCommand,
+    WorkerEvent,
+    WorkerQuiesced,
+    WorkerReady,
+)
 from sbus.errors import SbusError
 from sbus.limits import Limits
 from sbus.protocol.events import WorkerDelayed, WorkerDied, WorkerSilent, WorkerStarted
@@ -58,7 +58,7 @@ _YOUNG_SECONDS = 1.0
 _PAUSE_SECONDS_MAX = 5.0
 
 
-class Slot:
+class WorkerSlot:
     """One worker's place."""
 
     def __init__(self, number: int) -> None:
@@ -88,17 +88,17 @@ class Supervisor:
 
     def __init__(
         self,
-        template: Template,
+        fork_server: ForkServer,
         segment: Segment,
         settings: BusSettings,
         book: AccountBook,
-        events: Events,
+        events: EventEmitter,
         on_fork: Callable[[int], None],
-        on_report: Callable[[int, Report], None],
+        on_report: Callable[[int, WorkerEvent], None],
         on_death: Callable[[int], None],
         notifier: Notifier,
     ) -> None:
-        self._template = template
+        self._fork_server = fork_server
         self._segment = segment
         self._limits = settings.limits
         self._events = events
@@ -111,7 +111,7 @@ class Supervisor:
         self._log = OrderedLog(segment)
         self._book = book
         self.stalls = Stalls(segment.stalls, settings.limits.blocking_clients_max, None)
-        self.slots = [Slot(number) for number in range(settings.workers)]
+        self.slots = [WorkerSlot(number) for number in range(settings.workers)]
         self._settings_number = 0
         self._settings_memfds: list[int] = []
         """The last one is in force; others may be on their way to somebody who is slow."""
@@ -141,7 +141,7 @@ class Supervisor:
         changed.set()
 
     # -- lives ---------------------------------------------------------------------------------
-    def _fork(self, slot: Slot) -> None:
+    def _fork(self, slot: WorkerSlot) -> None:
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
@@ -155,13 +155,13 @@ class Supervisor:
         slot.alive = True
         slot.born_at = time.monotonic()
         self._segment.beat(slot.number)
-        self._template.fork_worker(slot.number, theirs)
+        self._fork_server.fork_worker(slot.number, theirs)
         self._tell_settings(slot)
         slot.obeyed = self._settings_number  # it has them before it has clients
         self._nursery.start_soon(self._hear, slot, slot.link)
         self._on_fork(slot.number)
 
-    async def _hear(self, slot: Slot, link: Link) -> None:
+    async def _hear(self, slot: WorkerSlot, link: Link) -> None:
         """Pass on what one worker says, until it says no more."""
         while slot.link is link:
             try:
@@ -174,12 +174,12 @@ class Supervisor:
                 continue
             if report is None:
                 return
-            if isinstance(report, Ready):
+            if isinstance(report, WorkerReady):
                 slot.ready = True
                 self._tell_started(slot)
-            elif isinstance(report, Quiet):
+            elif isinstance(report, WorkerQuiesced):
                 slot.quiet = True
-            elif isinstance(report, Reconfigured):
+            elif isinstance(report, SettingsApplied):
                 slot.obeyed = max(slot.obeyed, report.number)
             else:
                 self._on_report(slot.number, report)
@@ -188,9 +188,9 @@ class Supervisor:
     async def _watch_template(self) -> None:
         while True:
             try:
-                event = self._template.receive()
+                event = self._fork_server.receive()
             except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._template.sock)
+                await trio.lowlevel.wait_readable(self._fork_server.sock)
                 continue
             if event is None:
                 for slot in self.slots:
@@ -201,19 +201,19 @@ class Supervisor:
                 self._notifier.alive()
                 continue
             slot = self.slots[event.worker]
-            if isinstance(event, Birth):
+            if isinstance(event, WorkerForked):
                 slot.pid, slot.pidfd = event.pid, event.pidfd
                 self._tell_started(slot)
             else:
                 await self._bury(slot, event.status)
             self._tell_waiters()
 
-    def _tell_started(self, slot: Slot) -> None:
+    def _tell_started(self, slot: WorkerSlot) -> None:
         """Tell that a worker serves, once it has said so and its birth has been heard of."""
         if slot.ready and slot.pid:
             self._events.emit(WorkerStarted(worker=slot.number, worker_pid=slot.pid))
 
-    async def _bury(self, slot: Slot, status: int) -> None:
+    async def _bury(self, slot: WorkerSlot, status: int) -> None:
         slot.alive = False
         slot.deaths += 1
         if slot.pidfd >= 0:
@@ -240,7 +240,7 @@ class Supervisor:
         self._on_death(slot.number)
         self._nursery.start_soon(self._replace, slot)
 
-    async def _replace(self, slot: Slot) -> None:
+    async def _replace(self, slot: WorkerSlot) -> None:
         if time.monotonic() - slot.born_at < _YOUNG_SECONDS:
             slot.pause_seconds = min(max(0.1, 2 * slot.pause_seconds), _PAUSE_SECONDS_MAX)
             await trio.sleep(slot.pause_seconds)
@@ -282,9 +282,9 @@ class Supervisor:
         if not self._template_asked and now >= self._template_asked_at + seconds_min:
             self._template_asked = True
             self._template_asked_at = now
-            self._template.ask()
+            self._fork_server.ask()
 
-    def _silence_seconds(self, slot: Slot) -> float:
+    def _silence_seconds(self, slot: WorkerSlot) -> float:
         return self._segment.silence_seconds(slot.number)
 
     # -- settings ------------------------------------------------------------------------------
@@ -297,9 +297,9 @@ class Supervisor:
         for slot in self.slots:
             self._tell_settings(slot)
 
-    def _tell_settings(self, slot: Slot) -> None:
+    def _tell_settings(self, slot: WorkerSlot) -> None:
         if slot.link is not None and self._settings_memfds:
-            slot.link.send(Reconfigure(self._settings_number), self._settings_memfds[-1])
+            slot.link.send(ApplySettings(self._settings_number), self._settings_memfds[-1])
 
     async def wait_until_reconfigured(self, seconds_max: float) -> list[int]:
         """Wait until all workers go by the settings in force; returns who did not say so."""
@@ -350,13 +350,13 @@ class Supervisor:
         """The workers that have been asked for and have not died."""
         return [slot.number for slot in self.slots if slot.link is not None]
 
-    def tell(self, worker: int, order: Order, fd: int | None = None) -> None:
+    def tell(self, worker: int, order: WorkerCommand, fd: int | None = None) -> None:
         """Tell one worker something, if there is one; `fd` is borrowed until it is sent."""
         link = self.slots[worker].link
         if link is not None:
             link.send(order, fd)
 
-    def tell_all(self, order: Order) -> None:
+    def tell_all(self, order: WorkerCommand) -> None:
         for slot in self.slots:
             if slot.link is not None:
                 slot.link.send(order)

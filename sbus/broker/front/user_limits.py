@@ -15,7 +15,7 @@ from sbus.limits import UserLimits
 from sbus.shared.accounts import Account, AccountBook
 
 
-class UserLimitsInForce:
+class EffectiveUserLimits:
     """The limits of all users of a bus; `book` has their accounts."""
 
     def __init__(self, settings: BusSettings, book: AccountBook) -> None:

@@ -1,10 +1,9 @@
 """What the front and a worker say to each other, and the link that carries it.
 
-The link is one SEQPACKET socketpair for each worker, non-blocking at both ends. A descriptor
-travels with `Adopt` and `Reconfigure` only. Neither side waits for the other: what the kernel does
-not take at once stands in a queue whose length is bounded by the number of clients.
-
-This module does not know what either side does about it.
+Each worker has one SEQPACKET socketpair with the front, non-blocking at both ends. A descriptor
+travels with `AdoptClient`, `ApplySettings` and `StartStream` only. Neither side waits for the
+other: what the kernel does not take at once waits in a queue, whose length is bounded by the number
+of clients.
 """
 
 import socket
@@ -13,12 +12,12 @@ from collections import deque
 import msgspec
 import trio
 
-from sbus.broker.ipc.queries import About
+from sbus.broker.ipc.queries import Query
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
 
 
-class Adopt(msgspec.Struct, frozen=True, tag=True):
+class AdoptClient(msgspec.Struct, frozen=True, tag=True):
     """Front to worker, with the client's socket: this client is yours. `account` is the place of
     its user's account."""
 
@@ -29,8 +28,8 @@ class Adopt(msgspec.Struct, frozen=True, tag=True):
     """The access rules that concern it, as `access.pack` writes them."""
 
 
-class Reconfigure(msgspec.Struct, frozen=True, tag=True):
-    """Front to worker, with a memfd that holds a `Reconfiguration`: go by that from now on, then
+class ApplySettings(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker, with a memfd that holds a `SettingsUpdate`: go by that from now on, then
     say so with this number."""
 
     number: int
@@ -44,64 +43,64 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     """Front to worker: everybody is quiet; deliver what is left, and end."""
 
 
-class Ask(msgspec.Struct, frozen=True, tag=True):
+class RunQuery(msgspec.Struct, frozen=True, tag=True):
     """Front to worker: an administrator, or a user, wants to know. Answered with this number."""
 
     question: int
-    about: About
+    about: Query
 
 
-class Expel(msgspec.Struct, frozen=True, tag=True):
+class DisconnectClient(msgspec.Struct, frozen=True, tag=True):
     """Front to worker: an administrator disconnects this client."""
 
     client: int
     text: str
 
 
-class Tell(msgspec.Struct, frozen=True, tag=True):
-    """Front to worker: this packet answers what `Inquiry` asked for this client."""
+class SelfServiceReply(msgspec.Struct, frozen=True, tag=True):
+    """Front to worker: this packet answers what `SelfServiceRequest` asked for this client."""
 
     client: int
     packet: bytes
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class WorkerReady(msgspec.Struct, frozen=True, tag=True):
     """Worker to front: I serve."""
 
 
-class Quiet(msgspec.Struct, frozen=True, tag=True):
+class WorkerQuiesced(msgspec.Struct, frozen=True, tag=True):
     """Worker to front: I read no more; everything that I read has its place in the order, but for
     what is held back by a stalled client or by its user's rate."""
 
 
-class Reconfigured(msgspec.Struct, frozen=True, tag=True):
+class SettingsApplied(msgspec.Struct, frozen=True, tag=True):
     """Worker to front: I go by these settings, and so does whoever waits for my clients."""
 
     number: int
 
 
-class Gone(msgspec.Struct, frozen=True, tag=True):
+class ClientLeft(msgspec.Struct, frozen=True, tag=True):
     """Worker to front: this client has left; `reason` is "" when it did so by itself."""
 
     client: int
     reason: str
 
 
-class Answer(msgspec.Struct, frozen=True, tag=True):
+class QueryReply(msgspec.Struct, frozen=True, tag=True):
     """Worker to front: the encoded answer to a question."""
 
     question: int
     data: bytes
 
 
-class Inquiry(msgspec.Struct, frozen=True, tag=True):
+class SelfServiceRequest(msgspec.Struct, frozen=True, tag=True):
     """Worker to front: this client wants to know what the bus has of its user. It is not read any
     further until it is told."""
 
     client: int
 
 
-class Watch(msgspec.Struct, frozen=True, tag=True):
+class StartStream(msgspec.Struct, frozen=True, tag=True):
     """Front to worker, with a watcher's connection: write this stream to it, `messages` or
     `events`. `patterns` and `payload` are about messages, as `admin.Monitor` has them."""
 
@@ -111,33 +110,51 @@ class Watch(msgspec.Struct, frozen=True, tag=True):
     payload: bool = False
 
 
-class Unwatch(msgspec.Struct, frozen=True, tag=True):
+class StopStream(msgspec.Struct, frozen=True, tag=True):
     """Front to worker: write that stream no more."""
 
     watch: int
 
 
-class Watching(msgspec.Struct, frozen=True, tag=True):
+class StreamStarted(msgspec.Struct, frozen=True, tag=True):
     """Worker to front: this stream has begun here, or cannot, for want of descriptors."""
 
     watch: int
     has_begun: bool = True
 
 
-Order = Adopt | Reconfigure | Quiesce | Stop | Ask | Expel | Tell | Watch | Unwatch
-Report = Ready | Quiet | Reconfigured | Gone | Answer | Inquiry | Watching
+WorkerCommand = (
+    AdoptClient
+    | ApplySettings
+    | Quiesce
+    | Stop
+    | RunQuery
+    | DisconnectClient
+    | SelfServiceReply
+    | StartStream
+    | StopStream
+)
+WorkerEvent = (
+    WorkerReady
+    | WorkerQuiesced
+    | SettingsApplied
+    | ClientLeft
+    | QueryReply
+    | SelfServiceRequest
+    | StreamStarted
+)
 
 _PACKET_BYTES_MAX = 100 * 1024
 """The largest is an answer. A buffer of this size comes from the heap, a larger one is mapped anew
 each time."""
 _encoder = msgspec.msgpack.Encoder()
-_order_decoder = msgspec.msgpack.Decoder(Order)
-_report_decoder = msgspec.msgpack.Decoder(Report)
+_order_decoder = msgspec.msgpack.Decoder(WorkerCommand)
+_report_decoder = msgspec.msgpack.Decoder(WorkerEvent)
 
 
-def lost_order(lost: DescriptorsLost) -> Order:
+def lost_order(lost: DescriptorsLost) -> WorkerCommand:
     """The order whose descriptor did not arrive."""
-    order: Order = _order_decoder.decode(lost.data)
+    order: WorkerCommand = _order_decoder.decode(lost.data)
     return order
 
 
@@ -150,7 +167,7 @@ class Link:
         self._nursery = nursery
         self._unsent: deque[tuple[bytes, int | None]] = deque()
 
-    def send(self, what: Order | Report, fd: int | None = None) -> None:
+    def send(self, what: WorkerCommand | WorkerEvent, fd: int | None = None) -> None:
         """Send, or queue when the other side is slow. Borrows `fd` until it is sent.
 
         What the other side does not live to receive is dropped: its death is noticed elsewhere.
@@ -191,7 +208,7 @@ class Link:
         """Wait until there is something to receive."""
         await trio.lowlevel.wait_readable(self._sock)
 
-    def receive_order(self) -> tuple[Order | None, list[int]]:
+    def receive_order(self) -> tuple[WorkerCommand | None, list[int]]:
         """The next order and the descriptors that came with it; None when the front is gone.
 
         Raises BlockingIOError when there is none, DescriptorsLost.
@@ -199,7 +216,7 @@ class Link:
         data, fds = receive_owning_fds(self._sock, _PACKET_BYTES_MAX)
         return (_order_decoder.decode(data) if data else None), fds
 
-    def receive_report(self) -> Report | None:
+    def receive_report(self) -> WorkerEvent | None:
         """The next report; None when the worker is gone. Raises BlockingIOError."""
         try:
             data = self._sock.recv(_PACKET_BYTES_MAX)

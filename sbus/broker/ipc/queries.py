@@ -1,9 +1,7 @@
-"""What the front asks workers on behalf of administrators and users, and what they answer.
+"""What the front asks workers on behalf of administrators and users, and what they reply.
 
-Both travel on the links of `handoff`, as its `Ask` and `Answer`; an answer is encoded once, by the
-worker, and is small enough for one packet of a link. A worker answers between turns.
-
-This module does not know who asks, nor how an answer is found.
+Queries and replies travel over the links as `RunQuery` and `QueryReply`. A worker encodes its reply
+once, small enough for one packet of a link, between two turns.
 """
 
 from collections.abc import Iterable
@@ -25,13 +23,13 @@ ANSWER_SECONDS_MAX: Final = 2.0
 T = TypeVar("T")
 
 
-class ActivityOf(msgspec.Struct, frozen=True, tag=True):
+class ActivityQuery(msgspec.Struct, frozen=True, tag=True):
     """What did these clients, at most `CLIENTS_MAX`, do? Those that have left are left out."""
 
     clients: list[int]
 
 
-class SubscriptionsFrom(msgspec.Struct, frozen=True, tag=True):
+class SubscriptionsQuery(msgspec.Struct, frozen=True, tag=True):
     """Who has which patterns, from this place on: the client of this number, or the first behind
     it, without as many of its patterns as `offset` says. `uid`: only of this user's clients;
     `pattern`: only those that have keys in common with it."""
@@ -43,14 +41,14 @@ class SubscriptionsFrom(msgspec.Struct, frozen=True, tag=True):
     pattern: bytes | None = None
 
 
-class ExplanationOf(msgspec.Struct, frozen=True, tag=True):
+class ExplanationQuery(msgspec.Struct, frozen=True, tag=True):
     """Who here would receive a message under this key, and who would not though a pattern
     matches?"""
 
     key: bytes
 
 
-About = ActivityOf | SubscriptionsFrom | ExplanationOf
+Query = ActivityQuery | SubscriptionsQuery | ExplanationQuery
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -61,14 +59,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
-class SubscriptionsHere(msgspec.Struct, frozen=True):
+class SubscriptionsReply(msgspec.Struct, frozen=True):
     """Entries, and where to go on: None at the end."""
 
     entries: list[Entry]
     next: tuple[int, int] | None
 
 
-class Concerned(msgspec.Struct, frozen=True):
+class MatchingClient(msgspec.Struct, frozen=True):
     """A client with patterns that match; the fields are those of `admin_results.Recipient`."""
 
     client: int
@@ -79,22 +77,22 @@ class Concerned(msgspec.Struct, frozen=True):
     text: str
 
 
-class ExplanationHere(msgspec.Struct, frozen=True):
+class ExplanationReply(msgspec.Struct, frozen=True):
     """Some of those who would receive and who would not, and how many there are."""
 
-    recipients: list[Concerned]
+    recipients: list[MatchingClient]
     recipients_count: int
-    excluded: list[Concerned]
+    excluded: list[MatchingClient]
     excluded_count: int
     stalled_count: int
 
 
-Activities = dict[int, Activity]
+ActivityReply = dict[int, Activity]
 
 encoder: Final = msgspec.msgpack.Encoder()
 
 
-class Questions:
+class PendingQueries:
     """The front's questions that are open."""
 
     def __init__(self) -> None:

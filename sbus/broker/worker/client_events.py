@@ -7,8 +7,8 @@ that is, nor what becomes of a client.
 
 from collections.abc import Iterator, Mapping
 
-from sbus.broker.events.rate_limit import Complaints, shown
-from sbus.broker.events.emitter import Events, client_of
+from sbus.broker.events.emitter import EventEmitter, client_of
+from sbus.broker.events.rate_limit import LogRateLimiter, shown
 from sbus.broker.worker.session import Session
 from sbus.errors import ClientFault
 from sbus.protocol.events import (
@@ -38,17 +38,17 @@ class ClientEvents:
     """Of the clients of one worker, which are in `sessions` by number."""
 
     def __init__(
-        self, events: Events, complaints: Complaints, sessions: Mapping[int, Session]
+        self, events: EventEmitter, rate_limiter: LogRateLimiter, sessions: Mapping[int, Session]
     ) -> None:
         self._events = events
-        self._complaints = complaints
+        self._rate_limiter = rate_limiter
         self._sessions = sessions
         self._discarded: dict[int, dict[str, int]] = {}
         """What was discarded for each client, as far as it was told."""
 
     def go_by(self, interval_seconds: float) -> None:
         """Log the same complaint about the same user once in this time."""
-        self._complaints.interval_seconds = interval_seconds
+        self._rate_limiter.interval_seconds = interval_seconds
 
     # -- what is logged ------------------------------------------------------------------------
     def expelled(self, session: Session, fault: ClientFault) -> None:
@@ -57,7 +57,7 @@ class ClientEvents:
         def describe() -> ClientExpelled:
             return ClientExpelled(who=_who(session), code=fault.code, why=fault.text)
 
-        self._complaints.complain(fault.code, session.uid, describe)
+        self._rate_limiter.complain(fault.code, session.uid, describe)
 
     def denied(self, session: Session, what: str, text: bytes, rule: int) -> None:
         """The access rules do not let a client do something with this key or pattern."""
@@ -65,7 +65,7 @@ class ClientEvents:
         def describe() -> AccessDenied:
             return AccessDenied(who=_who(session), what=what, key=shown(text), rule=rule)
 
-        self._complaints.complain("not-allowed", session.uid, describe)
+        self._rate_limiter.complain("not-allowed", session.uid, describe)
 
     # -- what is only shown --------------------------------------------------------------------
     def refused(self, session: Session, fault: ClientFault) -> None:

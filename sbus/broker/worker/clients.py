@@ -12,22 +12,29 @@ from functools import partial
 import trio
 
 from sbus.broker.config.access_policy import KeyRules, unpack
-from sbus.broker.worker.query_handler import Answers
-from sbus.broker.delivery.backpressure import Backpressure, Blocker
-from sbus.broker.worker.client_events import ClientEvents
-from sbus.broker.worker.packet_handler import Commands
-from sbus.broker.events.rate_limit import Complaints
-from sbus.broker.events.emitter import Events
-from sbus.broker.worker.sequencer import Exchange
-from sbus.broker.ipc.messages import Adopt, Expel, Gone, Inquiry, Link, Tell
-from sbus.broker.delivery.secret_recipient import Holder
-from sbus.broker.delivery.outbox import Outbox, StartWriter
-from sbus.broker.events.quota_reports import QuotaReports
-from sbus.broker.config.transfer import Reconfiguration
-from sbus.broker.worker.router import Router
-from sbus.broker.worker.scheduler import Serving, Writer
-from sbus.broker.worker.session import Session
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.config.transfer import SettingsUpdate
+from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
+from sbus.broker.delivery.outbox import Outbox, StartWriter
+from sbus.broker.delivery.secret_recipient import SecretRecipient
+from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.events.quota_reports import QuotaReporter
+from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.ipc.messages import (
+    AdoptClient,
+    ClientLeft,
+    DisconnectClient,
+    Link,
+    SelfServiceReply,
+    SelfServiceRequest,
+)
+from sbus.broker.worker.client_events import ClientEvents
+from sbus.broker.worker.packet_handler import PacketHandler
+from sbus.broker.worker.query_handler import QueryHandler
+from sbus.broker.worker.router import Router
+from sbus.broker.worker.scheduler import Scheduler, Writer
+from sbus.broker.worker.sequencer import Sequencer
+from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.protocol.controls import error_notice
@@ -58,7 +65,7 @@ class Clients:
         link: Link,
         start_writer: StartWriter,
         wake_up: Callable[[], None],
-        events: Events,
+        events: EventEmitter,
     ) -> None:
         limits = settings.limits
         self._number = number
@@ -75,39 +82,39 @@ class Clients:
         self._accounts = Accounts(segment.accounts, segment.workers, limits, number)
         self._stalls = Stalls(segment.stalls, limits.blocking_clients_max, number)
         self._statistics = Statistics(counters_of(segment.statistics, number))
-        self.exchange = Exchange(
+        self.sequencer = Sequencer(
             segment, number, self._router, self._accounts, self._stalls, self._statistics
         )
         self.subscriptions = Subscriptions(
             number,
-            self.exchange,
+            self.sequencer,
             self._router,
             limits,
-            self.exchange.start(),
+            self.sequencer.start(),
             partial(segment.wake, 1 << number),
         )
         self._sessions: dict[int, Session] = {}
         """By descriptor."""
         self._by_number: dict[int, Session] = {}
-        complaints = Complaints(limits.log_interval_seconds, events)
-        self.events = ClientEvents(events, complaints, self._by_number)
-        self._reports = QuotaReports(segment, limits.log_interval_seconds, events)
-        self._commands = Commands(
+        rate_limiter = LogRateLimiter(limits.log_interval_seconds, events)
+        self.events = ClientEvents(events, rate_limiter, self._by_number)
+        self._reports = QuotaReporter(segment, limits.log_interval_seconds, events)
+        self._commands = PacketHandler(
             dialect,
             limits,
             self._rules,
-            self.exchange,
+            self.sequencer,
             self.subscriptions,
             self._begin_blocking,
             self._inquire,
             self.events,
             self._statistics,
         )
-        self.serving = Serving(
+        self.scheduler = Scheduler(
             limits,
             self._router,
             self._rules,
-            self.exchange,
+            self.sequencer,
             self._commands,
             self._reports,
             self.events,
@@ -117,8 +124,8 @@ class Clients:
             expel=self._expel,
             close=self.close,
         )
-        self.answers = Answers(
-            self._by_number, self._router, self._rules, dialect, self.serving.waiting.reason
+        self.answers = QueryHandler(
+            self._by_number, self._router, self._rules, dialect, self.scheduler.waiting.reason
         )
         self._misses_before = self._statistics.counts[ROUTE_MISSES]
 
@@ -128,12 +135,12 @@ class Clients:
         session = self._sessions.get(fd)
         if session is not None:
             session.more = True
-            self.serving.turns.add(session)
+            self.scheduler.turns.add(session)
 
     def retry(self) -> None:
         """Something changed: there may be room in the log, in the table or at a stalled client."""
         self.subscriptions.retry()
-        self.serving.retry()
+        self.scheduler.retry()
 
     def share_statistics(self) -> None:
         """Let everybody see what was counted so far."""
@@ -141,11 +148,11 @@ class Clients:
         self._statistics.share()
 
     def _serve_soon(self, session: Session) -> None:
-        self.serving.turns.add(session)
+        self.scheduler.turns.add(session)
         self._segment.wake(1 << self._number)
 
     # -- coming --------------------------------------------------------------------------------
-    def adopt(self, order: Adopt, fd: int) -> None:
+    def adopt(self, order: AdoptClient, fd: int) -> None:
         """Take over a client; `fd` is this worker's from now on."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
         sock.setblocking(False)
@@ -165,7 +172,9 @@ class Clients:
             partial(self._serve_soon, session),
             partial(self._reports.report, BACKLOG_BYTES, account, own),
         )
-        session.holder = Holder(own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks))
+        session.holder = SecretRecipient(
+            own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks)
+        )
         self._router.admit(session.outbox, session.holder)
         self._give_profile(session, order.rules)
         if session.outbox.blocks and not self._begin_blocking(session):
@@ -177,10 +186,10 @@ class Clients:
         session.profile = self._rules.profile(unpack(concerning))
         self._router.restrict(session.outbox, session.profile.subscribe)
 
-    def reconfigure(self, what: Reconfiguration, on_done: Callable[[], None]) -> None:
+    def reconfigure(self, what: SettingsUpdate, on_done: Callable[[], None]) -> None:
         """Go by other settings; `on_done` is called once other workers do so as well, as far as
         they wait for clients of this one."""
-        limits = self._limits = self.serving.limits = what.settings.limits
+        limits = self._limits = self.scheduler.limits = what.settings.limits
         self._flood_control = what.settings.flood_control
         self.events.go_by(limits.log_interval_seconds)
         self._reports.go_by(limits.log_interval_seconds)
@@ -191,11 +200,11 @@ class Clients:
             if session.backpressure is not None:
                 self._give_blocker(session, session.backpressure.blocker)
         self._router.forget_routes(limits.route_cache_bytes_max)
-        for session in self.serving.waiting.everybody():
-            self.serving.turns.add(session)
+        for session in self.scheduler.waiting.everybody():
+            self.scheduler.turns.add(session)
         self.subscriptions.when_changed(on_done)
 
-    def _give_blocker(self, session: Session, old: Blocker) -> None:
+    def _give_blocker(self, session: Session, old: BackpressureRule) -> None:
         """Let a client hold publishers back as its new profile says."""
         new = old.changed_to(session.profile)
         if new is not None:
@@ -203,7 +212,7 @@ class Clients:
 
     def _on_room(self, writer: Writer) -> None:
         """There is room for what waits for a client."""
-        self.serving.turns.add(writer, sending=True)
+        self.scheduler.turns.add(writer, sending=True)
         self._wake_up()
 
     def _on_replied(self, session: Session) -> None:
@@ -214,9 +223,9 @@ class Clients:
     def _inquire(self, session: Session) -> None:
         """A client wants to know what the bus has of its user: the front knows."""
         session.inquiring = True
-        self._link.send(Inquiry(session.id))
+        self._link.send(SelfServiceRequest(session.id))
 
-    def tell(self, order: Tell) -> None:
+    def tell(self, order: SelfServiceReply) -> None:
         """The answer to an inquiry, if the client is still there."""
         session = self._by_number.get(order.client)
         if session is not None:
@@ -224,7 +233,7 @@ class Clients:
             session.outbox.reply(order.packet)
             self._serve_soon(session)
 
-    def expel(self, order: Expel) -> None:
+    def expel(self, order: DisconnectClient) -> None:
         """Disconnect a client because an administrator says so, if it is still there."""
         session = self._by_number.get(order.client)
         if session is not None:
@@ -240,11 +249,11 @@ class Clients:
             return False
         account.count(BLOCKING, 1)
         session.backpressure = session.outbox.backpressure = Backpressure(
-            Blocker(session.id, place, account.place, own, session.profile),
+            BackpressureRule(session.id, place, account.place, own, session.profile),
             account,
             self._segment,
             self._stalls,
-            self.exchange.origin,
+            self.sequencer.origin,
             self._statistics,
             partial(self._reports.report, HELD_TIME, account, own),
             partial(self.events.stalled, session),
@@ -265,8 +274,8 @@ class Clients:
     def close(self, session: Session, reason: str) -> None:
         """End a session; the front closes its copy of the socket when it hears of it."""
         self.events.leaves(session)
-        self.serving.waiting.remove(session)
-        self.serving.count_waiting_bytes(session, 0)
+        self.scheduler.waiting.remove(session)
+        self.scheduler.count_waiting_bytes(session, 0)
         self.subscriptions.forget(session)
         self._router.dismiss(session.outbox)
         session.holder.close()
@@ -281,7 +290,7 @@ class Clients:
         del self._by_number[session.id]
         trio.lowlevel.notify_closing(session.sock)
         shut_down(session.sock)
-        self._link.send(Gone(session.id, reason))
+        self._link.send(ClientLeft(session.id, reason))
 
     def close_all(self) -> None:
         """The bus stops."""

@@ -65,7 +65,7 @@ class _User(Generic[C]):
         return (self.sending if sending else self.reading).popleft()
 
 
-class Turns(Generic[C]):
+class FairQueue(Generic[C]):
     """The clients that are ready, in the order in which they will be served."""
 
     def __init__(self) -> None:

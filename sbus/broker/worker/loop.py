@@ -8,7 +8,7 @@ set itself is one descriptor of trio's loop, so that a thousand busy clients ent
 Beside it run the writers of clients with a backlog, a listener for the front's orders, and a pulse.
 The worker ends when the front says so, and at once when the front is gone.
 
-This module does not know what a turn is (the clients do), nor the order of messages (the exchange
+This module does not know what a turn is (the clients do), nor the order of messages (the sequencer
 does).
 """
 
@@ -18,32 +18,32 @@ import socket
 
 import trio
 
-from sbus.broker.worker.clients import Clients
-from sbus.broker.events.emitter import Events
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.config.transfer import read_memfd
+from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.ipc.messages import (
-    Adopt,
-    Answer,
-    Ask,
-    Expel,
-    Gone,
+    AdoptClient,
+    ApplySettings,
+    ClientLeft,
+    DisconnectClient,
     Link,
-    Order,
+    QueryReply,
     Quiesce,
-    Quiet,
-    Ready,
-    Reconfigure,
-    Reconfigured,
+    RunQuery,
+    SelfServiceReply,
+    SettingsApplied,
+    StartStream,
     Stop,
-    Tell,
-    Unwatch,
-    Watch,
-    Watching,
+    StopStream,
+    StreamStarted,
+    WorkerCommand,
+    WorkerQuiesced,
+    WorkerReady,
     lost_order,
 )
-from sbus.broker.config.transfer import read_memfd
+from sbus.broker.worker.clients import Clients
 from sbus.broker.worker.scheduler import Writer
-from sbus.broker.config.settings import BusSettings
-from sbus.broker.worker.streams import WorkerWatches
+from sbus.broker.worker.streams import WorkerStreams
 from sbus.protocol.events import WorkerGivesUp
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.segment import Segment
@@ -66,7 +66,7 @@ class Worker:
         segment: Segment,
         settings: BusSettings,
         link_socket: socket.socket,
-        events: Events,
+        events: EventEmitter,
     ) -> None:
         self._number = number
         self._segment = segment
@@ -99,7 +99,7 @@ class Worker:
                     lambda: self._nap.cancel(),
                     self._events,
                 )
-                self._watches = WorkerWatches(
+                self._watches = WorkerStreams(
                     self._number,
                     self._clients,
                     self._events,
@@ -108,7 +108,7 @@ class Worker:
                 )
                 tasks.start_soon(self._listen, tasks.cancel_scope)
                 tasks.start_soon(self._beat)
-                self._link.send(Ready())
+                self._link.send(WorkerReady())
                 await self._serve()
                 tasks.start_soon(self._send_backlogs)
                 writers.cancel_scope.deadline = (
@@ -134,7 +134,7 @@ class Worker:
                 continue
             except DescriptorsLost as lost:
                 lost_here = lost_order(lost)
-                if isinstance(lost_here, Reconfigure):
+                if isinstance(lost_here, ApplySettings):
                     # Under the old rules it must not go on. A successor begins with the new ones.
                     self._events.emit(WorkerGivesUp(worker=self._number))
                     everything.cancel()
@@ -144,77 +144,77 @@ class Worker:
             if order is None:
                 everything.cancel()
                 return
-            if isinstance(order, Adopt):
+            if isinstance(order, AdoptClient):
                 self._clients.adopt(order, fds[0])
-            elif isinstance(order, Reconfigure):
+            elif isinstance(order, ApplySettings):
                 self._reconfigure(order, fds[0])
-            elif isinstance(order, Watch):
+            elif isinstance(order, StartStream):
                 self._watches.begin(order, fds[0])
-                self._link.send(Watching(order.watch))
+                self._link.send(StreamStarted(order.watch))
             else:
                 self._obey(order)
             self._segment.wake(1 << self._number)
 
-    def _reconfigure(self, order: Reconfigure, memfd: int) -> None:
+    def _reconfigure(self, order: ApplySettings, memfd: int) -> None:
         what = read_memfd(memfd)
         os.close(memfd)
         self._limits = what.settings.limits
-        self._clients.reconfigure(what, lambda: self._link.send(Reconfigured(order.number)))
+        self._clients.reconfigure(what, lambda: self._link.send(SettingsApplied(order.number)))
 
-    def _obey(self, order: Order) -> None:
-        if isinstance(order, Ask):
-            self._link.send(Answer(order.question, self._clients.answers.answer(order.about)))
-        elif isinstance(order, Tell):
+    def _obey(self, order: WorkerCommand) -> None:
+        if isinstance(order, RunQuery):
+            self._link.send(QueryReply(order.question, self._clients.answers.answer(order.about)))
+        elif isinstance(order, SelfServiceReply):
             self._clients.tell(order)
-        elif isinstance(order, Expel):
+        elif isinstance(order, DisconnectClient):
             self._clients.expel(order)
-        elif isinstance(order, Unwatch):
+        elif isinstance(order, StopStream):
             self._watches.end(order.watch)
         elif isinstance(order, Quiesce):
-            self._clients.serving.quiescing = True
+            self._clients.scheduler.quiescing = True
         elif isinstance(order, Stop):
             self._stopping = True
 
-    def _answer_lost(self, order: Order) -> None:
+    def _answer_lost(self, order: WorkerCommand) -> None:
         """An order came without its descriptor, because this worker has none left."""
-        if isinstance(order, Adopt):
-            self._link.send(Gone(order.client, "the worker has no descriptors left"))
-        elif isinstance(order, Watch):
-            self._link.send(Watching(order.watch, has_begun=False))
+        if isinstance(order, AdoptClient):
+            self._link.send(ClientLeft(order.client, "the worker has no descriptors left"))
+        elif isinstance(order, StartStream):
+            self._link.send(StreamStarted(order.watch, has_begun=False))
 
     async def _serve(self) -> None:
         """Give turns while anybody is in line; otherwise walk the log, and sleep."""
-        clients, exchange = self._clients, self._clients.exchange
-        serving = clients.serving
+        clients, sequencer = self._clients, self._clients.sequencer
+        scheduler = clients.scheduler
         units = 0
         while not self._stopping:
             units += self._give_turns(_UNITS_PER_CHECKPOINT - units)
             chores = clients.subscriptions.do_a_chore()
             if chores or units >= _UNITS_PER_CHECKPOINT:
                 units = 0
-                exchange.barrier()
+                sequencer.barrier()
                 self._charge_walk()
                 clients.share_statistics()
                 await trio.lowlevel.checkpoint()
                 continue
-            if serving.quiescing and not self._quiet and not serving.waiting.for_room():
+            if scheduler.quiescing and not self._quiet and not scheduler.waiting.for_room():
                 self._quiet = True
-                self._link.send(Quiet())
-            if exchange.catch_up():
+                self._link.send(WorkerQuiesced())
+            if sequencer.catch_up():
                 units = 0
                 clients.share_statistics()
-                with trio.move_on_after(serving.waiting.delay_seconds()) as self._nap:
+                with trio.move_on_after(scheduler.waiting.delay_seconds()) as self._nap:
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
             units += 1 + self._charge_walk()
-        while not exchange.catch_up():
+        while not sequencer.catch_up():
             await trio.lowlevel.checkpoint()
 
     async def _send_backlogs(self) -> None:
         """Give turns to backlogs and to nothing else: nobody is read any more."""
         while True:
-            while (client := self._clients.serving.turns.next()) is not None:
+            while (client := self._clients.scheduler.turns.next()) is not None:
                 if isinstance(client, Writer):
-                    self._clients.serving.turn(client)
+                    self._clients.scheduler.turn(client)
                 await trio.lowlevel.checkpoint()
             with trio.CancelScope() as self._nap:
                 await trio.sleep_forever()
@@ -226,11 +226,11 @@ class Worker:
             if units - polled_at >= _UNITS_PER_POLL:
                 polled_at = units
                 self._poll()
-                self._clients.serving.retry_due()
-            session = self._clients.serving.turns.next()
+                self._clients.scheduler.retry_due()
+            session = self._clients.scheduler.turns.next()
             if session is None:
                 break
-            units += self._clients.serving.turn(session)
+            units += self._clients.scheduler.turn(session)
         return units
 
     def _poll(self) -> None:
@@ -244,7 +244,7 @@ class Worker:
     def _charge_walk(self) -> int:
         """Charge what was delivered for publishers of other workers to their users here."""
         total = 0
-        for uid, units in self._clients.exchange.take_walked_units().items():
-            self._clients.serving.turns.charge(uid, units)
+        for uid, units in self._clients.sequencer.take_walked_units().items():
+            self._clients.scheduler.turns.charge(uid, units)
             total += units
         return total

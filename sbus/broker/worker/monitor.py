@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
+from sbus.broker.events.stream_writer import StreamWriter
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
-from sbus.broker.events.stream_writer import Watcher
 from sbus.protocol.admin_streams import (
     PART_BYTES_MAX,
     STREAM_PACKET_BYTES_MAX,
@@ -44,7 +44,7 @@ _PROGRAMS_MAX = 4_096
 """Publishers whose program is remembered."""
 
 
-class Selection:
+class KeySelection:
     """Which keys a watch is about. No patterns: all, the secret ones included."""
 
     def __init__(self, patterns: Iterable[bytes], dialect: Dialect) -> None:
@@ -78,11 +78,11 @@ class Selection:
         return found
 
 
-class MessageWatch:
+class MessageStream:
     """One stream of messages, as this worker writes it. Owns `watcher`; `payload`: with what the
     messages hold."""
 
-    def __init__(self, watcher: Watcher, selection: Selection, *, payload: bool) -> None:
+    def __init__(self, watcher: StreamWriter, selection: KeySelection, *, payload: bool) -> None:
         self.watcher = watcher
         self.selection = selection
         self.payload = payload
@@ -90,12 +90,12 @@ class MessageWatch:
         """Recipients of what was walked and is not told yet."""
 
 
-class Monitor:
+class MessageMonitor:
     """All streams of messages of worker `number`."""
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._watches: dict[int, MessageWatch] = {}
+        self._watches: dict[int, MessageStream] = {}
         self._programs: dict[int, str] = {}
         self._order = 0
         self._block = 0
@@ -104,7 +104,7 @@ class Monitor:
     def __bool__(self) -> bool:
         return bool(self._watches)
 
-    def add_watch(self, number: int, watch: MessageWatch) -> None:
+    def add_watch(self, number: int, watch: MessageStream) -> None:
         self._watches[number] = watch
 
     def remove_watch(self, number: int) -> None:
@@ -113,7 +113,7 @@ class Monitor:
         if watch is not None:
             watch.watcher.close()
 
-    # -- what the exchange tells ---------------------------------------------------------------
+    # -- what the sequencer tells ---------------------------------------------------------------
     def place(self, order_ns: int, block: int, alive: int) -> None:
         """What is published next got its place at this time, its block of the log at this
         position, and goes to those of its destinations that are alive."""
@@ -149,13 +149,13 @@ class Monitor:
                 self._tell_counts(watch)
 
     # -- pieces --------------------------------------------------------------------------------
-    def _tell_counts(self, watch: MessageWatch) -> None:
+    def _tell_counts(self, watch: MessageStream) -> None:
         counts, watch.counts = watch.counts, []
         watch.watcher.send(
             Recipients(source=watch.watcher.source, worker=self._number, counts=counts), 0
         )
 
-    def _tell_run(self, watch: MessageWatch, session: Session) -> None:
+    def _tell_run(self, watch: MessageStream, session: Session) -> None:
         select = watch.selection.get
         told: list[Message] = []
         told_bytes = 0
@@ -193,7 +193,7 @@ class Monitor:
             self._tell(watch, session, told)
 
     def _tell(
-        self, watch: MessageWatch, session: Session, messages: list[Message], rest: bytes = b""
+        self, watch: MessageStream, session: Session, messages: list[Message], rest: bytes = b""
     ) -> None:
         """Tell messages; `rest` is what the last one holds besides what is told here."""
         own = session.credentials

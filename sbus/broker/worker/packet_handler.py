@@ -7,9 +7,9 @@ answered, and a message comes here only to be refused. This module does not know
 from collections.abc import Callable
 
 from sbus.broker.config.access_policy import KeyRules
+from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker.client_events import ClientEvents
-from sbus.broker.worker.sequencer import Exchange
-from sbus.broker.delivery.secret_recipient import Holder
+from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.errors import QuotaReached, Refusal
@@ -23,7 +23,7 @@ from sbus.shared.statistics import Statistics
 from sbus.unix.open_files import watched_processes_max
 
 
-class Commands:
+class PacketHandler:
     """Of the clients of one worker. `begin_blocking` lets a client hold publishers back from now
     on, and says whether there was a place for it; `inquire` has the front say what the bus has of
     the client's user."""
@@ -33,7 +33,7 @@ class Commands:
         dialect: Dialect,
         limits: Limits,
         rules: KeyRules,
-        exchange: Exchange,
+        sequencer: Sequencer,
         subscriptions: Subscriptions,
         begin_blocking: Callable[[Session], bool],
         inquire: Callable[[Session], None],
@@ -43,16 +43,16 @@ class Commands:
         self._dialect = dialect
         self._limits = limits
         self._rules = rules
-        self._exchange = exchange
+        self._sequencer = sequencer
         self._subscriptions = subscriptions
         self._begin_blocking = begin_blocking
         self._inquire = inquire
         self._events = events
         self._statistics = statistics
-        self._watching: set[Holder] = set()
+        self._watching: set[SecretRecipient] = set()
         self._watched_max = watched_processes_max()
 
-    def forget(self, holder: Holder) -> None:
+    def forget(self, holder: SecretRecipient) -> None:
         """A client leaves: its process is watched no more."""
         self._watching.discard(holder)
 
@@ -94,7 +94,7 @@ class Commands:
             self._statistics.refused("unknown-unsubscription")
         return True
 
-    def _prepare_secret(self, holder: Holder, pattern: bytes) -> None:
+    def _prepare_secret(self, holder: SecretRecipient, pattern: bytes) -> None:
         """Accept a client's secret pattern. Raises Refusal, Misbehaviour."""
         holder.check_own(pattern)
         if holder not in self._watching:
@@ -106,11 +106,11 @@ class Commands:
 
     def _control(self, session: Session, key: bytes) -> bool:
         if key == controls.WHOAMI:
-            self._exchange.barrier()
+            self._sequencer.barrier()
             own = session.credentials
             session.outbox.reply(controls.whoami_reply(own.gid, own.uid, own.pid))
         elif key == controls.ME:
-            self._exchange.barrier()
+            self._sequencer.barrier()
             self._inquire(session)
         elif key == controls.ECHO_ON:
             session.echo = True

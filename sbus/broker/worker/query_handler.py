@@ -10,15 +10,15 @@ from itertools import islice
 from sbus.broker.config.access_policy import KeyRules
 from sbus.broker.ipc.queries import (
     ANSWER_BYTES_MAX,
-    About,
-    Activities,
-    ActivityOf,
-    Concerned,
+    ActivityQuery,
+    ActivityReply,
     Entry,
-    ExplanationHere,
-    ExplanationOf,
-    SubscriptionsFrom,
-    SubscriptionsHere,
+    ExplanationQuery,
+    ExplanationReply,
+    MatchingClient,
+    Query,
+    SubscriptionsQuery,
+    SubscriptionsReply,
     encoder,
 )
 from sbus.broker.worker.router import Router
@@ -36,7 +36,7 @@ _PATTERNS_SHOWN_MAX = 10
 _ENTRY_BYTES = 24
 
 
-class Answers:
+class QueryHandler:
     """Of one worker. `sessions` are its clients by number, in the order in which they came;
     `waits_for` tells why one is not read."""
 
@@ -54,15 +54,15 @@ class Answers:
         self._dialect = dialect
         self._waits_for = waits_for
 
-    def answer(self, about: About) -> bytes:
+    def answer(self, about: Query) -> bytes:
         """The encoded answer to a question."""
-        if isinstance(about, ActivityOf):
+        if isinstance(about, ActivityQuery):
             return encoder.encode(self._activities(about.clients))
-        if isinstance(about, SubscriptionsFrom):
+        if isinstance(about, SubscriptionsQuery):
             return encoder.encode(self._subscriptions(about))
         return encoder.encode(self._explanation(about))
 
-    def _activities(self, clients: Iterable[int]) -> Activities:
+    def _activities(self, clients: Iterable[int]) -> ActivityReply:
         return {
             number: self._activity(session)
             for number in clients
@@ -92,7 +92,7 @@ class Answers:
         )
 
     # -- subscriptions -------------------------------------------------------------------------
-    def _subscriptions(self, about: SubscriptionsFrom) -> SubscriptionsHere:
+    def _subscriptions(self, about: SubscriptionsQuery) -> SubscriptionsReply:
         wanted = None if about.pattern is None else parse_pattern(about.pattern, self._dialect)
         nothing_matches = about.pattern is not None and wanted is None
         entries: list[Entry] = []
@@ -111,13 +111,13 @@ class Answers:
                     or looked_at >= _PATTERNS_LOOKED_AT_MAX
                     or size_bytes > ANSWER_BYTES_MAX
                 ):
-                    return SubscriptionsHere(entries, (number, offset))
+                    return SubscriptionsReply(entries, (number, offset))
                 looked_at += 1
                 if not nothing_matches and self._has_keys_in_common(pattern, wanted):
                     entries.append(Entry(number, pattern, count))
                 else:
                     size_bytes -= len(pattern) + _ENTRY_BYTES
-        return SubscriptionsHere(entries, None)
+        return SubscriptionsReply(entries, None)
 
     def _has_keys_in_common(self, pattern: bytes, wanted: PatternPath | None) -> bool:
         if wanted is None:
@@ -126,14 +126,14 @@ class Answers:
         return path is not None and overlap(path, wanted)
 
     # -- who gets what -------------------------------------------------------------------------
-    def _explanation(self, about: ExplanationOf) -> ExplanationHere:
+    def _explanation(self, about: ExplanationQuery) -> ExplanationReply:
         owners = {session.outbox: session for session in self._sessions.values()}
         matching = [
             owners[outbox] for outbox in self._router.matching(about.key) if outbox in owners
         ]
         matching.sort(key=lambda session: session.id)
-        recipients: list[Concerned] = []
-        excluded: list[Concerned] = []
+        recipients: list[MatchingClient] = []
+        excluded: list[MatchingClient] = []
         counts = [0, 0, 0]
         matched = self._matched_patterns(about.key)
         for session in matching:
@@ -144,7 +144,7 @@ class Answers:
             named = excluded if why_not else recipients
             if len(named) < EXPLAINED_MAX:
                 named.append(
-                    Concerned(
+                    MatchingClient(
                         client=session.id,
                         patterns=matched(session),
                         backlog=session.outbox.statistics().backlog,
@@ -153,7 +153,7 @@ class Answers:
                         text=text,
                     )
                 )
-        return ExplanationHere(recipients, counts[0], excluded, counts[1], counts[2])
+        return ExplanationReply(recipients, counts[0], excluded, counts[1], counts[2])
 
     def _why_not(self, session: Session, key: bytes) -> tuple[WhyNot, str]:
         """Why a client that has a matching pattern would not receive; two empty texts if it

@@ -9,15 +9,15 @@ For secret keys the index finds too many: an empty id of a pattern stands in it 
 other worker knows whose the pattern is. Here it is known, and every holder is asked. Likewise for
 clients whom access rules about subscribing concern, the rules are asked, key by key.
 
-This module does not know when a change takes effect (the exchange does), nor how a route is used.
+This module does not know when a change takes effect (the sequencer does), nor how a route is used.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from sbus.broker.delivery.backpressure import Blocker, unpack_blocker
-from sbus.broker.delivery.secret_recipient import Guard, Holder
+from sbus.broker.delivery.backpressure import BackpressureRule, unpack_blocker
 from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SecretRecipient
 from sbus.limits import Limits
 from sbus.protocol.keys import Dialect, check_key, is_reserved, parse_pattern
 from sbus.protocol.secret_keys import Ids, ids_of, widened
@@ -37,12 +37,12 @@ _POINTER_BYTES = 8
 _BYTES_PER_SEGMENT = 64
 
 
-NO_BLOCKERS: Mapping[int, Sequence[Blocker]] = {}
+NO_BLOCKERS: Mapping[int, Sequence[BackpressureRule]] = {}
 
 
-def _by_whom(blockers: list[Blocker]) -> Mapping[int, Sequence[Blocker]]:
+def _by_whom(blockers: list[BackpressureRule]) -> Mapping[int, Sequence[BackpressureRule]]:
     """Blockers by the user whose publishers they may hold."""
-    by_whom: dict[int, list[Blocker]] = {}
+    by_whom: dict[int, list[BackpressureRule]] = {}
     for blocker in blockers:
         by_whom.setdefault(blocker.holds, []).append(blocker)
     return by_whom or NO_BLOCKERS
@@ -58,8 +58,8 @@ class Route:
     def __init__(
         self,
         mask: int,
-        recipients: tuple[Outbox | Guard, ...],
-        blockers: Mapping[int, Sequence[Blocker]] = NO_BLOCKERS,
+        recipients: tuple[Outbox | ProcessLifetimeGuard, ...],
+        blockers: Mapping[int, Sequence[BackpressureRule]] = NO_BLOCKERS,
     ) -> None:
         self.mask = mask
         self.recipients = recipients
@@ -71,7 +71,7 @@ class Route:
         recipients = tuple(
             other
             for other in self.recipients
-            if (other.outbox if isinstance(other, Guard) else other) is not outbox
+            if (other.outbox if isinstance(other, ProcessLifetimeGuard) else other) is not outbox
         )
         if len(recipients) == len(self.recipients) and not self.blockers:
             return self
@@ -99,9 +99,9 @@ class Router:
         self._worker = worker
         self._dialect = dialect
         self._limits = limits
-        self._index: PatternIndex[Outbox | Blocker | int] = PatternIndex(dialect)
+        self._index: PatternIndex[Outbox | BackpressureRule | int] = PatternIndex(dialect)
         self.cache: RouteCache[Route] = RouteCache(self._resolve, limits.route_cache_bytes_max)
-        self._holders: dict[Outbox, Holder] = {}
+        self._holders: dict[Outbox, SecretRecipient] = {}
         self._rules: dict[Outbox, int] = {}
         """The rules about subscribing, of clients whom any concern."""
         self._interest: Counter[bytes] = Counter()
@@ -122,7 +122,7 @@ class Router:
         for subscriber in self._index.match(key):
             if isinstance(subscriber, int):
                 mask |= 1 << subscriber
-            elif isinstance(subscriber, Blocker):
+            elif isinstance(subscriber, BackpressureRule):
                 if self._lets_through(subscriber.profile.subscribe, key):
                     blockers.append(subscriber)
             else:
@@ -143,7 +143,9 @@ class Router:
         check_key(key, self._dialect, self._limits)
         return [found for found in self._index.match(key) if isinstance(found, Outbox)]
 
-    def _entitled(self, named: Ids, outboxes: list[Outbox]) -> tuple[Outbox | Guard, ...]:
+    def _entitled(
+        self, named: Ids, outboxes: list[Outbox]
+    ) -> tuple[Outbox | ProcessLifetimeGuard, ...]:
         """Of those whose patterns may match a secret key, those whose id is each one it names."""
         entitled = []
         for outbox in outboxes:
@@ -153,7 +155,7 @@ class Router:
                 entitled.append(recipient)
         return tuple(entitled)
 
-    def admit(self, outbox: Outbox, holder: Holder) -> None:
+    def admit(self, outbox: Outbox, holder: SecretRecipient) -> None:
         """From now on `outbox` may receive the secret messages that `holder` lets through."""
         self._holders[outbox] = holder
 
@@ -192,15 +194,17 @@ class Router:
         del self._interest[pattern]
         return True
 
-    def add(self, pattern: bytes, subscriber: Outbox | Blocker) -> None:
+    def add(self, pattern: bytes, subscriber: Outbox | BackpressureRule) -> None:
         """From now on `subscriber` is in the routes of what matches `pattern`."""
         self._change(pattern, subscriber, add=True)
 
-    def remove(self, pattern: bytes, subscriber: Outbox | Blocker) -> None:
+    def remove(self, pattern: bytes, subscriber: Outbox | BackpressureRule) -> None:
         """Take one occurrence of `pattern` back."""
         self._change(pattern, subscriber, add=False)
 
-    def _change(self, pattern: bytes, subscriber: Outbox | Blocker | int, *, add: bool) -> None:
+    def _change(
+        self, pattern: bytes, subscriber: Outbox | BackpressureRule | int, *, add: bool
+    ) -> None:
         path = parse_pattern(widened(pattern), self._dialect)
         if path is None:
             return
@@ -261,6 +265,6 @@ class _RemoteBlocker:
 
     __slots__ = ("blocker", "patterns")
 
-    def __init__(self, blocker: Blocker) -> None:
+    def __init__(self, blocker: BackpressureRule) -> None:
         self.blocker = blocker
         self.patterns: set[bytes] = set()

@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from sbus.broker.config.access_policy import KeyRules, Profile
-from sbus.broker.worker.client_events import ClientEvents
-from sbus.broker.worker.packet_handler import Commands
-from sbus.broker.worker.sequencer import Exchange
+from sbus.broker.config.access_policy import AccessProfile, KeyRules
 from sbus.broker.delivery.outbox import Outbox
-from sbus.broker.events.quota_reports import QuotaReports
+from sbus.broker.events.quota_reports import QuotaReporter
+from sbus.broker.worker.client_events import ClientEvents
+from sbus.broker.worker.fair_queue import FairQueue
+from sbus.broker.worker.packet_handler import PacketHandler
 from sbus.broker.worker.router import Route, Router
+from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
-from sbus.broker.worker.fair_queue import Turns
-from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait, WaitingRoom
+from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait, WaitQueue
 from sbus.errors import ClientFault, Misbehaviour, QuotaReached, Refusal
 from sbus.limits import Limits
 from sbus.protocol.controls import error_notice
@@ -47,7 +47,7 @@ class Writer:
         self.outbox: Outbox
 
 
-class Serving:
+class Scheduler:
     """The turns of one worker's clients. `expel` disconnects a client for a fault, `close` ends the
     session of one that has left; `step_units` is what a packet other than a message costs."""
 
@@ -56,9 +56,9 @@ class Serving:
         limits: Limits,
         router: Router,
         rules: KeyRules,
-        exchange: Exchange,
-        commands: Commands,
-        reports: QuotaReports,
+        sequencer: Sequencer,
+        commands: PacketHandler,
+        reports: QuotaReporter,
         events: ClientEvents,
         statistics: Statistics,
         step_units: int,
@@ -68,7 +68,7 @@ class Serving:
         self.limits = limits
         self._router = router
         self._rules = rules
-        self._exchange = exchange
+        self._sequencer = sequencer
         self._commands = commands
         self._reports = reports
         self._events = events
@@ -76,8 +76,8 @@ class Serving:
         self._step_units = step_units
         self._expel = expel
         self._close = close
-        self.turns: Turns[Session | Writer] = Turns()
-        self.waiting = WaitingRoom(exchange.end_holding)
+        self.turns: FairQueue[Session | Writer] = FairQueue()
+        self.waiting = WaitQueue(sequencer.end_holding)
         self._waiting_bytes = 0
         """What was read of all clients and has to wait."""
         self.quiescing = False
@@ -193,7 +193,7 @@ class Serving:
         return self._step_units
 
     def _publish(self, session: Session) -> int:
-        wait = self._exchange.publish(session)
+        wait = self._sequencer.publish(session)
         if wait is None:
             self.waiting.got_on(session)
         else:
@@ -208,9 +208,9 @@ class Serving:
         if wait.reason is Reason.RATE:
             self._reports.report(PUBLISH_RATE, session.account, session.credentials)
 
-    def _route_if_allowed(self, profile: Profile, key: bytes) -> Route:
+    def _route_if_allowed(self, profile: AccessProfile, key: bytes) -> Route:
         """The route of a key. Raises ClientFault for one under which such a client may publish
-        nothing: `Commands` then says why."""
+        nothing: `PacketHandler` then says why."""
         route = self._router.route(key)
         if self._rules.publish_denied_by(profile, key) is not None:
             raise Refusal("not-allowed", "you may not publish under this key")

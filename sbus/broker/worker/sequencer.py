@@ -1,4 +1,4 @@
-"""The exchange: where one worker's messages get their place in the order of the whole bus.
+"""The sequencer: where one worker's messages get their place in the order of the whole bus.
 
 Every step that the rest of the bus can notice is one hold of the lock, and its place in the order
 is that hold: a run of messages, a subscription, a barrier. A step does, in this sequence,
@@ -26,8 +26,8 @@ import time
 
 import msgspec
 
-from sbus.broker.delivery.backpressure import ANYBODY, Blocker, Origin
-from sbus.broker.worker.monitor import Monitor
+from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule, Origin
+from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
@@ -63,12 +63,12 @@ class Stall(msgspec.Struct, frozen=True):
     """A client that a run was cut for; the message that has to wait for it, by its key and place in
     the batch."""
 
-    blocker: Blocker
+    blocker: BackpressureRule
     key: bytes
     position: int
 
 
-class Exchange:
+class Sequencer:
     """One worker's part in the order. `router` is its view of the subscriptions."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Exchange:
         self._walked_units: dict[int, int] = {}
         self.origin = Origin()
         """Of what is being delivered."""
-        self.monitor: Monitor | None = None
+        self.monitor: MessageMonitor | None = None
         """Who watches messages, if anybody does."""
 
     def start(self) -> bytes:
@@ -228,7 +228,7 @@ class Exchange:
             run.charge_looking(time.perf_counter() - began_at)
         return stall
 
-    def _first_stalled(self, uid: int, route: Route) -> Blocker | None:
+    def _first_stalled(self, uid: int, route: Route) -> BackpressureRule | None:
         """A stalled client for which this user's publishers may be held."""
         is_stalled = self._stalls.is_stalled
         left: dict[int, int] = {}

@@ -12,10 +12,10 @@ import socket
 import time
 from collections.abc import Callable
 
-from sbus.broker.config.access_policy import Profile
+from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.backpressure import Backpressure
-from sbus.broker.delivery.secret_recipient import Holder
 from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker.router import Route
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.limits import Limits
@@ -33,7 +33,7 @@ Message = tuple[bytes, bytes, Route]
 """A packet, its key and its route."""
 
 
-class Run:
+class PublishBatch:
     """Messages of one client that follow each other."""
 
     __slots__ = ("deliveries", "delivery_bytes", "looking_units", "messages")
@@ -121,8 +121,8 @@ class Session:
         self.uid = credentials.uid
         self.sock = sock
         self.outbox: Outbox
-        self.holder: Holder
-        self.profile: Profile
+        self.holder: SecretRecipient
+        self.profile: AccessProfile
         self.patterns: dict[bytes, int] = {}
         """How often each pattern stands in the client's multiset."""
         self.subscriptions = 0
@@ -140,7 +140,7 @@ class Session:
         """There may be more to read than the last batch."""
         self.ended = False
         """The client sends no more."""
-        self.run = Run()
+        self.run = PublishBatch()
         """Messages that were just gathered."""
         self.received_us = 0
         """When the batch was read, of `time.monotonic_ns`."""
@@ -207,12 +207,12 @@ class Session:
         young: dict[bytes, Route],
         miss: Callable[[bytes], Route],
         units_max: int,
-    ) -> Run:
+    ) -> PublishBatch:
         """Take the messages at the head of the batch as a run, until it causes enough work.
 
         It ends before any other packet, and before a message that may not be published.
         """
-        run = self.run = Run()
+        run = self.run = PublishBatch()
         packets = self._packets
         messages = run.messages
         count, size_max = len(packets), self._packet_bytes_max
@@ -253,7 +253,7 @@ class Session:
     def reroute(self, find_route: Callable[[bytes], Route], seconds_max: float) -> None:
         """Look the routes of the run up again, because subscriptions have changed. What is left
         when the time is up goes back."""
-        before, run = self.run, Run()
+        before, run = self.run, PublishBatch()
         self.run = run
         run.looking_units = before.looking_units
         began_at = now = time.perf_counter()

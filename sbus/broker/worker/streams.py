@@ -8,24 +8,24 @@ from functools import partial
 
 import trio
 
+from sbus.broker.events.emitter import EventEmitter, EventStream
+from sbus.broker.events.stream_writer import StartTask, StreamWriter
+from sbus.broker.ipc.messages import StartStream
 from sbus.broker.worker.client_events import LOOK_SECONDS, PIECE_SECONDS
 from sbus.broker.worker.clients import Clients
-from sbus.broker.events.emitter import Events, EventWatch
-from sbus.broker.ipc.messages import Watch
-from sbus.broker.worker.monitor import MessageWatch, Monitor, Selection
-from sbus.broker.events.stream_writer import StartTask, Watcher
+from sbus.broker.worker.monitor import KeySelection, MessageMonitor, MessageStream
 from sbus.protocol.events import StreamMissed
 from sbus.protocol.keys import Dialect
 
 
-class WorkerWatches:
+class WorkerStreams:
     """Of worker `number`. `start_task` runs a task until it ends."""
 
     def __init__(
         self,
         number: int,
         clients: Clients,
-        events: Events,
+        events: EventEmitter,
         dialect: Dialect,
         start_task: StartTask,
     ) -> None:
@@ -34,31 +34,31 @@ class WorkerWatches:
         self._events = events
         self._dialect = dialect
         self._start_task = start_task
-        self._monitor = Monitor(number)
+        self._monitor = MessageMonitor(number)
         self._looking = False
 
-    def begin(self, order: Watch, fd: int) -> None:
+    def begin(self, order: StartStream, fd: int) -> None:
         """Write this stream to `fd`, which is this worker's from now on."""
         on_gone = partial(self.end, order.watch)
         if order.stream == "events":
-            watcher = Watcher(fd, self._start_task, on_gone)
-            self._events.add_watch(order.watch, EventWatch(watcher, self._start_task))
+            watcher = StreamWriter(fd, self._start_task, on_gone)
+            self._events.add_watch(order.watch, EventStream(watcher, self._start_task))
             if not self._looking:
                 self._looking = True
                 self._start_task(self._look_for_discards)
             return
-        watcher = Watcher(fd, self._start_task, on_gone, self._on_missing)
-        selection = Selection(order.patterns, self._dialect)
-        watch = MessageWatch(watcher, selection, payload=order.payload)
+        watcher = StreamWriter(fd, self._start_task, on_gone, self._on_missing)
+        selection = KeySelection(order.patterns, self._dialect)
+        watch = MessageStream(watcher, selection, payload=order.payload)
         self._monitor.add_watch(order.watch, watch)
-        self._clients.exchange.monitor = self._monitor
+        self._clients.sequencer.monitor = self._monitor
 
     def end(self, number: int) -> None:
         """Write a stream no more, if there is such a one."""
         self._events.remove_watch(number)
         self._monitor.remove_watch(number)
         if not self._monitor:
-            self._clients.exchange.monitor = None
+            self._clients.sequencer.monitor = None
 
     def _on_missing(self) -> None:
         self._events.emit(StreamMissed(worker=self._number))

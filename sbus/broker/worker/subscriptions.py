@@ -1,6 +1,6 @@
 """What a worker's clients listen to: quotas, the journal's records and the index, kept together.
 
-Every change is journalled by a step of the exchange and takes effect at the instant of that. Much
+Every change is journalled by a step of the sequencer and takes effect at the instant of that. Much
 at once (a client that leaves, one that begins to block) is done piece by piece as a *chore*,
 between turns. Records that only take back are queued here until the table has room for them, in the
 order in which they must be journalled; nothing else is journalled before them.
@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from sbus.broker.delivery.backpressure import Backpressure, Blocker
-from sbus.broker.worker.sequencer import Exchange
+from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.worker.router import Router
+from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.errors import QuotaReached, Refusal
 from sbus.limits import Limits
@@ -43,14 +43,14 @@ class Subscriptions:
     def __init__(
         self,
         worker: int,
-        exchange: Exchange,
+        sequencer: Sequencer,
         router: Router,
         limits: Limits,
         unrecorded: bytes,
         on_settled: Callable[[], None],
     ) -> None:
         self._worker = worker
-        self._exchange = exchange
+        self._sequencer = sequencer
         self._router = router
         self.client_bytes_max = limits.client_subscription_bytes_max
         self._unrecorded: deque[bytes] = deque([unrecorded] if unrecorded else [])
@@ -77,9 +77,9 @@ class Subscriptions:
         holds = session.backpressure is not None and pattern not in session.holding_patterns
         if holds:
             data += self._encode_holding(HOLDS, session, _blocker(session), pattern)
-        if not self._exchange.record(data, edge=edge or holds):
+        if not self._sequencer.record(data, edge=edge or holds):
             self._router.lose_interest(pattern)
-            if self._exchange.is_table_full():
+            if self._sequencer.is_table_full():
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
             return False
         session.patterns[pattern] = session.patterns.get(pattern, 0) + 1
@@ -98,7 +98,7 @@ class Subscriptions:
         holds_no_more = session.patterns[pattern] == 1 and pattern in session.holding_patterns
         if holds_no_more:
             data += self._encode_holding(HOLDS_NO_MORE, session, _blocker(session), pattern)
-        if not self._exchange.record(data, edge=edge or holds_no_more, frees=True):
+        if not self._sequencer.record(data, edge=edge or holds_no_more, frees=True):
             self._router.gain_interest(pattern)
             return False
         self._count(session, -1, -self._router.subscription_bytes(pattern))
@@ -132,7 +132,7 @@ class Subscriptions:
             self._unsettled.add(session)
             self._chores.append(self._hold_by_patterns(session))
 
-    def change_blocker(self, session: Session, blocker: Blocker) -> None:
+    def change_blocker(self, session: Session, blocker: BackpressureRule) -> None:
         """Have publishers held by this one from now on, of a client that held them by another. That
         one goes when all know of this one, so that there is no gap."""
         backpressure = _backpressure(session)
@@ -217,8 +217,8 @@ class Subscriptions:
             data = b"".join(
                 self._encode_holding(HOLDS, session, blocker, pattern) for pattern in piece
             )
-            while piece and not self._exchange.note(data):
-                if self._exchange.is_table_full():
+            while piece and not self._sequencer.note(data):
+                if self._sequencer.is_table_full():
                     piece.clear()
                     next_patterns.clear()
                     break
@@ -233,7 +233,7 @@ class Subscriptions:
             yield True
 
     def _drop_holding(
-        self, session: Session, blocker: Blocker, patterns: set[bytes]
+        self, session: Session, blocker: BackpressureRule, patterns: set[bytes]
     ) -> Iterator[bool]:
         """Take back what another blocker of a client held, whether or not it is still there."""
         while patterns:
@@ -261,8 +261,8 @@ class Subscriptions:
         """Journal what only takes back, piece by piece; False when not all of it fits yet."""
         while self._unrecorded:
             piece = list(islice(self._unrecorded, _RECORDS_PER_PIECE))
-            if not self._exchange.note(b"".join(piece), frees=True):
-                if len(piece) == 1 or not self._exchange.note(piece[0], frees=True):
+            if not self._sequencer.note(b"".join(piece), frees=True):
+                if len(piece) == 1 or not self._sequencer.note(piece[0], frees=True):
                     return False
                 del piece[1:]
             for _ in piece:
@@ -300,7 +300,7 @@ class Subscriptions:
         return encode_record(Record(kind, edge, self._worker, session.id, pattern))
 
     def _encode_holding(
-        self, kind: int, session: Session, blocker: Blocker, pattern: bytes
+        self, kind: int, session: Session, blocker: BackpressureRule, pattern: bytes
     ) -> bytes:
         return self._encode(kind, session, blocker.pack() + pattern, edge=True)
 
@@ -310,6 +310,6 @@ def _backpressure(session: Session) -> Backpressure:
     return session.backpressure
 
 
-def _blocker(session: Session) -> Blocker:
+def _blocker(session: Session) -> BackpressureRule:
     """By which a client holds publishers now."""
     return _backpressure(session).blocker

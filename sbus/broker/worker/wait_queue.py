@@ -48,7 +48,7 @@ class Wait(msgspec.Struct, frozen=True):
 FOR_ROOM = Wait(Reason.ROOM)
 
 
-class WaitingRoom:
+class WaitQueue:
     """One worker's. `end_holding` is called with an account that holds nobody here any more."""
 
     def __init__(self, end_holding: Callable[[int], None]) -> None:

@@ -6,8 +6,8 @@ from typing import cast
 import trio
 import trio.testing
 
-from sbus.broker.admin.self_service import Inquiries
-from sbus.broker.front.client_registry import Client, Roster
+from sbus.broker.admin.self_service import SelfServiceQueries
+from sbus.broker.front.client_registry import Client, ClientRegistry
 from sbus.protocol.admin_results import MeResult, UserReport
 from sbus.shared.accounts import Account
 from sbus.unix.credentials import Credentials
@@ -27,9 +27,9 @@ def client(number: int, uid: int) -> Client:
 
 
 def test_a_user_who_asks_with_many_connections_has_others_wait_for_some_of_them() -> None:
-    roster = Roster(1)
+    registry = ClientRegistry(1)
     for number in range(MANY + 1):
-        roster.add(client(number, uid=2 if number == MANY else 1))
+        registry.add(client(number, uid=2 if number == MANY else 1))
     told: list[int] = []
     asked: list[int] = []
 
@@ -46,12 +46,12 @@ def test_a_user_who_asks_with_many_connections_has_others_wait_for_some_of_them(
             if len(told) > MANY:
                 done.set()
 
-        inquiries = Inquiries(roster, 65_536, find_out, tell)
+        self_service = SelfServiceQueries(registry, 65_536, find_out, tell)
         for number in range(MANY + 1):
-            inquiries.add(number)
+            self_service.add(number)
         with trio.fail_after(60):
             async with trio.open_nursery() as tasks:
-                tasks.start_soon(inquiries.run)
+                tasks.start_soon(self_service.run)
                 await done.wait()
                 tasks.cancel_scope.cancel()
 

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from sbus.broker.admin.handlers import AdminFault
-from sbus.broker.ipc.messages import Order, Unwatch, Watch, Watching
-from sbus.broker.admin.streams import ANSWER_SECONDS_MAX, Watches
+from sbus.broker.admin.streams import ANSWER_SECONDS_MAX, StreamRegistry
+from sbus.broker.ipc.messages import StartStream, StopStream, StreamStarted, WorkerCommand
 from sbus.limits import Limits
 from sbus.protocol import admin
 from sbus.protocol.admin_results import MonitorResult
@@ -27,9 +27,9 @@ class Scene:
     def __init__(self, nursery: trio.Nursery, watchers_max: int = 2) -> None:
         self.nursery = nursery
         self.workers = [0, 1]
-        self.told: list[tuple[int, Order]] = []
+        self.told: list[tuple[int, WorkerCommand]] = []
         self.events = logging_to([])
-        self.watches = Watches(
+        self.watches = StreamRegistry(
             Limits(watchers_max=watchers_max),
             SLASH,
             self.events,
@@ -41,7 +41,7 @@ class Scene:
         self.watcher.setblocking(False)
         self.result: MonitorResult | None = None
 
-    def _tell(self, worker: int, order: Order, fd: int | None) -> None:
+    def _tell(self, worker: int, order: WorkerCommand, fd: int | None) -> None:
         if fd is not None:
             os.fstat(fd)
         self.told.append((worker, order))
@@ -56,7 +56,7 @@ class Scene:
         await trio.testing.wait_all_tasks_blocked()
 
     async def answer(self, worker: int, *, has_begun: bool = True) -> None:
-        self.watches.on_answer(worker, Watching(1, has_begun))
+        self.watches.on_answer(worker, StreamStarted(1, has_begun))
         await trio.testing.wait_all_tasks_blocked()
 
     async def leave(self) -> None:
@@ -82,7 +82,7 @@ async def scene(nursery: trio.Nursery) -> AsyncIterator[Scene]:
     made.close()
 
 
-ALL = Watch(1, "messages", [], False)
+ALL = StartStream(1, "messages", [], False)
 
 
 async def test_a_stream_has_begun_when_all_workers_have_it(scene: Scene) -> None:
@@ -125,7 +125,7 @@ async def test_a_worker_that_dies_is_not_waited_for_and_its_successor_is_told(
     assert scene.result is not None
     scene.told.clear()
     scene.watches.introduce(1)
-    assert scene.told == [(1, Watch(1, "messages", [b"a/\xff"], True))]
+    assert scene.told == [(1, StartStream(1, "messages", [b"a/\xff"], True))]
 
 
 async def test_a_connection_is_kept_until_all_have_answered(scene: Scene) -> None:
@@ -133,7 +133,7 @@ async def test_a_connection_is_kept_until_all_have_answered(scene: Scene) -> Non
     await scene.begin(admin.Monitor())
     await scene.answer(0)
     await scene.leave()
-    assert scene.told[-2:] == [(0, Unwatch(1)), (1, Unwatch(1))]
+    assert scene.told[-2:] == [(0, StopStream(1)), (1, StopStream(1))]
     assert scene.kept == 1
     await scene.answer(1)
     assert scene.kept == 0

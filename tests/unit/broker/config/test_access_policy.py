@@ -7,8 +7,17 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.broker.config.access_policy import RULES_MAX, KeyRules, PeerRules, Profile, Rule, Verb, pack, unpack
-from sbus.broker.ipc.messages import Adopt, Link
+from sbus.broker.config.access_policy import (
+    RULES_MAX,
+    AccessProfile,
+    KeyRules,
+    PeerRules,
+    Rule,
+    Verb,
+    pack,
+    unpack,
+)
+from sbus.broker.ipc.messages import AdoptClient, Link
 from sbus.protocol.keys import DOT, SLASH, Dialect
 from sbus.unix.credentials import Credentials
 from tests.unit.routing.specification import matches
@@ -100,7 +109,7 @@ def test_the_rule_that_denied_is_named() -> None:
 def test_clients_whom_no_rule_about_a_verb_concerns_have_none_to_ask() -> None:
     rules = [rule(False, Verb.CONNECT), rule(False, Verb.PUBLISH, Verb.SUBSCRIBE, uid=1)]
     profile = KeyRules(rules, SLASH, 0).profile(PeerRules(rules).concerning(2, frozenset({1})))
-    assert profile == Profile(publish=0, subscribe=0, may_block_others=False)
+    assert profile == AccessProfile(publish=0, subscribe=0, may_block_others=False)
 
 
 # -- SUB -------------------------------------------------------------------------------------------
@@ -198,7 +207,7 @@ async def test_a_client_with_all_rules_fits_the_packet_that_hands_it_over() -> N
     front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     most = 2**32 - 2
     who = Credentials(gid=most, uid=most, pid=2**31 - 1, began_at_ticks=2**63 - 1)
-    order = Adopt(2**63, who, 1_024, pack((1 << RULES_MAX) - 1))
+    order = AdoptClient(2**63, who, 1_024, pack((1 << RULES_MAX) - 1))
     async with trio.open_nursery() as nursery:
         there, here = Link(front, nursery), Link(worker, nursery)
         there.send(order)

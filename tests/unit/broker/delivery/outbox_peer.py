@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 import trio
 import trio.testing
 
-from sbus.broker.config.access_policy import Profile
-from sbus.broker.delivery.backpressure import Backpressure, Blocker, Origin
+from sbus.broker.config.access_policy import AccessProfile
+from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule, Origin
 from sbus.broker.delivery.outbox import Outbox, OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
@@ -22,7 +22,7 @@ SOON_SECONDS = 5.0
 UNITS_PER_TURN = 16
 UID = 1000
 """The user of all peers."""
-NO_RULES = Profile(publish=0, subscribe=0, may_block_others=False)
+NO_RULES = AccessProfile(publish=0, subscribe=0, may_block_others=False)
 SMALL_BUFFER_BYTES = 4608
 """About the least SO_SNDBUF there is: a few small packets fit."""
 
@@ -87,7 +87,7 @@ class Peer:
         self.origin = Origin()
         self.origin.uid = UID
         self.backpressure = self.outbox.backpressure = Backpressure(
-            Blocker(1, place, self.account.place, Credentials(1, UID, 1), NO_RULES),
+            BackpressureRule(1, place, self.account.place, Credentials(1, UID, 1), NO_RULES),
             self.account,
             segment,
             stalls,

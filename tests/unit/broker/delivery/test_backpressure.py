@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.broker.config.access_policy import RULES_MAX, Profile
-from sbus.broker.delivery.backpressure import ANYBODY, NOBODY, Backpressure, Blocker, Origin, unpack_blocker
+from sbus.broker.config.access_policy import RULES_MAX, AccessProfile
+from sbus.broker.delivery.backpressure import (
+    ANYBODY,
+    NOBODY,
+    Backpressure,
+    BackpressureRule,
+    Origin,
+    unpack_blocker,
+)
 from sbus.limits import Limits
 from sbus.shared.accounts import AccountBook, Accounts
 from sbus.shared.segment import Segment
@@ -44,7 +51,9 @@ class Scene:
         self.account = Accounts(segment.accounts, 2, limits, 1)[account.place]
         place = stalls.take_place()
         assert place is not None
-        self.blocker = Blocker(7, place, account.place, OWN, Profile(0, 0, everybody))
+        self.blocker = BackpressureRule(
+            7, place, account.place, OWN, AccessProfile(0, 0, everybody)
+        )
         self.changes: list[bool] = []
         """What it said about being stalled."""
         self.backpressure = Backpressure(
@@ -154,8 +163,8 @@ def test_what_was_packed_is_what_other_workers_unpack(
     rules: int,
     pattern: bytes,
 ) -> None:
-    profile = Profile(publish=0, subscribe=rules, may_block_others=everybody)
-    packed = Blocker(client, place, account, Credentials(gid, uid, pid), profile).pack()
+    profile = AccessProfile(publish=0, subscribe=rules, may_block_others=everybody)
+    packed = BackpressureRule(client, place, account, Credentials(gid, uid, pid), profile).pack()
     got, rest = unpack_blocker(client, packed + pattern)
     assert rest == pattern
     assert (got.client, got.place, got.account) == (client, place, account)

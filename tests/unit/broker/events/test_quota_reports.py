@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbus.broker.events.quota_reports import QuotaReports, limit_reached
+from sbus.broker.events.quota_reports import QuotaReporter, limit_reached
 from sbus.limits import Limits
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
@@ -66,7 +66,7 @@ def test_two_workers_report_the_same_limit_of_a_user_once(
         for worker in (0, 1, 0):
             own = Accounts(segment.accounts, 2, LIMITS, worker)[account.place]
             for limit in (PUBLISH_RATE, BACKLOG_BYTES):
-                reports = QuotaReports(segment, 60.0, logging_to(lines))
+                reports = QuotaReporter(segment, 60.0, logging_to(lines))
                 reports.report(limit, own, Credentials(gid=1, uid=uid, pid=1))
     assert len(lines) == 4
     assert sum("uid 1000 " in line for line in lines) == 2
@@ -76,5 +76,5 @@ def test_it_is_reported_again_when_the_interval_is_over(segment: Segment, lines:
     account = AccountBook(segment.accounts, 2, LIMITS).of(1000, LIMITS.user, 0)
     assert account is not None
     for _ in range(3):
-        QuotaReports(segment, 0.0, logging_to(lines)).report(HELD_TIME, account, OWN)
+        QuotaReporter(segment, 0.0, logging_to(lines)).report(HELD_TIME, account, OWN)
     assert len(lines) == 3

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sbus.broker.events.emitter import rate_limit as complaints_module
-from sbus.broker.events.rate_limit import Complaints
+from sbus.broker.events import rate_limit as complaints_module
+from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.protocol.events import AcceptingPaused
 from tests.support.events import logging_to
 
@@ -15,10 +15,10 @@ class Log:
         self.lines: list[str] = []
         self.now = 1000.0
         events = logging_to(self.lines)
-        self.complaints = Complaints(interval_seconds, events, lambda: self.now)
+        self.rate_limiter = LogRateLimiter(interval_seconds, events, lambda: self.now)
 
     def complain(self, code: str, uid: int, text: str) -> None:
-        self.complaints.complain(code, uid, lambda: AcceptingPaused(why=text))
+        self.rate_limiter.complain(code, uid, lambda: AcceptingPaused(why=text))
 
     def texts(self) -> list[str]:
         """What was logged, without what is said of every pause."""
@@ -52,5 +52,5 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     for uid in range(1000):
         log.complain("a", uid, str(uid))
-        assert len(log.complaints._last) <= 10
+        assert len(log.rate_limiter._last) <= 10
     assert len(log.texts()) == 1000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbus.broker.events.emitter import sinks as event_log
+from sbus.broker.events import sinks as event_log
 from sbus.broker.events.sinks import open_log, write_to_journal, write_to_stderr
 from sbus.errors import ConfigurationError
 from sbus.protocol.events import (

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from sbus.broker.events.stream_writer import Watcher
+from sbus.broker.events.stream_writer import StreamWriter
 from sbus.protocol.admin_streams import Missed, Part, Recipients, StreamPacket
 
 BUFFER_BYTES = 20_000
@@ -23,7 +23,9 @@ class Scene:
         self.theirs.setblocking(False)
         self.gone = 0
         self.missing = 0
-        self.watcher = Watcher(ours.detach(), nursery.start_soon, self._on_gone, self._on_missing)
+        self.watcher = StreamWriter(
+            ours.detach(), nursery.start_soon, self._on_gone, self._on_missing
+        )
 
     def _on_gone(self) -> None:
         self.gone += 1

@@ -4,10 +4,10 @@ import socket
 
 import msgspec
 
-from sbus.broker.ipc.messages import Order, Report
+from sbus.broker.ipc.messages import WorkerCommand, WorkerEvent
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Order)
+_decoder = msgspec.msgpack.Decoder(WorkerCommand)
 
 
 class PretendedWorker:
@@ -19,12 +19,12 @@ class PretendedWorker:
         self._sock.setblocking(False)
         link_socket.close()
 
-    def say(self, report: Report) -> None:
+    def say(self, report: WorkerEvent) -> None:
         self._sock.send(_encoder.encode(report))
 
-    def told(self) -> list[Order]:
+    def told(self) -> list[WorkerCommand]:
         """Every order since this was last asked; descriptors that came along are dropped."""
-        orders: list[Order] = []
+        orders: list[WorkerCommand] = []
         while True:
             try:
                 orders.append(_decoder.decode(self._sock.recv(4096)))

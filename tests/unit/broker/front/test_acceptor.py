@@ -1,4 +1,4 @@
-"""The door: who comes in, and which failures it survives."""
+"""The acceptor: who comes in, and which failures it survives."""
 
 import errno
 import os
@@ -11,10 +11,10 @@ import trio
 import trio.testing
 
 from sbus.broker.config.access_policy import Rule, Verb
-from sbus.broker.front.acceptor import Door, packet_bytes_carried, send_buffer_bytes
-from sbus.broker.events.rate_limit import Complaints
 from sbus.broker.config.settings import BusSettings
-from sbus.broker.front.user_limits import UserLimitsInForce
+from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.front.acceptor import Acceptor, packet_bytes_carried, send_buffer_bytes
+from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.limits import Limits
 from sbus.shared import accounts
 from sbus.shared.accounts import AccountBook
@@ -40,10 +40,10 @@ class Failing(socket.socket):
 
 
 class Knocking:
-    """A door, its address, and what it complained about."""
+    """A acceptor, its address, and what it complained about."""
 
     def __init__(self, directory: Path) -> None:
-        self.address = str(directory / "door")
+        self.address = str(directory / "acceptor")
         self.listener = Failing(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.failures = []
         self.listener.bind(self.address)
@@ -51,12 +51,12 @@ class Knocking:
         self.lines: list[str] = []
         self.clients: list[socket.socket] = []
 
-    def door(self, **settings: object) -> Door:
+    def acceptor(self, **settings: object) -> Acceptor:
         bus = BusSettings(workers=1, **settings)  # type: ignore[arg-type]
         self.book = AccountBook(account_memory(1, bus.limits), 1, bus.limits)
-        user_limits = UserLimitsInForce(bus, self.book)
+        user_limits = EffectiveUserLimits(bus, self.book)
         events = logging_to(self.lines)
-        return Door(self.listener, bus, user_limits, Complaints(10, events), events)
+        return Acceptor(self.listener, bus, user_limits, LogRateLimiter(10, events), events)
 
     def knock(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -89,13 +89,13 @@ def knocking(tmp_path: Path) -> Iterator[Knocking]:
 async def test_who_may_enter_does(
     knocking: Knocking, uids: frozenset[int] | None, gids: frozenset[int]
 ) -> None:
-    door = knocking.door(admit_uids=uids, admit_gids=gids)
+    acceptor = knocking.acceptor(admit_uids=uids, admit_gids=gids)
     client = knocking.knock()
     with trio.fail_after(SOON_SECONDS):
-        admitted = await door.next_client()
+        admitted = await acceptor.next_client()
     with admitted.sock as sock:
         assert admitted.credentials == ME
-        assert door.concerning(admitted.sock, ME) == 0
+        assert acceptor.concerning(admitted.sock, ME) == 0
         assert admitted.account is knocking.book.of(ME.uid, Limits().user, 0)
         assert admitted.account.connections == 1
         assert not sock.getblocking()
@@ -107,12 +107,12 @@ async def test_who_may_enter_does(
 
 @pytest.mark.parametrize("gids", [frozenset(), frozenset({NOT_MINE})], ids=["user", "groups"])
 async def test_who_may_not_enter_is_sent_away(knocking: Knocking, gids: frozenset[int]) -> None:
-    door = knocking.door(admit_uids=frozenset({NOT_ME}), admit_gids=gids)
+    acceptor = knocking.acceptor(admit_uids=frozenset({NOT_ME}), admit_gids=gids)
     client = knocking.knock()
     knocking.knock()
     with trio.move_on_after(SOON_SECONDS) as scope:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(door.next_client)
+            nursery.start_soon(acceptor.next_client)
             await trio.testing.wait_all_tasks_blocked()
             assert client.recv(1) == b""
             nursery.cancel_scope.cancel()
@@ -123,24 +123,24 @@ async def test_who_may_not_enter_is_sent_away(knocking: Knocking, gids: frozense
 
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO])
 async def test_a_connection_that_failed_is_skipped(knocking: Knocking, code: int) -> None:
-    door = knocking.door()
+    acceptor = knocking.acceptor()
     knocking.listener.failures = [code]
     knocking.knock()
     with trio.fail_after(SOON_SECONDS):
-        (await door.next_client()).sock.close()
+        (await acceptor.next_client()).sock.close()
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
 async def test_without_descriptors_the_door_waits_until_a_client_leaves(
     knocking: Knocking, mock_clock: trio.testing.MockClock, code: int
 ) -> None:
-    door = knocking.door()
+    acceptor = knocking.acceptor()
     knocking.listener.failures = [code]
     knocking.knock()
     async with trio.open_nursery() as nursery:
 
         async def enter() -> None:
-            (await door.next_client()).sock.close()
+            (await acceptor.next_client()).sock.close()
 
         nursery.start_soon(enter)
         await trio.testing.wait_all_tasks_blocked()
@@ -148,26 +148,26 @@ async def test_without_descriptors_the_door_waits_until_a_client_leaves(
         assert "cannot accept" in knocking.lines[0]
         leaver = open_account(Limits())
         leaver.count_connection(1)
-        door.client_left(leaver)
+        acceptor.client_left(leaver)
         assert leaver.connections == 0
 
 
 async def test_without_descriptors_the_door_tries_again_after_a_moment(
     knocking: Knocking, autojump_clock: trio.testing.MockClock
 ) -> None:
-    door = knocking.door()
+    acceptor = knocking.acceptor()
     knocking.listener.failures = [errno.EMFILE] * 3
     knocking.knock()
-    (await door.next_client()).sock.close()
+    (await acceptor.next_client()).sock.close()
     assert 0 < trio.current_time() < SOON_SECONDS
     assert len(knocking.lines) == 1
 
 
 async def test_an_error_of_the_door_itself_is_not_survived(knocking: Knocking) -> None:
-    door = knocking.door()
+    acceptor = knocking.acceptor()
     knocking.listener.failures = [errno.EINVAL]
     with pytest.raises(OSError, match="accept failed"):
-        await door.next_client()
+        await acceptor.next_client()
 
 
 @pytest.mark.parametrize("packet_bytes_max", [1_000, 409_600])
@@ -201,11 +201,11 @@ def connect_rule(
 MY_GROUPS = frozenset({ME.gid, *os.getgroups()})
 
 
-async def turned_away(door: Door, client: socket.socket) -> list[bytes]:
+async def turned_away(acceptor: Acceptor, client: socket.socket) -> list[bytes]:
     """What a client that may not connect is sent before the end."""
     packets = []
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(door.next_client)
+        nursery.start_soon(acceptor.next_client)
         await trio.testing.wait_all_tasks_blocked()
         while packet := client.recv(1000):
             packets.append(packet)
@@ -224,11 +224,11 @@ async def test_whom_the_rules_deny_is_told_counted_and_logged(
         connect_rule(False, uids=frozenset({ME.uid})),
         connect_rule(True, uids=frozenset({NOT_ME})),
     )
-    door = knocking.door(rules=rules, dialect=dialect)
+    acceptor = knocking.acceptor(rules=rules, dialect=dialect)
     client = knocking.knock()
     client.send(b"SUB unread")
-    assert await turned_away(door, client) == told
-    assert door.counts == {"not-allowed": 1}
+    assert await turned_away(acceptor, client) == told
+    assert acceptor.counts == {"not-allowed": 1}
     (line,) = knocking.lines
     assert f"uid {ME.uid}, pid {ME.pid} ({MY_PROGRAM}): rules[0]" in line
 
@@ -240,27 +240,27 @@ async def test_rules_about_any_group_of_the_peer_concern_it(knocking: Knocking, 
         connect_rule(True, gids=frozenset({NOT_MINE, gid})),
         connect_rule(False, gids=frozenset({NOT_MINE})),
     )
-    door = knocking.door(rules=rules)
+    acceptor = knocking.acceptor(rules=rules)
     knocking.knock()
     with trio.fail_after(SOON_SECONDS):
-        admitted = await door.next_client()
+        admitted = await acceptor.next_client()
     with admitted.sock:
-        assert door.concerning(admitted.sock, admitted.credentials) == 0b11
+        assert acceptor.concerning(admitted.sock, admitted.credentials) == 0b11
 
 
 async def test_a_client_that_has_gone_need_not_be_told(knocking: Knocking) -> None:
-    door = knocking.door(rules=(connect_rule(False),))
+    acceptor = knocking.acceptor(rules=(connect_rule(False),))
     knocking.knock().close()
-    assert await turned_away(door, knocking.knock())
-    assert door.counts == {"not-allowed": 2}
+    assert await turned_away(acceptor, knocking.knock())
+    assert acceptor.counts == {"not-allowed": 2}
 
 
 async def test_names_of_programs_are_escaped(
     knocking: Knocking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sbus.broker.front.acceptor.program_name", lambda _: b"a\n\x1b\\\xff")
-    door = knocking.door(rules=(connect_rule(False),))
-    await turned_away(door, knocking.knock())
+    acceptor = knocking.acceptor(rules=(connect_rule(False),))
+    await turned_away(acceptor, knocking.knock())
     assert r"(a\x0a\x1b\\\xff)" in knocking.lines[0]
 
 
@@ -268,15 +268,15 @@ async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
     knocking: Knocking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had sent already is no reason to be reset before it has read why."""
-    door = knocking.door(limits=Limits(user_connections_max=2))
+    acceptor = knocking.acceptor(limits=Limits(user_connections_max=2))
     admitted = []
     for _ in range(2):
         knocking.knock()
-        admitted.append(await door.next_client())
+        admitted.append(await acceptor.next_client())
     refused = [knocking.knock() for _ in range(3)]
     for client in refused:
         client.send(b"MSG a\0b")
-    await turn_away(door)
+    await turn_away(acceptor)
     for client in refused:
         assert client.recv(1000).startswith(b"CMSG !/error\0too-many-connections ")
         assert client.recv(1000) == b""
@@ -284,11 +284,11 @@ async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
     assert f"uid {ME.uid} " in line
     assert "user_connections_max" in line
     leaver = admitted.pop()
-    door.client_left(leaver.account)
+    acceptor.client_left(leaver.account)
     leaver.sock.close()
     knocking.knock()
     with trio.fail_after(SOON_SECONDS):
-        admitted.append(await door.next_client())
+        admitted.append(await acceptor.next_client())
     assert leaver.account.connections == 2
     for one in admitted:
         one.sock.close()
@@ -298,12 +298,12 @@ async def test_when_others_have_all_accounts_a_user_is_told_so(
     knocking: Knocking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accounts, "_LOOK_INTERVAL_NS", 0)
-    door = knocking.door(limits=Limits(users_max=1))
+    acceptor = knocking.acceptor(limits=Limits(users_max=1))
     other = knocking.book.of(NOT_ME, Limits().user, 0)
     assert other is not None
     other.count_connection(1)
     client = knocking.knock()
-    await turn_away(door)
+    await turn_away(acceptor)
     assert client.recv(1000).startswith(b"CMSG !/error\0too-many-users ")
     assert client.recv(1000) == b""
     (line,) = knocking.lines
@@ -311,15 +311,15 @@ async def test_when_others_have_all_accounts_a_user_is_told_so(
     other.count_connection(-1)
     knocking.knock()
     with trio.fail_after(SOON_SECONDS):
-        admitted = await door.next_client()
+        admitted = await acceptor.next_client()
     admitted.sock.close()
     assert admitted.account.connections == 1
 
 
-async def turn_away(door: Door) -> None:
-    """Let the door look at everybody who knocks; it admits nobody."""
+async def turn_away(acceptor: Acceptor) -> None:
+    """Let the acceptor look at everybody who knocks; it admits nobody."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(door.next_client)
+        nursery.start_soon(acceptor.next_client)
         await trio.testing.wait_all_tasks_blocked()
         assert nursery.child_tasks, "it admitted somebody"
         nursery.cancel_scope.cancel()

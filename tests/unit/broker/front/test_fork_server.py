@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sbus.broker.front.fork_server import Alive, Birth, Death, Template
+from sbus.broker.front.fork_server import Alive, ForkServer, WorkerExited, WorkerForked
 from tests.support.events import logging_to
 
 SOON_SECONDS = 10.0
@@ -38,8 +38,8 @@ def stay(_number: int, _link: socket.socket) -> None:
 
 
 @contextmanager
-def template_of(main: Main) -> Iterator[Template]:
-    template = Template(main, [], logging_to([]))
+def template_of(main: Main) -> Iterator[ForkServer]:
+    template = ForkServer(main, [], logging_to([]))
     try:
         yield template
     finally:
@@ -47,19 +47,19 @@ def template_of(main: Main) -> Iterator[Template]:
             template.stop()
 
 
-def event(template: Template) -> Birth | Death | Alive | None:
+def event(template: ForkServer) -> WorkerForked | WorkerExited | Alive | None:
     readable, _, _ = select.select([template.sock], [], [], SOON_SECONDS)
     assert readable, "the template said nothing"
     return template.receive()
 
 
-def fork(template: Template, number: int) -> tuple[Birth, socket.socket]:
+def fork(template: ForkServer, number: int) -> tuple[WorkerForked, socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     template.fork_worker(number, theirs)
     assert theirs.fileno() == -1
     ours.settimeout(SOON_SECONDS)
     birth = event(template)
-    assert isinstance(birth, Birth)
+    assert isinstance(birth, WorkerForked)
     assert birth.worker == number
     return birth, ours
 
@@ -93,7 +93,7 @@ def test_how_a_worker_ended_is_told(
             link.send(order)
             assert has_ended(birth.pidfd)
             death = event(template)
-        assert death == Death(1, birth.pid, status << 8)
+        assert death == WorkerExited(1, birth.pid, status << 8)
         os.close(birth.pidfd)
     assert ("RuntimeError: a bug" in capfd.readouterr().err) == (order == b"raise")
 
@@ -104,7 +104,7 @@ def test_a_worker_that_is_killed_is_told_with_its_signal() -> None:
         link.close()
         signal.pidfd_send_signal(birth.pidfd, signal.SIGKILL)
         death = event(template)
-        assert isinstance(death, Death)
+        assert isinstance(death, WorkerExited)
         assert os.waitstatus_to_exitcode(death.status) == -signal.SIGKILL
         os.close(birth.pidfd)
 
@@ -118,7 +118,7 @@ def test_a_slot_can_be_filled_again_without_leaking_descriptors() -> None:
                 link.send(b"files")
                 open_files.add(link.recv(100))
                 link.send(b"end")
-                assert isinstance(event(template), Death)
+                assert isinstance(event(template), WorkerExited)
                 os.close(birth.pidfd)
         assert len(open_files) == 1
 
@@ -160,7 +160,7 @@ def test_the_end_of_the_template_is_noticed() -> None:
 def test_the_template_keeps_nothing_that_it_was_told_to_close() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
-        template = Template(stay, [theirs], logging_to([]))
+        template = ForkServer(stay, [theirs], logging_to([]))
         try:
             theirs.close()
             ours.settimeout(SOON_SECONDS)

@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from sbus.broker.front_process import reload as reload_module
 from sbus.broker.config.resolution import Configuration
-from sbus.broker.front.reload import Reloader
-from sbus.broker.front.client_registry import Roster
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.front import reload as reload_module
+from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.reload import Reloader
 from sbus.broker.front.supervisor import Supervisor
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
@@ -49,7 +49,7 @@ class Scene:
         self.reloader = Reloader(
             BEFORE,
             lambda: self.reread(),
-            Roster(2),
+            ClientRegistry(2),
             cast(Supervisor, self.supervisor),
             lambda settings, _rules: self.gone_by.append(settings),
             Notifier(),

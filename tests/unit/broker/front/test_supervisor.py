@@ -13,21 +13,21 @@ import pytest
 import trio
 import trio.testing
 
-from sbus.broker.ipc.messages import (
-    Adopt,
-    Gone,
-    Order,
-    Quiesce,
-    Quiet,
-    Ready,
-    Reconfigure,
-    Reconfigured,
-    Report,
-    Stop,
-)
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.front.fork_server import Alive, ForkServer, WorkerExited, WorkerForked
 from sbus.broker.front.supervisor import Supervisor
-from sbus.broker.front.fork_server import Alive, Birth, Death, Template
+from sbus.broker.ipc.messages import (
+    AdoptClient,
+    ApplySettings,
+    ClientLeft,
+    Quiesce,
+    SettingsApplied,
+    Stop,
+    WorkerCommand,
+    WorkerEvent,
+    WorkerQuiesced,
+    WorkerReady,
+)
 from sbus.errors import SbusError
 from sbus.limits import Limits
 from sbus.shared.accounts import AccountBook
@@ -49,7 +49,7 @@ class PretendedTemplate:
     def __init__(self) -> None:
         self.sock, self._bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.setblocking(False)
-        self._events: deque[Birth | Death | Alive] = deque()
+        self._events: deque[WorkerForked | WorkerExited | Alive] = deque()
         self.workers: dict[int, PretendedWorker] = {}
         self.forks: list[int] = []
         self.answers = True
@@ -62,18 +62,18 @@ class PretendedTemplate:
         self.forks.append(worker)
         born = PretendedWorker(1000 + len(self.forks), link_socket)
         self.workers[worker] = born
-        self._happen(Birth(worker, born.pid, os.pidfd_open(os.getpid())))
+        self._happen(WorkerForked(worker, born.pid, os.pidfd_open(os.getpid())))
 
     def kill(self, worker: int, status: int = signal.SIGKILL) -> None:
         dead = self.workers[worker]
         dead.close()
-        self._happen(Death(worker, dead.pid, status))
+        self._happen(WorkerExited(worker, dead.pid, status))
 
-    def _happen(self, event: Birth | Death | Alive) -> None:
+    def _happen(self, event: WorkerForked | WorkerExited | Alive) -> None:
         self._events.append(event)
         self._bell.send(b"x")
 
-    def receive(self) -> Birth | Death | Alive | None:
+    def receive(self) -> WorkerForked | WorkerExited | Alive | None:
         if not self.sock.recv(1):
             return None
         return self._events.popleft()
@@ -108,7 +108,7 @@ class Scene:
         self.segment = Segment(WORKERS, small_limits())
         self.segment.open_lock()
         self.template = PretendedTemplate()
-        self.reports: list[tuple[int, Report]] = []
+        self.reports: list[tuple[int, WorkerEvent]] = []
         self.deaths: list[int] = []
         self.forks: list[int] = []
         self.lines: list[str] = []
@@ -117,7 +117,7 @@ class Scene:
         settings = BusSettings(workers=WORKERS, limits=Limits(worker_silence_seconds_max=10.0))
         self.book = AccountBook(self.segment.accounts, WORKERS, settings.limits)
         self.supervisor = Supervisor(
-            cast(Template, self.template),
+            cast(ForkServer, self.template),
             self.segment,
             settings,
             self.book,
@@ -135,9 +135,9 @@ class Scene:
         self.nursery.start_soon(self.supervisor.run, self.nursery)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(WORKERS):
-            await self.say(number, Ready())
+            await self.say(number, WorkerReady())
 
-    async def say(self, worker: int, report: Report) -> None:
+    async def say(self, worker: int, report: WorkerEvent) -> None:
         self.template.workers[worker].say(report)
         await trio.testing.wait_all_tasks_blocked()
 
@@ -145,7 +145,7 @@ class Scene:
         self.template.kill(worker, status)
         await trio.testing.wait_all_tasks_blocked()
 
-    def told(self, worker: int) -> list[Order]:
+    def told(self, worker: int) -> list[WorkerCommand]:
         return self.template.workers[worker].told()
 
     def close(self) -> None:
@@ -180,9 +180,9 @@ async def test_it_serves_once_every_worker_does(scene: Scene) -> None:
     await trio.testing.wait_all_tasks_blocked()
     assert scene.template.forks == [0, 1, 2]
     for number in (2, 0):
-        await scene.say(number, Ready())
+        await scene.say(number, WorkerReady())
         assert not done.is_set()
-    await scene.say(1, Ready())
+    await scene.say(1, WorkerReady())
     assert done.is_set()
 
 
@@ -194,7 +194,7 @@ async def test_a_worker_that_dies_at_the_start_ends_the_bus(status: int) -> None
             try:
                 nursery.start_soon(scene.supervisor.run, nursery)
                 await trio.testing.wait_all_tasks_blocked()
-                await scene.say(0, Ready())
+                await scene.say(0, WorkerReady())
                 await scene.kill(1, status)
             finally:
                 scene.close()
@@ -214,9 +214,9 @@ async def test_the_end_of_the_template_ends_the_bus() -> None:
 
 async def test_what_workers_say_about_clients_is_passed_on(scene: Scene) -> None:
     await scene.serve()
-    await scene.say(1, Gone(5, "no-nul"))
-    await scene.say(0, Gone(6, ""))
-    assert scene.reports == [(1, Gone(5, "no-nul")), (0, Gone(6, ""))]
+    await scene.say(1, ClientLeft(5, "no-nul"))
+    await scene.say(0, ClientLeft(6, ""))
+    assert scene.reports == [(1, ClientLeft(5, "no-nul")), (0, ClientLeft(6, ""))]
 
 
 async def test_a_dead_worker_is_buried_and_replaced(
@@ -289,7 +289,7 @@ async def test_a_worker_that_does_not_read_its_orders_gets_no_clients(scene: Sce
     link = scene.supervisor.slots[0].link
     assert link is not None
     while link.queued < Limits().handoff_clients_max:
-        scene.supervisor.tell(0, Adopt(1, credentials, 1), write_end)
+        scene.supervisor.tell(0, AdoptClient(1, credentials, 1), write_end)
     assert await scene.supervisor.wait_for_worker([0, 7, 8]) == 1
     assert scene.told(0)
     link.close()  # before the descriptor that it has borrowed
@@ -305,10 +305,10 @@ async def test_stopping_lets_all_become_quiet_before_any_ends(scene: Scene) -> N
         await trio.testing.wait_all_tasks_blocked()
         for number in range(WORKERS):
             assert scene.told(number) == [Quiesce()]
-        await scene.say(0, Quiet())
-        await scene.say(1, Quiet())
+        await scene.say(0, WorkerQuiesced())
+        await scene.say(1, WorkerQuiesced())
         assert scene.told(0) == []
-        await scene.say(2, Quiet())
+        await scene.say(2, WorkerQuiesced())
         for number in range(WORKERS):
             assert scene.told(number) == [Stop()]
             await scene.kill(number, 0)
@@ -321,7 +321,7 @@ async def test_who_does_not_stop_in_time_is_killed(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     await scene.serve()
-    await scene.say(0, Quiet())
+    await scene.say(0, WorkerQuiesced())
     await scene.supervisor.stop()
     assert trio.current_time() == pytest.approx(Limits().stop_seconds_max)
     assert sorted(scene.killed) == [0, 1, 2]
@@ -402,11 +402,11 @@ async def test_all_workers_are_told_of_other_settings(scene: Scene) -> None:
     scene.supervisor.reconfigure(limits, some_memfd())
     assert scene.supervisor._limits == limits
     for number in range(WORKERS):
-        assert scene.told(number) == [Reconfigure(1)]
+        assert scene.told(number) == [ApplySettings(1)]
     waiting = Waiting(scene)
     for number in range(WORKERS):
         assert not await waiting.is_over()
-        await scene.say(number, Reconfigured(1))
+        await scene.say(number, SettingsApplied(1))
     assert await waiting.is_over()
     assert waiting.behind == []
 
@@ -432,10 +432,10 @@ async def test_who_does_not_obey_in_time_is_named(
 ) -> None:
     await scene.serve()
     scene.supervisor.reconfigure(Limits(), some_memfd())
-    await scene.say(1, Reconfigured(1))
+    await scene.say(1, SettingsApplied(1))
     assert await scene.supervisor.wait_until_reconfigured(5) == [0, 2]
-    await scene.say(0, Reconfigured(1))
-    await scene.say(2, Reconfigured(1))
+    await scene.say(0, SettingsApplied(1))
+    await scene.say(2, SettingsApplied(1))
     assert await scene.supervisor.wait_until_reconfigured(5) == []
 
 
@@ -446,7 +446,7 @@ async def test_an_answer_to_earlier_settings_is_none_to_these(
     for _ in range(2):
         scene.supervisor.reconfigure(Limits(), some_memfd())
     for number in range(WORKERS):
-        await scene.say(number, Reconfigured(1))
+        await scene.say(number, SettingsApplied(1))
     assert await scene.supervisor.wait_until_reconfigured(5) == [0, 1, 2]
 
 
@@ -454,14 +454,14 @@ async def test_a_worker_that_is_forked_later_is_told_first_of_all(scene: Scene) 
     await scene.serve()
     scene.supervisor.reconfigure(Limits(), some_memfd())
     waiting = Waiting(scene)
-    await scene.say(0, Reconfigured(1))
-    await scene.say(1, Reconfigured(1))
+    await scene.say(0, SettingsApplied(1))
+    await scene.say(1, SettingsApplied(1))
     assert not await waiting.is_over()
     scene.supervisor.slots[2].born_at = -1e9  # it is no young worker, and replaced at once
     await scene.kill(2)
     assert await waiting.is_over()
     assert waiting.behind == [], "its successor begins with them"
-    assert scene.told(2) == [Reconfigure(1)]
+    assert scene.told(2) == [ApplySettings(1)]
 
 
 async def test_settings_that_nobody_needs_any_more_are_not_kept(scene: Scene) -> None:
@@ -470,7 +470,7 @@ async def test_settings_that_nobody_needs_any_more_are_not_kept(scene: Scene) ->
     for memfd in memfds:
         scene.supervisor.reconfigure(Limits(), memfd)
     for number in range(WORKERS):
-        await scene.say(number, Reconfigured(3))
+        await scene.say(number, SettingsApplied(3))
     assert await scene.supervisor.wait_until_reconfigured(5) == []
     assert scene.supervisor._settings_memfds == memfds[2:]
     for closed in memfds[:2]:

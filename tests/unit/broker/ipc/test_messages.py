@@ -9,16 +9,16 @@ import trio
 import trio.testing
 
 from sbus.broker.ipc.messages import (
-    Adopt,
-    Gone,
+    AdoptClient,
+    ApplySettings,
+    ClientLeft,
     Link,
-    Order,
     Quiesce,
-    Quiet,
-    Ready,
-    Reconfigure,
-    Report,
     Stop,
+    WorkerCommand,
+    WorkerEvent,
+    WorkerQuiesced,
+    WorkerReady,
     lost_order,
 )
 from sbus.unix.credentials import Credentials
@@ -41,7 +41,7 @@ async def links() -> AsyncIterator[Links]:
 
 
 @pytest.mark.parametrize("order", [Quiesce(), Stop()])
-async def test_orders_arrive(links: Links, order: Order) -> None:
+async def test_orders_arrive(links: Links, order: WorkerCommand) -> None:
     front, worker = links
     with pytest.raises(BlockingIOError):
         worker.receive_order()
@@ -49,8 +49,10 @@ async def test_orders_arrive(links: Links, order: Order) -> None:
     assert worker.receive_order() == (order, [])
 
 
-@pytest.mark.parametrize("report", [Ready(), Quiet(), Gone(7, ""), Gone(2**63, "no-nul")])
-async def test_reports_arrive(links: Links, report: Report) -> None:
+@pytest.mark.parametrize(
+    "report", [WorkerReady(), WorkerQuiesced(), ClientLeft(7, ""), ClientLeft(2**63, "no-nul")]
+)
+async def test_reports_arrive(links: Links, report: WorkerEvent) -> None:
     front, worker = links
     with pytest.raises(BlockingIOError):
         front.receive_report()
@@ -61,10 +63,10 @@ async def test_reports_arrive(links: Links, report: Report) -> None:
 async def test_a_client_arrives_with_its_socket(links: Links) -> None:
     front, worker = links
     read_end, write_end = os.pipe()
-    front.send(Adopt(5, SOMEBODY, 9), write_end)
+    front.send(AdoptClient(5, SOMEBODY, 9), write_end)
     os.close(write_end)
     order, (received,) = worker.receive_order()
-    assert order == Adopt(5, SOMEBODY, 9)
+    assert order == AdoptClient(5, SOMEBODY, 9)
     assert not os.get_inheritable(received)
     os.write(received, b"x")
     os.close(received)
@@ -76,7 +78,7 @@ async def test_a_slow_side_gets_everything_in_order(links: Links) -> None:
     front, worker = links
     read_end, write_end = os.pipe()
     for number in range(2000):
-        front.send(Adopt(number, SOMEBODY, 9), write_end if number % 500 == 0 else None)
+        front.send(AdoptClient(number, SOMEBODY, 9), write_end if number % 500 == 0 else None)
     assert front.queued
     numbers: list[int] = []
     pipes = 0
@@ -84,7 +86,7 @@ async def test_a_slow_side_gets_everything_in_order(links: Links) -> None:
         while len(numbers) < 2000:
             await worker.wait()
             order, fds = worker.receive_order()
-            assert isinstance(order, Adopt)
+            assert isinstance(order, AdoptClient)
             numbers.append(order.client)
             pipes += len(fds)
             for fd in fds:
@@ -110,10 +112,10 @@ async def test_the_other_sides_end_is_noticed(
 ) -> None:
     gone, left = links if who == "front" else links[::-1]
     if unread:
-        left.send(Ready())
+        left.send(WorkerReady())
     gone.close()
     assert receive(links) == expected
-    left.send(Ready())  # what the dead do not hear is nobody's error
+    left.send(WorkerReady())  # what the dead do not hear is nobody's error
 
 
 async def test_closing_ends_a_queue_that_is_never_read(links: Links) -> None:
@@ -136,11 +138,11 @@ def test_whose_descriptor_was_lost_can_be_told() -> None:
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:
-                Link(front, nursery).send(Adopt(77, SOMEBODY, 9))
+                Link(front, nursery).send(AdoptClient(77, SOMEBODY, 9))
 
         trio.run(main)
         lost = lost_order(DescriptorsLost(worker.recv(4096)))
-        assert isinstance(lost, Adopt)
+        assert isinstance(lost, AdoptClient)
         assert lost.client == 77
 
 
@@ -150,8 +152,8 @@ def test_a_descriptor_that_was_no_clients_can_be_told_from_one() -> None:
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:
-                Link(front, nursery).send(Reconfigure(1))
+                Link(front, nursery).send(ApplySettings(1))
 
         trio.run(main)
         lost = lost_order(DescriptorsLost(worker.recv(4096)))
-        assert isinstance(lost, Reconfigure)
+        assert isinstance(lost, ApplySettings)

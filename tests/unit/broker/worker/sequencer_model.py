@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import cast
 from unittest.mock import patch
 
-from sbus.broker.worker.loop import sequencer as exchange_module
-from sbus.broker.config.access_policy import Profile
-from sbus.broker.delivery.backpressure import Backpressure, Blocker
-from sbus.broker.worker.sequencer import Exchange
-from sbus.broker.delivery.secret_recipient import Holder
+from sbus.broker.config.access_policy import AccessProfile
+from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.delivery.secret_recipient import SecretRecipient
+from sbus.broker.worker import sequencer as sequencer_module
 from sbus.broker.worker.router import Router
-from sbus.broker.worker.session import Run, Session
+from sbus.broker.worker.sequencer import Sequencer
+from sbus.broker.worker.session import PublishBatch, Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import Reason, Wait
 from sbus.limits import Limits
@@ -105,7 +105,7 @@ class HookedTable(SubscriptionTable):
         return appended
 
 
-NO_RULES = Profile(publish=0, subscribe=0, may_block_others=False)
+NO_RULES = AccessProfile(publish=0, subscribe=0, may_block_others=False)
 
 
 class Client:
@@ -119,7 +119,9 @@ class Client:
         self.session = Session(number, own, account, sock, LIMITS)
         self.collector = Collector()
         self.session.outbox = cast(Outbox, self.collector)
-        self.session.holder = Holder(own, self.session.outbox, PeerProcess(sock, own.pid, None))
+        self.session.holder = SecretRecipient(
+            own, self.session.outbox, PeerProcess(sock, own.pid, None)
+        )
         self.subscriptions: Counter[bytes] = Counter()
         self.due: list[bytes] = []
         self.pending: list[tuple[bytes, bytes]] = []
@@ -153,7 +155,7 @@ class Bus:
     def __init__(self, workers: int, clients_per_worker: int, limits: Limits = LIMITS) -> None:
         self.limits = limits
         # Here a run is a step, however long it takes.
-        self._patience = patch.object(exchange_module, "_LOOK_SECONDS_MAX", math.inf)
+        self._patience = patch.object(sequencer_module, "_LOOK_SECONDS_MAX", math.inf)
         self._patience.start()
         self.effects = 0
         """Steps that took effect."""
@@ -161,7 +163,7 @@ class Bus:
         self.segment.open_lock()
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.routers: list[Router] = []
-        self.exchanges: list[Exchange] = []
+        self.exchanges: list[Sequencer] = []
         self.subscriptions: list[Subscriptions] = []
         self.stalls: list[Stalls] = []
         self.accounts: list[Accounts] = []
@@ -189,16 +191,16 @@ class Bus:
         router = Router(worker, SLASH, self.limits)
         accounts = Accounts(self.segment.accounts, self.segment.workers, self.limits, worker)
         stalls = Stalls(self.segment.stalls, self.limits.blocking_clients_max, worker)
-        exchange = Exchange(self.segment, worker, router, accounts, stalls, Statistics())
+        sequencer = Sequencer(self.segment, worker, router, accounts, stalls, Statistics())
         log = HookedLog(self.segment, worker)
-        exchange._log = log
-        exchange._table = HookedTable(self.segment, worker)
-        exchange._table.log = log
+        sequencer._log = log
+        sequencer._table = HookedTable(self.segment, worker)
+        sequencer._table.log = log
         self.routers[worker : worker + 1] = [router]
-        self.exchanges[worker : worker + 1] = [exchange]
+        self.exchanges[worker : worker + 1] = [sequencer]
         self.logs[worker : worker + 1] = [log]
         subscriptions = Subscriptions(
-            worker, exchange, router, self.limits, exchange.start(), on_settled=lambda: None
+            worker, sequencer, router, self.limits, sequencer.start(), on_settled=lambda: None
         )
         self.subscriptions[worker : worker + 1] = [subscriptions]
         self.stalls[worker : worker + 1] = [stalls]
@@ -224,7 +226,7 @@ class Bus:
     def step(
         self,
         worker: int,
-        act: Callable[[Exchange], bool],
+        act: Callable[[Sequencer], bool],
         effect: Callable[[], None],
         meanwhile: Callable[[], None],
     ) -> bool:
@@ -277,7 +279,7 @@ class Bus:
                 self.numbers += 1
                 client.pending.append((b"MSG %b\0%d" % (key, self.numbers), key))
         pending = client.pending
-        session.run = Run()
+        session.run = PublishBatch()
         for packet, key in pending:
             session.run.add(packet, key, session.own_route(router.route(key)))
         before = self.who_holds_whom(session.uid), self.effects
@@ -298,9 +300,9 @@ class Bus:
                     if other.wants(key) and (session.echo or other is not client):
                         other.due.append(packet)
 
-        def act(exchange: Exchange) -> bool:
+        def act(sequencer: Sequencer) -> bool:
             nonlocal wait
-            wait = exchange.publish(session)
+            wait = sequencer.publish(session)
             return wait is None or wait.reason is not Reason.ROOM
 
         client.woken = False
@@ -371,15 +373,15 @@ class Bus:
         )
 
     def barrier(self, worker: int, meanwhile: Callable[[], None]) -> None:
-        def act(exchange: Exchange) -> bool:
-            exchange.barrier()
+        def act(sequencer: Sequencer) -> bool:
+            sequencer.barrier()
             return True
 
         self.step(worker, act, lambda: None, meanwhile)
 
     def catch_up(self, worker: int, meanwhile: Callable[[], None]) -> None:
-        def act(exchange: Exchange) -> bool:
-            self.asleep[worker] = exchange.catch_up()
+        def act(sequencer: Sequencer) -> bool:
+            self.asleep[worker] = sequencer.catch_up()
             return True
 
         self.look()
@@ -405,7 +407,9 @@ class Bus:
         place = self.stalls[worker].take_place()
         assert place is not None
         session.backpressure = Backpressure(
-            Blocker(session.id, place, session.account.place, session.credentials, NO_RULES),
+            BackpressureRule(
+                session.id, place, session.account.place, session.credentials, NO_RULES
+            ),
             session.account,
             self.segment,
             self.stalls[worker],

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from sbus.broker.worker.fair_queue import Turns
+from sbus.broker.worker.fair_queue import FairQueue
 
 TURN = 64
 
@@ -23,14 +23,14 @@ class Client:
         return f"{self.uid}.{self.number}"
 
 
-def line_up(turns: Turns[Client], **clients_of: int) -> None:
+def line_up(turns: FairQueue[Client], **clients_of: int) -> None:
     for name, count in clients_of.items():
         for number in range(count):
             turns.add(Client(ord(name), number))
 
 
 def run(
-    turns: Turns[Client], rounds: int, cost: Callable[[Client], int]
+    turns: FairQueue[Client], rounds: int, cost: Callable[[Client], int]
 ) -> tuple[Counter[int], list[Client]]:
     """Everybody always has more to do; the units charged to each user, and who had turns."""
     charged: Counter[int] = Counter()
@@ -56,7 +56,7 @@ def run(
 def test_two_users_who_always_want_more_get_equal_shares(
     clients: tuple[int, int], costs: tuple[list[int], list[int]]
 ) -> None:
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     line_up(turns, a=clients[0], b=clients[1])
     served: Counter[int] = Counter()
 
@@ -71,7 +71,7 @@ def test_two_users_who_always_want_more_get_equal_shares(
 
 
 def test_two_hundred_connections_delay_another_user_by_no_turn() -> None:
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     line_up(turns, a=200)
     run(turns, 300, lambda client: TURN)
     line_up(turns, b=1)
@@ -85,7 +85,7 @@ def test_who_wants_little_has_the_next_turn_whenever_it_comes(
     others: int, own_units: int, away: int
 ) -> None:
     """B, that wants less than its share, among users that always want more."""
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     line_up(turns, **dict.fromkeys("cdefg"[:others], 50))
     own = Client(ord("b"))
     run(turns, 10 * others, lambda client: TURN)
@@ -99,7 +99,7 @@ def test_who_wants_little_has_the_next_turn_whenever_it_comes(
 
 def test_leaving_and_coming_back_does_not_pay() -> None:
     """A user that leaves the line after each turn gets no more than one that stays."""
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     line_up(turns, a=3)
     visitor = Client(ord("b"))
     charged: Counter[int] = Counter()
@@ -117,7 +117,7 @@ def test_leaving_and_coming_back_does_not_pay() -> None:
 
 
 def test_staying_away_saves_nothing_up() -> None:
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     line_up(turns, a=1)
     run(turns, 1000, lambda client: TURN)
     line_up(turns, b=1)
@@ -126,7 +126,7 @@ def test_staying_away_saves_nothing_up() -> None:
 
 
 def test_a_crowd_of_newcomers_is_served_in_the_order_of_its_coming() -> None:
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     line_up(turns, a=5)
     run(turns, 10, lambda client: TURN)
     crowd = [Client(1000 + number) for number in range(50)]
@@ -144,7 +144,7 @@ def test_a_crowd_of_newcomers_is_served_in_the_order_of_its_coming() -> None:
 
 def test_a_charge_while_in_line_counts_too() -> None:
     """Work that shows only afterwards, for a user that waits for its turn."""
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     line_up(turns, a=1, b=1, c=1)
     turns.charge(ord("b"), 10 * TURN)
     charged, _ = run(turns, 20, lambda client: TURN)
@@ -152,7 +152,7 @@ def test_a_charge_while_in_line_counts_too() -> None:
 
 
 def test_users_who_owe_nothing_are_forgotten() -> None:
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     line_up(turns, a=1)
     run(turns, 1, lambda client: TURN)
     for uid in range(1000, 3000):
@@ -165,7 +165,7 @@ def test_users_who_owe_nothing_are_forgotten() -> None:
 
 
 def test_who_caused_more_than_its_share_sits_out_until_it_is_paid_for() -> None:
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     line_up(turns, a=1, b=1)
     first = turns.next()
     assert first is not None
@@ -180,14 +180,14 @@ def test_who_caused_more_than_its_share_sits_out_until_it_is_paid_for() -> None:
 
 
 def test_who_is_alone_need_not_sit_out() -> None:
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     line_up(turns, a=1)
     _, served = run(turns, 10, lambda client: 1_000_000)
     assert len(served) == 10
 
 
 def test_debts_are_forgiven_when_nobody_is_in_line() -> None:
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     mine, other = Client(1), Client(2)
     turns.add(other)
     turns.add(mine)
@@ -205,7 +205,7 @@ def test_debts_are_forgiven_when_nobody_is_in_line() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_clients_of_one_user_take_turns(count: int) -> None:
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     line_up(turns, a=count, b=3)
     _, served = run(turns, 40 * count, lambda client: 10)
     numbers = [client.number for client in served if client.uid == ord("a")]
@@ -213,7 +213,7 @@ def test_clients_of_one_user_take_turns(count: int) -> None:
 
 
 def test_a_charge_to_somebody_unknown_changes_nothing() -> None:
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     turns.charge(5, 100)
     assert turns.next() is None
 
@@ -223,7 +223,7 @@ class StandingInLine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.turns: Turns[Client] = Turns()
+        self.turns: FairQueue[Client] = FairQueue()
         self.clients = [Client(uid, number) for uid in range(3) for number in range(3)]
         self.lines: dict[int, list[Client]] = {0: [], 1: [], 2: []}
 
@@ -262,7 +262,7 @@ TestStandingInLine = StandingInLine.TestCase
 @given(readers=st.integers(1, 50), writers=st.integers(1, 50))
 def test_a_user_is_read_once_for_four_times_it_is_sent_to(readers: int, writers: int) -> None:
     """However many there are of each; and each kind in turn among itself."""
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     reading = [Client(1, number) for number in range(readers)]
     sending = [Client(1, -1 - number) for number in range(writers)]
     for each in reading:
@@ -285,7 +285,7 @@ def test_a_user_is_read_once_for_four_times_it_is_sent_to(readers: int, writers:
 
 
 def test_who_is_only_sent_to_has_every_turn_of_its_user() -> None:
-    turns: Turns[Client] = Turns()
+    turns: FairQueue[Client] = FairQueue()
     lags = Client(1)
     for _ in range(3):
         turns.add(lags, sending=True)

@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sbus.broker.config.access_policy import Profile
-from sbus.broker.delivery.backpressure import ANYBODY, Blocker
-from sbus.broker.delivery.secret_recipient import Holder
+from sbus.broker.config.access_policy import AccessProfile
+from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker.router import Route, Router
 from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
@@ -47,16 +47,16 @@ def remote(worker: int, pattern: bytes, *, kind: int = SUBSCRIBED, edge: bool = 
     return Record(kind, edge, worker, 1, pattern)
 
 
-def blocker(client: int, own: Credentials = SOMEBODY) -> Blocker:
-    return Blocker(client, client + 100, 1, own, Profile(0, 0, False))
+def blocker(client: int, own: Credentials = SOMEBODY) -> BackpressureRule:
+    return BackpressureRule(client, client + 100, 1, own, AccessProfile(0, 0, False))
 
 
-def all_blockers(route: Route) -> list[Blocker]:
+def all_blockers(route: Route) -> list[BackpressureRule]:
     """Whoever's publishers they hold."""
     return [blocker for blockers in route.blockers.values() for blocker in blockers]
 
 
-def held_by(holder: Blocker, worker: int, pattern: bytes, *, kind: int = HOLDS) -> Record:
+def held_by(holder: BackpressureRule, worker: int, pattern: bytes, *, kind: int = HOLDS) -> Record:
     return Record(kind, True, worker, holder.client, holder.pack() + pattern)
 
 
@@ -278,8 +278,10 @@ def restricting_router() -> Router:
 def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
     router = restricting_router()
     own = Credentials(gid=1, uid=2, pid=3)
-    profile = Profile(publish=0, subscribe=NOT_A_B, may_block_others=True)
-    router.apply(Record(HOLDS, True, 3, 77, Blocker(77, 5, 6, own, profile).pack() + b"a/"))
+    profile = AccessProfile(publish=0, subscribe=NOT_A_B, may_block_others=True)
+    router.apply(
+        Record(HOLDS, True, 3, 77, BackpressureRule(77, 5, 6, own, profile).pack() + b"a/")
+    )
     assert not router.route(b"a/b").blockers
     ((whose, (blocker,)),) = router.route(b"a/c").blockers.items()
     assert (blocker.client, blocker.place, blocker.account) == (77, 5, 6)
@@ -302,7 +304,7 @@ def test_what_a_client_may_not_receive_does_not_lead_to_it() -> None:
 def test_a_client_that_left_leaves_nothing_behind() -> None:
     router = new_router()
     leaver = outbox()
-    router.admit(leaver, cast(Holder, object()))
+    router.admit(leaver, cast(SecretRecipient, object()))
     router.restrict(leaver, NOT_A_B)
     router.dismiss(leaver)
     assert not router._rules

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbus.broker.delivery.secret_recipient import Guard, Holder
 from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SecretRecipient
 from sbus.broker.worker.router import Router
 from sbus.errors import ClientFault, Misbehaviour, Refusal
 from sbus.limits import Limits
@@ -66,7 +66,7 @@ class Client:
         self.process = Process()
         self.collector = Collector()
         self.outbox = cast(Outbox, self.collector)
-        self.holder = Holder(credentials, self.outbox, cast(PeerProcess, self.process))
+        self.holder = SecretRecipient(credentials, self.outbox, cast(PeerProcess, self.process))
         self.patterns: list[bytes] = []
         router.admit(self.outbox, self.holder)
 
@@ -351,7 +351,7 @@ def test_only_keys_that_name_a_process_pay_for_its_guard() -> None:
     client.sub(secret((b"", b"", b"")))
     client.sub(b"x")
     (guard,) = client.router.route(OF_PROCESS).recipients
-    assert isinstance(guard, Guard)
+    assert isinstance(guard, ProcessLifetimeGuard)
     for key in (OF_USER, b"x"):
         assert client.router.route(key).recipients == (client.outbox,)
 

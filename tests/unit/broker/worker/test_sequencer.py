@@ -1,4 +1,4 @@
-"""The exchange against a bus in which every step is one instant (PROTOCOL, promises 1 to 3)."""
+"""The sequencer against a bus in which every step is one instant (PROTOCOL, promises 1 to 3)."""
 
 import inspect
 import time
@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbus.broker.delivery import backpressure
-from sbus.broker.worker.loop import wait_queue as waiting
-from sbus.broker.worker.loop import sequencer as exchange_module
-from sbus.broker.worker.loop import router as router_module
-from sbus.broker.worker.loop import subscriptions as subscriptions_module
-from sbus.broker.worker.session import Run
+from sbus.broker.worker import router as router_module
+from sbus.broker.worker import sequencer as sequencer_module
+from sbus.broker.worker import subscriptions as subscriptions_module
+from sbus.broker.worker import wait_queue as waiting
+from sbus.broker.worker.session import PublishBatch
 from sbus.broker.worker.wait_queue import Reason, Wait
 from sbus.shared import (
     accounts,
@@ -129,8 +129,8 @@ def test_every_interleaving_is_some_sequence_of_instants(script: list[Act]) -> N
     bus = Bus(WORKERS, CLIENTS_PER_WORKER)
     try:
         with (
-            patch.object(exchange_module, "_WALK_ENTRIES_PER_LOOK", 2),
-            patch.object(exchange_module, "_WALK_SECONDS_PER_SHARE", 0.0),
+            patch.object(sequencer_module, "_WALK_ENTRIES_PER_LOOK", 2),
+            patch.object(sequencer_module, "_WALK_SECONDS_PER_SHARE", 0.0),
             patch.object(subscriptions_module, "_RECORDS_PER_PIECE", 2),
         ):
             for act in script:
@@ -160,8 +160,8 @@ def test_a_log_that_is_often_full_holds_back_but_loses_nothing(
             perform(bus, Act(what, who, [b"a", b"b", b"a/b"], b"", []))
             bus.check()
         held = {client.worker for client in bus.clients if client.waits_for_room}
-        for exchange in bus.exchanges:
-            assert any(exchange.catch_up() for _ in range(10)), "it never comes to rest"
+        for sequencer in bus.exchanges:
+            assert any(sequencer.catch_up() for _ in range(10)), "it never comes to rest"
         bus.look()
         for worker in held:
             assert bus.told_of_room[worker], "held back and never woken"
@@ -261,7 +261,7 @@ def test_a_newcomer_learns_of_an_interest_that_outlived_its_first_client(bus: Bu
 
 def test_a_step_is_never_interrupted() -> None:
     """No function on the way from a run to the outboxes can wait: all of them are plain."""
-    modules: list[ModuleType] = [exchange_module, router_module, ordered_log, segment]
+    modules: list[ModuleType] = [sequencer_module, router_module, ordered_log, segment]
     modules += [subscription_table, compaction, subscriptions_module, backpressure, waiting]
     modules += [accounts, held_time, stalls]
     for module in modules:
@@ -288,7 +288,7 @@ BURST_NS = SECOND_NS // 20
 
 
 class Clock:
-    """What the exchange takes for the time."""
+    """What the sequencer takes for the time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ns = 1_000 * SECOND_NS
@@ -304,7 +304,7 @@ def offer(bus: Bus, client: Client, *keys: bytes) -> Wait | None:
     """What comes of a run that the client sent now, or of what it has to publish still."""
     client.pending += [(b"MSG %b\0" % key, key) for key in keys]
     session, route = client.session, bus.routers[client.worker].route
-    session.run = Run()
+    session.run = PublishBatch()
     session.run.messages += [(packet, key, route(key)) for packet, key in client.pending]
     wait = bus.exchanges[client.worker].publish(session)
     del client.pending[: len(session.run.messages)]

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from sbus.broker.config.access_policy import Rule, Verb, pack
-from sbus.broker.config.transfer import Reconfiguration
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.config.transfer import SettingsUpdate
 from sbus.limits import Limits
 from tests.fuzz.one_process_bus import WORKERS, OneProcessBus, Peer, one_process_bus
 
@@ -33,7 +33,7 @@ async def bus() -> AsyncIterator[OneProcessBus]:
         yield opened
 
 
-async def go_by(bus: OneProcessBus, what: Reconfiguration) -> None:
+async def go_by(bus: OneProcessBus, what: SettingsUpdate) -> None:
     for worker in range(WORKERS):
         bus.reconfigure(worker, what)
     await bus.settle()
@@ -49,7 +49,7 @@ async def test_limits_that_only_show_inside() -> None:
         "rule_cache_bytes_max": 30_000,
     }
     async with bus() as opened:
-        await go_by(opened, Reconfiguration(settings(**limits)))
+        await go_by(opened, SettingsUpdate(settings(**limits)))
         for worker in opened.workers:
             clients = worker._clients
             assert clients._limits.quantum_units == 17
@@ -63,7 +63,7 @@ async def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> N
     new = settings(rule(Verb.PUBLISH, b"old"), rule(Verb.PUBLISH, b"new"))
     async with bus() as opened:
         before, after = opened.connect(0, rules=0b01), None
-        opened.reconfigure(0, Reconfiguration(new, {before.number: pack(0b10)}))
+        opened.reconfigure(0, SettingsUpdate(new, {before.number: pack(0b10)}))
         after = opened.connect(0, rules=0b01)
         await opened.settle()
         for peer in (before, after):
@@ -99,7 +99,7 @@ async def test_a_worker_answers_when_others_know_its_blockers(patterns: int) -> 
         router = opened.workers[1]._clients._router
         for expected in (True, False):
             concerning = {slow.number: pack(0b1)} if expected else {}
-            await go_by(opened, Reconfiguration(new, concerning))
+            await go_by(opened, SettingsUpdate(new, concerning))
             publisher.send(b"CMSG !/cred/whoami")
             publisher.send(b"MSG k/0\0")
             await opened.settle()
@@ -129,7 +129,7 @@ async def test_a_worker_that_is_told_again_and_again() -> None:
         await opened.settle()
         for what in numbers:
             concerning = {peer.number: pack(1 << len(what.rules) - 1) for peer in peers}
-            opened.reconfigure(0, Reconfiguration(what, concerning))
+            opened.reconfigure(0, SettingsUpdate(what, concerning))
         peers[0].close()
         await opened.settle()
         assert opened.reconfigured == [0] * len(numbers)

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sbus.broker.worker.loop import subscriptions as subscriptions_module
-from sbus.broker.config.access_policy import Profile
+from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.backpressure import ANYBODY
+from sbus.broker.worker import subscriptions as subscriptions_module
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.session import Session
 from sbus.errors import QuotaReached, Refusal
@@ -304,7 +304,7 @@ def change_blocker(bus: Bus, client: Client, rules: int) -> None:
     """Have rules of other numbers concern a client that blocks."""
     backpressure = client.session.backpressure
     assert backpressure is not None
-    profile = Profile(publish=0, subscribe=rules, may_block_others=bool(rules))
+    profile = AccessProfile(publish=0, subscribe=rules, may_block_others=bool(rules))
     new = backpressure.blocker.changed_to(profile)
     if new is not None:
         bus.subscriptions[client.worker].change_blocker(client.session, new)
@@ -427,7 +427,7 @@ def test_a_changed_blocker_takes_over_without_a_gap(bus: Bus) -> None:
             assert any(other.route(pattern).blockers.values()), "for a moment nobody is held"
     assert held_elsewhere(bus, client) == set(MANY)
     (blocker,) = other.route(MANY[0]).blockers[ANYBODY]
-    assert blocker.profile == Profile(publish=0, subscribe=0b10, may_block_others=True)
+    assert blocker.profile == AccessProfile(publish=0, subscribe=0b10, may_block_others=True)
 
 
 @pytest.mark.parametrize("pieces", range(4))

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sbus.broker.worker.loop import wait_queue as waiting_module
+from sbus.broker.worker import wait_queue as waiting_module
 from sbus.broker.worker.session import Session
-from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait, WaitingRoom
+from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait, WaitQueue
 
 USERS = 2
 ACCOUNTS = [5, 6]
@@ -44,7 +44,7 @@ class Waiting(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.ended: Counter[int] = Counter()
-        self.room = WaitingRoom(lambda account: self.ended.update([account]))
+        self.room = WaitQueue(lambda account: self.ended.update([account]))
         self.clients = [Client(number) for number in range(CLIENTS)]
         self.numbers = CLIENTS
         self.now_ns = 1_000_000_000
@@ -211,7 +211,7 @@ TestWaiting.settings = settings(max_examples=200, stateful_step_count=40)
 
 
 def test_of_hundreds_that_wait_for_the_rate_one_is_tried_for_each_that_may_go_on() -> None:
-    room = WaitingRoom(lambda _: None)
+    room = WaitQueue(lambda _: None)
     clients = [Client(2 * number) for number in range(300)]
     for client in clients:
         room.add(as_session(client), Wait(Reason.RATE, 1_000))
@@ -226,7 +226,7 @@ def test_of_hundreds_that_wait_for_the_rate_one_is_tried_for_each_that_may_go_on
 
 @pytest.mark.parametrize("until_ns", [2_000, 1_500])
 def test_who_was_let_go_too_early_stays_in_front(until_ns: int) -> None:
-    room = WaitingRoom(lambda _: None)
+    room = WaitQueue(lambda _: None)
     first, second = Client(0), Client(2)
     for client in (first, second):
         room.add(as_session(client), Wait(Reason.RATE, 1_000))
@@ -237,7 +237,7 @@ def test_who_was_let_go_too_early_stays_in_front(until_ns: int) -> None:
 
 
 def test_who_does_not_get_on_keeps_the_others_waiting_for_a_moment_only() -> None:
-    room = WaitingRoom(lambda _: None)
+    room = WaitQueue(lambda _: None)
     first, second = Client(0), Client(2)
     for client in (first, second):
         room.add(as_session(client), Wait(Reason.RATE, 1_000))
