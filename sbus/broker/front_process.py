@@ -34,7 +34,8 @@ from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front.reload import Reloader
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.front.user_limits import EffectiveUserLimits
-from sbus.broker.ipc.messages import (
+from sbus.broker.ipc.queries import PendingQueries
+from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ClientLeft,
     DisconnectClient,
@@ -44,7 +45,6 @@ from sbus.broker.ipc.messages import (
     StreamStarted,
     WorkerEvent,
 )
-from sbus.broker.ipc.queries import PendingQueries
 from sbus.protocol import events as kinds
 from sbus.protocol.events import (
     AdminRequestFailed,
@@ -210,17 +210,17 @@ class Front:
                 self._registry.add(client)
                 # Its rules are looked up now: they may have changed while it waited for a worker.
                 rules = pack(self._acceptor.concerning(who.sock, who.credentials))
-                order = AdoptClient(client.number, who.credentials, who.account.place, rules)
+                command = AdoptClient(client.number, who.credentials, who.account.place, rules)
                 if self._events.watched:
                     self._events.emit(ClientConnected(who=_who(client), worker=worker))
-                self._supervisor.tell(worker, order, who.sock.fileno())
+                self._supervisor.tell(worker, command, who.sock.fileno())
                 await trio.lowlevel.checkpoint()
 
     def _on_report(self, worker: int, report: WorkerEvent) -> None:
         if isinstance(report, ClientLeft):
             self._give_up(report.client, report.reason)
         elif isinstance(report, QueryReply):
-            self._questions.on_answer(worker, report.question, report.data)
+            self._questions.on_answer(worker, report.number, report.data)
         elif isinstance(report, SelfServiceRequest):
             self._self_service.add(report.client)
         elif isinstance(report, StreamStarted):

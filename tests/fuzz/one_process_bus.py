@@ -18,11 +18,11 @@ import trio.testing
 from sbus.broker.config.access_policy import pack
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.config.transfer import SettingsUpdate, write_owning_memfd
-from sbus.broker.ipc.messages import (
+from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ApplySettings,
     ClientLeft,
-    Link,
     SettingsApplied,
     Stop,
 )
@@ -146,14 +146,14 @@ class OneProcessBus:
         os.close(memfd)
 
     async def settle(self) -> None:
-        """Wait until nobody has anything to do; takes the workers' reports."""
+        """Wait until nobody has anything to do; takes the workers' events."""
         await trio.testing.wait_all_tasks_blocked()
         for worker, link in enumerate(self._links):
             with suppress(BlockingIOError):
-                while (report := link.receive_report()) is not None:
-                    if isinstance(report, ClientLeft):
-                        self.gone[report.client] = report.reason
-                    elif isinstance(report, SettingsApplied):
+                while (event := link.receive_event()) is not None:
+                    if isinstance(event, ClientLeft):
+                        self.gone[event.client] = event.reason
+                    elif isinstance(event, SettingsApplied):
                         self.reconfigured.append(worker)
 
     async def compact(self) -> None:

@@ -18,7 +18,6 @@ from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.client_registry import Client, ClientRegistry
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.front.user_limits import EffectiveUserLimits
-from sbus.broker.ipc.messages import RunQuery
 from sbus.broker.ipc.queries import (
     ANSWER_BYTES_MAX,
     CLIENTS_MAX,
@@ -32,6 +31,7 @@ from sbus.broker.ipc.queries import (
     SubscriptionsQuery,
     SubscriptionsReply,
 )
+from sbus.broker.ipc.worker_protocol import RunQuery
 from sbus.errors import ClientFault, ConfigurationError, SbusError
 from sbus.protocol import admin
 from sbus.protocol.admin_results import (

@@ -22,7 +22,7 @@ import trio
 from sbus.broker.admin.handlers import AdminFault
 from sbus.broker.events.emitter import EventEmitter, EventStream
 from sbus.broker.events.stream_writer import StreamWriter
-from sbus.broker.ipc.messages import StartStream, StopStream, StreamStarted, WorkerCommand
+from sbus.broker.ipc.worker_protocol import StartStream, StopStream, StreamStarted, WorkerCommand
 from sbus.errors import ClientFault
 from sbus.limits import Limits
 from sbus.protocol import admin
@@ -39,8 +39,8 @@ it to its own limit (net.core.wmem_max)."""
 
 
 class _Stream:
-    def __init__(self, order: StartStream, sock: socket.socket) -> None:
-        self.order = order
+    def __init__(self, command: StartStream, sock: socket.socket) -> None:
+        self.command = command
         self.sock = sock
         self.unanswered: set[int] = set()
         self.unable: set[int] = set()
@@ -82,12 +82,13 @@ class StreamRegistry:
         """
         patterns = self._check(request)
         self._begun += 1
-        payload = isinstance(request, admin.Monitor) and request.payload
-        stream = "messages" if isinstance(request, admin.Monitor) else "events"
-        order = StartStream(self._begun, stream, patterns, payload)
+        if isinstance(request, admin.Monitor):
+            command = StartStream(self._begun, "messages", patterns, request.payload)
+        else:
+            command = StartStream(self._begun, "events")
         copy, own = _copies(sock)
-        watch = self._watches[order.watch] = _Stream(order, copy)
-        if stream == "events":
+        watch = self._watches[command.stream] = _Stream(command, copy)
+        if command.kind == "events":
             self._begin_own(watch, own)
         else:
             own.close()
@@ -125,7 +126,7 @@ class StreamRegistry:
 
     def on_answer(self, worker: int, answer: StreamStarted) -> None:
         """A worker has a stream's connection, or cannot have it."""
-        watch = self._watches.get(answer.watch)
+        watch = self._watches.get(answer.stream)
         if watch is not None:
             if not answer.has_begun:
                 watch.unable.add(worker)
@@ -142,13 +143,13 @@ class StreamRegistry:
         watcher = StreamWriter(
             own.detach(),
             self._nursery.start_soon,
-            partial(self._events.remove_watch, watch.order.watch),
+            partial(self._events.remove_watch, watch.command.stream),
         )
-        self._events.add_watch(watch.order.watch, EventStream(watcher, self._nursery.start_soon))
+        self._events.add_watch(watch.command.stream, EventStream(watcher, self._nursery.start_soon))
 
     def _hand_over(self, watch: _Stream, worker: int) -> None:
         watch.unanswered.add(worker)
-        self._tell(worker, watch.order, watch.sock.fileno())
+        self._tell(worker, watch.command, watch.sock.fileno())
 
     def _note_answer(self, watch: _Stream, worker: int) -> None:
         watch.unanswered.discard(worker)
@@ -164,14 +165,14 @@ class StreamRegistry:
             with suppress(BlockingIOError, ConnectionResetError):
                 watch.sock.recv(1)
         watch.ended = True
-        self._events.remove_watch(watch.order.watch)
+        self._events.remove_watch(watch.command.stream)
         for worker in self._workers():
-            self._tell(worker, StopStream(watch.order.watch), None)
+            self._tell(worker, StopStream(watch.command.stream), None)
         if not watch.unanswered:
             self._forget(watch)
 
     def _forget(self, watch: _Stream) -> None:
-        del self._watches[watch.order.watch]
+        del self._watches[watch.command.stream]
         watch.sock.close()
 
 

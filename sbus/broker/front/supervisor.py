@@ -31,9 +31,9 @@ from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.bounded_lock import trying
 from sbus.broker.front.fork_server import Alive, ForkServer, WorkerForked
-from sbus.broker.ipc.messages import (
+from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_protocol import (
     ApplySettings,
-    Link,
     Quiesce,
     SettingsApplied,
     Stop,
@@ -165,7 +165,7 @@ class Supervisor:
         """Pass on what one worker says, until it says no more."""
         while slot.link is link:
             try:
-                report = link.receive_report()
+                report = link.receive_event()
             except BlockingIOError:
                 try:
                     await link.wait()

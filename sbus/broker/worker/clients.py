@@ -20,11 +20,11 @@ from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.quota_reports import QuotaReporter
 from sbus.broker.events.rate_limit import LogRateLimiter
-from sbus.broker.ipc.messages import (
+from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ClientLeft,
     DisconnectClient,
-    Link,
     SelfServiceReply,
     SelfServiceRequest,
 )
@@ -152,13 +152,13 @@ class Clients:
         self._segment.wake(1 << self._number)
 
     # -- coming --------------------------------------------------------------------------------
-    def adopt(self, order: AdoptClient, fd: int) -> None:
+    def adopt(self, command: AdoptClient, fd: int) -> None:
         """Take over a client; `fd` is this worker's from now on."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
         sock.setblocking(False)
-        own = order.credentials
-        account = self._accounts[order.account]
-        session = Session(order.client, own, account, sock, self._limits)
+        own = command.credentials
+        account = self._accounts[command.account]
+        session = Session(command.client, own, account, sock, self._limits)
         writer = Writer(own.uid)
         session.outbox = writer.outbox = Outbox(
             sock,
@@ -176,7 +176,7 @@ class Clients:
             own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks)
         )
         self._router.admit(session.outbox, session.holder)
-        self._give_profile(session, order.rules)
+        self._give_profile(session, command.rules)
         if session.outbox.blocks and not self._begin_blocking(session):
             self._reports.report(BLOCKING, account, own)
         self._sessions[fd] = self._by_number[session.id] = session
@@ -225,19 +225,19 @@ class Clients:
         session.inquiring = True
         self._link.send(SelfServiceRequest(session.id))
 
-    def tell(self, order: SelfServiceReply) -> None:
+    def tell(self, command: SelfServiceReply) -> None:
         """The answer to an inquiry, if the client is still there."""
-        session = self._by_number.get(order.client)
+        session = self._by_number.get(command.client)
         if session is not None:
             session.inquiring = False
-            session.outbox.reply(order.packet)
+            session.outbox.reply(command.packet)
             self._serve_soon(session)
 
-    def expel(self, order: DisconnectClient) -> None:
+    def expel(self, command: DisconnectClient) -> None:
         """Disconnect a client because an administrator says so, if it is still there."""
-        session = self._by_number.get(order.client)
+        session = self._by_number.get(command.client)
         if session is not None:
-            self._expel(session, Misbehaviour("kicked", order.text))
+            self._expel(session, Misbehaviour("kicked", command.text))
 
     def _begin_blocking(self, session: Session) -> bool:
         """Let a client hold publishers back from now on; False when there is no place for it, or

@@ -21,12 +21,12 @@ import trio
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.config.transfer import read_memfd
 from sbus.broker.events.emitter import EventEmitter
-from sbus.broker.ipc.messages import (
+from sbus.broker.ipc.link import Link, lost_command
+from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ApplySettings,
     ClientLeft,
     DisconnectClient,
-    Link,
     QueryReply,
     Quiesce,
     RunQuery,
@@ -39,7 +39,6 @@ from sbus.broker.ipc.messages import (
     WorkerCommand,
     WorkerQuiesced,
     WorkerReady,
-    lost_order,
 )
 from sbus.broker.worker.clients import Clients
 from sbus.broker.worker.scheduler import Writer
@@ -128,12 +127,12 @@ class Worker:
         """Obey the front; when it is gone, so is the bus."""
         while True:
             try:
-                order, fds = self._link.receive_order()
+                command, fds = self._link.receive_command()
             except BlockingIOError:
                 await self._link.wait()
                 continue
             except DescriptorsLost as lost:
-                lost_here = lost_order(lost)
+                lost_here = lost_command(lost)
                 if isinstance(lost_here, ApplySettings):
                     # Under the old rules it must not go on. A successor begins with the new ones.
                     self._events.emit(WorkerGivesUp(worker=self._number))
@@ -141,46 +140,46 @@ class Worker:
                     return
                 self._answer_lost(lost_here)
                 continue
-            if order is None:
+            if command is None:
                 everything.cancel()
                 return
-            if isinstance(order, AdoptClient):
-                self._clients.adopt(order, fds[0])
-            elif isinstance(order, ApplySettings):
-                self._reconfigure(order, fds[0])
-            elif isinstance(order, StartStream):
-                self._watches.begin(order, fds[0])
-                self._link.send(StreamStarted(order.watch))
+            if isinstance(command, AdoptClient):
+                self._clients.adopt(command, fds[0])
+            elif isinstance(command, ApplySettings):
+                self._reconfigure(command, fds[0])
+            elif isinstance(command, StartStream):
+                self._watches.begin(command, fds[0])
+                self._link.send(StreamStarted(command.stream))
             else:
-                self._obey(order)
+                self._obey(command)
             self._segment.wake(1 << self._number)
 
-    def _reconfigure(self, order: ApplySettings, memfd: int) -> None:
+    def _reconfigure(self, command: ApplySettings, memfd: int) -> None:
         what = read_memfd(memfd)
         os.close(memfd)
         self._limits = what.settings.limits
-        self._clients.reconfigure(what, lambda: self._link.send(SettingsApplied(order.number)))
+        self._clients.reconfigure(what, lambda: self._link.send(SettingsApplied(command.number)))
 
-    def _obey(self, order: WorkerCommand) -> None:
-        if isinstance(order, RunQuery):
-            self._link.send(QueryReply(order.question, self._clients.answers.answer(order.about)))
-        elif isinstance(order, SelfServiceReply):
-            self._clients.tell(order)
-        elif isinstance(order, DisconnectClient):
-            self._clients.expel(order)
-        elif isinstance(order, StopStream):
-            self._watches.end(order.watch)
-        elif isinstance(order, Quiesce):
+    def _obey(self, command: WorkerCommand) -> None:
+        if isinstance(command, RunQuery):
+            self._link.send(QueryReply(command.number, self._clients.answers.answer(command.query)))
+        elif isinstance(command, SelfServiceReply):
+            self._clients.tell(command)
+        elif isinstance(command, DisconnectClient):
+            self._clients.expel(command)
+        elif isinstance(command, StopStream):
+            self._watches.end(command.stream)
+        elif isinstance(command, Quiesce):
             self._clients.scheduler.quiescing = True
-        elif isinstance(order, Stop):
+        elif isinstance(command, Stop):
             self._stopping = True
 
-    def _answer_lost(self, order: WorkerCommand) -> None:
-        """An order came without its descriptor, because this worker has none left."""
-        if isinstance(order, AdoptClient):
-            self._link.send(ClientLeft(order.client, "the worker has no descriptors left"))
-        elif isinstance(order, StartStream):
-            self._link.send(StreamStarted(order.watch, has_begun=False))
+    def _answer_lost(self, command: WorkerCommand) -> None:
+        """A command came without its descriptor, because this worker has none left."""
+        if isinstance(command, AdoptClient):
+            self._link.send(ClientLeft(command.client, "the worker has no descriptors left"))
+        elif isinstance(command, StartStream):
+            self._link.send(StreamStarted(command.stream, has_begun=False))
 
     async def _serve(self) -> None:
         """Give turns while anybody is in line; otherwise walk the log, and sleep."""

@@ -10,7 +10,7 @@ import trio
 
 from sbus.broker.events.emitter import EventEmitter, EventStream
 from sbus.broker.events.stream_writer import StartTask, StreamWriter
-from sbus.broker.ipc.messages import StartStream
+from sbus.broker.ipc.worker_protocol import StartStream
 from sbus.broker.worker.client_events import LOOK_SECONDS, PIECE_SECONDS
 from sbus.broker.worker.clients import Clients
 from sbus.broker.worker.monitor import KeySelection, MessageMonitor, MessageStream
@@ -37,20 +37,20 @@ class WorkerStreams:
         self._monitor = MessageMonitor(number)
         self._looking = False
 
-    def begin(self, order: StartStream, fd: int) -> None:
+    def begin(self, command: StartStream, fd: int) -> None:
         """Write this stream to `fd`, which is this worker's from now on."""
-        on_gone = partial(self.end, order.watch)
-        if order.stream == "events":
+        on_gone = partial(self.end, command.stream)
+        if command.kind == "events":
             watcher = StreamWriter(fd, self._start_task, on_gone)
-            self._events.add_watch(order.watch, EventStream(watcher, self._start_task))
+            self._events.add_watch(command.stream, EventStream(watcher, self._start_task))
             if not self._looking:
                 self._looking = True
                 self._start_task(self._look_for_discards)
             return
         watcher = StreamWriter(fd, self._start_task, on_gone, self._on_missing)
-        selection = KeySelection(order.patterns, self._dialect)
-        watch = MessageStream(watcher, selection, payload=order.payload)
-        self._monitor.add_watch(order.watch, watch)
+        selection = KeySelection(command.patterns, self._dialect)
+        watch = MessageStream(watcher, selection, payload=command.payload)
+        self._monitor.add_watch(command.stream, watch)
         self._clients.sequencer.monitor = self._monitor
 
     def end(self, number: int) -> None:

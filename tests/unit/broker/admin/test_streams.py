@@ -12,7 +12,7 @@ import trio.testing
 
 from sbus.broker.admin.handlers import AdminFault
 from sbus.broker.admin.streams import ANSWER_SECONDS_MAX, StreamRegistry
-from sbus.broker.ipc.messages import StartStream, StopStream, StreamStarted, WorkerCommand
+from sbus.broker.ipc.worker_protocol import StartStream, StopStream, StreamStarted, WorkerCommand
 from sbus.limits import Limits
 from sbus.protocol import admin
 from sbus.protocol.admin_results import MonitorResult

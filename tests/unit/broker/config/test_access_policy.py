@@ -17,7 +17,8 @@ from sbus.broker.config.access_policy import (
     pack,
     unpack,
 )
-from sbus.broker.ipc.messages import AdoptClient, Link
+from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_protocol import AdoptClient
 from sbus.protocol.keys import DOT, SLASH, Dialect
 from sbus.unix.credentials import Credentials
 from tests.unit.routing.specification import matches
@@ -211,6 +212,6 @@ async def test_a_client_with_all_rules_fits_the_packet_that_hands_it_over() -> N
     async with trio.open_nursery() as nursery:
         there, here = Link(front, nursery), Link(worker, nursery)
         there.send(order)
-        assert here.receive_order() == (order, [])
+        assert here.receive_command() == (order, [])
         there.close()
         here.close()

@@ -4,7 +4,7 @@ import socket
 
 import msgspec
 
-from sbus.broker.ipc.messages import WorkerCommand, WorkerEvent
+from sbus.broker.ipc.worker_protocol import WorkerCommand, WorkerEvent
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(WorkerCommand)

@@ -16,7 +16,7 @@ import trio.testing
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.fork_server import Alive, ForkServer, WorkerExited, WorkerForked
 from sbus.broker.front.supervisor import Supervisor
-from sbus.broker.ipc.messages import (
+from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ApplySettings,
     ClientLeft,

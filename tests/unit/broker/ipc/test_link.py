@@ -1,4 +1,4 @@
-"""The link between front and worker: orders with descriptors, in order, however slow a side is."""
+"""The link: commands and events with their descriptors, in order, however slow a side is."""
 
 import os
 import socket
@@ -8,18 +8,17 @@ import pytest
 import trio
 import trio.testing
 
-from sbus.broker.ipc.messages import (
+from sbus.broker.ipc.link import Link, lost_command
+from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ApplySettings,
     ClientLeft,
-    Link,
     Quiesce,
     Stop,
     WorkerCommand,
     WorkerEvent,
     WorkerQuiesced,
     WorkerReady,
-    lost_order,
 )
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import DescriptorsLost
@@ -40,24 +39,24 @@ async def links() -> AsyncIterator[Links]:
                 link.close()
 
 
-@pytest.mark.parametrize("order", [Quiesce(), Stop()])
-async def test_orders_arrive(links: Links, order: WorkerCommand) -> None:
+@pytest.mark.parametrize("command", [Quiesce(), Stop()])
+async def test_commands_arrive(links: Links, command: WorkerCommand) -> None:
     front, worker = links
     with pytest.raises(BlockingIOError):
-        worker.receive_order()
-    front.send(order)
-    assert worker.receive_order() == (order, [])
+        worker.receive_command()
+    front.send(command)
+    assert worker.receive_command() == (command, [])
 
 
 @pytest.mark.parametrize(
-    "report", [WorkerReady(), WorkerQuiesced(), ClientLeft(7, ""), ClientLeft(2**63, "no-nul")]
+    "event", [WorkerReady(), WorkerQuiesced(), ClientLeft(7, ""), ClientLeft(2**63, "no-nul")]
 )
-async def test_reports_arrive(links: Links, report: WorkerEvent) -> None:
+async def test_events_arrive(links: Links, event: WorkerEvent) -> None:
     front, worker = links
     with pytest.raises(BlockingIOError):
-        front.receive_report()
-    worker.send(report)
-    assert front.receive_report() == report
+        front.receive_event()
+    worker.send(event)
+    assert front.receive_event() == event
 
 
 async def test_a_client_arrives_with_its_socket(links: Links) -> None:
@@ -65,8 +64,8 @@ async def test_a_client_arrives_with_its_socket(links: Links) -> None:
     read_end, write_end = os.pipe()
     front.send(AdoptClient(5, SOMEBODY, 9), write_end)
     os.close(write_end)
-    order, (received,) = worker.receive_order()
-    assert order == AdoptClient(5, SOMEBODY, 9)
+    command, (received,) = worker.receive_command()
+    assert command == AdoptClient(5, SOMEBODY, 9)
     assert not os.get_inheritable(received)
     os.write(received, b"x")
     os.close(received)
@@ -85,9 +84,9 @@ async def test_a_slow_side_gets_everything_in_order(links: Links) -> None:
     with trio.fail_after(SOON_SECONDS):
         while len(numbers) < 2000:
             await worker.wait()
-            order, fds = worker.receive_order()
-            assert isinstance(order, AdoptClient)
-            numbers.append(order.client)
+            command, fds = worker.receive_command()
+            assert isinstance(command, AdoptClient)
+            numbers.append(command.client)
             pipes += len(fds)
             for fd in fds:
                 os.close(fd)
@@ -100,8 +99,8 @@ async def test_a_slow_side_gets_everything_in_order(links: Links) -> None:
 
 Receive = Callable[[Links], object]
 NOTHING_MORE: list[tuple[str, Receive, object]] = [
-    ("front", lambda links: links[1].receive_order(), (None, [])),
-    ("worker", lambda links: links[0].receive_report(), None),
+    ("front", lambda links: links[1].receive_command(), (None, [])),
+    ("worker", lambda links: links[0].receive_event(), None),
 ]
 
 
@@ -141,7 +140,7 @@ def test_whose_descriptor_was_lost_can_be_told() -> None:
                 Link(front, nursery).send(AdoptClient(77, SOMEBODY, 9))
 
         trio.run(main)
-        lost = lost_order(DescriptorsLost(worker.recv(4096)))
+        lost = lost_command(DescriptorsLost(worker.recv(4096)))
         assert isinstance(lost, AdoptClient)
         assert lost.client == 77
 
@@ -155,5 +154,5 @@ def test_a_descriptor_that_was_no_clients_can_be_told_from_one() -> None:
                 Link(front, nursery).send(ApplySettings(1))
 
         trio.run(main)
-        lost = lost_order(DescriptorsLost(worker.recv(4096)))
+        lost = lost_command(DescriptorsLost(worker.recv(4096)))
         assert isinstance(lost, ApplySettings)

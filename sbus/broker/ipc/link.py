@@ -1,0 +1,98 @@
+"""The link between the front and one worker: a non-blocking SEQPACKET socketpair.
+
+Neither side waits for the other. What the kernel does not take at once waits in a queue, whose
+length is bounded by the number of clients.
+"""
+
+import socket
+from collections import deque
+
+import msgspec
+import trio
+
+from sbus.broker.ipc.worker_protocol import WorkerCommand, WorkerEvent
+from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
+
+_PACKET_BYTES_MAX = 100 * 1024
+"""The largest is a reply to a query. A buffer of this size comes from the heap, a larger one is
+mapped anew each time."""
+_encoder = msgspec.msgpack.Encoder()
+_command_decoder = msgspec.msgpack.Decoder(WorkerCommand)
+_event_decoder = msgspec.msgpack.Decoder(WorkerEvent)
+
+
+def lost_command(lost: DescriptorsLost) -> WorkerCommand:
+    """The command whose descriptor did not arrive."""
+    command: WorkerCommand = _command_decoder.decode(lost.data)
+    return command
+
+
+class Link:
+    """One end. Owns its socket; runs a task in `nursery` while something is queued."""
+
+    def __init__(self, sock: socket.socket, nursery: trio.Nursery) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._nursery = nursery
+        self._unsent: deque[tuple[bytes, int | None]] = deque()
+
+    @property
+    def queued(self) -> int:
+        """How many packets wait for the other side to read."""
+        return len(self._unsent)
+
+    def send(self, packet: WorkerCommand | WorkerEvent, fd: int | None = None) -> None:
+        """Send, or queue when the other side is slow. Borrows `fd` until it is sent.
+
+        A packet to a side that has ended is dropped: its end is noticed by reading.
+        """
+        data = _encoder.encode(packet)
+        if self._unsent:
+            self._unsent.append((data, fd))
+        elif not self._try_to_send(data, fd):
+            self._unsent.append((data, fd))
+            self._nursery.start_soon(self._flush)
+
+    def _try_to_send(self, data: bytes, fd: int | None) -> bool:
+        try:
+            send_borrowing_fds(self._sock, data, [] if fd is None else [fd])
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            return True
+        return True
+
+    async def _flush(self) -> None:
+        while self._unsent:
+            if self._try_to_send(*self._unsent[0]):
+                self._unsent.popleft()
+                continue
+            try:
+                await trio.lowlevel.wait_writable(self._sock)
+            except trio.ClosedResourceError:
+                return
+
+    async def wait(self) -> None:
+        """Wait until there is something to receive."""
+        await trio.lowlevel.wait_readable(self._sock)
+
+    def receive_command(self) -> tuple[WorkerCommand | None, list[int]]:
+        """The next command and the descriptors that came with it; None when the front has ended.
+
+        Raises BlockingIOError when there is none, DescriptorsLost.
+        """
+        data, fds = receive_owning_fds(self._sock, _PACKET_BYTES_MAX)
+        return (_command_decoder.decode(data) if data else None), fds
+
+    def receive_event(self) -> WorkerEvent | None:
+        """The next event; None when the worker has ended. Raises BlockingIOError."""
+        try:
+            data = self._sock.recv(_PACKET_BYTES_MAX)
+        except ConnectionResetError:
+            return None
+        return _event_decoder.decode(data) if data else None
+
+    def close(self) -> None:
+        self._unsent.clear()
+        trio.lowlevel.notify_closing(self._sock)
+        self._sock.close()

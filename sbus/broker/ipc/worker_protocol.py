@@ -1,0 +1,143 @@
+"""What the front and a worker say to each other: commands one way, events the other way.
+
+A descriptor travels with `AdoptClient`, `ApplySettings` and `StartStream` only.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from sbus.broker.ipc.queries import Query
+from sbus.unix.credentials import Credentials
+
+
+# -- commands: front to worker ---------------------------------------------------------------------
+class AdoptClient(msgspec.Struct, frozen=True, tag=True):
+    """Serve this client; its socket comes along."""
+
+    client: int
+    credentials: Credentials
+    account: int
+    """The place of its user's account."""
+    rules: bytes = b""
+    """The access rules that concern it, as `access_policy.pack` writes them."""
+
+
+class DisconnectClient(msgspec.Struct, frozen=True, tag=True):
+    """An administrator disconnects this client."""
+
+    client: int
+    text: str
+
+
+class ApplySettings(msgspec.Struct, frozen=True, tag=True):
+    """Apply the `SettingsUpdate` in the memfd that comes along; answered by `SettingsApplied`."""
+
+    number: int
+
+
+class RunQuery(msgspec.Struct, frozen=True, tag=True):
+    """Answer a query of an administrator or a user, by a `QueryReply` with this number."""
+
+    number: int
+    query: Query
+
+
+class SelfServiceReply(msgspec.Struct, frozen=True, tag=True):
+    """Send this client the packet that answers its `SelfServiceRequest`."""
+
+    client: int
+    packet: bytes
+
+
+class StartStream(msgspec.Struct, frozen=True, tag=True):
+    """Write a stream to the watcher's connection that comes along; answered by `StreamStarted`.
+
+    `patterns` and `payload` are about messages, as `admin.Monitor` has them."""
+
+    stream: int
+    kind: Literal["messages", "events"]
+    patterns: list[bytes] = []
+    payload: bool = False
+
+
+class StopStream(msgspec.Struct, frozen=True, tag=True):
+    """Write this stream no more."""
+
+    stream: int
+
+
+class Quiesce(msgspec.Struct, frozen=True, tag=True):
+    """Read no more from any client; answered by `WorkerQuiesced`."""
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """All workers have quiesced: deliver what is left, and end."""
+
+
+WorkerCommand = (
+    AdoptClient
+    | DisconnectClient
+    | ApplySettings
+    | RunQuery
+    | SelfServiceReply
+    | StartStream
+    | StopStream
+    | Quiesce
+    | Stop
+)
+
+
+# -- events: worker to front -----------------------------------------------------------------------
+class WorkerReady(msgspec.Struct, frozen=True, tag=True):
+    """The worker serves."""
+
+
+class SettingsApplied(msgspec.Struct, frozen=True, tag=True):
+    """The settings of this number are in force here, also for publishers that wait for clients of
+    this worker."""
+
+    number: int
+
+
+class ClientLeft(msgspec.Struct, frozen=True, tag=True):
+    """This client has left; `reason` is "" when it did so by itself."""
+
+    client: int
+    reason: str
+
+
+class QueryReply(msgspec.Struct, frozen=True, tag=True):
+    """The encoded answer to the query of this number."""
+
+    number: int
+    data: bytes
+
+
+class SelfServiceRequest(msgspec.Struct, frozen=True, tag=True):
+    """This client asks what the bus has of its user. It is not read until it has the answer."""
+
+    client: int
+
+
+class StreamStarted(msgspec.Struct, frozen=True, tag=True):
+    """This stream has begun here, or cannot, for want of descriptors."""
+
+    stream: int
+    has_begun: bool = True
+
+
+class WorkerQuiesced(msgspec.Struct, frozen=True, tag=True):
+    """No client is read any more. All that was read has its place in the total order, except for
+    what a stalled client or its user's rate holds back."""
+
+
+WorkerEvent = (
+    WorkerReady
+    | SettingsApplied
+    | ClientLeft
+    | QueryReply
+    | SelfServiceRequest
+    | StreamStarted
+    | WorkerQuiesced
+)
