@@ -180,7 +180,7 @@ def check_nothing_is_left(bus: OneProcessBus) -> None:
         statistics = clients._router._index.statistics()
         assert (statistics.nodes, statistics.subscriptions) == (1, 0)
         assert not clients._router._interest
-        assert not any(clients._router._remote_blockers.values())
+        assert not any(clients._router._remote_rules.values())
 
 
 async def campaign(seed: int) -> int:

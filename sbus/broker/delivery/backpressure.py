@@ -1,9 +1,10 @@
 """Backpressure: a client that has no room, and the publishers that wait until it has.
 
-A client that chose to block has two things. Its *blocker* stands in every worker's index beside its
-patterns, so that whoever publishes finds out which clients would have to have room. And it has a
-place among the stalls, where its worker says, under the lock, that it has none. A publisher's
-worker that finds both keeps the message and reads no more from that publisher.
+A client that chose to block has two things. Its *back-pressure rule* stands in every worker's
+pattern index beside its patterns, so a publisher's worker finds with the route which clients must
+have room. And it has a place in the stall table, where its worker notes, under the lock, that it
+has none. A publisher's worker that finds both keeps the message and reads no more from that
+publisher.
 
 Only publishers of the client's own user are held, unless an administrator's rule lets the client
 hold everybody, and only while that user has held time left. A message that may not be held finds no
@@ -25,7 +26,7 @@ from sbus.shared.statistics import STALLS, Statistics
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import untranslated_ids
 
-_BLOCKER = struct.Struct("<IIIIII?B")
+_RULE = struct.Struct("<IIIIII?B")
 """Version, place, account, gid, uid, pid, everybody, bytes of rules."""
 
 
@@ -97,7 +98,7 @@ class BackpressureRule:
     def pack(self) -> bytes:
         """All but the client's number, for the journal."""
         rules = pack(self.profile.subscribe)
-        head = _BLOCKER.pack(
+        head = _RULE.pack(
             self.version,
             self.place,
             self.account,
@@ -110,13 +111,13 @@ class BackpressureRule:
         return head + rules
 
 
-def unpack_blocker(client: int, data: bytes) -> tuple[BackpressureRule, bytes]:
+def unpack_rule(client: int, data: bytes) -> tuple[BackpressureRule, bytes]:
     """What another worker packed in front of a pattern, and the pattern."""
-    version, place, account, gid, uid, pid, everybody, rules_bytes = _BLOCKER.unpack_from(data)
-    end = _BLOCKER.size + rules_bytes
+    version, place, account, gid, uid, pid, everybody, rules_bytes = _RULE.unpack_from(data)
+    end = _RULE.size + rules_bytes
     own = Credentials(gid=gid, uid=uid, pid=pid)
     profile = AccessProfile(
-        publish=0, subscribe=unpack(data[_BLOCKER.size : end]), may_block_others=everybody
+        publish=0, subscribe=unpack(data[_RULE.size : end]), may_block_others=everybody
     )
     return BackpressureRule(client, place, account, own, profile, version), data[end:]
 
@@ -128,12 +129,12 @@ class Backpressure:
 
     __slots__ = (
         *("_account", "_on_spent", "_on_stall", "_origin", "_segment", "_stalls", "_statistics"),
-        *("blocker", "stalled"),
+        *("rule", "stalled"),
     )
 
     def __init__(
         self,
-        blocker: BackpressureRule,
+        rule: BackpressureRule,
         account: Account,
         segment: Segment,
         stalls: Stalls,
@@ -142,7 +143,7 @@ class Backpressure:
         on_spent: Callable[[], None],
         on_stall: Callable[[bool], None],
     ) -> None:
-        self.blocker = blocker
+        self.rule = rule
         self._account = account
         self._segment = segment
         self._stalls = stalls
@@ -155,7 +156,7 @@ class Backpressure:
 
     def may_hold(self) -> bool:
         """Whether the publisher of what is being delivered may be held back for this client."""
-        if self.blocker.holds not in (self._origin.uid, ANYBODY):
+        if self.rule.holds not in (self._origin.uid, ANYBODY):
             return False
         if self._account.held_left_ns(time.monotonic_ns()):
             return True
@@ -168,7 +169,7 @@ class Backpressure:
             self.stalled = True
             self._statistics.counts[STALLS] += 1
             with self._segment:
-                self._stalls.stall(self.blocker.place, self.blocker.client)
+                self._stalls.stall(self.rule.place, self.rule.client)
             self._on_stall(True)
 
     def resume(self) -> None:
@@ -176,13 +177,13 @@ class Backpressure:
         if self.stalled:
             self.stalled = False
             with self._segment:
-                waiters = self._stalls.clear(self.blocker.place)
+                waiters = self._stalls.clear(self.rule.place)
             self._segment.wake(waiters)
             self._on_stall(False)
 
-    def narrow(self) -> None:
+    def release_waiters(self) -> None:
         """The client gave a pattern up: who waits for it may not have to any more."""
         if self.stalled:
             with self._segment:
-                waiters = self._stalls.release(self.blocker.place)
+                waiters = self._stalls.release(self.rule.place)
             self._segment.wake(waiters)

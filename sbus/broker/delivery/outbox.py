@@ -103,11 +103,11 @@ class Outbox:
         "_writing",
         "accepted",
         "backpressure",
-        "deaf",
         "delivered_bytes",
         "discarded",
         "fault",
-        "flowing",
+        "is_closed",
+        "is_flowing",
         "lost",
         "notices",
         "undelivered",
@@ -144,8 +144,8 @@ class Outbox:
         """The errno with which the socket last took nothing."""
         self._writing = False
         self._turns_over = trio.Event()
-        self.flowing = True
-        self.deaf = False
+        self.is_flowing = True
+        self.is_closed = False
         self.fault: Misbehaviour | None = None
         """Why this client is to be disconnected; nothing more is delivered to it."""
         self.notices = False
@@ -185,7 +185,7 @@ class Outbox:
     def deliver(self, packet: bytes) -> None:
         """Accept a message for this client."""
         self.accepted += 1
-        if self.flowing:
+        if self.is_flowing:
             try:
                 self.delivered_bytes += self._send(packet)
                 return
@@ -197,13 +197,13 @@ class Outbox:
 
     def reply(self, packet: bytes) -> None:
         """Send something of the server's own, behind everything accepted so far."""
-        if self.flowing:
+        if self.is_flowing:
             try:
                 self._send(packet)
                 return
             except OSError as error:
                 self._stop_flowing(error)
-        if not self.deaf:
+        if not self.is_closed:
             self._row.reply(packet)
 
     def send_last(self, packet: bytes) -> None:
@@ -215,9 +215,9 @@ class Outbox:
                 raise
 
     def _stop_flowing(self, error: OSError) -> None:
-        self.flowing = False
+        self.is_flowing = False
         self._note(error)
-        if self.deaf:
+        if self.is_closed:
             return
         if not self._writing:
             self._writing = True
@@ -237,7 +237,7 @@ class Outbox:
 
     def _catches_up(self, packet: bytes) -> bool:
         """Whether the socket takes this message, and what waits, if no message does."""
-        if self.deaf or self._row.messages:
+        if self.is_closed or self._row.messages:
             return False
         try:
             while self._row:
@@ -246,10 +246,10 @@ class Outbox:
         except OSError as error:
             self._note(error)
             return False
-        self.flowing = True
+        self.is_flowing = True
         return True
 
-    def pass_over(self, packet: bytes) -> None:
+    def retract(self, packet: bytes) -> None:
         """A message that was counted as accepted is not for this client after all."""
         counts = self._statistics.counts
         counts[ACCEPTED] -= 1
@@ -258,7 +258,7 @@ class Outbox:
     # -- what the socket did not take ----------------------------------------------------------
     def _decide(self, packet: bytes) -> None:
         """The soft policy. That the kernel has no memory is no fault of the client's."""
-        if self.deaf:
+        if self.is_closed:
             self._not_delivered(1, len(packet))
         elif self._soft_queues or self._why_not != errno.EAGAIN:
             self._queue(packet)
@@ -330,13 +330,13 @@ class Outbox:
             self._on_room()
             await self._turns_over.wait()
         self._writing = False
-        self.flowing = not self.deaf
+        self.is_flowing = not self.is_closed
 
     async def _wait_for_room(self) -> bool:
         """Wait until trying again makes sense; False when the socket was closed meanwhile."""
         if self._why_not != errno.EAGAIN:
             await trio.sleep(_MEMORY_RETRY_SECONDS)
-        if self.deaf:
+        if self.is_closed:
             return False
         try:
             await trio.lowlevel.wait_writable(self._sock)
@@ -355,7 +355,7 @@ class Outbox:
         else:
             if self._row:
                 return units, True
-            self.flowing = not self.deaf
+            self.is_flowing = not self.is_closed
         self._turns_over.set()
         return units, False
 
@@ -383,8 +383,8 @@ class Outbox:
         self._not_delivered(self._row.messages, self._row.bytes)
         self._backlog.clear()
         self._resume_if_room()
-        self.flowing = False
-        self.deaf = True
+        self.is_flowing = False
+        self.is_closed = True
         self._turns_over.set()
 
     def statistics(self) -> OutboxStatistics:

@@ -32,14 +32,14 @@ class ProcessLifetimeGuard:
         self._process = process
 
     @property
-    def deaf(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether nothing would be accepted for this client."""
-        return self.outbox.deaf or self._process.has_ended()
+        return self.outbox.is_closed or self._process.has_ended()
 
     def deliver(self, packet: bytes) -> None:
         """Accept a message for this client, if its key still names it."""
         if self._process.has_ended():
-            self.outbox.pass_over(packet)
+            self.outbox.retract(packet)
         else:
             self.outbox.deliver(packet)
 

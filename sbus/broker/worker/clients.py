@@ -172,10 +172,10 @@ class Clients:
             partial(self._serve_soon, session),
             partial(self._reports.report, BACKLOG_BYTES, account, own),
         )
-        session.holder = SecretRecipient(
+        session.secret_recipient = SecretRecipient(
             own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks)
         )
-        self._router.admit(session.outbox, session.holder)
+        self._router.admit(session.outbox, session.secret_recipient)
         self._give_profile(session, command.rules)
         if session.outbox.blocks and not self._begin_blocking(session):
             self._reports.report(BLOCKING, account, own)
@@ -198,17 +198,17 @@ class Clients:
         for session in self._sessions.values():
             self._give_profile(session, what.concerning.get(session.id, b""))
             if session.backpressure is not None:
-                self._give_blocker(session, session.backpressure.blocker)
+                self._change_rule(session, session.backpressure.rule)
         self._router.forget_routes(limits.route_cache_bytes_max)
         for session in self.scheduler.waiting.everybody():
             self.scheduler.turns.add(session)
         self.subscriptions.when_changed(on_done)
 
-    def _give_blocker(self, session: Session, old: BackpressureRule) -> None:
+    def _change_rule(self, session: Session, old: BackpressureRule) -> None:
         """Let a client hold publishers back as its new profile says."""
         new = old.changed_to(session.profile)
         if new is not None:
-            self.subscriptions.change_blocker(session, new)
+            self.subscriptions.change_rule(session, new)
 
     def _on_room(self, writer: Writer) -> None:
         """There is room for what waits for a client."""
@@ -278,11 +278,11 @@ class Clients:
         self.scheduler.count_waiting_bytes(session, 0)
         self.subscriptions.forget(session)
         self._router.dismiss(session.outbox)
-        session.holder.close()
-        self._commands.forget(session.holder)
+        session.secret_recipient.close()
+        self._commands.forget(session.secret_recipient)
         session.outbox.close()
         if session.backpressure is not None:
-            self._stalls.give_back(session.backpressure.blocker.place)
+            self._stalls.give_back(session.backpressure.rule.place)
             session.account.count(BLOCKING, -1)
         fd = session.sock.fileno()
         self._epoll.unregister(fd)

@@ -230,7 +230,7 @@ class MessageMonitor:
 
 def _recipients(route: Route) -> int:
     """Clients of this worker that a message on this route is accepted for now."""
-    return len([recipient for recipient in route.recipients if not recipient.deaf])
+    return len([recipient for recipient in route.recipients if not recipient.is_closed])
 
 
 @lru_cache(maxsize=1024)

@@ -52,9 +52,9 @@ class PacketHandler:
         self._watching: set[SecretRecipient] = set()
         self._watched_max = watched_processes_max()
 
-    def forget(self, holder: SecretRecipient) -> None:
+    def forget(self, recipient: SecretRecipient) -> None:
         """A client leaves: its process is watched no more."""
-        self._watching.discard(holder)
+        self._watching.discard(recipient)
 
     def obey(self, session: Session, packet: bytes) -> bool:
         """Do what a packet other than an ordinary message says; False when it has to wait.
@@ -77,7 +77,7 @@ class PacketHandler:
                     session, "subscribe to this pattern", what.pattern, denied_by
                 )
             if begins_secret(what.pattern):
-                self._prepare_secret(session.holder, what.pattern)
+                self._prepare_secret(session.secret_recipient, what.pattern)
             done = self._subscriptions.subscribe(session, what.pattern)
             if done:
                 self._events.subscribed(session, what.pattern)
@@ -85,7 +85,7 @@ class PacketHandler:
         elif isinstance(what, Unsubscribe):
             check_pattern(what.pattern, self._dialect, self._limits)
             if begins_secret(what.pattern):
-                session.holder.check_own(what.pattern)
+                session.secret_recipient.check_own(what.pattern)
             if what.pattern in session.patterns:
                 done = self._subscriptions.unsubscribe(session, what.pattern)
                 if done:
@@ -94,15 +94,15 @@ class PacketHandler:
             self._statistics.refused("unknown-unsubscription")
         return True
 
-    def _prepare_secret(self, holder: SecretRecipient, pattern: bytes) -> None:
+    def _prepare_secret(self, recipient: SecretRecipient, pattern: bytes) -> None:
         """Accept a client's secret pattern. Raises Refusal, Misbehaviour."""
-        holder.check_own(pattern)
-        if holder not in self._watching:
+        recipient.check_own(pattern)
+        if recipient not in self._watching:
             if len(self._watching) >= self._watched_max:
                 raise Refusal("too-many-secret", "the bus watches as many processes as it can")
-            holder.watch()
-            self._watching.add(holder)
-        holder.check_alive(pattern)
+            recipient.watch()
+            self._watching.add(recipient)
+        recipient.check_alive(pattern)
 
     def _control(self, session: Session, key: bytes) -> bool:
         if key == controls.WHOAMI:

@@ -158,16 +158,16 @@ class QueryHandler:
     def _why_not(self, session: Session, key: bytes) -> tuple[WhyNot, str]:
         """Why a client that has a matching pattern would not receive; two empty texts if it
         would."""
-        if session.outbox.deaf or session.outbox.fault is not None:
+        if session.outbox.is_closed or session.outbox.fault is not None:
             return "disconnecting", "the client is leaving"
         denied_by = self._rules.subscribe_key_denied_by(session.profile, key)
         if denied_by is not None:
             return "not-allowed", f"rules[{denied_by}]"
         if is_reserved(key, self._dialect):
             named = ids_of(key)
-            if not session.holder.has_ids(named):
+            if not session.secret_recipient.has_ids(named):
                 return "not-yours", "the key names another group, user or process"
-            if session.holder.recipient(named) is None:
+            if session.secret_recipient.recipient(named) is None:
                 return "process-ended", "the process that connected has ended"
         return "", ""
 

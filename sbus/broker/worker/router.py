@@ -1,13 +1,13 @@
 """Where a message goes, as one worker knows it.
 
 The pattern index holds three kinds of subscribers: outboxes of this worker's own clients, the
-numbers of other workers that have a client for the pattern, and the blockers of clients anywhere
-that may hold publishers back. A route is what the index says about one key, remembered in the route
-cache until a change of the index concerns it.
+numbers of other workers that have a client for the pattern, and the back-pressure rules of clients
+anywhere. A route is what the index says about one key, remembered in the route cache until a change
+of the index concerns it.
 
 For secret keys the index finds too many: an empty id of a pattern stands in it as a `*`, because no
-other worker knows whose the pattern is. Here it is known, and every holder is asked. Likewise for
-clients whom access rules about subscribing concern, the rules are asked, key by key.
+other worker knows whose the pattern is. Here it is known, and every secret recipient is asked.
+Likewise for clients whom access rules about subscribing concern, the rules are asked, key by key.
 
 This module does not know when a change takes effect (the sequencer does), nor how a route is used.
 """
@@ -15,7 +15,7 @@ This module does not know when a change takes effect (the sequencer does), nor h
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from sbus.broker.delivery.backpressure import BackpressureRule, unpack_blocker
+from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SecretRecipient
 from sbus.limits import Limits
@@ -37,15 +37,15 @@ _POINTER_BYTES = 8
 _BYTES_PER_SEGMENT = 64
 
 
-NO_BLOCKERS: Mapping[int, Sequence[BackpressureRule]] = {}
+_NO_RULES: Mapping[int, Sequence[BackpressureRule]] = {}
 
 
-def _by_whom(blockers: list[BackpressureRule]) -> Mapping[int, Sequence[BackpressureRule]]:
-    """Blockers by the user whose publishers they may hold."""
+def _by_whom(rules: list[BackpressureRule]) -> Mapping[int, Sequence[BackpressureRule]]:
+    """Rules by the user whose publishers they may hold."""
     by_whom: dict[int, list[BackpressureRule]] = {}
-    for blocker in blockers:
-        by_whom.setdefault(blocker.holds, []).append(blocker)
-    return by_whom or NO_BLOCKERS
+    for rule in rules:
+        by_whom.setdefault(rule.holds, []).append(rule)
+    return by_whom or _NO_RULES
 
 
 class Route:
@@ -53,17 +53,17 @@ class Route:
     clients anywhere that publishers may have to wait for, by whose publishers: a user's, or
     `ANYBODY`'s."""
 
-    __slots__ = ("blockers", "fan_out", "mask", "recipients")
+    __slots__ = ("backpressure_rules", "fan_out", "mask", "recipients")
 
     def __init__(
         self,
         mask: int,
         recipients: tuple[Outbox | ProcessLifetimeGuard, ...],
-        blockers: Mapping[int, Sequence[BackpressureRule]] = NO_BLOCKERS,
+        rules: Mapping[int, Sequence[BackpressureRule]] = _NO_RULES,
     ) -> None:
         self.mask = mask
         self.recipients = recipients
-        self.blockers = blockers
+        self.backpressure_rules = rules
         self.fan_out = len(recipients)
 
     def without(self, outbox: Outbox, client: int) -> "Route":
@@ -73,15 +73,15 @@ class Route:
             for other in self.recipients
             if (other.outbox if isinstance(other, ProcessLifetimeGuard) else other) is not outbox
         )
-        if len(recipients) == len(self.recipients) and not self.blockers:
+        if len(recipients) == len(self.recipients) and not self.backpressure_rules:
             return self
-        blockers = [
-            blocker
-            for blockers in self.blockers.values()
-            for blocker in blockers
-            if blocker.client != client
+        others = [
+            rule
+            for rules in self.backpressure_rules.values()
+            for rule in rules
+            if rule.client != client
         ]
-        return Route(self.mask, recipients, _by_whom(blockers))
+        return Route(self.mask, recipients, _by_whom(others))
 
 
 class Router:
@@ -101,13 +101,13 @@ class Router:
         self._limits = limits
         self._index: PatternIndex[Outbox | BackpressureRule | int] = PatternIndex(dialect)
         self.cache: RouteCache[Route] = RouteCache(self._resolve, limits.route_cache_bytes_max)
-        self._holders: dict[Outbox, SecretRecipient] = {}
+        self._secret_recipients: dict[Outbox, SecretRecipient] = {}
         self._rules: dict[Outbox, int] = {}
         """The rules about subscribing, of clients whom any concern."""
         self._interest: Counter[bytes] = Counter()
         self._remote: dict[int, set[bytes]] = {}
-        self._remote_blockers: dict[int, dict[tuple[int, bytes], _RemoteBlocker]] = {}
-        """By worker, then by client and what was packed: a client whose blocker changes has two for
+        self._remote_rules: dict[int, dict[tuple[int, bytes], _RemoteRule]] = {}
+        """By worker, then by client and what was packed: a client whose rule changes has two for
         a moment."""
 
     def route(self, key: bytes) -> Route:
@@ -118,24 +118,24 @@ class Router:
         check_key(key, self._dialect, self._limits)
         mask = 0
         local = []
-        blockers = []
+        rules = []
         for subscriber in self._index.match(key):
             if isinstance(subscriber, int):
                 mask |= 1 << subscriber
             elif isinstance(subscriber, BackpressureRule):
                 if self._lets_through(subscriber.profile.subscribe, key):
-                    blockers.append(subscriber)
+                    rules.append(subscriber)
             else:
                 local.append(subscriber)
         if self._rules:
             let_through = self._lets_through
             local = [outbox for outbox in local if let_through(self._rules.get(outbox, 0), key)]
-        bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * (len(local) + len(blockers))
+        bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * (len(local) + len(rules))
         if is_reserved(key, self._dialect):
             named = ids_of(key)
-            meant = [blocker for blocker in blockers if blocker.may_be_meant(named)]
+            meant = [rule for rule in rules if rule.may_be_meant(named)]
             return Route(mask, self._entitled(named, local), _by_whom(meant)), bytes_taken
-        return Route(mask, tuple(local), _by_whom(blockers)), bytes_taken
+        return Route(mask, tuple(local), _by_whom(rules)), bytes_taken
 
     def matching(self, key: bytes) -> list[Outbox]:
         """Of this worker's clients, those that have a pattern that matches, whatever else is said
@@ -149,15 +149,15 @@ class Router:
         """Of those whose patterns may match a secret key, those whose id is each one it names."""
         entitled = []
         for outbox in outboxes:
-            holder = self._holders.get(outbox)
-            recipient = None if holder is None else holder.recipient(named)
+            owner = self._secret_recipients.get(outbox)
+            recipient = None if owner is None else owner.recipient(named)
             if recipient is not None:
                 entitled.append(recipient)
         return tuple(entitled)
 
-    def admit(self, outbox: Outbox, holder: SecretRecipient) -> None:
-        """From now on `outbox` may receive the secret messages that `holder` lets through."""
-        self._holders[outbox] = holder
+    def admit(self, outbox: Outbox, owner: SecretRecipient) -> None:
+        """From now on `outbox` may receive the secret messages that name ids of `owner`."""
+        self._secret_recipients[outbox] = owner
 
     def restrict(self, outbox: Outbox, rules: int) -> None:
         """`outbox` is to receive only what these rules let through, 0 being none: as soon as
@@ -173,7 +173,7 @@ class Router:
 
     def dismiss(self, outbox: Outbox) -> None:
         """`outbox`, which takes nothing any more, receives no secret messages either."""
-        del self._holders[outbox]
+        del self._secret_recipients[outbox]
         self._rules.pop(outbox, None)
 
     def subscription_bytes(self, pattern: bytes) -> int:
@@ -236,35 +236,35 @@ class Router:
             for pattern in known:
                 self._change(pattern, record.worker, add=False)
             known.clear()
-            for remote in self._remote_blockers.pop(record.worker, {}).values():
+            for remote in self._remote_rules.pop(record.worker, {}).values():
                 for pattern in remote.patterns:
-                    self._change(pattern, remote.blocker, add=False)
+                    self._change(pattern, remote.rule, add=False)
 
     def _hold(self, record: Record) -> None:
-        blocker, pattern = unpack_blocker(record.client, record.pattern)
-        blockers = self._remote_blockers.setdefault(record.worker, {})
-        remote = blockers.setdefault((record.client, blocker.pack()), _RemoteBlocker(blocker))
+        rule, pattern = unpack_rule(record.client, record.pattern)
+        rules = self._remote_rules.setdefault(record.worker, {})
+        remote = rules.setdefault((record.client, rule.pack()), _RemoteRule(rule))
         if pattern not in remote.patterns:
             remote.patterns.add(pattern)
-            self._change(pattern, remote.blocker, add=True)
+            self._change(pattern, remote.rule, add=True)
 
     def _hold_no_more(self, record: Record) -> None:
-        blocker, pattern = unpack_blocker(record.client, record.pattern)
-        blockers = self._remote_blockers.get(record.worker, {})
-        which = (record.client, blocker.pack())
-        remote = blockers.get(which)
+        rule, pattern = unpack_rule(record.client, record.pattern)
+        rules = self._remote_rules.get(record.worker, {})
+        which = (record.client, rule.pack())
+        remote = rules.get(which)
         if remote is not None and pattern in remote.patterns:
             remote.patterns.remove(pattern)
-            self._change(pattern, remote.blocker, add=False)
+            self._change(pattern, remote.rule, add=False)
             if not remote.patterns:
-                del blockers[which]
+                del rules[which]
 
 
-class _RemoteBlocker:
+class _RemoteRule:
     """A client of another worker that may hold publishers, and the patterns by which it does."""
 
-    __slots__ = ("blocker", "patterns")
+    __slots__ = ("patterns", "rule")
 
-    def __init__(self, blocker: BackpressureRule) -> None:
-        self.blocker = blocker
+    def __init__(self, rule: BackpressureRule) -> None:
+        self.rule = rule
         self.patterns: set[bytes] = set()

@@ -63,7 +63,7 @@ class Stall(msgspec.Struct, frozen=True):
     """A client that a run was cut for; the message that has to wait for it, by its key and place in
     the batch."""
 
-    blocker: BackpressureRule
+    rule: BackpressureRule
     key: bytes
     position: int
 
@@ -212,14 +212,14 @@ class Sequencer:
         began_at = 0.0
         stall, last = None, None
         for number, (_, key, route) in enumerate(run.messages):
-            if route is last or not route.blockers:
+            if route is last or not route.backpressure_rules:
                 continue
             last = route
             began_at = began_at or time.perf_counter()
-            blocker = self._first_stalled(session.uid, route)
-            if blocker is not None:
+            rule = self._first_stalled(session.uid, route)
+            if rule is not None:
                 session.put_back(len(run.messages) - number)
-                stall = Stall(blocker, key, session.position)
+                stall = Stall(rule, key, session.position)
                 break
             if time.perf_counter() - began_at > _LOOK_SECONDS_MAX:
                 session.put_back(len(run.messages) - number - 1)
@@ -233,31 +233,31 @@ class Sequencer:
         is_stalled = self._stalls.is_stalled
         left: dict[int, int] = {}
         for whose in (uid, ANYBODY):
-            for blocker in route.blockers.get(whose, ()):
-                if not is_stalled(blocker.place, blocker.client):
+            for rule in route.backpressure_rules.get(whose, ()):
+                if not is_stalled(rule.place, rule.client):
                     continue
-                if blocker.account not in left:
-                    account = self._accounts[blocker.account]
-                    left[blocker.account] = account.held_left_ns(time.monotonic_ns())
-                if left[blocker.account]:
-                    return blocker
+                if rule.account not in left:
+                    account = self._accounts[rule.account]
+                    left[rule.account] = account.held_left_ns(time.monotonic_ns())
+                if left[rule.account]:
+                    return rule
         return None
 
     def _begin_holding(self, session: Session, stall: Stall, now_ns: int) -> Wait | None:
         """Have a publisher wait for a stalled client, unless other messages come first, the client
         has room again, is not concerned any more, or its user has no time left. Under the lock."""
-        blocker = stall.blocker
+        rule = stall.rule
         if session.position != stall.position:
             return None
-        account = self._accounts[blocker.account]
+        account = self._accounts[rule.account]
         left_ns = account.held_left_ns(now_ns)
-        if not left_ns or not self._stalls.is_stalled(blocker.place, blocker.client):
+        if not left_ns or not self._stalls.is_stalled(rule.place, rule.client):
             return None
-        if blocker not in self._router.route(stall.key).blockers.get(blocker.holds, ()):
+        if rule not in self._router.route(stall.key).backpressure_rules.get(rule.holds, ()):
             return None
-        self._stalls.wait(blocker.place)
+        self._stalls.wait(rule.place)
         account.begin_holding(now_ns)
-        return Wait(Reason.STALL, now_ns + left_ns, blocker.account)
+        return Wait(Reason.STALL, now_ns + left_ns, rule.account)
 
     def end_holding(self, account: int) -> None:
         """Nobody here is held back by clients of this account any more."""

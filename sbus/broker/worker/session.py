@@ -86,7 +86,6 @@ class Session:
         "credentials",
         "echo",
         "ended",
-        "holder",
         "holding_patterns",
         "id",
         "in_line",
@@ -99,6 +98,7 @@ class Session:
         "received_us",
         "refused",
         "run",
+        "secret_recipient",
         "sock",
         "subscription_bytes",
         "subscriptions",
@@ -121,7 +121,7 @@ class Session:
         self.uid = credentials.uid
         self.sock = sock
         self.outbox: Outbox
-        self.holder: SecretRecipient
+        self.secret_recipient: SecretRecipient
         self.profile: AccessProfile
         self.patterns: dict[bytes, int] = {}
         """How often each pattern stands in the client's multiset."""

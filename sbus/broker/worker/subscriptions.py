@@ -7,7 +7,7 @@ order in which they must be journalled; nothing else is journalled before them.
 
     patterns of a session  =  its records that hold  =  its places in the index
     holding patterns of a session  ⊆  its patterns;  equal, once its chores are done, if it blocks
-    what an earlier blocker of a session held  →  nothing, once its chores are done
+    what an earlier rule of a session held  →  nothing, once its chores are done
 
 This module does not know how a step gets its place in the order.
 """
@@ -58,7 +58,7 @@ class Subscriptions:
         self._stuck: list[Iterator[bool]] = []
         self._unsettled: set[Session] = set()
         self._changing = 0
-        """Blockers that not all workers know to be over."""
+        """Back-pressure rules that not all workers know to be over."""
         self._on_changed: list[Callable[[], None]] = []
         self._on_settled = on_settled
 
@@ -76,7 +76,7 @@ class Subscriptions:
         data = self._encode(SUBSCRIBED, session, pattern, edge=edge)
         holds = session.backpressure is not None and pattern not in session.holding_patterns
         if holds:
-            data += self._encode_holding(HOLDS, session, _blocker(session), pattern)
+            data += self._encode_holding(HOLDS, session, _rule(session), pattern)
         if not self._sequencer.record(data, edge=edge or holds):
             self._router.lose_interest(pattern)
             if self._sequencer.is_table_full():
@@ -97,7 +97,7 @@ class Subscriptions:
         data = self._encode(UNSUBSCRIBED, session, pattern, edge=edge)
         holds_no_more = session.patterns[pattern] == 1 and pattern in session.holding_patterns
         if holds_no_more:
-            data += self._encode_holding(HOLDS_NO_MORE, session, _blocker(session), pattern)
+            data += self._encode_holding(HOLDS_NO_MORE, session, _rule(session), pattern)
         if not self._sequencer.record(data, edge=edge or holds_no_more, frees=True):
             self._router.gain_interest(pattern)
             return False
@@ -132,11 +132,11 @@ class Subscriptions:
             self._unsettled.add(session)
             self._chores.append(self._hold_by_patterns(session))
 
-    def change_blocker(self, session: Session, blocker: BackpressureRule) -> None:
+    def change_rule(self, session: Session, rule: BackpressureRule) -> None:
         """Have publishers held by this one from now on, of a client that held them by another. That
         one goes when all know of this one, so that there is no gap."""
         backpressure = _backpressure(session)
-        old, backpressure.blocker = backpressure.blocker, blocker
+        old, backpressure.rule = backpressure.rule, rule
         held, session.holding_patterns = session.holding_patterns, set()
         self._unsettled.discard(session)
         self.begin_holding(session)
@@ -144,7 +144,7 @@ class Subscriptions:
         self._chores.append(self._drop_holding(session, old, held))
 
     def when_changed(self, on_changed: Callable[[], None]) -> None:
-        """Call this once no worker goes by a blocker that was changed."""
+        """Call this once no worker goes by a back-pressure rule that was changed."""
         self._on_changed.append(on_changed)
         self._tell_if_changed()
 
@@ -199,15 +199,15 @@ class Subscriptions:
             if pattern in session.holding_patterns:
                 self._hold_no_more(session, pattern)
                 self._unrecorded.append(
-                    self._encode_holding(HOLDS_NO_MORE, session, _blocker(session), pattern)
+                    self._encode_holding(HOLDS_NO_MORE, session, _rule(session), pattern)
                 )
         return count
 
     def _hold_by_patterns(self, session: Session) -> Iterator[bool]:
         """Until it is done, a client that asked to block is not read any further."""
         patterns = iter(list(session.patterns))
-        blocker = _blocker(session)
-        while session in self._unsettled and _blocker(session) is blocker:
+        rule = _rule(session)
+        while session in self._unsettled and _rule(session) is rule:
             next_patterns = list(islice(patterns, _RECORDS_PER_PIECE))
             piece = [
                 pattern
@@ -215,7 +215,7 @@ class Subscriptions:
                 if pattern in session.patterns and pattern not in session.holding_patterns
             ]
             data = b"".join(
-                self._encode_holding(HOLDS, session, blocker, pattern) for pattern in piece
+                self._encode_holding(HOLDS, session, rule, pattern) for pattern in piece
             )
             while piece and not self._sequencer.note(data):
                 if self._sequencer.is_table_full():
@@ -223,7 +223,7 @@ class Subscriptions:
                     next_patterns.clear()
                     break
                 yield False
-                if session not in self._unsettled or _blocker(session) is not blocker:
+                if session not in self._unsettled or _rule(session) is not rule:
                     return
             for pattern in piece:
                 self._hold(session, pattern)
@@ -233,20 +233,18 @@ class Subscriptions:
             yield True
 
     def _drop_holding(
-        self, session: Session, blocker: BackpressureRule, patterns: set[bytes]
+        self, session: Session, rule: BackpressureRule, patterns: set[bytes]
     ) -> Iterator[bool]:
-        """Take back what another blocker of a client held, whether or not it is still there."""
+        """Take back what another rule of a client held, whether or not it is still there."""
         while patterns:
             for pattern in list(islice(patterns, _RECORDS_PER_PIECE)):
                 patterns.remove(pattern)
-                self._router.remove(pattern, blocker)
-                self._unrecorded.append(
-                    self._encode_holding(HOLDS_NO_MORE, session, blocker, pattern)
-                )
+                self._router.remove(pattern, rule)
+                self._unrecorded.append(self._encode_holding(HOLDS_NO_MORE, session, rule, pattern))
             yield True
         while not self.flush_records():
             yield False
-        _backpressure(session).narrow()
+        _backpressure(session).release_waiters()
         self._changing -= 1
         self._tell_if_changed()
 
@@ -289,20 +287,20 @@ class Subscriptions:
 
     def _hold(self, session: Session, pattern: bytes) -> None:
         session.holding_patterns.add(pattern)
-        self._router.add(pattern, _blocker(session))
+        self._router.add(pattern, _rule(session))
 
     def _hold_no_more(self, session: Session, pattern: bytes) -> None:
         session.holding_patterns.remove(pattern)
-        self._router.remove(pattern, _blocker(session))
-        _backpressure(session).narrow()
+        self._router.remove(pattern, _rule(session))
+        _backpressure(session).release_waiters()
 
     def _encode(self, kind: int, session: Session, pattern: bytes, *, edge: bool) -> bytes:
         return encode_record(Record(kind, edge, self._worker, session.id, pattern))
 
     def _encode_holding(
-        self, kind: int, session: Session, blocker: BackpressureRule, pattern: bytes
+        self, kind: int, session: Session, rule: BackpressureRule, pattern: bytes
     ) -> bytes:
-        return self._encode(kind, session, blocker.pack() + pattern, edge=True)
+        return self._encode(kind, session, rule.pack() + pattern, edge=True)
 
 
 def _backpressure(session: Session) -> Backpressure:
@@ -310,6 +308,6 @@ def _backpressure(session: Session) -> Backpressure:
     return session.backpressure
 
 
-def _blocker(session: Session) -> BackpressureRule:
+def _rule(session: Session) -> BackpressureRule:
     """By which a client holds publishers now."""
-    return _backpressure(session).blocker
+    return _backpressure(session).rule

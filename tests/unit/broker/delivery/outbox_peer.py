@@ -149,7 +149,7 @@ class Peer:
     def fill(self) -> int:
         """Deliver until the socket takes no more; how many it took."""
         count = 0
-        while self.outbox.flowing:
+        while self.outbox.is_flowing:
             self.outbox.deliver(b"fill")
             count += 1
         return count - 1
@@ -163,7 +163,7 @@ class Peer:
                 self.taken += 1
         for _ in range(self.taken):
             self.outbox.deliver(b"fill")
-        assert self.outbox.flowing
+        assert self.outbox.is_flowing
 
     def close(self) -> None:
         self.outbox.close()

@@ -14,7 +14,7 @@ from sbus.broker.delivery.backpressure import (
     Backpressure,
     BackpressureRule,
     Origin,
-    unpack_blocker,
+    unpack_rule,
 )
 from sbus.limits import Limits
 from sbus.shared.accounts import AccountBook, Accounts
@@ -51,13 +51,11 @@ class Scene:
         self.account = Accounts(segment.accounts, 2, limits, 1)[account.place]
         place = stalls.take_place()
         assert place is not None
-        self.blocker = BackpressureRule(
-            7, place, account.place, OWN, AccessProfile(0, 0, everybody)
-        )
+        self.rule = BackpressureRule(7, place, account.place, OWN, AccessProfile(0, 0, everybody))
         self.changes: list[bool] = []
         """What it said about being stalled."""
         self.backpressure = Backpressure(
-            self.blocker,
+            self.rule,
             account,
             segment,
             stalls,
@@ -76,7 +74,7 @@ class Scene:
 
     @property
     def is_seen_stalled(self) -> bool:
-        return self.theirs.is_stalled(self.blocker.place, self.blocker.client)
+        return self.theirs.is_stalled(self.rule.place, self.rule.client)
 
 
 @pytest.fixture
@@ -94,7 +92,7 @@ def test_only_publishers_of_its_own_user_are_held_unless_a_rule_says_so(
     assert scene.may_hold(OWN.uid)
     assert scene.may_hold(OWN.uid + 1) == everybody
     assert scene.may_hold(NOBODY) == everybody, "nothing was delivered yet"
-    assert scene.blocker.holds == (ANYBODY if everybody else OWN.uid)
+    assert scene.rule.holds == (ANYBODY if everybody else OWN.uid)
     assert scene.spent == 0
 
 
@@ -121,7 +119,7 @@ def test_everybody_sees_it_stall_and_those_who_wait_are_woken_once(segment: Segm
         scene.backpressure.stall()
         assert scene.backpressure.stalled
         assert scene.is_seen_stalled
-    scene.theirs.wait(scene.blocker.place)
+    scene.theirs.wait(scene.rule.place)
     assert not was_woken(segment, 1)
     scene.backpressure.resume()
     assert not scene.backpressure.stalled
@@ -165,7 +163,7 @@ def test_what_was_packed_is_what_other_workers_unpack(
 ) -> None:
     profile = AccessProfile(publish=0, subscribe=rules, may_block_others=everybody)
     packed = BackpressureRule(client, place, account, Credentials(gid, uid, pid), profile).pack()
-    got, rest = unpack_blocker(client, packed + pattern)
+    got, rest = unpack_rule(client, packed + pattern)
     assert rest == pattern
     assert (got.client, got.place, got.account) == (client, place, account)
     assert (got.gid, got.uid, got.pid, got.profile) == (gid, uid, pid, profile)
@@ -186,4 +184,4 @@ def test_what_was_packed_is_what_other_workers_unpack(
 def test_a_secret_key_of_anothers_does_not_mean_it(
     segment: Segment, named: tuple[bytes, bytes, bytes], meant: bool
 ) -> None:
-    assert Scene(segment, Limits()).blocker.may_be_meant(named) == meant
+    assert Scene(segment, Limits()).rule.may_be_meant(named) == meant

@@ -45,9 +45,9 @@ async def test_a_slow_client_gets_everything_in_order(peers: Make) -> None:
     sent = [b"%d" % number for number in range(500)]
     for packet in sent:
         peer.outbox.deliver(packet)
-    assert not peer.outbox.flowing
+    assert not peer.outbox.is_flowing
     assert await peer.read_all() == sent
-    assert peer.outbox.flowing
+    assert peer.outbox.is_flowing
     assert peer.outbox.statistics() == OutboxStatistics(500, 500, 0, 0, 0, 0)
     peer.outbox.deliver(b"again")
     assert peer.read() == [b"again"]
@@ -149,7 +149,7 @@ async def test_a_peer_that_is_gone_is_deaf(peers: Make, unread: bool) -> None:
         peer.outbox.deliver(b"x")
     peer.outbox.reply(b"reply")
     peer.outbox.send_last(b"last")
-    assert peer.outbox.deaf
+    assert peer.outbox.is_closed
     assert peer.outbox.replies_waiting == 0
     statistics = peer.outbox.statistics()
     assert statistics.undelivered == 3
@@ -166,7 +166,7 @@ async def test_a_peer_that_leaves_while_something_waits_is_deaf(peers: Make) -> 
     with trio.fail_after(SOON_SECONDS):
         while peer.writers:
             await trio.testing.wait_all_tasks_blocked()
-    assert peer.outbox.deaf
+    assert peer.outbox.is_closed
     assert peer.replied == 1, "whoever waits for the reply must hear that it will not come"
     statistics = peer.outbox.statistics()
     assert (statistics.delivered, statistics.undelivered) == (taken, 2)
@@ -195,7 +195,7 @@ async def test_a_turn_is_bounded_and_asks_for_the_next_one(peers: Make) -> None:
     units_of_all, more = peer.outbox.send_backlog(1_000)
     assert peer.read() == [b"1", b"2", b"3"]
     assert (units_of_all, more) == (3 * units, False)
-    assert peer.outbox.flowing
+    assert peer.outbox.is_flowing
     await trio.testing.wait_all_tasks_blocked()
     assert (peer.writers, peer.in_line) == (0, 1)
 
@@ -233,7 +233,7 @@ async def test_who_is_closed_while_in_line_needs_no_turn(peers: Make) -> None:
     await trio.testing.wait_all_tasks_blocked()
     assert peer.writers == 0
     assert peer.outbox.send_backlog(1_000) == (0, False), "a turn may come all the same"
-    assert not peer.outbox.flowing
+    assert not peer.outbox.is_flowing
 
 
 async def test_closing_ends_the_writer_and_counts_what_was_left(peers: Make) -> None:

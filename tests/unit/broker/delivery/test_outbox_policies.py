@@ -86,7 +86,7 @@ async def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
     else:
         assert (statistics.lost, statistics.backlog, statistics.undelivered) == (5, 0, 0)
         assert await read_behind_the_filling(peer) == [b"CMSG !/lost\x005"]
-    assert peer.outbox.flowing
+    assert peer.outbox.is_flowing
     peer.outbox.deliver(b"later")
     assert peer.read() == [b"later"]
 
@@ -143,7 +143,7 @@ async def test_who_catches_up_before_its_writer_does_gets_no_second_one(peers: M
         for _ in range(2):
             peer.sock.recv(100)
         peer.outbox.deliver(b"%d" % number)
-        assert peer.outbox.flowing
+        assert peer.outbox.is_flowing
     peer.outbox.deliver(b"lost")
     assert await peer.read_all() == [
         *[b"fill"] * (peer.taken - 6),
@@ -339,7 +339,7 @@ async def follow_the_ledger(
                 for _ in range(value):
                     accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
                     peer.outbox.deliver(accepted[-1])
-            elif what == "reply" and not peer.outbox.deaf:
+            elif what == "reply" and not peer.outbox.is_closed:
                 replies.append(b"reply %d" % len(accepted))
                 peer.outbox.reply(replies[-1])
             elif what == "read":
@@ -366,9 +366,9 @@ def check(peer: Peer, given: Limits, accepted: int, segment: Segment) -> None:
     assert statistics.backlog <= given.backlog_messages_max + backlog._overshoot
     overshoot_bytes = given.log_bytes if given.user_held_seconds_max else 0
     assert row.bytes <= given.backlog_bytes_max + overshoot_bytes
-    assert not (outbox.flowing and row)
+    assert not (outbox.is_flowing and row)
     assert not (row and not peer.writers)
-    assert (outbox.fault is not None) == outbox.deaf == bool(peer.given_up)
+    assert (outbox.fault is not None) == outbox.is_closed == bool(peer.given_up)
 
     taken = peer.account.use(BACKLOG_BYTES)
     assert taken == row.bytes + KEEPING_BYTES * row.messages

@@ -119,7 +119,7 @@ class Client:
         self.session = Session(number, own, account, sock, LIMITS)
         self.collector = Collector()
         self.session.outbox = cast(Outbox, self.collector)
-        self.session.holder = SecretRecipient(
+        self.session.secret_recipient = SecretRecipient(
             own, self.session.outbox, PeerProcess(sock, own.pid, None)
         )
         self.subscriptions: Counter[bytes] = Counter()
@@ -215,7 +215,7 @@ class Bus:
         assert account is not None
         own = self.accounts[worker][account.place]
         client = Client(self.numbers, worker, own, uid, self.sock)
-        self.routers[worker].admit(client.session.outbox, client.session.holder)
+        self.routers[worker].admit(client.session.outbox, client.session.secret_recipient)
         self.clients.append(client)
         return client
 
@@ -398,7 +398,7 @@ class Bus:
         self.routers[worker].dismiss(session.outbox)
         if session.backpressure is not None:
             self.resume(client)
-            self.stalls[worker].give_back(session.backpressure.blocker.place)
+            self.stalls[worker].give_back(session.backpressure.rule.place)
         self.connect(worker)
 
     def block(self, client: Client) -> None:

@@ -47,17 +47,17 @@ def remote(worker: int, pattern: bytes, *, kind: int = SUBSCRIBED, edge: bool = 
     return Record(kind, edge, worker, 1, pattern)
 
 
-def blocker(client: int, own: Credentials = SOMEBODY) -> BackpressureRule:
+def backpressure_rule(client: int, own: Credentials = SOMEBODY) -> BackpressureRule:
     return BackpressureRule(client, client + 100, 1, own, AccessProfile(0, 0, False))
 
 
-def all_blockers(route: Route) -> list[BackpressureRule]:
+def all_rules(route: Route) -> list[BackpressureRule]:
     """Whoever's publishers they hold."""
-    return [blocker for blockers in route.blockers.values() for blocker in blockers]
+    return [found for rules in route.backpressure_rules.values() for found in rules]
 
 
-def held_by(holder: BackpressureRule, worker: int, pattern: bytes, *, kind: int = HOLDS) -> Record:
-    return Record(kind, True, worker, holder.client, holder.pack() + pattern)
+def held_by(rule: BackpressureRule, worker: int, pattern: bytes, *, kind: int = HOLDS) -> Record:
+    return Record(kind, True, worker, rule.client, rule.pack() + pattern)
 
 
 class Routing(RuleBasedStateMachine):
@@ -69,7 +69,7 @@ class Routing(RuleBasedStateMachine):
         self.outboxes = [outbox() for _ in range(3)]
         self.local: Counter[tuple[int, bytes]] = Counter()
         self.elsewhere: set[tuple[int, bytes]] = set()
-        self.blockers = {number: blocker(number) for number in range(1, 4)}
+        self.backpressure_rules = {number: backpressure_rule(number) for number in range(1, 4)}
         """Of this worker's own clients."""
         self.holding: set[tuple[int, int, bytes]] = set()
         """Which clients hold publishers by which patterns: (worker, client, pattern)."""
@@ -101,7 +101,7 @@ class Routing(RuleBasedStateMachine):
     def hold_here(self, pick: int, pattern: bytes) -> None:
         held = (OWN, pick, pattern)
         change = self.router.remove if held in self.holding else self.router.add
-        change(pattern, self.blockers[pick])
+        change(pattern, self.backpressure_rules[pick])
         self.holding ^= {held}
 
     @rule(
@@ -112,7 +112,7 @@ class Routing(RuleBasedStateMachine):
     )
     def hold_elsewhere(self, worker: int, client: int, pattern: bytes, kind: int) -> None:
         """Also what is known already, and the end of what was never met."""
-        self.router.apply(held_by(blocker(client), worker, pattern, kind=kind))
+        self.router.apply(held_by(backpressure_rule(client), worker, pattern, kind=kind))
         held = {(worker, client, pattern)}
         self.holding = self.holding | held if kind == HOLDS else self.holding - held
 
@@ -132,10 +132,10 @@ class Routing(RuleBasedStateMachine):
             assert len(route.recipients) == len(wanting)
             assert set(route.recipients) == {self.outboxes[who] for who in wanting}
             assert route.fan_out == len(wanting)
-            holders = {held[:2] for held in self.holding if matches(held[2], key, SLASH)}
-            blockers = all_blockers(route)
-            assert sorted(it.client for it in blockers) == sorted(it[1] for it in holders)
-            assert all(it.place == it.client + 100 for it in blockers)
+            expected = {held[:2] for held in self.holding if matches(held[2], key, SLASH)}
+            rules = all_rules(route)
+            assert sorted(it.client for it in rules) == sorted(it[1] for it in expected)
+            assert all(it.place == it.client + 100 for it in rules)
 
     def teardown(self) -> None:
         """Once everything is taken back, nothing is left."""
@@ -143,15 +143,16 @@ class Routing(RuleBasedStateMachine):
             self.router.apply(remote(worker, pattern, kind=UNSUBSCRIBED))
         for worker, client, pattern in self.holding:
             if worker == OWN:
-                self.router.remove(pattern, self.blockers[client])
+                self.router.remove(pattern, self.backpressure_rules[client])
             else:
-                self.router.apply(held_by(blocker(client), worker, pattern, kind=HOLDS_NO_MORE))
+                record = held_by(backpressure_rule(client), worker, pattern, kind=HOLDS_NO_MORE)
+                self.router.apply(record)
         for (who, pattern), count in self.local.items():
             for _ in range(count):
                 self.router.remove(pattern, self.outboxes[who])
         statistics = self.router._index.statistics()
         assert (statistics.nodes, statistics.subscriptions) == (1, 0)
-        assert not any(self.router._remote_blockers.values())
+        assert not any(self.router._remote_rules.values())
 
 
 TestRouting = Routing.TestCase
@@ -163,9 +164,9 @@ TestRouting.settings = settings(max_examples=60, stateful_step_count=30)
     [
         remote(OWN, b"a"),
         remote(0, b"", kind=CLIENT_GONE, edge=False),
-        held_by(blocker(1), OWN, b"a"),
-        held_by(blocker(1), OWN, b"a", kind=HOLDS_NO_MORE),
-        held_by(blocker(1), 0, b"a", kind=HOLDS_NO_MORE),
+        held_by(backpressure_rule(1), OWN, b"a"),
+        held_by(backpressure_rule(1), OWN, b"a", kind=HOLDS_NO_MORE),
+        held_by(backpressure_rule(1), 0, b"a", kind=HOLDS_NO_MORE),
     ],
     ids=["own", "client gone", "own hold", "end of own hold", "end of an unknown hold"],
 )
@@ -173,7 +174,7 @@ def test_records_that_concern_nobody_here_change_nothing(record: Record) -> None
     router = new_router()
     router.apply(record)
     assert router.route(b"a").mask == 0
-    assert router.route(b"a").blockers == {}
+    assert router.route(b"a").backpressure_rules == {}
 
 
 def test_interest_whose_edge_a_compaction_took_is_learned_and_ends_with_its_edge() -> None:
@@ -205,22 +206,22 @@ def test_a_publisher_without_echo_is_left_out() -> None:
 
 def test_a_publisher_without_echo_does_not_wait_for_itself() -> None:
     one, two = outbox(), outbox()
-    own, others = blocker(1), blocker(2)
+    own, others = backpressure_rule(1), backpressure_rule(2)
     route = Route(5, (one, two), {own.uid: (own, others)})
-    assert all_blockers(route.without(one, 1)) == [others]
-    assert all_blockers(route.without(two, 3)) == [own, others]
-    assert all_blockers(route) == [own, others]
+    assert all_rules(route.without(one, 1)) == [others]
+    assert all_rules(route.without(two, 3)) == [own, others]
+    assert all_rules(route) == [own, others]
 
 
 def test_a_route_is_told_of_a_client_that_begins_to_hold_and_ends() -> None:
     router = new_router()
     router.apply(remote(0, b"a/"))
     before = router.route(b"a/b")
-    router.apply(held_by(blocker(7), 0, b"a/"))
-    assert [it.client for it in all_blockers(router.route(b"a/b"))] == [7]
-    router.apply(held_by(blocker(7), 0, b"a/", kind=HOLDS_NO_MORE))
+    router.apply(held_by(backpressure_rule(7), 0, b"a/"))
+    assert [it.client for it in all_rules(router.route(b"a/b"))] == [7]
+    router.apply(held_by(backpressure_rule(7), 0, b"a/", kind=HOLDS_NO_MORE))
     after = router.route(b"a/b")
-    assert (after.mask, after.blockers) == (before.mask, {}) == (1, {})
+    assert (after.mask, after.backpressure_rules) == (before.mask, {}) == (1, {})
 
 
 @pytest.mark.parametrize("here", [True, False])
@@ -238,14 +239,14 @@ def test_a_route_is_told_of_a_client_that_begins_to_hold_and_ends() -> None:
 def test_nobody_waits_for_a_client_that_a_secret_key_does_not_mean(
     key: bytes, waits: bool, here: bool
 ) -> None:
-    """An empty id of a pattern is found for any id; whose it is, the blocker says."""
+    """An empty id of a pattern is found for any id; whose it is, the rule says."""
     router = new_router()
-    holder, pattern = blocker(7), b"!/cred////"
+    rule, pattern = backpressure_rule(7), b"!/cred////"
     if here:
-        router.add(pattern, holder)
+        router.add(pattern, rule)
     else:
-        router.apply(held_by(holder, 0, pattern))
-    assert [it.client for it in all_blockers(router.route(key))] == ([7] if waits else [])
+        router.apply(held_by(rule, 0, pattern))
+    assert [it.client for it in all_rules(router.route(key))] == ([7] if waits else [])
 
 
 def test_keys_that_may_not_be_used_have_no_route() -> None:
@@ -282,9 +283,9 @@ def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
     router.apply(
         Record(HOLDS, True, 3, 77, BackpressureRule(77, 5, 6, own, profile).pack() + b"a/")
     )
-    assert not router.route(b"a/b").blockers
-    ((whose, (blocker,)),) = router.route(b"a/c").blockers.items()
-    assert (blocker.client, blocker.place, blocker.account) == (77, 5, 6)
+    assert not router.route(b"a/b").backpressure_rules
+    ((whose, (found,)),) = router.route(b"a/c").backpressure_rules.items()
+    assert (found.client, found.place, found.account) == (77, 5, 6)
     assert whose == ANYBODY
 
 
@@ -308,4 +309,4 @@ def test_a_client_that_left_leaves_nothing_behind() -> None:
     router.restrict(leaver, NOT_A_B)
     router.dismiss(leaver)
     assert not router._rules
-    assert not router._holders
+    assert not router._secret_recipients

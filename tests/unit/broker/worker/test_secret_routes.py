@@ -46,7 +46,7 @@ class Collector:
     def __init__(self) -> None:
         self.received: list[bytes] = []
 
-    def pass_over(self, packet: bytes) -> None:
+    def retract(self, packet: bytes) -> None:
         """It is not for this client after all."""
 
     def deliver(self, packet: bytes) -> None:
@@ -66,16 +66,18 @@ class Client:
         self.process = Process()
         self.collector = Collector()
         self.outbox = cast(Outbox, self.collector)
-        self.holder = SecretRecipient(credentials, self.outbox, cast(PeerProcess, self.process))
+        self.secret_recipient = SecretRecipient(
+            credentials, self.outbox, cast(PeerProcess, self.process)
+        )
         self.patterns: list[bytes] = []
-        router.admit(self.outbox, self.holder)
+        router.admit(self.outbox, self.secret_recipient)
 
     def check(self, pattern: bytes) -> None:
         check_pattern(pattern, SLASH, Limits())
         if begins_secret(pattern):
-            self.holder.check_own(pattern)
-            self.holder.watch()
-            self.holder.check_alive(pattern)
+            self.secret_recipient.check_own(pattern)
+            self.secret_recipient.watch()
+            self.secret_recipient.check_alive(pattern)
 
     def sub(self, pattern: bytes) -> None:
         self.check(pattern)
@@ -275,7 +277,7 @@ def test_after_the_end_the_process_cannot_be_named_but_given_back() -> None:
     client.process.ended = True
     with pytest.raises(Misbehaviour, match="not-yours"):
         client.check(OF_PROCESS)
-    client.holder.check_own(OF_PROCESS)
+    client.secret_recipient.check_own(OF_PROCESS)
     client.sub(secret((b"10", b"20", b"")))
     publish(client.router, secret((b"10", b"20", b"30")))
     assert client.collector.take() == []
@@ -327,7 +329,7 @@ def test_root_is_somebody() -> None:
 # -- the rest of the router ------------------------------------------------------------------------
 
 
-def test_who_has_no_holder_gets_no_secret_message() -> None:
+def test_an_outbox_without_a_secret_recipient_gets_no_secret_message() -> None:
     client = Client(new_router(), ME)
     client.sub(OF_USER)
     client.router.dismiss(client.outbox)

@@ -87,7 +87,7 @@ def close(*peers: Peer) -> None:
 
 
 @pytest.mark.parametrize("patterns", [0, 1, 200])
-async def test_a_worker_answers_when_others_know_its_blockers(patterns: int) -> None:
+async def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns: int) -> None:
     """Whoever publishes on another worker goes by them."""
     new = settings(rule(Verb.BLOCK, allows=True))
     async with bus() as opened:
@@ -105,20 +105,20 @@ async def test_a_worker_answers_when_others_know_its_blockers(patterns: int) -> 
             await opened.settle()
             publisher.read()
             slow.read()
-            blockers = [
-                blocker
-                for some in router.route(b"k/%d" % max(0, patterns - 1)).blockers.values()
-                for blocker in some
+            rules = [
+                rule
+                for some in router.route(b"k/%d" % max(0, patterns - 1)).backpressure_rules.values()
+                for rule in some
             ]
-            assert len(blockers) == min(1, patterns)
-            assert all(blocker.profile.may_block_others == expected for blocker in blockers)
+            assert len(rules) == min(1, patterns)
+            assert all(rule.profile.may_block_others == expected for rule in rules)
             assert opened.workers[0]._clients.subscriptions._changing == 0
         close(slow, publisher)
         await opened.settle()
 
 
 async def test_a_worker_that_is_told_again_and_again() -> None:
-    """Orders that come faster than blockers change; clients leave meanwhile."""
+    """Updates that come faster than rules change; clients leave meanwhile."""
     numbers = [settings(*[rule(Verb.SUBSCRIBE, b"x")] * count) for count in range(1, 5)]
     async with bus() as opened:
         peers = [opened.connect(0) for _ in range(3)]
@@ -139,7 +139,7 @@ async def test_a_worker_that_is_told_again_and_again() -> None:
             assert session.holding_patterns == session.patterns.keys()
             assert session.profile.subscribe == 0b1000
             assert session.backpressure is not None
-            assert session.backpressure.blocker.profile == session.profile
+            assert session.backpressure.rule.profile == session.profile
         close(*peers[1:])
         await opened.settle()
         assert opened.index_sizes() == [(1, 0)] * WORKERS

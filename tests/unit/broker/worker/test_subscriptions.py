@@ -186,7 +186,7 @@ class Subscribing(RuleBasedStateMachine):
         """The access rules change, and with them what others know of a client that blocks."""
         client = self.client(pick)
         if client.session.backpressure is not None:
-            change_blocker(self.bus, client, rules)
+            change_rule(self.bus, client, rules)
 
     @rule(pick=PICKS)
     def leave(self, pick: int) -> None:
@@ -250,7 +250,7 @@ class Subscribing(RuleBasedStateMachine):
                 statistics = router._index.statistics()
                 assert (statistics.nodes, statistics.subscriptions) == (1, 0)
                 assert not router._interest
-                assert not any(router._remote_blockers.values())
+                assert not any(router._remote_rules.values())
             for subscriptions in self.bus.subscriptions:
                 for left in (subscriptions._chores, subscriptions._stuck):
                     assert not left
@@ -293,21 +293,21 @@ class Subscribing(RuleBasedStateMachine):
             backpressure = client.session.backpressure
             for pattern in client.session.holding_patterns:
                 assert backpressure is not None
-                assert kept.pop((HOLDS, *owner, backpressure.blocker.pack() + pattern)) == 1
+                assert kept.pop((HOLDS, *owner, backpressure.rule.pack() + pattern)) == 1
         assert not kept
         for worker in range(WORKERS):
             interest = {it for client in self.bus.of_worker(worker) for it in client.subscriptions}
             assert newcomer._remote.get(worker, set()) == interest
 
 
-def change_blocker(bus: Bus, client: Client, rules: int) -> None:
+def change_rule(bus: Bus, client: Client, rules: int) -> None:
     """Have rules of other numbers concern a client that blocks."""
     backpressure = client.session.backpressure
     assert backpressure is not None
     profile = AccessProfile(publish=0, subscribe=rules, may_block_others=bool(rules))
-    new = backpressure.blocker.changed_to(profile)
+    new = backpressure.rule.changed_to(profile)
     if new is not None:
-        bus.subscriptions[client.worker].change_blocker(client.session, new)
+        bus.subscriptions[client.worker].change_rule(client.session, new)
 
 
 def charge(pattern: bytes) -> int:
@@ -350,17 +350,17 @@ def held_elsewhere(bus: Bus, client: Client) -> set[bytes]:
 
 
 def held(router: Router, client: Client) -> set[bytes]:
-    """The patterns by which a worker knows the blocker that a client has now; it has to know of no
+    """The patterns by which a worker knows the rule that a client has now; it has to know of no
     other."""
     known = {
         packed: remote.patterns
-        for (number, packed), remote in router._remote_blockers.get(client.worker, {}).items()
+        for (number, packed), remote in router._remote_rules.get(client.worker, {}).items()
         if number == client.session.id
     }
     backpressure = client.session.backpressure
     assert backpressure is not None or not known
-    patterns = set() if backpressure is None else known.pop(backpressure.blocker.pack(), set())
-    assert not any(known.values()), "an earlier blocker still holds"
+    patterns = set() if backpressure is None else known.pop(backpressure.rule.pack(), set())
+    assert not any(known.values()), "an earlier rule still holds"
     return set(patterns)
 
 
@@ -411,23 +411,24 @@ def test_what_is_taken_back_before_its_piece_never_holds(bus: Bus) -> None:
     assert held_elsewhere(bus, client) == set(client.session.patterns) == set(client.subscriptions)
 
 
-def test_a_changed_blocker_takes_over_without_a_gap(bus: Bus) -> None:
+def test_a_changed_rule_takes_over_without_a_gap(bus: Bus) -> None:
     client = bus.clients[0]
     subscribe_all(bus, client, MANY)
     bus.block(client)
     bus.do_chores(0)
     other = bus.routers[1]
     done: list[bool] = []
-    change_blocker(bus, client, 0b10)
+    change_rule(bus, client, 0b10)
     bus.subscriptions[0].when_changed(lambda: done.append(True))
     while not done:
         assert bus.subscriptions[0].do_a_chore()
         bus.catch_up(1, nothing)
         for pattern in MANY:
-            assert any(other.route(pattern).blockers.values()), "for a moment nobody is held"
+            rules = other.route(pattern).backpressure_rules
+            assert any(rules.values()), "for a moment nobody is held"
     assert held_elsewhere(bus, client) == set(MANY)
-    (blocker,) = other.route(MANY[0]).blockers[ANYBODY]
-    assert blocker.profile == AccessProfile(publish=0, subscribe=0b10, may_block_others=True)
+    (rule,) = other.route(MANY[0]).backpressure_rules[ANYBODY]
+    assert rule.profile == AccessProfile(publish=0, subscribe=0b10, may_block_others=True)
 
 
 @pytest.mark.parametrize("pieces", range(4))
