@@ -26,6 +26,7 @@ from sbus.protocol import controls
 from sbus.protocol.keys import DIALECTS
 from sbus.protocol.packets import encode_control
 from sbus.unix.address import DEFAULT_ADDRESS, parse_address
+from sbus.unix.errno_sets import PEER_GONE
 
 PACKET_BYTES_MAX = Limits().packet_bytes_max
 INBOX_MESSAGES_MAX = 2 * Limits().backlog_messages_max
@@ -43,7 +44,6 @@ has no way to tell when that changes."""
 READ_PACKETS_MAX = 64
 """Packets read at a time where the user asked for one."""
 
-_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
 _ADVICE = {
     errno.ENOENT: "is sbusd running, and is this its address?",
     errno.ECONNREFUSED: "is sbusd running? Nothing listens there",
@@ -140,7 +140,7 @@ class Link(Generic[Item]):
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in PEER_GONE:
                 raise BrokenPipeError(error.errno, error.strerror) from error
             raise
         return True

@@ -3,16 +3,13 @@
 Knows neither where rows come from nor what is in them.
 """
 
-import errno
-
 import trio
 
 from sbus.errors import SbusError
 from sbus.pipeline.pending import Pending
 from sbus.pipeline.rows import Batch
 from sbus.pipeline.store import Origin, Rolling, TableLog
-
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+from sbus.unix.errno_sets import DISK_FULL
 
 
 class RecordingStopped(SbusError):
@@ -38,7 +35,7 @@ async def write(log: TableLog, batch: Batch, rolling: Rolling) -> None:
         await trio.to_thread.run_sync(_append, log, batch, rolling)
     except OSError as error:
         advice = ""
-        if error.errno in _NO_ROOM:
+        if error.errno in DISK_FULL:
             advice = ": make room, or keep less (--retain-days, --retain-bytes), and start it again"
         raise RecordingStopped(
             f"stopped, {log.name} cannot be written ({error.strerror}); all before offset "

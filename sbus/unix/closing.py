@@ -9,7 +9,9 @@ import errno
 import select
 import socket
 
-_PEER_GONE = frozenset({errno.EAGAIN, errno.ECONNRESET, errno.ENOTCONN, errno.EPIPE})
+from sbus.unix.errno_sets import PEER_GONE
+
+_NOTHING_LEFT = PEER_GONE | {errno.EAGAIN}
 
 
 def is_hung_up(sock: socket.socket) -> bool:
@@ -29,14 +31,14 @@ def drain(sock: socket.socket, packets_max: int) -> None:
         for _ in range(packets_max):
             sock.recv(1)
     except OSError as error:
-        if error.errno not in _PEER_GONE:
+        if error.errno not in _NOTHING_LEFT:
             raise
     try:
         sock.shutdown(socket.SHUT_RD)
         while sock.recv(1):
             pass
     except OSError as error:
-        if error.errno not in _PEER_GONE:
+        if error.errno not in _NOTHING_LEFT:
             raise
 
 
@@ -45,6 +47,6 @@ def shut_down(sock: socket.socket) -> None:
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError as error:
-        if error.errno not in _PEER_GONE:
+        if error.errno not in PEER_GONE:
             raise
     sock.close()

@@ -15,9 +15,9 @@ import socket
 from functools import cache
 from pathlib import Path
 
+from sbus.unix.errno_sets import PROCESS_GONE
+
 _SO_PEERPIDFD = 77
-_NO_SUCH_PROCESS = frozenset({errno.ESRCH, errno.EINVAL, errno.ENODATA})
-"""What kernels say of a process that has ended, and of one that there never was."""
 _STATE = 0
 _BEGAN_AT = 19
 """Places in /proc/PID/stat, counted from behind the name (proc_pid_stat(5): 3 and 22)."""
@@ -94,7 +94,7 @@ def open_peer_pidfd(sock: socket.socket) -> int | None:
     try:
         return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError as error:
-        if error.errno not in _NO_SUCH_PROCESS:
+        if error.errno not in PROCESS_GONE:
             raise
         return None
 

@@ -9,7 +9,6 @@ front, and with it the bus, must not end for a look at it.
 This module does not know what the answers are.
 """
 
-import errno
 import os
 import re
 import socket
@@ -22,12 +21,11 @@ import trio
 from sbus.broker.admin.handlers import AdminFault
 from sbus.protocol import admin
 from sbus.unix.credentials import peer_credentials, peer_groups
+from sbus.unix.errno_sets import OUT_OF_RESOURCES, PEER_GONE
 from sbus.unix.open_files import administrators_max
 
 _SEND_SECONDS_MAX = 10.0
 _BACK_OFF_SECONDS = 0.1
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
 
 T = TypeVar("T")
 
@@ -85,7 +83,7 @@ class AdminServer:
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._listener)
             except OSError as error:
-                if error.errno not in _EXHAUSTED:
+                if error.errno not in OUT_OF_RESOURCES:
                     raise
                 await trio.sleep(_BACK_OFF_SECONDS)
 
@@ -111,7 +109,7 @@ class AdminServer:
         except trio.TooSlowError:
             pass  # it does not take its answers: it is disconnected
         except Exception as error:
-            if not (isinstance(error, OSError) and error.errno in _GONE):
+            if not (isinstance(error, OSError) and error.errno in PEER_GONE):
                 self._on_failure(error)
         finally:
             self._room.release_on_behalf_of(sock)

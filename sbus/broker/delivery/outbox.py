@@ -52,9 +52,8 @@ from sbus.shared.statistics import (
     UNDELIVERED_BYTES,
     Statistics,
 )
+from sbus.unix.errno_sets import PEER_GONE, SOCKET_FULL
 
-_FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
-_PEER_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
 _UNITS_PER_PACKET = 2
 """Sending one from a backlog takes twice as long as delivering it at once."""
 _BYTES_PER_UNIT = 4096
@@ -211,7 +210,7 @@ class Outbox:
         try:
             self._send(packet)
         except OSError as error:
-            if error.errno not in _FULL and error.errno not in _PEER_GONE:
+            if error.errno not in SOCKET_FULL and error.errno not in PEER_GONE:
                 raise
 
     def _stop_flowing(self, error: OSError) -> None:
@@ -226,9 +225,9 @@ class Outbox:
     def _note(self, error: OSError) -> None:
         """Take in why the socket took nothing; lets pass only what a peer can cause."""
         self._why_not = error.errno or 0
-        if self._why_not in _FULL:
+        if self._why_not in SOCKET_FULL:
             return
-        if self._why_not not in _PEER_GONE:
+        if self._why_not not in PEER_GONE:
             raise error
         replied = self.replies_waiting
         self.close()

@@ -19,9 +19,9 @@ import msgspec
 import trio
 
 from sbus.protocol.admin_streams import Missed
+from sbus.unix.errno_sets import PEER_GONE, SOCKET_FULL
 
-_FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EMSGSIZE})
-_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN})
+_NO_ROOM = SOCKET_FULL | {errno.EMSGSIZE}
 _RETRY_SECONDS = 0.001
 """The kernel may have no memory for a packet though it calls a socket writable."""
 
@@ -91,9 +91,9 @@ class StreamWriter:
         try:
             self._sock.send(_encoder.encode(packet))
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in PEER_GONE:
                 self._on_gone()
-            elif error.errno not in _FULL:
+            elif error.errno not in _NO_ROOM:
                 raise
             return False
         return True

@@ -10,7 +10,6 @@ not let connect is told so: that is one packet, which the socket takes or not.
 This module does not know what happens to a client that was let in.
 """
 
-import errno
 import os
 import resource
 import socket
@@ -33,11 +32,10 @@ from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import CONNECTIONS, Account
 from sbus.unix.closing import drain, shut_down
 from sbus.unix.credentials import Credentials, peer_credentials, peer_groups
+from sbus.unix.errno_sets import ACCEPT_FAILED, OUT_OF_RESOURCES
 from sbus.unix.open_files import administrators_max, watched_processes_max
 from sbus.unix.peer_process import program_name
 
-_CONNECTION_FAILED = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO})
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _BACK_OFF_SECONDS = 0.5
 _DESCRIPTORS_PER_WORKER = 3
 """A link, the end of it that is on its way to the worker, and a pidfd."""
@@ -99,9 +97,9 @@ class Acceptor:
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._listener)
             except OSError as error:
-                if error.errno in _EXHAUSTED:
+                if error.errno in OUT_OF_RESOURCES:
                     await self._back_off(os.strerror(error.errno or 0))
-                elif error.errno not in _CONNECTION_FAILED:
+                elif error.errno not in ACCEPT_FAILED:
                     raise
             else:
                 admitted = self._admit(sock)

@@ -16,7 +16,6 @@ one that died can stop the supervisor. This module does not know what clients ar
 whose worker died.
 """
 
-import errno
 import math
 import os
 import signal
@@ -50,10 +49,10 @@ from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.segment import Segment
 from sbus.shared.stalls import Stalls
+from sbus.unix.errno_sets import OUT_OF_RESOURCES
 from sbus.unix.notify import Notifier
 
 _QUEUE_RETRY_SECONDS = 0.05
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _YOUNG_SECONDS = 1.0
 _PAUSE_SECONDS_MAX = 5.0
 
@@ -145,7 +144,7 @@ class Supervisor:
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
-            if error.errno not in _EXHAUSTED:
+            if error.errno not in OUT_OF_RESOURCES:
                 raise
             self._events.emit(WorkerDelayed(worker=slot.number, why=error.strerror or str(error)))
             slot.born_at = time.monotonic()
