@@ -1,13 +1,11 @@
-"""The route cache: key to route, bounded in bytes, in two generations.
+"""The route cache: key to route, bounded in bytes, in two halves, `recent` and `old`.
 
-Keys are the clients' bytes, so memory is what must be bounded. New entries go to the young
-generation. When that has used its half of the bound it becomes the old one and what was old is
-forgotten. An entry that is asked for while old is young again, so keys in use survive a flood of
-keys that are used once; the flood only ever pushes out itself and what is idle.
+Keys are the clients' bytes, so memory is what must be bounded. New entries go to `recent`. When that
+has used its half of the bound it becomes `old`, and what was old is forgotten. An entry of `old`
+that is asked for moves to `recent`, so keys in use survive a flood of keys that are used once: the
+flood only pushes out itself and what is idle.
 
-`young` is one and the same dict for life: whoever holds it sees every invalidation.
-
-Does not know what a route is, nor how it is found: `resolve` does.
+`recent` is one and the same dict for life: a caller that keeps it sees every invalidation.
 """
 
 from collections.abc import Callable
@@ -31,11 +29,11 @@ class CacheStatistics(msgspec.Struct, frozen=True):
     entries: int
     bytes: int
     hits_old: int
-    """Entries found in the old generation; hits in the young one are not counted."""
+    """Entries found in `old`; hits in `recent` are not counted."""
     misses: int
     """Keys that had to be resolved."""
     rotations: int
-    """Times that the young generation became the old one."""
+    """Times that `recent` became `old`."""
     invalidations: int
     """Patterns for which something had to be forgotten, whether or not it was there."""
 
@@ -43,32 +41,32 @@ class CacheStatistics(msgspec.Struct, frozen=True):
 class RouteCache(Generic[R]):
     """Routes by key; a route is never None.
 
-    Invariants: no key is in both generations; each generation's bytes are the sum of its charges
-    and at most half of `bytes_max`.
+    Invariants: no key is in both halves; the bytes of each are the sum of its charges and at most
+    half of `bytes_max`.
     """
 
     def __init__(self, resolve: Callable[[bytes], tuple[R, int]], bytes_max: int) -> None:
         """`resolve` returns a key's route and the bytes it takes besides the key."""
-        self.young: dict[bytes, R] = {}
-        self._young_charges: dict[bytes, int] = {}
-        self._young_bytes = 0
+        self.recent: dict[bytes, R] = {}
+        self._recent_charges: dict[bytes, int] = {}
+        self._recent_bytes = 0
         self._old: dict[bytes, R] = {}
         self._old_charges: dict[bytes, int] = {}
         self._old_bytes = 0
         self._resolve = resolve
-        self._generation_bytes_max = bytes_max // 2
+        self._half_bytes_max = bytes_max // 2
         self._hits_old = 0
         self._misses = 0
         self._rotations = 0
         self._invalidations = 0
 
     def miss(self, key: bytes) -> R:
-        """The route of a key that is not in `young`; there it is from now on.
+        """The route of a key that is not in `recent`; there it is from now on.
 
         Only an entry larger than half the bound is not kept. What `resolve` raises goes through,
         and nothing is kept.
         """
-        assert key not in self.young
+        assert key not in self.recent
         route = self._old.pop(key, None)
         if route is not None:
             self._hits_old += 1
@@ -78,13 +76,13 @@ class RouteCache(Generic[R]):
             self._misses += 1
             route, extra_bytes = self._resolve(key)
             charge = len(key) + extra_bytes + ENTRY_OVERHEAD_BYTES
-            if charge > self._generation_bytes_max:
+            if charge > self._half_bytes_max:
                 return route
-        if self._young_bytes + charge > self._generation_bytes_max:
+        if self._recent_bytes + charge > self._half_bytes_max:
             self._rotate()
-        self.young[key] = route
-        self._young_charges[key] = charge
-        self._young_bytes += charge
+        self.recent[key] = route
+        self._recent_charges[key] = charge
+        self._recent_bytes += charge
         return route
 
     @property
@@ -103,20 +101,20 @@ class RouteCache(Generic[R]):
         self._invalidations += 1
         if not path.is_literal:
             self._forget_all()
-        elif self.young.pop(pattern, None) is not None:
-            self._young_bytes -= self._young_charges.pop(pattern)
+        elif self.recent.pop(pattern, None) is not None:
+            self._recent_bytes -= self._recent_charges.pop(pattern)
         elif self._old.pop(pattern, None) is not None:
             self._old_bytes -= self._old_charges.pop(pattern)
 
     def limit(self, bytes_max: int) -> None:
         """Forget everything, and remember within another bound from now on."""
         self._forget_all()
-        self._generation_bytes_max = bytes_max // 2
+        self._half_bytes_max = bytes_max // 2
 
     def statistics(self) -> CacheStatistics:
         return CacheStatistics(
-            entries=len(self.young) + len(self._old),
-            bytes=self._young_bytes + self._old_bytes,
+            entries=len(self.recent) + len(self._old),
+            bytes=self._recent_bytes + self._old_bytes,
             hits_old=self._hits_old,
             misses=self._misses,
             rotations=self._rotations,
@@ -125,26 +123,26 @@ class RouteCache(Generic[R]):
 
     def check_invariants(self) -> None:
         """Recount everything; AssertionError where the invariants do not hold."""
-        assert not self.young.keys() & self._old.keys()
-        assert self.young.keys() == self._young_charges.keys()
+        assert not self.recent.keys() & self._old.keys()
+        assert self.recent.keys() == self._recent_charges.keys()
         assert self._old.keys() == self._old_charges.keys()
-        assert self._young_bytes == sum(self._young_charges.values())
+        assert self._recent_bytes == sum(self._recent_charges.values())
         assert self._old_bytes == sum(self._old_charges.values())
-        assert max(self._young_bytes, self._old_bytes) <= self._generation_bytes_max
+        assert max(self._recent_bytes, self._old_bytes) <= self._half_bytes_max
 
     def _rotate(self) -> None:
-        self._old = self.young.copy()
-        self._old_charges = self._young_charges
-        self._old_bytes = self._young_bytes
-        self.young.clear()
-        self._young_charges = {}
-        self._young_bytes = 0
+        self._old = self.recent.copy()
+        self._old_charges = self._recent_charges
+        self._old_bytes = self._recent_bytes
+        self.recent.clear()
+        self._recent_charges = {}
+        self._recent_bytes = 0
         self._rotations += 1
 
     def _forget_all(self) -> None:
-        self.young.clear()
-        self._young_charges = {}
-        self._young_bytes = 0
+        self.recent.clear()
+        self._recent_charges = {}
+        self._recent_bytes = 0
         self._old = {}
         self._old_charges = {}
         self._old_bytes = 0

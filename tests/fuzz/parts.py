@@ -102,7 +102,7 @@ class Parts:
             self._cache.invalidate(path, pattern)
 
     def _match(self, key: bytes) -> None:
-        route = self._cache.young.get(key)
+        route = self._cache.recent.get(key)
         route = self._cache.miss(key) if route is None else route
         if not self._packets % PACKETS_PER_COMPARISON:
             due = {

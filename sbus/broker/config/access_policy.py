@@ -164,7 +164,7 @@ class KeyRules:
     def _denied_by(self, rules: int, key: bytes) -> int | None:
         if not rules:
             return None
-        of_key = self._cache.young.get(key)
+        of_key = self._cache.recent.get(key)
         if of_key is None:
             of_key = self._cache.miss(key)
         return _last_if_denying(rules & of_key, self._allowing)

@@ -112,7 +112,7 @@ class Router:
 
     def route(self, key: bytes) -> Route:
         """The route of `key`. Raises ClientFault for a key that may not be used."""
-        return self.cache.young.get(key) or self.cache.miss(key)
+        return self.cache.recent.get(key) or self.cache.miss(key)
 
     def _resolve(self, key: bytes) -> tuple[Route, int]:
         check_key(key, self._dialect, self._limits)

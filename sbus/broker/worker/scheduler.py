@@ -174,7 +174,7 @@ class Scheduler:
             run = session.gather({}, partial(self._route_if_allowed, session.profile), units_max)
         else:
             cache = self._router.cache
-            run = session.gather(cache.young, cache.miss, units_max)
+            run = session.gather(cache.recent, cache.miss, units_max)
         if run.messages:
             return self._publish(session)
         packet = session.peek()

@@ -204,7 +204,7 @@ class Session:
 
     def gather(
         self,
-        young: dict[bytes, Route],
+        recent: dict[bytes, Route],
         miss: Callable[[bytes], Route],
         units_max: int,
     ) -> PublishBatch:
@@ -229,7 +229,7 @@ class Session:
             if end < 0:
                 break
             key = packet[4:end]
-            route = young.get(key)
+            route = recent.get(key)
             if route is None:
                 began_at = time.perf_counter()
                 try:

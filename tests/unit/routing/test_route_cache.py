@@ -34,7 +34,7 @@ def room_for(entries: int, key_bytes: int = 1) -> int:
 
 def look_up(cache: Cache, key: bytes) -> tuple[bytes, int]:
     """A lookup as its users do it."""
-    route = cache.young.get(key)
+    route = cache.recent.get(key)
     return cache.miss(key) if route is None else route
 
 
@@ -64,12 +64,12 @@ def test_what_resolving_says_it_costs_is_charged() -> None:
     assert cache.statistics().bytes == 5 + 100 + ENTRY_OVERHEAD_BYTES
 
 
-def test_a_full_young_generation_becomes_the_old_one_and_that_is_forgotten() -> None:
+def test_a_full_recent_half_becomes_the_old_one_and_that_is_forgotten() -> None:
     resolver = Resolver()
     cache = RouteCache(resolver, room_for(2))
     for key in (b"a", b"b", b"c", b"d", b"e"):
         look_up(cache, key)
-    assert set(cache.young) == {b"e"}
+    assert set(cache.recent) == {b"e"}
     assert cache.statistics().entries == 3
     assert cache.statistics().rotations == 2
     for key in (b"c", b"d"):
@@ -79,14 +79,14 @@ def test_a_full_young_generation_becomes_the_old_one_and_that_is_forgotten() -> 
     assert resolver.asked[5:] == [b"a"]
 
 
-def test_an_entry_found_in_the_old_generation_is_young_again() -> None:
+def test_an_entry_found_in_the_old_half_is_recent_again() -> None:
     resolver = Resolver()
     cache = RouteCache(resolver, room_for(2))
     for key in (b"a", b"b", b"c"):
         look_up(cache, key)
     resolver.version = 1
     assert look_up(cache, b"a") == (b"a", 0)
-    assert set(cache.young) == {b"c", b"a"}
+    assert set(cache.recent) == {b"c", b"a"}
     assert cache.statistics().hits_old == 1
     assert cache.statistics().entries == 3
     cache.check_invariants()
@@ -117,7 +117,7 @@ def test_an_entry_that_is_not_kept_evicts_nothing() -> None:
     look_up(cache, b"a")
     resolver.extra_bytes = 10_000
     look_up(cache, b"b")
-    assert set(cache.young) == {b"a"}
+    assert set(cache.recent) == {b"a"}
     assert cache.statistics().rotations == 0
 
 
@@ -127,7 +127,7 @@ def test_a_cache_without_room_still_resolves() -> None:
     assert cache.statistics().bytes == 0
 
 
-@pytest.mark.parametrize("key", [b"a", b"c"], ids=["old", "young"])
+@pytest.mark.parametrize("key", [b"a", b"c"], ids=["old", "recent"])
 def test_a_literal_pattern_makes_its_own_key_forgotten_only(key: bytes) -> None:
     resolver = Resolver()
     cache = RouteCache(resolver, room_for(2))
@@ -146,7 +146,7 @@ def test_any_other_pattern_makes_all_keys_forgotten(pattern: bytes) -> None:
     for key in (b"a", b"b", b"c"):
         look_up(cache, key)
     invalidate(cache, pattern)
-    assert cache.young == {}
+    assert cache.recent == {}
     assert cache.statistics().entries == 0
     assert cache.statistics().bytes == 0
     assert cache.statistics().invalidations == 1
@@ -156,20 +156,20 @@ def test_a_pattern_that_matches_nothing_makes_nothing_forgotten() -> None:
     cache = RouteCache(Resolver(), room_for(2))
     look_up(cache, b"a")
     invalidate(cache, b"a*b")
-    assert set(cache.young) == {b"a"}
+    assert set(cache.recent) == {b"a"}
     assert cache.statistics().invalidations == 0
 
 
-def test_whoever_holds_the_young_entries_sees_every_change() -> None:
+def test_a_caller_that_keeps_the_recent_entries_sees_every_change() -> None:
     cache = RouteCache(Resolver(), room_for(2))
-    held = cache.young
+    held = cache.recent
     for key in (b"a", b"b", b"c"):
         look_up(cache, key)
     assert set(held) == {b"c"}
     invalidate(cache, b"*")
     assert held == {}
     look_up(cache, b"d")
-    assert cache.young is held
+    assert cache.recent is held
 
 
 def test_a_key_that_cannot_be_resolved_leaves_no_trace() -> None:
