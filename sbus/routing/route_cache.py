@@ -1,9 +1,9 @@
 """The route cache: key to route, bounded in bytes, in two halves, `recent` and `old`.
 
-Keys are the clients' bytes, so memory is what must be bounded. New entries go to `recent`. When that
-has used its half of the bound it becomes `old`, and what was old is forgotten. An entry of `old`
-that is asked for moves to `recent`, so keys in use survive a flood of keys that are used once: the
-flood only pushes out itself and what is idle.
+Keys are the clients' bytes, so memory is what must be bounded. New entries go to `recent`. When
+that has used its half of the bound it becomes `old`, and what was old is forgotten. An entry of
+`old` that is asked for moves to `recent`, so keys in use survive a flood of keys that are used
+once: the flood only pushes out itself and what is idle.
 
 `recent` is one and the same dict for life: a caller that keeps it sees every invalidation.
 """

@@ -28,7 +28,7 @@ Cache = RouteCache[tuple[bytes, int]]
 
 
 def room_for(entries: int, key_bytes: int = 1) -> int:
-    """The bound of a cache whose generations hold so many entries each."""
+    """The bound of a cache whose halves hold so many entries each."""
     return 2 * entries * (key_bytes + ENTRY_OVERHEAD_BYTES)
 
 

@@ -54,8 +54,8 @@ async def test_limits_that_only_show_inside() -> None:
             clients = worker._clients
             assert clients._limits.quantum_units == 17
             assert clients._limits.drain_packets_max == 18
-            assert clients._router.cache._generation_bytes_max == 10_000
-            assert clients._rules._cache._generation_bytes_max == 15_000
+            assert clients._router.cache._half_bytes_max == 10_000
+            assert clients._rules._cache._half_bytes_max == 15_000
 
 
 async def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> None:
