@@ -22,7 +22,7 @@ from sbus.broker.admin.self_service import SelfServiceQueries
 from sbus.broker.admin.server import AdminServer
 from sbus.broker.admin.statistics import SAMPLE_SECONDS, StatisticsCollector
 from sbus.broker.admin.streams import StreamRegistry
-from sbus.broker.config.access_policy import PeerRules, pack
+from sbus.broker.config.access_policy import PeerRules, encode_rule_set
 from sbus.broker.config.resolution import Configuration
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter, client_of
@@ -209,7 +209,7 @@ class Front:
                 )
                 self._registry.add(client)
                 # Its rules are looked up now: they may have changed while it waited for a worker.
-                rules = pack(self._acceptor.concerning(who.sock, who.credentials))
+                rules = encode_rule_set(self._acceptor.concerning(who.sock, who.credentials))
                 command = AdoptClient(client.number, who.credentials, who.account.place, rules)
                 if self._events.watched:
                     self._events.emit(ClientConnected(who=_who(client), worker=worker))

@@ -15,9 +15,8 @@ from contextlib import asynccontextmanager, suppress
 import trio
 import trio.testing
 
-from sbus.broker.config.access_policy import pack
-from sbus.broker.config.settings import BusSettings
-from sbus.broker.config.transfer import SettingsUpdate, write_owning_memfd
+from sbus.broker.config.access_policy import encode_rule_set
+from sbus.broker.config.settings import BusSettings, SettingsUpdate, write_owning_memfd
 from sbus.broker.ipc.link import Link
 from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
@@ -135,7 +134,7 @@ class OneProcessBus:
                 ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
             link = self._links[worker]
             place = self.account_of(own.uid).place
-            link.send(AdoptClient(self._numbers, own, place, pack(rules)), ours.fileno())
+            link.send(AdoptClient(self._numbers, own, place, encode_rule_set(rules)), ours.fileno())
             assert not link.queued
         return Peer(self._numbers, worker, theirs, self._limits.packet_bytes_max)
 

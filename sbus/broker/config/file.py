@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from sbus.broker.config.access_policy import RULES_MAX, Verb
+from sbus.broker.config.access_policy import RULES_MAX, Permission
 from sbus.broker.config.validation import Table, in_own_words, shown
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits, UserLimits
@@ -71,8 +71,8 @@ class UserTable(UserLimits, frozen=True, forbid_unknown_fields=True):
 class RuleTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One of `[[rules]]`."""
 
-    allow: Some[Verb] | None = None
-    deny: Some[Verb] | None = None
+    allow: Some[Permission] | None = None
+    deny: Some[Permission] | None = None
     users: Some[int | str] | None = None
     groups: Some[int | str] | None = None
     keys: Some[str] | None = None

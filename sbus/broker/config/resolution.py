@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sbus.broker.config.access_policy import RULE_KEYS_MAX, Rule, Verb
+from sbus.broker.config.access_policy import RULE_KEYS_MAX, AccessRule, Permission
 from sbus.broker.config.file import NO_ADMIN, ConfigFile, RuleTable
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.config.validation import shown
@@ -45,7 +45,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     user_limits: dict[int, UserLimits] = {}
     """Of the users that have some of their own, all of them."""
     user_names: dict[int, str] = {}
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[AccessRule, ...] = ()
 
 
 def resolve(file: ConfigFile, dialect: Dialect, limits: Limits) -> Resolved:
@@ -103,7 +103,7 @@ def _user_names(file: ConfigFile) -> dict[int, str]:
 
 
 # -- rules -----------------------------------------------------------------------------------------
-def _rules(tables: list[RuleTable], dialect: Dialect, limits: Limits) -> tuple[Rule, ...]:
+def _rules(tables: list[RuleTable], dialect: Dialect, limits: Limits) -> tuple[AccessRule, ...]:
     rules = tuple(
         _rule(table, f"rules[{number}]", dialect, limits) for number, table in enumerate(tables)
     )
@@ -112,23 +112,23 @@ def _rules(tables: list[RuleTable], dialect: Dialect, limits: Limits) -> tuple[R
     return rules
 
 
-def _rule(table: RuleTable, place: str, dialect: Dialect, limits: Limits) -> Rule:
+def _rule(table: RuleTable, place: str, dialect: Dialect, limits: Limits) -> AccessRule:
     if (table.allow is None) == (table.deny is None):
         raise ConfigurationError(f"{place}: it needs either allow or deny, and not both")
     word = "allow" if table.allow is not None else "deny"
-    verbs = _each(f"{place}.{word}", table.allow or table.deny or [], lambda verb: verb)
-    for verb in verbs:
-        if table.keys is not None and verb in (Verb.CONNECT, Verb.BLOCK):
+    permissions = _each(f"{place}.{word}", table.allow or table.deny or [], lambda each: each)
+    for permission in permissions:
+        if table.keys is not None and permission in (Permission.CONNECT, Permission.BLOCK):
             raise ConfigurationError(
-                f"{place}.keys: {verb.value} is not about keys; give it a rule of its own"
+                f"{place}.keys: {permission.value} is not about keys; give it a rule of its own"
             )
 
     def pattern(key: str) -> bytes:
         return _pattern(key, dialect, limits)
 
-    return Rule(
+    return AccessRule(
         allows=table.allow is not None,
-        verbs=frozenset(verbs),
+        permissions=frozenset(permissions),
         uids=frozenset(_each(f"{place}.users", table.users or [], user_id)),
         gids=frozenset(_each(f"{place}.groups", table.groups or [], group_id)),
         patterns=tuple(_each(f"{place}.keys", table.keys or [], pattern)),

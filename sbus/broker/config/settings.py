@@ -1,13 +1,16 @@
-"""What a bus is told when it starts; immutable, and the same in all of its processes.
+"""The settings of a bus: immutable, the same in all of its processes, replaced as a whole.
 
-Knows no defaults of the command line and no listening socket.
+New settings travel to the workers in a memfd, because rules can take megabytes and a packet cannot.
+One memfd serves all workers, and those that are forked later.
 """
 
+import os
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
-from sbus.broker.config.access_policy import Rule
+from sbus.broker.config.access_policy import AccessRule
 from sbus.limits import Limits, UserLimits
 from sbus.protocol.controls import FloodControl
 
@@ -19,23 +22,53 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     dialect: str = "slash"
     limits: Limits = Limits()
     user_limits: Mapping[int, UserLimits] = {}
-    """Of the users, by id, who have others than `limits` gives everybody."""
-    rules: tuple[Rule, ...] = ()
-    """Access rules; the last one that concerns a case decides it."""
+    """By user id, for users whose limits differ from those that `limits` gives everybody."""
+    rules: tuple[AccessRule, ...] = ()
+    """The last rule that applies to a case decides it."""
     flood_control: FloodControl = FloodControl()
-    """How every client begins; it may choose otherwise."""
+    """The choice that every client begins with; the client may change it."""
     admit_uids: frozenset[int] | None = None
-    """Users who may connect; None admits whoever the socket's mode lets through."""
+    """Users who may connect; None: all that the mode of the socket's file lets connect."""
     admit_gids: frozenset[int] = frozenset()
-    """Groups whose members may connect as well, where `admit_uids` is not None."""
+    """Groups whose members may connect as well, if `admit_uids` is not None."""
     refuse_descriptors: bool = False
     """Let the kernel refuse packets with descriptors attached, instead of dropping those. Dropping
     the last descriptor of a socket that lingers keeps a worker waiting for it."""
     log: str = "auto"
-    """Where events are logged: `journal`, `stderr`, or `auto`, see `event_log`."""
+    """Where events are logged: `journal`, `stderr` or `auto`, see `broker.events.sinks`."""
     exit_when_empty: bool = False
     """Stop when the last client has left, after the first came."""
 
     def limits_of(self, uid: int) -> UserLimits:
-        """What this user may have of the bus."""
         return self.user_limits.get(uid) or self.limits.user
+
+
+class SettingsUpdate(msgspec.Struct, frozen=True):
+    """The settings that a worker applies from now on."""
+
+    settings: BusSettings
+    rules_by_client: Mapping[int, bytes] = {}
+    """The set of access rules that apply to a client, encoded, by the client's number; to a client
+    that is missing here no rule applies."""
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(SettingsUpdate)
+
+
+def write_owning_memfd(update: SettingsUpdate) -> int:
+    """A new memfd that holds `update`; the caller closes it. Raises OSError."""
+    memfd = os.memfd_create("sbus-settings", os.MFD_CLOEXEC)
+    try:
+        data = memoryview(_encoder.encode(update))
+        while data:
+            data = data[os.write(memfd, data) :]
+    except BaseException:
+        os.close(memfd)
+        raise
+    return memfd
+
+
+def read_memfd(memfd: int) -> SettingsUpdate:
+    """The update in a memfd, whose offset stays as it is: several processes share it."""
+    return _decoder.decode(os.pread(memfd, os.fstat(memfd).st_size, 0))

@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from sbus.broker.config.access_policy import AccessProfile, pack, unpack
+from sbus.broker.config.access_policy import AccessProfile, decode_rule_set, encode_rule_set
 from sbus.protocol.secret_keys import Ids
 from sbus.shared.accounts import Account
 from sbus.shared.segment import Segment
@@ -97,7 +97,7 @@ class BackpressureRule:
 
     def pack(self) -> bytes:
         """All but the client's number, for the journal."""
-        rules = pack(self.profile.subscribe)
+        rules = encode_rule_set(self.profile.subscribe)
         head = _RULE.pack(
             self.version,
             self.place,
@@ -117,7 +117,7 @@ def unpack_rule(client: int, data: bytes) -> tuple[BackpressureRule, bytes]:
     end = _RULE.size + rules_bytes
     own = Credentials(gid=gid, uid=uid, pid=pid)
     profile = AccessProfile(
-        publish=0, subscribe=unpack(data[_RULE.size : end]), may_block_others=everybody
+        publish=0, subscribe=decode_rule_set(data[_RULE.size : end]), may_block_others=everybody
     )
     return BackpressureRule(client, place, account, own, profile, version), data[end:]
 

@@ -183,8 +183,8 @@ class Acceptor:
 
 def concerning(rules: PeerRules, sock: socket.socket, own: Credentials) -> int:
     """The access rules that concern a peer; the kernel is asked for its groups if need be."""
-    groups = peer_groups(sock) | {own.gid} if rules.need_groups else frozenset({own.gid})
-    return rules.concerning(own.uid, groups)
+    groups = peer_groups(sock) | {own.gid} if rules.depend_on_groups else frozenset({own.gid})
+    return rules.rules_for(own.uid, groups)
 
 
 def _refused(who: Credentials, code: str, why: str) -> ConnectionRefused:

@@ -15,11 +15,10 @@ from typing import Final
 
 import trio
 
-from sbus.broker.config.access_policy import PeerRules, pack
+from sbus.broker.config.access_policy import PeerRules, encode_rule_set
 from sbus.broker.config.differences import changes
 from sbus.broker.config.resolution import Configuration
-from sbus.broker.config.settings import BusSettings
-from sbus.broker.config.transfer import SettingsUpdate, write_owning_memfd
+from sbus.broker.config.settings import BusSettings, SettingsUpdate, write_owning_memfd
 from sbus.broker.front.acceptor import concerning
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.supervisor import Supervisor
@@ -110,7 +109,7 @@ class Reloader:
         while missing := [client for client in self._registry if client.number not in found]:
             for client in missing[:_CLIENTS_PER_CHECKPOINT]:
                 rules_here = concerning(rules, client.sock, client.credentials)
-                found[client.number] = pack(rules_here)
+                found[client.number] = encode_rule_set(rules_here)
             await trio.lowlevel.checkpoint()
         return found
 

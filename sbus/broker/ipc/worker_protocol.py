@@ -20,7 +20,7 @@ class AdoptClient(msgspec.Struct, frozen=True, tag=True):
     account: int
     """The place of its user's account."""
     rules: bytes = b""
-    """The access rules that concern it, as `access_policy.pack` writes them."""
+    """The access rules that apply to it, as `encode_rule_set` writes them."""
 
 
 class DisconnectClient(msgspec.Struct, frozen=True, tag=True):

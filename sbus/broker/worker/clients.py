@@ -11,9 +11,8 @@ from functools import partial
 
 import trio
 
-from sbus.broker.config.access_policy import KeyRules, unpack
-from sbus.broker.config.settings import BusSettings
-from sbus.broker.config.transfer import SettingsUpdate
+from sbus.broker.config.access_policy import KeyRules, decode_rule_set
+from sbus.broker.config.settings import BusSettings, SettingsUpdate
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox, StartWriter
 from sbus.broker.delivery.secret_recipient import SecretRecipient
@@ -78,7 +77,7 @@ class Clients:
         self._link = link
         self._start_writer = start_writer
         self._wake_up = wake_up
-        self._router = Router(number, dialect, limits, self._rules.lets_through)
+        self._router = Router(number, dialect, limits, self._rules.may_receive)
         self._accounts = Accounts(segment.accounts, segment.workers, limits, number)
         self._stalls = Stalls(segment.stalls, limits.blocking_clients_max, number)
         self._statistics = Statistics(counters_of(segment.statistics, number))
@@ -182,8 +181,8 @@ class Clients:
         self._sessions[fd] = self._by_number[session.id] = session
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
-    def _give_profile(self, session: Session, concerning: bytes) -> None:
-        session.profile = self._rules.profile(unpack(concerning))
+    def _give_profile(self, session: Session, rules: bytes) -> None:
+        session.profile = self._rules.profile(decode_rule_set(rules))
         self._router.restrict(session.outbox, session.profile.subscribe)
 
     def reconfigure(self, what: SettingsUpdate, on_done: Callable[[], None]) -> None:
@@ -194,9 +193,9 @@ class Clients:
         self.events.go_by(limits.log_interval_seconds)
         self._reports.go_by(limits.log_interval_seconds)
         self.subscriptions.client_bytes_max = limits.client_subscription_bytes_max
-        self._rules.go_by(what.settings.rules, limits.rule_cache_bytes_max)
+        self._rules.replace(what.settings.rules, limits.rule_cache_bytes_max)
         for session in self._sessions.values():
-            self._give_profile(session, what.concerning.get(session.id, b""))
+            self._give_profile(session, what.rules_by_client.get(session.id, b""))
             if session.backpressure is not None:
                 self._change_rule(session, session.backpressure.rule)
         self._router.forget_routes(limits.route_cache_bytes_max)

@@ -18,8 +18,7 @@ import socket
 
 import trio
 
-from sbus.broker.config.settings import BusSettings
-from sbus.broker.config.transfer import read_memfd
+from sbus.broker.config.settings import BusSettings, read_memfd
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.ipc.link import Link, lost_command
 from sbus.broker.ipc.worker_protocol import (

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from sbus.broker.config.access_policy import (
     RULES_MAX,
     AccessProfile,
+    AccessRule,
     KeyRules,
     PeerRules,
-    Rule,
-    Verb,
-    pack,
-    unpack,
+    Permission,
+    decode_rule_set,
+    encode_rule_set,
 )
 from sbus.broker.ipc.link import Link
 from sbus.broker.ipc.worker_protocol import AdoptClient
@@ -34,9 +34,9 @@ PATTERNS = st.one_of(
 )
 RULES = st.lists(
     st.builds(
-        Rule,
+        AccessRule,
         allows=st.booleans(),
-        verbs=st.frozensets(st.sampled_from(Verb), min_size=1),
+        permissions=st.frozensets(st.sampled_from(Permission), min_size=1),
         uids=st.frozensets(IDS, max_size=2),
         gids=st.frozensets(IDS, max_size=2),
         patterns=st.lists(PATTERNS, max_size=2).map(tuple),
@@ -45,10 +45,12 @@ RULES = st.lists(
 )
 
 
-def rule(allows: bool, *verbs: Verb, keys: str | None = None, uid: int | None = None) -> Rule:
-    return Rule(
+def rule(
+    allows: bool, *verbs: Permission, keys: str | None = None, uid: int | None = None
+) -> AccessRule:
+    return AccessRule(
         allows=allows,
-        verbs=frozenset(verbs),
+        permissions=frozenset(verbs),
         uids=frozenset() if uid is None else frozenset({uid}),
         patterns=() if keys is None else tuple(keys.encode().split()),
     )
@@ -57,59 +59,64 @@ def rule(allows: bool, *verbs: Verb, keys: str | None = None, uid: int | None = 
 # -- the specification -----------------------------------------------------------------------------
 
 
-def concerns_peer(rule: Rule, uid: int, groups: frozenset[int]) -> bool:
+def concerns_peer(rule: AccessRule, uid: int, groups: frozenset[int]) -> bool:
     everybody = not rule.uids and not rule.gids
     return everybody or uid in rule.uids or any(gid in rule.gids for gid in groups)
 
 
-def concerns_key(rule: Rule, key: bytes, dialect: Dialect) -> bool:
+def concerns_key(rule: AccessRule, key: bytes, dialect: Dialect) -> bool:
     return not rule.patterns or any(matches(pattern, key, dialect) for pattern in rule.patterns)
 
 
-def decision(rules: list[Rule], verb: Verb) -> bool:
+def decision(rules: list[AccessRule], verb: Permission) -> bool:
     """Whether these rules, all about the case, allow it."""
-    allowed = verb is not Verb.BLOCK
+    allowed = verb is not Permission.BLOCK
     for rule in rules:
-        if verb in rule.verbs:
+        if verb in rule.permissions:
             allowed = rule.allows
     return allowed
 
 
 @given(RULES, IDS, st.frozensets(IDS), st.one_of(KEYS, SECRET_KEYS), st.booleans())
 def test_the_last_rule_that_concerns_a_case_decides(
-    rules: list[Rule], uid: int, groups: frozenset[int], key: bytes, remembering: bool
+    rules: list[AccessRule], uid: int, groups: frozenset[int], key: bytes, remembering: bool
 ) -> None:
     of_peer = [rule for rule in rules if concerns_peer(rule, uid, groups)]
     of_key = [rule for rule in of_peer if concerns_key(rule, key, SLASH)]
     peers = PeerRules(rules)
-    concerning = peers.concerning(uid, groups)
-    assert (peers.connect_denied_by(concerning) is None) == decision(of_peer, Verb.CONNECT)
+    concerning = peers.rules_for(uid, groups)
+    assert (peers.connect_denied_by(concerning) is None) == decision(of_peer, Permission.CONNECT)
     keys = KeyRules(rules, SLASH, CACHE_BYTES if remembering else 0)
-    profile = keys.profile(unpack(pack(concerning)))
-    assert profile.may_block_others == decision(of_peer, Verb.BLOCK)
+    profile = keys.profile(decode_rule_set(encode_rule_set(concerning)))
+    assert profile.may_block_others == decision(of_peer, Permission.BLOCK)
     for _ in range(2):
-        assert (keys.publish_denied_by(profile, key) is None) == decision(of_key, Verb.PUBLISH)
-        assert keys.lets_through(profile.subscribe, key) == decision(of_key, Verb.SUBSCRIBE)
+        assert (keys.publish_denied_by(profile, key) is None) == decision(
+            of_key, Permission.PUBLISH
+        )
+        assert keys.may_receive(profile.subscribe, key) == decision(of_key, Permission.SUBSCRIBE)
 
 
 def test_the_rule_that_denied_is_named() -> None:
     rules = [
-        rule(False, Verb.CONNECT, Verb.PUBLISH),
-        rule(True, Verb.CONNECT, uid=1),
-        rule(True, Verb.PUBLISH, keys="a/"),
-        rule(False, Verb.PUBLISH, keys="a/b"),
+        rule(False, Permission.CONNECT, Permission.PUBLISH),
+        rule(True, Permission.CONNECT, uid=1),
+        rule(True, Permission.PUBLISH, keys="a/"),
+        rule(False, Permission.PUBLISH, keys="a/b"),
     ]
     peers, keys = PeerRules(rules), KeyRules(rules, SLASH, CACHE_BYTES)
-    assert peers.connect_denied_by(peers.concerning(2, frozenset())) == 0
-    assert peers.connect_denied_by(peers.concerning(1, frozenset())) is None
-    profile = keys.profile(peers.concerning(2, frozenset()))
+    assert peers.connect_denied_by(peers.rules_for(2, frozenset())) == 0
+    assert peers.connect_denied_by(peers.rules_for(1, frozenset())) is None
+    profile = keys.profile(peers.rules_for(2, frozenset()))
     denied_by = [keys.publish_denied_by(profile, key) for key in (b"b", b"a/c", b"a/b")]
     assert denied_by == [0, None, 3]
 
 
-def test_clients_whom_no_rule_about_a_verb_concerns_have_none_to_ask() -> None:
-    rules = [rule(False, Verb.CONNECT), rule(False, Verb.PUBLISH, Verb.SUBSCRIBE, uid=1)]
-    profile = KeyRules(rules, SLASH, 0).profile(PeerRules(rules).concerning(2, frozenset({1})))
+def test_a_client_without_rules_about_a_permission_has_an_empty_profile() -> None:
+    rules = [
+        rule(False, Permission.CONNECT),
+        rule(False, Permission.PUBLISH, Permission.SUBSCRIBE, uid=1),
+    ]
+    profile = KeyRules(rules, SLASH, 0).profile(PeerRules(rules).rules_for(2, frozenset({1})))
     assert profile == AccessProfile(publish=0, subscribe=0, may_block_others=False)
 
 
@@ -118,21 +125,24 @@ def test_clients_whom_no_rule_about_a_verb_concerns_have_none_to_ask() -> None:
 
 @given(RULES, PATTERNS, st.one_of(KEYS, PATTERNS))
 def test_only_patterns_that_could_bring_nothing_are_refused(
-    rules: list[Rule], pattern: bytes, key: bytes
+    rules: list[AccessRule], pattern: bytes, key: bytes
 ) -> None:
     keys = KeyRules(rules, SLASH, 0)
     profile = keys.profile((1 << len(rules)) - 1)
     if keys.subscribe_denied_by(profile, pattern) is not None and matches(pattern, key, SLASH):
-        assert not keys.lets_through(profile.subscribe, key)
+        assert not keys.may_receive(profile.subscribe, key)
 
 
 @given(RULES, PATTERNS)
 def test_a_pattern_that_one_rule_denies_entirely_is_refused(
-    rules: list[Rule], pattern: bytes
+    rules: list[AccessRule], pattern: bytes
 ) -> None:
-    last = rule(False, Verb.SUBSCRIBE)
+    last = rule(False, Permission.SUBSCRIBE)
     profile_of_all = (1 << len(rules) + 1) - 1
-    for denial in (last, Rule(allows=False, verbs=last.verbs, patterns=(b"x", pattern))):
+    for denial in (
+        last,
+        AccessRule(allows=False, permissions=last.permissions, patterns=(b"x", pattern)),
+    ):
         keys = KeyRules([*rules, denial], SLASH, 0)
         assert keys.subscribe_denied_by(keys.profile(profile_of_all), pattern) == len(rules)
 
@@ -156,10 +166,10 @@ def test_a_pattern_that_one_rule_denies_entirely_is_refused(
 )
 def test_rules_are_compared_from_the_last_to_the_first(pattern: str, denied_by: int | None) -> None:
     rules = [
-        rule(False, Verb.SUBSCRIBE, keys="log/a log/aa*"),
-        rule(False, Verb.SUBSCRIBE, keys="audit/"),
-        rule(False, Verb.PUBLISH),
-        rule(True, Verb.SUBSCRIBE, keys="audit/public"),
+        rule(False, Permission.SUBSCRIBE, keys="log/a log/aa*"),
+        rule(False, Permission.SUBSCRIBE, keys="audit/"),
+        rule(False, Permission.PUBLISH),
+        rule(True, Permission.SUBSCRIBE, keys="audit/public"),
     ]
     keys = KeyRules(rules, SLASH, 0)
     profile = keys.profile((1 << len(rules)) - 1)
@@ -170,16 +180,16 @@ def test_rules_are_compared_from_the_last_to_the_first(pattern: str, denied_by: 
 def test_secret_messages_are_for_rules_without_keys_only(
     keyed: bool, denied_by: int | None
 ) -> None:
-    rules = [rule(False, Verb.PUBLISH, Verb.SUBSCRIBE, keys="*/" if keyed else None)]
+    rules = [rule(False, Permission.PUBLISH, Permission.SUBSCRIBE, keys="*/" if keyed else None)]
     keys = KeyRules(rules, SLASH, CACHE_BYTES)
     profile = keys.profile(1)
     assert keys.publish_denied_by(profile, b"!/cred////a") == denied_by
-    assert keys.lets_through(profile.subscribe, b"!/cred////a") == keyed
+    assert keys.may_receive(profile.subscribe, b"!/cred////a") == keyed
     assert keys.subscribe_denied_by(profile, b"!/cred////") == denied_by
 
 
 def test_segments_are_those_of_the_dialect() -> None:
-    keys = KeyRules([rule(False, Verb.PUBLISH, keys="a.*")], DOT, 0)
+    keys = KeyRules([rule(False, Permission.PUBLISH, keys="a.*")], DOT, 0)
     profile = keys.profile(1)
     assert keys.publish_denied_by(profile, b"a.b/c") == 0
     assert keys.publish_denied_by(profile, b"a.b.c") is None
@@ -189,7 +199,7 @@ def test_segments_are_those_of_the_dialect() -> None:
 
 
 def test_what_is_remembered_of_keys_is_bounded() -> None:
-    rules = [rule(False, Verb.PUBLISH, keys="a/1*")] * RULES_MAX
+    rules = [rule(False, Permission.PUBLISH, keys="a/1*")] * RULES_MAX
     keys = KeyRules(rules, SLASH, CACHE_BYTES)
     profile = keys.profile((1 << RULES_MAX) - 1)
     for number in range(2_000):
@@ -201,14 +211,14 @@ def test_what_is_remembered_of_keys_is_bounded() -> None:
 
 @given(st.integers(0, (1 << RULES_MAX) - 1))
 def test_packed_rules_come_back(concerning: int) -> None:
-    assert unpack(pack(concerning)) == concerning
+    assert decode_rule_set(encode_rule_set(concerning)) == concerning
 
 
 async def test_a_client_with_all_rules_fits_the_packet_that_hands_it_over() -> None:
     front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     most = 2**32 - 2
     who = Credentials(gid=most, uid=most, pid=2**31 - 1, began_at_ticks=2**63 - 1)
-    order = AdoptClient(2**63, who, 1_024, pack((1 << RULES_MAX) - 1))
+    order = AdoptClient(2**63, who, 1_024, encode_rule_set((1 << RULES_MAX) - 1))
     async with trio.open_nursery() as nursery:
         there, here = Link(front, nursery), Link(worker, nursery)
         there.send(order)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from sbus.broker.config.access_policy import Rule, Verb
+from sbus.broker.config.access_policy import AccessRule, Permission
 from sbus.broker.config.differences import changes
 from sbus.broker.config.file import BusTable
 from sbus.broker.config.resolution import Configuration
@@ -40,7 +40,9 @@ RESTART_LIMITS = {
 
 def configuration(**more: Any) -> Configuration:
     bus = dict.fromkeys(BusTable.__struct_fields__, "before")
-    settings = BusSettings(workers=2, rules=(Rule(allows=True, verbs=frozenset({Verb.BLOCK})),))
+    settings = BusSettings(
+        workers=2, rules=(AccessRule(allows=True, permissions=frozenset({Permission.BLOCK})),)
+    )
     return replace(Configuration(settings=settings, bus=bus), **more)
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.broker.config.access_policy import RULE_KEYS_MAX, RULES_MAX, Rule, Verb
+from sbus.broker.config.access_policy import RULE_KEYS_MAX, RULES_MAX, AccessRule, Permission
 from sbus.broker.config.file import FILE_BYTES_MAX, ConfigFile, parse_config, read_config
 from sbus.broker.config.resolution import Resolved, resolve
 from sbus.broker.config.settings import BusSettings
@@ -87,19 +87,19 @@ def test_everything_that_can_be_said() -> None:
     }
     assert resolved.user_names == {0: "root", 1001: "1001"}
     assert resolved.rules == (
-        Rule(
+        AccessRule(
             allows=False,
-            verbs=frozenset({Verb.PUBLISH, Verb.SUBSCRIBE}),
+            permissions=frozenset({Permission.PUBLISH, Permission.SUBSCRIBE}),
             patterns=(b"audit/", b"h\xc3\xa4user/*"),
         ),
-        Rule(
+        AccessRule(
             allows=True,
-            verbs=frozenset({Verb.PUBLISH}),
+            permissions=frozenset({Permission.PUBLISH}),
             uids=frozenset({0, 1001, 1002}),
             gids=frozenset({0, 1003}),
             patterns=(b"audit/*/x",),
         ),
-        Rule(allows=True, verbs=frozenset({Verb.BLOCK, Verb.CONNECT})),
+        AccessRule(allows=True, permissions=frozenset({Permission.BLOCK, Permission.CONNECT})),
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from sbus.broker.config.access_policy import Rule, Verb
+from sbus.broker.config.access_policy import AccessRule, Permission
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.front.acceptor import Acceptor, packet_bytes_carried, send_buffer_bytes
@@ -194,8 +194,10 @@ MY_PROGRAM = Path("/proc/self/comm").read_text().strip()
 
 def connect_rule(
     allows: bool, *, uids: frozenset[int] = NOBODY, gids: frozenset[int] = NOBODY
-) -> Rule:
-    return Rule(allows=allows, verbs=frozenset({Verb.CONNECT}), uids=uids, gids=gids)
+) -> AccessRule:
+    return AccessRule(
+        allows=allows, permissions=frozenset({Permission.CONNECT}), uids=uids, gids=gids
+    )
 
 
 MY_GROUPS = frozenset({ME.gid, *os.getgroups()})

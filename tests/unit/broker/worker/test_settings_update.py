@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sbus.broker.config.access_policy import Rule, Verb, pack
-from sbus.broker.config.settings import BusSettings
-from sbus.broker.config.transfer import SettingsUpdate
+from sbus.broker.config.access_policy import AccessRule, Permission, encode_rule_set
+from sbus.broker.config.settings import BusSettings, SettingsUpdate
 from sbus.limits import Limits
 from tests.fuzz.one_process_bus import WORKERS, OneProcessBus, Peer, one_process_bus
 
@@ -17,11 +16,11 @@ LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
 REFUSED = b"CMSG !/error\0not-allowed "
 
 
-def rule(verb: Verb, *patterns: bytes, allows: bool = False) -> Rule:
-    return Rule(allows=allows, verbs=frozenset({verb}), patterns=patterns)
+def rule(verb: Permission, *patterns: bytes, allows: bool = False) -> AccessRule:
+    return AccessRule(allows=allows, permissions=frozenset({verb}), patterns=patterns)
 
 
-def settings(*rules: Rule, **limits: Any) -> BusSettings:
+def settings(*rules: AccessRule, **limits: Any) -> BusSettings:
     return BusSettings(
         workers=WORKERS, limits=msgspec.structs.replace(LIMITS, **limits), rules=rules
     )
@@ -60,10 +59,10 @@ async def test_limits_that_only_show_inside() -> None:
 
 async def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> None:
     """Its number is of the old rules; behind it comes the order, which has its new one."""
-    new = settings(rule(Verb.PUBLISH, b"old"), rule(Verb.PUBLISH, b"new"))
+    new = settings(rule(Permission.PUBLISH, b"old"), rule(Permission.PUBLISH, b"new"))
     async with bus() as opened:
         before, after = opened.connect(0, rules=0b01), None
-        opened.reconfigure(0, SettingsUpdate(new, {before.number: pack(0b10)}))
+        opened.reconfigure(0, SettingsUpdate(new, {before.number: encode_rule_set(0b10)}))
         after = opened.connect(0, rules=0b01)
         await opened.settle()
         for peer in (before, after):
@@ -89,7 +88,7 @@ def close(*peers: Peer) -> None:
 @pytest.mark.parametrize("patterns", [0, 1, 200])
 async def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns: int) -> None:
     """Whoever publishes on another worker goes by them."""
-    new = settings(rule(Verb.BLOCK, allows=True))
+    new = settings(rule(Permission.BLOCK, allows=True))
     async with bus() as opened:
         slow, publisher = opened.connect(0), opened.connect(1)
         for number in range(patterns):
@@ -98,7 +97,7 @@ async def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns
         await opened.settle()
         router = opened.workers[1]._clients._router
         for expected in (True, False):
-            concerning = {slow.number: pack(0b1)} if expected else {}
+            concerning = {slow.number: encode_rule_set(0b1)} if expected else {}
             await go_by(opened, SettingsUpdate(new, concerning))
             publisher.send(b"CMSG !/cred/whoami")
             publisher.send(b"MSG k/0\0")
@@ -119,7 +118,7 @@ async def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns
 
 async def test_a_worker_that_is_told_again_and_again() -> None:
     """Updates that come faster than rules change; clients leave meanwhile."""
-    numbers = [settings(*[rule(Verb.SUBSCRIBE, b"x")] * count) for count in range(1, 5)]
+    numbers = [settings(*[rule(Permission.SUBSCRIBE, b"x")] * count) for count in range(1, 5)]
     async with bus() as opened:
         peers = [opened.connect(0) for _ in range(3)]
         for peer in peers:
@@ -128,7 +127,7 @@ async def test_a_worker_that_is_told_again_and_again() -> None:
             peer.send(b"CMSG blocking/hard/block")
         await opened.settle()
         for what in numbers:
-            concerning = {peer.number: pack(1 << len(what.rules) - 1) for peer in peers}
+            concerning = {peer.number: encode_rule_set(1 << len(what.rules) - 1) for peer in peers}
             opened.reconfigure(0, SettingsUpdate(what, concerning))
         peers[0].close()
         await opened.settle()
