@@ -211,7 +211,7 @@ class Front:
                 # Its rules are looked up now: they may have changed while it waited for a worker.
                 rules = encode_rule_set(self._acceptor.concerning(who.sock, who.credentials))
                 command = AdoptClient(client.number, who.credentials, who.account.place, rules)
-                if self._events.watched:
+                if self._events.is_watched:
                     self._events.emit(ClientConnected(who=_who(client), worker=worker))
                 self._supervisor.tell(worker, command, who.sock.fileno())
                 await trio.lowlevel.checkpoint()
@@ -242,7 +242,7 @@ class Front:
     def _give_up(self, number: int, reason: str) -> None:
         """Forget a client, and close this copy of its socket."""
         client = self._registry.remove(number)
-        if self._events.watched:
+        if self._events.is_watched:
             gone = ClientDisconnected(who=_who(client), worker=client.worker, reason=reason)
             self._events.emit(gone)
         shut_down(client.sock)
@@ -254,7 +254,7 @@ class Front:
         """Have other settings from now on; `rules` are theirs."""
         self._settings = settings
         self._limits = settings.limits
-        self._rate_limiter.interval_seconds = settings.limits.log_interval_seconds
+        self._rate_limiter.set_interval(settings.limits.log_interval_seconds)
         self._watches.limits = settings.limits
         self._acceptor.go_by(settings, rules)
         self._user_limits.go_by(settings)

@@ -140,12 +140,9 @@ class StreamRegistry:
     # -- pieces --------------------------------------------------------------------------------
     def _begin_own(self, watch: _Stream, own: socket.socket) -> None:
         """Write the front's own events, too; `own` is taken."""
-        watcher = StreamWriter(
-            own.detach(),
-            self._nursery.start_soon,
-            partial(self._events.remove_watch, watch.command.stream),
-        )
-        self._events.add_watch(watch.command.stream, EventStream(watcher, self._nursery.start_soon))
+        number, start_task = watch.command.stream, self._nursery.start_soon
+        writer = StreamWriter(own.detach(), start_task, partial(self._events.remove_stream, number))
+        self._events.add_stream(number, EventStream(writer, start_task))
 
     def _hand_over(self, watch: _Stream, worker: int) -> None:
         watch.unanswered.add(worker)
@@ -165,7 +162,7 @@ class StreamRegistry:
             with suppress(BlockingIOError, ConnectionResetError):
                 watch.sock.recv(1)
         watch.ended = True
-        self._events.remove_watch(watch.command.stream)
+        self._events.remove_stream(watch.command.stream)
         for worker in self._workers():
             self._tell(worker, StopStream(watch.command.stream), None)
         if not watch.unanswered:

@@ -31,16 +31,16 @@ class EventStream:
     """One stream of events, as this process writes it. Owns `watcher`."""
 
     def __init__(
-        self, watcher: StreamWriter, start_task: Callable[[Callable[[], Any]], None]
+        self, writer: StreamWriter, start_task: Callable[[Callable[[], Any]], None]
     ) -> None:
-        self._watcher = watcher
+        self._writer = writer
         self._start_task = start_task
         self._collected: list[dict[str, Any]] = []
 
     def show(self, shown: dict[str, Any]) -> None:
         """Send this soon."""
         if len(self._collected) >= EVENTS_PER_PACKET_MAX:
-            self._watcher.miss(1)
+            self._writer.miss(1)
             return
         self._collected.append(shown)
         if len(self._collected) == 1:
@@ -54,15 +54,13 @@ class EventStream:
         """Send what was collected."""
         events, self._collected = self._collected, []
         if events:
-            watcher = self._watcher
-            packet = admin_streams.Events(
-                source=watcher.source, missed=watcher.missed, events=events
-            )
-            watcher.send(packet, len(events))
+            writer = self._writer
+            packet = admin_streams.Events(source=writer.source, missed=writer.missed, events=events)
+            writer.send(packet, len(events))
 
     def close(self) -> None:
         self._collected.clear()
-        self._watcher.close()
+        self._writer.close()
 
 
 class EventEmitter:
@@ -70,12 +68,12 @@ class EventEmitter:
 
     def __init__(self, write: WriteEvent) -> None:
         self._write = write
-        self._watches: dict[int, EventStream] = {}
+        self._streams: dict[int, EventStream] = {}
 
     @property
-    def watched(self) -> bool:
+    def is_watched(self) -> bool:
         """Whether anybody is shown events."""
-        return bool(self._watches)
+        return bool(self._streams)
 
     def emit(self, event: Event) -> None:
         """Something happened."""
@@ -90,7 +88,7 @@ class EventEmitter:
 
     def show(self, event: Event) -> None:
         """Show an event to whoever watches."""
-        if not self._watches:
+        if not self._streams:
             return
         shown = {
             "time": time.time(),
@@ -103,23 +101,23 @@ class EventEmitter:
             if isinstance(value, str) and not value.isascii():
                 # A path, say, that is no UTF-8.
                 shown[name] = value.encode(errors="backslashreplace").decode()
-        for watch in tuple(self._watches.values()):
-            watch.show(shown)
+        for stream in tuple(self._streams.values()):
+            stream.show(shown)
 
-    def add_watch(self, number: int, watch: EventStream) -> None:
-        self._watches[number] = watch
+    def add_stream(self, number: int, stream: EventStream) -> None:
+        self._streams[number] = stream
 
-    def remove_watch(self, number: int) -> None:
+    def remove_stream(self, number: int) -> None:
         """Forget a watch, if there is such a one."""
-        watch = self._watches.pop(number, None)
-        if watch is not None:
-            watch.close()
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            stream.close()
 
     def close(self) -> None:
         """Send at once what was collected, and show nothing more."""
-        for number, watch in tuple(self._watches.items()):
-            watch.flush()
-            self.remove_watch(number)
+        for number, stream in tuple(self._streams.items()):
+            stream.flush()
+            self.remove_stream(number)
 
 
 def process_of(own: Credentials, program: bytes) -> Process:

@@ -1,54 +1,113 @@
-"""What the bus logs about misbehaving clients, in a bounded number of entries.
+"""Rate-limited log entries: a misbehaving user costs the log a bounded number of them.
 
-The same complaint about the same user is logged once per interval; the next one tells how many were
-left out. Whoever watches events is shown all of them. Knows nothing of what the complaint is about.
+The same entry about the same user is logged once per interval. A stream of events shows each one.
 """
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
-from sbus.broker.events.emitter import EventEmitter
-from sbus.protocol.events import Event
+from sbus.broker.events.emitter import EventEmitter, process_of
+from sbus.protocol.events import Event, LimitReached
+from sbus.shared.accounts import (
+    BACKLOG_BYTES,
+    BLOCKING,
+    CONNECTIONS,
+    HELD_TIME,
+    PUBLISH_RATE,
+    SUBSCRIPTION_BYTES,
+    SUBSCRIPTIONS,
+    Account,
+)
+from sbus.unix.credentials import Credentials
+from sbus.unix.peer_process import program_name
 
-_KINDS_MAX = 10_000
-"""Complaints remembered; beyond it the memory is emptied, which costs some repeated lines."""
+_ENTRIES_MAX = 10_000
+"""Entries remembered; beyond it the memory is emptied, which costs some repeated entries."""
+
+_LIMITS = {
+    SUBSCRIPTIONS: ("user_subscriptions_max", "has no room for more subscriptions"),
+    SUBSCRIPTION_BYTES: ("user_subscription_bytes_max", "has no room for more subscriptions"),
+    BACKLOG_BYTES: ("user_backlog_bytes_max", "has no room for more backlog"),
+    BLOCKING: (
+        "blocking_clients_max",
+        "has no place for one more client that blocks, which discards",
+    ),
+    PUBLISH_RATE: (
+        "user_messages_per_second_max",
+        "is held back, because it publishes too fast",
+    ),
+    HELD_TIME: (
+        "user_held_seconds_max",
+        "may hold publishers back no longer, block is discard",
+    ),
+    CONNECTIONS: ("user_connections_max", "has as many connections as it may"),
+}
+_SHARED = {
+    SUBSCRIPTION_BYTES: ", and what others leave of bus_subscription_bytes_max",
+    BACKLOG_BYTES: ", and what others leave of bus_backlog_bytes_max",
+}
 
 
-def shown(text: bytes, bytes_max: int = 64) -> str:
-    """What a client called something, as a line of a log can carry it: escaped, and not long."""
-    escaped = "".join(
-        chr(b) if 32 <= b < 127 and b != 92 else f"\\x{b:02x}" for b in text[:bytes_max]
-    )
-    return f"{escaped}..." if len(text) > bytes_max else escaped
+def limit_reached(limit: int, own: Credentials) -> LimitReached:
+    """The event about the client that reached a limit."""
+    name, text = _LIMITS[limit]
+    why = f"{text} ({name}{_SHARED.get(limit, '')})"
+    return LimitReached(who=process_of(own, program_name(own.pid)), limit=name, why=why)
 
 
 class LogRateLimiter:
-    """Rate-limited events. `clock` (seconds, monotonic) is for tests."""
+    """Of one process. `lock` is held to write to an account that other processes write to.
+    `clock` (seconds, monotonic) is for tests."""
 
     def __init__(
         self,
         interval_seconds: float,
         events: EventEmitter,
+        lock: AbstractContextManager[Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.interval_seconds = interval_seconds
+        self.set_interval(interval_seconds)
         self._events = events
+        self._lock = lock or nullcontext()
         self._clock = clock
         self._last: dict[tuple[str, int], tuple[float, int]] = {}
+        """When each entry was logged, and how many like it were left out since."""
 
-    def complain(self, code: str, uid: int, describe: Callable[[], Event]) -> None:
-        """Log what `describe` gives, unless the same code was logged about the same user just now.
-        Where nobody would see it, it is not asked."""
+    def set_interval(self, seconds: float) -> None:
+        self._interval_seconds = seconds
+        self._interval_ns = int(seconds * 1e9)
+
+    def log(self, code: str, uid: int, describe: Callable[[], Event]) -> None:
+        """Log what `describe` returns, unless this code was just logged about this user. The next
+        entry tells how many were left out. `describe` is not called where nobody would see it."""
         now = self._clock()
         at, left_out = self._last.get((code, uid), (None, 0))
-        if at is not None and now - at < self.interval_seconds:
+        if at is not None and now - at < self._interval_seconds:
             self._last[code, uid] = (at, left_out + 1)
-            if self._events.watched:
+            if self._events.is_watched:
                 self._events.show(describe())
             return
-        if len(self._last) >= _KINDS_MAX:
+        if len(self._last) >= _ENTRIES_MAX:
             self._last.clear()
         self._last[code, uid] = (now, 0)
         event = describe()
         self._events.show(event)
         self._events.log(event, left_out=left_out)
+
+    def log_limit_reached(self, limit: int, account: Account, own: Credentials) -> None:
+        """Log that this client reached a limit of its user's, unless any process just did.
+
+        When it was logged stands in the account, so it makes no difference which worker a user's
+        clients are on.
+        """
+        now_ns = time.monotonic_ns()
+        if not account.is_report_due(limit, now_ns, self._interval_ns):
+            return
+        with self._lock:
+            is_due = account.is_report_due(limit, now_ns, self._interval_ns)
+            if is_due:
+                account.note_report(limit, now_ns)
+        if is_due:
+            self._events.emit(limit_reached(limit, own))

@@ -13,7 +13,6 @@ This module does not know what happens to a client that was let in.
 import os
 import resource
 import socket
-import time
 from collections import Counter
 from contextlib import suppress
 
@@ -23,7 +22,6 @@ import trio
 from sbus.broker.config.access_policy import PeerRules
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter, process_of
-from sbus.broker.events.quota_reports import limit_reached
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.protocol.controls import error_notice
@@ -78,7 +76,6 @@ class Acceptor:
         """Have other settings from now on; `rules` are theirs."""
         self._settings = settings
         self._rules = rules
-        self._report_interval_ns = int(settings.limits.log_interval_seconds * 1e9)
 
     def concerning(self, sock: socket.socket, own: Credentials) -> int:
         """The access rules in force that concern a peer."""
@@ -110,7 +107,7 @@ class Acceptor:
                 await trio.lowlevel.checkpoint()
 
     async def _back_off(self, why: str) -> None:
-        self._rate_limiter.complain("accept", 0, lambda: AcceptingPaused(why=why))
+        self._rate_limiter.log("accept", 0, lambda: AcceptingPaused(why=why))
         self._room = trio.Event()
         with trio.move_on_after(_BACK_OFF_SECONDS):
             await self._room.wait()
@@ -142,7 +139,6 @@ class Acceptor:
 
     def _account(self, sock: socket.socket, own: Credentials) -> Account | None:
         """The user's account, if it has room for one more connection; else the socket is closed."""
-        now_ns = time.monotonic_ns()
         account = self._user_limits.account(own.uid)
         if account is None:
             self._complain("too-many-users", own, "the bus keeps no more accounts (users_max)")
@@ -152,17 +148,15 @@ class Acceptor:
             return account
         why = "your user has as many as it may"
         self.counts["too-many-connections"] += 1
-        if self._events.watched:
+        if self._events.is_watched:
             self._events.show(_refused(own, "too-many-connections", why))
-        if account.is_report_due(CONNECTIONS, now_ns, self._report_interval_ns):
-            account.note_report(CONNECTIONS, now_ns)
-            self._events.emit(limit_reached(CONNECTIONS, own))
+        self._rate_limiter.log_limit_reached(CONNECTIONS, account, own)
         self._turn_away(sock, "too-many-connections", why)
         return None
 
     def _complain(self, code: str, who: Credentials, why: str) -> None:
         self.counts[code] += 1
-        self._rate_limiter.complain(code, who.uid, lambda: _refused(who, code, why))
+        self._rate_limiter.log(code, who.uid, lambda: _refused(who, code, why))
 
     def _turn_away(self, sock: socket.socket, code: str, text: str) -> None:
         """Close a client's socket so that it can read why, in a dialect that has words for it."""

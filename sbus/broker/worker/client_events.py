@@ -8,7 +8,7 @@ that is, nor what becomes of a client.
 from collections.abc import Iterator, Mapping
 
 from sbus.broker.events.emitter import EventEmitter, client_of
-from sbus.broker.events.rate_limit import LogRateLimiter, shown
+from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.worker.session import Session
 from sbus.errors import ClientFault
 from sbus.protocol.events import (
@@ -34,6 +34,14 @@ def _who(session: Session) -> Client:
     return client_of(session.id, session.credentials, session.sock)
 
 
+def _escaped(text: bytes, bytes_max: int = 64) -> str:
+    """A key or a pattern as a line of a log can carry it: printable, and not long."""
+    escaped = "".join(
+        chr(b) if 32 <= b < 127 and b != 92 else f"\\x{b:02x}" for b in text[:bytes_max]
+    )
+    return f"{escaped}..." if len(text) > bytes_max else escaped
+
+
 class ClientEvents:
     """Of the clients of one worker, which are in `sessions` by number."""
 
@@ -46,10 +54,6 @@ class ClientEvents:
         self._discarded: dict[int, dict[str, int]] = {}
         """What was discarded for each client, as far as it was told."""
 
-    def go_by(self, interval_seconds: float) -> None:
-        """Log the same complaint about the same user once in this time."""
-        self._rate_limiter.interval_seconds = interval_seconds
-
     # -- what is logged ------------------------------------------------------------------------
     def expelled(self, session: Session, fault: ClientFault) -> None:
         """A client is disconnected for this."""
@@ -57,41 +61,41 @@ class ClientEvents:
         def describe() -> ClientExpelled:
             return ClientExpelled(who=_who(session), code=fault.code, why=fault.text)
 
-        self._rate_limiter.complain(fault.code, session.uid, describe)
+        self._rate_limiter.log(fault.code, session.uid, describe)
 
     def denied(self, session: Session, what: str, text: bytes, rule: int) -> None:
         """The access rules do not let a client do something with this key or pattern."""
 
         def describe() -> AccessDenied:
-            return AccessDenied(who=_who(session), what=what, key=shown(text), rule=rule)
+            return AccessDenied(who=_who(session), what=what, key=_escaped(text), rule=rule)
 
-        self._rate_limiter.complain("not-allowed", session.uid, describe)
+        self._rate_limiter.log("not-allowed", session.uid, describe)
 
     # -- what is only shown --------------------------------------------------------------------
     def refused(self, session: Session, fault: ClientFault) -> None:
         """A packet of a client is ignored for this."""
-        if self._events.watched:
+        if self._events.is_watched:
             self._events.emit(PacketRefused(who=_who(session), code=fault.code, why=fault.text))
 
     def stalled(self, session: Session, is_stalled: bool) -> None:
         """A client that holds publishers back has no room, or has it again."""
-        if self._events.watched:
+        if self._events.is_watched:
             kind = ClientStalled if is_stalled else ClientResumed
             self._events.emit(kind(who=_who(session)))
 
     def subscribed(self, session: Session, pattern: bytes) -> None:
         """A client has a pattern once more."""
-        if self._events.watched:
-            self._events.emit(ClientSubscribed(who=_who(session), pattern=shown(pattern)))
+        if self._events.is_watched:
+            self._events.emit(ClientSubscribed(who=_who(session), pattern=_escaped(pattern)))
 
     def unsubscribed(self, session: Session, pattern: bytes) -> None:
         """A client has a pattern once less."""
-        if self._events.watched:
-            self._events.emit(ClientUnsubscribed(who=_who(session), pattern=shown(pattern)))
+        if self._events.is_watched:
+            self._events.emit(ClientUnsubscribed(who=_who(session), pattern=_escaped(pattern)))
 
     def leaves(self, session: Session) -> None:
         """A client is about to be forgotten."""
-        if self._events.watched:
+        if self._events.is_watched:
             self._look_at(session)
         self._discarded.pop(session.id, None)
 

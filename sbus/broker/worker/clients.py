@@ -17,7 +17,6 @@ from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox, StartWriter
 from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.events.emitter import EventEmitter
-from sbus.broker.events.quota_reports import QuotaReporter
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.ipc.link import Link
 from sbus.broker.ipc.worker_protocol import (
@@ -95,9 +94,8 @@ class Clients:
         self._sessions: dict[int, Session] = {}
         """By descriptor."""
         self._by_number: dict[int, Session] = {}
-        rate_limiter = LogRateLimiter(limits.log_interval_seconds, events)
-        self.events = ClientEvents(events, rate_limiter, self._by_number)
-        self._reports = QuotaReporter(segment, limits.log_interval_seconds, events)
+        self._rate_limiter = LogRateLimiter(limits.log_interval_seconds, events, segment)
+        self.events = ClientEvents(events, self._rate_limiter, self._by_number)
         self._commands = PacketHandler(
             dialect,
             limits,
@@ -115,7 +113,7 @@ class Clients:
             self._rules,
             self.sequencer,
             self._commands,
-            self._reports,
+            self._rate_limiter,
             self.events,
             self._statistics,
             # A subscription makes every worker look.
@@ -169,7 +167,7 @@ class Clients:
             partial(self._on_room, writer),
             partial(self._on_replied, session),
             partial(self._serve_soon, session),
-            partial(self._reports.report, BACKLOG_BYTES, account, own),
+            partial(self._rate_limiter.log_limit_reached, BACKLOG_BYTES, account, own),
         )
         session.secret_recipient = SecretRecipient(
             own, session.outbox, PeerProcess(sock, own.pid, own.began_at_ticks)
@@ -177,7 +175,7 @@ class Clients:
         self._router.admit(session.outbox, session.secret_recipient)
         self._give_profile(session, command.rules)
         if session.outbox.blocks and not self._begin_blocking(session):
-            self._reports.report(BLOCKING, account, own)
+            self._rate_limiter.log_limit_reached(BLOCKING, account, own)
         self._sessions[fd] = self._by_number[session.id] = session
         self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
 
@@ -190,8 +188,7 @@ class Clients:
         they wait for clients of this one."""
         limits = self._limits = self.scheduler.limits = what.settings.limits
         self._flood_control = what.settings.flood_control
-        self.events.go_by(limits.log_interval_seconds)
-        self._reports.go_by(limits.log_interval_seconds)
+        self._rate_limiter.set_interval(limits.log_interval_seconds)
         self.subscriptions.client_bytes_max = limits.client_subscription_bytes_max
         self._rules.replace(what.settings.rules, limits.rule_cache_bytes_max)
         for session in self._sessions.values():
@@ -254,7 +251,7 @@ class Clients:
             self._stalls,
             self.sequencer.origin,
             self._statistics,
-            partial(self._reports.report, HELD_TIME, account, own),
+            partial(self._rate_limiter.log_limit_reached, HELD_TIME, account, own),
             partial(self.events.stalled, session),
         )
         self.subscriptions.begin_holding(session)

@@ -14,7 +14,7 @@ from functools import partial
 
 from sbus.broker.config.access_policy import AccessProfile, KeyRules
 from sbus.broker.delivery.outbox import Outbox
-from sbus.broker.events.quota_reports import QuotaReporter
+from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.worker.client_events import ClientEvents
 from sbus.broker.worker.fair_queue import FairQueue
 from sbus.broker.worker.packet_handler import PacketHandler
@@ -58,7 +58,7 @@ class Scheduler:
         rules: KeyRules,
         sequencer: Sequencer,
         commands: PacketHandler,
-        reports: QuotaReporter,
+        rate_limiter: LogRateLimiter,
         events: ClientEvents,
         statistics: Statistics,
         step_units: int,
@@ -70,7 +70,7 @@ class Scheduler:
         self._rules = rules
         self._sequencer = sequencer
         self._commands = commands
-        self._reports = reports
+        self._rate_limiter = rate_limiter
         self._events = events
         self._statistics = statistics
         self._step_units = step_units
@@ -156,7 +156,7 @@ class Scheduler:
         if not self._waiting_bytes or session.account.may_read(self.limits.batch_bytes_max):
             return True
         self.waiting.add(session, Wait(Reason.RATE, time.monotonic_ns() + _NO_ROOM_RETRY_NS))
-        self._reports.report(BACKLOG_BYTES, session.account, session.credentials)
+        self._rate_limiter.log_limit_reached(BACKLOG_BYTES, session.account, session.credentials)
         return False
 
     def count_waiting_bytes(self, session: Session, now_bytes: int) -> None:
@@ -206,7 +206,7 @@ class Scheduler:
             wait = Wait(wait.reason, min(wait.until_ns, soon_ns), wait.account)
         self.waiting.add(session, wait)
         if wait.reason is Reason.RATE:
-            self._reports.report(PUBLISH_RATE, session.account, session.credentials)
+            self._rate_limiter.log_limit_reached(PUBLISH_RATE, session.account, session.credentials)
 
     def _route_if_allowed(self, profile: AccessProfile, key: bytes) -> Route:
         """The route of a key. Raises ClientFault for one under which such a client may publish
@@ -220,7 +220,7 @@ class Scheduler:
         session.refused += 1
         self._statistics.refused(fault.code)
         if isinstance(fault, QuotaReached):
-            self._reports.report(fault.limit, session.account, session.credentials)
+            self._rate_limiter.log_limit_reached(fault.limit, session.account, session.credentials)
         self._events.refused(session, fault)
         if session.outbox.notices:
             session.outbox.reply(error_notice(fault.code, fault.text))

@@ -42,7 +42,7 @@ class WorkerStreams:
         on_gone = partial(self.end, command.stream)
         if command.kind == "events":
             watcher = StreamWriter(fd, self._start_task, on_gone)
-            self._events.add_watch(command.stream, EventStream(watcher, self._start_task))
+            self._events.add_stream(command.stream, EventStream(watcher, self._start_task))
             if not self._looking:
                 self._looking = True
                 self._start_task(self._look_for_discards)
@@ -55,7 +55,7 @@ class WorkerStreams:
 
     def end(self, number: int) -> None:
         """Write a stream no more, if there is such a one."""
-        self._events.remove_watch(number)
+        self._events.remove_stream(number)
         self._monitor.remove_watch(number)
         if not self._monitor:
             self._clients.sequencer.monitor = None
@@ -67,7 +67,7 @@ class WorkerStreams:
         """Tell what is discarded while somebody watches."""
         events = self._clients.events
         events.begin_looking()
-        while self._events.watched:
+        while self._events.is_watched:
             await trio.sleep(LOOK_SECONDS)
             for _ in events.look():
                 await trio.sleep(PIECE_SECONDS)

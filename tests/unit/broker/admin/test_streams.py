@@ -182,4 +182,4 @@ async def test_the_front_tells_its_own_events(
     assert b'"event":"accepting-paused"' in packet
     assert b"a path: \\\\udcff" in packet
     await scene.leave()
-    assert not scene.events.watched
+    assert not scene.events.is_watched

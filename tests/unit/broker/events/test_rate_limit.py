@@ -1,24 +1,42 @@
-"""Complaints: a bounded number of lines, none of which hides how many were left out."""
+"""Rate-limited log entries: a bounded number, none of which hides how many were left out."""
+
+import os
+from collections.abc import Iterator
 
 import pytest
 
-from sbus.broker.events import rate_limit as complaints_module
-from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.events import rate_limit
+from sbus.broker.events.rate_limit import LogRateLimiter, limit_reached
+from sbus.limits import Limits
 from sbus.protocol.events import AcceptingPaused
+from sbus.shared.accounts import (
+    BACKLOG_BYTES,
+    CONNECTIONS,
+    HELD_TIME,
+    PUBLISH_RATE,
+    SUBSCRIPTION_BYTES,
+    SUBSCRIPTIONS,
+    AccountBook,
+    Accounts,
+)
+from sbus.shared.segment import Segment
+from sbus.unix.credentials import Credentials
+from sbus.unix.peer_process import program_name
 from tests.support.events import logging_to
+from tests.unit.shared.segments import open_segment
 
 
 class Log:
-    """Complaints whose lines and clock are the test's."""
+    """A rate-limited log whose lines and clock are the test's."""
 
     def __init__(self, interval_seconds: float = 10.0) -> None:
         self.lines: list[str] = []
         self.now = 1000.0
         events = logging_to(self.lines)
-        self.rate_limiter = LogRateLimiter(interval_seconds, events, lambda: self.now)
+        self.rate_limiter = LogRateLimiter(interval_seconds, events, clock=lambda: self.now)
 
-    def complain(self, code: str, uid: int, text: str) -> None:
-        self.rate_limiter.complain(code, uid, lambda: AcceptingPaused(why=text))
+    def write(self, code: str, uid: int, text: str) -> None:
+        self.rate_limiter.log(code, uid, lambda: AcceptingPaused(why=text))
 
     def texts(self) -> list[str]:
         """What was logged, without what is said of every pause."""
@@ -28,29 +46,87 @@ class Log:
 def test_the_same_about_the_same_user_is_written_once_per_interval() -> None:
     log = Log()
     for _ in range(5):
-        log.complain("no-nul", 7, "bad packet")
+        log.write("no-nul", 7, "bad packet")
     log.now += 9.99
-    log.complain("no-nul", 7, "bad packet")
+    log.write("no-nul", 7, "bad packet")
     assert log.texts() == ["bad packet"]
     log.now += 0.01
-    log.complain("no-nul", 7, "bad again")
+    log.write("no-nul", 7, "bad again")
     assert log.texts() == ["bad packet", "bad again (and 5 more like it)"]
     log.now += 10
-    log.complain("no-nul", 7, "third")
+    log.write("no-nul", 7, "third")
     assert log.texts()[2:] == ["third"]
 
 
 def test_users_and_codes_do_not_silence_each_other() -> None:
     log = Log()
     for code, uid in (("a", 1), ("a", 2), ("b", 1), ("a", 1)):
-        log.complain(code, uid, f"{code}{uid}")
+        log.write(code, uid, f"{code}{uid}")
     assert log.texts() == ["a1", "a2", "b1"]
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(complaints_module, "_KINDS_MAX", 10)
+    monkeypatch.setattr(rate_limit, "_ENTRIES_MAX", 10)
     log = Log()
     for uid in range(1000):
-        log.complain("a", uid, str(uid))
+        log.write("a", uid, str(uid))
         assert len(log.rate_limiter._last) <= 10
     assert len(log.texts()) == 1000
+
+
+# -- users that reached a limit --------------------------------------------------------------------
+OWN = Credentials(gid=1, uid=1000, pid=os.getpid())
+LIMITS = Limits()
+ALL = {
+    SUBSCRIPTIONS: "user_subscriptions_max",
+    SUBSCRIPTION_BYTES: "user_subscription_bytes_max",
+    BACKLOG_BYTES: "user_backlog_bytes_max",
+    PUBLISH_RATE: "user_messages_per_second_max",
+    HELD_TIME: "user_held_seconds_max",
+    CONNECTIONS: "user_connections_max",
+}
+
+
+@pytest.fixture
+def segment() -> Iterator[Segment]:
+    with open_segment(2, LIMITS) as opened:
+        opened.open_lock()
+        yield opened
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    return []
+
+
+@pytest.mark.parametrize("limit", ALL)
+def test_a_line_names_the_user_the_process_and_the_limit_to_change(limit: int) -> None:
+    line = limit_reached(limit, OWN).text()
+    assert f"uid {OWN.uid} " in line
+    assert f"pid {OWN.pid} ({program_name(OWN.pid).decode()})" in line
+    assert ALL[limit] in line
+    assert hasattr(LIMITS, ALL[limit])
+
+
+def test_two_workers_report_the_same_limit_of_a_user_once(
+    segment: Segment, lines: list[str]
+) -> None:
+    book = AccountBook(segment.accounts, 2, LIMITS)
+    for uid in (1000, 1001):
+        account = book.of(uid, LIMITS.user, 0)
+        assert account is not None
+        for worker in (0, 1, 0):
+            own = Accounts(segment.accounts, 2, LIMITS, worker)[account.place]
+            for limit in (PUBLISH_RATE, BACKLOG_BYTES):
+                rate_limiter = LogRateLimiter(60.0, logging_to(lines), segment)
+                rate_limiter.log_limit_reached(limit, own, Credentials(gid=1, uid=uid, pid=1))
+    assert len(lines) == 4
+    assert sum("uid 1000 " in line for line in lines) == 2
+
+
+def test_it_is_reported_again_when_the_interval_is_over(segment: Segment, lines: list[str]) -> None:
+    account = AccountBook(segment.accounts, 2, LIMITS).of(1000, LIMITS.user, 0)
+    assert account is not None
+    for _ in range(3):
+        LogRateLimiter(0.0, logging_to(lines), segment).log_limit_reached(HELD_TIME, account, OWN)
+    assert len(lines) == 3
