@@ -20,7 +20,7 @@ from sbus.broker.front_process import Front
 from sbus.broker.worker.loop import Worker
 from sbus.errors import ConfigurationError, SbusError
 from sbus.shared.ordered_log import check_log_size
-from sbus.shared.segment import WORKERS_MAX, Segment
+from sbus.shared.shared_memory import WORKERS_MAX, SharedMemory
 from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.notify import Notifier
 
@@ -51,18 +51,18 @@ def run_bus(
     if settings.refuse_descriptors:
         _refuse_descriptors(listener)
     events = EventEmitter(open_log(settings.log))
-    segment = Segment(settings.workers, settings.limits)
+    memory = SharedMemory(settings.workers, settings.limits)
     private = [sock for sock in (listener, admin_listener, notifier.sock) if sock is not None]
     template = ForkServer(
-        partial(_worker_main, segment, settings, events), close=private, events=events
+        partial(_worker_main, memory, settings, events), close=private, events=events
     )
     try:
-        segment.open_lock()
+        memory.lock.open()
         front = Front(
             configuration,
             reread,
             listener,
-            segment,
+            memory,
             template,
             on_ready,
             events,
@@ -113,15 +113,15 @@ def _first(group: BaseExceptionGroup[SbusError]) -> SbusError:
 
 
 def _worker_main(
-    segment: Segment,
+    memory: SharedMemory,
     settings: BusSettings,
     events: EventEmitter,
     number: int,
     link_socket: socket.socket,
 ) -> None:
-    segment.open_lock()
+    memory.lock.open()
     _prime_allocator()
-    trio.run(Worker(number, segment, settings, link_socket, events).run)
+    trio.run(Worker(number, memory, settings, link_socket, events).run)
 
 
 def _prime_allocator() -> None:

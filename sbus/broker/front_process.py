@@ -59,7 +59,7 @@ from sbus.protocol.keys import DIALECTS
 from sbus.protocol.text import to_text
 from sbus.shared.accounts import AccountBook
 from sbus.shared.compaction import Compaction
-from sbus.shared.segment import COMPACTION_WANTED, TABLE_TAIL, Segment
+from sbus.shared.shared_memory import COMPACTION_WANTED, TABLE_TAIL, SharedMemory
 from sbus.shared.subscription_table import all_have_read
 from sbus.unix.address import address_of
 from sbus.unix.closing import drain, shut_down
@@ -80,7 +80,7 @@ class Front:
         configuration: Configuration,
         reread: Callable[[], Configuration],
         listener: socket.socket,
-        segment: Segment,
+        memory: SharedMemory,
         fork_server: ForkServer,
         on_ready: Callable[[], None],
         events: EventEmitter,
@@ -91,19 +91,19 @@ class Front:
         settings = configuration.settings
         self._settings = settings
         self._limits = settings.limits
-        self._segment = segment
+        self._memory = memory
         self._on_ready = on_ready
         self._events = events
         self._notifier = notifier
         self._address = address_of(listener.getsockname()).format()
         self._rate_limiter = LogRateLimiter(settings.limits.log_interval_seconds, events)
-        book = AccountBook(segment.accounts, segment.workers, settings.limits)
+        book = AccountBook(memory.accounts, memory.workers, settings.limits)
         self._user_limits = EffectiveUserLimits(settings, book)
         self._user_limits.go_by(settings)
         self._acceptor = Acceptor(listener, settings, self._user_limits, self._rate_limiter, events)
         self._supervisor = Supervisor(
             fork_server,
-            segment,
+            memory,
             settings,
             book,
             events,
@@ -125,7 +125,7 @@ class Front:
             configuration, reread, self._registry, self._supervisor, self._go_by, notifier
         )
         self._statistics_collector = StatisticsCollector(
-            segment, self._supervisor, self._registry, book, self._user_limits
+            memory, self._supervisor, self._registry, book, self._user_limits
         )
         self._administration = AdminHandlers(
             settings,
@@ -311,7 +311,7 @@ class Front:
     # -- the subscription table ----------------------------------------------------------------
     async def _keep_table_small(self) -> None:
         """Compact the table whenever a worker finds that it has grown."""
-        eventfd = self._segment.eventfds[self._settings.workers]
+        eventfd = self._memory.eventfds[self._settings.workers]
         while True:
             await trio.lowlevel.wait_readable(eventfd)
             os.eventfd_read(eventfd)
@@ -320,24 +320,24 @@ class Front:
     async def _compact(self) -> None:
         compaction = None
         while compaction is None:
-            async with trying(self._segment) as words:
+            async with trying(self._memory.lock) as words:
                 if not words[COMPACTION_WANTED]:
                     return
-                if all_have_read(self._segment, words):
-                    compaction = Compaction(self._segment, words)
+                if all_have_read(self._memory, words):
+                    compaction = Compaction(self._memory, words)
             if compaction is None:
-                self._segment.wake((1 << self._settings.workers) - 1)
+                self._memory.wake((1 << self._settings.workers) - 1)
                 await trio.sleep(_READERS_RETRY_SECONDS)
         while compaction.step():
             await trio.lowlevel.checkpoint()
         finished = False
         while not finished:
-            async with trying(self._segment) as words:
+            async with trying(self._memory.lock) as words:
                 finished = compaction.finish(words)
                 tail = words[TABLE_TAIL]
             if not finished:
                 compaction.copy_journal(tail)
-        self._segment.wake((1 << self._settings.workers) - 1)
+        self._memory.wake((1 << self._settings.workers) - 1)
 
 
 def _who(client: Client) -> kinds.Client:

@@ -15,14 +15,14 @@ This module does not know when to compact, nor how to wait.
 from collections import Counter
 from collections.abc import Iterator
 
-from sbus.shared.segment import (
+from sbus.shared.shared_memory import (
     COMPACTION_WANTED,
     TABLE_BASE,
     TABLE_EPOCH,
     TABLE_GENERATION,
     TABLE_PREVIOUS_TAIL,
     TABLE_TAIL,
-    Segment,
+    SharedMemory,
 )
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
@@ -95,11 +95,11 @@ class LiveTable:
 class Compaction:
     """One run. Begin it under the lock, and only when `all_have_read` holds."""
 
-    def __init__(self, segment: Segment, words: memoryview) -> None:
-        self._segment = segment
+    def __init__(self, memory: SharedMemory, words: memoryview) -> None:
+        self._memory = memory
         self._epoch = words[TABLE_EPOCH]
-        self._source = segment.arena_offsets[self._epoch & 1]
-        self._target = segment.arena_offsets[1 - (self._epoch & 1)]
+        self._source = memory.arena_offsets[self._epoch & 1]
+        self._target = memory.arena_offsets[1 - (self._epoch & 1)]
         self._copied = words[TABLE_TAIL]
         self._written = 0
         self._work = self._steps()
@@ -110,7 +110,7 @@ class Compaction:
 
     def _steps(self) -> Iterator[bool]:
         live = LiveTable()
-        records = read_records(self._segment, self._source, self._source + self._copied)
+        records = read_records(self._memory, self._source, self._source + self._copied)
         for number, record in enumerate(records, 1):
             live.apply(record)
             if number % STEP_RECORDS == 0:
@@ -126,12 +126,12 @@ class Compaction:
 
     def _write(self, data: bytes) -> None:
         at = self._target + self._written
-        self._segment.map[at : at + len(data)] = data
+        self._memory.map[at : at + len(data)] = data
         self._written += len(data)
 
     def copy_journal(self, tail: int) -> None:
         """Copy what was journalled up to `tail`, as read under the lock."""
-        source = self._segment.map
+        source = self._memory.map
         self._write(source[self._source + self._copied : self._source + tail])
         self._copied = tail
 

@@ -47,7 +47,7 @@ import msgspec
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.shared.log_share import LogShare
-from sbus.shared.segment import (
+from sbus.shared.shared_memory import (
     ALIVE,
     LOG_CONTENDERS,
     LOG_CURSOR,
@@ -63,7 +63,7 @@ from sbus.shared.segment import (
     WAITING,
     WORDS_PER_WORKER,
     WORKER_WORDS,
-    Segment,
+    SharedMemory,
 )
 
 _BLOCK = struct.Struct("<QIIQII")  # mask, length, count, publisher, uid, time: 32 bytes
@@ -141,12 +141,12 @@ def check_log_size(limits: Limits) -> None:
 class OrderedLog:
     """One process's view of the log. `worker` is None for a process that does not walk it."""
 
-    def __init__(self, segment: Segment, worker: int | None = None) -> None:
-        self._segment = segment
-        self._map = segment.map
-        self._offset = segment.log_offset
-        self._size = segment.log_bytes
-        self._workers = segment.workers
+    def __init__(self, memory: SharedMemory, worker: int | None = None) -> None:
+        self._memory = memory
+        self._map = memory.map
+        self._offset = memory.log_offset
+        self._size = memory.log_bytes
+        self._workers = memory.workers
         self._low = 0
         self.worker = worker
         self._bit = 0 if worker is None else 1 << worker

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from sbus.shared.segment import (
+from sbus.shared.shared_memory import (
     ALIVE,
     COMPACTION_WANTED,
     EPOCH_SEEN,
@@ -37,7 +37,7 @@ from sbus.shared.segment import (
     TABLE_TAIL,
     WORDS_PER_WORKER,
     WORKER_WORDS,
-    Segment,
+    SharedMemory,
 )
 
 SUBSCRIBED = 1
@@ -87,10 +87,10 @@ class TableStatistics(msgspec.Struct, frozen=True):
 class SubscriptionTable:
     """One process's view of the journal: a place to append and a place read up to."""
 
-    def __init__(self, segment: Segment, worker: int | None = None) -> None:
-        self._segment = segment
-        self._map = segment.map
-        self._size = segment.arena_bytes
+    def __init__(self, memory: SharedMemory, worker: int | None = None) -> None:
+        self._memory = memory
+        self._map = memory.map
+        self._size = memory.arena_bytes
         self._own = None if worker is None else WORKER_WORDS + worker * WORDS_PER_WORKER
         self._epoch = 0
         self._position = 0
@@ -119,16 +119,16 @@ class SubscriptionTable:
         common = self._size - least
         if end > min(max(2 * words[TABLE_BASE], least), common) and not words[COMPACTION_WANTED]:
             words[COMPACTION_WANTED] = 1
-            self._segment.wake_front()
+            self._memory.wake_front()
         if end > (self._size if frees else common):
             return False
-        at = self._segment.arena_offsets[words[TABLE_EPOCH] & 1] + tail
+        at = self._memory.arena_offsets[words[TABLE_EPOCH] & 1] + tail
         self._map[at : at + len(data)] = data
         if self._position == tail and self._epoch == words[TABLE_EPOCH]:
             self._position = end
         words[TABLE_TAIL] = end
         if tail // _WAKE_BYTES != end // _WAKE_BYTES:
-            self._segment.wake(words[SLEEPING])
+            self._memory.wake(words[SLEEPING])
         if edge:
             words[TABLE_GENERATION] = end
         return True
@@ -144,7 +144,7 @@ class SubscriptionTable:
         """
         ranges = []
         epoch = words[TABLE_EPOCH]
-        offsets = self._segment.arena_offsets
+        offsets = self._memory.arena_offsets
         if epoch != self._epoch:
             at = offsets[self._epoch & 1]
             ranges.append((at + self._position, at + words[TABLE_PREVIOUS_TAIL]))
@@ -171,24 +171,24 @@ class SubscriptionTable:
     # -- outside of the lock -------------------------------------------------------------------
     def read_records(self, ranges: list[tuple[int, int]]) -> Iterator[Record]:
         for start, end in ranges:
-            yield from read_records(self._segment, start, end)
+            yield from read_records(self._memory, start, end)
 
 
-def read_records(segment: Segment, start: int, end: int) -> Iterator[Record]:
+def read_records(memory: SharedMemory, start: int, end: int) -> Iterator[Record]:
     """The records between two places of the map."""
-    source = segment.map
+    source = memory.map
     while start < end:
         length, kind, edge, worker, client = RECORD.unpack_from(source, start)
         yield Record(kind, bool(edge), worker, client, source[start + RECORD.size : start + length])
         start += length
 
 
-def all_have_read(segment: Segment, words: memoryview) -> bool:
+def all_have_read(memory: SharedMemory, words: memoryview) -> bool:
     """Whether every living worker reads the arena in use, so that the other one is free."""
     epoch = words[TABLE_EPOCH]
     alive = words[ALIVE]
     return all(
         words[WORKER_WORDS + worker * WORDS_PER_WORKER + EPOCH_SEEN] == epoch
-        for worker in range(segment.workers)
+        for worker in range(memory.workers)
         if alive >> worker & 1
     )

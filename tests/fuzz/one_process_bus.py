@@ -1,4 +1,4 @@
-"""Whole workers on real sockets and one real segment, as tasks of one process.
+"""Whole workers on real sockets and one real shared memory, as tasks of one process.
 
 The front is pretended: it hands clients over, hears who has gone and compacts the table when told
 to. `settle` is the barrier that real processes do not have: afterwards every task waits for
@@ -37,12 +37,12 @@ from sbus.shared.accounts import (
 )
 from sbus.shared.compaction import Compaction
 from sbus.shared.ordered_log import OrderedLog
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.statistics import LATENCY, REFUSED
 from sbus.shared.subscription_table import all_have_read
 from sbus.unix.credentials import Credentials
 from tests.support.events import logging_to
-from tests.unit.shared.segments import close_segment
+from tests.unit.shared.memories import close_memory
 
 WORKERS = 2
 CREDENTIALS = Credentials(gid=100, uid=1000, pid=4711)
@@ -84,9 +84,9 @@ class OneProcessBus:
     def __init__(self, dialect: str, limits: Limits, nursery: trio.Nursery) -> None:
         self._limits = limits
         self._nursery = nursery
-        self.segment = Segment(WORKERS, limits)
-        self.segment.open_lock()
-        self._log = OrderedLog(self.segment)
+        self.memory = SharedMemory(WORKERS, limits)
+        self.memory.lock.open()
+        self._log = OrderedLog(self.memory)
         self._links: list[Link] = []
         self.workers: list[Worker] = []
         self.gone: dict[int, str] = {}
@@ -94,7 +94,7 @@ class OneProcessBus:
         self.reconfigured: list[int] = []
         """Who went by other settings when told to, since this was last emptied."""
         self._numbers = 0
-        self.book = AccountBook(self.segment.accounts, WORKERS, limits)
+        self.book = AccountBook(self.memory.accounts, WORKERS, limits)
         self.account = self.account_of(CREDENTIALS.uid)
         """Of the user that clients are of, unless they are said to be another's."""
         settings = BusSettings(workers=WORKERS, dialect=dialect, limits=limits)
@@ -102,7 +102,7 @@ class OneProcessBus:
             front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             link.setblocking(False)
             self._links.append(Link(front, nursery))
-            worker = Worker(number, self.segment, settings, link, logging_to([]))
+            worker = Worker(number, self.memory, settings, link, logging_to([]))
             self.workers.append(worker)
             nursery.start_soon(self._run, worker, link)
 
@@ -158,17 +158,17 @@ class OneProcessBus:
     async def compact(self) -> None:
         """Compact the table, as the front does: woken once, every worker has read the last one."""
         await self._wake_all()
-        with self.segment as words:
-            assert all_have_read(self.segment, words), "a worker was woken and has not read"
-            compaction = Compaction(self.segment, words)
+        with self.memory.lock as words:
+            assert all_have_read(self.memory, words), "a worker was woken and has not read"
+            compaction = Compaction(self.memory, words)
         while compaction.step():
             pass
-        with self.segment as words:
+        with self.memory.lock as words:
             assert compaction.finish(words)
         await self._wake_all()
 
     async def _wake_all(self) -> None:
-        self.segment.wake((1 << WORKERS) - 1)
+        self.memory.wake((1 << WORKERS) - 1)
         await self.settle()
 
     def counts(self) -> Counter[str]:
@@ -185,7 +185,7 @@ class OneProcessBus:
         return [(statistics.nodes, statistics.subscriptions) for statistics in found]
 
     def check_invariants(self) -> None:
-        with self.segment as words:
+        with self.memory.lock as words:
             self._log.check_invariants(words)
             assert not self._log.statistics(words).used_bytes, "everybody rests: all is walked"
         subscriptions = subscription_bytes = 0
@@ -226,4 +226,4 @@ async def one_process_bus(dialect: str, limits: Limits) -> AsyncIterator[OneProc
             assert not nursery.child_tasks, "a worker did not end"
         finally:
             nursery.cancel_scope.cancel()
-            close_segment(bus.segment)
+            close_memory(bus.memory)

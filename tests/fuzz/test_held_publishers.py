@@ -204,7 +204,7 @@ async def campaign(seed: int) -> int:
         for actor in (*crowd.readers, *crowd.publishers):
             actor.peer.close()
         await bus.settle()
-        bus.segment.wake((1 << WORKERS) - 1)
+        bus.memory.wake((1 << WORKERS) - 1)
         await bus.settle()
         check_nothing_is_left(bus)
     return holds

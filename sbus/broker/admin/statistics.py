@@ -32,7 +32,7 @@ from sbus.shared.accounts import (
     AccountBook,
 )
 from sbus.shared.ordered_log import OrderedLog
-from sbus.shared.segment import TABLE_TAIL, Segment
+from sbus.shared.shared_memory import TABLE_TAIL, SharedMemory
 from sbus.unix.process_usage import process_usage
 
 SAMPLE_SECONDS = 1.0
@@ -51,18 +51,18 @@ class StatisticsCollector:
 
     def __init__(
         self,
-        segment: Segment,
+        memory: SharedMemory,
         supervisor: Supervisor,
         registry: ClientRegistry,
         book: AccountBook,
         user_limits: EffectiveUserLimits,
     ) -> None:
-        self._segment = segment
+        self._memory = memory
         self._supervisor = supervisor
         self._registry = registry
         self._book = book
         self._user_limits = user_limits
-        self._log = OrderedLog(segment)
+        self._log = OrderedLog(memory)
         self._samples: deque[tuple[float, list[Words]]] = deque(maxlen=_SAMPLES)
 
     def sample(self) -> None:
@@ -71,8 +71,8 @@ class StatisticsCollector:
 
     def _counters(self) -> list[Words]:
         return [
-            at.counters_of(self._segment.statistics, worker).tolist()
-            for worker in range(self._segment.workers)
+            at.counters_of(self._memory.statistics, worker).tolist()
+            for worker in range(self._memory.workers)
         ]
 
     # -- workers and the bus -------------------------------------------------------------------
@@ -82,7 +82,7 @@ class StatisticsCollector:
         return [self._worker(slot, counters[slot.number]) for slot in self._supervisor.slots]
 
     def _worker(self, slot: WorkerSlot, words: Words) -> WorkerReport:
-        silence_seconds = self._segment.silence_seconds(slot.number)
+        silence_seconds = self._memory.silence_seconds(slot.number)
         state: Literal["starting", "serving", "silent"] = "serving"
         if not slot.ready:
             state = "starting"
@@ -169,12 +169,12 @@ class StatisticsCollector:
     async def fills(self) -> tuple[Fill | None, Fill | None]:
         """How full the log and the table are; None each where others have the lock all the time."""
         with trio.move_on_after(_LOCK_SECONDS_MAX):
-            async with trying(self._segment) as words:
+            async with trying(self._memory.lock) as words:
                 log = self._log.statistics(words)
                 table_bytes = words[TABLE_TAIL]
             return (
                 Fill(log.used_bytes, log.size_bytes),
-                Fill(table_bytes, self._segment.arena_bytes),
+                Fill(table_bytes, self._memory.arena_bytes),
             )
         return None, None
 

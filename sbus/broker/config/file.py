@@ -19,7 +19,7 @@ from sbus.broker.config.validation import Table, in_own_words, shown
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits, UserLimits
 from sbus.protocol.controls import Hard, Order, Soft
-from sbus.shared.segment import WORKERS_MAX
+from sbus.shared.shared_memory import WORKERS_MAX
 
 FILE_BYTES_MAX: Final = 1024 * 1024
 """Far more than the most rules that there can be; what is larger is another kind of file."""

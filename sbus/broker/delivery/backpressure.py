@@ -20,7 +20,7 @@ from collections.abc import Callable
 from sbus.broker.config.access_policy import AccessProfile, decode_rule_set, encode_rule_set
 from sbus.protocol.secret_keys import Ids
 from sbus.shared.accounts import Account
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stalls import Stalls
 from sbus.shared.statistics import STALLS, Statistics
 from sbus.unix.credentials import Credentials
@@ -128,7 +128,7 @@ class Backpressure:
     is stalled when that changes."""
 
     __slots__ = (
-        *("_account", "_on_spent", "_on_stall", "_origin", "_segment", "_stalls", "_statistics"),
+        *("_account", "_on_spent", "_on_stall", "_origin", "_memory", "_stalls", "_statistics"),
         *("rule", "stalled"),
     )
 
@@ -136,7 +136,7 @@ class Backpressure:
         self,
         rule: BackpressureRule,
         account: Account,
-        segment: Segment,
+        memory: SharedMemory,
         stalls: Stalls,
         origin: Origin,
         statistics: Statistics,
@@ -145,7 +145,7 @@ class Backpressure:
     ) -> None:
         self.rule = rule
         self._account = account
-        self._segment = segment
+        self._memory = memory
         self._stalls = stalls
         self._origin = origin
         self._statistics = statistics
@@ -168,7 +168,7 @@ class Backpressure:
         if not self.stalled:
             self.stalled = True
             self._statistics.counts[STALLS] += 1
-            with self._segment:
+            with self._memory.lock:
                 self._stalls.stall(self.rule.place, self.rule.client)
             self._on_stall(True)
 
@@ -176,14 +176,14 @@ class Backpressure:
         """The client has room again, or needs none any more."""
         if self.stalled:
             self.stalled = False
-            with self._segment:
+            with self._memory.lock:
                 waiters = self._stalls.clear(self.rule.place)
-            self._segment.wake(waiters)
+            self._memory.wake(waiters)
             self._on_stall(False)
 
     def release_waiters(self) -> None:
         """The client gave a pattern up: who waits for it may not have to any more."""
         if self.stalled:
-            with self._segment:
+            with self._memory.lock:
                 waiters = self._stalls.release(self.rule.place)
-            self._segment.wake(waiters)
+            self._memory.wake(waiters)

@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import MemoryLock
 
 _RETRY_SECONDS = 0.000_5
 """Holds last microseconds, so a free moment is soon found."""
 
 
 @asynccontextmanager
-async def trying(segment: Segment) -> AsyncIterator[memoryview]:
+async def trying(lock: MemoryLock) -> AsyncIterator[memoryview]:
     """Hold the lock for the body, which must not wait for anything; gives the control words."""
-    while (words := segment.try_enter()) is None:  # noqa: ASYNC110 (a flock sends no event)
+    while not lock.try_acquire():  # noqa: ASYNC110 (a flock sends no event)
         await trio.sleep(_RETRY_SECONDS)
-    with segment.entered(words):
+    with lock as words:
         yield words

@@ -47,7 +47,7 @@ from sbus.protocol.events import WorkerDelayed, WorkerDied, WorkerSilent, Worker
 from sbus.shared import statistics
 from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stalls import Stalls
 from sbus.unix.errno_sets import OUT_OF_RESOURCES
 from sbus.unix.notify import Notifier
@@ -88,7 +88,7 @@ class Supervisor:
     def __init__(
         self,
         fork_server: ForkServer,
-        segment: Segment,
+        memory: SharedMemory,
         settings: BusSettings,
         book: AccountBook,
         events: EventEmitter,
@@ -98,7 +98,7 @@ class Supervisor:
         notifier: Notifier,
     ) -> None:
         self._fork_server = fork_server
-        self._segment = segment
+        self._memory = memory
         self._limits = settings.limits
         self._events = events
         self._on_fork = on_fork
@@ -107,9 +107,9 @@ class Supervisor:
         self._notifier = notifier
         self._template_asked = False
         self._template_asked_at = -math.inf
-        self._log = OrderedLog(segment)
+        self._log = OrderedLog(memory)
         self._book = book
-        self.stalls = Stalls(segment.stalls, settings.limits.blocking_clients_max, None)
+        self.stalls = Stalls(memory.stalls, settings.limits.blocking_clients_max, None)
         self.slots = [WorkerSlot(number) for number in range(settings.workers)]
         self._settings_number = 0
         self._settings_memfds: list[int] = []
@@ -153,7 +153,7 @@ class Supervisor:
         slot.link = Link(ours, self._nursery)
         slot.alive = True
         slot.born_at = time.monotonic()
-        self._segment.beat(slot.number)
+        self._memory.beat(slot.number)
         self._fork_server.fork_worker(slot.number, theirs)
         self._tell_settings(slot)
         slot.obeyed = self._settings_number  # it has them before it has clients
@@ -229,13 +229,13 @@ class Supervisor:
         if not self._serving:
             raise SbusError(f"worker {slot.number} did not start")
         slot.ready = False
-        async with trying(self._segment) as words:
+        async with trying(self._memory.lock) as words:
             self._log.bury(words, slot.number)
             self.stalls.bury(slot.number)
             self._book.bury(slot.number, time.monotonic_ns())
-            statistics.bury(statistics.counters_of(self._segment.statistics, slot.number))
+            statistics.bury(statistics.counters_of(self._memory.statistics, slot.number))
         # It may have died between taking somebody's sleep and waking it, so all look again.
-        self._segment.wake((1 << len(self.slots)) - 1)
+        self._memory.wake((1 << len(self.slots)) - 1)
         self._on_death(slot.number)
         self._nursery.start_soon(self._replace, slot)
 
@@ -267,7 +267,7 @@ class Supervisor:
                 if slot.alive
                 and self._silence_seconds(slot) > self._limits.worker_silence_seconds_max
             ]
-            waiting = self._segment.lock_waiters() if silent else set()
+            waiting = self._memory.lock.waiters() if silent else set()
             culprits = [slot for slot in silent if slot.pid not in waiting]
             if culprits:
                 slot = max(culprits, key=self._silence_seconds)
@@ -284,7 +284,7 @@ class Supervisor:
             self._fork_server.ask()
 
     def _silence_seconds(self, slot: WorkerSlot) -> float:
-        return self._segment.silence_seconds(slot.number)
+        return self._memory.silence_seconds(slot.number)
 
     # -- settings ------------------------------------------------------------------------------
     def reconfigure(self, limits: Limits, memfd: int) -> None:

@@ -43,7 +43,7 @@ from sbus.shared.accounts import (
     HELD_TIME,
     Accounts,
 )
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stalls import Stalls
 from sbus.shared.statistics import ROUTE_MISSES, Statistics, counters_of
 from sbus.unix.closing import drain, shut_down
@@ -57,7 +57,7 @@ class Clients:
     def __init__(
         self,
         number: int,
-        segment: Segment,
+        memory: SharedMemory,
         settings: BusSettings,
         epoll: select.epoll,
         link: Link,
@@ -67,7 +67,7 @@ class Clients:
     ) -> None:
         limits = settings.limits
         self._number = number
-        self._segment = segment
+        self._memory = memory
         self._limits = limits
         self._flood_control = settings.flood_control
         dialect = DIALECTS[settings.dialect]
@@ -77,11 +77,11 @@ class Clients:
         self._start_writer = start_writer
         self._wake_up = wake_up
         self._router = Router(number, dialect, limits, self._rules.may_receive)
-        self._accounts = Accounts(segment.accounts, segment.workers, limits, number)
-        self._stalls = Stalls(segment.stalls, limits.blocking_clients_max, number)
-        self._statistics = Statistics(counters_of(segment.statistics, number))
+        self._accounts = Accounts(memory.accounts, memory.workers, limits, number)
+        self._stalls = Stalls(memory.stalls, limits.blocking_clients_max, number)
+        self._statistics = Statistics(counters_of(memory.statistics, number))
         self.sequencer = Sequencer(
-            segment, number, self._router, self._accounts, self._stalls, self._statistics
+            memory, number, self._router, self._accounts, self._stalls, self._statistics
         )
         self.subscriptions = Subscriptions(
             number,
@@ -89,12 +89,12 @@ class Clients:
             self._router,
             limits,
             self.sequencer.start(),
-            partial(segment.wake, 1 << number),
+            partial(memory.wake, 1 << number),
         )
         self._sessions: dict[int, Session] = {}
         """By descriptor."""
         self._by_number: dict[int, Session] = {}
-        self._rate_limiter = LogRateLimiter(limits.log_interval_seconds, events, segment)
+        self._rate_limiter = LogRateLimiter(limits.log_interval_seconds, events, memory.lock)
         self.events = ClientEvents(events, self._rate_limiter, self._by_number)
         self._commands = PacketHandler(
             dialect,
@@ -146,7 +146,7 @@ class Clients:
 
     def _serve_soon(self, session: Session) -> None:
         self.scheduler.turns.add(session)
-        self._segment.wake(1 << self._number)
+        self._memory.wake(1 << self._number)
 
     # -- coming --------------------------------------------------------------------------------
     def adopt(self, command: AdoptClient, fd: int) -> None:
@@ -247,7 +247,7 @@ class Clients:
         session.backpressure = session.outbox.backpressure = Backpressure(
             BackpressureRule(session.id, place, account.place, own, session.profile),
             account,
-            self._segment,
+            self._memory,
             self._stalls,
             self.sequencer.origin,
             self._statistics,

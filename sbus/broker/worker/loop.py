@@ -44,7 +44,7 @@ from sbus.broker.worker.scheduler import Writer
 from sbus.broker.worker.streams import WorkerStreams
 from sbus.protocol.events import WorkerGivesUp
 from sbus.protocol.keys import DIALECTS
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.fd_passing import DescriptorsLost
 
 _EVENTS_PER_POLL = 256
@@ -61,17 +61,17 @@ class Worker:
     def __init__(
         self,
         number: int,
-        segment: Segment,
+        memory: SharedMemory,
         settings: BusSettings,
         link_socket: socket.socket,
         events: EventEmitter,
     ) -> None:
         self._number = number
-        self._segment = segment
+        self._memory = memory
         self._settings = settings
         self._events = events
         self._limits = settings.limits
-        self._eventfd = segment.eventfds[number]
+        self._eventfd = memory.eventfds[number]
         self._epoll = select.epoll()
         self._link_socket = link_socket
         self._nap = trio.CancelScope()
@@ -83,13 +83,13 @@ class Worker:
     async def run(self) -> None:
         """Serve until told to stop."""
         self._epoll.register(self._eventfd, select.EPOLLIN)
-        self._segment.beat(self._number)
+        self._memory.beat(self._number)
         async with trio.open_nursery() as tasks:
             self._link = Link(self._link_socket, tasks)
             async with trio.open_nursery() as writers:
                 self._clients = Clients(
                     self._number,
-                    self._segment,
+                    self._memory,
                     self._settings,
                     self._epoll,
                     self._link,
@@ -119,7 +119,7 @@ class Worker:
 
     async def _beat(self) -> None:
         while True:
-            self._segment.beat(self._number)
+            self._memory.beat(self._number)
             await trio.sleep(self._limits.pulse_seconds)
 
     async def _listen(self, everything: trio.CancelScope) -> None:
@@ -151,7 +151,7 @@ class Worker:
                 self._link.send(StreamStarted(command.stream))
             else:
                 self._obey(command)
-            self._segment.wake(1 << self._number)
+            self._memory.wake(1 << self._number)
 
     def _reconfigure(self, command: ApplySettings, memfd: int) -> None:
         what = read_memfd(memfd)

@@ -33,7 +33,7 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
 from sbus.shared.accounts import Accounts
 from sbus.shared.ordered_log import TIME_MASK, Block, OrderedLog, build_block
-from sbus.shared.segment import ALIVE, LOG_HEAD, Segment
+from sbus.shared.shared_memory import ALIVE, LOG_HEAD, SharedMemory
 from sbus.shared.stalls import Stalls
 from sbus.shared.statistics import (
     ACCEPTED,
@@ -73,21 +73,21 @@ class Sequencer:
 
     def __init__(
         self,
-        segment: Segment,
+        memory: SharedMemory,
         worker: int,
         router: Router,
         accounts: Accounts,
         stalls: Stalls,
         statistics: Statistics,
     ) -> None:
-        self._segment = segment
+        self._memory = memory
         self._worker = worker
         self._router = router
         self._accounts = accounts
         self._stalls = stalls
         self._statistics = statistics
-        self._log = OrderedLog(segment, worker)
-        self._table = SubscriptionTable(segment, worker)
+        self._log = OrderedLog(memory, worker)
+        self._table = SubscriptionTable(memory, worker)
         self._walked_units: dict[int, int] = {}
         self.origin = Origin()
         """Of what is being delivered."""
@@ -100,7 +100,7 @@ class Sequencer:
         Returns what is still to be journalled before anything else.
         """
         reset = encode_record(Record(WORKER_RESET, True, self._worker, 0))
-        with self._segment as words:
+        with self._memory.lock as words:
             self._log.start(words)
             self._table.start(words)
             recorded = self._table.append(words, reset, edge=True, frees=True)
@@ -156,7 +156,7 @@ class Sequencer:
         None when its routes are not current. Where others subscribe faster than this worker gets
         the lock, it reads on in the hold when it tries `again`.
         """
-        with self._segment as words:
+        with self._memory.lock as words:
             if not self._table.is_current(words):
                 if not (again and self._table.unread_is_small(words)):
                     return None
@@ -167,7 +167,7 @@ class Sequencer:
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
             woken, wait = self._append(words, session, block, stall)
-        self._segment.wake(wake | woken)
+        self._memory.wake(wake | woken)
         return end, wait
 
     def _append(
@@ -261,16 +261,16 @@ class Sequencer:
 
     def end_holding(self, account: int) -> None:
         """Nobody here is held back by clients of this account any more."""
-        with self._segment:
+        with self._memory.lock:
             self._accounts[account].end_holding(time.monotonic_ns())
 
     def barrier(self) -> None:
         """Deliver here everything that has its place before this instant."""
-        with self._segment as words:
+        with self._memory.lock as words:
             self._table.share_epoch(words)
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
-        self._segment.wake(wake)
+        self._memory.wake(wake)
         self._walk(end)
 
     def record(self, data: bytes, *, edge: bool, frees: bool = False) -> bool:
@@ -278,7 +278,7 @@ class Sequencer:
 
         False when there is no room in the table before the next compaction.
         """
-        with self._segment as words:
+        with self._memory.lock as words:
             recorded = self._table.append(words, data, edge=edge, frees=frees)
             end = self._log.destined_end(words)
         if recorded:
@@ -287,12 +287,12 @@ class Sequencer:
 
     def note(self, data: bytes, *, frees: bool = False) -> bool:
         """Journal records for which the instant does not matter; False as with `record`."""
-        with self._segment as words:
+        with self._memory.lock as words:
             return self._table.append(words, data, edge=True, frees=frees)
 
     def is_table_full(self) -> bool:
         """Whether a compaction would not make room either."""
-        with self._segment as words:
+        with self._memory.lock as words:
             return self._table.is_full(words)
 
     def catch_up(self) -> bool:
@@ -301,13 +301,13 @@ class Sequencer:
 
         The table is read on too, but a worker may sleep behind it: it looks before it publishes.
         """
-        with self._segment as words:
+        with self._memory.lock as words:
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
             self._table.share_epoch(words)
             current = self._table.is_current(words)
             asleep = self._log.sleep(words)
-        self._segment.wake(wake)
+        self._memory.wake(wake)
         if not current:
             self._read_table()
         self._walk(end)
@@ -320,7 +320,7 @@ class Sequencer:
 
     # -- pieces --------------------------------------------------------------------------------
     def _read_table(self) -> None:
-        with self._segment as words:
+        with self._memory.lock as words:
             ranges = self._table.unread(words)
         self._apply(ranges)
 
@@ -328,7 +328,7 @@ class Sequencer:
         for number, record in enumerate(self._table.read_records(ranges), 1):
             self._router.apply(record)
             if not number % _RECORDS_PER_BEAT:
-                self._segment.beat(self._worker)
+                self._memory.beat(self._worker)
 
     def _walk(self, end: int) -> None:
         start = self._log.cursor
@@ -357,10 +357,10 @@ class Sequencer:
                 now = time.perf_counter()
                 if now - shared_at > _WALK_SECONDS_PER_SHARE:
                     shared_at = now
-                    with self._segment as words:
+                    with self._memory.lock as words:
                         wake = self._log.share_cursor(words)
-                    self._segment.wake(wake)
-                    self._segment.beat(self._worker)
+                    self._memory.wake(wake)
+                    self._memory.beat(self._worker)
             accepted = statistics.counts[ACCEPTED] - before
             statistics.counts[ROUTE_LOOKUPS] += len(entries)
             statistics.took((time.monotonic_ns() // 1000 - received_us) & TIME_MASK, accepted)

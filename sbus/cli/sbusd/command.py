@@ -23,7 +23,7 @@ from sbus.version import __version__
 
 DEFAULT_PIDFILE = "/run/sbus.pid"
 WORKERS_MAX = 64
-"""As `sbus.shared.segment.WORKERS_MAX`, whose import would make every start slower."""
+"""As `sbus.shared.shared_memory.WORKERS_MAX`, whose import would make every start slower."""
 
 
 def available_workers() -> int:

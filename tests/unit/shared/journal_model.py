@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
     HOLDS,
@@ -69,10 +69,10 @@ def interest_of(holding: Holding) -> Interest:
     return {(worker, pattern) for worker, _, pattern in holding}
 
 
-def read_all(segment: Segment) -> list[Record]:
+def read_all(memory: SharedMemory) -> list[Record]:
     """Every record from the first that holds, as a newcomer reads them."""
-    reader = SubscriptionTable(segment)
-    with segment as words:
+    reader = SubscriptionTable(memory)
+    with memory.lock as words:
         reader.start(words)
         ranges = reader.unread(words)
     return list(reader.read_records(ranges))
@@ -85,9 +85,9 @@ def folded(records: Iterable[Record]) -> Fold:
     return fold
 
 
-def write(table: SubscriptionTable, segment: Segment, *records: Record) -> bool:
+def write(table: SubscriptionTable, memory: SharedMemory, *records: Record) -> bool:
     """Append records, as an edge if one of them is."""
-    with segment as words:
+    with memory.lock as words:
         return table.append(
             words,
             b"".join(encode_record(record) for record in records),

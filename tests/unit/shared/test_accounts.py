@@ -27,7 +27,7 @@ from sbus.shared.accounts import (
     Accounts,
 )
 from sbus.shared.held_time import SLICES
-from tests.unit.shared.segments import account_memory
+from tests.unit.shared.memories import account_memory
 
 WORKERS = 3
 USERS = [7, 8, 9, 10]

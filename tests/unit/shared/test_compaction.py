@@ -11,12 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sbus.shared import compaction as compaction_module
 from sbus.shared.compaction import Compaction
-from sbus.shared.segment import (
+from sbus.shared.shared_memory import (
     ALIVE,
     COMPACTION_WANTED,
     TABLE_BASE,
     TABLE_TAIL,
-    Segment,
+    SharedMemory,
 )
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
@@ -39,7 +39,7 @@ from tests.unit.shared.journal_model import (
     unsubscribed,
     write,
 )
-from tests.unit.shared.segments import close_segment, open_segment, small_limits, was_woken
+from tests.unit.shared.memories import close_memory, open_memory, small_limits, was_woken
 
 WORKERS = 3
 PATTERNS = [b"", b"a", b"b/*", b"c" * 60]
@@ -67,20 +67,20 @@ class Journalling(RuleBasedStateMachine):
         ]
         for each in self.patches:
             each.start()
-        self.segment = Segment(WORKERS, small_limits(table_bytes=4096))
-        self.segment.open_lock()
+        self.memory = SharedMemory(WORKERS, small_limits(table_bytes=4096))
+        self.memory.lock.open()
         self.holding: Holding = Counter()
         self.holds: Holds = set()
         """As the journal has them."""
         self.ends: Holds = set()
         """Holds whose end is still to be journalled: of clients that are gone."""
-        self.tables = [SubscriptionTable(self.segment, worker) for worker in range(WORKERS)]
+        self.tables = [SubscriptionTable(self.memory, worker) for worker in range(WORKERS)]
         self.folds = [Fold() for _ in range(WORKERS)]
         """What each worker knows of the others."""
         self.edge_unread = [False] * WORKERS
         self.compaction: Compaction | None = None
         self.at_snapshot: tuple[Holding, Holds, int] = (Counter(), set(), 0)
-        with self.segment as words:
+        with self.memory.lock as words:
             words[ALIVE] = (1 << WORKERS) - 1
             for table in self.tables:
                 table.start(words)
@@ -90,7 +90,7 @@ class Journalling(RuleBasedStateMachine):
             for worker in range(WORKERS):
                 self.read(worker)
         finally:
-            close_segment(self.segment)
+            close_memory(self.memory)
             for each in self.patches:
                 each.stop()
 
@@ -100,7 +100,7 @@ class Journalling(RuleBasedStateMachine):
     ) -> bool:
         """Journal records, after which these hold; the same holds as before if none are given."""
         edge = any(record.edge for record in records)
-        if write(self.tables[worker], self.segment, *records):
+        if write(self.tables[worker], self.memory, *records):
             self.holding = +after
             self.holds = self.holds if holds is None else holds
             if edge:
@@ -174,10 +174,10 @@ class Journalling(RuleBasedStateMachine):
     @rule(worker=st.integers(0, WORKERS - 1))
     def take_the_slot_over(self, worker: int) -> None:
         """A new worker starts where one died."""
-        self.tables[worker] = SubscriptionTable(self.segment, worker)
+        self.tables[worker] = SubscriptionTable(self.memory, worker)
         self.folds[worker] = Fold()
         self.edge_unread[worker] = bool(without(self.holding, worker))
-        with self.segment as words:
+        with self.memory.lock as words:
             self.tables[worker].start(words)
         reset = [Record(WORKER_RESET, True, worker, 0)]
         others = {held for held in self.holds if held[0] != worker}
@@ -187,7 +187,7 @@ class Journalling(RuleBasedStateMachine):
     # -- reading -------------------------------------------------------------------------------
     @rule(worker=st.integers(0, WORKERS - 1))
     def read(self, worker: int) -> None:
-        with self.segment as words:
+        with self.memory.lock as words:
             ranges = self.tables[worker].unread(words)
             assert self.tables[worker].is_current(words)
         for record in self.tables[worker].read_records(ranges):
@@ -200,16 +200,16 @@ class Journalling(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, WORKERS - 1))
     def share_epoch(self, worker: int) -> None:
-        with self.segment as words:
+        with self.memory.lock as words:
             self.tables[worker].share_epoch(words)
 
     # -- compacting ----------------------------------------------------------------------------
     @rule()
     def begin_compaction(self) -> None:
         """Also drops the one under way."""
-        with self.segment as words:
-            if all_have_read(self.segment, words):
-                self.compaction = Compaction(self.segment, words)
+        with self.memory.lock as words:
+            if all_have_read(self.memory, words):
+                self.compaction = Compaction(self.memory, words)
                 self.at_snapshot = (self.holding.copy(), self.holds, words[TABLE_TAIL])
 
     @precondition(lambda self: self.compaction is not None)
@@ -228,17 +228,17 @@ class Journalling(RuleBasedStateMachine):
             pass
         holding, holds, tail_then = self.at_snapshot
         copied = 0
-        with self.segment as words:
+        with self.memory.lock as words:
             before = words[TABLE_TAIL]
             copied = before - tail_then
             finished = compaction.finish(words)
         if not finished:
             assert copied > FINISH_BYTES_MAX
             compaction.copy_journal(before)
-            with self.segment as words:
+            with self.memory.lock as words:
                 assert compaction.finish(words)
         self.compaction = None
-        with self.segment as words:
+        with self.memory.lock as words:
             base, tail = words[TABLE_BASE], words[TABLE_TAIL]
         assert base == tail <= before
         image = sum(
@@ -249,14 +249,14 @@ class Journalling(RuleBasedStateMachine):
 
     @invariant()
     def a_newcomer_learns_what_holds(self) -> None:
-        fold = folded(read_all(self.segment))
+        fold = folded(read_all(self.memory))
         assert fold.holding == self.holding
         assert fold.edges == interest_of(self.holding)
         assert fold.holds == self.holds
 
     @invariant()
     def whoever_missed_an_edge_knows_it(self) -> None:
-        with self.segment as words:
+        with self.memory.lock as words:
             for worker in range(WORKERS):
                 if self.edge_unread[worker]:
                     assert not self.tables[worker].is_current(words)
@@ -267,98 +267,98 @@ TestJournalling.settings = settings(max_examples=80, stateful_step_count=50)
 
 
 @pytest.fixture
-def segment() -> Iterator[Segment]:
-    with open_segment(1, small_limits(table_bytes=4096)) as opened:
-        opened.open_lock()
+def memory() -> Iterator[SharedMemory]:
+    with open_memory(1, small_limits(table_bytes=4096)) as opened:
+        opened.lock.open()
         yield opened
 
 
-def started(segment: Segment) -> SubscriptionTable:
-    table = SubscriptionTable(segment, 0)
-    with segment as words:
+def started(memory: SharedMemory) -> SubscriptionTable:
+    table = SubscriptionTable(memory, 0)
+    with memory.lock as words:
         table.start(words)
         words[ALIVE] = 1
     return table
 
 
 def compact(
-    segment: Segment, reader: SubscriptionTable, meanwhile: Callable[[], None] = lambda: None
+    memory: SharedMemory, reader: SubscriptionTable, meanwhile: Callable[[], None] = lambda: None
 ) -> None:
-    with segment as words:
-        assert all_have_read(segment, words)
-        compaction = Compaction(segment, words)
+    with memory.lock as words:
+        assert all_have_read(memory, words)
+        compaction = Compaction(memory, words)
     while compaction.step():
         pass
     meanwhile()
-    with segment as words:
+    with memory.lock as words:
         assert compaction.finish(words)
-    with segment as words:
+    with memory.lock as words:
         reader.unread(words)
         reader.share_epoch(words)
 
 
-def wants_compaction(segment: Segment) -> bool:
-    with segment as words:
+def wants_compaction(memory: SharedMemory) -> bool:
+    with memory.lock as words:
         return bool(words[COMPACTION_WANTED])
 
 
-def test_what_was_taken_back_leaves_nothing_behind(segment: Segment) -> None:
-    table = started(segment)
-    write(table, segment, subscribed(0, 1, b"a"), subscribed(0, 1, b"a", edge=False))
+def test_what_was_taken_back_leaves_nothing_behind(memory: SharedMemory) -> None:
+    table = started(memory)
+    write(table, memory, subscribed(0, 1, b"a"), subscribed(0, 1, b"a", edge=False))
     for _ in range(2):
-        write(table, segment, unsubscribed(0, 1, b"a"))
-    compact(segment, table)
-    assert read_all(segment) == []
+        write(table, memory, unsubscribed(0, 1, b"a"))
+    compact(memory, table)
+    assert read_all(memory) == []
 
 
-def test_a_compaction_that_did_its_work_is_not_wanted_again(segment: Segment) -> None:
-    table = started(segment)
+def test_a_compaction_that_did_its_work_is_not_wanted_again(memory: SharedMemory) -> None:
+    table = started(memory)
     client = 0
-    while not wants_compaction(segment):
+    while not wants_compaction(memory):
         client += 1
-        write(table, segment, subscribed(0, client, b"a"), unsubscribed(0, client, b"a"))
-    was_woken(segment, 1)
+        write(table, memory, subscribed(0, client, b"a"), unsubscribed(0, client, b"a"))
+    was_woken(memory, 1)
 
     def meanwhile() -> None:
-        write(table, segment, subscribed(0, 99, b"z"))
+        write(table, memory, subscribed(0, 99, b"z"))
 
-    compact(segment, table, meanwhile)
-    assert read_all(segment) == [subscribed(0, 99, b"z")]
-    assert not wants_compaction(segment)
+    compact(memory, table, meanwhile)
+    assert read_all(memory) == [subscribed(0, 99, b"z")]
+    assert not wants_compaction(memory)
 
 
 @pytest.mark.parametrize("live_part", [0.1, 0.3, 0.45, 0.55, 0.7, 0.8])
 def test_an_arena_that_has_no_more_room_asks_for_compaction(
-    segment: Segment, live_part: float
+    memory: SharedMemory, live_part: float
 ) -> None:
-    table = started(segment)
+    table = started(memory)
     client = 0
-    while client * 64 < live_part * segment.arena_bytes:
+    while client * 64 < live_part * memory.arena_bytes:
         client += 1
-        write(table, segment, subscribed(0, client, bytes(64 - RECORD.size), edge=client == 1))
-    compact(segment, table)
-    while write(table, segment, subscribed(0, 0, b"a"), unsubscribed(0, 0, b"a")):
+        write(table, memory, subscribed(0, client, bytes(64 - RECORD.size), edge=client == 1))
+    compact(memory, table)
+    while write(table, memory, subscribed(0, 0, b"a"), unsubscribed(0, 0, b"a")):
         pass
-    assert wants_compaction(segment)
-    compact(segment, table)
-    assert write(table, segment, subscribed(0, 0, b"a"))
+    assert wants_compaction(memory)
+    compact(memory, table)
+    assert write(table, memory, subscribed(0, 0, b"a"))
 
 
-def test_a_reader_in_the_old_arena_stops_the_next_compaction(segment: Segment) -> None:
-    table = started(segment)
-    write(table, segment, subscribed(0, 1, b"a"))
-    with segment as words:
-        compaction = Compaction(segment, words)
+def test_a_reader_in_the_old_arena_stops_the_next_compaction(memory: SharedMemory) -> None:
+    table = started(memory)
+    write(table, memory, subscribed(0, 1, b"a"))
+    with memory.lock as words:
+        compaction = Compaction(memory, words)
     while compaction.step():
         pass
-    with segment as words:
+    with memory.lock as words:
         assert compaction.finish(words)
-        assert not all_have_read(segment, words)
+        assert not all_have_read(memory, words)
         table.share_epoch(words)
-        assert not all_have_read(segment, words), "sharing is not reading"
+        assert not all_have_read(memory, words), "sharing is not reading"
         table.unread(words)
         table.share_epoch(words)
-        assert all_have_read(segment, words)
+        assert all_have_read(memory, words)
 
 
 @pytest.mark.parametrize(
@@ -371,13 +371,15 @@ def test_a_reader_in_the_old_arena_stops_the_next_compaction(segment: Segment) -
     ],
     ids=["no more", "client gone", "gone and no more", "worker reset"],
 )
-def test_what_held_publishers_leaves_nothing_behind(segment: Segment, end: list[Record]) -> None:
-    table = started(segment)
-    write(table, segment, subscribed(0, 1, b"a"), hold(0, 1, b"how a"))
-    write(table, segment, subscribed(1, 1, b"b"), hold(1, 1, b"how b"), hold(0, 2, b"how a"))
-    compact(segment, table)
-    assert hold(0, 1, b"how a") in read_all(segment)
-    write(table, segment, *end)
-    compact(segment, table)
-    held = {(record.worker, record.client) for record in read_all(segment) if record.kind == HOLDS}
+def test_what_held_publishers_leaves_nothing_behind(
+    memory: SharedMemory, end: list[Record]
+) -> None:
+    table = started(memory)
+    write(table, memory, subscribed(0, 1, b"a"), hold(0, 1, b"how a"))
+    write(table, memory, subscribed(1, 1, b"b"), hold(1, 1, b"how b"), hold(0, 2, b"how a"))
+    compact(memory, table)
+    assert hold(0, 1, b"how a") in read_all(memory)
+    write(table, memory, *end)
+    compact(memory, table)
+    held = {(record.worker, record.client) for record in read_all(memory) if record.kind == HOLDS}
     assert held == {(1, 1)} | ({(0, 2)} if end[0].kind != WORKER_RESET else set())

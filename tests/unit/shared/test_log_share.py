@@ -11,8 +11,8 @@ import pytest
 from sbus.limits import Limits
 from sbus.shared.accounts import Accounts
 from sbus.shared.ordered_log import OrderedLog, build_block
-from sbus.shared.segment import Segment
-from tests.unit.shared.segments import open_segment
+from sbus.shared.shared_memory import SharedMemory
+from tests.unit.shared.memories import open_memory
 
 WORKERS = 8
 WALKED_PER_STEP = 2_000
@@ -25,9 +25,9 @@ LARGE, SMALL = 5_000, 160
 class Simulation:
     """`users`: for each how many workers it is on, and how many bytes it sends at once."""
 
-    def __init__(self, segment: Segment, users: dict[int, tuple[int, int]]) -> None:
-        self.segment = segment
-        accounts = Accounts(segment.accounts, WORKERS, LIMITS)
+    def __init__(self, memory: SharedMemory, users: dict[int, tuple[int, int]]) -> None:
+        self.memory = memory
+        accounts = Accounts(memory.accounts, WORKERS, LIMITS)
         self.shares = {uid: accounts[uid].log_share for uid in users}
         self.blocks = {
             uid: build_block(uid, uid, 0, [(1, b"MSG k\0" + bytes(size), 1)])
@@ -39,8 +39,8 @@ class Simulation:
         ]
         self.waiting: set[tuple[int, int]] = set()
         self.random = random.Random(len(users))
-        self.logs = [OrderedLog(segment, worker) for worker in range(WORKERS)]
-        with segment as words:
+        self.logs = [OrderedLog(memory, worker) for worker in range(WORKERS)]
+        with memory.lock as words:
             for log in self.logs:
                 log.start(words)
         self.logs[0].note_pace(60_000, 0.01)
@@ -51,7 +51,7 @@ class Simulation:
             for uid, worker in self.connections:
                 if (uid, worker) not in self.waiting:
                     self.append(uid, worker)
-        with self.segment as words:
+        with self.memory.lock as words:
             end = self.logs[0].destined_end(words)
             for _ in self.logs[0].blocks(min(end, self.logs[0].cursor + WALKED_PER_STEP)):
                 pass
@@ -59,7 +59,7 @@ class Simulation:
         self.waiting = {one for one in self.waiting if not wake >> one[1] & 1}
 
     def append(self, uid: int, worker: int) -> None:
-        with self.segment as words:
+        with self.memory.lock as words:
             if self.logs[worker].append(words, self.blocks[uid], self.shares[uid]) < 0:
                 self.waiting.add((uid, worker))
             else:
@@ -67,9 +67,9 @@ class Simulation:
 
 
 def run(users: dict[int, tuple[int, int]]) -> dict[int, int]:
-    with open_segment(WORKERS, LIMITS) as segment:
-        segment.open_lock()
-        simulation = Simulation(segment, users)
+    with open_memory(WORKERS, LIMITS) as memory:
+        memory.lock.open()
+        simulation = Simulation(memory, users)
         for _ in range(STEPS):
             simulation.step()
         return simulation.got

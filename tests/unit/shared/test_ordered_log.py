@@ -13,19 +13,19 @@ from sbus.limits import Limits
 from sbus.shared import ordered_log
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
 from sbus.shared.ordered_log import OrderedLog, build_block, check_log_size
-from sbus.shared.segment import (
+from sbus.shared.shared_memory import (
     LOG_HEAD,
     LOG_WAITERS,
     WORDS_PER_WORKER,
     WORKER_WORDS,
     WORKERS_MAX,
-    Segment,
+    SharedMemory,
 )
-from tests.unit.shared.segments import (
+from tests.unit.shared.memories import (
     child_holding_the_lock,
-    close_segment,
+    close_memory,
     kill_and_reap,
-    open_segment,
+    open_memory,
     small_limits,
 )
 
@@ -48,12 +48,12 @@ def entries_of(log: OrderedLog, end: int) -> Iterator[tuple[int, bytes, bytes]]:
             yield uid, key, packet
 
 
-def walk(log: OrderedLog, segment: Segment) -> list[tuple[bytes, bytes]]:
-    with segment as words:
+def walk(log: OrderedLog, memory: SharedMemory) -> list[tuple[bytes, bytes]]:
+    with memory.lock as words:
         end = log.destined_end(words)
     got = list(entries_of(log, end))
     assert all(uid == UID for uid, _, _ in got)
-    with segment as words:
+    with memory.lock as words:
         log.share_cursor(words)
         log.check_invariants(words)
     return [(key, packet) for _, key, packet in got]
@@ -64,9 +64,9 @@ def some_share() -> LogShare:
     return LogShare(memoryview(bytearray(8 * WORDS_PER_DESTINATION * WORKERS_MAX)).cast("Q"))
 
 
-def started(segment: Segment, *workers: int) -> list[OrderedLog]:
-    logs = [OrderedLog(segment, worker) for worker in workers]
-    with segment as words:
+def started(memory: SharedMemory, *workers: int) -> list[OrderedLog]:
+    logs = [OrderedLog(memory, worker) for worker in workers]
+    with memory.lock as words:
         for log in logs:
             log.start(words)
     return logs
@@ -74,7 +74,7 @@ def started(segment: Segment, *workers: int) -> list[OrderedLog]:
 
 def append(
     log: OrderedLog,
-    segment: Segment,
+    memory: SharedMemory,
     *entries: tuple[int, bytes],
     size: int = 0,
     share: LogShare | None = None,
@@ -82,7 +82,7 @@ def append(
     """Append a block of (mask, key) entries, each with a payload of `size` bytes; without a share
     given, for a user who has not appended anything yet."""
     laid_out = [(mask, *message(key, bytes(size))) for mask, key in entries]
-    with segment as words:
+    with memory.lock as words:
         wake = log.append(words, build_block(7, UID, 0, laid_out), share or some_share())
         log.check_invariants(words)
     return wake
@@ -95,9 +95,9 @@ class Walking(RuleBasedStateMachine):
     def begin(self) -> None:
         self.small_windows = patch.object(ordered_log, "WINDOW_BYTES_MIN", 64)
         self.small_windows.start()
-        self.segment = Segment(WORKERS, small_limits(LOG_BYTES))
-        self.segment.open_lock()
-        self.logs = started(self.segment, *range(WORKERS))
+        self.memory = SharedMemory(WORKERS, small_limits(LOG_BYTES))
+        self.memory.lock.open()
+        self.logs = started(self.memory, *range(WORKERS))
         self.alive = 0b111
         self.sleeping = 0
         self.waiting = 0
@@ -115,7 +115,7 @@ class Walking(RuleBasedStateMachine):
         try:
             self.come_to_rest()
         finally:
-            close_segment(self.segment)
+            close_memory(self.memory)
             self.small_windows.stop()
 
     def come_to_rest(self) -> None:
@@ -129,7 +129,7 @@ class Walking(RuleBasedStateMachine):
             if self.alive >> worker & 1:
                 self.share_cursor(worker)
                 assert not self.due[worker]
-        with self.segment as words:
+        with self.memory.lock as words:
             statistics = self.logs[0].statistics(words)
         assert statistics.used_bytes == 0
         assert statistics.waiting == 0
@@ -141,7 +141,7 @@ class Walking(RuleBasedStateMachine):
 
     def release(self, woken: int, worker: int) -> None:
         """All who waited for room are woken together, and all who waited for `worker`."""
-        with self.segment as words:
+        with self.memory.lock as words:
             waiting = self.logs[0].statistics(words).waiting
             waiting_for = words[WORKER_WORDS + worker * WORDS_PER_WORKER + LOG_WAITERS]
         expected = 0
@@ -170,7 +170,7 @@ class Walking(RuleBasedStateMachine):
         ]
         block = build_block(self.number, self.number % 3, 0, laid_out)
         assert len(block.data) <= BLOCK_BYTES_MAX
-        with self.segment as words:
+        with self.memory.lock as words:
             used = self.logs[worker].statistics(words).used_bytes
             wake = self.logs[worker].append(words, block, self.user_share)
             full = self.logs[worker].statistics(words).waiting >> worker & 1
@@ -180,7 +180,7 @@ class Walking(RuleBasedStateMachine):
                 assert self.waiting or used + 2 * BLOCK_BYTES_MAX > LOG_BYTES
                 self.waiting |= 1 << worker
                 return
-            with self.segment as words:
+            with self.memory.lock as words:
                 waiters = [
                     words[WORKER_WORDS + other * WORDS_PER_WORKER + LOG_WAITERS]
                     for other in range(WORKERS)
@@ -209,7 +209,7 @@ class Walking(RuleBasedStateMachine):
             self.begin_walk(worker)
 
     def begin_walk(self, worker: int) -> None:
-        with self.segment as words:
+        with self.memory.lock as words:
             end = self.logs[worker].destined_end(words)
         self.walks[worker] = (entries_of(self.logs[worker], end), len(self.due[worker]))
 
@@ -242,7 +242,7 @@ class Walking(RuleBasedStateMachine):
             self.share_cursor(worker)
 
     def share_cursor(self, worker: int) -> None:
-        with self.segment as words:
+        with self.memory.lock as words:
             woken = self.logs[worker].share_cursor(words)
         self.release(woken, worker)
 
@@ -257,7 +257,7 @@ class Walking(RuleBasedStateMachine):
         worker = self.living(pick)
         if worker is None or worker in self.walks:
             return
-        with self.segment as words:
+        with self.memory.lock as words:
             asleep = self.logs[worker].sleep(words)
         assert asleep == (not self.due[worker])
         self.sleeping |= asleep << worker
@@ -272,8 +272,8 @@ class Walking(RuleBasedStateMachine):
         self.sleeping &= keep
         self.waiting &= keep
         self.waiting_for = [waiters & keep for waiters in self.waiting_for]
-        with self.segment as words:
-            woken = OrderedLog(self.segment).bury(words, worker)
+        with self.memory.lock as words:
+            woken = OrderedLog(self.memory).bury(words, worker)
         self.release(woken, worker)
 
     @precondition(lambda self: self.alive != 0b111)
@@ -281,12 +281,12 @@ class Walking(RuleBasedStateMachine):
     def start_again(self, pick: int) -> None:
         dead = [worker for worker in range(WORKERS) if not self.alive >> worker & 1]
         worker = dead[pick % len(dead)]
-        self.logs[worker] = started(self.segment, worker)[0]
+        self.logs[worker] = started(self.memory, worker)[0]
         self.alive |= 1 << worker
 
     @invariant()
     def formulas_hold(self) -> None:
-        with self.segment as words:
+        with self.memory.lock as words:
             self.logs[0].check_invariants(words)
             assert self.logs[0].statistics(words).waiting == self.waiting
 
@@ -296,152 +296,152 @@ TestWalking.settings = settings(max_examples=100, stateful_step_count=60)
 
 
 def test_entries_go_to_those_they_name_only() -> None:
-    with open_segment(3) as segment:
-        segment.open_lock()
-        logs = started(segment, 0, 1, 2)
-        append(logs[0], segment, (0b110, b"a"), (0b010, b"b"), (0b100, b"c"))
-        assert walk(logs[0], segment) == []
-        assert [key for key, _ in walk(logs[1], segment)] == [b"a", b"b"]
-        assert [key for key, _ in walk(logs[2], segment)] == [b"a", b"c"]
+    with open_memory(3) as memory:
+        memory.lock.open()
+        logs = started(memory, 0, 1, 2)
+        append(logs[0], memory, (0b110, b"a"), (0b010, b"b"), (0b100, b"c"))
+        assert walk(logs[0], memory) == []
+        assert [key for key, _ in walk(logs[1], memory)] == [b"a", b"b"]
+        assert [key for key, _ in walk(logs[2], memory)] == [b"a", b"c"]
 
 
 def test_entries_are_numbered_by_their_place_in_the_block() -> None:
-    with open_segment(3) as segment:
-        segment.open_lock()
-        logs = started(segment, 0, 1, 2)
-        append(logs[0], segment, (0b100, b"a"), (0b010, b"b"), (0b110, b"c"))
-        append(logs[0], segment, (0b010, b"d"))
-        with segment as words:
+    with open_memory(3) as memory:
+        memory.lock.open()
+        logs = started(memory, 0, 1, 2)
+        append(logs[0], memory, (0b100, b"a"), (0b010, b"b"), (0b110, b"c"))
+        append(logs[0], memory, (0b010, b"d"))
+        with memory.lock as words:
             end = logs[1].destined_end(words)
         numbers = [(log.cursor, log.entry_numbers()) for log in logs[1:2] for _ in log.blocks(end)]
         assert [found for _, found in numbers] == [[1, 2], [0]]
-        with segment as words:
+        with memory.lock as words:
             end = logs[2].destined_end(words)
         assert [logs[2].entry_numbers() for _ in logs[2].blocks(end)] == [[0, 2]]
         assert numbers[0][0] == 0
-        assert 0 < numbers[1][0] < words_head(segment)
+        assert 0 < numbers[1][0] < words_head(memory)
 
 
-def words_head(segment: Segment) -> int:
-    with segment as words:
+def words_head(memory: SharedMemory) -> int:
+    with memory.lock as words:
         return int(words[LOG_HEAD])
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0", b"\0" * 31, bytes(range(64))])
 def test_packets_come_out_byte_for_byte(payload: bytes) -> None:
-    with open_segment(1) as segment:
-        segment.open_lock()
-        (log,) = started(segment, 0)
+    with open_memory(1) as memory:
+        memory.lock.open()
+        (log,) = started(memory, 0)
         packet, key_bytes = message(b"", payload)
-        with segment as words:
+        with memory.lock as words:
             log.append(words, build_block(1, UID, 0, [(1, packet, key_bytes)]), some_share())
-        assert walk(log, segment) == [(b"", packet)]
+        assert walk(log, memory) == [(b"", packet)]
 
 
 def test_a_worker_without_mail_does_not_hold_the_log_back() -> None:
-    with open_segment(2) as segment:
-        segment.open_lock()
-        busy, _idle = started(segment, 0, 1)
+    with open_memory(2) as memory:
+        memory.lock.open()
+        busy, _idle = started(memory, 0, 1)
         for _ in range(3 * LOG_BYTES // 64):
-            assert append(busy, segment, (0b01, b"k")) == 0
-            assert len(walk(busy, segment)) == 1
+            assert append(busy, memory, (0b01, b"k")) == 0
+            assert len(walk(busy, memory)) == 1
 
 
 def test_an_idle_worker_gets_its_first_mail_after_many_rounds_of_the_ring() -> None:
-    with open_segment(2) as segment:
-        segment.open_lock()
-        busy, idle = started(segment, 0, 1)
+    with open_memory(2) as memory:
+        memory.lock.open()
+        busy, idle = started(memory, 0, 1)
         for _ in range(3 * LOG_BYTES // 64):
-            append(busy, segment, (0b01, b"k"))
-            walk(busy, segment)
-        append(busy, segment, (0b10, b"mail"))
-        assert [key for key, _ in walk(idle, segment)] == [b"mail"]
+            append(busy, memory, (0b01, b"k"))
+            walk(busy, memory)
+        append(busy, memory, (0b10, b"mail"))
+        assert [key for key, _ in walk(idle, memory)] == [b"mail"]
 
 
 def test_a_block_that_does_not_fit_before_the_end_begins_at_the_start_of_the_ring() -> None:
-    with open_segment(1) as segment:
-        segment.open_lock()
-        (log,) = started(segment, 0)
+    with open_memory(1) as memory:
+        memory.lock.open()
+        (log,) = started(memory, 0)
         for number in range(100):
             # 96 bytes each, of which 2,048 is no multiple.
-            assert append(log, segment, (1, b"%03d" % number), size=40) == 0
-            assert [key for key, _ in walk(log, segment)] == [b"%03d" % number]
+            assert append(log, memory, (1, b"%03d" % number), size=40) == 0
+            assert [key for key, _ in walk(log, memory)] == [b"%03d" % number]
 
 
 def test_a_full_log_takes_nothing_until_a_quarter_is_free() -> None:
-    with open_segment(2) as segment:
-        segment.open_lock()
-        writer, reader = started(segment, 0, 1)
+    with open_memory(2) as memory:
+        memory.lock.open()
+        writer, reader = started(memory, 0, 1)
         reader.note_pace(LOG_BYTES, ordered_log.WINDOW_SECONDS)
-        with segment as words:
+        with memory.lock as words:
             reader.share_cursor(words)
         taken = 0
-        while append(writer, segment, (0b10, b"k"), size=72) >= 0:  # 128 bytes each
+        while append(writer, memory, (0b10, b"k"), size=72) >= 0:  # 128 bytes each
             taken += 1
         assert taken == LOG_BYTES // 128
-        assert append(reader, segment, (0b01, b"k")) == -1, "nobody overtakes who waits"
-        with segment as words:
+        assert append(reader, memory, (0b01, b"k")) == -1, "nobody overtakes who waits"
+        with memory.lock as words:
             end = reader.destined_end(words)
         released = []
         for _ in reader.blocks(end):
-            with segment as words:
+            with memory.lock as words:
                 released.append(reader.share_cursor(words))
         # The share after entry n frees the n - 1 blocks before it.
         assert released == [0] * 4 + [0b11] + [0] * (taken - 5)
-        assert append(writer, segment, (0b10, b"k"), size=72) >= 0
+        assert append(writer, memory, (0b10, b"k"), size=72) >= 0
 
 
 def test_nobody_appends_for_a_worker_that_lags_by_more_than_its_window() -> None:
-    with open_segment(3, small_limits(64 * 1024)) as segment:
-        segment.open_lock()
-        writer, slow, _ = started(segment, 0, 1, 2)
+    with open_memory(3, small_limits(64 * 1024)) as memory:
+        memory.lock.open()
+        writer, slow, _ = started(memory, 0, 1, 2)
         slow.note_pace(8192, ordered_log.WINDOW_SECONDS)
-        with segment as words:
+        with memory.lock as words:
             slow.share_cursor(words)
         taken = 0
         share = some_share()
-        while append(writer, segment, (0b010, b"k"), size=72, share=share) >= 0:  # 128 bytes each
+        while append(writer, memory, (0b010, b"k"), size=72, share=share) >= 0:  # 128 bytes each
             taken += 1
         assert taken == 8192 // 128 + 1
-        assert append(writer, segment, (0b100, b"k")) == 0, "others are not concerned"
-        assert append(writer, segment, (0b110, b"k"), share=share) == -1
-        assert append(writer, segment, (0b110, b"k")) == 0, "another user put nothing there yet"
-        with segment as words:
+        assert append(writer, memory, (0b100, b"k")) == 0, "others are not concerned"
+        assert append(writer, memory, (0b110, b"k"), share=share) == -1
+        assert append(writer, memory, (0b110, b"k")) == 0, "another user put nothing there yet"
+        with memory.lock as words:
             end = slow.destined_end(words)
         released = []
         for _ in slow.blocks(end):
-            with segment as words:
+            with memory.lock as words:
                 released.append(slow.share_cursor(words))
         # They are woken once half of the window is free.
         first = released.index(0b001)
         assert released.count(0b001) == 1
         assert first * 128 == taken * 128 + 2 * 64 - 8192 // 2
-        assert append(writer, segment, (0b010, b"k")) >= 0
+        assert append(writer, memory, (0b010, b"k")) >= 0
 
 
 def test_a_dead_worker_holds_nobody_back_and_waits_for_nothing() -> None:
-    with open_segment(2) as segment:
-        segment.open_lock()
-        writer, reader = started(segment, 0, 1)
-        while append(writer, segment, (0b10, b"k")) >= 0:
+    with open_memory(2) as memory:
+        memory.lock.open()
+        writer, reader = started(memory, 0, 1)
+        while append(writer, memory, (0b10, b"k")) >= 0:
             pass
-        with segment as words:
+        with memory.lock as words:
             assert writer.bury(words, 1) == 0b01
             assert writer.statistics(words).used_bytes == 0
-        assert append(writer, segment, (0b11, b"k")) == 0
-        (reader,) = started(segment, 1)
-        assert walk(reader, segment) == [], "what came before a worker's start is not its own"
-        append(writer, segment, (0b10, b"later"))
-        assert [key for key, _ in walk(reader, segment)] == [b"later"]
+        assert append(writer, memory, (0b11, b"k")) == 0
+        (reader,) = started(memory, 1)
+        assert walk(reader, memory) == [], "what came before a worker's start is not its own"
+        append(writer, memory, (0b10, b"later"))
+        assert [key for key, _ in walk(reader, memory)] == [b"later"]
 
 
 def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:
-    with open_segment(1) as segment:
-        segment.open_lock()
-        (log,) = started(segment, 0)
-        append(log, segment, (1, b"k"))
-        with segment as words:
-            statistics = OrderedLog(segment).statistics(words)
+    with open_memory(1) as memory:
+        memory.lock.open()
+        (log,) = started(memory, 0)
+        append(log, memory, (1, b"k"))
+        with memory.lock as words:
+            statistics = OrderedLog(memory).statistics(words)
         assert (statistics.head, statistics.used_bytes, statistics.size_bytes) == (64, 64, 2048)
 
 
@@ -449,18 +449,18 @@ def test_a_worker_killed_while_appending_has_appended_nothing() -> None:
     def act(words: memoryview) -> None:
         packet, key_bytes = message(b"never", b"x" * 50)
         block = build_block(1, UID, 0, [(0b11, packet, key_bytes)])
-        OrderedLog(segment, 0).append(words, block, some_share())
+        OrderedLog(memory, 0).append(words, block, some_share())
 
-    with open_segment(2) as segment, child_holding_the_lock(segment, act) as child:
-        segment.open_lock()
+    with open_memory(2) as memory, child_holding_the_lock(memory, act) as child:
+        memory.lock.open()
         kill_and_reap(child)
-        logs = started(segment, 0, 1)
-        with segment as words:
+        logs = started(memory, 0, 1)
+        with memory.lock as words:
             assert words[LOG_HEAD] == 0
             logs[0].check_invariants(words)
-        append(logs[0], segment, (0b11, b"first"))
+        append(logs[0], memory, (0b11, b"first"))
         for log in logs:
-            assert [key for key, _ in walk(log, segment)] == [b"first"]
+            assert [key for key, _ in walk(log, memory)] == [b"first"]
 
 
 def test_the_mask_of_a_block_is_the_union_of_its_entries() -> None:

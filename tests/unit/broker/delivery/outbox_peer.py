@@ -12,11 +12,11 @@ from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule, Or
 from sbus.broker.delivery.outbox import Outbox, OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stalls import Stalls
 from sbus.shared.statistics import Statistics
 from sbus.unix.credentials import Credentials
-from tests.unit.shared.segments import open_account
+from tests.unit.shared.memories import open_account
 
 SOON_SECONDS = 5.0
 UNITS_PER_TURN = 16
@@ -79,9 +79,9 @@ class Peer:
             self._on_quota,
         )
 
-    def let_block(self, segment: Segment, limits: Limits) -> None:
+    def let_block(self, memory: SharedMemory, limits: Limits) -> None:
         """Give it a place among the stalls: from now on `block` holds the publishers of `UID`."""
-        self.stalls = stalls = Stalls(segment.stalls, limits.blocking_clients_max, 0)
+        self.stalls = stalls = Stalls(memory.stalls, limits.blocking_clients_max, 0)
         place = stalls.take_place()
         assert place is not None
         self.origin = Origin()
@@ -89,7 +89,7 @@ class Peer:
         self.backpressure = self.outbox.backpressure = Backpressure(
             BackpressureRule(1, place, self.account.place, Credentials(1, UID, 1), NO_RULES),
             self.account,
-            segment,
+            memory,
             stalls,
             self.origin,
             self.statistics,

@@ -18,11 +18,11 @@ from sbus.broker.delivery.backpressure import (
 )
 from sbus.limits import Limits
 from sbus.shared.accounts import AccountBook, Accounts
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stalls import Stalls
 from sbus.shared.statistics import Statistics
 from sbus.unix.credentials import Credentials
-from tests.unit.shared.segments import open_segment, was_woken
+from tests.unit.shared.memories import open_memory, was_woken
 
 OWN = Credentials(gid=10, uid=1000, pid=4711)
 SECOND_NS = 1_000_000_000
@@ -34,21 +34,21 @@ class Scene:
 
     def __init__(
         self,
-        segment: Segment,
+        memory: SharedMemory,
         limits: Limits,
         *,
         everybody: bool = False,
         stalls: Stalls | None = None,
     ) -> None:
-        self.segment = segment
+        self.memory = memory
         self.origin = Origin()
         self.spent = 0
-        stalls = stalls or Stalls(segment.stalls, limits.blocking_clients_max, 0)
+        stalls = stalls or Stalls(memory.stalls, limits.blocking_clients_max, 0)
         self.stalls = stalls
-        self.theirs = Stalls(segment.stalls, limits.blocking_clients_max, 1)
-        account = AccountBook(segment.accounts, 2, limits).of(OWN.uid, limits.user, 0)
+        self.theirs = Stalls(memory.stalls, limits.blocking_clients_max, 1)
+        account = AccountBook(memory.accounts, 2, limits).of(OWN.uid, limits.user, 0)
         assert account is not None
-        self.account = Accounts(segment.accounts, 2, limits, 1)[account.place]
+        self.account = Accounts(memory.accounts, 2, limits, 1)[account.place]
         place = stalls.take_place()
         assert place is not None
         self.rule = BackpressureRule(7, place, account.place, OWN, AccessProfile(0, 0, everybody))
@@ -57,7 +57,7 @@ class Scene:
         self.backpressure = Backpressure(
             self.rule,
             account,
-            segment,
+            memory,
             stalls,
             self.origin,
             Statistics(),
@@ -78,17 +78,17 @@ class Scene:
 
 
 @pytest.fixture
-def segment() -> Iterator[Segment]:
-    with open_segment(2) as opened:
-        opened.open_lock()
+def memory() -> Iterator[SharedMemory]:
+    with open_memory(2) as opened:
+        opened.lock.open()
         yield opened
 
 
 @pytest.mark.parametrize("everybody", [False, True])
 def test_only_publishers_of_its_own_user_are_held_unless_a_rule_says_so(
-    segment: Segment, everybody: bool
+    memory: SharedMemory, everybody: bool
 ) -> None:
-    scene = Scene(segment, Limits(), everybody=everybody)
+    scene = Scene(memory, Limits(), everybody=everybody)
     assert scene.may_hold(OWN.uid)
     assert scene.may_hold(OWN.uid + 1) == everybody
     assert scene.may_hold(NOBODY) == everybody, "nothing was delivered yet"
@@ -96,8 +96,8 @@ def test_only_publishers_of_its_own_user_are_held_unless_a_rule_says_so(
     assert scene.spent == 0
 
 
-def test_nobody_is_held_once_the_users_time_is_spent_and_that_is_told(segment: Segment) -> None:
-    scene = Scene(segment, Limits(user_held_seconds_max=2.0))
+def test_nobody_is_held_once_the_users_time_is_spent_and_that_is_told(memory: SharedMemory) -> None:
+    scene = Scene(memory, Limits(user_held_seconds_max=2.0))
     now_ns = time.monotonic_ns()
     scene.account.begin_holding(now_ns - SECOND_NS)
     assert scene.may_hold(OWN.uid)
@@ -108,32 +108,32 @@ def test_nobody_is_held_once_the_users_time_is_spent_and_that_is_told(segment: S
     assert scene.spent == 1, "what is not its own user's says nothing of the time"
 
 
-def test_without_any_time_nobody_is_ever_held(segment: Segment) -> None:
-    scene = Scene(segment, Limits(user_held_seconds_max=0))
+def test_without_any_time_nobody_is_ever_held(memory: SharedMemory) -> None:
+    scene = Scene(memory, Limits(user_held_seconds_max=0))
     assert not scene.may_hold(OWN.uid)
 
 
-def test_everybody_sees_it_stall_and_those_who_wait_are_woken_once(segment: Segment) -> None:
-    scene = Scene(segment, Limits())
+def test_everybody_sees_it_stall_and_those_who_wait_are_woken_once(memory: SharedMemory) -> None:
+    scene = Scene(memory, Limits())
     for _ in range(2):
         scene.backpressure.stall()
         assert scene.backpressure.stalled
         assert scene.is_seen_stalled
     scene.theirs.wait(scene.rule.place)
-    assert not was_woken(segment, 1)
+    assert not was_woken(memory, 1)
     scene.backpressure.resume()
     assert not scene.backpressure.stalled
     assert not scene.is_seen_stalled
     assert not scene.theirs.any_stalled()
-    assert was_woken(segment, 1)
-    assert not was_woken(segment, 0)
+    assert was_woken(memory, 1)
+    assert not was_woken(memory, 0)
     scene.backpressure.resume()
-    assert not was_woken(segment, 1)
+    assert not was_woken(memory, 1)
 
 
-def test_flipping_counts_every_stall_once(segment: Segment) -> None:
-    one = Scene(segment, Limits())
-    other = Scene(segment, Limits(), stalls=one.stalls)
+def test_flipping_counts_every_stall_once(memory: SharedMemory) -> None:
+    one = Scene(memory, Limits())
+    other = Scene(memory, Limits(), stalls=one.stalls)
     for _ in range(100):
         one.backpressure.stall()
         other.backpressure.stall()
@@ -182,6 +182,6 @@ def test_what_was_packed_is_what_other_workers_unpack(
     ],
 )
 def test_a_secret_key_of_anothers_does_not_mean_it(
-    segment: Segment, named: tuple[bytes, bytes, bytes], meant: bool
+    memory: SharedMemory, named: tuple[bytes, bytes, bytes], meant: bool
 ) -> None:
-    assert Scene(segment, Limits()).rule.may_be_meant(named) == meant
+    assert Scene(memory, Limits()).rule.may_be_meant(named) == meant

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl, Hard, Order, Soft
 from sbus.shared.accounts import BACKLOG_BYTES, HOLDING, LOST
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import SharedMemory
 from tests.unit.broker.delivery.outbox_peer import UID, Peer, limits, open_peers, total
-from tests.unit.shared.segments import open_segment
+from tests.unit.shared.memories import open_memory
 
 KEEPING_BYTES = 64
 """What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
@@ -34,9 +34,9 @@ class Make(Protocol):
 
 
 @pytest.fixture
-def segment() -> Iterator[Segment]:
-    with open_segment(1) as opened:
-        opened.open_lock()
+def memory() -> Iterator[SharedMemory]:
+    with open_memory(1) as opened:
+        opened.lock.open()
         yield opened
 
 
@@ -47,12 +47,12 @@ async def peers() -> AsyncIterator[Make]:
 
 
 def full_peer(
-    make: Make, segment: Segment, control: FloodControl, given: Limits | None = None
+    make: Make, memory: SharedMemory, control: FloodControl, given: Limits | None = None
 ) -> Peer:
     """Whose socket is full and nothing more, who has notices on and may hold publishers."""
     given = given or limits(messages=3)
     peer = make(given, flood_control=control)
-    peer.let_block(segment, given)
+    peer.let_block(memory, given)
     peer.outbox.notices = True
     peer.fill_exactly()
     assert not peer.backpressure.stalled
@@ -66,9 +66,9 @@ def deliver(peer: Peer, *packets: bytes, uid: int = UID) -> None:
 
 
 async def test_with_soft_block_the_first_message_without_room_holds_until_none_waits(
-    peers: Make, segment: Segment
+    peers: Make, memory: SharedMemory
 ) -> None:
-    peer = full_peer(peers, segment, SOFT_BLOCK)
+    peer = full_peer(peers, memory, SOFT_BLOCK)
     deliver(peer, b"a")
     assert peer.backpressure.stalled
     deliver(peer, b"b", b"c", b"d", b"e")
@@ -83,9 +83,9 @@ async def test_with_soft_block_the_first_message_without_room_holds_until_none_w
 
 
 async def test_with_soft_block_what_was_queued_before_has_to_go_too(
-    peers: Make, segment: Segment
+    peers: Make, memory: SharedMemory
 ) -> None:
-    peer = full_peer(peers, segment, FloodControl(), limits(messages=60))
+    peer = full_peer(peers, memory, FloodControl(), limits(messages=60))
     deliver(peer, *[b"queued"] * 60)
     peer.outbox.choose(Soft.BLOCK)
     assert not peer.backpressure.stalled, "the change itself holds nobody"
@@ -97,10 +97,10 @@ async def test_with_soft_block_what_was_queued_before_has_to_go_too(
 
 
 async def test_with_hard_block_a_backlog_that_overflows_holds_until_half_of_it_is_free(
-    peers: Make, segment: Segment
+    peers: Make, memory: SharedMemory
 ) -> None:
     bound = 60
-    peer = full_peer(peers, segment, HARD_BLOCK, limits(messages=bound))
+    peer = full_peer(peers, memory, HARD_BLOCK, limits(messages=bound))
     sent = [b"%d" % number for number in range(bound + 2)]
     deliver(peer, *sent[:bound])
     assert not peer.backpressure.stalled, "the backlog had room"
@@ -123,10 +123,10 @@ async def drain(peer: Peer) -> list[tuple[int, int, bool]]:
 
 
 async def test_with_hard_block_the_bytes_have_to_be_half_free_too(
-    peers: Make, segment: Segment
+    peers: Make, memory: SharedMemory
 ) -> None:
     bound = 600
-    peer = full_peer(peers, segment, HARD_BLOCK, limits(size=bound))
+    peer = full_peer(peers, memory, HARD_BLOCK, limits(size=bound))
     deliver(peer, *[b"x" * 10] * 60)
     assert not peer.backpressure.stalled
     deliver(peer, b"z")
@@ -138,9 +138,9 @@ async def test_with_hard_block_the_bytes_have_to_be_half_free_too(
 
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
 async def test_messages_of_other_users_are_discarded_and_hold_nobody(
-    peers: Make, segment: Segment, control: FloodControl
+    peers: Make, memory: SharedMemory, control: FloodControl
 ) -> None:
-    peer = full_peer(peers, segment, control, limits(messages=0))
+    peer = full_peer(peers, memory, control, limits(messages=0))
     deliver(peer, b"a", b"b", uid=UID + 1)
     assert not peer.backpressure.stalled
     deliver(peer, b"mine")
@@ -155,10 +155,10 @@ async def test_messages_of_other_users_are_discarded_and_hold_nobody(
 
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
 async def test_without_held_time_block_is_discard_and_that_is_reported(
-    peers: Make, segment: Segment, control: FloodControl
+    peers: Make, memory: SharedMemory, control: FloodControl
 ) -> None:
     given = msgspec.structs.replace(limits(messages=0), user_held_seconds_max=0.0)
-    peer = full_peer(peers, segment, control, given)
+    peer = full_peer(peers, memory, control, given)
     deliver(peer, b"a", b"b")
     assert not peer.backpressure.stalled
     assert peer.outbox.statistics().lost == 2
@@ -167,11 +167,11 @@ async def test_without_held_time_block_is_discard_and_that_is_reported(
 
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
 async def test_what_is_on_its_way_is_kept_up_to_the_size_of_the_log(
-    peers: Make, segment: Segment, control: FloodControl
+    peers: Make, memory: SharedMemory, control: FloodControl
 ) -> None:
     log_bytes, backlog_bytes = 4096, 100
     given = Limits(backlog_messages_max=0, backlog_bytes_max=backlog_bytes, log_bytes=log_bytes)
-    peer = full_peer(peers, segment, control, given)
+    peer = full_peer(peers, memory, control, given)
     deliver(peer, *[b"x" * 64] * (log_bytes // 64))
     assert peer.outbox.statistics().lost == 0
     deliver(peer, *[b"x" * 64] * 10)
@@ -193,9 +193,9 @@ async def test_what_is_on_its_way_is_kept_up_to_the_size_of_the_log(
     ids=str,
 )
 async def test_publishers_go_on_once_nothing_would_hold_them(
-    peers: Make, segment: Segment, control: FloodControl, choices: tuple[Soft | Hard, ...]
+    peers: Make, memory: SharedMemory, control: FloodControl, choices: tuple[Soft | Hard, ...]
 ) -> None:
-    peer = full_peer(peers, segment, control, limits(messages=0))
+    peer = full_peer(peers, memory, control, limits(messages=0))
     deliver(peer, b"a")
     assert peer.backpressure.stalled
     for choice in choices:
@@ -206,8 +206,10 @@ async def test_publishers_go_on_once_nothing_would_hold_them(
     assert b"a" in await peer.read_all()
 
 
-async def test_a_stall_goes_over_to_the_other_kind_of_block(peers: Make, segment: Segment) -> None:
-    peer = full_peer(peers, segment, SOFT_BLOCK, limits(messages=8))
+async def test_a_stall_goes_over_to_the_other_kind_of_block(
+    peers: Make, memory: SharedMemory
+) -> None:
+    peer = full_peer(peers, memory, SOFT_BLOCK, limits(messages=8))
     deliver(peer, b"a", b"b")
     peer.outbox.choose(Hard.BLOCK)
     assert peer.backpressure.stalled
@@ -221,10 +223,10 @@ async def test_a_stall_goes_over_to_the_other_kind_of_block(peers: Make, segment
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
 @pytest.mark.parametrize("order", Order)
 async def test_whoever_leaves_holds_nobody_and_takes_nothing_of_the_account(
-    peers: Make, segment: Segment, control: FloodControl, order: Order
+    peers: Make, memory: SharedMemory, control: FloodControl, order: Order
 ) -> None:
     control = msgspec.structs.replace(control, order=order)
-    peer = full_peer(peers, segment, control, limits(messages=1))
+    peer = full_peer(peers, memory, control, limits(messages=1))
     deliver(peer, b"a", b"bb", b"ccc")
     assert peer.account.use(BACKLOG_BYTES) == 6 + 3 * KEEPING_BYTES
     peer.outbox.close()
@@ -237,8 +239,8 @@ async def test_whoever_leaves_holds_nobody_and_takes_nothing_of_the_account(
     assert total(statistics) == statistics.accepted
 
 
-async def test_a_peer_that_is_gone_holds_nobody(peers: Make, segment: Segment) -> None:
-    peer = full_peer(peers, segment, SOFT_BLOCK)
+async def test_a_peer_that_is_gone_holds_nobody(peers: Make, memory: SharedMemory) -> None:
+    peer = full_peer(peers, memory, SOFT_BLOCK)
     deliver(peer, b"a")
     assert peer.backpressure.stalled
     peer.sock.close()
@@ -248,10 +250,10 @@ async def test_a_peer_that_is_gone_holds_nobody(peers: Make, segment: Segment) -
 
 
 async def test_a_client_takes_of_its_users_account_half_at_most(
-    peers: Make, segment: Segment
+    peers: Make, memory: SharedMemory
 ) -> None:
     given = msgspec.structs.replace(limits(), user_backlog_bytes_max=1_000)
-    peer = full_peer(peers, segment, FloodControl(), given)
+    peer = full_peer(peers, memory, FloodControl(), given)
     deliver(peer, *[b"x" * 36] * 8)
     statistics = peer.outbox.statistics()
     assert (statistics.backlog, statistics.lost) == (5, 3)
@@ -284,11 +286,11 @@ def test_who_blocks_loses_nothing_of_publishers_that_can_be_held(
 async def lose_nothing(
     actions: list[tuple[str, int]], control: FloodControl, given: Limits
 ) -> None:
-    with open_segment(1) as segment:
-        segment.open_lock()
+    with open_memory(1) as memory:
+        memory.lock.open()
         async with trio.open_nursery() as nursery:
             peer = Peer(given, nursery, control)
-            peer.let_block(segment, given)
+            peer.let_block(memory, given)
             accepted: list[bytes] = []
             read: list[bytes] = []
             for what, count in actions:

@@ -20,9 +20,9 @@ from sbus.broker.delivery.outbox import OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl, Hard, Order, Soft
 from sbus.shared.accounts import BACKLOG_BYTES, LOST
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import SharedMemory
 from tests.unit.broker.delivery.outbox_peer import UID, Peer, limits, make_moody, open_peers, total
-from tests.unit.shared.segments import open_segment
+from tests.unit.shared.memories import open_memory
 
 KEEPING_BYTES = 64
 """What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
@@ -316,17 +316,17 @@ ACTIONS = st.lists(
 def test_the_ledger_is_exact_whatever_is_chosen(
     actions: list[tuple[str, int | Soft | Hard | Order]], given: Limits
 ) -> None:
-    with open_segment(1) as segment:
-        segment.open_lock()
-        trio.run(follow_the_ledger, actions, given, segment)
+    with open_memory(1) as memory:
+        memory.lock.open()
+        trio.run(follow_the_ledger, actions, given, memory)
 
 
 async def follow_the_ledger(
-    actions: list[tuple[str, int | Soft | Hard | Order]], given: Limits, segment: Segment
+    actions: list[tuple[str, int | Soft | Hard | Order]], given: Limits, memory: SharedMemory
 ) -> None:
     async with trio.open_nursery() as nursery:
         peer = Peer(given, nursery)
-        peer.let_block(segment, given)
+        peer.let_block(memory, given)
         peer.outbox.notices = True
         accepted: list[bytes] = []
         replies: list[bytes] = []
@@ -346,15 +346,15 @@ async def follow_the_ledger(
                 read += peer.read_some(value)
             else:
                 await trio.testing.wait_all_tasks_blocked()
-            check(peer, given, len(accepted), segment)
+            check(peer, given, len(accepted), memory)
         read += await peer.read_all()
-        check(peer, given, len(accepted), segment)
+        check(peer, given, len(accepted), memory)
         compare(accepted, replies, read, peer)
         peer.close()
         assert peer.account.use(BACKLOG_BYTES) == 0
 
 
-def check(peer: Peer, given: Limits, accepted: int, segment: Segment) -> None:
+def check(peer: Peer, given: Limits, accepted: int, memory: SharedMemory) -> None:
     """What is documented to hold at any time."""
     outbox, statistics = peer.outbox, peer.outbox.statistics()
     backlog = outbox._backlog
@@ -377,7 +377,7 @@ def check(peer: Peer, given: Limits, accepted: int, segment: Segment) -> None:
     assert not peer.quota_reports or given.user_backlog_bytes_max < 100_000
 
     held = peer.backpressure.stalled
-    with segment:
+    with memory.lock:
         assert peer.stalls.any_stalled() == held
     if held:
         assert given.user_held_seconds_max, "nobody has time for that"

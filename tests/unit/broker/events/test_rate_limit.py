@@ -19,11 +19,11 @@ from sbus.shared.accounts import (
     AccountBook,
     Accounts,
 )
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import program_name
 from tests.support.events import logging_to
-from tests.unit.shared.segments import open_segment
+from tests.unit.shared.memories import open_memory
 
 
 class Log:
@@ -88,9 +88,9 @@ ALL = {
 
 
 @pytest.fixture
-def segment() -> Iterator[Segment]:
-    with open_segment(2, LIMITS) as opened:
-        opened.open_lock()
+def memory() -> Iterator[SharedMemory]:
+    with open_memory(2, LIMITS) as opened:
+        opened.lock.open()
         yield opened
 
 
@@ -109,24 +109,28 @@ def test_a_line_names_the_user_the_process_and_the_limit_to_change(limit: int) -
 
 
 def test_two_workers_report_the_same_limit_of_a_user_once(
-    segment: Segment, lines: list[str]
+    memory: SharedMemory, lines: list[str]
 ) -> None:
-    book = AccountBook(segment.accounts, 2, LIMITS)
+    book = AccountBook(memory.accounts, 2, LIMITS)
     for uid in (1000, 1001):
         account = book.of(uid, LIMITS.user, 0)
         assert account is not None
         for worker in (0, 1, 0):
-            own = Accounts(segment.accounts, 2, LIMITS, worker)[account.place]
+            own = Accounts(memory.accounts, 2, LIMITS, worker)[account.place]
             for limit in (PUBLISH_RATE, BACKLOG_BYTES):
-                rate_limiter = LogRateLimiter(60.0, logging_to(lines), segment)
+                rate_limiter = LogRateLimiter(60.0, logging_to(lines), memory.lock)
                 rate_limiter.log_limit_reached(limit, own, Credentials(gid=1, uid=uid, pid=1))
     assert len(lines) == 4
     assert sum("uid 1000 " in line for line in lines) == 2
 
 
-def test_it_is_reported_again_when_the_interval_is_over(segment: Segment, lines: list[str]) -> None:
-    account = AccountBook(segment.accounts, 2, LIMITS).of(1000, LIMITS.user, 0)
+def test_it_is_reported_again_when_the_interval_is_over(
+    memory: SharedMemory, lines: list[str]
+) -> None:
+    account = AccountBook(memory.accounts, 2, LIMITS).of(1000, LIMITS.user, 0)
     assert account is not None
     for _ in range(3):
-        LogRateLimiter(0.0, logging_to(lines), segment).log_limit_reached(HELD_TIME, account, OWN)
+        LogRateLimiter(0.0, logging_to(lines), memory.lock).log_limit_reached(
+            HELD_TIME, account, OWN
+        )
     assert len(lines) == 3

@@ -20,7 +20,7 @@ from sbus.shared import accounts
 from sbus.shared.accounts import AccountBook
 from sbus.unix.credentials import Credentials
 from tests.support.events import logging_to
-from tests.unit.shared.segments import account_memory, open_account
+from tests.unit.shared.memories import account_memory, open_account
 
 SOON_SECONDS = 5.0
 ME = Credentials(gid=os.getegid(), uid=os.geteuid(), pid=os.getpid())

@@ -32,12 +32,12 @@ from sbus.errors import SbusError
 from sbus.limits import Limits
 from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
-from sbus.shared.segment import ALIVE, Segment
+from sbus.shared.shared_memory import ALIVE, SharedMemory
 from sbus.unix.credentials import Credentials
 from sbus.unix.notify import Notifier
 from tests.support.events import logging_to
 from tests.unit.broker.front.pretended_worker import PretendedWorker
-from tests.unit.shared.segments import close_segment, small_limits, was_woken
+from tests.unit.shared.memories import close_memory, small_limits, was_woken
 
 SOON_SECONDS = 5.0
 WORKERS = 3
@@ -105,8 +105,8 @@ class Scene:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery
-        self.segment = Segment(WORKERS, small_limits())
-        self.segment.open_lock()
+        self.memory = SharedMemory(WORKERS, small_limits())
+        self.memory.lock.open()
         self.template = PretendedTemplate()
         self.reports: list[tuple[int, WorkerEvent]] = []
         self.deaths: list[int] = []
@@ -115,10 +115,10 @@ class Scene:
         self.killed: list[int] = []
         self.notifier = PretendedNotifier()
         settings = BusSettings(workers=WORKERS, limits=Limits(worker_silence_seconds_max=10.0))
-        self.book = AccountBook(self.segment.accounts, WORKERS, settings.limits)
+        self.book = AccountBook(self.memory.accounts, WORKERS, settings.limits)
         self.supervisor = Supervisor(
             cast(ForkServer, self.template),
-            self.segment,
+            self.memory,
             settings,
             self.book,
             logging_to(self.lines),
@@ -158,7 +158,7 @@ class Scene:
         for memfd in self.supervisor._settings_memfds:
             os.close(memfd)
         self.template.close()
-        close_segment(self.segment)
+        close_memory(self.memory)
 
 
 @pytest.fixture
@@ -223,15 +223,15 @@ async def test_a_dead_worker_is_buried_and_replaced(
     scene: Scene, autojump_clock: trio.testing.MockClock, capfd: pytest.CaptureFixture[str]
 ) -> None:
     await scene.serve()
-    logs = [OrderedLog(scene.segment, number) for number in range(WORKERS)]
-    with scene.segment as words:
+    logs = [OrderedLog(scene.memory, number) for number in range(WORKERS)]
+    with scene.memory.lock as words:
         for log in logs:
             log.start(words)
     await scene.kill(1)
     assert scene.deaths == [1]
-    with scene.segment as words:
+    with scene.memory.lock as words:
         assert words[ALIVE] == 0b101
-    assert all(was_woken(scene.segment, number) for number in range(WORKERS))
+    assert all(was_woken(scene.memory, number) for number in range(WORKERS))
     await trio.sleep(SOON_SECONDS)
     assert scene.template.forks == [0, 1, 2, 1]
     assert scene.deaths == [1]
@@ -342,9 +342,9 @@ async def test_the_most_silent_worker_that_does_not_wait_for_the_lock_is_killed(
     """Who waits may recover once whoever has the lock is gone; so one goes at a time."""
     await scene.serve()
     silence = {0: 9.9, 1: 10.1, 2: 11.0}
-    monkeypatch.setattr(scene.segment, "silence_seconds", silence.__getitem__)
+    monkeypatch.setattr(scene.memory, "silence_seconds", silence.__getitem__)
     pids = {scene.template.workers[number].pid for number in waiting}
-    monkeypatch.setattr(scene.segment, "lock_waiters", lambda: pids)
+    monkeypatch.setattr(scene.memory.lock, "waiters", lambda: pids)
     await trio.sleep(1.5 * Limits().pulse_seconds)
     assert scene.killed == killed
 

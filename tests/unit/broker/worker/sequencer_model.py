@@ -29,14 +29,14 @@ from sbus.shared.accounts import HOLDING, Account, AccountBook, Accounts
 from sbus.shared.compaction import Compaction
 from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import Block, OrderedLog
-from sbus.shared.segment import Segment
+from sbus.shared.shared_memory import MemoryLock, SharedMemory
 from sbus.shared.stalls import Stalls
 from sbus.shared.statistics import Statistics
 from sbus.shared.subscription_table import SubscriptionTable, all_have_read
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import PeerProcess
 from tests.unit.routing.specification import matches
-from tests.unit.shared.segments import close_segment, was_woken
+from tests.unit.shared.memories import close_memory, was_woken
 
 LIMITS = Limits(
     log_bytes=1280,
@@ -61,11 +61,16 @@ class Collector:
         self.received.append(packet)
 
 
-class HookedSegment(Segment):
-    """Calls `on_release` after every hold of the lock that ended well."""
+class HookedLock(MemoryLock):
+    """Calls `on_release` after every critical section that ended well."""
 
     on_enter: Callable[[], None] | None = None
     on_release: Callable[[], None] | None = None
+
+    @classmethod
+    def instead_of(cls, memory: SharedMemory) -> "HookedLock":
+        lock = memory.lock
+        return cls(memory.fd, lock._words, len(lock._copies[0]))
 
     def __enter__(self) -> memoryview:
         if self.on_enter is not None:
@@ -159,15 +164,16 @@ class Bus:
         self._patience.start()
         self.effects = 0
         """Steps that took effect."""
-        self.segment = HookedSegment(workers, limits)
-        self.segment.open_lock()
+        self.memory = SharedMemory(workers, limits)
+        self.lock = self.memory.lock = HookedLock.instead_of(self.memory)
+        self.lock.open()
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.routers: list[Router] = []
         self.exchanges: list[Sequencer] = []
         self.subscriptions: list[Subscriptions] = []
         self.stalls: list[Stalls] = []
         self.accounts: list[Accounts] = []
-        self.book = AccountBook(self.segment.accounts, workers, limits)
+        self.book = AccountBook(self.memory.accounts, workers, limits)
         self.logs: list[HookedLog] = []
         self.clients: list[Client] = []
         self.asleep = [False] * workers
@@ -183,18 +189,18 @@ class Bus:
 
     def close(self) -> None:
         self._patience.stop()
-        self.segment.on_enter = self.segment.on_release = None
+        self.lock.on_enter = self.lock.on_release = None
         self.sock.close()
-        close_segment(self.segment)
+        close_memory(self.memory)
 
     def _start(self, worker: int) -> None:
         router = Router(worker, SLASH, self.limits)
-        accounts = Accounts(self.segment.accounts, self.segment.workers, self.limits, worker)
-        stalls = Stalls(self.segment.stalls, self.limits.blocking_clients_max, worker)
-        sequencer = Sequencer(self.segment, worker, router, accounts, stalls, Statistics())
-        log = HookedLog(self.segment, worker)
+        accounts = Accounts(self.memory.accounts, self.memory.workers, self.limits, worker)
+        stalls = Stalls(self.memory.stalls, self.limits.blocking_clients_max, worker)
+        sequencer = Sequencer(self.memory, worker, router, accounts, stalls, Statistics())
+        log = HookedLog(self.memory, worker)
         sequencer._log = log
-        sequencer._table = HookedTable(self.segment, worker)
+        sequencer._table = HookedTable(self.memory, worker)
         sequencer._table.log = log
         self.routers[worker : worker + 1] = [router]
         self.exchanges[worker : worker + 1] = [sequencer]
@@ -235,7 +241,7 @@ class Bus:
         When it took effect, all clients of that worker have received exactly what was due at its
         instant. When it did not, nothing happened.
         """
-        segment, log = self.segment, self.logs[worker]
+        lock, log = self.lock, self.logs[worker]
         due_then: list[tuple[Client, int]] = []
         placed = False
 
@@ -249,16 +255,16 @@ class Bus:
                 effect()
                 self.effects += 1
                 due_then.extend((client, len(client.due)) for client in self.of_worker(worker))
-            segment.on_enter = segment.on_release = None
+            lock.on_enter = lock.on_release = None
             meanwhile()
-            segment.on_enter, segment.on_release = on_enter, on_release
+            lock.on_enter, lock.on_release = on_enter, on_release
 
-        outer = (segment.on_enter, segment.on_release)
-        segment.on_enter, segment.on_release = on_enter, on_release
+        outer = (lock.on_enter, lock.on_release)
+        lock.on_enter, lock.on_release = on_enter, on_release
         try:
             done = act(self.exchanges[worker])
         finally:
-            segment.on_enter, segment.on_release = outer
+            lock.on_enter, lock.on_release = outer
         assert done == placed, "a step has one instant if it was done, and none if it was not"
         for client, due in due_then:
             assert client.collector.received == client.due[:due]
@@ -411,7 +417,7 @@ class Bus:
                 session.id, place, session.account.place, session.credentials, NO_RULES
             ),
             session.account,
-            self.segment,
+            self.memory,
             self.stalls[worker],
             self.exchanges[worker].origin,
             Statistics(),
@@ -439,33 +445,33 @@ class Bus:
         """A worker dies with all of its clients, and another one takes its slot."""
         self.clients = [client for client in self.clients if client.worker != worker]
         self.asleep[worker] = False
-        with self.segment as words:
-            wake = OrderedLog(self.segment).bury(words, worker)
-            stalls = Stalls(self.segment.stalls, self.limits.blocking_clients_max, None)
+        with self.memory.lock as words:
+            wake = OrderedLog(self.memory).bury(words, worker)
+            stalls = Stalls(self.memory.stalls, self.limits.blocking_clients_max, None)
             wake |= stalls.bury(worker)
             self.book.bury(worker, time.monotonic_ns())
-        self.segment.wake(wake)
+        self.memory.wake(wake)
         self._start(worker)
 
     def compact(self, *, finish: bool) -> None:
         """What the front does: begin a compaction where that may be, or end the one begun."""
-        with self.segment as words:
+        with self.memory.lock as words:
             if self.compaction is None:
-                if all_have_read(self.segment, words):
-                    self.compaction = Compaction(self.segment, words)
+                if all_have_read(self.memory, words):
+                    self.compaction = Compaction(self.memory, words)
                 return
         if finish:
             while self.compaction.step():
                 pass
-            with self.segment as words:
+            with self.memory.lock as words:
                 assert self.compaction.finish(words)
             self.compaction = None
-            self.segment.wake((1 << len(self.exchanges)) - 1)
+            self.memory.wake((1 << len(self.exchanges)) - 1)
 
     # -- checks --------------------------------------------------------------------------------
     def check(self) -> None:
         """What holds between steps: a sleeper that is owed something was woken."""
-        with self.segment as words:
+        with self.memory.lock as words:
             self.logs[0].check_invariants(words)
         self.look()
         for worker, asleep in enumerate(self.asleep):
@@ -482,7 +488,7 @@ class Bus:
     def look(self) -> None:
         """Note who was woken."""
         for worker in range(len(self.exchanges)):
-            if was_woken(self.segment, worker):
+            if was_woken(self.memory, worker):
                 self.woken[worker] = self.told_of_room[worker] = True
                 for client in self.of_worker(worker):
                     client.woken = True
@@ -502,5 +508,5 @@ class Bus:
                 self.publish(client, [], lambda: None)
         for client in self.clients:
             assert client.collector.received == client.due
-        with self.segment as words:
+        with self.memory.lock as words:
             assert self.logs[0].statistics(words).used_bytes == 0

@@ -23,7 +23,7 @@ from sbus.shared import (
     compaction,
     held_time,
     ordered_log,
-    segment,
+    shared_memory,
     stalls,
     subscription_table,
 )
@@ -217,7 +217,7 @@ def test_messages_between_clients_of_one_worker_do_not_use_the_log(bus: Bus) -> 
     bus.subscribe(other, b"a", nothing)
     for _ in range(10):
         bus.publish(mine, [b"a"], nothing)
-    with bus.segment as words:
+    with bus.memory.lock as words:
         assert bus.logs[0].statistics(words).head == 0
     assert len(other.collector.received) == 10
 
@@ -235,10 +235,10 @@ def test_forgotten_clients_leave_nothing_behind(bus: Bus) -> None:
         assert (statistics.nodes, statistics.patterns, statistics.subscriptions) == (1, 0, 0)
         assert not router._interest
     fold = compaction.LiveTable()
-    with bus.segment as words:
-        begin = bus.segment.arena_offsets[words[segment.TABLE_EPOCH] & 1]
-        end = begin + words[segment.TABLE_TAIL]
-    for record in subscription_table.read_records(bus.segment, begin, end):
+    with bus.memory.lock as words:
+        begin = bus.memory.arena_offsets[words[shared_memory.TABLE_EPOCH] & 1]
+        end = begin + words[shared_memory.TABLE_TAIL]
+    for record in subscription_table.read_records(bus.memory, begin, end):
         fold.apply(record)
     assert list(fold.records()) == []
 
@@ -261,7 +261,7 @@ def test_a_newcomer_learns_of_an_interest_that_outlived_its_first_client(bus: Bu
 
 def test_a_step_is_never_interrupted() -> None:
     """No function on the way from a run to the outboxes can wait: all of them are plain."""
-    modules: list[ModuleType] = [sequencer_module, router_module, ordered_log, segment]
+    modules: list[ModuleType] = [sequencer_module, router_module, ordered_log, shared_memory]
     modules += [subscription_table, compaction, subscriptions_module, backpressure, waiting]
     modules += [accounts, held_time, stalls]
     for module in modules:

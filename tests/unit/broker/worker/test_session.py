@@ -13,7 +13,7 @@ from sbus.broker.worker.session import Session
 from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
-from tests.unit.shared.segments import open_account
+from tests.unit.shared.memories import open_account
 
 LIMITS = Limits(packet_bytes_max=100, batch_packets_max=5, batch_bytes_max=300)
 OWN_OUTBOX = cast(Outbox, object())

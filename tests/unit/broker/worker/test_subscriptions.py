@@ -281,7 +281,7 @@ class Subscribing(RuleBasedStateMachine):
         """What a newcomer and the next compaction would learn is what there is."""
         newcomer = Router(WORKERS, SLASH, self.limits)
         live = LiveTable()
-        for record in read_all(self.bus.segment):
+        for record in read_all(self.bus.memory):
             newcomer.apply(record)
             live.apply(record)
         kept = Counter((it.kind, it.worker, it.client, it.pattern) for it in live.records())

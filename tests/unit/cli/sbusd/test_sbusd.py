@@ -11,7 +11,7 @@ import click
 import pytest
 
 import sbus.protocol.keys
-import sbus.shared.segment
+import sbus.shared.shared_memory
 from sbus.broker.config.file import BusTable
 from sbus.cli.sbusd import command
 from sbus.protocol.controls import FloodControl, Hard, Order, Soft
@@ -56,5 +56,5 @@ def test_every_option_has_a_field_in_the_file() -> None:
 
 
 def test_most_workers_are_as_many_as_the_segment_has_room_for() -> None:
-    assert command.WORKERS_MAX == sbus.shared.segment.WORKERS_MAX
+    assert command.WORKERS_MAX == sbus.shared.shared_memory.WORKERS_MAX
     assert 1 <= command.available_workers() <= command.WORKERS_MAX

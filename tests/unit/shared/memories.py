@@ -1,5 +1,5 @@
-"""Segments for tests: small, closed at the end; memory for accounts alone; and children that die
-while they hold the lock.
+"""Shared memory for tests: small, closed at the end; memory for accounts alone; and children that
+die while they hold the lock.
 
 All "workers" of a test may share the lock's one open file description, because they take turns.
 """
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from sbus.limits import Limits
 from sbus.shared.accounts import Account, AccountBook, accounts_words
-from sbus.shared.segment import WORD_BYTES, Segment
+from sbus.shared.shared_memory import WORD_BYTES, SharedMemory
 
 
 def small_limits(log_bytes: int = 2048, table_bytes: int = 4096) -> Limits:
@@ -19,7 +19,7 @@ def small_limits(log_bytes: int = 2048, table_bytes: int = 4096) -> Limits:
 
 
 def account_memory(workers: int, limits: Limits) -> memoryview:
-    """Words for accounts, without a segment."""
+    """Words for accounts, without the other parts."""
     return memoryview(bytearray(WORD_BYTES * accounts_words(workers, limits))).cast("Q")
 
 
@@ -30,25 +30,27 @@ def open_account(limits: Limits, uid: int = 1000) -> Account:
     return account
 
 
-def close_segment(segment: Segment) -> None:
+def close_memory(memory: SharedMemory) -> None:
     """Close every descriptor; the mapping goes with its last view."""
-    for fd in (segment.fd, *segment.eventfds, segment._lock):
+    for fd in (memory.fd, *memory.eventfds, memory.lock.fd):
         if fd >= 0:
             os.close(fd)
 
 
 @contextmanager
-def open_segment(workers: int, limits: Limits | None = None) -> Iterator[Segment]:
-    """A segment whose lock is not open yet, so that the test may fork."""
-    segment = Segment(workers, limits or small_limits())
+def open_memory(workers: int, limits: Limits | None = None) -> Iterator[SharedMemory]:
+    """Shared memory whose lock is not open yet, so that the test may fork."""
+    memory = SharedMemory(workers, limits or small_limits())
     try:
-        yield segment
+        yield memory
     finally:
-        close_segment(segment)
+        close_memory(memory)
 
 
 @contextmanager
-def child_holding_the_lock(segment: Segment, act: Callable[[memoryview], None]) -> Iterator[int]:
+def child_holding_the_lock(
+    memory: SharedMemory, act: Callable[[memoryview], None]
+) -> Iterator[int]:
     """A process that took the lock, did `act` and holds it until it is killed; gives its pid.
 
     It is killed at the end at the latest. The lock must not be open here yet.
@@ -57,8 +59,8 @@ def child_holding_the_lock(segment: Segment, act: Callable[[memoryview], None]) 
     pid = os.fork()
     if pid == 0:
         try:
-            segment.open_lock()
-            with segment as words:
+            memory.lock.open()
+            with memory.lock as words:
                 act(words)
                 os.write(tell, b"x")
                 signal.pause()
@@ -82,9 +84,9 @@ def kill_and_reap(pid: int) -> None:
         return
 
 
-def was_woken(segment: Segment, worker: int) -> bool:
+def was_woken(memory: SharedMemory, worker: int) -> bool:
     """Whether its eventfd was written since this was last asked."""
     try:
-        return os.eventfd_read(segment.eventfds[worker]) > 0
+        return os.eventfd_read(memory.eventfds[worker]) > 0
     except BlockingIOError:
         return False

@@ -5,28 +5,24 @@ One memfd, mapped by every process before the workers are forked:
     control page | heartbeats | statistics | accounts | stalls | ordered log | table arena 0 |
     table arena 1
 
-*Control words* exist twice. Whoever holds the lock works on the spare copy and flips a selector as
-the last store; a holder that dies before the flip has changed nothing, and whoever takes the lock
-next starts from the copy that was last flipped. Bytes of the log and of the arenas are written
-before the flip that makes them count, so they need no second copy.
+*Control words* exist twice. A critical section works on the spare copy and flips a selector as its
+last store. A process that dies before the flip has changed nothing: the next critical section
+starts from the copy that the selector names. Bytes of the log and of the arenas are written before
+the flip that makes them valid, so they need no second copy.
 
-The lock is `flock` on an open file description of the memfd that each process opens for itself
-(`open_lock`): the kernel frees it when its holder dies. A process must not fork while it has one
-open, or its child would keep the lock alive. Locking and unlocking are full memory barriers, and
-every word is read and written under the lock only, so no ordering is asked of the processor. The
-heartbeats are an exception: one writer each, read by anybody, worth nothing but their age.
-Statistics, accounts and stalls say for themselves who writes what; each of their words is right by
-itself.
-
-This module does not know what the words mean to the log or to the table beyond their places.
+The lock is `flock` on an open file description of the memfd that each process opens for itself:
+the kernel frees it when its holder dies. A process must not fork while it has one open, or its
+child would keep the lock alive. Locking and unlocking are full memory barriers, and control words
+are read and written under the lock only, so nothing depends on the processor's memory order. The
+heartbeats need no lock: each has one writer, and a reader wants nothing but its age. The modules
+for statistics, accounts and stalls say who writes their words; each word is valid by itself.
 """
 
 import fcntl
 import mmap
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import TracebackType
 
 from sbus.limits import Limits
@@ -69,8 +65,70 @@ _SELECTOR = 0
 _COPIES = 8
 
 
-class Segment:
-    """The shared memory of one bus; `words` inside `with segment:` are its control words."""
+class MemoryLock:
+    """The lock of the shared memory: `with lock as words` is one critical section.
+
+    `words` are the control words to work on.
+    """
+
+    def __init__(self, memfd: int, words: memoryview, block_words: int) -> None:
+        self._memfd = memfd
+        self._words = words
+        self._copies = tuple(
+            words[_COPIES + i * block_words : _COPIES + (i + 1) * block_words] for i in range(2)
+        )
+        self._spare = 1
+        self.fd = -1
+
+    def open(self) -> None:
+        """Open this process's own description of the lock; do not fork after it."""
+        if self.fd < 0:
+            self.fd = os.open(f"/proc/self/fd/{self._memfd}", os.O_RDWR | os.O_CLOEXEC)
+
+    def try_acquire(self) -> bool:
+        """Take the lock if it is free; then `with lock` begins at once, and must follow."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def __enter__(self) -> memoryview:
+        fcntl.flock(self.fd, fcntl.LOCK_EX)
+        current = self._words[_SELECTOR]
+        self._spare = 1 - current
+        spare = self._copies[self._spare]
+        spare[:] = self._copies[current]
+        return spare
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Make the changed words valid, unless an error left them half changed; free the lock."""
+        if kind is None:
+            self._words[_SELECTOR] = self._spare
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+    def waiters(self) -> set[int]:
+        """The processes that wait for the lock now, as the kernel lists them; empty if it does not.
+
+        Source: proc_locks(5); `->` stands before the lock that a process waits for.
+        """
+        inode = os.fstat(self._memfd).st_ino
+        waiters = set()
+        with suppress(FileNotFoundError), open("/proc/locks", encoding="ascii") as locks:
+            for line in locks:
+                fields = line.split()
+                if fields[1:3] == ["->", "FLOCK"] and fields[6].endswith(f":{inode}"):
+                    waiters.add(int(fields[5]))
+        return waiters
+
+
+class SharedMemory:
+    """The shared memory of one bus: its parts, its lock, and the eventfds that wake workers."""
 
     def __init__(self, workers: int, limits: Limits) -> None:
         if not 1 <= workers <= WORKERS_MAX:
@@ -93,67 +151,15 @@ class Segment:
         os.ftruncate(self.fd, self.arena_offsets[1] + self.arena_bytes)
         self.map = mmap.mmap(self.fd, 0)
         view = memoryview(self.map)
-        self._words = view[:control_bytes].cast("Q")
+        self.lock = MemoryLock(self.fd, view[:control_bytes].cast("Q"), block_words)
         self._heartbeats = view[control_bytes:statistics_at].cast("Q")
         self.statistics = view[statistics_at:accounts_at].cast("Q")
         self.accounts = view[accounts_at:stalls_at].cast("Q")
         self.stalls = view[stalls_at:stalls_end].cast("Q")
-        self._copies = tuple(
-            self._words[_COPIES + i * block_words : _COPIES + (i + 1) * block_words]
-            for i in range(2)
-        )
-        self._spare = 1
-        self._lock = -1
         self.eventfds = tuple(
             os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(workers + 1)
         )
         """One for each worker, then the front's: written to make it look at its words again."""
-
-    def open_lock(self) -> None:
-        """Open this process's own description of the lock; do not fork after it."""
-        if self._lock < 0:
-            self._lock = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
-
-    def __enter__(self) -> memoryview:
-        """Take the lock, waiting for it; gives the control words to work on."""
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        return self._begin()
-
-    def try_enter(self) -> memoryview | None:
-        """Take the lock if it is free; go on in `with segment.entered(words)`."""
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return None
-        return self._begin()
-
-    @contextmanager
-    def entered(self, words: memoryview) -> Iterator[memoryview]:
-        """The body of a `with segment` whose lock was taken with `try_enter`."""
-        try:
-            yield words
-        except BaseException as error:
-            self.__exit__(type(error), error, error.__traceback__)
-            raise
-        self.__exit__(None, None, None)
-
-    def _begin(self) -> memoryview:
-        current = self._words[_SELECTOR]
-        self._spare = 1 - current
-        spare = self._copies[self._spare]
-        spare[:] = self._copies[current]
-        return spare
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Let the changed words count, unless an error left them half changed; free the lock."""
-        if kind is None:
-            self._words[_SELECTOR] = self._spare
-        fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def wake(self, mask: int) -> None:
         """Make the workers in `mask` look at their words again."""
@@ -164,20 +170,6 @@ class Segment:
 
     def wake_front(self) -> None:
         os.eventfd_write(self.eventfds[self.workers], 1)
-
-    def lock_waiters(self) -> set[int]:
-        """The processes that wait for the lock now, by the kernel's word; empty where it is silent.
-
-        Source: proc_locks(5); `->` stands before the lock that a process waits for.
-        """
-        inode = os.fstat(self.fd).st_ino
-        waiters = set()
-        with suppress(FileNotFoundError), open("/proc/locks", encoding="ascii") as locks:
-            for line in locks:
-                fields = line.split()
-                if fields[1:3] == ["->", "FLOCK"] and fields[6].endswith(f":{inode}"):
-                    waiters.add(int(fields[5]))
-        return waiters
 
     def beat(self, worker: int) -> None:
         """Say that `worker` is alive now."""

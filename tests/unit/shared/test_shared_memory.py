@@ -1,0 +1,204 @@
+"""The shared memory and its lock: all of a hold's changes count, or none."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from sbus.shared.shared_memory import (
+    LOG_HEAD,
+    PAGE_BYTES,
+    TABLE_TAIL,
+    WORDS_PER_WORKER,
+    WORKER_WORDS,
+    WORKERS_MAX,
+    MemoryLock,
+    SharedMemory,
+)
+from tests.unit.shared.memories import (
+    child_holding_the_lock,
+    close_memory,
+    kill_and_reap,
+    open_memory,
+    small_limits,
+    was_woken,
+)
+
+SOON_SECONDS = 5.0
+
+
+def change_and_fail(lock: MemoryLock) -> None:
+    with lock as words:
+        words[LOG_HEAD] = 99
+        raise LookupError
+
+
+def test_what_one_hold_changes_the_next_one_sees() -> None:
+    with open_memory(2) as memory:
+        memory.lock.open()
+        for value in range(5):
+            with memory.lock as words:
+                assert words[LOG_HEAD] == value
+                words[LOG_HEAD] = value + 1
+                words[WORKER_WORDS + 2 * WORDS_PER_WORKER - 1] = value
+        with memory.lock as words:
+            assert words[WORKER_WORDS + 2 * WORDS_PER_WORKER - 1] == 4
+
+
+def test_an_error_in_a_hold_leaves_everything_as_it_was() -> None:
+    with open_memory(1) as memory:
+        memory.lock.open()
+        with memory.lock as words:
+            words[LOG_HEAD] = 1
+        with pytest.raises(LookupError):
+            change_and_fail(memory.lock)
+        with memory.lock as words:
+            assert words[LOG_HEAD] == 1
+
+
+def test_every_word_has_its_own_place() -> None:
+    with open_memory(WORKERS_MAX) as memory:
+        memory.lock.open()
+        size = WORKER_WORDS + WORDS_PER_WORKER * WORKERS_MAX
+        with memory.lock as words:
+            assert len(words) == size
+            for place in range(size):
+                words[place] = place + 1
+        with memory.lock as words:
+            assert words.tolist() == list(range(1, size + 1))
+        ring = memory.map[memory.log_offset :]
+        assert not any(ring), "control words reach into the log"
+        memory.beat(WORKERS_MAX - 1)
+        with memory.lock as words:
+            assert words.tolist() == list(range(1, size + 1))
+        assert memory.map[memory.log_offset :] == ring
+
+
+def test_the_parts_follow_each_other_without_overlap() -> None:
+    with open_memory(3, small_limits(log_bytes=8192, table_bytes=4096)) as memory:
+        first, second = memory.arena_offsets
+        assert memory.log_offset % PAGE_BYTES == 0
+        assert first - memory.log_offset == 8192
+        assert second - first == 4096
+        assert os.fstat(memory.fd).st_size == second + 4096
+
+
+@pytest.mark.parametrize("workers", [0, WORKERS_MAX + 1])
+def test_a_bus_has_1_to_64_workers(workers: int) -> None:
+    with pytest.raises(ValueError, match=str(workers)):
+        SharedMemory(workers, small_limits())
+
+
+def test_a_holder_that_is_killed_has_changed_nothing() -> None:
+    def act(words: memoryview) -> None:
+        words[LOG_HEAD] = 77
+        words[TABLE_TAIL] = 78
+
+    with open_memory(3) as memory:
+        with child_holding_the_lock(memory, act) as child:
+            memory.lock.open()
+            assert not memory.lock.try_acquire()
+            kill_and_reap(child)
+            with memory.lock as words:
+                assert words[LOG_HEAD] == 0
+                assert words[TABLE_TAIL] == 0
+                words[LOG_HEAD] = 5
+        with memory.lock as words:
+            assert words[LOG_HEAD] == 5
+
+
+def test_waiting_for_the_lock_ends_when_its_holder_is_killed() -> None:
+    with (
+        open_memory(2) as memory,
+        child_holding_the_lock(memory, lambda words: None) as child,
+    ):
+        memory.lock.open()
+        killer = threading.Timer(0.05, kill_and_reap, [child])
+        killer.start()
+        with memory.lock as words:
+            assert words[LOG_HEAD] == 0
+        killer.join()
+
+
+def test_a_free_lock_is_taken_by_trying() -> None:
+    with open_memory(1) as memory:
+        memory.lock.open()
+        assert memory.lock.try_acquire()
+        with memory.lock as words:
+            words[LOG_HEAD] = 3
+        assert memory.lock.try_acquire()
+        with pytest.raises(LookupError):
+            change_and_fail(memory.lock)
+        with memory.lock as words:
+            assert words[LOG_HEAD] == 3
+
+
+def test_each_memory_has_a_lock_of_its_own() -> None:
+    with open_memory(1) as one, open_memory(1) as other:
+        one.lock.open()
+        other.lock.open()
+        with one.lock, other.lock as words:
+            assert words[LOG_HEAD] == 0
+
+
+def test_who_waits_for_the_lock_is_known() -> None:
+    """Of the lock of this memory, and only while it waits."""
+    with open_memory(1) as memory, open_memory(1) as other:
+        started, start = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(start)
+            os.read(started, 1)
+            memory.lock.open()
+            with memory.lock:
+                os._exit(0)
+        os.close(started)
+        memory.lock.open()
+        try:
+            with memory.lock:
+                assert memory.lock.waiters() == set()
+                os.close(start)
+                deadline = time.monotonic() + SOON_SECONDS
+                while not memory.lock.waiters() and time.monotonic() < deadline:
+                    os.sched_yield()
+                assert memory.lock.waiters() == {child}
+                assert other.lock.waiters() == set()
+            assert os.waitpid(child, 0)[1] == 0
+        finally:
+            kill_and_reap(child)
+        assert memory.lock.waiters() == set()
+
+
+def test_waking_reaches_those_in_the_mask_only() -> None:
+    with open_memory(4) as memory:
+        memory.wake(0)
+        assert [was_woken(memory, worker) for worker in range(5)] == [False] * 5
+        memory.wake(0b1010)
+        memory.wake(0b1000)
+        assert [was_woken(memory, worker) for worker in range(5)] == [
+            *(False, True, False, True),
+            False,
+        ]
+        memory.wake_front()
+        assert [was_woken(memory, worker) for worker in range(5)] == [False] * 4 + [True]
+
+
+def test_a_pulse_ages_until_the_next_one() -> None:
+    with open_memory(2) as memory:
+        begin = time.monotonic()
+        memory.beat(0)
+        first = memory.silence_seconds(0)
+        assert 0 <= first <= time.monotonic() - begin
+        assert memory.silence_seconds(0) >= first
+        assert memory.silence_seconds(1) > memory.silence_seconds(0)
+
+
+def test_descriptors_do_not_reach_other_programs() -> None:
+    memory = SharedMemory(2, small_limits())
+    memory.lock.open()
+    try:
+        for fd in (memory.fd, memory.lock.fd, *memory.eventfds):
+            assert not os.get_inheritable(fd)
+    finally:
+        close_memory(memory)
