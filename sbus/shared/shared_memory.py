@@ -27,7 +27,7 @@ from types import TracebackType
 
 from sbus.limits import Limits
 from sbus.shared.accounts import accounts_words
-from sbus.shared.stalls import stalls_words
+from sbus.shared.stall_table import stall_table_words
 from sbus.shared.statistics import statistics_words
 
 WORKERS_MAX = 64
@@ -141,7 +141,7 @@ class SharedMemory:
         statistics_at = control_bytes + PAGE_BYTES
         accounts_at = statistics_at + WORD_BYTES * statistics_words(workers)
         stalls_at = accounts_at + WORD_BYTES * accounts_words(workers, limits)
-        stalls_end = stalls_at + WORD_BYTES * stalls_words(workers, limits)
+        stalls_end = stalls_at + WORD_BYTES * stall_table_words(workers, limits)
         self.log_offset = _round_up(stalls_end, PAGE_BYTES)
         self.arena_offsets = (
             self.log_offset + self.log_bytes,

@@ -21,7 +21,7 @@ from sbus.broker.config.access_policy import AccessProfile, decode_rule_set, enc
 from sbus.protocol.secret_keys import Ids
 from sbus.shared.accounts import Account
 from sbus.shared.shared_memory import SharedMemory
-from sbus.shared.stalls import Stalls
+from sbus.shared.stall_table import StallTable
 from sbus.shared.statistics import STALLS, Statistics
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import untranslated_ids
@@ -137,7 +137,7 @@ class Backpressure:
         rule: BackpressureRule,
         account: Account,
         memory: SharedMemory,
-        stalls: Stalls,
+        stalls: StallTable,
         origin: Origin,
         statistics: Statistics,
         on_spent: Callable[[], None],

@@ -48,7 +48,7 @@ from sbus.shared import statistics
 from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory
-from sbus.shared.stalls import Stalls
+from sbus.shared.stall_table import StallTable
 from sbus.unix.errno_sets import OUT_OF_RESOURCES
 from sbus.unix.notify import Notifier
 
@@ -109,7 +109,7 @@ class Supervisor:
         self._template_asked_at = -math.inf
         self._log = OrderedLog(memory)
         self._book = book
-        self.stalls = Stalls(memory.stalls, settings.limits.blocking_clients_max, None)
+        self.stalls = StallTable(memory.stalls, settings.limits.blocking_clients_max, None)
         self.slots = [WorkerSlot(number) for number in range(settings.workers)]
         self._settings_number = 0
         self._settings_memfds: list[int] = []

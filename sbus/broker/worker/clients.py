@@ -44,7 +44,7 @@ from sbus.shared.accounts import (
     Accounts,
 )
 from sbus.shared.shared_memory import SharedMemory
-from sbus.shared.stalls import Stalls
+from sbus.shared.stall_table import StallTable
 from sbus.shared.statistics import ROUTE_MISSES, Statistics, counters_of
 from sbus.unix.closing import drain, shut_down
 from sbus.unix.peer_process import PeerProcess
@@ -78,7 +78,7 @@ class Clients:
         self._wake_up = wake_up
         self._router = Router(number, dialect, limits, self._rules.may_receive)
         self._accounts = Accounts(memory.accounts, memory.workers, limits, number)
-        self._stalls = Stalls(memory.stalls, limits.blocking_clients_max, number)
+        self._stalls = StallTable(memory.stalls, limits.blocking_clients_max, number)
         self._statistics = Statistics(counters_of(memory.statistics, number))
         self.sequencer = Sequencer(
             memory, number, self._router, self._accounts, self._stalls, self._statistics

@@ -34,7 +34,7 @@ from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
 from sbus.shared.accounts import Accounts
 from sbus.shared.ordered_log import TIME_MASK, Block, OrderedLog, build_block
 from sbus.shared.shared_memory import ALIVE, LOG_HEAD, SharedMemory
-from sbus.shared.stalls import Stalls
+from sbus.shared.stall_table import StallTable
 from sbus.shared.statistics import (
     ACCEPTED,
     ACCEPTED_BYTES,
@@ -77,7 +77,7 @@ class Sequencer:
         worker: int,
         router: Router,
         accounts: Accounts,
-        stalls: Stalls,
+        stalls: StallTable,
         statistics: Statistics,
     ) -> None:
         self._memory = memory

@@ -13,7 +13,7 @@ from sbus.broker.delivery.outbox import Outbox, OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
 from sbus.shared.shared_memory import SharedMemory
-from sbus.shared.stalls import Stalls
+from sbus.shared.stall_table import StallTable
 from sbus.shared.statistics import Statistics
 from sbus.unix.credentials import Credentials
 from tests.unit.shared.memories import open_account
@@ -81,7 +81,7 @@ class Peer:
 
     def let_block(self, memory: SharedMemory, limits: Limits) -> None:
         """Give it a place among the stalls: from now on `block` holds the publishers of `UID`."""
-        self.stalls = stalls = Stalls(memory.stalls, limits.blocking_clients_max, 0)
+        self.stalls = stalls = StallTable(memory.stalls, limits.blocking_clients_max, 0)
         place = stalls.take_place()
         assert place is not None
         self.origin = Origin()

@@ -19,7 +19,7 @@ from sbus.broker.delivery.backpressure import (
 from sbus.limits import Limits
 from sbus.shared.accounts import AccountBook, Accounts
 from sbus.shared.shared_memory import SharedMemory
-from sbus.shared.stalls import Stalls
+from sbus.shared.stall_table import StallTable
 from sbus.shared.statistics import Statistics
 from sbus.unix.credentials import Credentials
 from tests.unit.shared.memories import open_memory, was_woken
@@ -38,14 +38,14 @@ class Scene:
         limits: Limits,
         *,
         everybody: bool = False,
-        stalls: Stalls | None = None,
+        stalls: StallTable | None = None,
     ) -> None:
         self.memory = memory
         self.origin = Origin()
         self.spent = 0
-        stalls = stalls or Stalls(memory.stalls, limits.blocking_clients_max, 0)
+        stalls = stalls or StallTable(memory.stalls, limits.blocking_clients_max, 0)
         self.stalls = stalls
-        self.theirs = Stalls(memory.stalls, limits.blocking_clients_max, 1)
+        self.theirs = StallTable(memory.stalls, limits.blocking_clients_max, 1)
         account = AccountBook(memory.accounts, 2, limits).of(OWN.uid, limits.user, 0)
         assert account is not None
         self.account = Accounts(memory.accounts, 2, limits, 1)[account.place]

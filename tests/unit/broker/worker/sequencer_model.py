@@ -30,7 +30,7 @@ from sbus.shared.compaction import Compaction
 from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import Block, OrderedLog
 from sbus.shared.shared_memory import MemoryLock, SharedMemory
-from sbus.shared.stalls import Stalls
+from sbus.shared.stall_table import StallTable
 from sbus.shared.statistics import Statistics
 from sbus.shared.subscription_table import SubscriptionTable, all_have_read
 from sbus.unix.credentials import Credentials
@@ -171,7 +171,7 @@ class Bus:
         self.routers: list[Router] = []
         self.exchanges: list[Sequencer] = []
         self.subscriptions: list[Subscriptions] = []
-        self.stalls: list[Stalls] = []
+        self.stalls: list[StallTable] = []
         self.accounts: list[Accounts] = []
         self.book = AccountBook(self.memory.accounts, workers, limits)
         self.logs: list[HookedLog] = []
@@ -196,7 +196,7 @@ class Bus:
     def _start(self, worker: int) -> None:
         router = Router(worker, SLASH, self.limits)
         accounts = Accounts(self.memory.accounts, self.memory.workers, self.limits, worker)
-        stalls = Stalls(self.memory.stalls, self.limits.blocking_clients_max, worker)
+        stalls = StallTable(self.memory.stalls, self.limits.blocking_clients_max, worker)
         sequencer = Sequencer(self.memory, worker, router, accounts, stalls, Statistics())
         log = HookedLog(self.memory, worker)
         sequencer._log = log
@@ -447,7 +447,7 @@ class Bus:
         self.asleep[worker] = False
         with self.memory.lock as words:
             wake = OrderedLog(self.memory).bury(words, worker)
-            stalls = Stalls(self.memory.stalls, self.limits.blocking_clients_max, None)
+            stalls = StallTable(self.memory.stalls, self.limits.blocking_clients_max, None)
             wake |= stalls.bury(worker)
             self.book.bury(worker, time.monotonic_ns())
         self.memory.wake(wake)

@@ -24,7 +24,7 @@ from sbus.shared import (
     held_time,
     ordered_log,
     shared_memory,
-    stalls,
+    stall_table,
     subscription_table,
 )
 from tests.unit.broker.worker.sequencer_model import EVERYTHING_SECRET, LIMITS, Bus, Client
@@ -263,7 +263,7 @@ def test_a_step_is_never_interrupted() -> None:
     """No function on the way from a run to the outboxes can wait: all of them are plain."""
     modules: list[ModuleType] = [sequencer_module, router_module, ordered_log, shared_memory]
     modules += [subscription_table, compaction, subscriptions_module, backpressure, waiting]
-    modules += [accounts, held_time, stalls]
+    modules += [accounts, held_time, stall_table]
     for module in modules:
         own = [item for item in vars(module).values() if inspect.getmodule(item) is module]
         functions = [item for item in own if inspect.isfunction(item)]

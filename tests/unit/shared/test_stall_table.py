@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sbus.limits import Limits
-from sbus.shared.stalls import Stalls, stalls_words
+from sbus.shared.stall_table import StallTable, stall_table_words
 
 WORKERS = 3
 PLACES = 2
@@ -28,9 +28,9 @@ class Stalling(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.words = memoryview(bytearray(8 * stalls_words(WORKERS, LIMITS))).cast("Q")
-        self.views = [Stalls(self.words, PLACES, worker) for worker in range(WORKERS)]
-        self.front = Stalls(self.words, PLACES, None)
+        self.words = memoryview(bytearray(8 * stall_table_words(WORKERS, LIMITS))).cast("Q")
+        self.views = [StallTable(self.words, PLACES, worker) for worker in range(WORKERS)]
+        self.front = StallTable(self.words, PLACES, None)
         self.clients: list[Client] = []
         self.gone: list[Client] = []
         self.waiters: dict[int, int] = {}
@@ -114,7 +114,7 @@ class Stalling(RuleBasedStateMachine):
             for client in ended:
                 expected |= self.forget_waiters(client)
             assert self.front.bury(worker) == expected
-            self.views[worker] = Stalls(self.words, PLACES, worker)
+            self.views[worker] = StallTable(self.words, PLACES, worker)
             self.clients = [it for it in self.clients if it.worker != worker]
             self.gone += ended
         self.dead.clear()
@@ -137,21 +137,21 @@ TestStalling.settings = settings(max_examples=200, stateful_step_count=40)
 
 
 def test_there_are_as_many_places_as_the_limit_says_for_every_worker() -> None:
-    words = memoryview(bytearray(8 * stalls_words(WORKERS, LIMITS))).cast("Q")
+    words = memoryview(bytearray(8 * stall_table_words(WORKERS, LIMITS))).cast("Q")
     places: list[int] = []
     for worker in range(WORKERS):
-        view = Stalls(words, PLACES, worker)
+        view = StallTable(words, PLACES, worker)
         while (place := view.take_place()) is not None:
             places.append(place)
     assert len(set(places)) == len(places) == WORKERS * PLACES
     for number, place in enumerate(places, 1):
-        Stalls(words, PLACES, 0).stall(place, number)
+        StallTable(words, PLACES, 0).stall(place, number)
     assert [
-        Stalls(words, PLACES, None).is_stalled(place, number)
+        StallTable(words, PLACES, None).is_stalled(place, number)
         for number, place in enumerate(places, 1)
     ] == [True] * len(places)
 
 
 def test_who_serves_no_clients_has_no_places() -> None:
-    words = memoryview(bytearray(8 * stalls_words(WORKERS, LIMITS))).cast("Q")
-    assert Stalls(words, PLACES, None).take_place() is None
+    words = memoryview(bytearray(8 * stall_table_words(WORKERS, LIMITS))).cast("Q")
+    assert StallTable(words, PLACES, None).take_place() is None

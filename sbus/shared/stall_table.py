@@ -23,12 +23,12 @@ _FIRST = 1
 _WORDS_PER_PLACE = 2
 
 
-def stalls_words(workers: int, limits: Limits) -> int:
+def stall_table_words(workers: int, limits: Limits) -> int:
     """Shared words that all places take."""
     return _FIRST + _WORDS_PER_PLACE * workers * limits.blocking_clients_max
 
 
-class Stalls:
+class StallTable:
     """One process's view. `worker` is None for a process that serves no clients."""
 
     def __init__(self, words: memoryview, places_per_worker: int, worker: int | None) -> None:
