@@ -144,6 +144,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return UserLimits(**{name: getattr(self, f"user_{name}") for name in names})
 
     @property
-    def pulse_seconds(self) -> float:
+    def heartbeat_seconds(self) -> float:
         """How often a worker shows that it is alive, and the front looks whether all do."""
         return min(1.0, self.worker_silence_seconds_max / 4)

@@ -171,7 +171,7 @@ class SharedMemory:
     def wake_front(self) -> None:
         os.eventfd_write(self.eventfds[self.workers], 1)
 
-    def beat(self, worker: int) -> None:
+    def record_heartbeat(self, worker: int) -> None:
         """Say that `worker` is alive now."""
         self._heartbeats[worker] = time.monotonic_ns()
 

@@ -48,7 +48,7 @@ def test_a_stopped_worker_is_replaced_and_the_others_go_on(tmp_path: Path) -> No
 
 
 def test_healthy_workers_are_left_alone(tmp_path: Path) -> None:
-    """Idle or busy: their pulse is faster than the limit allows it to be."""
+    """Idle or busy: their heartbeat is faster than the limit allows it to be."""
     with running_bus(tmp_path, *LIMIT, workers=3) as bus, clients_on_each(bus, 3) as places:
         (publisher,), (subscriber,), (stays,) = places
         before = worker_pids(bus)

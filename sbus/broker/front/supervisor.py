@@ -4,12 +4,13 @@ A worker that dies is buried (what was destined to it, and its stalled clients, 
 what it had counted is taken off the accounts), its clients are given up, and a new one is forked at
 once; one that dies young is forked again after a growing pause.
 
-A worker whose pulse stops is killed, unless it waits for the lock: then whoever has the lock is to
-blame, and will be found silent too. One goes at a time, because the others may recover by it.
+A worker whose heartbeat stops is killed, unless it waits for the lock: then the worker that has the
+lock is to blame, and will be found silent too. One is killed at a time, because the others may
+recover by it.
 
 Where a service manager watches over the front, it is told that all is well from here, because a bus
 that cannot replace a hung worker is not well: whenever that is due, the loop that looks at the
-pulses asks the template, and the template's answer is what the manager is told.
+heartbeats asks the template, and the template's answer is what the manager is told.
 
 The front never waits for the lock, it tries; so neither a worker that stopped while holding it nor
 one that died can stop the supervisor. This module does not know what clients are, beyond telling
@@ -129,7 +130,7 @@ class Supervisor:
             self._fork(slot)
         await self._wait_for(lambda: all(slot.ready for slot in self.slots))
         self._serving = True
-        nursery.start_soon(self._watch_pulses)
+        nursery.start_soon(self._watch_heartbeats)
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -153,7 +154,7 @@ class Supervisor:
         slot.link = Link(ours, self._nursery)
         slot.alive = True
         slot.born_at = time.monotonic()
-        self._memory.beat(slot.number)
+        self._memory.record_heartbeat(slot.number)
         self._fork_server.fork_worker(slot.number, theirs)
         self._tell_settings(slot)
         slot.obeyed = self._settings_number  # it has them before it has clients
@@ -248,18 +249,18 @@ class Supervisor:
         if not self._stopping:
             self._fork(slot)
 
-    async def _watch_pulses(self) -> None:
-        pulse = self._limits.pulse_seconds
+    async def _watch_heartbeats(self) -> None:
+        interval = self._limits.heartbeat_seconds
         watchdog_seconds = self._notifier.watchdog_seconds
         if watchdog_seconds is not None:
-            pulse = min(pulse, watchdog_seconds / 2)
+            interval = min(interval, watchdog_seconds / 2)
         while True:
             if watchdog_seconds is not None:
-                self._ask_template(watchdog_seconds / 2 - pulse)
+                self._ask_template(watchdog_seconds / 2 - interval)
             asleep_at = time.monotonic()
-            await trio.sleep(pulse)
-            if time.monotonic() - asleep_at > 2 * pulse:
-                # The front itself was stopped, and the workers perhaps with it: let them beat.
+            await trio.sleep(interval)
+            if time.monotonic() - asleep_at > 2 * interval:
+                # The front itself was stopped, and perhaps the workers too: give them time.
                 continue
             silent = [
                 slot

@@ -5,8 +5,8 @@ that have), gives them turns, and when nobody is in line walks the log and sleep
 edge-triggered: readiness puts a client in line, and it stays there until its socket is empty. The
 set itself is one descriptor of trio's loop, so that a thousand busy clients enter that loop once.
 
-Beside it run the writers of clients with a backlog, a listener for the front's orders, and a pulse.
-The worker ends when the front says so, and at once when the front is gone.
+Beside it run the writers of clients with a backlog, a listener for the front's orders, and the
+heartbeat. The worker ends when the front says so, and at once when the front is gone.
 
 This module does not know what a turn is (the clients do), nor the order of messages (the sequencer
 does).
@@ -83,7 +83,7 @@ class Worker:
     async def run(self) -> None:
         """Serve until told to stop."""
         self._epoll.register(self._eventfd, select.EPOLLIN)
-        self._memory.beat(self._number)
+        self._memory.record_heartbeat(self._number)
         async with trio.open_nursery() as tasks:
             self._link = Link(self._link_socket, tasks)
             async with trio.open_nursery() as writers:
@@ -119,8 +119,8 @@ class Worker:
 
     async def _beat(self) -> None:
         while True:
-            self._memory.beat(self._number)
-            await trio.sleep(self._limits.pulse_seconds)
+            self._memory.record_heartbeat(self._number)
+            await trio.sleep(self._limits.heartbeat_seconds)
 
     async def _listen(self, everything: trio.CancelScope) -> None:
         """Obey the front; when it is gone, so is the bus."""

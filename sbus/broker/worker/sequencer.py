@@ -328,7 +328,7 @@ class Sequencer:
         for number, record in enumerate(self._table.read_records(ranges), 1):
             self._router.apply(record)
             if not number % _RECORDS_PER_BEAT:
-                self._memory.beat(self._worker)
+                self._memory.record_heartbeat(self._worker)
 
     def _walk(self, end: int) -> None:
         start = self._log.cursor
@@ -360,7 +360,7 @@ class Sequencer:
                     with self._memory.lock as words:
                         wake = self._log.share_cursor(words)
                     self._memory.wake(wake)
-                    self._memory.beat(self._worker)
+                    self._memory.record_heartbeat(self._worker)
             accepted = statistics.counts[ACCEPTED] - before
             statistics.counts[ROUTE_LOOKUPS] += len(entries)
             statistics.took((time.monotonic_ns() // 1000 - received_us) & TIME_MASK, accepted)

@@ -69,7 +69,7 @@ def test_every_word_has_its_own_place() -> None:
             assert words.tolist() == list(range(1, size + 1))
         ring = memory.map[memory.log_offset :]
         assert not any(ring), "control words reach into the log"
-        memory.beat(WORKERS_MAX - 1)
+        memory.record_heartbeat(WORKERS_MAX - 1)
         with memory.lock as words:
             assert words.tolist() == list(range(1, size + 1))
         assert memory.map[memory.log_offset :] == ring
@@ -184,10 +184,10 @@ def test_waking_reaches_those_in_the_mask_only() -> None:
         assert [was_woken(memory, worker) for worker in range(5)] == [False] * 4 + [True]
 
 
-def test_a_pulse_ages_until_the_next_one() -> None:
+def test_a_heartbeat_ages_until_the_next_one() -> None:
     with open_memory(2) as memory:
         begin = time.monotonic()
-        memory.beat(0)
+        memory.record_heartbeat(0)
         first = memory.silence_seconds(0)
         assert 0 <= first <= time.monotonic() - begin
         assert memory.silence_seconds(0) >= first

@@ -345,7 +345,7 @@ async def test_the_most_silent_worker_that_does_not_wait_for_the_lock_is_killed(
     monkeypatch.setattr(scene.memory, "silence_seconds", silence.__getitem__)
     pids = {scene.template.workers[number].pid for number in waiting}
     monkeypatch.setattr(scene.memory.lock, "waiters", lambda: pids)
-    await trio.sleep(1.5 * Limits().pulse_seconds)
+    await trio.sleep(1.5 * Limits().heartbeat_seconds)
     assert scene.killed == killed
 
 
@@ -365,7 +365,7 @@ async def test_the_watchdog_is_fed_twice_in_its_time(
         <= 1
         + 5
         * watchdog_seconds
-        / min(watchdog_seconds / 2, max(0.1, watchdog_seconds / 2 - Limits().pulse_seconds))
+        / min(watchdog_seconds / 2, max(0.1, watchdog_seconds / 2 - Limits().heartbeat_seconds))
     )
     assert max(pauses) <= watchdog_seconds / 2 + 1e-6
 
