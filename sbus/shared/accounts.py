@@ -2,7 +2,7 @@
 
 One account for each user and one for the whole bus, in shared memory. What is counted is a *cell*
 for each worker, which that worker alone writes; the sum of them is the use. So counting needs no
-lock, what a dead worker had counted is taken back by whoever buries it, and a limit holds but for
+lock, what a dead worker had counted is taken back by whoever reaps it, and a limit holds but for
 what several workers add in the same instant.
 
     use(account, what) = Σ cells                     losses are never taken back
@@ -227,7 +227,7 @@ class Account:
             or self._words[_PAID_UNTIL_NS] > now_ns
         )
 
-    def bury(self, worker: int, now_ns: int) -> None:
+    def reap(self, worker: int, now_ns: int) -> None:
         """Take back what a dead worker had counted. Under the lock."""
         for kind in _GAUGES:
             self._words[_CELLS + kind * self._workers + worker] = 0
@@ -321,10 +321,10 @@ class AccountBook(Accounts):
                 del self._places[uid]
                 self._free.append(place)
 
-    def bury(self, worker: int, now_ns: int) -> None:
+    def reap(self, worker: int, now_ns: int) -> None:
         """Take back what a dead worker had counted. Under the lock."""
         for place in (BUS, *self._places.values()):
-            self[place].bury(worker, now_ns)
+            self[place].reap(worker, now_ns)
 
 
 def _use(words: memoryview, kind: int, workers: int) -> int:

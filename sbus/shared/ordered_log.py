@@ -274,7 +274,7 @@ class OrderedLog:
         words[SLEEPING] |= self._bit
         return True
 
-    def bury(self, words: memoryview, worker: int) -> int:
+    def reap(self, words: memoryview, worker: int) -> int:
         """Forget a dead worker: what was destined to it holds nobody back.
 
         Returns the waiting workers to wake.

@@ -11,7 +11,7 @@ when the number goes.
 These are fixed words and not records of the journal, because they may change with every message.
 All of them are written under the lock; whoever reads them without it must look again under it. Each
 is right by itself: what a worker leaves behind when it dies within a hold is put right by whoever
-buries it.
+reaps it.
 
 This module does not know what a stalled client would have received, nor for how long it may stall.
 """
@@ -91,7 +91,7 @@ class StallTable:
         """Have this worker woken when the client in the place has room again."""
         self._words[place + 1] |= self._bit
 
-    def bury(self, worker: int) -> int:
+    def reap(self, worker: int) -> int:
         """Clear the places of a dead worker; returns the workers to wake."""
         waiters = 0
         for place in self._places_of(worker):

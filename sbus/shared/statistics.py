@@ -94,7 +94,7 @@ def counters_of(words: memoryview, worker: int) -> memoryview:
     return words[worker * WORDS : (worker + 1) * WORDS]
 
 
-def bury(shared: memoryview) -> None:
+def reap(shared: memoryview) -> None:
     """A worker has died: what stood in its backlogs will not be delivered."""
     shared[UNDELIVERED] += shared[QUEUED]
     shared[UNDELIVERED_BYTES] += shared[QUEUED_BYTES]

@@ -1,6 +1,6 @@
 """The supervisor: keeps a living worker in every slot.
 
-A worker that dies is buried (what was destined to it, and its stalled clients, hold nobody back;
+A worker that dies is reaped (what was destined to it, and its stalled clients, hold nobody back;
 what it had counted is taken off the accounts), its clients are given up, and a new one is forked at
 once; one that dies young is forked again after a growing pause.
 
@@ -205,7 +205,7 @@ class Supervisor:
                 slot.pid, slot.pidfd = event.pid, event.pidfd
                 self._tell_started(slot)
             else:
-                await self._bury(slot, event.status)
+                await self._reap(slot, event.status)
             self._tell_waiters()
 
     def _tell_started(self, slot: WorkerSlot) -> None:
@@ -213,7 +213,7 @@ class Supervisor:
         if slot.ready and slot.pid:
             self._events.emit(WorkerStarted(worker=slot.number, worker_pid=slot.pid))
 
-    async def _bury(self, slot: WorkerSlot, status: int) -> None:
+    async def _reap(self, slot: WorkerSlot, status: int) -> None:
         slot.alive = False
         slot.deaths += 1
         if slot.pidfd >= 0:
@@ -231,10 +231,10 @@ class Supervisor:
             raise SbusError(f"worker {slot.number} did not start")
         slot.ready = False
         async with trying(self._memory.lock) as words:
-            self._log.bury(words, slot.number)
-            self.stalls.bury(slot.number)
-            self._book.bury(slot.number, time.monotonic_ns())
-            statistics.bury(statistics.counters_of(self._memory.statistics, slot.number))
+            self._log.reap(words, slot.number)
+            self.stalls.reap(slot.number)
+            self._book.reap(slot.number, time.monotonic_ns())
+            statistics.reap(statistics.counters_of(self._memory.statistics, slot.number))
         # It may have died between taking somebody's sleep and waking it, so all look again.
         self._memory.wake((1 << len(self.slots)) - 1)
         self._on_death(slot.number)

@@ -162,7 +162,7 @@ class Accounting(RuleBasedStateMachine):
     @rule(worker=st.integers(0, WORKERS - 1))
     def die(self, worker: int) -> None:
         """All that a worker's clients had is taken back, and they are gone."""
-        self.book.bury(worker, self.now_ns)
+        self.book.reap(worker, self.now_ns)
         for user in self.users.values():
             since = user.holding_since.pop(worker, None)
             if since is not None:
@@ -461,7 +461,7 @@ def test_a_user_holds_from_the_first_held_worker_to_the_last(dies: bool) -> None
     for at_seconds, worker in ((100, 0), (101, 1), (102, 0)):
         views[worker].begin_holding(at_seconds * SECOND_NS)
     if dies:
-        book.bury(0, 103 * SECOND_NS)
+        book.reap(0, 103 * SECOND_NS)
     else:
         views[0].end_holding(103 * SECOND_NS)
     assert account.held_left_ns(104 * SECOND_NS) == 6 * SECOND_NS

@@ -273,7 +273,7 @@ class Walking(RuleBasedStateMachine):
         self.waiting &= keep
         self.waiting_for = [waiters & keep for waiters in self.waiting_for]
         with self.memory.lock as words:
-            woken = OrderedLog(self.memory).bury(words, worker)
+            woken = OrderedLog(self.memory).reap(words, worker)
         self.release(woken, worker)
 
     @precondition(lambda self: self.alive != 0b111)
@@ -426,7 +426,7 @@ def test_a_dead_worker_holds_nobody_back_and_waits_for_nothing() -> None:
         while append(writer, memory, (0b10, b"k")) >= 0:
             pass
         with memory.lock as words:
-            assert writer.bury(words, 1) == 0b01
+            assert writer.reap(words, 1) == 0b01
             assert writer.statistics(words).used_bytes == 0
         assert append(writer, memory, (0b11, b"k")) == 0
         (reader,) = started(memory, 1)

@@ -24,7 +24,7 @@ class Client:
 
 
 class Stalling(RuleBasedStateMachine):
-    """Workers that stall, clear, wait and die, and a process without clients that buries them."""
+    """Workers that stall, clear, wait and die, and a process without clients that reaps them."""
 
     @initialize()
     def begin(self) -> None:
@@ -36,7 +36,7 @@ class Stalling(RuleBasedStateMachine):
         self.waiters: dict[int, int] = {}
         """Masks of workers, by place."""
         self.dead: set[int] = set()
-        """Not buried yet."""
+        """Not reaped yet."""
         self.numbers = 0
 
     def pick(self, number: int, *, stalled: bool) -> Client | None:
@@ -106,14 +106,14 @@ class Stalling(RuleBasedStateMachine):
         self.dead.add(worker)
 
     @rule()
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Whoever waited for a client of a dead worker is woken; its places are free again."""
         for worker in self.dead:
             ended = [it for it in self.clients if it.worker == worker]
             expected = 0
             for client in ended:
                 expected |= self.forget_waiters(client)
-            assert self.front.bury(worker) == expected
+            assert self.front.reap(worker) == expected
             self.views[worker] = StallTable(self.words, PLACES, worker)
             self.clients = [it for it in self.clients if it.worker != worker]
             self.gone += ended

@@ -1,11 +1,11 @@
-"""Statistics against plain numbers: buckets, sharing, taking a place over, and burial."""
+"""Statistics against plain numbers: buckets, sharing, taking a place over, and reaping."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbus.protocol.codes import DISCARD_REASONS, PACKET_CODES
 from sbus.shared import statistics as at
-from sbus.shared.statistics import Statistics, bury, counters_of, statistics_words
+from sbus.shared.statistics import Statistics, counters_of, reap, statistics_words
 
 WORKERS = 3
 
@@ -62,7 +62,7 @@ def test_a_successor_goes_on_from_what_its_predecessor_shared() -> None:
     before.counts[at.QUEUED] = 20
     before.counts[at.QUEUED_BYTES] = 200
     before.share()
-    bury(counters_of(words, 0))
+    reap(counters_of(words, 0))
     after = Statistics(counters_of(words, 0))
     assert after.counts[at.ACCEPTED] == 100
     assert after.counts[at.QUEUED] == after.counts[at.QUEUED_BYTES] == 0

@@ -219,7 +219,7 @@ async def test_what_workers_say_about_clients_is_passed_on(scene: Scene) -> None
     assert scene.reports == [(1, ClientLeft(5, "no-nul")), (0, ClientLeft(6, ""))]
 
 
-async def test_a_dead_worker_is_buried_and_replaced(
+async def test_a_dead_worker_is_reaped_and_replaced(
     scene: Scene, autojump_clock: trio.testing.MockClock, capfd: pytest.CaptureFixture[str]
 ) -> None:
     await scene.serve()

@@ -446,10 +446,10 @@ class Bus:
         self.clients = [client for client in self.clients if client.worker != worker]
         self.asleep[worker] = False
         with self.memory.lock as words:
-            wake = OrderedLog(self.memory).bury(words, worker)
+            wake = OrderedLog(self.memory).reap(words, worker)
             stalls = StallTable(self.memory.stalls, self.limits.blocking_clients_max, None)
-            wake |= stalls.bury(worker)
-            self.book.bury(worker, time.monotonic_ns())
+            wake |= stalls.reap(worker)
+            self.book.reap(worker, time.monotonic_ns())
         self.memory.wake(wake)
         self._start(worker)
 
