@@ -67,17 +67,17 @@ class Statistics:
         if self._shared is not None:
             self._shared[:] = memoryview(self.counts)
 
-    def refused(self, code: str) -> None:
+    def record_refusal(self, code: str) -> None:
         """A packet was refused or ignored, or its client disconnected, for this."""
         self.counts[_REFUSED_AT[code]] += 1
 
-    def discarded(self, reason: str, size_bytes: int) -> None:
+    def record_discard(self, reason: str, size_bytes: int) -> None:
         """A message was discarded for this reason."""
         counts = self.counts
         counts[_DISCARDED_AT[reason]] += 1
         counts[DISCARDED_BYTES] += size_bytes
 
-    def took(self, latency_us: int, deliveries: int) -> None:
+    def record_latency(self, latency_us: int, deliveries: int) -> None:
         """So many deliveries took so long."""
         counts = self.counts
         bucket = LATENCY

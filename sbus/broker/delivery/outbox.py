@@ -306,7 +306,7 @@ class Outbox:
     def _lose(self, packet: bytes, reason: str) -> None:
         self.lost += 1
         self.discarded[reason] = self.discarded.get(reason, 0) + 1
-        self._statistics.discarded(reason, len(packet))
+        self._statistics.record_discard(reason, len(packet))
         self._account.count(LOST, 1)
         self._row.lose()
 

@@ -260,7 +260,7 @@ class Clients:
     # -- faults and ends -----------------------------------------------------------------------
     def _expel(self, session: Session, fault: ClientFault) -> None:
         """Disconnect a client that misbehaved, so that it can still read why."""
-        self._statistics.refused(fault.code)
+        self._statistics.record_refusal(fault.code)
         self.events.expelled(session, fault)
         drain(session.sock, self._limits.drain_packets_max)
         if session.outbox.notices:

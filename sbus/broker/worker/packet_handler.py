@@ -91,7 +91,7 @@ class PacketHandler:
                 if done:
                     self._events.unsubscribed(session, what.pattern)
                 return done
-            self._statistics.refused("unknown-unsubscription")
+            self._statistics.record_refusal("unknown-unsubscription")
         return True
 
     def _prepare_secret(self, recipient: SecretRecipient, pattern: bytes) -> None:
@@ -123,7 +123,7 @@ class PacketHandler:
             if choice in (controls.Soft.BLOCK, controls.Hard.BLOCK):
                 return self._block(session)
         else:
-            self._statistics.refused("unknown-control")
+            self._statistics.record_refusal("unknown-control")
         return True
 
     def _block(self, session: Session) -> bool:

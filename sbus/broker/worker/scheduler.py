@@ -218,7 +218,7 @@ class Scheduler:
 
     def _refuse(self, session: Session, fault: ClientFault) -> None:
         session.refused += 1
-        self._statistics.refused(fault.code)
+        self._statistics.record_refusal(fault.code)
         if isinstance(fault, QuotaReached):
             self._rate_limiter.log_limit_reached(fault.limit, session.account, session.credentials)
         self._events.refused(session, fault)

@@ -146,7 +146,7 @@ class Sequencer:
             for outbox in route.recipients:
                 outbox.deliver(packet)
         accepted = statistics.counts[ACCEPTED] - before
-        statistics.took(time.monotonic_ns() // 1000 - session.received_us, accepted)
+        statistics.record_latency(time.monotonic_ns() // 1000 - session.received_us, accepted)
 
     def _place(
         self, session: Session, block: Block | None, stall: Stall | None, *, again: bool = False
@@ -363,7 +363,8 @@ class Sequencer:
                     self._memory.record_heartbeat(self._worker)
             accepted = statistics.counts[ACCEPTED] - before
             statistics.counts[ROUTE_LOOKUPS] += len(entries)
-            statistics.took((time.monotonic_ns() // 1000 - received_us) & TIME_MASK, accepted)
+            latency_us = (time.monotonic_ns() // 1000 - received_us) & TIME_MASK
+            statistics.record_latency(latency_us, accepted)
             units = len(entries) + deliveries
             self._walked_units[uid] = self._walked_units.get(uid, 0) + units
         if self.monitor is not None:

@@ -19,7 +19,7 @@ def test_each_latency_is_in_the_first_bucket_that_holds_it(took: list[tuple[int,
     statistics = Statistics()
     expected = [0] * (len(at.LATENCY_BOUNDS_US) + 1)
     for latency_us, deliveries in took:
-        statistics.took(latency_us, deliveries)
+        statistics.record_latency(latency_us, deliveries)
         bucket = sum(latency_us > bound for bound in at.LATENCY_BOUNDS_US)
         expected[bucket] += deliveries
     assert statistics.counts[at.LATENCY :].tolist() == expected
@@ -30,10 +30,10 @@ def test_every_code_and_reason_has_a_counter_of_its_own() -> None:
     statistics = Statistics()
     for times, code in enumerate(PACKET_CODES, 1):
         for _ in range(times):
-            statistics.refused(code)
+            statistics.record_refusal(code)
     for times, reason in enumerate(DISCARD_REASONS, 1):
         for _ in range(times):
-            statistics.discarded(reason, 10)
+            statistics.record_discard(reason, 10)
     counts = statistics.counts.tolist()
     assert counts[at.REFUSED : at.LATENCY] == list(range(1, len(PACKET_CODES) + 1))
     assert counts[at.DISCARDED : at.REFUSED] == list(range(1, len(DISCARD_REASONS) + 1))
