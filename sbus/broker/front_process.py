@@ -62,7 +62,7 @@ from sbus.shared.compaction import Compaction
 from sbus.shared.shared_memory import COMPACTION_WANTED, TABLE_TAIL, SharedMemory
 from sbus.shared.subscription_table import all_have_read
 from sbus.unix.address import address_of
-from sbus.unix.closing import drain, shut_down
+from sbus.unix.closing import discard_unread, shut_down
 from sbus.unix.notify import Notifier
 
 _READERS_RETRY_SECONDS = 0.01
@@ -236,7 +236,7 @@ class Front:
         """End the connection of a client whose worker did not, in good order."""
         client = self._registry.get(number)
         assert client is not None, "it was given up already"
-        drain(client.sock, self._limits.drain_packets_max)
+        discard_unread(client.sock, self._limits.drain_packets_max)
         self._give_up(number, reason)
 
     def _give_up(self, number: int, reason: str) -> None:

@@ -21,7 +21,7 @@ def is_hung_up(sock: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def drain(sock: socket.socket, packets_max: int) -> None:
+def discard_unread(sock: socket.socket, packets_max: int) -> None:
     """Take what is unread off a non-blocking socket, and read no more.
 
     An empty packet cannot be told from the end, so neither stops this; what remains of

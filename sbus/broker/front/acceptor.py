@@ -28,7 +28,7 @@ from sbus.protocol.controls import error_notice
 from sbus.protocol.events import AcceptingPaused, ConnectionRefused
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import CONNECTIONS, Account
-from sbus.unix.closing import drain, shut_down
+from sbus.unix.closing import discard_unread, shut_down
 from sbus.unix.credentials import Credentials, peer_credentials, peer_groups
 from sbus.unix.errno_sets import ACCEPT_FAILED, OUT_OF_RESOURCES
 from sbus.unix.open_files import administrators_max, watched_processes_max
@@ -160,7 +160,7 @@ class Acceptor:
 
     def _turn_away(self, sock: socket.socket, code: str, text: str) -> None:
         """Close a client's socket so that it can read why, in a dialect that has words for it."""
-        drain(sock, self._settings.limits.drain_packets_max)
+        discard_unread(sock, self._settings.limits.drain_packets_max)
         if DIALECTS[self._settings.dialect].has_control_messages:
             # It has gone, or the packets that it left unread are in the way: then it need not know.
             with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):

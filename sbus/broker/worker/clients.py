@@ -46,7 +46,7 @@ from sbus.shared.accounts import (
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.shared.statistics import ROUTE_MISSES, Statistics, counters_of
-from sbus.unix.closing import drain, shut_down
+from sbus.unix.closing import discard_unread, shut_down
 from sbus.unix.peer_process import PeerProcess
 
 
@@ -262,7 +262,7 @@ class Clients:
         """Disconnect a client that misbehaved, so that it can still read why."""
         self._statistics.record_refusal(fault.code)
         self.events.expelled(session, fault)
-        drain(session.sock, self._limits.drain_packets_max)
+        discard_unread(session.sock, self._limits.drain_packets_max)
         if session.outbox.notices:
             session.outbox.send_last(error_notice(fault.code, fault.text))
         self.close(session, fault.code)
@@ -291,5 +291,5 @@ class Clients:
     def close_all(self) -> None:
         """The bus stops."""
         for session in list(self._sessions.values()):
-            drain(session.sock, self._limits.drain_packets_max)
+            discard_unread(session.sock, self._limits.drain_packets_max)
             self.close(session, "the bus stops")

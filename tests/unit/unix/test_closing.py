@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from sbus.unix.closing import drain, is_hung_up, shut_down
+from sbus.unix.closing import discard_unread, is_hung_up, shut_down
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -36,7 +36,7 @@ def test_the_last_word_reaches_a_client_with_unread_packets(
         client.send(packet)
     if half_closed:
         client.shutdown(socket.SHUT_WR)
-    drain(ours, 100)
+    discard_unread(ours, 100)
     ours.send(b"last word")
     shut_down(ours)
     assert client.recv(100) == b"last word"
@@ -50,7 +50,7 @@ def test_draining_is_bounded(pair: Pair) -> None:
     with suppress(BlockingIOError):
         while True:
             client.send(b"x")
-    drain(ours, 10)
+    discard_unread(ours, 10)
     with pytest.raises(BrokenPipeError):
         client.send(b"nobody reads any more")
 
@@ -70,7 +70,7 @@ def test_ending_a_connection_that_the_client_closed_is_no_error(pair: Pair, unre
     if unread:
         ours.send(b"x")
     client.close()
-    drain(ours, 10)
+    discard_unread(ours, 10)
     shut_down(ours)
     assert ours.fileno() == -1
 
