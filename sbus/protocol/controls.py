@@ -43,7 +43,7 @@ class Hard(Enum):
     ERROR = "error"
 
 
-class Order(Enum):
+class BacklogOrder(Enum):
     """How a backlog is sent: oldest first, newest first, or largest first."""
 
     QUEUE = "queue"
@@ -56,13 +56,13 @@ class FloodControl(msgspec.Struct, frozen=True, kw_only=True):
 
     soft: Soft = Soft.QUEUE
     hard: Hard = Hard.DISCARD
-    order: Order = Order.QUEUE
+    order: BacklogOrder = BacklogOrder.QUEUE
 
 
-FLOOD_CONTROLS: Final[dict[bytes, Soft | Hard | Order]] = {
+FLOOD_CONTROLS: Final[dict[bytes, Soft | Hard | BacklogOrder]] = {
     **{b"blocking/soft/" + soft.value.encode(): soft for soft in Soft},
     **{b"blocking/hard/" + hard.value.encode(): hard for hard in Hard},
-    **{b"order/" + order.value.encode(): order for order in Order},
+    **{b"order/" + order.value.encode(): order for order in BacklogOrder},
 }
 """The choice that each of these control keys makes; the last one sent holds."""
 

@@ -18,7 +18,7 @@ from sbus.broker.config.access_policy import RULES_MAX, Permission
 from sbus.broker.config.validation import Table, in_own_words, shown
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits, UserLimits
-from sbus.protocol.controls import Hard, Order, Soft
+from sbus.protocol.controls import BacklogOrder, Hard, Soft
 from sbus.shared.shared_memory import WORKERS_MAX
 
 FILE_BYTES_MAX: Final = 1024 * 1024
@@ -50,7 +50,7 @@ class BusTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     dialect: Literal["slash", "dot"] | None = None
     soft: Soft | None = None
     hard: Hard | None = None
-    order: Order | None = None
+    order: BacklogOrder | None = None
     log: Literal["auto", "journal", "stderr"] | None = None
 
 

@@ -31,9 +31,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from sbus.protocol.controls import Order
+from sbus.protocol.controls import BacklogOrder
 
-_QUEUE, _STACK, _RANDOM = Order.QUEUE, Order.STACK, Order.RANDOM
+_QUEUE, _STACK, _RANDOM = BacklogOrder.QUEUE, BacklogOrder.STACK, BacklogOrder.RANDOM
 """Under names of this module's own, because looking a member up costs more than using it."""
 
 
@@ -54,10 +54,10 @@ class _Row(deque[bytes]):
 
     __slots__ = ()
 
-    def first(self, order: Order) -> bytes:
+    def first(self, order: BacklogOrder) -> bytes:
         return self[-1 if order is _STACK else 0]
 
-    def drop_first(self, order: Order) -> None:
+    def drop_first(self, order: BacklogOrder) -> None:
         if order is _STACK:
             self.pop()
         else:
@@ -94,15 +94,15 @@ class _Sized:
         heapq.heappush(self._by_size, (-len(packet), self._next))
         self._next += 1
 
-    def first(self, order: Order) -> bytes:
+    def first(self, order: BacklogOrder) -> bytes:
         return self._live[self._first_number(order)]
 
-    def drop_first(self, order: Order) -> None:
+    def drop_first(self, order: BacklogOrder) -> None:
         del self._live[self._first_number(order)]
         if len(self._by_size) > 2 * len(self._live) + 1:
             self._index()
 
-    def _first_number(self, order: Order) -> int:
+    def _first_number(self, order: BacklogOrder) -> int:
         if order is _QUEUE:
             return next(iter(self._live))
         if order is _STACK:
@@ -128,13 +128,13 @@ class _Section:
         """Each as how many messages of this section are sent before it, and its count."""
         self.reply: Reply | None = None
 
-    def arrange(self, order: Order) -> None:
+    def arrange(self, order: BacklogOrder) -> None:
         if order is not _RANDOM and not self.messages:
             self.messages = _Row()
         elif order is _RANDOM and not isinstance(self.messages, _Sized):
             self.messages = _Sized(self.messages)
 
-    def drop_first(self, order: Order) -> None:
+    def drop_first(self, order: BacklogOrder) -> None:
         self.messages.drop_first(order)
         self.sent += 1
         if not self.messages:
@@ -156,7 +156,7 @@ class Backlog:
 
     __slots__ = ("_missing", "_order", "_sections", "bytes", "messages")
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: BacklogOrder) -> None:
         self._order = order
         self._sections: deque[_Section] = deque()
         self._missing = 0
@@ -171,7 +171,7 @@ class Backlog:
         self._sections.append(section)
 
     @property
-    def order(self) -> Order:
+    def order(self) -> BacklogOrder:
         return self._order
 
     @property
@@ -202,7 +202,7 @@ class Backlog:
         self._sections[-1].reply = Reply(packet)
         self._begin_section()
 
-    def reorder(self, order: Order) -> None:
+    def reorder(self, order: BacklogOrder) -> None:
         """Send in this order from now on, what is here already as well."""
         self._order = order
         for section in self._sections:

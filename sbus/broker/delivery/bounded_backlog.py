@@ -18,7 +18,7 @@ import trio
 
 from sbus.broker.delivery.backlog import Backlog, Gap, Reply
 from sbus.limits import Limits
-from sbus.protocol.controls import Order
+from sbus.protocol.controls import BacklogOrder
 from sbus.shared.accounts import BACKLOG_BYTES, Account
 from sbus.shared.statistics import QUEUED, QUEUED_BYTES, Statistics
 
@@ -36,7 +36,7 @@ class BoundedBacklog:
 
     def __init__(
         self,
-        order: Order,
+        order: BacklogOrder,
         limits: Limits,
         account: Account,
         statistics: Statistics,

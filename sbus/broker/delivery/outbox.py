@@ -43,7 +43,7 @@ from sbus.broker.delivery.backpressure import Backpressure
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
 from sbus.errors import Misbehaviour
 from sbus.limits import Limits
-from sbus.protocol.controls import FloodControl, Hard, Order, Soft, lost_notice
+from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
 from sbus.shared.accounts import LOST, Account
 from sbus.shared.statistics import (
     ACCEPTED,
@@ -159,7 +159,7 @@ class Outbox:
     def replies_waiting(self) -> int:
         return self._row.replies
 
-    def choose(self, choice: Soft | Hard | Order) -> None:
+    def choose(self, choice: Soft | Hard | BacklogOrder) -> None:
         """Change a policy from the next message on, or the order of all that is to be sent."""
         if isinstance(choice, Soft):
             self._soft = choice

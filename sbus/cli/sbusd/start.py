@@ -151,7 +151,7 @@ def _configuration(plan: Plan, is_abstract: bool) -> "Configuration":
 def _settings(plan: Plan, admitted: Admission) -> "BusSettings":
     from sbus.broker.config.settings import BusSettings
     from sbus.limits import Limits
-    from sbus.protocol.controls import FloodControl, Hard, Order, Soft
+    from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 
     return BusSettings(
         workers=plan.workers,
@@ -160,7 +160,7 @@ def _settings(plan: Plan, admitted: Admission) -> "BusSettings":
         user_limits={} if plan.resolved is None else plan.resolved.user_limits,
         rules=() if plan.resolved is None else plan.resolved.rules,
         flood_control=FloodControl(
-            soft=Soft(plan.soft), hard=Hard(plan.hard), order=Order(plan.order)
+            soft=Soft(plan.soft), hard=Hard(plan.hard), order=BacklogOrder(plan.order)
         ),
         admit_uids=admitted.uids,
         admit_gids=admitted.gids,

@@ -7,29 +7,29 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sbus.broker.delivery.backlog import Backlog, Gap, Reply
-from sbus.protocol.controls import Order
+from sbus.protocol.controls import BacklogOrder
 
-ORDERS = st.sampled_from(Order)
+ORDERS = st.sampled_from(BacklogOrder)
 Item = bytes | Gap | Reply
 
 
 class Naive:
     """All that waits as it came, each dropped message as a gap of its own."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: BacklogOrder) -> None:
         self.order = order
         self.items: list[Item] = []
         self.unplaced = 0
 
     def lose(self) -> None:
-        if self.order is Order.QUEUE:
+        if self.order is BacklogOrder.QUEUE:
             self.items.append(Gap(1))
         else:
             self.unplaced += 1
 
-    def reorder(self, order: Order) -> None:
+    def reorder(self, order: BacklogOrder) -> None:
         self.order = order
-        if order is not Order.QUEUE:
+        if order is not BacklogOrder.QUEUE:
             self.unplaced += sum(isinstance(item, Gap) for item in self.items)
             self.items = [item for item in self.items if not isinstance(item, Gap)]
 
@@ -47,9 +47,9 @@ class Naive:
             return self.take_gap(section) if section else self.items.pop(0)
         messages = [item for item in section if isinstance(item, bytes)]
         chosen = {
-            Order.QUEUE: messages[0],
-            Order.STACK: messages[-1],
-            Order.RANDOM: max(messages, key=len),
+            BacklogOrder.QUEUE: messages[0],
+            BacklogOrder.STACK: messages[-1],
+            BacklogOrder.RANDOM: max(messages, key=len),
         }[self.order]
         self.items.remove(chosen)
         return chosen
@@ -64,7 +64,7 @@ class Naive:
 
 class BacklogMachine(RuleBasedStateMachine):
     @initialize(order=ORDERS)
-    def begin(self, order: Order) -> None:
+    def begin(self, order: BacklogOrder) -> None:
         self.real = Backlog(order)
         self.naive = Naive(order)
         self.count = 0
@@ -92,7 +92,7 @@ class BacklogMachine(RuleBasedStateMachine):
         self.naive.items.append(Reply(packet))
 
     @rule(order=ORDERS)
-    def reorder(self, order: Order) -> None:
+    def reorder(self, order: BacklogOrder) -> None:
         self.real.reorder(order)
         self.naive.reorder(order)
 
@@ -142,16 +142,16 @@ def taken(backlog: Backlog) -> list[Item]:
 @pytest.mark.parametrize(
     ("order", "expected"),
     [
-        (Order.QUEUE, [b"a", b"ccc", Gap(2), b"bb", Reply(b"r"), b"d", b"ee", Gap(1)]),
-        (Order.STACK, [Gap(3), b"bb", b"ccc", b"a", Reply(b"r"), b"ee", b"d"]),
-        (Order.RANDOM, [Gap(3), b"ccc", b"bb", b"a", Reply(b"r"), b"ee", b"d"]),
+        (BacklogOrder.QUEUE, [b"a", b"ccc", Gap(2), b"bb", Reply(b"r"), b"d", b"ee", Gap(1)]),
+        (BacklogOrder.STACK, [Gap(3), b"bb", b"ccc", b"a", Reply(b"r"), b"ee", b"d"]),
+        (BacklogOrder.RANDOM, [Gap(3), b"ccc", b"bb", b"a", Reply(b"r"), b"ee", b"d"]),
     ],
 )
 @pytest.mark.parametrize("changed", [False, True], ids=["chosen before", "chosen afterwards"])
 def test_an_order_holds_on_each_side_of_a_reply(
-    order: Order, expected: list[Item], changed: bool
+    order: BacklogOrder, expected: list[Item], changed: bool
 ) -> None:
-    backlog = Backlog(Order.QUEUE if changed else order)
+    backlog = Backlog(BacklogOrder.QUEUE if changed else order)
     backlog.append(b"a")
     backlog.append(b"ccc")
     backlog.lose()
@@ -167,12 +167,12 @@ def test_an_order_holds_on_each_side_of_a_reply(
 
 def test_changing_the_order_over_and_over_costs_no_more_than_the_messages() -> None:
     """Sorting anew at each change would take minutes."""
-    backlog = Backlog(Order.QUEUE)
+    backlog = Backlog(BacklogOrder.QUEUE)
     for number in range(50_000):
         backlog.append(bytes(number % 100))
     began_at = time.monotonic()
     for _ in range(5_000):
-        for order in Order:
+        for order in BacklogOrder:
             backlog.reorder(order)
             backlog.pop()
     assert backlog.messages == 35_000

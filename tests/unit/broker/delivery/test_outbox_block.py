@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbus.limits import Limits
-from sbus.protocol.controls import FloodControl, Hard, Order, Soft
+from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 from sbus.shared.accounts import BACKLOG_BYTES, HOLDING, LOST
 from sbus.shared.shared_memory import SharedMemory
 from tests.unit.broker.delivery.outbox_peer import UID, Peer, limits, open_peers, total
@@ -23,8 +23,8 @@ from tests.unit.shared.memories import open_memory
 
 KEEPING_BYTES = 64
 """What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
-SOFT_BLOCK = FloodControl(soft=Soft.BLOCK, hard=Hard.DISCARD, order=Order.QUEUE)
-HARD_BLOCK = FloodControl(soft=Soft.QUEUE, hard=Hard.BLOCK, order=Order.QUEUE)
+SOFT_BLOCK = FloodControl(soft=Soft.BLOCK, hard=Hard.DISCARD, order=BacklogOrder.QUEUE)
+HARD_BLOCK = FloodControl(soft=Soft.QUEUE, hard=Hard.BLOCK, order=BacklogOrder.QUEUE)
 BOTH = [SOFT_BLOCK, HARD_BLOCK]
 NAMES = ["soft", "hard"]
 
@@ -221,9 +221,9 @@ async def test_a_stall_goes_over_to_the_other_kind_of_block(
 
 
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
-@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("order", BacklogOrder)
 async def test_whoever_leaves_holds_nobody_and_takes_nothing_of_the_account(
-    peers: Make, memory: SharedMemory, control: FloodControl, order: Order
+    peers: Make, memory: SharedMemory, control: FloodControl, order: BacklogOrder
 ) -> None:
     control = msgspec.structs.replace(control, order=order)
     peer = full_peer(peers, memory, control, limits(messages=1))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from sbus.broker.delivery.outbox import OutboxStatistics
 from sbus.limits import Limits
-from sbus.protocol.controls import FloodControl, Hard, Order, Soft
+from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 from sbus.shared.accounts import BACKLOG_BYTES, LOST
 from sbus.shared.shared_memory import SharedMemory
 from tests.unit.broker.delivery.outbox_peer import UID, Peer, limits, make_moody, open_peers, total
@@ -26,11 +26,11 @@ from tests.unit.shared.memories import open_memory
 
 KEEPING_BYTES = 64
 """What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
-ALL = list(product(Soft, Hard, Order))
+ALL = list(product(Soft, Hard, BacklogOrder))
 ORDERED = {
-    Order.QUEUE: [b"a", b"bbb", b"cc", b"CMSG !/lost\x002"],
-    Order.STACK: [b"CMSG !/lost\x002", b"cc", b"bbb", b"a"],
-    Order.RANDOM: [b"CMSG !/lost\x002", b"bbb", b"cc", b"a"],
+    BacklogOrder.QUEUE: [b"a", b"bbb", b"cc", b"CMSG !/lost\x002"],
+    BacklogOrder.STACK: [b"CMSG !/lost\x002", b"cc", b"bbb", b"a"],
+    BacklogOrder.RANDOM: [b"CMSG !/lost\x002", b"bbb", b"cc", b"a"],
 }
 """What arrives of a backlog that took `a`, `bbb`, `cc` and had no room for two more."""
 
@@ -45,7 +45,7 @@ async def peers() -> AsyncIterator[Make]:
         yield make
 
 
-def full_peer(make: Make, soft: Soft, hard: Hard, order: Order, messages: int = 3) -> Peer:
+def full_peer(make: Make, soft: Soft, hard: Hard, order: BacklogOrder, messages: int = 3) -> Peer:
     """Whose socket is full, and nothing more, and who has notices on."""
     control = FloodControl(soft=soft, hard=hard, order=order)
     peer = make(limits(messages=messages), flood_control=control)
@@ -62,7 +62,7 @@ async def read_behind_the_filling(peer: Peer) -> list[bytes]:
 
 @pytest.mark.parametrize(("soft", "hard", "order"), ALL)
 async def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
-    peers: Make, soft: Soft, hard: Hard, order: Order
+    peers: Make, soft: Soft, hard: Hard, order: BacklogOrder
 ) -> None:
     peer = full_peer(peers, soft, hard, order)
     for packet in (b"a", b"bbb", b"cc", b"d", b"e"):
@@ -93,7 +93,7 @@ async def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
 
 @pytest.mark.parametrize(("soft", "hard", "order"), ALL)
 async def test_the_bound_in_bytes_is_a_full_backlog_too(
-    peers: Make, soft: Soft, hard: Hard, order: Order
+    peers: Make, soft: Soft, hard: Hard, order: BacklogOrder
 ) -> None:
     control = FloodControl(soft=soft, hard=hard, order=order)
     peer = peers(limits(size=10), flood_control=control)
@@ -109,11 +109,11 @@ async def test_the_bound_in_bytes_is_a_full_backlog_too(
     assert statistics.delivered == peer.taken
 
 
-@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("order", BacklogOrder)
 @pytest.mark.parametrize("soft", [Soft.DISCARD, Soft.BLOCK])
 @pytest.mark.parametrize("notices", [True, False])
 async def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
-    peers: Make, soft: Soft, order: Order, notices: bool
+    peers: Make, soft: Soft, order: BacklogOrder, notices: bool
 ) -> None:
     """One packet is read, so one fits; the notice of what is missing goes before any other."""
     peer = full_peer(peers, soft, Hard.DISCARD, order)
@@ -135,7 +135,7 @@ async def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
 
 async def test_who_catches_up_before_its_writer_does_gets_no_second_one(peers: Make) -> None:
     """A message finds room before the writer has noticed any, and then the socket is full again."""
-    peer = full_peer(peers, Soft.DISCARD, Hard.DISCARD, Order.QUEUE)
+    peer = full_peer(peers, Soft.DISCARD, Hard.DISCARD, BacklogOrder.QUEUE)
     for number in range(3):
         peer.outbox.deliver(b"lost")
         await trio.testing.wait_all_tasks_blocked()
@@ -158,7 +158,7 @@ async def test_who_catches_up_before_its_writer_does_gets_no_second_one(peers: M
 async def test_what_was_queued_stays_when_no_more_is_to_be_queued(
     peers: Make, soft: Soft, given_up: int
 ) -> None:
-    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, Order.QUEUE)
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE)
     peer.outbox.deliver(b"a")
     peer.outbox.choose(soft)
     assert peer.outbox.statistics().backlog == 1
@@ -174,7 +174,7 @@ async def test_what_was_queued_stays_when_no_more_is_to_be_queued(
 
 async def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: Make) -> None:
     bound = 50
-    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, Order.QUEUE, messages=bound)
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE, messages=bound)
     for number in range(bound + 1):
         peer.outbox.deliver(b"%d" % number)
     assert len(peer.read()) == peer.taken
@@ -189,7 +189,7 @@ async def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: 
 
 
 async def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: Make) -> None:
-    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, Order.QUEUE, messages=1)
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE, messages=1)
     peer.outbox.deliver(b"a")
     peer.outbox.deliver(b"lost")
     peer.outbox.choose(Hard.ERROR)
@@ -199,17 +199,17 @@ async def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: 
     assert peer.outbox.statistics() == OutboxStatistics(peer.taken + 3, peer.taken, 1, 2, 0, 0)
 
 
-@pytest.mark.parametrize("before", Order)
-@pytest.mark.parametrize("after", Order)
+@pytest.mark.parametrize("before", BacklogOrder)
+@pytest.mark.parametrize("after", BacklogOrder)
 async def test_an_order_chosen_later_holds_for_what_waits(
-    peers: Make, before: Order, after: Order
+    peers: Make, before: BacklogOrder, after: BacklogOrder
 ) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, before)
     for packet in (b"a", b"bbb", b"cc", b"d", b"e"):
         peer.outbox.deliver(packet)
     peer.outbox.choose(after)
     expected = ORDERED[after]
-    if before is not Order.QUEUE and after is Order.QUEUE:
+    if before is not BacklogOrder.QUEUE and after is BacklogOrder.QUEUE:
         expected = [expected[-1], *expected[:-1]]  # where they were missing was never known
     assert await read_behind_the_filling(peer) == expected
 
@@ -217,13 +217,13 @@ async def test_an_order_chosen_later_holds_for_what_waits(
 @pytest.mark.parametrize(
     ("order", "expected"),
     [
-        (Order.QUEUE, [b"a", b"bbb", b"reply", b"cc", b"dddd", b"CMSG !/lost\x001"]),
-        (Order.STACK, [b"CMSG !/lost\x001", b"bbb", b"a", b"reply", b"dddd", b"cc"]),
-        (Order.RANDOM, [b"CMSG !/lost\x001", b"bbb", b"a", b"reply", b"dddd", b"cc"]),
+        (BacklogOrder.QUEUE, [b"a", b"bbb", b"reply", b"cc", b"dddd", b"CMSG !/lost\x001"]),
+        (BacklogOrder.STACK, [b"CMSG !/lost\x001", b"bbb", b"a", b"reply", b"dddd", b"cc"]),
+        (BacklogOrder.RANDOM, [b"CMSG !/lost\x001", b"bbb", b"a", b"reply", b"dddd", b"cc"]),
     ],
 )
 async def test_a_reply_stays_between_what_came_before_and_after_it(
-    peers: Make, order: Order, expected: list[bytes]
+    peers: Make, order: BacklogOrder, expected: list[bytes]
 ) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, order, messages=4)
     peer.outbox.deliver(b"a")
@@ -238,7 +238,7 @@ async def test_a_reply_stays_between_what_came_before_and_after_it(
 
 @pytest.mark.parametrize("soft", [Soft.DISCARD, Soft.ERROR])
 async def test_a_reply_is_no_message_that_a_policy_concerns(peers: Make, soft: Soft) -> None:
-    peer = full_peer(peers, soft, Hard.ERROR, Order.QUEUE, messages=0)
+    peer = full_peer(peers, soft, Hard.ERROR, BacklogOrder.QUEUE, messages=0)
     peer.outbox.reply(b"reply")
     assert peer.given_up == 0
     for _ in range(2):
@@ -264,7 +264,7 @@ async def test_a_kernel_without_memory_is_nobodys_fault(
 
 @pytest.mark.parametrize("soft", Soft)
 async def test_a_peer_that_leaves_is_not_misbehaving(peers: Make, soft: Soft) -> None:
-    peer = full_peer(peers, soft, Hard.ERROR, Order.QUEUE)
+    peer = full_peer(peers, soft, Hard.ERROR, BacklogOrder.QUEUE)
     peer.outbox.reply(b"reply")
     peer.sock.close()
     peer.outbox.deliver(b"x")
@@ -275,7 +275,7 @@ async def test_a_peer_that_leaves_is_not_misbehaving(peers: Make, soft: Soft) ->
 
 
 async def test_who_is_given_up_gets_a_last_word_if_there_is_room(peers: Make) -> None:
-    peer = full_peer(peers, Soft.QUEUE, Hard.ERROR, Order.QUEUE, messages=1)
+    peer = full_peer(peers, Soft.QUEUE, Hard.ERROR, BacklogOrder.QUEUE, messages=1)
     peer.outbox.deliver(b"a")
     peer.sock.recv(100)
     peer.outbox.deliver(b"b")
@@ -295,7 +295,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("reply"), st.just(0)),
         st.tuples(st.just("read"), st.integers(1, 10)),
         st.tuples(st.just("settle"), st.just(0)),
-        st.tuples(st.just("choose"), st.sampled_from([*Soft, *Hard, *Order])),
+        st.tuples(st.just("choose"), st.sampled_from([*Soft, *Hard, *BacklogOrder])),
     ),
     max_size=40,
 )
@@ -314,7 +314,7 @@ ACTIONS = st.lists(
     ),
 )
 def test_the_ledger_is_exact_whatever_is_chosen(
-    actions: list[tuple[str, int | Soft | Hard | Order]], given: Limits
+    actions: list[tuple[str, int | Soft | Hard | BacklogOrder]], given: Limits
 ) -> None:
     with open_memory(1) as memory:
         memory.lock.open()
@@ -322,7 +322,7 @@ def test_the_ledger_is_exact_whatever_is_chosen(
 
 
 async def follow_the_ledger(
-    actions: list[tuple[str, int | Soft | Hard | Order]], given: Limits, memory: SharedMemory
+    actions: list[tuple[str, int | Soft | Hard | BacklogOrder]], given: Limits, memory: SharedMemory
 ) -> None:
     async with trio.open_nursery() as nursery:
         peer = Peer(given, nursery)
@@ -332,7 +332,7 @@ async def follow_the_ledger(
         replies: list[bytes] = []
         read: list[bytes] = []
         for what, value in actions:
-            if isinstance(value, Soft | Hard | Order):
+            if isinstance(value, Soft | Hard | BacklogOrder):
                 peer.outbox.choose(value)
             elif what.startswith("burst"):
                 peer.origin.uid = UID if what == "burst" else UID + 1

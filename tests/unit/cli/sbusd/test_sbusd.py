@@ -14,7 +14,7 @@ import sbus.protocol.keys
 import sbus.shared.shared_memory
 from sbus.broker.config.file import BusTable
 from sbus.cli.sbusd import command
-from sbus.protocol.controls import FloodControl, Hard, Order, Soft
+from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 
 
 def option(name: str) -> click.Option:
@@ -31,7 +31,7 @@ def test_dialects_are_those_of_the_protocol() -> None:
 
 @pytest.mark.parametrize(
     ("name", "policy"),
-    [("soft", Soft), ("hard", Hard), ("order", Order)],
+    [("soft", Soft), ("hard", Hard), ("order", BacklogOrder)],
 )
 def test_flood_control_is_that_of_the_protocol(name: str, policy: type[Enum]) -> None:
     choices = option(name).type
