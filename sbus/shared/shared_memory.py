@@ -28,7 +28,7 @@ from types import TracebackType
 from sbus.limits import Limits
 from sbus.shared.accounts import accounts_words
 from sbus.shared.stall_table import stall_table_words
-from sbus.shared.statistics import statistics_words
+from sbus.shared.worker_statistics import statistics_words
 
 WORKERS_MAX = 64
 """A message's destinations are one bit each in a 64-bit word."""

@@ -38,8 +38,8 @@ from sbus.shared.accounts import (
 from sbus.shared.compaction import Compaction
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory
-from sbus.shared.statistics import LATENCY, REFUSED
 from sbus.shared.subscription_table import all_have_read
+from sbus.shared.worker_statistics import LATENCY, REFUSED
 from sbus.unix.credentials import Credentials
 from tests.support.events import logging_to
 from tests.unit.shared.memories import close_memory

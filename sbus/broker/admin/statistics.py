@@ -20,7 +20,7 @@ from sbus.broker.front.supervisor import Supervisor, WorkerSlot
 from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.protocol.admin_results import Fill, Latency, Rates, Traffic, UserReport, WorkerReport
 from sbus.protocol.codes import DISCARD_REASONS, PACKET_CODES
-from sbus.shared import statistics as at
+from sbus.shared import worker_statistics as counter
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     BLOCKING,
@@ -112,30 +112,30 @@ class StatisticsCollector:
         )
 
     def _traffic(self, words: Words, subscriptions: int) -> Traffic:
-        refused = zip(PACKET_CODES, words[at.REFUSED : at.LATENCY], strict=True)
-        discarded = words[at.DISCARDED : at.REFUSED]
+        refused = zip(PACKET_CODES, words[counter.REFUSED : counter.LATENCY], strict=True)
+        discarded = words[counter.DISCARDED : counter.REFUSED]
         return Traffic(
-            messages_in=words[at.MESSAGES_IN],
-            bytes_in=words[at.BYTES_IN],
-            accepted=words[at.ACCEPTED],
-            accepted_bytes=words[at.ACCEPTED_BYTES],
+            messages_in=words[counter.MESSAGES_IN],
+            bytes_in=words[counter.BYTES_IN],
+            accepted=words[counter.ACCEPTED],
+            accepted_bytes=words[counter.ACCEPTED_BYTES],
             delivered=_delivered(words),
             delivered_bytes=_delivered_bytes(words),
             discarded=dict(zip(DISCARD_REASONS, discarded, strict=True)),
-            discarded_bytes=words[at.DISCARDED_BYTES],
-            undelivered=words[at.UNDELIVERED],
-            undelivered_bytes=words[at.UNDELIVERED_BYTES],
-            backlog=words[at.QUEUED],
-            backlog_bytes=words[at.QUEUED_BYTES],
+            discarded_bytes=words[counter.DISCARDED_BYTES],
+            undelivered=words[counter.UNDELIVERED],
+            undelivered_bytes=words[counter.UNDELIVERED_BYTES],
+            backlog=words[counter.QUEUED],
+            backlog_bytes=words[counter.QUEUED_BYTES],
             refused={code: count for code, count in refused if count},
-            stalls=words[at.STALLS],
+            stalls=words[counter.STALLS],
             subscriptions=subscriptions,
-            route_lookups=words[at.ROUTE_LOOKUPS],
-            route_misses=words[at.ROUTE_MISSES],
+            route_lookups=words[counter.ROUTE_LOOKUPS],
+            route_misses=words[counter.ROUTE_MISSES],
             latency=Latency(
-                bounds_us=list(at.LATENCY_BOUNDS_US),
-                counts=list(words[at.LATENCY :]),
-                sum_us=words[at.LATENCY_SUM_US],
+                bounds_us=list(counter.LATENCY_BOUNDS_US),
+                counts=list(words[counter.LATENCY :]),
+                sum_us=words[counter.LATENCY_SUM_US],
             ),
         )
 
@@ -153,11 +153,14 @@ class StatisticsCollector:
         def of_word(place: int) -> float:
             return per_second(words[place], before[place])
 
-        discarded, refused = slice(at.DISCARDED, at.REFUSED), slice(at.REFUSED, at.LATENCY)
+        discarded, refused = (
+            slice(counter.DISCARDED, counter.REFUSED),
+            slice(counter.REFUSED, counter.LATENCY),
+        )
         return Rates(
             window_seconds=seconds,
-            messages_in_per_second=of_word(at.MESSAGES_IN),
-            bytes_in_per_second=of_word(at.BYTES_IN),
+            messages_in_per_second=of_word(counter.MESSAGES_IN),
+            bytes_in_per_second=of_word(counter.BYTES_IN),
             delivered_per_second=per_second(_delivered(words), _delivered(before)),
             delivered_bytes_per_second=per_second(
                 _delivered_bytes(words), _delivered_bytes(before)
@@ -216,10 +219,14 @@ def _sum(counters: list[Words]) -> Words:
 
 
 def _delivered(words: Words) -> int:
-    discarded = sum(words[at.DISCARDED : at.REFUSED])
-    return words[at.ACCEPTED] - discarded - words[at.UNDELIVERED] - words[at.QUEUED]
+    discarded = sum(words[counter.DISCARDED : counter.REFUSED])
+    return words[counter.ACCEPTED] - discarded - words[counter.UNDELIVERED] - words[counter.QUEUED]
 
 
 def _delivered_bytes(words: Words) -> int:
-    gone = words[at.DISCARDED_BYTES] + words[at.UNDELIVERED_BYTES] + words[at.QUEUED_BYTES]
-    return words[at.ACCEPTED_BYTES] - gone
+    gone = (
+        words[counter.DISCARDED_BYTES]
+        + words[counter.UNDELIVERED_BYTES]
+        + words[counter.QUEUED_BYTES]
+    )
+    return words[counter.ACCEPTED_BYTES] - gone

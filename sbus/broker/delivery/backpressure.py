@@ -22,7 +22,7 @@ from sbus.protocol.secret_keys import Ids
 from sbus.shared.accounts import Account
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
-from sbus.shared.statistics import STALLS, Statistics
+from sbus.shared.worker_statistics import STALLS, WorkerStatistics
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import untranslated_ids
 
@@ -139,7 +139,7 @@ class Backpressure:
         memory: SharedMemory,
         stalls: StallTable,
         origin: Origin,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         on_spent: Callable[[], None],
         on_stall: Callable[[bool], None],
     ) -> None:

@@ -20,7 +20,7 @@ from sbus.broker.delivery.backlog import Backlog, Gap, Reply
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder
 from sbus.shared.accounts import BACKLOG_BYTES, Account
-from sbus.shared.statistics import QUEUED, QUEUED_BYTES, Statistics
+from sbus.shared.worker_statistics import QUEUED, QUEUED_BYTES, WorkerStatistics
 
 _KEEPING_BYTES = 64
 """What it takes to keep a message besides its bytes, for the account."""
@@ -39,7 +39,7 @@ class BoundedBacklog:
         order: BacklogOrder,
         limits: Limits,
         account: Account,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         on_quota: Callable[[], None],
     ) -> None:
         self.row = Backlog(order)

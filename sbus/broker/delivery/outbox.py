@@ -45,12 +45,12 @@ from sbus.errors import Misbehaviour
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
 from sbus.shared.accounts import LOST, Account
-from sbus.shared.statistics import (
+from sbus.shared.worker_statistics import (
     ACCEPTED,
     ACCEPTED_BYTES,
     UNDELIVERED,
     UNDELIVERED_BYTES,
-    Statistics,
+    WorkerStatistics,
 )
 from sbus.unix.errno_sets import PEER_GONE, SOCKET_FULL
 
@@ -118,7 +118,7 @@ class Outbox:
         limits: Limits,
         flood_control: FloodControl,
         account: Account,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         start_writer: StartWriter,
         on_room: Callable[[], None],
         on_replied: Callable[[], None],

@@ -45,7 +45,7 @@ from sbus.broker.ipc.worker_protocol import (
 from sbus.errors import SbusError
 from sbus.limits import Limits
 from sbus.protocol.events import WorkerDelayed, WorkerDied, WorkerSilent, WorkerStarted
-from sbus.shared import statistics
+from sbus.shared import worker_statistics
 from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory
@@ -234,7 +234,9 @@ class Supervisor:
             self._log.reap(words, slot.number)
             self.stalls.reap(slot.number)
             self._book.reap(slot.number, time.monotonic_ns())
-            statistics.reap(statistics.counters_of(self._memory.statistics, slot.number))
+            worker_statistics.reap(
+                worker_statistics.counters_of(self._memory.statistics, slot.number)
+            )
         # It may have died between taking somebody's sleep and waking it, so all look again.
         self._memory.wake((1 << len(self.slots)) - 1)
         self._on_death(slot.number)

@@ -45,7 +45,7 @@ from sbus.shared.accounts import (
 )
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
-from sbus.shared.statistics import ROUTE_MISSES, Statistics, counters_of
+from sbus.shared.worker_statistics import ROUTE_MISSES, WorkerStatistics, counters_of
 from sbus.unix.closing import discard_unread, shut_down
 from sbus.unix.peer_process import PeerProcess
 
@@ -79,7 +79,7 @@ class Clients:
         self._router = Router(number, dialect, limits, self._rules.may_receive)
         self._accounts = Accounts(memory.accounts, memory.workers, limits, number)
         self._stalls = StallTable(memory.stalls, limits.blocking_clients_max, number)
-        self._statistics = Statistics(counters_of(memory.statistics, number))
+        self._statistics = WorkerStatistics(counters_of(memory.statistics, number))
         self.sequencer = Sequencer(
             memory, number, self._router, self._accounts, self._stalls, self._statistics
         )

@@ -19,7 +19,7 @@ from sbus.protocol.keys import Dialect, check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
 from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.accounts import BLOCKING
-from sbus.shared.statistics import Statistics
+from sbus.shared.worker_statistics import WorkerStatistics
 from sbus.unix.open_files import watched_processes_max
 
 
@@ -38,7 +38,7 @@ class PacketHandler:
         begin_blocking: Callable[[Session], bool],
         inquire: Callable[[Session], None],
         events: ClientEvents,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
     ) -> None:
         self._dialect = dialect
         self._limits = limits

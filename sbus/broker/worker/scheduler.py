@@ -26,7 +26,7 @@ from sbus.errors import ClientFault, Misbehaviour, QuotaReached, Refusal
 from sbus.limits import Limits
 from sbus.protocol.controls import error_notice
 from sbus.shared.accounts import BACKLOG_BYTES, PUBLISH_RATE, WAITING_BYTES
-from sbus.shared.statistics import BYTES_IN, Statistics
+from sbus.shared.worker_statistics import BYTES_IN, WorkerStatistics
 
 _LIMITED_RETRY_NS = 1_000_000_000
 """When a client that waits for its user's rate, or for a stalled client, is tried again at the
@@ -60,7 +60,7 @@ class Scheduler:
         commands: PacketHandler,
         rate_limiter: LogRateLimiter,
         events: ClientEvents,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
         step_units: int,
         expel: Callable[[Session, ClientFault], None],
         close: Callable[[Session, str], None],

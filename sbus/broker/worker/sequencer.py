@@ -35,18 +35,18 @@ from sbus.shared.accounts import Accounts
 from sbus.shared.ordered_log import TIME_MASK, Block, OrderedLog, build_block
 from sbus.shared.shared_memory import ALIVE, LOG_HEAD, SharedMemory
 from sbus.shared.stall_table import StallTable
-from sbus.shared.statistics import (
-    ACCEPTED,
-    ACCEPTED_BYTES,
-    MESSAGES_IN,
-    ROUTE_LOOKUPS,
-    Statistics,
-)
 from sbus.shared.subscription_table import (
     WORKER_RESET,
     Record,
     SubscriptionTable,
     encode_record,
+)
+from sbus.shared.worker_statistics import (
+    ACCEPTED,
+    ACCEPTED_BYTES,
+    MESSAGES_IN,
+    ROUTE_LOOKUPS,
+    WorkerStatistics,
 )
 
 _RECORDS_PER_BEAT = 1_000
@@ -78,7 +78,7 @@ class Sequencer:
         router: Router,
         accounts: Accounts,
         stalls: StallTable,
-        statistics: Statistics,
+        statistics: WorkerStatistics,
     ) -> None:
         self._memory = memory
         self._worker = worker

@@ -14,7 +14,7 @@ from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
-from sbus.shared.statistics import Statistics
+from sbus.shared.worker_statistics import WorkerStatistics
 from sbus.unix.credentials import Credentials
 from tests.unit.shared.memories import open_account
 
@@ -60,7 +60,7 @@ class Peer:
         self.quota_reports = 0
         self.spent_reports = 0
         self.account = open_account(limits)
-        self.statistics = Statistics()
+        self.statistics = WorkerStatistics()
 
         def start(writer: Callable[[], Awaitable[None]]) -> None:
             self.writers += 1

@@ -20,7 +20,7 @@ from sbus.limits import Limits
 from sbus.shared.accounts import AccountBook, Accounts
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
-from sbus.shared.statistics import Statistics
+from sbus.shared.worker_statistics import WorkerStatistics
 from sbus.unix.credentials import Credentials
 from tests.unit.shared.memories import open_memory, was_woken
 
@@ -60,7 +60,7 @@ class Scene:
             memory,
             stalls,
             self.origin,
-            Statistics(),
+            WorkerStatistics(),
             self.on_spent,
             self.changes.append,
         )

@@ -31,8 +31,8 @@ from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import Block, OrderedLog
 from sbus.shared.shared_memory import MemoryLock, SharedMemory
 from sbus.shared.stall_table import StallTable
-from sbus.shared.statistics import Statistics
 from sbus.shared.subscription_table import SubscriptionTable, all_have_read
+from sbus.shared.worker_statistics import WorkerStatistics
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import PeerProcess
 from tests.unit.routing.specification import matches
@@ -197,7 +197,7 @@ class Bus:
         router = Router(worker, SLASH, self.limits)
         accounts = Accounts(self.memory.accounts, self.memory.workers, self.limits, worker)
         stalls = StallTable(self.memory.stalls, self.limits.blocking_clients_max, worker)
-        sequencer = Sequencer(self.memory, worker, router, accounts, stalls, Statistics())
+        sequencer = Sequencer(self.memory, worker, router, accounts, stalls, WorkerStatistics())
         log = HookedLog(self.memory, worker)
         sequencer._log = log
         sequencer._table = HookedTable(self.memory, worker)
@@ -420,7 +420,7 @@ class Bus:
             self.memory,
             self.stalls[worker],
             self.exchanges[worker].origin,
-            Statistics(),
+            WorkerStatistics(),
             lambda: None,
             lambda _stalled: None,
         )

@@ -53,7 +53,7 @@ def statistics_words(workers: int) -> int:
     return WORDS * workers
 
 
-class Statistics:
+class WorkerStatistics:
     """What one worker counts; `shared` is its place, None where nobody reads."""
 
     __slots__ = ("_shared", "counts")

@@ -1,0 +1,70 @@
+"""Statistics against plain numbers: buckets, sharing, taking a place over, and reaping."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.protocol.codes import DISCARD_REASONS, PACKET_CODES
+from sbus.shared import worker_statistics as counter
+from sbus.shared.worker_statistics import WorkerStatistics, counters_of, reap, statistics_words
+
+WORKERS = 3
+
+
+def shared_words() -> memoryview:
+    return memoryview(bytearray(8 * statistics_words(WORKERS))).cast("Q")
+
+
+@given(st.lists(st.tuples(st.integers(0, 40_000_000), st.integers(0, 1000))))
+def test_each_latency_is_in_the_first_bucket_that_holds_it(took: list[tuple[int, int]]) -> None:
+    statistics = WorkerStatistics()
+    expected = [0] * (len(counter.LATENCY_BOUNDS_US) + 1)
+    for latency_us, deliveries in took:
+        statistics.record_latency(latency_us, deliveries)
+        bucket = sum(latency_us > bound for bound in counter.LATENCY_BOUNDS_US)
+        expected[bucket] += deliveries
+    assert statistics.counts[counter.LATENCY :].tolist() == expected
+    assert statistics.counts[counter.LATENCY_SUM_US] == sum(us * count for us, count in took)
+
+
+def test_every_code_and_reason_has_a_counter_of_its_own() -> None:
+    statistics = WorkerStatistics()
+    for times, code in enumerate(PACKET_CODES, 1):
+        for _ in range(times):
+            statistics.record_refusal(code)
+    for times, reason in enumerate(DISCARD_REASONS, 1):
+        for _ in range(times):
+            statistics.record_discard(reason, 10)
+    counts = statistics.counts.tolist()
+    assert counts[counter.REFUSED : counter.LATENCY] == list(range(1, len(PACKET_CODES) + 1))
+    assert counts[counter.DISCARDED : counter.REFUSED] == list(range(1, len(DISCARD_REASONS) + 1))
+    assert counts[counter.DISCARDED_BYTES] == 10 * sum(range(1, len(DISCARD_REASONS) + 1))
+    everything_else = sum(counts) - sum(counts[counter.DISCARDED : counter.LATENCY])
+    assert everything_else == counts[counter.DISCARDED_BYTES]
+
+
+def test_nobody_sees_a_count_before_it_is_shared_and_no_other_place_changes() -> None:
+    words = shared_words()
+    statistics = WorkerStatistics(counters_of(words, 1))
+    statistics.counts[counter.MESSAGES_IN] = 7
+    assert not any(words)
+    statistics.share()
+    assert counters_of(words, 1)[counter.MESSAGES_IN] == 7
+    assert not any(counters_of(words, 0))
+    assert not any(counters_of(words, 2))
+
+
+def test_a_successor_goes_on_from_what_its_predecessor_shared() -> None:
+    words = shared_words()
+    before = WorkerStatistics(counters_of(words, 0))
+    before.counts[counter.ACCEPTED] = 100
+    before.counts[counter.ACCEPTED_BYTES] = 1000
+    before.counts[counter.UNDELIVERED] = 3
+    before.counts[counter.QUEUED] = 20
+    before.counts[counter.QUEUED_BYTES] = 200
+    before.share()
+    reap(counters_of(words, 0))
+    after = WorkerStatistics(counters_of(words, 0))
+    assert after.counts[counter.ACCEPTED] == 100
+    assert after.counts[counter.QUEUED] == after.counts[counter.QUEUED_BYTES] == 0
+    assert after.counts[counter.UNDELIVERED] == 23, "what stood in backlogs went with the worker"
+    assert after.counts[counter.UNDELIVERED_BYTES] == 200
