@@ -99,7 +99,7 @@ class Front:
         self._rate_limiter = LogRateLimiter(settings.limits.log_interval_seconds, events)
         book = AccountBook(memory.accounts, memory.workers, settings.limits)
         self._user_limits = EffectiveUserLimits(settings, book)
-        self._user_limits.go_by(settings)
+        self._user_limits.apply_settings(settings)
         self._acceptor = Acceptor(listener, settings, self._user_limits, self._rate_limiter, events)
         self._supervisor = Supervisor(
             fork_server,
@@ -122,7 +122,7 @@ class Front:
         self._registry = ClientRegistry(settings.workers)
         self._questions = PendingQueries()
         self._reloader = Reloader(
-            configuration, reread, self._registry, self._supervisor, self._go_by, notifier
+            configuration, reread, self._registry, self._supervisor, self._apply_settings, notifier
         )
         self._statistics_collector = StatisticsCollector(
             memory, self._supervisor, self._registry, book, self._user_limits
@@ -250,14 +250,14 @@ class Front:
         if (self._settings.exit_when_empty or self._draining) and not self._registry:
             self._stop.set()
 
-    def _go_by(self, settings: BusSettings, rules: PeerRules) -> None:
+    def _apply_settings(self, settings: BusSettings, rules: PeerRules) -> None:
         """Have other settings from now on; `rules` are theirs."""
         self._settings = settings
         self._limits = settings.limits
         self._rate_limiter.set_interval(settings.limits.log_interval_seconds)
         self._watches.limits = settings.limits
-        self._acceptor.go_by(settings, rules)
-        self._user_limits.go_by(settings)
+        self._acceptor.apply_settings(settings, rules)
+        self._user_limits.apply_settings(settings)
 
     def _tell(self, number: int, packet: bytes) -> None:
         client = self._registry.get(number)

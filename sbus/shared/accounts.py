@@ -272,7 +272,7 @@ class AccountBook(Accounts):
             limits.bus_backlog_bytes_max,
         )
 
-    def go_by(
+    def apply_limits(
         self, limits: Limits, limits_of: Callable[[int], UserLimits], kept: Iterable[int]
     ) -> None:
         """From now on these are the limits of the bus and of each user, whatever was said of a user

@@ -94,8 +94,9 @@ def counters_of(words: memoryview, worker: int) -> memoryview:
     return words[worker * WORDS : (worker + 1) * WORDS]
 
 
-def reap(shared: memoryview) -> None:
-    """A worker has died: what stood in its backlogs will not be delivered."""
+def reap(words: memoryview, worker: int) -> None:
+    """Count what is left in the backlogs of a dead worker as undelivered."""
+    shared = counters_of(words, worker)
     shared[UNDELIVERED] += shared[QUEUED]
     shared[UNDELIVERED_BYTES] += shared[QUEUED_BYTES]
     shared[QUEUED] = shared[QUEUED_BYTES] = 0

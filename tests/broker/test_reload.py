@@ -49,7 +49,7 @@ class Ruled:
         self.admin = admin
         self.file = file
 
-    def go_by(self, *rules: str) -> dict[str, Any]:
+    def apply_rules(self, *rules: str) -> dict[str, Any]:
         self.file.write_text("".join(rules))
         result = self.admin.ask("reload")
         assert result["needs_restart"] == result["unanswered"] == []
@@ -98,15 +98,15 @@ def may_publish(client: RawClient, key: bytes) -> bool:
 # -- what a rule is about --------------------------------------------------------------------------
 def test_who_may_publish(ruled: Ruled, clients: list[RawClient]) -> None:
     for _ in range(2):
-        assert ruled.go_by(rule("deny publish", keys=["a/"]))["applied"] == ["rules"]
+        assert ruled.apply_rules(rule("deny publish", keys=["a/"]))["applied"] == ["rules"]
         for client in clients:
             assert not may_publish(client, b"a/b")
             assert may_publish(client, b"b/b")
-        assert ruled.go_by(OTHERS, rule("deny publish", keys=["b/"]))["applied"] == ["rules"]
+        assert ruled.apply_rules(OTHERS, rule("deny publish", keys=["b/"]))["applied"] == ["rules"]
         for client in clients:
             assert may_publish(client, b"a/b")
             assert not may_publish(client, b"b/b")
-        assert ruled.go_by()["applied"] == ["rules"]
+        assert ruled.apply_rules()["applied"] == ["rules"]
         assert all(may_publish(client, b"b/b") for client in clients)
 
 
@@ -124,7 +124,7 @@ def test_who_may_receive(ruled: Ruled, clients: list[RawClient]) -> None:
         ((OTHERS, OTHERS, rule("deny subscribe", keys=["a/*"])), False),
         ((), True),
     ):
-        ruled.go_by(*rules)
+        ruled.apply_rules(*rules)
         clients[0].pub(b"a/b", b"")
         clients[0].pub(b"end", b"")
         expected = [b"MSG a/b\0", b"MSG end\0"] if arrives else [b"MSG end\0"]
@@ -133,11 +133,11 @@ def test_who_may_receive(ruled: Ruled, clients: list[RawClient]) -> None:
 
 
 def test_who_may_subscribe(ruled: Ruled, clients: list[RawClient]) -> None:
-    ruled.go_by(rule("deny subscribe", keys=["a/"]))
+    ruled.apply_rules(rule("deny subscribe", keys=["a/"]))
     for client in clients:
         client.sub(b"a/b")
         assert client.sync()[0].startswith(REFUSED)
-    ruled.go_by(OTHERS)
+    ruled.apply_rules(OTHERS)
     for client in clients:
         client.sub(b"a/b")
         client.pub(b"a/b", b"")
@@ -147,13 +147,13 @@ def test_who_may_subscribe(ruled: Ruled, clients: list[RawClient]) -> None:
 def test_who_may_not_connect_any_more_stays_until_it_leaves(
     ruled: Ruled, clients: list[RawClient]
 ) -> None:
-    ruled.go_by(OTHERS, rule("deny connect"))
+    ruled.apply_rules(OTHERS, rule("deny connect"))
     for client in clients:
         assert may_publish(client, b"a")
     with ruled.bus.connect() as client, suppress(ConnectionResetError):
         assert client.receive().startswith(REFUSED)
         assert client.receive() == b""
-    ruled.go_by(OTHERS)
+    ruled.apply_rules(OTHERS)
     with ruled.newcomer() as client:
         assert may_publish(client, b"a")
 
@@ -166,7 +166,7 @@ def test_what_stands_in_a_backlog_is_still_sent(ruled: Ruled, clients: list[RawC
     for packet in packets:
         publisher.send(packet)
     publisher.sync()
-    ruled.go_by(rule("deny subscribe", keys=["a"]))
+    ruled.apply_rules(rule("deny subscribe", keys=["a"]))
     publisher.pub(b"a", b"denied")
     publisher.sync()
     assert slow.sync() == packets
@@ -188,7 +188,7 @@ def test_clients_that_come_during_reloads_go_by_the_last_one(ruled: Ruled) -> No
         tasks = [Task(keep_coming) for _ in range(2)]
         try:
             for number in range(21):
-                ruled.go_by(*(even if number % 2 else odd))
+                ruled.apply_rules(*(even if number % 2 else odd))
         finally:
             stop.set()
             for task in tasks:
@@ -203,15 +203,15 @@ def test_clients_that_come_during_reloads_go_by_the_last_one(ruled: Ruled) -> No
 
 
 def test_a_worker_that_is_forked_later_goes_by_the_last_one(ruled: Ruled) -> None:
-    ruled.go_by(rule("deny publish", keys=["a"]))
-    ruled.go_by(OTHERS, rule("deny publish", keys=["b"]))
+    ruled.apply_rules(rule("deny publish", keys=["a"]))
+    ruled.apply_rules(OTHERS, rule("deny publish", keys=["b"]))
     old = worker_pids(ruled.bus)[0]
     os.kill(old, signal.SIGKILL)
     with client_of_replacement(ruled.bus, 0, old) as client:
         client.control(b"!/notices/on")
         assert may_publish(client, b"a")
         assert not may_publish(client, b"b")
-        ruled.go_by(rule("deny publish", keys=["a"]))
+        ruled.apply_rules(rule("deny publish", keys=["a"]))
         assert not may_publish(client, b"a")
         assert may_publish(client, b"b")
 
@@ -220,7 +220,7 @@ def test_many_rules_are_told(ruled: Ruled, clients: list[RawClient]) -> None:
     """More than fit in a packet between the processes."""
     keys = [f"{'x' * 500}/{number}" for number in range(1_000)]
     rules = [rule("deny publish", keys=[key]) for key in keys]
-    ruled.go_by(*rules)
+    ruled.apply_rules(*rules)
     for client in clients:
         assert not may_publish(client, keys[0].encode())
         assert not may_publish(client, keys[-1].encode())
@@ -253,14 +253,14 @@ def test_who_may_hold_others_back(workers: int) -> None:
             stranger.send(packet)
         assert sync(stranger) == [], "it is not held without a rule"
         for _ in range(2):
-            ruled.go_by(OTHERS, MAY_BLOCK)
+            ruled.apply_rules(OTHERS, MAY_BLOCK)
             stranger.send(FOREIGN[0])
             wait_until(lambda: ruled.admin.ask("stats")["stalled_clients"] == 1, "it stalls")
             for packet in FOREIGN:
                 stranger.send(packet)
             wait_until(lambda: waits_for(ruled, STRANGER) == "stall", "the stranger is held")
             answer = Task(lambda: sync(stranger))
-            ruled.go_by(OTHERS)
+            ruled.apply_rules(OTHERS)
             answer.join()
             assert waits_for(ruled, STRANGER) == ""
         received = slow.sync()
@@ -285,7 +285,7 @@ def test_who_was_held_and_may_not_publish_any_more_spends_no_held_time(
         return next(float(user["held_seconds"]) for user in users if user["uid"] == os.geteuid())
 
     assert held_seconds() < held_seconds()
-    ruled.go_by(rule("deny publish", keys=["k"]))
+    ruled.apply_rules(rule("deny publish", keys=["k"]))
     assert any(packet.startswith(REFUSED) for packet in publisher.sync())
     assert held_seconds() == held_seconds()
 

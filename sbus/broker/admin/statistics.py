@@ -71,7 +71,7 @@ class StatisticsCollector:
 
     def _counters(self) -> list[Words]:
         return [
-            at.counters_of(self._memory.statistics, worker).tolist()
+            counter.counters_of(self._memory.statistics, worker).tolist()
             for worker in range(self._memory.workers)
         ]
 

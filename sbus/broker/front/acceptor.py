@@ -65,14 +65,14 @@ class Acceptor:
         self._user_limits = user_limits
         self._rate_limiter = rate_limiter
         self._events = events
-        self.go_by(settings, PeerRules(settings.rules))
+        self.apply_settings(settings, PeerRules(settings.rules))
         self.counts: Counter[str] = Counter()
         """Connections that were refused, by code."""
         self._room = trio.Event()
         self._clients = 0
         self._clients_max = _clients_max(settings.workers)
 
-    def go_by(self, settings: BusSettings, rules: PeerRules) -> None:
+    def apply_settings(self, settings: BusSettings, rules: PeerRules) -> None:
         """Have other settings from now on; `rules` are theirs."""
         self._settings = settings
         self._rules = rules

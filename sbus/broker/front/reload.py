@@ -37,7 +37,7 @@ _CLIENTS_PER_CHECKPOINT = 64
 
 class Reloader:
     """Of one bus, whose clients are in `registry`. `reread` says, in any thread, what is to
-    hold; `go_by` puts it in force in the front, at once and without fail."""
+    hold; `apply_settings` puts it in force in the front, at once and without fail."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Reloader:
         reread: Callable[[], Configuration],
         registry: ClientRegistry,
         supervisor: Supervisor,
-        go_by: Callable[[BusSettings, PeerRules], None],
+        apply_settings: Callable[[BusSettings, PeerRules], None],
         notifier: Notifier,
     ) -> None:
         self.in_force = configuration
         self._reread = reread
         self._registry = registry
         self._supervisor = supervisor
-        self._go_by = go_by
+        self._apply_settings = apply_settings
         self._notifier = notifier
         self._lock = trio.Lock()
 
@@ -99,7 +99,7 @@ class Reloader:
                 f"the workers cannot be told of the configuration: {error.strerror}"
             ) from error
         # Accounts first: a worker looks at them when it is told, and perhaps not again.
-        self._go_by(settings, rules)
+        self._apply_settings(settings, rules)
         self._supervisor.reconfigure(settings.limits, memfd)
         self.in_force = configuration
 

@@ -234,9 +234,7 @@ class Supervisor:
             self._log.reap(words, slot.number)
             self.stalls.reap(slot.number)
             self._book.reap(slot.number, time.monotonic_ns())
-            worker_statistics.reap(
-                worker_statistics.counters_of(self._memory.statistics, slot.number)
-            )
+            worker_statistics.reap(self._memory.statistics, slot.number)
         # It may have died between taking somebody's sleep and waking it, so all look again.
         self._memory.wake((1 << len(self.slots)) - 1)
         self._on_death(slot.number)

@@ -23,7 +23,7 @@ class EffectiveUserLimits:
         self._book = book
         self._changed: dict[int, UserLimits] = {}
 
-    def go_by(self, settings: BusSettings) -> None:
+    def apply_settings(self, settings: BusSettings) -> None:
         """Have the limits that these settings say, whatever an administrator has said until now.
 
         From then on root, the bus's own user and those that the settings name have accounts that
@@ -32,7 +32,7 @@ class EffectiveUserLimits:
         self._settings = settings
         self._changed.clear()
         kept = {0, os.getuid(), *settings.user_limits}
-        self._book.go_by(settings.limits, settings.limits_of, kept)
+        self._book.apply_limits(settings.limits, settings.limits_of, kept)
 
     def of(self, uid: int) -> UserLimits:
         """What this user may have."""

@@ -62,7 +62,7 @@ def test_a_successor_goes_on_from_what_its_predecessor_shared() -> None:
     before.counts[counter.QUEUED] = 20
     before.counts[counter.QUEUED_BYTES] = 200
     before.share()
-    reap(counters_of(words, 0))
+    reap(words, 0)
     after = WorkerStatistics(counters_of(words, 0))
     assert after.counts[counter.ACCEPTED] == 100
     assert after.counts[counter.QUEUED] == after.counts[counter.QUEUED_BYTES] == 0

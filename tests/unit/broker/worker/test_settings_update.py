@@ -32,7 +32,7 @@ async def bus() -> AsyncIterator[OneProcessBus]:
         yield opened
 
 
-async def go_by(bus: OneProcessBus, what: SettingsUpdate) -> None:
+async def apply_settings(bus: OneProcessBus, what: SettingsUpdate) -> None:
     for worker in range(WORKERS):
         bus.reconfigure(worker, what)
     await bus.settle()
@@ -48,7 +48,7 @@ async def test_limits_that_only_show_inside() -> None:
         "rule_cache_bytes_max": 30_000,
     }
     async with bus() as opened:
-        await go_by(opened, SettingsUpdate(settings(**limits)))
+        await apply_settings(opened, SettingsUpdate(settings(**limits)))
         for worker in opened.workers:
             clients = worker._clients
             assert clients._limits.quantum_units == 17
@@ -98,7 +98,7 @@ async def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns
         router = opened.workers[1]._clients._router
         for expected in (True, False):
             concerning = {slow.number: encode_rule_set(0b1)} if expected else {}
-            await go_by(opened, SettingsUpdate(new, concerning))
+            await apply_settings(opened, SettingsUpdate(new, concerning))
             publisher.send(b"CMSG !/cred/whoami")
             publisher.send(b"MSG k/0\0")
             await opened.settle()
