@@ -1,6 +1,6 @@
-"""One bus from start to end: shared memory, template, front and workers, put together.
+"""One bus from start to end: shared memory, fork server, front and workers, put together.
 
-The order matters: the template is forked before this process opens its lock and starts its loop.
+The order matters: the fork server is forked before this process opens its lock and starts its loop.
 This module does not know where the listening socket came from.
 """
 
@@ -53,7 +53,7 @@ def run_bus(
     events = EventEmitter(open_log(settings.log))
     memory = SharedMemory(settings.workers, settings.limits)
     private = [sock for sock in (listener, admin_listener, notifier.sock) if sock is not None]
-    template = ForkServer(
+    fork_server = ForkServer(
         partial(_worker_main, memory, settings, events), close=private, events=events
     )
     try:
@@ -63,7 +63,7 @@ def run_bus(
             reread,
             listener,
             memory,
-            template,
+            fork_server,
             on_ready,
             events,
             notifier,
@@ -77,7 +77,7 @@ def run_bus(
             raise
         raise _first(expected) from None
     finally:
-        template.stop()
+        fork_server.stop()
 
 
 def check_settings(settings: BusSettings) -> None:

@@ -26,7 +26,7 @@ from tests.support.bus import (
     stop,
     wait_until_gone,
 )
-from tests.support.processes import is_replaced, stopped, template_pid, worker_pids
+from tests.support.processes import fork_server_pid, is_replaced, stopped, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.service_manager import ServiceManager, service_manager
 from tests.support.threads import wait_until
@@ -167,17 +167,17 @@ def test_a_hung_worker_is_replaced_while_the_watchdog_is_fed(
         assert re.search(r"worker 1 .* shows no sign of life: killed", bus.stderr_text())
 
 
-@pytest.mark.parametrize("part", ["front", "template"])
+@pytest.mark.parametrize("part", ["front", "fork server"])
 def test_a_hung_part_that_a_bus_cannot_do_without_feeds_no_watchdog(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Without the front there is nobody to see it, without the template nobody to replace it."""
+    """Without the front there is nobody to see it, without the fork server nobody to replace it."""
     watchdog_s = 0.4
     with service_manager(tmp_path) as manager:
         managed_by(manager, monkeypatch, watchdog_s)
         with running_bus(tmp_path, *QUICK, workers=1) as bus:
             assert manager.is_fed_within(10)
-            with stopped(bus.process.pid if part == "front" else template_pid(bus)):
+            with stopped(bus.process.pid if part == "front" else fork_server_pid(bus)):
                 manager.discard()
                 # Nothing can tell that something will not happen; twice the time must do.
                 assert not manager.is_fed_within(2 * watchdog_s)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bus import Bus, running_bus, wait_until_gone
-from tests.support.processes import clients_on_each, several_clients, template_pid, worker_pids
+from tests.support.processes import clients_on_each, fork_server_pid, several_clients, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.threads import Task
 
@@ -36,17 +36,17 @@ def test_no_process_outlives_the_front(tmp_path: Path, a_worker_is_stopped: bool
 
 
 @pytest.mark.parametrize("a_worker_is_stopped", [False, True])
-def test_without_its_template_the_bus_ends(tmp_path: Path, a_worker_is_stopped: bool) -> None:
+def test_without_its_fork_server_the_bus_ends(tmp_path: Path, a_worker_is_stopped: bool) -> None:
     """It could replace no worker any more; so it says so, and a service manager starts it again."""
     with running_bus(tmp_path, workers=3) as bus, several_clients(bus, 6) as clients:
         pids = bus.pids()
         if a_worker_is_stopped:
             os.kill(worker_pids(bus)[1], signal.SIGSTOP)
-        os.kill(template_pid(bus), signal.SIGKILL)
+        os.kill(fork_server_pid(bus), signal.SIGKILL)
         assert bus.process.wait(GONE_SECONDS_MAX) == 1
         assert_all_gone(pids)
         assert not os.path.lexists(bus.address), "its socket is left"
-        assert "template" in bus.stderr_text()
+        assert "fork server" in bus.stderr_text()
         assert len(bus.stderr_text().splitlines()) == 1, bus.stderr_text()
         for client in clients:
             assert client.receive() == b""

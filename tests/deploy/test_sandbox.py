@@ -30,7 +30,7 @@ def test_the_bus_knows_who_its_clients_are(seen: Any) -> None:
 
 def test_every_process_of_the_bus_is_confined(seen: Any) -> None:
     own, processes = seen["own"], seen["processes"]
-    assert processes.keys() >= {"front", "sbusd-template", "sbusd-worker-0"}
+    assert processes.keys() >= {"front", "sbusd-forkserv", "sbusd-worker-0"}
     for process in processes.values():
         assert set(process["Uid"].split()) == {str(seen["user"])}
         assert int(process["CapEff"], 16) == int(process["CapBnd"], 16) == 0

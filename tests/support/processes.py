@@ -1,7 +1,7 @@
 """The processes of a bus, seen from outside: which is which, and what they hold open.
 
-A worker is known by its name in /proc, `sbusd-worker-N`, and so is the template,
-`sbusd-template`.
+A worker is known by its name in /proc, `sbusd-worker-N`, and so is the fork server,
+`sbusd-forkserv`.
 """
 
 import os
@@ -42,8 +42,8 @@ def is_replaced(bus: Bus, worker: int, old: int) -> bool:
     return worker_pids(bus).get(worker, old) != old
 
 
-def template_pid(bus: Bus) -> int:
-    (pid,) = [pid for pid in bus.pids() if _name(pid) == "sbusd-template"]
+def fork_server_pid(bus: Bus) -> int:
+    (pid,) = [pid for pid in bus.pids() if _name(pid) == "sbusd-forkserv"]
     return pid
 
 

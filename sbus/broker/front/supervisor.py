@@ -10,7 +10,7 @@ recover by it.
 
 Where a service manager watches over the front, it is told that all is well from here, because a bus
 that cannot replace a hung worker is not well: whenever that is due, the loop that looks at the
-heartbeats asks the template, and the template's answer is what the manager is told.
+heartbeats pings the fork server, and its answer is what the manager is told.
 
 The front never waits for the lock, it tries; so neither a worker that stopped while holding it nor
 one that died can stop the supervisor. This module does not know what clients are, beyond telling
@@ -30,7 +30,7 @@ import trio
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.bounded_lock import trying
-from sbus.broker.front.fork_server import Alive, ForkServer, WorkerForked
+from sbus.broker.front.fork_server import ForkServer, Pong, WorkerForked
 from sbus.broker.ipc.link import Link
 from sbus.broker.ipc.worker_protocol import (
     ApplySettings,
@@ -106,8 +106,8 @@ class Supervisor:
         self._on_report = on_report
         self._on_death = on_death
         self._notifier = notifier
-        self._template_asked = False
-        self._template_asked_at = -math.inf
+        self._ping_is_open = False
+        self._pinged_at = -math.inf
         self._log = OrderedLog(memory)
         self._book = book
         self.stalls = StallTable(memory.stalls, settings.limits.blocking_clients_max, None)
@@ -125,7 +125,7 @@ class Supervisor:
         Raises SbusError when one dies before that.
         """
         self._nursery = nursery
-        nursery.start_soon(self._watch_template)
+        nursery.start_soon(self._watch_fork_server)
         for slot in self.slots:
             self._fork(slot)
         await self._wait_for(lambda: all(slot.ready for slot in self.slots))
@@ -185,7 +185,7 @@ class Supervisor:
                 self._on_report(slot.number, report)
             self._tell_waiters()
 
-    async def _watch_template(self) -> None:
+    async def _watch_fork_server(self) -> None:
         while True:
             try:
                 event = self._fork_server.receive()
@@ -195,9 +195,9 @@ class Supervisor:
             if event is None:
                 for slot in self.slots:
                     slot.kill()
-                raise SbusError("the template process died: no worker can be started any more")
-            if isinstance(event, Alive):
-                self._template_asked = False
+                raise SbusError("the fork server died: no worker can be started any more")
+            if isinstance(event, Pong):
+                self._ping_is_open = False
                 self._notifier.alive()
                 continue
             slot = self.slots[event.worker]
@@ -256,7 +256,7 @@ class Supervisor:
             interval = min(interval, watchdog_seconds / 2)
         while True:
             if watchdog_seconds is not None:
-                self._ask_template(watchdog_seconds / 2 - interval)
+                self._ping_fork_server(watchdog_seconds / 2 - interval)
             asleep_at = time.monotonic()
             await trio.sleep(interval)
             if time.monotonic() - asleep_at > 2 * interval:
@@ -275,14 +275,14 @@ class Supervisor:
                 self._events.emit(WorkerSilent(worker=slot.number, worker_pid=slot.pid))
                 slot.kill()
 
-    def _ask_template(self, seconds_min: float) -> None:
-        """Feed the watchdog through the template, unless that was done in the last `seconds_min`
-        or the template has not answered yet."""
+    def _ping_fork_server(self, seconds_min: float) -> None:
+        """Feed the watchdog through the fork server, unless that was done in the last `seconds_min`
+        or it has not answered yet."""
         now = trio.current_time()
-        if not self._template_asked and now >= self._template_asked_at + seconds_min:
-            self._template_asked = True
-            self._template_asked_at = now
-            self._fork_server.ask()
+        if not self._ping_is_open and now >= self._pinged_at + seconds_min:
+            self._ping_is_open = True
+            self._pinged_at = now
+            self._fork_server.ping()
 
     def _silence_seconds(self, slot: WorkerSlot) -> float:
         return self._memory.silence_seconds(slot.number)

@@ -1,4 +1,4 @@
-"""The template with real processes: births, deaths with their statuses, and no orphans."""
+"""The fork server with real processes: forks, deaths with their statuses, and no orphans."""
 
 import os
 import select
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from sbus.broker.front.fork_server import Alive, ForkServer, WorkerExited, WorkerForked
+from sbus.broker.front.fork_server import ForkServer, Pong, WorkerExited, WorkerForked
 from tests.support.events import logging_to
 
 SOON_SECONDS = 10.0
@@ -38,27 +38,27 @@ def stay(_number: int, _link: socket.socket) -> None:
 
 
 @contextmanager
-def template_of(main: Main) -> Iterator[ForkServer]:
-    template = ForkServer(main, [], logging_to([]))
+def running_server(main: Main) -> Iterator[ForkServer]:
+    server = ForkServer(main, [], logging_to([]))
     try:
-        yield template
+        yield server
     finally:
-        if template.sock.fileno() >= 0:
-            template.stop()
+        if server.sock.fileno() >= 0:
+            server.stop()
 
 
-def event(template: ForkServer) -> WorkerForked | WorkerExited | Alive | None:
-    readable, _, _ = select.select([template.sock], [], [], SOON_SECONDS)
-    assert readable, "the template said nothing"
-    return template.receive()
+def event(server: ForkServer) -> WorkerForked | WorkerExited | Pong | None:
+    readable, _, _ = select.select([server.sock], [], [], SOON_SECONDS)
+    assert readable, "the fork server said nothing"
+    return server.receive()
 
 
-def fork(template: ForkServer, number: int) -> tuple[WorkerForked, socket.socket]:
+def fork(server: ForkServer, number: int) -> tuple[WorkerForked, socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    template.fork_worker(number, theirs)
+    server.fork_worker(number, theirs)
     assert theirs.fileno() == -1
     ours.settimeout(SOON_SECONDS)
-    birth = event(template)
+    birth = event(server)
     assert isinstance(birth, WorkerForked)
     assert birth.worker == number
     return birth, ours
@@ -69,8 +69,8 @@ def has_ended(pidfd: int, timeout_seconds: float = SOON_SECONDS) -> bool:
 
 
 def test_a_worker_is_born_with_its_number_and_its_link() -> None:
-    with template_of(obey) as template:
-        births = [fork(template, number) for number in (3, 5)]
+    with running_server(obey) as server:
+        births = [fork(server, number) for number in (3, 5)]
         for (birth, link), number in zip(births, (3, 5), strict=True):
             with link:
                 link.send(b"number")
@@ -87,49 +87,49 @@ def test_a_worker_is_born_with_its_number_and_its_link() -> None:
 def test_how_a_worker_ended_is_told(
     order: bytes, status: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with template_of(obey) as template:
-        birth, link = fork(template, 1)
+    with running_server(obey) as server:
+        birth, link = fork(server, 1)
         with link:
             link.send(order)
             assert has_ended(birth.pidfd)
-            death = event(template)
+            death = event(server)
         assert death == WorkerExited(1, birth.pid, status << 8)
         os.close(birth.pidfd)
     assert ("RuntimeError: a bug" in capfd.readouterr().err) == (order == b"raise")
 
 
 def test_a_worker_that_is_killed_is_told_with_its_signal() -> None:
-    with template_of(stay) as template:
-        birth, link = fork(template, 0)
+    with running_server(stay) as server:
+        birth, link = fork(server, 0)
         link.close()
         signal.pidfd_send_signal(birth.pidfd, signal.SIGKILL)
-        death = event(template)
+        death = event(server)
         assert isinstance(death, WorkerExited)
         assert os.waitstatus_to_exitcode(death.status) == -signal.SIGKILL
         os.close(birth.pidfd)
 
 
 def test_a_slot_can_be_filled_again_without_leaking_descriptors() -> None:
-    with template_of(obey) as template:
+    with running_server(obey) as server:
         open_files = set()
         for _ in range(5):
-            birth, link = fork(template, 2)
+            birth, link = fork(server, 2)
             with link:
                 link.send(b"files")
                 open_files.add(link.recv(100))
                 link.send(b"end")
-                assert isinstance(event(template), WorkerExited)
+                assert isinstance(event(server), WorkerExited)
                 os.close(birth.pidfd)
         assert len(open_files) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_only_the_front_decides_when_workers_end(number: signal.Signals) -> None:
-    with template_of(obey) as template:
-        birth, link = fork(template, 2)
+    with running_server(obey) as server:
+        birth, link = fork(server, 2)
         with link:
             signal.pidfd_send_signal(birth.pidfd, number)
-            os.kill(template.pid, number)
+            os.kill(server.pid, number)
             link.send(b"number")
             assert link.recv(100) == b"2"
             os.close(birth.pidfd)
@@ -137,48 +137,48 @@ def test_only_the_front_decides_when_workers_end(number: signal.Signals) -> None
 
 @pytest.mark.parametrize("read", [True, False], ids=["all read", "something unread"])
 def test_no_worker_outlives_the_handle(read: bool) -> None:
-    with template_of(stay) as template:
-        births = [fork(template, number) for number in range(2)]
+    with running_server(stay) as server:
+        births = [fork(server, number) for number in range(2)]
         if not read:
             signal.pidfd_send_signal(births[0][0].pidfd, signal.SIGKILL)
-            select.select([template.sock], [], [], SOON_SECONDS)
-        template.stop()
+            select.select([server.sock], [], [], SOON_SECONDS)
+        server.stop()
         for birth, link in births:
             assert has_ended(birth.pidfd, 0), "it had ended before stop() returned"
             os.close(birth.pidfd)
             link.close()
 
 
-def test_the_end_of_the_template_is_noticed() -> None:
-    with template_of(stay) as template:
+def test_the_end_of_the_fork_server_is_noticed() -> None:
+    with running_server(stay) as server:
         with pytest.raises(BlockingIOError):
-            template.receive()
-        os.kill(template.pid, signal.SIGKILL)
-        assert event(template) is None
+            server.receive()
+        os.kill(server.pid, signal.SIGKILL)
+        assert event(server) is None
 
 
-def test_the_template_keeps_nothing_that_it_was_told_to_close() -> None:
+def test_the_fork_server_keeps_nothing_that_it_was_told_to_close() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
-        template = ForkServer(stay, [theirs], logging_to([]))
+        server = ForkServer(stay, [theirs], logging_to([]))
         try:
             theirs.close()
             ours.settimeout(SOON_SECONDS)
             assert ours.recv(1) == b""
         finally:
-            template.stop()
+            server.stop()
 
 
-def test_it_answers_whoever_asks_whether_it_lives() -> None:
-    with template_of(stay) as template:
+def test_it_answers_pings() -> None:
+    with running_server(stay) as server:
         for _ in range(2):
-            template.ask()
-            assert event(template) == Alive()
+            server.ping()
+            assert event(server) == Pong()
 
 
-def test_one_that_is_gone_is_asked_in_vain() -> None:
-    with template_of(stay) as template:
-        os.kill(template.pid, signal.SIGKILL)
-        assert event(template) is None
-        template.ask()
-        assert template.receive() is None
+def test_a_ping_to_one_that_has_ended_is_no_error() -> None:
+    with running_server(stay) as server:
+        os.kill(server.pid, signal.SIGKILL)
+        assert event(server) is None
+        server.ping()
+        assert server.receive() is None

@@ -1,4 +1,4 @@
-"""The supervisor with a template of pretended workers, whose lives and words the test decides."""
+"""The supervisor with a fork server and workers whose lives and events the test decides."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from sbus.broker.config.settings import BusSettings
-from sbus.broker.front.fork_server import Alive, ForkServer, WorkerExited, WorkerForked
+from sbus.broker.front.fork_server import ForkServer, Pong, WorkerExited, WorkerForked
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
@@ -43,20 +43,20 @@ SOON_SECONDS = 5.0
 WORKERS = 3
 
 
-class PretendedTemplate:
+class FakeForkServer:
     """Forks no one; `workers` are the latest of each slot."""
 
     def __init__(self) -> None:
         self.sock, self._bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.setblocking(False)
-        self._events: deque[WorkerForked | WorkerExited | Alive] = deque()
+        self._events: deque[WorkerForked | WorkerExited | Pong] = deque()
         self.workers: dict[int, PretendedWorker] = {}
         self.forks: list[int] = []
         self.answers = True
 
-    def ask(self) -> None:
+    def ping(self) -> None:
         if self.answers:
-            self._happen(Alive())
+            self._happen(Pong())
 
     def fork_worker(self, worker: int, link_socket: socket.socket) -> None:
         self.forks.append(worker)
@@ -69,17 +69,17 @@ class PretendedTemplate:
         dead.close()
         self._happen(WorkerExited(worker, dead.pid, status))
 
-    def _happen(self, event: WorkerForked | WorkerExited | Alive) -> None:
+    def _happen(self, event: WorkerForked | WorkerExited | Pong) -> None:
         self._events.append(event)
         self._bell.send(b"x")
 
-    def receive(self) -> WorkerForked | WorkerExited | Alive | None:
+    def receive(self) -> WorkerForked | WorkerExited | Pong | None:
         if not self.sock.recv(1):
             return None
         return self._events.popleft()
 
     def end(self) -> None:
-        """The template process dies."""
+        """The process dies."""
         self._bell.close()
 
     def close(self) -> None:
@@ -101,13 +101,13 @@ class PretendedNotifier(Notifier):
 
 
 class Scene:
-    """A supervisor, its template, and what it told the front."""
+    """A supervisor, its fork server, and what it told the front."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery
         self.memory = SharedMemory(WORKERS, small_limits())
         self.memory.lock.open()
-        self.template = PretendedTemplate()
+        self.fork_server = FakeForkServer()
         self.reports: list[tuple[int, WorkerEvent]] = []
         self.deaths: list[int] = []
         self.forks: list[int] = []
@@ -117,7 +117,7 @@ class Scene:
         settings = BusSettings(workers=WORKERS, limits=Limits(worker_silence_seconds_max=10.0))
         self.book = AccountBook(self.memory.accounts, WORKERS, settings.limits)
         self.supervisor = Supervisor(
-            cast(ForkServer, self.template),
+            cast(ForkServer, self.fork_server),
             self.memory,
             settings,
             self.book,
@@ -138,15 +138,15 @@ class Scene:
             await self.say(number, WorkerReady())
 
     async def say(self, worker: int, report: WorkerEvent) -> None:
-        self.template.workers[worker].say(report)
+        self.fork_server.workers[worker].say(report)
         await trio.testing.wait_all_tasks_blocked()
 
     async def kill(self, worker: int, status: int = signal.SIGKILL) -> None:
-        self.template.kill(worker, status)
+        self.fork_server.kill(worker, status)
         await trio.testing.wait_all_tasks_blocked()
 
     def told(self, worker: int) -> list[WorkerCommand]:
-        return self.template.workers[worker].told()
+        return self.fork_server.workers[worker].told()
 
     def close(self) -> None:
         self.nursery.cancel_scope.cancel()
@@ -157,7 +157,7 @@ class Scene:
                 os.close(slot.pidfd)
         for memfd in self.supervisor._settings_memfds:
             os.close(memfd)
-        self.template.close()
+        self.fork_server.close()
         close_memory(self.memory)
 
 
@@ -178,7 +178,7 @@ async def test_it_serves_once_every_worker_does(scene: Scene) -> None:
 
     scene.nursery.start_soon(run)
     await trio.testing.wait_all_tasks_blocked()
-    assert scene.template.forks == [0, 1, 2]
+    assert scene.fork_server.forks == [0, 1, 2]
     for number in (2, 0):
         await scene.say(number, WorkerReady())
         assert not done.is_set()
@@ -200,13 +200,13 @@ async def test_a_worker_that_dies_at_the_start_ends_the_bus(status: int) -> None
                 scene.close()
 
 
-async def test_the_end_of_the_template_ends_the_bus() -> None:
+async def test_the_end_of_the_fork_server_ends_the_bus() -> None:
     with pytest.RaisesGroup(SbusError, allow_unwrapped=True, flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
             scene = Scene(nursery)
             try:
                 await scene.serve()
-                scene.template.end()
+                scene.fork_server.end()
                 await trio.testing.wait_all_tasks_blocked()
             finally:
                 scene.close()
@@ -233,7 +233,7 @@ async def test_a_dead_worker_is_reaped_and_replaced(
         assert words[ALIVE] == 0b101
     assert all(was_woken(scene.memory, number) for number in range(WORKERS))
     await trio.sleep(SOON_SECONDS)
-    assert scene.template.forks == [0, 1, 2, 1]
+    assert scene.fork_server.forks == [0, 1, 2, 1]
     assert scene.deaths == [1]
 
 
@@ -244,9 +244,9 @@ async def test_a_worker_that_keeps_dying_young_is_forked_ever_less_often(
     pauses = []
     for _ in range(8):
         died_at = trio.current_time()
-        forks = len(scene.template.forks)
+        forks = len(scene.fork_server.forks)
         await scene.kill(2)
-        while len(scene.template.forks) == forks:  # noqa: ASYNC110 (the clock is the test's)
+        while len(scene.fork_server.forks) == forks:  # noqa: ASYNC110 (the clock is the test's)
             await trio.sleep(0.05)
         pauses.append(trio.current_time() - died_at)
     assert pauses == sorted(pauses)
@@ -271,7 +271,7 @@ async def test_without_descriptors_a_worker_is_replaced_later(
     scene.supervisor.slots[1].born_at = -1000.0  # it has lived long
     await scene.kill(1)
     await trio.sleep(30)
-    assert scene.template.forks == [0, 1, 2, 1]
+    assert scene.fork_server.forks == [0, 1, 2, 1]
     assert attempts_at[-1] - attempts_at[0] > 0.5, "it asked again and again without a pause"
 
 
@@ -314,7 +314,7 @@ async def test_stopping_lets_all_become_quiet_before_any_ends(scene: Scene) -> N
             await scene.kill(number, 0)
     assert not scene.killed
     assert not scene.deaths, "who ends when told to is not mourned"
-    assert scene.template.forks == [0, 1, 2]
+    assert scene.fork_server.forks == [0, 1, 2]
 
 
 async def test_who_does_not_stop_in_time_is_killed(
@@ -343,7 +343,7 @@ async def test_the_most_silent_worker_that_does_not_wait_for_the_lock_is_killed(
     await scene.serve()
     silence = {0: 9.9, 1: 10.1, 2: 11.0}
     monkeypatch.setattr(scene.memory, "silence_seconds", silence.__getitem__)
-    pids = {scene.template.workers[number].pid for number in waiting}
+    pids = {scene.fork_server.workers[number].pid for number in waiting}
     monkeypatch.setattr(scene.memory.lock, "waiters", lambda: pids)
     await trio.sleep(1.5 * Limits().heartbeat_seconds)
     assert scene.killed == killed
@@ -378,7 +378,7 @@ async def test_without_a_watchdog_nobody_is_fed(
     assert scene.notifier.fed_at == []
 
 
-async def test_the_watchdog_is_not_fed_while_the_template_does_not_answer(
+async def test_the_watchdog_is_not_fed_while_the_fork_server_does_not_answer(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     scene.notifier.watchdog_seconds = 4.0
@@ -386,7 +386,7 @@ async def test_the_watchdog_is_not_fed_while_the_template_does_not_answer(
     await trio.sleep(8.5)  # between two meals
     before = len(scene.notifier.fed_at)
     assert before
-    scene.template.answers = False
+    scene.fork_server.answers = False
     await trio.sleep(100)
     assert len(scene.notifier.fed_at) == before
 
