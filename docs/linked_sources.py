@@ -1,8 +1,8 @@
 """A Sphinx extension: links out of the documents to files of the project lead to pages of those.
 
-`[sequencer.py](../sbus/broker/worker/sequencer.py)` is what a code host understands. In the site it
-becomes a page with that file's text; a folder becomes a page that lists what is in it. Where a
-document is called by its file's name, the site calls it by its title.
+A code host understands `[sequencer.py](../sbus/broker/worker/sequencer.py)`. In the site such a
+link leads to a page with that file's text; a folder becomes a page that lists what is in it. A
+document that is linked under its file's name is named by its title.
 """
 
 import ast

@@ -1,16 +1,35 @@
-"""What every test shares: how hypothesis runs, and a bus for those that just need one."""
+"""What all tests share: interrupts, settings of hypothesis, shares for two processes, and a bus."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests.support.bus import Bus, running_bus
 
+# A shell ignores SIGINT on behalf of what it starts in the background; programs that the tests
+# start would inherit that, and tests that interrupt them would wait in vain.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # How long one example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("sbus", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
 hypothesis.settings.load_profile("sbus")
+
+
+class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]
+    """Hands out the tests of one file together, and those that share a Spark session too."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder, _, _ = nodeid.rpartition("/")
+        return folder if folder == "tests/pipeline" else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneProcessForSpark:
+    return OneProcessForSpark(config, log)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from sbus.limits import Limits
 from sbus.protocol.keys import SLASH
 
 PROJECT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([PROJECT / "README.md", *(PROJECT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md")])
 PROTOCOL = (PROJECT / "docs/protocol.md").read_text()
 CONFIGURATION = (PROJECT / "docs/configuration.md").read_text()
 
@@ -35,7 +35,7 @@ def test_every_code_that_the_bus_may_send_is_documented() -> None:
     documented = set(re.findall(r"`([a-z-]+)`", chapter("What is refused, and what disconnects")))
     raised: set[str] = set()
     for folder in ("protocol", "broker"):
-        for path in (PROJECT / "sbus" / folder).glob("*.py"):
+        for path in (PROJECT / "sbus" / folder).rglob("*.py"):
             raised |= codes_raised(ast.parse(path.read_text()))
     assert raised
     assert raised <= documented

@@ -31,7 +31,7 @@ SAID = {
 def classes_made() -> set[str]:
     """Names of all that is called in the broker."""
     called = set()
-    for path in (PROJECT / "sbus/broker").glob("*.py"):
+    for path in (PROJECT / "sbus/broker").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 called.add(node.func.id)
