@@ -35,15 +35,6 @@ NOBODY = -2
 """Where a uid is expected."""
 
 
-class Origin:
-    """Whose messages a worker is delivering."""
-
-    __slots__ = ("uid",)
-
-    def __init__(self) -> None:
-        self.uid = NOBODY
-
-
 class BackpressureRule:
     """What every worker knows of a client that may hold publishers back. `profile` is what the
     access rules say about it, and `version` how often that has changed: two of one client are never
@@ -128,7 +119,7 @@ class Backpressure:
     is stalled when that changes."""
 
     __slots__ = (
-        *("_account", "_on_spent", "_on_stall", "_origin", "_memory", "_stalls", "_statistics"),
+        *("_account", "_on_spent", "_on_stall", "_memory", "_stalls", "_statistics"),
         *("rule", "stalled"),
     )
 
@@ -138,7 +129,6 @@ class Backpressure:
         account: Account,
         memory: SharedMemory,
         stalls: StallTable,
-        origin: Origin,
         statistics: WorkerStatistics,
         on_spent: Callable[[], None],
         on_stall: Callable[[bool], None],
@@ -147,16 +137,15 @@ class Backpressure:
         self._account = account
         self._memory = memory
         self._stalls = stalls
-        self._origin = origin
         self._statistics = statistics
         self._on_spent = on_spent
         self._on_stall = on_stall
         self.stalled = False
         """Whether publishers are being held back, or would be."""
 
-    def may_hold(self) -> bool:
-        """Whether the publisher of what is being delivered may be held back for this client."""
-        if self.rule.holds not in (self._origin.uid, ANYBODY):
+    def may_hold(self, publisher_uid: int) -> bool:
+        """Whether this user's publishers may be held back for this client."""
+        if self.rule.holds not in (publisher_uid, ANYBODY):
             return False
         if self._account.held_left_ns(time.monotonic_ns()):
             return True

@@ -36,12 +36,12 @@ class ProcessLifetimeGuard:
         """Whether nothing would be accepted for this client."""
         return self.outbox.is_closed or self._process.has_ended()
 
-    def deliver(self, packet: bytes) -> None:
+    def deliver(self, packet: bytes, publisher_uid: int) -> None:
         """Accept a message for this client, if its key still names it."""
         if self._process.has_ended():
             self.outbox.retract(packet)
         else:
-            self.outbox.deliver(packet)
+            self.outbox.deliver(packet, publisher_uid)
 
 
 class SecretRecipient:

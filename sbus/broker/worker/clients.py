@@ -249,7 +249,6 @@ class Clients:
             account,
             self._memory,
             self._stalls,
-            self.sequencer.origin,
             self._statistics,
             partial(self._rate_limiter.log_limit_reached, HELD_TIME, account, own),
             partial(self.events.stalled, session),

@@ -26,7 +26,7 @@ import time
 
 import msgspec
 
-from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule, Origin
+from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import Session
@@ -89,8 +89,6 @@ class Sequencer:
         self._log = OrderedLog(memory, worker)
         self._table = SubscriptionTable(memory, worker)
         self._walked_units: dict[int, int] = {}
-        self.origin = Origin()
-        """Of what is being delivered."""
         self.monitor: MessageMonitor | None = None
         """Who watches messages, if anybody does."""
 
@@ -141,10 +139,10 @@ class Sequencer:
         before = statistics.counts[ACCEPTED]
         statistics.counts[ACCEPTED] += run.deliveries
         statistics.counts[ACCEPTED_BYTES] += run.delivery_bytes
-        self.origin.uid = session.uid
+        uid = session.uid
         for packet, _, route in run.messages:
             for outbox in route.recipients:
-                outbox.deliver(packet)
+                outbox.deliver(packet, uid)
         accepted = statistics.counts[ACCEPTED] - before
         statistics.record_latency(time.monotonic_ns() // 1000 - session.received_us, accepted)
 
@@ -338,7 +336,6 @@ class Sequencer:
         route, statistics = self._router.route, self._statistics
         walked = 0
         for uid, received_us, entries in self._log.blocks(end):
-            self.origin.uid = uid
             if self.monitor is not None:
                 self.monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, route)
             before = statistics.counts[ACCEPTED]
@@ -350,7 +347,7 @@ class Sequencer:
                     statistics.counts[ACCEPTED] += len(recipients)
                     statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
                 for outbox in recipients:
-                    outbox.deliver(packet)
+                    outbox.deliver(packet, uid)
                 walked += 1
                 if walked % _WALK_ENTRIES_PER_LOOK:
                     continue

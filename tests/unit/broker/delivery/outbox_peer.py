@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from sbus.broker.config.access_policy import AccessProfile
-from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule, Origin
+from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox, OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
@@ -84,14 +84,11 @@ class Peer:
         self.stalls = stalls = StallTable(memory.stalls, limits.blocking_clients_max, 0)
         place = stalls.take_place()
         assert place is not None
-        self.origin = Origin()
-        self.origin.uid = UID
         self.backpressure = self.outbox.backpressure = Backpressure(
             BackpressureRule(1, place, self.account.place, Credentials(1, UID, 1), NO_RULES),
             self.account,
             memory,
             stalls,
-            self.origin,
             self.statistics,
             self._on_spent,
             lambda _stalled: None,
@@ -118,6 +115,11 @@ class Peer:
 
     def _on_quota(self) -> None:
         self.quota_reports += 1
+
+    def deliver(self, *packets: bytes, uid: int = UID) -> None:
+        """Deliver messages that a publisher of this user has sent."""
+        for packet in packets:
+            self.outbox.deliver(packet, uid)
 
     def read(self) -> list[bytes]:
         """Whatever has arrived."""
@@ -150,7 +152,7 @@ class Peer:
         """Deliver until the socket takes no more; how many it took."""
         count = 0
         while self.outbox.is_flowing:
-            self.outbox.deliver(b"fill")
+            self.deliver(b"fill")
             count += 1
         return count - 1
 
@@ -162,7 +164,7 @@ class Peer:
             while ours.send(b"fill", socket.MSG_DONTWAIT):
                 self.taken += 1
         for _ in range(self.taken):
-            self.outbox.deliver(b"fill")
+            self.deliver(b"fill")
         assert self.outbox.is_flowing
 
     def close(self) -> None:

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from sbus.broker.config.access_policy import RULES_MAX, AccessProfile
 from sbus.broker.delivery.backpressure import (
     ANYBODY,
-    NOBODY,
     Backpressure,
     BackpressureRule,
-    Origin,
     unpack_rule,
 )
 from sbus.limits import Limits
@@ -41,7 +39,6 @@ class Scene:
         stalls: StallTable | None = None,
     ) -> None:
         self.memory = memory
-        self.origin = Origin()
         self.spent = 0
         stalls = stalls or StallTable(memory.stalls, limits.blocking_clients_max, 0)
         self.stalls = stalls
@@ -59,7 +56,6 @@ class Scene:
             account,
             memory,
             stalls,
-            self.origin,
             WorkerStatistics(),
             self.on_spent,
             self.changes.append,
@@ -67,10 +63,6 @@ class Scene:
 
     def on_spent(self) -> None:
         self.spent += 1
-
-    def may_hold(self, uid: int) -> bool:
-        self.origin.uid = uid
-        return self.backpressure.may_hold()
 
     @property
     def is_seen_stalled(self) -> bool:
@@ -89,9 +81,8 @@ def test_only_publishers_of_its_own_user_are_held_unless_a_rule_says_so(
     memory: SharedMemory, everybody: bool
 ) -> None:
     scene = Scene(memory, Limits(), everybody=everybody)
-    assert scene.may_hold(OWN.uid)
-    assert scene.may_hold(OWN.uid + 1) == everybody
-    assert scene.may_hold(NOBODY) == everybody, "nothing was delivered yet"
+    assert scene.backpressure.may_hold(OWN.uid)
+    assert scene.backpressure.may_hold(OWN.uid + 1) == everybody
     assert scene.rule.holds == (ANYBODY if everybody else OWN.uid)
     assert scene.spent == 0
 
@@ -100,17 +91,17 @@ def test_nobody_is_held_once_the_users_time_is_spent_and_that_is_told(memory: Sh
     scene = Scene(memory, Limits(user_held_seconds_max=2.0))
     now_ns = time.monotonic_ns()
     scene.account.begin_holding(now_ns - SECOND_NS)
-    assert scene.may_hold(OWN.uid)
+    assert scene.backpressure.may_hold(OWN.uid)
     scene.account.end_holding(now_ns + SECOND_NS)
-    assert not scene.may_hold(OWN.uid)
+    assert not scene.backpressure.may_hold(OWN.uid)
     assert scene.spent == 1
-    assert not scene.may_hold(OWN.uid + 1)
+    assert not scene.backpressure.may_hold(OWN.uid + 1)
     assert scene.spent == 1, "what is not its own user's says nothing of the time"
 
 
 def test_without_any_time_nobody_is_ever_held(memory: SharedMemory) -> None:
     scene = Scene(memory, Limits(user_held_seconds_max=0))
-    assert not scene.may_hold(OWN.uid)
+    assert not scene.backpressure.may_hold(OWN.uid)
 
 
 def test_everybody_sees_it_stall_and_those_who_wait_are_woken_once(memory: SharedMemory) -> None:

@@ -34,7 +34,7 @@ async def peers() -> AsyncIterator[Make]:
 async def test_what_the_socket_takes_is_sent_at_once(peers: Make) -> None:
     peer = peers(limits())
     for number in range(3):
-        peer.outbox.deliver(b"%d" % number)
+        peer.deliver(b"%d" % number)
     assert peer.read() == [b"0", b"1", b"2"]
     assert peer.outbox.statistics() == OutboxStatistics(3, 3, 0, 0, 0, 0)
     assert peer.outbox._backlog._tokens is None, "a client that reads needs no channel"
@@ -44,12 +44,12 @@ async def test_a_slow_client_gets_everything_in_order(peers: Make) -> None:
     peer = peers(limits())
     sent = [b"%d" % number for number in range(500)]
     for packet in sent:
-        peer.outbox.deliver(packet)
+        peer.deliver(packet)
     assert not peer.outbox.is_flowing
     assert await peer.read_all() == sent
     assert peer.outbox.is_flowing
     assert peer.outbox.statistics() == OutboxStatistics(500, 500, 0, 0, 0, 0)
-    peer.outbox.deliver(b"again")
+    peer.deliver(b"again")
     assert peer.read() == [b"again"]
 
 
@@ -59,7 +59,7 @@ async def test_the_bound_in_messages_is_exact(peers: Make, bound: int) -> None:
     peer.outbox.notices = True
     taken = peer.fill()
     for number in range(bound + 3 - 1):  # `fill` has put one there
-        peer.outbox.deliver(b"%d" % number)
+        peer.deliver(b"%d" % number)
     statistics = peer.outbox.statistics()
     assert (statistics.backlog, statistics.lost) == (bound, 3)
     assert statistics.delivered == taken
@@ -75,7 +75,7 @@ async def test_the_bound_in_messages_is_exact(peers: Make, bound: int) -> None:
 async def test_the_bound_in_bytes_is_exact(peers: Make, spare: int) -> None:
     peer = peers(limits(size=len(b"fill") + 10))
     peer.fill()
-    peer.outbox.deliver(b"x" * (10 + spare))
+    peer.deliver(b"x" * (10 + spare))
     statistics = peer.outbox.statistics()
     assert (statistics.lost, statistics.backlog) == ((1, 1) if spare else (0, 2))
     assert statistics.backlog_bytes == (4 if spare else 14)
@@ -88,12 +88,12 @@ async def test_a_gap_is_told_at_its_place_and_with_its_size(peers: Make) -> None
     peer.outbox.notices = True
     taken = peer.fill()
     for packet in (b"a", b"b", b"lost", b"lost"):
-        peer.outbox.deliver(packet)
+        peer.deliver(packet)
     # Room for some, so that the backlog shrinks; then further ones stand behind the gap.
     peer.read()
     await trio.testing.wait_all_tasks_blocked()
     arrived = peer.read()
-    peer.outbox.deliver(b"c")
+    peer.deliver(b"c")
     arrived += await peer.read_all()
     assert arrived == [b"fill", b"a", b"b", b"CMSG !/lost\x002", b"c"]
     assert peer.outbox.statistics() == OutboxStatistics(taken + 6, taken + 4, 2, 0, 0, 0)
@@ -102,7 +102,7 @@ async def test_a_gap_is_told_at_its_place_and_with_its_size(peers: Make) -> None
 async def test_who_wants_no_notices_gets_none(peers: Make) -> None:
     peer = peers(limits(messages=1))
     taken = peer.fill()
-    peer.outbox.deliver(b"lost")
+    peer.deliver(b"lost")
     assert await peer.read_all() == [b"fill"] * (taken + 1)
     assert peer.outbox.statistics().lost == 1
 
@@ -112,11 +112,11 @@ async def test_a_reply_follows_everything_accepted_before_it(peers: Make) -> Non
     peer.outbox.notices = True
     peer.outbox.reply(b"early")
     peer.fill()
-    peer.outbox.deliver(b"a")
-    peer.outbox.deliver(b"lost")
+    peer.deliver(b"a")
+    peer.deliver(b"lost")
     peer.outbox.reply(b"reply")
     assert peer.outbox.replies_waiting == 1
-    peer.outbox.deliver(b"lost")
+    peer.deliver(b"lost")
     got = await peer.read_all()
     assert got[0] == b"early"
     assert got[-4:] == [b"a", b"CMSG !/lost\x001", b"reply", b"CMSG !/lost\x001"]
@@ -143,10 +143,10 @@ async def test_a_last_word_that_does_not_fit_is_dropped(peers: Make) -> None:
 async def test_a_peer_that_is_gone_is_deaf(peers: Make, unread: bool) -> None:
     peer = peers(limits())
     if unread:
-        peer.outbox.deliver(b"unread")
+        peer.deliver(b"unread")
     peer.sock.close()
     for _ in range(3):
-        peer.outbox.deliver(b"x")
+        peer.deliver(b"x")
     peer.outbox.reply(b"reply")
     peer.outbox.send_last(b"last")
     assert peer.outbox.is_closed
@@ -159,7 +159,7 @@ async def test_a_peer_that_is_gone_is_deaf(peers: Make, unread: bool) -> None:
 async def test_a_peer_that_leaves_while_something_waits_is_deaf(peers: Make) -> None:
     peer = peers(limits())
     taken = peer.fill()
-    peer.outbox.deliver(b"waits")
+    peer.deliver(b"waits")
     peer.outbox.reply(b"reply")
     await trio.testing.wait_all_tasks_blocked()
     peer.sock.close()
@@ -170,7 +170,7 @@ async def test_a_peer_that_leaves_while_something_waits_is_deaf(peers: Make) -> 
     assert peer.replied == 1, "whoever waits for the reply must hear that it will not come"
     statistics = peer.outbox.statistics()
     assert (statistics.delivered, statistics.undelivered) == (taken, 2)
-    peer.outbox.deliver(b"later")
+    peer.deliver(b"later")
     assert peer.outbox.statistics().undelivered == 3
 
 
@@ -180,7 +180,7 @@ async def full_with_room(peers: Make, backlog: int) -> Peer:
     peer.gives_turns = False
     taken = peer.fill()
     for number in range(1, backlog):  # `fill` has put one there
-        peer.outbox.deliver(b"%d" % number)
+        peer.deliver(b"%d" % number)
     assert len(peer.read()) == taken >= backlog
     await trio.testing.wait_all_tasks_blocked()
     assert peer.in_line == 1
@@ -204,7 +204,7 @@ async def test_large_packets_make_short_turns(peers: Make) -> None:
     peer = await full_with_room(peers, 2)
     one, _ = peer.outbox.send_backlog(1)
     peer.served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
-    peer.outbox.deliver(bytes(3 * 4096))
+    peer.deliver(bytes(3 * 4096))
     peer.outbox.send_backlog(1)
     large, _ = peer.outbox.send_backlog(1)
     assert large == one + 3
@@ -215,7 +215,7 @@ async def test_a_full_socket_ends_the_turn_and_room_brings_the_next(peers: Make)
     peer.gives_turns = False
     taken = peer.fill()
     for _ in range(2 * taken):
-        peer.outbox.deliver(b"x")
+        peer.deliver(b"x")
     for turns in (1, 2):
         assert len(peer.read()) == taken
         await trio.testing.wait_all_tasks_blocked()
@@ -240,7 +240,7 @@ async def test_closing_ends_the_writer_and_counts_what_was_left(peers: Make) -> 
     peer = peers(limits(messages=2))
     taken = peer.fill()
     for _ in range(3):
-        peer.outbox.deliver(b"x")
+        peer.deliver(b"x")
     await trio.testing.wait_all_tasks_blocked()
     assert peer.writers == 1
     peer.outbox.close()
@@ -259,8 +259,8 @@ async def test_a_kernel_without_memory_is_asked_again(
 ) -> None:
     peer = peers(limits())
     make_moody(peer, *[code] * 3)
-    peer.outbox.deliver(b"a")
-    peer.outbox.deliver(b"b")
+    peer.deliver(b"a")
+    peer.deliver(b"b")
     assert peer.outbox.statistics().backlog == 2
     assert peer.read() == []
     with trio.fail_after(SOON_SECONDS):
@@ -274,7 +274,7 @@ async def test_closing_while_the_kernel_has_no_memory_ends_the_writer(
 ) -> None:
     peer = peers(limits())
     sock = make_moody(peer, *[errno.ENOBUFS] * 3)
-    peer.outbox.deliver(b"a")
+    peer.deliver(b"a")
     await trio.testing.wait_all_tasks_blocked()
     peer.outbox.close()
     trio.lowlevel.notify_closing(sock)
@@ -288,7 +288,7 @@ async def test_an_error_that_no_peer_can_cause_is_not_hidden(peers: Make) -> Non
     peer = peers(limits())
     make_moody(peer, errno.EMSGSIZE)
     with pytest.raises(OSError, match="out of something"):
-        peer.outbox.deliver(b"x")
+        peer.deliver(b"x")
 
 
 ACTIONS = st.lists(
@@ -321,7 +321,7 @@ async def follow_the_ledger(actions: list[tuple[str, int]], given: Limits) -> No
 
         def deliver(padding: int) -> None:
             accepted.append(b"%d %b" % (len(accepted), b"x" * padding))
-            peer.outbox.deliver(accepted[-1])
+            peer.deliver(accepted[-1])
 
         for what, number in actions:
             if what == "deliver":

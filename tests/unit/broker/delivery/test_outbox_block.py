@@ -59,19 +59,13 @@ def full_peer(
     return peer
 
 
-def deliver(peer: Peer, *packets: bytes, uid: int = UID) -> None:
-    peer.origin.uid = uid
-    for packet in packets:
-        peer.outbox.deliver(packet)
-
-
 async def test_with_soft_block_the_first_message_without_room_holds_until_none_waits(
     peers: Make, memory: SharedMemory
 ) -> None:
     peer = full_peer(peers, memory, SOFT_BLOCK)
-    deliver(peer, b"a")
+    peer.deliver(b"a")
     assert peer.backpressure.stalled
-    deliver(peer, b"b", b"c", b"d", b"e")
+    peer.deliver(b"b", b"c", b"d", b"e")
     statistics = peer.outbox.statistics()
     assert (statistics.lost, statistics.backlog) == (0, 5), "they have their place already"
     while peer.outbox.statistics().backlog:
@@ -86,10 +80,10 @@ async def test_with_soft_block_what_was_queued_before_has_to_go_too(
     peers: Make, memory: SharedMemory
 ) -> None:
     peer = full_peer(peers, memory, FloodControl(), limits(messages=60))
-    deliver(peer, *[b"queued"] * 60)
+    peer.deliver(*[b"queued"] * 60)
     peer.outbox.choose(Soft.BLOCK)
     assert not peer.backpressure.stalled, "the change itself holds nobody"
-    deliver(peer, b"beyond")
+    peer.deliver(b"beyond")
     held = await drain(peer)
     assert len(held) > 2
     assert all(stalled for _, _, stalled in held)
@@ -102,9 +96,9 @@ async def test_with_hard_block_a_backlog_that_overflows_holds_until_half_of_it_i
     bound = 60
     peer = full_peer(peers, memory, HARD_BLOCK, limits(messages=bound))
     sent = [b"%d" % number for number in range(bound + 2)]
-    deliver(peer, *sent[:bound])
+    peer.deliver(*sent[:bound])
     assert not peer.backpressure.stalled, "the backlog had room"
-    deliver(peer, *sent[bound:])
+    peer.deliver(*sent[bound:])
     assert peer.backpressure.stalled
     held = await drain(peer)
     assert all(stalled == (backlog > bound // 2) for backlog, _, stalled in held)
@@ -127,9 +121,9 @@ async def test_with_hard_block_the_bytes_have_to_be_half_free_too(
 ) -> None:
     bound = 600
     peer = full_peer(peers, memory, HARD_BLOCK, limits(size=bound))
-    deliver(peer, *[b"x" * 10] * 60)
+    peer.deliver(*[b"x" * 10] * 60)
     assert not peer.backpressure.stalled
-    deliver(peer, b"z")
+    peer.deliver(b"z")
     assert peer.backpressure.stalled
     held = await drain(peer)
     assert all(stalled == (size > bound // 2) for _, size, stalled in held)
@@ -141,10 +135,10 @@ async def test_messages_of_other_users_are_discarded_and_hold_nobody(
     peers: Make, memory: SharedMemory, control: FloodControl
 ) -> None:
     peer = full_peer(peers, memory, control, limits(messages=0))
-    deliver(peer, b"a", b"b", uid=UID + 1)
+    peer.deliver(b"a", b"b", uid=UID + 1)
     assert not peer.backpressure.stalled
-    deliver(peer, b"mine")
-    deliver(peer, b"c", uid=UID + 1)
+    peer.deliver(b"mine")
+    peer.deliver(b"c", uid=UID + 1)
     assert peer.backpressure.stalled
     statistics = peer.outbox.statistics()
     assert (statistics.lost, statistics.backlog) == (3, 1)
@@ -159,7 +153,7 @@ async def test_without_held_time_block_is_discard_and_that_is_reported(
 ) -> None:
     given = msgspec.structs.replace(limits(messages=0), user_held_seconds_max=0.0)
     peer = full_peer(peers, memory, control, given)
-    deliver(peer, b"a", b"b")
+    peer.deliver(b"a", b"b")
     assert not peer.backpressure.stalled
     assert peer.outbox.statistics().lost == 2
     assert peer.spent_reports == 2
@@ -172,9 +166,9 @@ async def test_what_is_on_its_way_is_kept_up_to_the_size_of_the_log(
     log_bytes, backlog_bytes = 4096, 100
     given = Limits(backlog_messages_max=0, backlog_bytes_max=backlog_bytes, log_bytes=log_bytes)
     peer = full_peer(peers, memory, control, given)
-    deliver(peer, *[b"x" * 64] * (log_bytes // 64))
+    peer.deliver(*[b"x" * 64] * (log_bytes // 64))
     assert peer.outbox.statistics().lost == 0
-    deliver(peer, *[b"x" * 64] * 10)
+    peer.deliver(*[b"x" * 64] * 10)
     statistics = peer.outbox.statistics()
     assert statistics.backlog_bytes <= backlog_bytes + log_bytes
     assert statistics.lost == 10 - (backlog_bytes // 64)
@@ -196,7 +190,7 @@ async def test_publishers_go_on_once_nothing_would_hold_them(
     peers: Make, memory: SharedMemory, control: FloodControl, choices: tuple[Soft | Hard, ...]
 ) -> None:
     peer = full_peer(peers, memory, control, limits(messages=0))
-    deliver(peer, b"a")
+    peer.deliver(b"a")
     assert peer.backpressure.stalled
     for choice in choices:
         peer.outbox.choose(choice)
@@ -210,7 +204,7 @@ async def test_a_stall_goes_over_to_the_other_kind_of_block(
     peers: Make, memory: SharedMemory
 ) -> None:
     peer = full_peer(peers, memory, SOFT_BLOCK, limits(messages=8))
-    deliver(peer, b"a", b"b")
+    peer.deliver(b"a", b"b")
     peer.outbox.choose(Hard.BLOCK)
     assert peer.backpressure.stalled
     peer.outbox.choose(Soft.QUEUE)
@@ -227,12 +221,12 @@ async def test_whoever_leaves_holds_nobody_and_takes_nothing_of_the_account(
 ) -> None:
     control = msgspec.structs.replace(control, order=order)
     peer = full_peer(peers, memory, control, limits(messages=1))
-    deliver(peer, b"a", b"bb", b"ccc")
+    peer.deliver(b"a", b"bb", b"ccc")
     assert peer.account.use(BACKLOG_BYTES) == 6 + 3 * KEEPING_BYTES
     peer.outbox.close()
     assert not peer.backpressure.stalled
     assert peer.account.use(BACKLOG_BYTES) == 0
-    deliver(peer, b"too late")
+    peer.deliver(b"too late")
     assert not peer.backpressure.stalled
     statistics = peer.outbox.statistics()
     assert (statistics.undelivered, statistics.backlog) == (4, 0)
@@ -241,7 +235,7 @@ async def test_whoever_leaves_holds_nobody_and_takes_nothing_of_the_account(
 
 async def test_a_peer_that_is_gone_holds_nobody(peers: Make, memory: SharedMemory) -> None:
     peer = full_peer(peers, memory, SOFT_BLOCK)
-    deliver(peer, b"a")
+    peer.deliver(b"a")
     assert peer.backpressure.stalled
     peer.sock.close()
     await trio.testing.wait_all_tasks_blocked()
@@ -254,7 +248,7 @@ async def test_a_client_takes_of_its_users_account_half_at_most(
 ) -> None:
     given = msgspec.structs.replace(limits(), user_backlog_bytes_max=1_000)
     peer = full_peer(peers, memory, FloodControl(), given)
-    deliver(peer, *[b"x" * 36] * 8)
+    peer.deliver(*[b"x" * 36] * 8)
     statistics = peer.outbox.statistics()
     assert (statistics.backlog, statistics.lost) == (5, 3)
     assert peer.quota_reports == 3
@@ -299,7 +293,7 @@ async def lose_nothing(
                         if what == "publish" and peer.backpressure.stalled:
                             break
                         accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
-                        peer.outbox.deliver(accepted[-1])
+                        peer.deliver(accepted[-1])
                 elif what == "read":
                     read += peer.read_some(count)
                 else:

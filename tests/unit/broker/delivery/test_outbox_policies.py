@@ -66,7 +66,7 @@ async def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
 ) -> None:
     peer = full_peer(peers, soft, hard, order)
     for packet in (b"a", b"bbb", b"cc", b"d", b"e"):
-        peer.outbox.deliver(packet)
+        peer.deliver(packet)
     statistics = peer.outbox.statistics()
     assert statistics.accepted == peer.taken + 5 == total(statistics)
     assert statistics.delivered == peer.taken
@@ -87,7 +87,7 @@ async def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
         assert (statistics.lost, statistics.backlog, statistics.undelivered) == (5, 0, 0)
         assert await read_behind_the_filling(peer) == [b"CMSG !/lost\x005"]
     assert peer.outbox.is_flowing
-    peer.outbox.deliver(b"later")
+    peer.deliver(b"later")
     assert peer.read() == [b"later"]
 
 
@@ -98,8 +98,8 @@ async def test_the_bound_in_bytes_is_a_full_backlog_too(
     control = FloodControl(soft=soft, hard=hard, order=order)
     peer = peers(limits(size=10), flood_control=control)
     peer.fill_exactly()
-    peer.outbox.deliver(b"x" * 10)
-    peer.outbox.deliver(b"y")
+    peer.deliver(b"x" * 10)
+    peer.deliver(b"y")
     statistics = peer.outbox.statistics()
     ledger = (statistics.lost, statistics.backlog, statistics.undelivered)
     if soft is Soft.QUEUE:
@@ -118,11 +118,11 @@ async def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
     """One packet is read, so one fits; the notice of what is missing goes before any other."""
     peer = full_peer(peers, soft, Hard.DISCARD, order)
     peer.outbox.notices = notices
-    peer.outbox.deliver(b"lost")
+    peer.deliver(b"lost")
     for _ in range(2):
         assert peer.sock.recv(100) == b"fill"
     for packet in (b"a", b"b", b"c"):
-        peer.outbox.deliver(packet)
+        peer.deliver(packet)
     rest = [b"fill"] * (peer.taken - 2)
     if notices:
         expected = [*rest, b"CMSG !/lost\x001", b"a", b"CMSG !/lost\x002"]
@@ -137,14 +137,14 @@ async def test_who_catches_up_before_its_writer_does_gets_no_second_one(peers: M
     """A message finds room before the writer has noticed any, and then the socket is full again."""
     peer = full_peer(peers, Soft.DISCARD, Hard.DISCARD, BacklogOrder.QUEUE)
     for number in range(3):
-        peer.outbox.deliver(b"lost")
+        peer.deliver(b"lost")
         await trio.testing.wait_all_tasks_blocked()
         assert peer.writers == 1
         for _ in range(2):
             peer.sock.recv(100)
-        peer.outbox.deliver(b"%d" % number)
+        peer.deliver(b"%d" % number)
         assert peer.outbox.is_flowing
-    peer.outbox.deliver(b"lost")
+    peer.deliver(b"lost")
     assert await peer.read_all() == [
         *[b"fill"] * (peer.taken - 6),
         *(b"CMSG !/lost\x001", b"0", b"CMSG !/lost\x001", b"1", b"CMSG !/lost\x001", b"2"),
@@ -159,13 +159,13 @@ async def test_what_was_queued_stays_when_no_more_is_to_be_queued(
     peers: Make, soft: Soft, given_up: int
 ) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE)
-    peer.outbox.deliver(b"a")
+    peer.deliver(b"a")
     peer.outbox.choose(soft)
     assert peer.outbox.statistics().backlog == 1
     assert peer.given_up == 0, "the change itself harms nobody"
     for _ in range(3):
         peer.sock.recv(100)
-    peer.outbox.deliver(b"must not overtake")
+    peer.deliver(b"must not overtake")
     assert peer.given_up == given_up
     if not given_up:
         packets = await peer.read_all()
@@ -176,25 +176,25 @@ async def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: 
     bound = 50
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE, messages=bound)
     for number in range(bound + 1):
-        peer.outbox.deliver(b"%d" % number)
+        peer.deliver(b"%d" % number)
     assert len(peer.read()) == peer.taken
     await trio.testing.wait_all_tasks_blocked()
     sent = bound - peer.outbox.statistics().backlog
     assert 0 < sent < bound
     for _ in range(sent):
-        peer.outbox.deliver(b"more")
+        peer.deliver(b"more")
     assert (peer.outbox.statistics().backlog, peer.outbox.statistics().lost) == (bound, 1)
-    peer.outbox.deliver(b"too much again")
+    peer.deliver(b"too much again")
     assert (peer.outbox.statistics().backlog, peer.outbox.statistics().lost) == (bound, 2)
 
 
 async def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: Make) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE, messages=1)
-    peer.outbox.deliver(b"a")
-    peer.outbox.deliver(b"lost")
+    peer.deliver(b"a")
+    peer.deliver(b"lost")
     peer.outbox.choose(Hard.ERROR)
     assert peer.given_up == 0
-    peer.outbox.deliver(b"too much")
+    peer.deliver(b"too much")
     assert peer.given_up == 1
     assert peer.outbox.statistics() == OutboxStatistics(peer.taken + 3, peer.taken, 1, 2, 0, 0)
 
@@ -206,7 +206,7 @@ async def test_an_order_chosen_later_holds_for_what_waits(
 ) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, before)
     for packet in (b"a", b"bbb", b"cc", b"d", b"e"):
-        peer.outbox.deliver(packet)
+        peer.deliver(packet)
     peer.outbox.choose(after)
     expected = ORDERED[after]
     if before is not BacklogOrder.QUEUE and after is BacklogOrder.QUEUE:
@@ -226,11 +226,11 @@ async def test_a_reply_stays_between_what_came_before_and_after_it(
     peers: Make, order: BacklogOrder, expected: list[bytes]
 ) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, order, messages=4)
-    peer.outbox.deliver(b"a")
-    peer.outbox.deliver(b"bbb")
+    peer.deliver(b"a")
+    peer.deliver(b"bbb")
     peer.outbox.reply(b"reply")
     for packet in (b"cc", b"dddd", b"lost"):
-        peer.outbox.deliver(packet)
+        peer.deliver(packet)
     assert peer.outbox.replies_waiting == 1
     assert await read_behind_the_filling(peer) == expected
     assert (peer.outbox.replies_waiting, peer.replied) == (0, 1)
@@ -243,7 +243,7 @@ async def test_a_reply_is_no_message_that_a_policy_concerns(peers: Make, soft: S
     assert peer.given_up == 0
     for _ in range(2):
         peer.sock.recv(100)
-    peer.outbox.deliver(b"fits behind the reply")
+    peer.deliver(b"fits behind the reply")
     assert peer.replied == 1
     assert (await peer.read_all())[-2:] == [b"reply", b"fits behind the reply"]
 
@@ -255,7 +255,7 @@ async def test_a_kernel_without_memory_is_nobodys_fault(
     peer = peers(limits(), flood_control=FloodControl(soft=soft))
     make_moody(peer, *[errno.ENOBUFS] * 3)
     for packet in (b"a", b"b", b"c"):
-        peer.outbox.deliver(packet)
+        peer.deliver(packet)
     assert (peer.given_up, peer.outbox.statistics().lost) == (0, 0)
     while peer.writers:  # noqa: ASYNC110 (the clock is the test's)
         await trio.sleep(0.01)
@@ -267,7 +267,7 @@ async def test_a_peer_that_leaves_is_not_misbehaving(peers: Make, soft: Soft) ->
     peer = full_peer(peers, soft, Hard.ERROR, BacklogOrder.QUEUE)
     peer.outbox.reply(b"reply")
     peer.sock.close()
-    peer.outbox.deliver(b"x")
+    peer.deliver(b"x")
     await trio.testing.wait_all_tasks_blocked()
     assert (peer.given_up, peer.replied, peer.writers) == (0, 1, 0)
     statistics = peer.outbox.statistics()
@@ -276,12 +276,12 @@ async def test_a_peer_that_leaves_is_not_misbehaving(peers: Make, soft: Soft) ->
 
 async def test_who_is_given_up_gets_a_last_word_if_there_is_room(peers: Make) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.ERROR, BacklogOrder.QUEUE, messages=1)
-    peer.outbox.deliver(b"a")
+    peer.deliver(b"a")
     peer.sock.recv(100)
-    peer.outbox.deliver(b"b")
+    peer.deliver(b"b")
     assert peer.given_up == 1
     peer.outbox.send_last(b"last")
-    peer.outbox.deliver(b"c")
+    peer.deliver(b"c")
     peer.outbox.reply(b"reply")
     assert peer.given_up == 1
     assert peer.read() == [*[b"fill"] * (peer.taken - 1), b"last"]
@@ -335,10 +335,10 @@ async def follow_the_ledger(
             if isinstance(value, Soft | Hard | BacklogOrder):
                 peer.outbox.choose(value)
             elif what.startswith("burst"):
-                peer.origin.uid = UID if what == "burst" else UID + 1
+                uid = UID if what == "burst" else UID + 1
                 for _ in range(value):
                     accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
-                    peer.outbox.deliver(accepted[-1])
+                    peer.deliver(accepted[-1], uid=uid)
             elif what == "reply" and not peer.outbox.is_closed:
                 replies.append(b"reply %d" % len(accepted))
                 peer.outbox.reply(replies[-1])

@@ -57,7 +57,7 @@ class Collector:
     def __init__(self) -> None:
         self.received: list[bytes] = []
 
-    def deliver(self, packet: bytes) -> None:
+    def deliver(self, packet: bytes, _publisher_uid: int) -> None:
         self.received.append(packet)
 
 
@@ -419,7 +419,6 @@ class Bus:
             session.account,
             self.memory,
             self.stalls[worker],
-            self.exchanges[worker].origin,
             WorkerStatistics(),
             lambda: None,
             lambda _stalled: None,

@@ -49,7 +49,7 @@ class Collector:
     def retract(self, packet: bytes) -> None:
         """It is not for this client after all."""
 
-    def deliver(self, packet: bytes) -> None:
+    def deliver(self, packet: bytes, _publisher_uid: int) -> None:
         self.received.append(packet)
 
     def take(self) -> list[bytes]:
@@ -95,7 +95,7 @@ def new_router() -> Router:
 
 def publish(router: Router, key: bytes) -> None:
     for recipient in router.route(key).recipients:
-        recipient.deliver(key)
+        recipient.deliver(key, ME.uid)
 
 
 def secret(ids: tuple[bytes, ...], rest: bytes = b"x") -> bytes:
@@ -344,7 +344,7 @@ def test_without_echo_the_publisher_is_left_out(key: bytes) -> None:
     for client in clients:
         client.sub(key)
     for recipient in router.route(key).without(clients[0].outbox, 1).recipients:
-        recipient.deliver(key)
+        recipient.deliver(key, ME.uid)
     assert [client.collector.take() for client in clients] == [[], [key]]
 
 
