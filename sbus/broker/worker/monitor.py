@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from sbus.broker.events.stream_writer import StreamWriter
+from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 from sbus.protocol.admin_streams import (
@@ -121,10 +122,10 @@ class MessageMonitor:
         self._block = block
         self._alive = alive
 
-    def published(self, session: Session) -> None:
-        """The run of a client has its place, and is delivered after this."""
+    def published(self, session: Session, batch: PublishBatch) -> None:
+        """A client's messages have their place, and are delivered after this."""
         for watch in tuple(self._watches.values()):
-            self._tell_run(watch, session)
+            self._show_batch(watch, session, batch)
 
     def walked(
         self,
@@ -155,12 +156,12 @@ class MessageMonitor:
             Recipients(source=watch.watcher.source, worker=self._number, counts=counts), 0
         )
 
-    def _tell_run(self, watch: MessageStream, session: Session) -> None:
+    def _show_batch(self, watch: MessageStream, session: Session, batch: PublishBatch) -> None:
         select = watch.selection.get
         told: list[Message] = []
         told_bytes = 0
         entry = -1
-        for packet, key, route in session.run.messages:
+        for packet, key, route in batch.messages:
             if route.mask:
                 entry += 1
             selected = select(key)

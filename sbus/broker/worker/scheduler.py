@@ -167,16 +167,23 @@ class Scheduler:
             session.account.count(WAITING_BYTES, more)
             self._waiting_bytes += more
 
-    def _advance(self, session: Session, units_max: int) -> int:
-        """Do the next run or step of a client's batch, unless it must wait; returns the work."""
+    def _advance(self, session: Session, cost_max: int) -> int:
+        """Publish the next messages of a client's pending packets, or handle the next other packet,
+        unless it must wait; returns the cost."""
         if session.profile.publish:
             # Every key is looked up anew: the route says nothing of who may publish.
-            run = session.gather({}, partial(self._route_if_allowed, session.profile), units_max)
+            batch = session.gather({}, partial(self._route_if_allowed, session.profile), cost_max)
         else:
             cache = self._router.cache
-            run = session.gather(cache.recent, cache.miss, units_max)
-        if run.messages:
-            return self._publish(session)
+            batch = session.gather(cache.recent, cache.miss, cost_max)
+        if batch.messages:
+            wait = self._sequencer.publish(session, batch)
+            session.put_back(batch)
+            if wait is None:
+                self.waiting.got_on(session)
+            else:
+                self._keep_waiting(session, wait)
+            return 1 + batch.cost
         packet = session.peek()
         if packet is None:
             return 1
@@ -191,14 +198,6 @@ class Scheduler:
         else:
             self._keep_waiting(session, FOR_ROOM)
         return self._step_units
-
-    def _publish(self, session: Session) -> int:
-        wait = self._sequencer.publish(session)
-        if wait is None:
-            self.waiting.got_on(session)
-        else:
-            self._keep_waiting(session, wait)
-        return 1 + session.run.units
 
     def _keep_waiting(self, session: Session, wait: Wait) -> None:
         if wait.reason is not Reason.ROOM:

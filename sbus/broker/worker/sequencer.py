@@ -23,11 +23,13 @@ records change what.
 """
 
 import time
+from collections.abc import Callable
 
 import msgspec
 
 from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
 from sbus.broker.worker.monitor import MessageMonitor
+from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
@@ -51,7 +53,7 @@ from sbus.shared.worker_statistics import (
 
 _RECORDS_PER_BEAT = 1_000
 """A worker that reads a large table anew shows that it is alive."""
-_LOOK_SECONDS_MAX = 0.001
+_LOOKUP_SECONDS_MAX = 0.001
 """A run ends where it took so long to find out where it goes, which may be under the lock."""
 _WALK_ENTRIES_PER_LOOK = 16
 _WALK_SECONDS_PER_SHARE = 0.002
@@ -59,13 +61,14 @@ _WALK_SECONDS_PER_SHARE = 0.002
 be used; and it shows that this worker is alive."""
 
 
-class Stall(msgspec.Struct, frozen=True):
-    """A client that a run was cut for; the message that has to wait for it, by its key and place in
-    the batch."""
+class HeldMessage(msgspec.Struct, frozen=True):
+    """A message that has to wait for a stalled client."""
 
     rule: BackpressureRule
+    """Of the stalled client."""
     key: bytes
-    position: int
+    index: int
+    """In its batch, which was cut before it."""
 
 
 class Sequencer:
@@ -106,125 +109,146 @@ class Sequencer:
         return b"" if recorded else reset
 
     # -- steps ---------------------------------------------------------------------------------
-    def publish(self, session: Session) -> Wait | None:
-        """Give a client's run of messages its place, and deliver it here.
+    def publish(self, session: Session, batch: PublishBatch) -> Wait | None:
+        """Give a client's messages their place in the order, and deliver them here.
 
-        What cannot be done now goes back to the session; if it has to wait, why is returned.
+        Messages that cannot have a place now are put off; returns what they have to wait for, None
+        where they can be tried again at once.
         """
-        stall = self._cut_before_stall(session)
-        placed = self._place(session, _block_for_others(session), stall)
+        held = self._cut_before_held(session, batch)
+        placed = self._place(session, batch, held)
         while placed is None:
             self._read_table()
-            session.reroute(self._router.route, _LOOK_SECONDS_MAX)
-            stall = self._cut_before_stall(session) or stall
-            placed = self._place(session, _block_for_others(session), stall, again=True)
+            batch.reroute(self._routes_of(session), _LOOKUP_SECONDS_MAX, whole=True)
+            held = self._cut_before_held(session, batch)
+            placed = self._place(session, batch, held, again=True)
         end, wait = placed
         if wait is not None and wait.reason is not Reason.STALL:
-            session.put_back(len(session.run.messages))
+            batch.put_off_from(0)
             return wait
         self._walk(end)
         if self.monitor is not None:
-            self.monitor.published(session)
-        self._deliver(session)
+            self.monitor.published(session, batch)
+        self._deliver(session, batch)
         return wait
 
-    def _deliver(self, session: Session) -> None:
-        """Deliver a run that has its place to this worker's own clients."""
-        run, statistics = session.run, self._statistics
-        session.messages_in += len(run.messages)
-        statistics.counts[MESSAGES_IN] += len(run.messages)
-        statistics.counts[ROUTE_LOOKUPS] += len(run.messages)
-        if not run.deliveries:
+    def _deliver(self, session: Session, batch: PublishBatch) -> None:
+        """Deliver messages that have their place to this worker's own clients."""
+        statistics, count = self._statistics, len(batch.messages)
+        session.messages_in += count
+        statistics.counts[MESSAGES_IN] += count
+        statistics.counts[ROUTE_LOOKUPS] += count
+        if not batch.deliveries:
             return
         before = statistics.counts[ACCEPTED]
-        statistics.counts[ACCEPTED] += run.deliveries
-        statistics.counts[ACCEPTED_BYTES] += run.delivery_bytes
+        statistics.counts[ACCEPTED] += batch.deliveries
+        statistics.counts[ACCEPTED_BYTES] += batch.delivery_bytes
         uid = session.uid
-        for packet, _, route in run.messages:
+        for packet, _, route in batch.messages:
             for outbox in route.recipients:
                 outbox.deliver(packet, uid)
         accepted = statistics.counts[ACCEPTED] - before
         statistics.record_latency(time.monotonic_ns() // 1000 - session.received_us, accepted)
 
     def _place(
-        self, session: Session, block: Block | None, stall: Stall | None, *, again: bool = False
+        self,
+        session: Session,
+        batch: PublishBatch,
+        held: HeldMessage | None,
+        *,
+        again: bool = False,
     ) -> tuple[int, Wait | None] | None:
-        """The hold of a run: to where the log is destined here, and what the run waits for.
+        """The critical section of a batch: to where the log is destined here, and what the rest of
+        the batch waits for.
 
         None when its routes are not current. Where others subscribe faster than this worker gets
-        the lock, it reads on in the hold when it tries `again`.
+        the lock, it reads the table under the lock when it tries `again`.
         """
+        block = _block_for_others(session, batch)
         with self._memory.lock as words:
             if not self._table.is_current(words):
                 if not (again and self._table.unread_is_small(words)):
                     return None
                 self._apply(self._table.unread(words))
-                session.reroute(self._router.route, _LOOK_SECONDS_MAX)
-                block = _block_for_others(session)
+                batch.reroute(self._routes_of(session), _LOOKUP_SECONDS_MAX)
+                block = _block_for_others(session, batch)
             self._table.share_epoch(words)
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
-            woken, wait = self._append(words, session, block, stall)
+            woken, wait = self._append(words, session, batch, block, held)
         self._memory.wake(wake | woken)
         return end, wait
 
     def _append(
-        self, words: memoryview, session: Session, block: Block | None, stall: Stall | None
+        self,
+        words: memoryview,
+        session: Session,
+        batch: PublishBatch,
+        block: Block | None,
+        held: HeldMessage | None,
     ) -> tuple[int, Wait | None]:
-        """Append what others need of a run; the workers to wake, and what the run waits for."""
+        """Append what other workers need of a batch; returns the workers to wake, and what the
+        rest of the batch waits for."""
         now_ns = time.monotonic_ns()
         delay_ns = session.account.publish_delay_ns(now_ns)
         if delay_ns:
             return 0, Wait(Reason.RATE, now_ns + delay_ns)
         woken = 0
         if block is not None:
-            block = self._fitting(words, block, session)
+            block = self._fitting(words, session, batch, block)
         if block is not None:
             woken = self._log.append(words, block, session.account.log_share)
             if woken < 0:
                 return 0, FOR_ROOM
-        session.account.pay_for(len(session.run.messages), now_ns)
+        session.account.pay_for(len(batch.messages), now_ns)
         if self.monitor is not None:
             block_bytes = 0 if block is None else len(block.data)
             self.monitor.place(now_ns, words[LOG_HEAD] - block_bytes, words[ALIVE])
-        return woken, None if stall is None else self._begin_holding(session, stall, now_ns)
+        return woken, None if held is None else self._begin_holding(batch, held, now_ns)
 
-    def _fitting(self, words: memoryview, block: Block, session: Session) -> Block | None:
-        """Put back what would occupy another worker for too long; the block of what is left."""
+    def _fitting(
+        self, words: memoryview, session: Session, batch: PublishBatch, block: Block
+    ) -> Block | None:
+        """Put off what would occupy another worker for too long; returns the block of the rest."""
         bytes_max = self._log.block_bytes_max(words, block.mask)
-        count = len(session.run.messages)
+        count = len(batch.messages)
         if len(block.data) <= bytes_max or count == 1:
             return block
-        session.put_back(count - max(1, count * bytes_max // len(block.data)))
-        return _block_for_others(session)
+        batch.put_off_from(max(1, count * bytes_max // len(block.data)))
+        return _block_for_others(session, batch)
 
-    def _cut_before_stall(self, session: Session) -> Stall | None:
-        """Put back what has to wait for a stalled client; returns that and the key of the first.
+    def _routes_of(self, session: Session) -> Callable[[bytes], Route]:
+        """Finds the routes of a client's own messages."""
+        find_route = self._router.route
+        return lambda key: session.own_route(find_route(key))
+
+    # -- stalled clients -----------------------------------------------------------------------
+    def _cut_before_held(self, session: Session, batch: PublishBatch) -> HeldMessage | None:
+        """Put off messages from the first on that has to wait for a stalled client.
 
         This only looks, without the lock: a client that stalls after this look gets one batch more,
         and one that has room again is found out under the lock.
         """
         if not self._stalls.any_stalled():
             return None
-        run = session.run
         began_at = 0.0
-        stall, last = None, None
-        for number, (_, key, route) in enumerate(run.messages):
+        held, last = None, None
+        for index, (_, key, route) in enumerate(batch.messages):
             if route is last or not route.backpressure_rules:
                 continue
             last = route
             began_at = began_at or time.perf_counter()
             rule = self._first_stalled(session.uid, route)
             if rule is not None:
-                session.put_back(len(run.messages) - number)
-                stall = Stall(rule, key, session.position)
+                batch.put_off_from(index)
+                held = HeldMessage(rule, key, index)
                 break
-            if time.perf_counter() - began_at > _LOOK_SECONDS_MAX:
-                session.put_back(len(run.messages) - number - 1)
+            if time.perf_counter() - began_at > _LOOKUP_SECONDS_MAX:
+                batch.put_off_from(index + 1)
                 break
         if began_at:
-            run.charge_looking(time.perf_counter() - began_at)
-        return stall
+            batch.charge_lookup(time.perf_counter() - began_at)
+        return held
 
     def _first_stalled(self, uid: int, route: Route) -> BackpressureRule | None:
         """A stalled client for which this user's publishers may be held."""
@@ -241,17 +265,17 @@ class Sequencer:
                     return rule
         return None
 
-    def _begin_holding(self, session: Session, stall: Stall, now_ns: int) -> Wait | None:
+    def _begin_holding(self, batch: PublishBatch, held: HeldMessage, now_ns: int) -> Wait | None:
         """Have a publisher wait for a stalled client, unless other messages come first, the client
         has room again, is not concerned any more, or its user has no time left. Under the lock."""
-        rule = stall.rule
-        if session.position != stall.position:
+        rule = held.rule
+        if len(batch.messages) != held.index:
             return None
         account = self._accounts[rule.account]
         left_ns = account.held_left_ns(now_ns)
         if not left_ns or not self._stalls.is_stalled(rule.place, rule.client):
             return None
-        if rule not in self._router.route(stall.key).backpressure_rules.get(rule.holds, ()):
+        if rule not in self._router.route(held.key).backpressure_rules.get(rule.holds, ()):
             return None
         self._stalls.wait(rule.place)
         account.begin_holding(now_ns)
@@ -369,9 +393,9 @@ class Sequencer:
         self._log.note_pace(end - start, time.perf_counter() - began_at)
 
 
-def _block_for_others(session: Session) -> Block | None:
-    """The part of a run that other workers need, or None."""
+def _block_for_others(session: Session, batch: PublishBatch) -> Block | None:
+    """The messages of a batch that other workers need, or None."""
     entries = [
-        (route.mask, packet, len(key)) for packet, key, route in session.run.messages if route.mask
+        (route.mask, packet, len(key)) for packet, key, route in batch.messages if route.mask
     ]
     return build_block(session.id, session.uid, session.received_us, entries) if entries else None

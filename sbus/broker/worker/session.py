@@ -16,6 +16,7 @@ from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.backpressure import Backpressure
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
+from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.limits import Limits
@@ -24,51 +25,6 @@ from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
 
 _MESSAGE = b"MSG "
-_UNITS_PER_BYTE = 1 / 4096
-_UNITS_PER_SECOND = 250_000
-"""Matching a new key costs what it takes: there may be many patterns that match almost."""
-
-
-Message = tuple[bytes, bytes, Route]
-"""A packet, its key and its route."""
-
-
-class PublishBatch:
-    """Messages of one client that follow each other."""
-
-    __slots__ = ("deliveries", "delivery_bytes", "looking_units", "messages")
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.deliveries = 0
-        """To clients of this worker, one for each message and recipient."""
-        self.delivery_bytes = 0
-        self.looking_units = 0
-        """Work that it was to find the routes."""
-
-    @property
-    def units(self) -> int:
-        """Work that it all is."""
-        copied_units = int(self.delivery_bytes * _UNITS_PER_BYTE)
-        return self.looking_units + len(self.messages) + self.deliveries + copied_units
-
-    def add(self, packet: bytes, key: bytes, route: Route) -> None:
-        """One more message."""
-        self.messages.append((packet, key, route))
-        self.deliveries += route.fan_out
-        self.delivery_bytes += len(packet) * route.fan_out
-
-    def drop(self, count: int) -> None:
-        """The last messages are not in it any more."""
-        kept = len(self.messages) - count
-        for packet, _, route in self.messages[kept:]:
-            self.deliveries -= route.fan_out
-            self.delivery_bytes -= len(packet) * route.fan_out
-        del self.messages[kept:]
-
-    def charge_looking(self, seconds: float) -> None:
-        """Time was spent to find out where the messages go."""
-        self.looking_units += int(seconds * _UNITS_PER_SECOND)
 
 
 class Session:
@@ -97,7 +53,6 @@ class Session:
         "profile",
         "received_us",
         "refused",
-        "run",
         "secret_recipient",
         "sock",
         "subscription_bytes",
@@ -140,8 +95,6 @@ class Session:
         """There may be more to read than the last batch."""
         self.ended = False
         """The client sends no more."""
-        self.run = PublishBatch()
-        """Messages that were just gathered."""
         self.received_us = 0
         """When the batch was read, of `time.monotonic_ns`."""
         self.messages_in = 0
@@ -206,21 +159,21 @@ class Session:
         self,
         recent: dict[bytes, Route],
         miss: Callable[[bytes], Route],
-        units_max: int,
+        cost_max: int,
     ) -> PublishBatch:
-        """Take the messages at the head of the batch as a run, until it causes enough work.
+        """Take the messages at the head of the pending packets, up to this cost.
 
-        It ends before any other packet, and before a message that may not be published.
+        The batch ends before any other packet, and before a message that may not be published.
         """
-        run = self.run = PublishBatch()
+        batch = PublishBatch()
         packets = self._packets
-        messages = run.messages
+        messages = batch.messages
         count, size_max = len(packets), self._packet_bytes_max
         at = self._next
         deliveries = delivery_bytes = 0
-        units_left = units_max + at
-        # `at` counts the messages, a unit each.
-        while at < count and deliveries + at < units_left:
+        # `at` counts the messages, each of which costs 1.
+        cost_left = cost_max + at
+        while at < count and deliveries + at < cost_left:
             packet = packets[at]
             size = len(packet)
             if packet[:4] != _MESSAGE or size > size_max:
@@ -236,8 +189,8 @@ class Session:
                     route = miss(key)
                 except ClientFault:
                     break
-                run.charge_looking(time.perf_counter() - began_at)
-                units_left = units_max + self._next - run.looking_units
+                batch.charge_lookup(time.perf_counter() - began_at)
+                cost_left = cost_max + self._next - batch.lookup_cost
             if not self.echo:
                 route = self.own_route(route)
             messages.append((packet, key, route))
@@ -246,35 +199,13 @@ class Session:
             delivery_bytes += size * fan_out
             at += 1
         self._next = at
-        run.deliveries = deliveries
-        run.delivery_bytes = delivery_bytes
-        return run
+        batch.deliveries = deliveries
+        batch.delivery_bytes = delivery_bytes
+        return batch
 
-    def reroute(self, find_route: Callable[[bytes], Route], seconds_max: float) -> None:
-        """Look the routes of the run up again, because subscriptions have changed. What is left
-        when the time is up goes back."""
-        before, run = self.run, PublishBatch()
-        self.run = run
-        run.looking_units = before.looking_units
-        began_at = now = time.perf_counter()
-        for packet, key, _ in before.messages:
-            run.add(packet, key, self.own_route(find_route(key)))
-            now = time.perf_counter()
-            if now - began_at > seconds_max:
-                break
-        run.charge_looking(now - began_at)
-        self._next -= len(before.messages) - len(run.messages)
-
-    @property
-    def position(self) -> int:
-        """Of the first packet of the batch that is not done."""
-        return self._next
-
-    def put_back(self, count: int) -> None:
-        """The last messages of the run are not done in it. They are gathered anew, so that nothing
-        that waits has to be kept up to date."""
-        self._next -= count
-        self.run.drop(count)
+    def put_back(self, batch: PublishBatch) -> None:
+        """Make the messages of a batch that were put off pending again."""
+        self._next -= len(batch.put_off)
 
     def keep_rest(self) -> int:
         """Keep nothing but what is not done; returns how many bytes that is."""

@@ -18,9 +18,10 @@ from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker import sequencer as sequencer_module
+from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
-from sbus.broker.worker.session import PublishBatch, Session
+from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import Reason, Wait
 from sbus.limits import Limits
@@ -159,8 +160,8 @@ class Bus:
 
     def __init__(self, workers: int, clients_per_worker: int, limits: Limits = LIMITS) -> None:
         self.limits = limits
-        # Here a run is a step, however long it takes.
-        self._patience = patch.object(sequencer_module, "_LOOK_SECONDS_MAX", math.inf)
+        # Here a batch is a step, however long it takes.
+        self._patience = patch.object(sequencer_module, "_LOOKUP_SECONDS_MAX", math.inf)
         self._patience.start()
         self.effects = 0
         """Steps that took effect."""
@@ -273,7 +274,7 @@ class Bus:
         return done
 
     def publish(self, client: Client, keys: list[bytes], meanwhile: Callable[[], None]) -> bool:
-        """Publish a run, or try again what was held; False when all of it had to wait for room.
+        """Publish a batch, or try again what was held; False when all of it had to wait for room.
 
         A message for a client of the publisher's own user that has no room is held, and all behind
         it; what comes before it is published. Who has room is looked up before the hold, so where
@@ -285,9 +286,9 @@ class Bus:
                 self.numbers += 1
                 client.pending.append((b"MSG %b\0%d" % (key, self.numbers), key))
         pending = client.pending
-        session.run = PublishBatch()
+        batch = PublishBatch()
         for packet, key in pending:
-            session.run.add(packet, key, session.own_route(router.route(key)))
+            batch.add(packet, key, session.own_route(router.route(key)))
         before = self.who_holds_whom(session.uid), self.effects
         published = 0
         must_wait = False
@@ -295,7 +296,7 @@ class Bus:
 
         def effect() -> None:
             nonlocal published, must_wait
-            published = len(session.run.messages)
+            published = len(batch.messages)
             if (self.who_holds_whom(session.uid), self.effects) == before:
                 # Fewer where all would occupy another worker for too long.
                 unheld = self.unheld(client)
@@ -308,13 +309,13 @@ class Bus:
 
         def act(sequencer: Sequencer) -> bool:
             nonlocal wait
-            wait = sequencer.publish(session)
+            wait = sequencer.publish(session, batch)
             return wait is None or wait.reason is not Reason.ROOM
 
         client.woken = False
         done = self.step(client.worker, act, effect, meanwhile)
         self.look()
-        assert [packet for packet, _, _ in session.run.messages] == [
+        assert [packet for packet, _, _ in batch.messages] == [
             packet for packet, _ in pending[:published]
         ]
         del pending[:published]

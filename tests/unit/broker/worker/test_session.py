@@ -1,4 +1,4 @@
-"""The session over socketpairs: batches, runs, the end of a connection and what looks like it."""
+"""The session over socketpairs: what it reads and gathers, and the end of a connection."""
 
 import math
 import socket
@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 from sbus.errors import Misbehaviour, Refusal
@@ -57,9 +58,12 @@ class Pair:
         self.session.receive()
         return self.steps()
 
-    def gather(self, units_max: int = 1000) -> list[bytes]:
-        run = self.session.gather({}, find_route, units_max)
-        return [packet for packet, _, _ in run.messages]
+    def gather(self) -> list[bytes]:
+        return packets_of(self.session.gather({}, find_route, 1000))
+
+
+def packets_of(batch: PublishBatch) -> list[bytes]:
+    return [packet for packet, _, _ in batch.messages]
 
 
 @pytest.fixture
@@ -151,35 +155,34 @@ def test_descriptors_that_come_along_are_dropped(pair: Pair) -> None:
         assert read_end.recv(1) == b"", "a copy of the other end is still open somewhere"
 
 
-# -- runs ------------------------------------------------------------------------------------------
-def test_messages_that_follow_each_other_are_a_run(pair: Pair) -> None:
+# -- publish batches -------------------------------------------------------------------------------
+def test_messages_that_follow_each_other_are_a_publish_batch(pair: Pair) -> None:
     pair.send(b"MSG here\0a", b"MSG away\0b", b"SUB x", b"MSG here\0c")
     pair.session.receive()
     assert pair.gather() == [b"MSG here\0a", b"MSG away\0b"]
     assert pair.session.has_work()
-    pair.session.run.messages.clear()
     assert pair.gather() == []
     assert pair.session.peek() == b"SUB x"
     pair.session.skip()
     assert pair.gather() == [b"MSG here\0c"]
-    pair.session.run.messages.clear()
     assert not pair.session.has_work()
 
 
 @pytest.mark.parametrize("stranger", [b"MSG here", b"MSG !\0", b"", b"MSGhere\0", b"msg here\0"])
-def test_a_run_ends_before_what_may_not_be_published(pair: Pair, stranger: bytes) -> None:
+def test_a_publish_batch_ends_before_what_may_not_be_published(pair: Pair, stranger: bytes) -> None:
     pair.send(b"MSG here\0a", stranger)
     pair.session.receive()
     assert pair.gather() == [b"MSG here\0a"]
     assert pair.session.peek() == stranger
 
 
-def test_a_run_ends_when_it_causes_enough_work(pair: Pair) -> None:
+def test_a_publish_batch_ends_when_it_causes_enough_work(pair: Pair) -> None:
     pair.send(*[b"MSG here\0"] * 5)
     pair.session.receive()
     # One packet and two deliveries each.
-    assert len(pair.gather(units_max=4)) == 2
-    assert pair.session.run.units == 6
+    batch = pair.session.gather({}, find_route, 4)
+    assert len(batch.messages) == 2
+    assert batch.cost == 6
 
 
 def test_large_messages_are_more_work(pair: Pair) -> None:
@@ -191,7 +194,7 @@ def test_large_messages_are_more_work(pair: Pair) -> None:
     pair.send(b"MSG here\0" + bytes(40_960 - 9))
     assert session.receive() == 40_960
     # Reading it is charged by whoever reads; these are a message and two deliveries of ten pages.
-    assert session.gather({}, find_route, 1000).units == 3 + 2 * 10
+    assert session.gather({}, find_route, 1000).cost == 3 + 2 * 10
     session.sock.close()
 
 
@@ -210,10 +213,12 @@ def test_without_echo_a_client_is_no_recipient_of_its_own_messages(pair: Pair) -
     pair.session.echo = False
     pair.send(b"MSG here\0a")
     pair.session.receive()
-    ((_, _, route),) = pair.session.gather(ROUTES, find_route, 1000).messages
+    batch = pair.session.gather(ROUTES, find_route, 1000)
+    ((_, _, route),) = batch.messages
     assert route.recipients == (OTHER_OUTBOX,)
-    pair.session.reroute(lambda key: Route(6, (OTHER_OUTBOX, OWN_OUTBOX)), math.inf)
-    ((packet, key, route),) = pair.session.run.messages
+    elsewhere = Route(6, (OTHER_OUTBOX, OWN_OUTBOX))
+    batch.reroute(lambda key: pair.session.own_route(elsewhere), math.inf)
+    ((packet, key, route),) = batch.messages
     assert (packet, key, route.mask) == (b"MSG here\0a", b"here", 6)
     assert route.recipients == (OTHER_OUTBOX,)
 
@@ -221,18 +226,31 @@ def test_without_echo_a_client_is_no_recipient_of_its_own_messages(pair: Pair) -
 def test_what_takes_too_long_to_find_anew_goes_back(pair: Pair) -> None:
     pair.send(b"MSG here\0a", b"MSG here\0b", b"MSG here\0c")
     pair.session.receive()
-    pair.session.gather(ROUTES, find_route, 1000)
-    pair.session.reroute(find_route, seconds_max=0)
-    assert [packet for packet, _, _ in pair.session.run.messages] == [b"MSG here\0a"]
+    batch = pair.session.gather(ROUTES, find_route, 1000)
+    batch.reroute(find_route, seconds_max=0)
+    assert packets_of(batch) == [b"MSG here\0a"]
+    pair.session.put_back(batch)
     assert pair.gather() == [b"MSG here\0b", b"MSG here\0c"]
 
 
-def test_what_waits_is_gathered_again(pair: Pair) -> None:
+def test_what_is_put_off_is_gathered_again(pair: Pair) -> None:
     pair.send(b"MSG here\0a", b"MSG here\0b")
     pair.session.receive()
-    pair.session.gather(ROUTES, find_route, 1000)
-    pair.session.put_back(1)
-    assert [packet for packet, _, _ in pair.session.run.messages] == [b"MSG here\0a"]
+    batch = pair.session.gather(ROUTES, find_route, 1000)
+    batch.put_off_from(1)
+    assert (packets_of(batch), batch.deliveries) == ([b"MSG here\0a"], 2)
+    pair.session.put_back(batch)
     assert pair.session.has_work()
     assert pair.gather() == [b"MSG here\0b"]
     assert not pair.session.has_work()
+
+
+def test_routes_are_found_anew_for_what_was_put_off_too(pair: Pair) -> None:
+    pair.send(b"MSG here\0a", b"MSG here\0b", b"MSG here\0c")
+    pair.session.receive()
+    batch = pair.session.gather(ROUTES, find_route, 1000)
+    batch.put_off_from(2)
+    batch.put_off_from(1)
+    batch.reroute(lambda key: ROUTES[b"away"], math.inf, whole=True)
+    assert packets_of(batch) == [b"MSG here\0a", b"MSG here\0b", b"MSG here\0c"]
+    assert (batch.put_off, batch.deliveries, batch.delivery_bytes) == ((), 0, 0)
