@@ -1,319 +1,329 @@
-"""Every metric of a bus: its name, what it means, and which figure of the admin protocol it is.
+"""Every metric of a bus: its name, its meaning, and the field of the admin protocol it shows.
 
-Names, units and suffixes are as Prometheus wants them. What the admin protocol has for each worker
-has a label `worker`, and no total besides, which `sum()` is; a worker's number is its place, so its
-counters go on when it dies and another takes the place, but for its CPU time, which begins anew
-with the process. What has a label of reasons or codes is of the whole bus, and every known one is
-there from the start, at 0, so that `rate()` sees the first.
-
-    collect(snapshot)                 families with samples; without a snapshot `sbus_up` alone
-    FAMILIES                          all of them, for documents and tests
-
-Knows neither sockets nor how text is made of it.
+A name says the rest, as Prometheus wants it: `_total` ends a counter's name, and the unit stands
+last, or before that. What the admin protocol reports for each worker has a label `worker`; a total
+is its `sum()`. The label is the number of the worker's place, so counters continue when a worker is
+replaced, except for its CPU time, which starts again with the new process. Counters with a label of
+reasons or codes are of the whole bus. All known reasons and codes are there from the start, at 0,
+so that `rate()` sees the first increase.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
 
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import Metric
 
-from sbus.cli.metrics.kinds import (
-    USER,
-    Family,
-    Snapshot,
-    build_info,
-    by_name,
-    counter,
-    gauge,
-    of_bus,
-    of_fill,
-    of_traffic,
-    of_user,
-    of_worker,
-    worker_latency,
-)
+from sbus.cli.terminal.user_names import user_name
+from sbus.protocol.admin_results import StatsResult, UserReport, VersionResult
 from sbus.protocol.codes import CONNECTION_CODES, DISCARD_REASONS, PACKET_CODES
+from sbus.protocol.text import to_text
 
-_UP = "Whether the bus answered on its admin socket."
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The answers of a bus at one time. `users` have metrics of their own; `users_left_out` counts
+    the others."""
+
+    version: VersionResult
+    stats: StatsResult
+    users: list[UserReport]
+    users_left_out: int
+
+
+class Sample(NamedTuple):
+    figure: float
+    labels: dict[str, str]
+    suffix: str = ""
+    """Of a histogram's samples, behind the name."""
+
+
+class Family(NamedTuple):
+    """A metric, and how its samples are found."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+    samples: Callable[[Snapshot], Iterable[Sample]]
+
+    def collect(self, snapshot: Snapshot) -> Metric:
+        """The family with its samples, for the client library."""
+        name = self.name.removesuffix("_total").removesuffix("_info")
+        unit = name.rpartition("_")[2]
+        unit = unit if unit in ("bytes", "seconds") else ""
+        metric = Metric(name, self.meaning, self.kind, unit)
+        for figure, labels, suffix in self.samples(snapshot):
+            metric.add_sample(self.name + suffix, labels, figure)
+        return metric
 
 
 def collect(snapshot: Snapshot | None) -> Iterator[Metric]:
-    """The families of a snapshot; None when there is none to be had."""
-    yield GaugeMetricFamily("sbus_up", _UP, float(snapshot is not None))
+    """The families that have samples; without a snapshot, that the bus is down."""
     if snapshot is None:
+        down = Metric("sbus_up", _UP, "gauge")
+        down.add_sample("sbus_up", {}, 0.0)
+        yield down
         return
-    for family in FAMILIES:
-        metric = family.collect(snapshot)
-        if metric.samples and family.name != "sbus_up":
-            yield metric
+    yield from (metric for family in FAMILIES if (metric := family.collect(snapshot)).samples)
 
+
+# -- where samples are -----------------------------------------------------------------------------
+def _bus(name: str, path: str, meaning: str) -> Family:
+    """A field of a snapshot, given by its path; no sample where it, or a part of the path, is
+    null."""
+
+    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+        figure = _field(snapshot, path)
+        return [] if figure is None else [Sample(figure, {})]
+
+    return Family(name, _kind(name), (), meaning, samples)
+
+
+def _worker(name: str, path: str, meaning: str) -> Family:
+    """A field of each worker."""
+
+    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+        for worker in snapshot.stats.workers:
+            yield Sample(_field(worker, path), {"worker": str(worker.worker)})
+
+    return Family(name, _kind(name), ("worker",), meaning, samples)
+
+
+def _user(name: str, path: str, meaning: str) -> Family:
+    """A field of each user. The label `uid` tells users with the same name apart."""
+
+    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+        for user in snapshot.users:
+            shown_name = to_text(os.fsencode(user_name(user.uid)))
+            yield Sample(_field(user, path), {"uid": str(user.uid), "user": shown_name})
+
+    return Family(name, _kind(name), ("uid", "user"), meaning, samples)
+
+
+def _counts(name: str, path: str, label: str, known: Iterable[str], meaning: str) -> Family:
+    """A table of counts by reason or code, with all `known` ones."""
+    zeros = dict.fromkeys(known, 0)
+
+    def samples(snapshot: Snapshot) -> Iterable[Sample]:
+        counts = zeros | _field(snapshot, path)
+        return [Sample(count, {label: value}) for value, count in counts.items()]
+
+    return Family(name, "counter", (label,), meaning, samples)
+
+
+def _kind(name: str) -> str:
+    return "counter" if name.endswith("_total") else "gauge"
+
+
+def _field(record: Any, path: str) -> Any:
+    """The field at a dotted path; null where a record on the way is."""
+    for name in path.split("."):
+        record = None if record is None else getattr(record, name)
+    return record
+
+
+def _is_up(_snapshot: Snapshot) -> Iterable[Sample]:
+    return [Sample(1.0, {})]
+
+
+_BUILD_LABELS = ("version", "protocol", "python", "dialect", "address")
+
+
+def _build(snapshot: Snapshot) -> Iterable[Sample]:
+    return [Sample(1, {label: str(getattr(snapshot.version, label)) for label in _BUILD_LABELS})]
+
+
+def _serving_workers(snapshot: Snapshot) -> Iterable[Sample]:
+    for worker in snapshot.stats.workers:
+        yield Sample(worker.state == "serving", {"worker": str(worker.worker)})
+
+
+def _latencies(snapshot: Snapshot) -> Iterable[Sample]:
+    """Buckets by their upper bounds in seconds, with all deliveries up to those."""
+    for worker in snapshot.stats.workers:
+        latency, labels = worker.traffic.latency, {"worker": str(worker.worker)}
+        bounds = [*(repr(bound_us / 1e6) for bound_us in latency.bounds_us), "+Inf"]
+        for bound, deliveries in zip(bounds, accumulate(latency.counts), strict=True):
+            yield Sample(deliveries, {**labels, "le": bound}, "_bucket")
+        yield Sample(sum(latency.counts), labels, "_count")
+        yield Sample(latency.sum_us / 1e6, labels, "_sum")
+
+
+# -- the metrics, in the order of the text ---------------------------------------------------------
+_UP = "Whether the bus answered on its admin socket."
 
 FAMILIES: tuple[Family, ...] = (
-    gauge("sbus_up", _UP, lambda _: [((), 1)]),
-    build_info("sbus_build_info", "Which bus this is."),
-    # -- the bus -----------------------------------------------------------------------------------
-    gauge(
+    Family("sbus_up", "gauge", (), _UP, _is_up),
+    Family("sbus_build_info", "info", _BUILD_LABELS, "Version and settings of the bus.", _build),
+    # -- the bus
+    _bus(
         "sbus_start_time_seconds",
+        "stats.started_at",
         "When the bus started, in seconds since 1970.",
-        of_bus(lambda stats: stats.started_at),
-        unit="seconds",
     ),
-    gauge(
+    _bus(
         "sbus_draining",
-        "Whether the bus lets nobody in any more and ends with its last client.",
-        of_bus(lambda stats: stats.draining),
+        "stats.draining",
+        "Whether the bus accepts no more clients and ends with its last one.",
     ),
-    gauge("sbus_clients", "Clients that are connected.", of_bus(lambda stats: stats.clients)),
-    gauge("sbus_users", "Users with at least one client.", of_bus(lambda stats: stats.users)),
-    gauge(
+    _bus("sbus_clients", "stats.clients", "Connected clients."),
+    _bus("sbus_users", "stats.users", "Users with at least one client."),
+    _bus(
         "sbus_users_left_out",
-        "Users that have no metrics of their own here, because there would be too many.",
-        lambda snapshot: [((), snapshot.users_left_out)],
+        "users_left_out",
+        "Users without metrics of their own, because there would be too many.",
     ),
-    gauge(
+    _bus(
         "sbus_stalled_clients",
-        "Clients that have no room and whose publishers are held back.",
-        of_bus(lambda stats: stats.stalled_clients),
+        "stats.stalled_clients",
+        "Clients that have no room and hold their publishers back.",
     ),
-    counter(
-        "sbus_connections_accepted_total",
-        "Clients that were let in.",
-        of_bus(lambda stats: stats.connections_accepted),
-    ),
-    counter(
+    _bus("sbus_connections_accepted_total", "stats.connections_accepted", "Clients admitted."),
+    _counts(
         "sbus_connections_refused_total",
-        "Clients that were not let in.",
-        by_name(CONNECTION_CODES, lambda stats: stats.connections_refused),
+        "stats.connections_refused",
         "code",
+        CONNECTION_CODES,
+        "Connections refused.",
     ),
-    gauge(
-        "sbus_log_used_bytes",
-        "What stands in the ordered log between workers.",
-        of_fill(lambda stats: stats.log, lambda fill: fill.used_bytes),
-        unit="bytes",
-    ),
-    gauge(
-        "sbus_log_size_bytes",
-        "What the ordered log holds at most.",
-        of_fill(lambda stats: stats.log, lambda fill: fill.size_bytes),
-        unit="bytes",
-    ),
-    gauge(
-        "sbus_table_used_bytes",
-        "What stands in the subscription table.",
-        of_fill(lambda stats: stats.table, lambda fill: fill.used_bytes),
-        unit="bytes",
-    ),
-    gauge(
-        "sbus_table_size_bytes",
-        "What the subscription table holds at most.",
-        of_fill(lambda stats: stats.table, lambda fill: fill.size_bytes),
-        unit="bytes",
-    ),
-    counter(
+    _bus("sbus_log_used_bytes", "stats.log.used_bytes", "Used part of the ordered log."),
+    _bus("sbus_log_size_bytes", "stats.log.size_bytes", "Capacity of the ordered log."),
+    _bus("sbus_table_used_bytes", "stats.table.used_bytes", "Used part of the subscription table."),
+    _bus("sbus_table_size_bytes", "stats.table.size_bytes", "Capacity of the subscription table."),
+    _counts(
         "sbus_discarded_total",
-        "Messages not delivered because the recipient was too slow.",
-        by_name(DISCARD_REASONS, lambda stats: stats.traffic.discarded),
+        "stats.traffic.discarded",
         "reason",
+        DISCARD_REASONS,
+        "Messages not delivered because the recipient was too slow.",
     ),
-    counter(
+    _counts(
         "sbus_refused_total",
-        "Packets that were refused or ignored, and clients disconnected for what they did.",
-        by_name(PACKET_CODES, lambda stats: stats.traffic.refused),
+        "stats.traffic.refused",
         "code",
+        PACKET_CODES,
+        "Packets refused or ignored, and clients disconnected for what they did.",
     ),
-    # -- workers -----------------------------------------------------------------------------------
-    gauge(
+    # -- workers
+    Family(
         "sbus_worker_up",
+        "gauge",
+        ("worker",),
         "Whether the worker serves its clients.",
-        of_worker(lambda worker: worker.state == "serving"),
-        "worker",
+        _serving_workers,
     ),
-    gauge(
+    _worker(
         "sbus_worker_start_time_seconds",
-        "When the process of the worker started, in seconds since 1970.",
-        of_worker(lambda worker: worker.started_at),
-        "worker",
-        unit="seconds",
+        "started_at",
+        "When the worker's process started, in seconds since 1970.",
     ),
-    gauge(
+    _worker(
         "sbus_worker_silence_seconds",
-        "Time since the worker last showed that it is alive, which it does once in a second.",
-        of_worker(lambda worker: worker.silence_seconds),
-        "worker",
-        unit="seconds",
+        "silence_seconds",
+        "Time since the worker's last heartbeat, which is due once a second.",
     ),
-    counter(
-        "sbus_worker_deaths_total",
-        "Workers that died in this place.",
-        of_worker(lambda worker: worker.deaths),
-        "worker",
-    ),
-    counter(
-        "sbus_worker_cpu_seconds_total",
-        "CPU time of the worker's process.",
-        of_worker(lambda worker: worker.cpu_seconds),
-        "worker",
-        unit="seconds",
-    ),
-    gauge(
-        "sbus_worker_memory_bytes",
-        "Memory of the worker's process.",
-        of_worker(lambda worker: worker.memory_bytes),
-        "worker",
-        unit="bytes",
-    ),
-    gauge(
-        "sbus_worker_clients",
-        "Clients of the worker.",
-        of_worker(lambda worker: worker.clients),
-        "worker",
-    ),
-    # -- their traffic -----------------------------------------------------------------------------
-    counter(
+    _worker("sbus_worker_deaths_total", "deaths", "Workers that died in this place."),
+    _worker("sbus_worker_cpu_seconds_total", "cpu_seconds", "CPU time of the worker's process."),
+    _worker("sbus_worker_memory_bytes", "memory_bytes", "Memory of the worker's process."),
+    _worker("sbus_worker_clients", "clients", "Clients of the worker."),
+    # -- their traffic
+    _worker(
         "sbus_messages_published_total",
+        "traffic.messages_in",
         "Messages that clients published and the bus accepted.",
-        of_traffic(lambda traffic: traffic.messages_in),
-        "worker",
     ),
-    counter(
-        "sbus_received_bytes_total",
-        "What was read from clients.",
-        of_traffic(lambda traffic: traffic.bytes_in),
-        "worker",
-        unit="bytes",
-    ),
-    counter(
+    _worker("sbus_received_bytes_total", "traffic.bytes_in", "Bytes read from clients."),
+    _worker(
         "sbus_deliveries_due_total",
+        "traffic.accepted",
         "Deliveries that were due, one for each message and recipient: delivered, discarded, "
         "undelivered, or in a backlog now.",
-        of_traffic(lambda traffic: traffic.accepted),
-        "worker",
     ),
-    counter(
+    _worker(
         "sbus_deliveries_total",
+        "traffic.delivered",
         "Messages sent to clients, one for each message and recipient.",
-        of_traffic(lambda traffic: traffic.delivered),
-        "worker",
     ),
-    counter(
+    _worker(
         "sbus_delivered_bytes_total",
-        "What was sent to clients in messages.",
-        of_traffic(lambda traffic: traffic.delivered_bytes),
-        "worker",
-        unit="bytes",
+        "traffic.delivered_bytes",
+        "Bytes sent to clients in messages.",
     ),
-    counter(
+    _worker(
         "sbus_undelivered_total",
-        "Messages that stood in the backlog of a client when it left.",
-        of_traffic(lambda traffic: traffic.undelivered),
-        "worker",
+        "traffic.undelivered",
+        "Messages in the backlog of a client when it left.",
     ),
-    gauge(
+    _worker(
         "sbus_backlog_messages",
-        "Messages kept for clients that read too slowly.",
-        of_traffic(lambda traffic: traffic.backlog),
-        "worker",
+        "traffic.backlog",
+        "Messages that wait for clients that read too slowly.",
     ),
-    gauge(
-        "sbus_backlog_bytes",
-        "What those messages add up to.",
-        of_traffic(lambda traffic: traffic.backlog_bytes),
-        "worker",
-        unit="bytes",
-    ),
-    counter(
+    _worker("sbus_backlog_bytes", "traffic.backlog_bytes", "Size of those messages."),
+    _worker(
         "sbus_stalls_total",
+        "traffic.stalls",
         "How often a client had no room and its publishers were to be held back.",
-        of_traffic(lambda traffic: traffic.stalls),
-        "worker",
     ),
-    gauge(
+    _worker(
         "sbus_subscriptions",
-        "Subscriptions of the worker's clients, each occurrence of a pattern counting.",
-        of_traffic(lambda traffic: traffic.subscriptions),
-        "worker",
+        "traffic.subscriptions",
+        "Subscriptions of the worker's clients; each occurrence of a pattern counts.",
     ),
-    counter(
-        "sbus_route_lookups_total",
-        "How often the recipients of a key were looked up.",
-        of_traffic(lambda traffic: traffic.route_lookups),
-        "worker",
-    ),
-    counter(
+    _worker("sbus_route_lookups_total", "traffic.route_lookups", "Look-ups of a key's recipients."),
+    _worker(
         "sbus_route_misses_total",
-        "How often they were not in the route cache.",
-        of_traffic(lambda traffic: traffic.route_misses),
-        "worker",
+        "traffic.route_misses",
+        "Look-ups of keys that were not in the route cache.",
     ),
-    worker_latency(
+    Family(
         "sbus_latency_seconds",
+        "histogram",
+        ("worker",),
         "Time of a delivery inside the broker, from reading the packet to sending it or putting it "
         "into a backlog.",
+        _latencies,
     ),
-    # -- users -------------------------------------------------------------------------------------
-    gauge(
-        "sbus_user_connections",
-        "Clients of the user.",
-        of_user(lambda user: user.connections),
-        *USER,
-    ),
-    gauge(
-        "sbus_user_connections_limit",
-        "How many it may have.",
-        of_user(lambda user: user.limits.connections_max),
-        *USER,
-    ),
-    gauge(
-        "sbus_user_subscriptions",
-        "Subscriptions of the user's clients.",
-        of_user(lambda user: user.subscriptions),
-        *USER,
-    ),
-    gauge(
+    # -- users
+    _user("sbus_user_connections", "connections", "Clients of the user."),
+    _user("sbus_user_connections_limit", "limits.connections_max", "Clients the user may have."),
+    _user("sbus_user_subscriptions", "subscriptions", "Subscriptions of the user's clients."),
+    _user(
         "sbus_user_subscriptions_limit",
-        "How many it may have.",
-        of_user(lambda user: user.limits.subscriptions_max),
-        *USER,
+        "limits.subscriptions_max",
+        "Subscriptions the user may have.",
     ),
-    gauge(
+    _user(
         "sbus_user_backlog_bytes",
-        "What is kept for the user's clients, as its limit counts it.",
-        of_user(lambda user: user.backlog_bytes),
-        *USER,
-        unit="bytes",
+        "backlog_bytes",
+        "Size of the backlogs of the user's clients, as the limit counts it.",
     ),
-    gauge(
+    _user(
         "sbus_user_backlog_limit_bytes",
-        "How much may be kept for it.",
-        of_user(lambda user: user.limits.backlog_bytes_max),
-        *USER,
-        unit="bytes",
+        "limits.backlog_bytes_max",
+        "Size that those backlogs may have.",
     ),
-    gauge(
+    _user(
         "sbus_user_waiting_bytes",
-        "What was read of the user's clients and has to wait.",
-        of_user(lambda user: user.waiting_bytes),
-        *USER,
-        unit="bytes",
+        "waiting_bytes",
+        "Bytes that were read from the user's clients and have to wait.",
     ),
-    gauge(
+    _user(
         "sbus_user_blocking_clients",
+        "blocking_clients",
         "Clients of the user that may hold publishers back.",
-        of_user(lambda user: user.blocking_clients),
-        *USER,
     ),
-    gauge(
+    _user(
         "sbus_user_held_seconds",
-        "For how long the user's clients held publishers back in the last minute.",
-        of_user(lambda user: user.held_seconds),
-        *USER,
-        unit="seconds",
+        "held_seconds",
+        "How long the user's clients held publishers back in the last minute.",
     ),
-    counter(
+    _user(
         "sbus_user_discarded_total",
-        "Messages for the user's clients that were not delivered because they were too slow.",
-        of_user(lambda user: user.discarded),
-        *USER,
+        "discarded",
+        "Messages not delivered to the user's clients because they were too slow.",
     ),
 )
-"""Every metric there is, in the order of the text."""

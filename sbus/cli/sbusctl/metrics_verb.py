@@ -1,8 +1,7 @@
-"""`sbusctl metrics`: the words of the verb, and which of its three forms they ask for.
+"""`sbusctl metrics`: the options of the verb, and which of its three forms they choose.
 
-The metrics are in `metrics/families.py`, how they are asked for in `metrics/collector.py`, and how
-they leave in `metrics/files.py` and `metrics/http.py`. All of it is loaded when the verb runs, for
-it needs a package that is only there with the extra `metrics`. This module holds no logic.
+`sbus.cli.metrics` is imported when the verb runs, because it needs a package that comes with the
+extra `metrics`.
 """
 
 import click
@@ -11,23 +10,11 @@ from sbus.cli.sbusctl.target import Target
 from sbus.errors import ConfigurationError
 
 
-class _Mode(click.ParamType[int]):
+def _file_mode(text: str) -> int:
     """The permissions of a file, in octal."""
-
-    name = "mode"
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            mode = int(value, 8)
-        except ValueError:
-            mode = -1
-        if not 0 <= mode <= 0o777:
-            self.fail(f"{value!r} is no mode of a file, such as 0660", param, ctx)
-        return mode
+    if text.isascii() and text.isdigit() and len(text) < 5 and int(text, 8) <= 0o777:
+        return int(text, 8)
+    raise ValueError
 
 
 @click.command(
@@ -92,7 +79,7 @@ def metrics(
     if mode is not None and listen is None:
         raise click.UsageError("--mode is of the socket of --listen")
     try:
-        from sbus.cli.metrics.collector import BusCollector, text
+        from sbus.cli.metrics.collector import BusCollector, openmetrics_text
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "prometheus_client":
             raise
@@ -101,14 +88,14 @@ def metrics(
         ) from error
     collector = BusCollector(target.address, address=target.admin_address, users_max=users_max)
     if textfile is not None:
-        from sbus.cli.metrics.files import keep_written
+        from sbus.cli.metrics.textfile import write_textfile
 
-        keep_written(textfile, collector, interval)
+        write_textfile(textfile, collector, interval)
     elif listen is not None:
-        from sbus.cli.metrics.http import listen_and_serve
+        from sbus.cli.metrics.http_exporter import listen_and_serve
 
         listen_and_serve(listen, 0o660 if mode is None else mode, collector)
     else:
         from sbus.cli.terminal.exit_status import write
 
-        write(text(collector))
+        write(openmetrics_text(collector))

@@ -17,9 +17,9 @@ from prometheus_client import parser as text_parser
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from sbus.cli.metrics.collector import BusCollector, text
+from sbus.cli.metrics.collector import BusCollector, openmetrics_text
 from sbus.cli.metrics.families import FAMILIES
-from sbus.cli.metrics.files import keep_written, replace_file
+from sbus.cli.metrics.textfile import replace_file, write_textfile
 from sbus.cli.sbusctl.metrics_verb import metrics
 from sbus.errors import AddressError, ConfigurationError
 from sbus.limits import Limits
@@ -207,7 +207,7 @@ def at(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
 
 
 def test_figures_of_the_bus(fake_bus: FakeBus) -> None:
-    found = samples(text(BusCollector(fake_bus.address, users_max=10)))
+    found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
     assert found[at("sbus_up")] == 1
     assert found[at("sbus_start_time_seconds")] == 99.5
     assert found[at("sbus_draining")] == 1
@@ -237,7 +237,7 @@ def test_figures_of_the_bus(fake_bus: FakeBus) -> None:
 
 
 def test_figures_of_workers(fake_bus: FakeBus) -> None:
-    found = samples(text(BusCollector(fake_bus.address, users_max=10)))
+    found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
     assert found[at("sbus_worker_up", worker="0")] == 1
     assert found[at("sbus_worker_up", worker="1")] == 0
     expected = {
@@ -269,7 +269,7 @@ def test_figures_of_workers(fake_bus: FakeBus) -> None:
 
 
 def test_figures_of_users(fake_bus: FakeBus) -> None:
-    found = samples(text(BusCollector(fake_bus.address, users_max=10)))
+    found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
     who = {"uid": "3000000003", "user": "3000000003"}
     expected = {
         "sbus_user_connections": 4,
@@ -293,7 +293,7 @@ def test_figures_of_users(fake_bus: FakeBus) -> None:
 
 @pytest.mark.parametrize("users_max", [0, 1, 3, 4])
 def test_users_are_as_many_as_asked_for(fake_bus: FakeBus, users_max: int) -> None:
-    found = samples(text(BusCollector(fake_bus.address, users_max=users_max)))
+    found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=users_max)))
     shown = [place for place in found if place[0] == "sbus_user_connections"]
     assert len(shown) == users_max
     assert found[at("sbus_users_left_out")] == 5 - users_max
@@ -302,7 +302,7 @@ def test_users_are_as_many_as_asked_for(fake_bus: FakeBus, users_max: int) -> No
 
 def test_no_family_is_missing_and_none_is_twice(fake_bus: FakeBus) -> None:
     """`sbus_table_*` have no samples, since nobody could look."""
-    families = families_of(text(BusCollector(fake_bus.address, users_max=10)))
+    families = families_of(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
     names = [family.name for family in families]
     assert len(names) == len(set(names))
     listed = {family.name.removesuffix("_total").removesuffix("_info") for family in FAMILIES}
@@ -321,14 +321,14 @@ def test_a_bus_that_is_away_is_down_and_says_why_once(
 ) -> None:
     collector = BusCollector(str(tmp_path / "bus"), users_max=10)
     for _ in range(3):
-        assert samples(text(collector)) == {at("sbus_up"): 0}
+        assert samples(openmetrics_text(collector)) == {at("sbus_up"): 0}
     assert capsys.readouterr().err.count("cannot connect to") == 1
     bus = FakeBus(tmp_path / "bus")
     try:
-        assert samples(text(collector))[at("sbus_up")] == 1
+        assert samples(openmetrics_text(collector))[at("sbus_up")] == 1
     finally:
         bus.close()
-    assert samples(text(collector)) == {at("sbus_up"): 0}
+    assert samples(openmetrics_text(collector)) == {at("sbus_up"): 0}
     assert capsys.readouterr().err.count("cannot connect to") == 1
 
 
@@ -344,7 +344,7 @@ def test_the_file_is_whole_readable_and_in_the_format_of_its_reader(
     path = tmp_path / "sbus.prom"
     umask = os.umask(0o077)
     try:
-        keep_written(str(path), BusCollector(fake_bus.address, users_max=10), None)
+        write_textfile(str(path), BusCollector(fake_bus.address, users_max=10), None)
     finally:
         os.umask(umask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
@@ -388,7 +388,7 @@ def test_words_that_do_not_go_together(words: list[str]) -> None:
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("prometheus_client")]:
         monkeypatch.setitem(sys.modules, name, None)
-    for part in ("collector", "families", "files", "http"):
+    for part in ("collector", "families", "textfile", "http_exporter"):
         monkeypatch.delitem(sys.modules, f"sbus.cli.metrics.{part}", raising=False)
     outcome = CliRunner().invoke(metrics, [], obj=(None, {}))
     assert isinstance(outcome.exception, ConfigurationError)

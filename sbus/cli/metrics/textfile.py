@@ -2,7 +2,6 @@
 
 The file is always whole: it is written beside its place, under a name that the collector does not
 look at, and moved there. Its text is in Prometheus' own format, the one that this collector reads.
-Knows nothing of what it holds.
 """
 
 import os
@@ -19,11 +18,11 @@ MODE = 0o644
 """Of the file: node_exporter is another user."""
 
 
-def keep_written(path: str, collector: BusCollector, interval_seconds: float | None) -> None:
-    """Write the file, and again every `interval_seconds`, for ever; None: once. OSError when it
-    cannot be written."""
+def write_textfile(path: str, collector: BusCollector, interval_seconds: float | None) -> None:
+    """Write the file once, or every `interval_seconds` until SIGTERM. Raises OSError if it cannot
+    be written."""
     registry = registry_of(collector)
-    if interval_seconds is not None:  # end in peace, and leave nothing half written behind
+    if interval_seconds is not None:  # a SystemExit leaves nothing half written behind
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
         replace_file(path, generate_latest(registry))
@@ -33,7 +32,7 @@ def keep_written(path: str, collector: BusCollector, interval_seconds: float | N
 
 
 def replace_file(path: str, content: bytes) -> None:
-    """Give `path` this content, at once and for everybody to read."""
+    """Give `path` this content in one step, readable by everybody."""
     folder, name = os.path.split(path)
     number, beside = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
     try:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import CollectorRegistry
 
-from sbus.cli.metrics import http
-from sbus.cli.metrics.http import App, answer, listening, serve
+from sbus.cli.metrics import http_exporter
+from sbus.cli.metrics.http_exporter import App, answer, listening, serve
 from sbus.errors import AddressError
 from sbus.unix.address import parse_address
 
@@ -101,7 +101,7 @@ def test_a_question_may_come_in_pieces() -> None:
 def test_nobody_waits_for_a_peer_that_does_not_ask(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(http, "QUESTION_SECONDS_MAX", 0.02)
+    monkeypatch.setattr(http_exporter, "QUESTION_SECONDS_MAX", 0.02)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(said)
@@ -123,11 +123,11 @@ def test_time_for_a_question_is_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(time, "monotonic", lambda: now)
     with Drip() as connection:
         serve(connection, APP)
-    assert now < http.QUESTION_SECONDS_MAX + 1
+    assert now < http_exporter.QUESTION_SECONDS_MAX + 1
 
 
 def test_nobody_waits_for_a_peer_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "ANSWER_SECONDS_MAX", 0.02)
+    monkeypatch.setattr(http_exporter, "ANSWER_SECONDS_MAX", 0.02)
 
     def long_answer(_environment: object, start: object) -> list[bytes]:
         assert callable(start)
