@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from sbus.cli.sbusctl.target import Target
+from sbus.cli.sbusctl.shared_options import BusOptions
 from sbus.cli.terminal.error_output import report_error
 from sbus.client.link import default_address
 from sbus.errors import ConfigurationError
@@ -89,7 +89,7 @@ Examples:
 )
 @click.pass_obj
 def record(
-    target: Target,
+    options: BusOptions,
     directory: Path,
     patterns: tuple[bytes, ...],
     plain: bool,
@@ -122,14 +122,14 @@ def record(
         raise ConfigurationError(
             f"recording needs the package {error.name}: pip install 'sbus[recorder]'"
         ) from error
-    address = target.address or default_address()
+    address = options.address or default_address()
     plan = Plan(
         directory=directory.absolute(),
         origin=Origin.of(socket.gethostname(), os.path.abspath(parse_address(address).format())),
         address=address,
-        options=target.options,
+        options=options.link,
         patterns=patterns,
-        connect_admin=None if plain else target.connect_admin,
+        connect_admin=None if plain else options.connect_admin,
         probe=probe,
         flush_seconds=flush_ms / 1000,
         flush_rows=flush_messages,

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from sbus.cli.sbusctl.command import sbusctl
-from sbus.cli.top.top import ClientLoad, ClientSource, WorkerSource
+from sbus.cli.top.loads import ClientLoad
+from sbus.cli.top.sources import ClientSource, WorkerSource
 from sbus.client.admin import AdminConnection
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import LOST
@@ -282,14 +283,16 @@ def test_top_is_the_difference_of_two_looks(scene: Scene, ctl: Ctl) -> None:
         publisher.sync()
         subscriber.sync()
         wait_until(lambda: ctl("stats")["traffic"]["delivered"] == 100, "100 deliveries")
-        seconds, rows, *_ = clients.look() or pytest.fail("nothing to compare with")
-        did = {row.client: row for row in rows if isinstance(row, ClientLoad)}
+        top = clients.look() or pytest.fail("nothing to compare with")
+        did = {row.client: row for row in top.rows if isinstance(row, ClientLoad)}
         assert did.keys() == set(numbers)
-        assert did[numbers[0]].messages_in_per_second * seconds == pytest.approx(100)
-        assert did[numbers[3]].delivered_per_second * seconds == pytest.approx(100)
-        seconds, rows, *_ = workers.look() or pytest.fail("nothing to compare with")
-        assert sum(row.messages_in_per_second for row in rows) * seconds == pytest.approx(100)
-        assert sum(row.delivered_per_second for row in rows) * seconds == pytest.approx(100)
+        assert did[numbers[0]].messages_in_per_second * top.seconds == pytest.approx(100)
+        assert did[numbers[3]].delivered_per_second * top.seconds == pytest.approx(100)
+        top = workers.look() or pytest.fail("nothing to compare with")
+        assert sum(row.messages_in_per_second for row in top.rows) * top.seconds == pytest.approx(
+            100
+        )
+        assert sum(row.delivered_per_second for row in top.rows) * top.seconds == pytest.approx(100)
 
 
 def test_me_is_about_who_asks(

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from sbus.cli.top.top import KeyLoad
-from sbus.cli.top.top_keys import KeySource
+from sbus.cli.top.loads import KeyLoad
+from sbus.cli.top.sources import KeySource
 from sbus.client.admin import AdminConnection
 from tests.support.bus import Bus
 from tests.support.raw_client import RawClient

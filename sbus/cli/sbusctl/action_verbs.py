@@ -1,17 +1,14 @@
-"""The verbs of `sbusctl` that change something: kick, limit, reload, drain.
-
-This module holds no logic but what it says when it is done.
-"""
+"""The verbs of `sbusctl` that change something: kick, limit, reload, drain."""
 
 import click
 
-from sbus.cli.sbusctl.admin_options import (
-    as_json,
+from sbus.cli.sbusctl.shared_options import (
+    BusOptions,
     complete_clients,
     complete_limits,
     complete_users,
+    json_option,
 )
-from sbus.cli.sbusctl.target import Target
 
 
 @click.command(
@@ -23,25 +20,14 @@ Examples:
 @click.argument(
     "client", type=click.IntRange(min=0, max=2**63 - 1), shell_complete=complete_clients
 )
-@click.option("--text", default="", metavar="TEXT", help="What the client is told.")
-@as_json
+@click.option("--text", default="", metavar="TEXT", help="Reason to send to the client.")
+@json_option
 @click.pass_obj
-def kick(target: Target, client: int, text: str, as_json: bool) -> None:
+def kick(options: BusOptions, client: int, text: str, as_json: bool) -> None:
     """Disconnect CLIENT, a number that `sbusctl clients` shows."""
-    from sbus.cli.sbusctl.answers import show
-    from sbus.cli.terminal.tables import paragraph
-    from sbus.cli.terminal.user_names import user_name
     from sbus.protocol.admin import Kick
-    from sbus.protocol.admin_results import KickResult
 
-    with target.connect_admin() as admin:
-        result = admin.ask(Kick(client=client, text=text), KickResult)
-    who = f"{user_name(result.uid)}, pid {result.pid}, {result.program or 'a program that ended'}"
-    show(
-        result,
-        as_json,
-        lambda result, width: paragraph(f"client {result.client} is disconnected: {who}", width),
-    )
+    options.ask_and_show(Kick(client=client, text=text), as_json=as_json)
 
 
 @click.command(
@@ -52,51 +38,33 @@ Examples:
 )
 @click.argument("user", shell_complete=complete_users)
 @click.argument("assignments", nargs=-1, metavar="[NAME=VALUE]...", shell_complete=complete_limits)
-@as_json
+@json_option
 @click.pass_obj
-def limit(target: Target, user: str, assignments: tuple[str, ...], as_json: bool) -> None:
-    """Show or change what USER may have of the bus.
+def limit(options: BusOptions, user: str, assignments: tuple[str, ...], as_json: bool) -> None:
+    """Show or change the limits of USER.
 
-    USER is a name or a number. Without NAME=VALUE, all limits are shown. A change holds at once,
-    for all connections of the user, until the bus ends or reads its configuration again.
+    USER is a name or an id. Without NAME=VALUE, all limits are shown. A change takes effect at
+    once, for all connections of the user, until the bus ends or reloads its configuration.
     """
-    from sbus.cli.sbusctl.answers import show
     from sbus.cli.sbusd.limit_options import parse_user_limits
-    from sbus.cli.views.users_view import limit_lines
     from sbus.protocol.admin import Limit
-    from sbus.protocol.admin_results import LimitResult
     from sbus.unix.users import user_id
 
     request = Limit(uid=user_id(user), limits=parse_user_limits(assignments))
-    with target.connect_admin() as admin:
-        show(admin.ask(request, LimitResult), as_json, limit_lines)
+    options.ask_and_show(request, as_json=as_json)
 
 
 @click.command(epilog="\b\nExample:\n  sbusctl reload")
-@as_json
+@json_option
 @click.pass_obj
-def reload(target: Target, as_json: bool) -> None:
-    """Let the bus read its configuration file again.
+def reload(options: BusOptions, as_json: bool) -> None:
+    """Reload the configuration file of the bus.
 
-    If there is anything wrong with the file, nothing changes.
+    If anything in the file is wrong, nothing changes.
     """
-    from sbus.cli.sbusctl.answers import show, warn_of_unanswered
-    from sbus.cli.terminal.tables import paragraph
-    from sbus.cli.terminal.units import enumerated
     from sbus.protocol.admin import Reload
-    from sbus.protocol.admin_results import ReloadResult
 
-    with target.connect_admin() as admin:
-        result = admin.ask(Reload(), ReloadResult)
-    said = [f"in force now: {enumerated(result.applied) if result.applied else 'nothing new'}"]
-    if result.needs_restart:
-        said.append(f"as before until the bus is restarted: {enumerated(result.needs_restart)}")
-    show(
-        result,
-        as_json,
-        lambda _, width: [line for words in said for line in paragraph(words, width)],
-    )
-    warn_of_unanswered(result.unanswered)
+    options.ask_and_show(Reload(), as_json=as_json)
 
 
 @click.command(
@@ -110,24 +78,17 @@ Examples:
     "timeout_seconds",
     metavar="SECONDS",
     type=click.FloatRange(min=0, max=1e9),
-    help="Disconnect who is still there after so long; without it, the bus waits for the last.",
+    help="Disconnect the clients that are left after this time; by default, wait for the last.",
 )
 @click.option("--wait", is_flag=True, help="Return when the bus has ended.")
-@as_json
+@json_option
 @click.pass_obj
-def drain(target: Target, timeout_seconds: float | None, wait: bool, as_json: bool) -> None:
-    """Let nobody in any more, and end the bus with its last client."""
-    from sbus.cli.sbusctl.answers import show, wait_for_end
-    from sbus.cli.terminal.tables import paragraph
-    from sbus.cli.terminal.units import counted
+def drain(options: BusOptions, timeout_seconds: float | None, wait: bool, as_json: bool) -> None:
+    """Accept no more clients, and end the bus when the last one leaves."""
+    from sbus.cli.sbusctl.admin_requests import ask_and_show, wait_for_end
     from sbus.protocol.admin import Drain
-    from sbus.protocol.admin_results import DrainResult
 
-    with target.connect_admin() as admin:
-        show(
-            admin.ask(Drain(timeout_seconds=timeout_seconds), DrainResult),
-            as_json,
-            lambda result, width: paragraph(f"{counted(result.clients, 'client')} left", width),
-        )
+    with options.connect_admin() as admin:
+        ask_and_show(admin, Drain(timeout_seconds=timeout_seconds), as_json=as_json)
         if wait:
             wait_for_end(admin)

@@ -1,15 +1,11 @@
-"""The verbs of `sbusctl` that look at who uses the bus: clients, subs, users, explain, me.
-
-What is shown is made in `clients_view.py` and `users_view.py`. This module holds no logic.
-"""
+"""The verbs of `sbusctl` that show who uses the bus: clients, subs, users, explain, me."""
 
 import os
 
 import click
 
 import sbus
-from sbus.cli.sbusctl.admin_options import as_json, complete_users
-from sbus.cli.sbusctl.target import Target
+from sbus.cli.sbusctl.shared_options import BusOptions, complete_users, json_option
 
 ME_SECONDS_MAX = 10.0
 
@@ -26,28 +22,25 @@ Examples:
     "--user",
     metavar="USER",
     shell_complete=complete_users,
-    help="Only the clients of this user, given by name or number.",
+    help="Show only the clients of this user, a name or an id.",
 )
-@as_json
+@json_option
 @click.pass_obj
-def clients(target: Target, user: str | None, as_json: bool) -> None:
-    """Show who is connected, and what each does.
+def clients(options: BusOptions, user: str | None, as_json: bool) -> None:
+    """Show the connected clients and what each does.
 
-    SUBS are its subscriptions, IN the messages it published, OUT those it received, LOST those
-    discarded because it reads too slowly, and BACKLOG those that wait for it. STATE is stalled for
-    a client without room whose publishers are held back, held for one of those, paced for one
-    whose user publishes too fast, waits for one for which the bus has no room just now, and unknown
-    where its worker did not answer.
+    SUBS counts subscriptions, IN messages published, OUT messages received, LOST messages
+    discarded because the client reads too slowly, and BACKLOG messages that wait for it.
+
+    STATE is stalled for a client that has no room and holds its publishers back, held for such a
+    publisher, paced for a client whose user publishes too fast, waits for one that the bus has no
+    room for just now, and unknown where the worker did not answer.
     """
-    from sbus.cli.sbusctl.answers import all_clients, show, warn_of_unanswered
-    from sbus.cli.views.clients_view import clients_lines
+    from sbus.protocol.admin import PAGE_MAX, Clients
     from sbus.unix.users import user_id
 
-    uid = None if user is None else user_id(user)
-    with target.connect_admin() as admin:
-        result = all_clients(admin, uid)
-    show(result, as_json, clients_lines)
-    warn_of_unanswered(result.unanswered)
+    request = Clients(uid=None if user is None else user_id(user), limit=PAGE_MAX)
+    options.ask_and_show(request, as_json=as_json)
 
 
 @click.command(
@@ -57,38 +50,33 @@ Examples:
   sbusctl subs 'lamps/*/state'"""
 )
 @click.argument("pattern", type=os.fsencode, default="")
-@as_json
+@json_option
 @click.pass_obj
-def subs(target: Target, pattern: bytes, as_json: bool) -> None:
-    """Show who subscribes to what.
+def subs(options: BusOptions, pattern: bytes, as_json: bool) -> None:
+    """Show the subscriptions of all clients.
 
-    With a PATTERN, which may be a key, only subscriptions that have keys in common with it.
+    With a PATTERN, which may be a key, show only the subscriptions that have keys in common with
+    it.
     """
-    from sbus.cli.sbusctl.answers import all_subscriptions, show, warn_of_unanswered
-    from sbus.cli.views.clients_view import subscriptions_lines
+    from sbus.protocol.admin import PAGE_MAX, Subs
     from sbus.protocol.text import to_text
 
-    with target.connect_admin() as admin:
-        result = all_subscriptions(admin, to_text(pattern))
-    show(result, as_json, subscriptions_lines)
-    warn_of_unanswered(result.unanswered)
+    options.ask_and_show(Subs(pattern=to_text(pattern), limit=PAGE_MAX), as_json=as_json)
 
 
 @click.command(epilog="\b\nExample:\n  sbusctl users")
-@as_json
+@json_option
 @click.pass_obj
-def users(target: Target, as_json: bool) -> None:
-    """Show what each user has, and may have.
+def users(options: BusOptions, as_json: bool) -> None:
+    """Show what each user uses, and its limits.
 
-    What it may have of the bus stands behind the /. HELD is for how long in the last minute its
-    clients held publishers back, LOST are messages discarded for its clients. `sbusctl limit` shows
-    and changes what one may have.
+    The limit stands after the /. HELD is how long the user's clients held publishers back in the
+    last minute; LOST counts messages discarded for its clients. `sbusctl limit` shows and changes
+    the limits of one user.
     """
-    from sbus.cli.sbusctl.answers import all_users, show
-    from sbus.cli.views.users_view import users_lines
+    from sbus.protocol.admin import PAGE_MAX, Users
 
-    with target.connect_admin() as admin:
-        show(all_users(admin), as_json, users_lines)
+    options.ask_and_show(Users(limit=PAGE_MAX), as_json=as_json)
 
 
 @click.command(
@@ -98,40 +86,34 @@ Examples:
   sbusctl explain '!/cred/100/1000//reply'"""
 )
 @click.argument("key", type=os.fsencode)
-@as_json
+@json_option
 @click.pass_obj
-def explain(target: Target, key: bytes, as_json: bool) -> None:
-    """Show who would receive a message under KEY.
+def explain(options: BusOptions, key: bytes, as_json: bool) -> None:
+    """Show which clients would receive a message under KEY.
 
-    And who would not, although a pattern matches, and why. Nothing is published.
+    Also show those that would not although they have a pattern that matches, and why. Nothing is
+    published.
     """
-    from sbus.cli.sbusctl.answers import show, warn_of_unanswered
-    from sbus.cli.views.clients_view import explain_lines
     from sbus.protocol.admin import Explain
-    from sbus.protocol.admin_results import ExplainResult
     from sbus.protocol.text import to_text
 
-    with target.connect_admin() as admin:
-        result = admin.ask(Explain(key=to_text(key)), ExplainResult)
-    show(result, as_json, explain_lines)
-    warn_of_unanswered(result.unanswered)
+    options.ask_and_show(Explain(key=to_text(key)), as_json=as_json)
 
 
 @click.command(epilog="\b\nExample:\n  sbusctl me")
-@as_json
+@json_option
 @click.pass_obj
-def me(target: Target, as_json: bool) -> None:
+def me(options: BusOptions, as_json: bool) -> None:
     """Show what the bus knows about you.
 
-    Your clients, subscriptions, losses and limits. Anybody may ask; the answer is about the user
-    who asks and includes this very connection.
+    Your clients, subscriptions, losses and limits. Every user may ask; the answer includes this
+    very connection.
     """
-    from sbus.cli.sbusctl.answers import show, warn_of_unanswered
+    from sbus.cli.sbusctl.admin_requests import show
     from sbus.cli.views.users_view import me_lines
 
     with sbus.blocking.connect(
-        target.address, timeout_seconds=ME_SECONDS_MAX, **target.options
+        options.address, timeout_seconds=ME_SECONDS_MAX, **options.link
     ) as bus:
         result = bus.me(timeout_seconds=ME_SECONDS_MAX)
-    show(result, as_json, me_lines)
-    warn_of_unanswered(result.unanswered)
+    show(result, me_lines, as_json=as_json)

@@ -1,19 +1,26 @@
 """The verbs of `sbusctl` that send and receive messages: pub, sub, whoami, ping.
 
-What they do is in `publishing.py`, `subscribing.py` and `pinging.py`, and loaded when it is done.
-They need no rights, and the blocking client only. This module holds no logic.
+They need no rights, and the blocking client only.
 """
 
 import os
 import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 import sbus
-from sbus.cli.sbusctl.target import Target
-from sbus.unix.standard_streams import OUTPUT
+from sbus.cli.sbusctl.shared_options import BusOptions
+from sbus.client.link import PACKET_BYTES_MAX
+from sbus.unix.standard_streams import INPUT, OUTPUT
+
+if TYPE_CHECKING:
+    from sbus.client.blocking import Connection
+    from sbus.protocol.packets import Message
 
 
+# -- pub -------------------------------------------------------------------------------------------
 @click.command(
     epilog="""\b
 Examples:
@@ -28,33 +35,56 @@ Examples:
     "files",
     multiple=True,
     metavar="FILE",
-    help="Send what FILE holds as one message; - is standard input. Repeatable.",
+    help="Publish the content of FILE as one message; - is standard input. Repeatable.",
 )
 @click.pass_obj
-def pub(
-    target: Target,
-    key: bytes,
-    payload: bytes | None,
-    files: tuple[str, ...],
-) -> None:
+def pub(options: BusOptions, key: bytes, payload: bytes | None, files: tuple[str, ...]) -> None:
     """Publish PAYLOAD under KEY.
 
-    Where there is no PAYLOAD, each line of standard input. Ends when the bus has processed it all,
-    and fails with the bus's reason if it refused it.
+    Without PAYLOAD, publish each line of standard input. Returns when the bus has processed all
+    messages, and fails with the bus's reason if it refused one.
     """
-    from sbus.cli.sbusctl.publishing import contents, lines, publish_all, standard_input
-
     if payload is not None and files:
         raise click.UsageError("a message is either PAYLOAD or --file, not both")
-    with sbus.blocking.connect(target.address, **target.options) as bus:
-        if payload is not None:
-            publish_all(bus, key, [payload])
-        elif files:
-            publish_all(bus, key, contents(files))
+    payloads: Iterable[bytes] = _contents(files) if files else _lines(_standard_input())
+    with sbus.blocking.connect(options.address, **options.link) as bus:
+        _publish_all(bus, key, payloads if payload is None else [payload])
+
+
+def _standard_input() -> BinaryIO:
+    return open(INPUT, "rb", closefd=False)
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines as they arrive, without newlines. One that is too long for a packet is read only so
+    far that the bus refuses it, as an endless line would fill the memory."""
+    while line := stream.readline(PACKET_BYTES_MAX + 1):
+        yield line.removesuffix(b"\n")
+
+
+def _contents(paths: Iterable[str]) -> Iterator[bytes]:
+    """The content of each file, read as far as `_lines` reads a line."""
+    for path in paths:
+        if path == "-":
+            yield _standard_input().read(PACKET_BYTES_MAX + 1)
         else:
-            publish_all(bus, key, lines(standard_input()))
+            with open(path, "rb") as file:
+                yield file.read(PACKET_BYTES_MAX + 1)
 
 
+def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[bytes]) -> None:
+    """Publish each payload, and return when the bus has processed the last.
+
+    Raises PacketRefused when it refused one; for a key that it refuses, after the first.
+    """
+    for number, payload in enumerate(payloads):
+        bus.publish(key, payload)
+        if number == 0:
+            bus.sync()
+    bus.sync()
+
+
+# -- sub -------------------------------------------------------------------------------------------
 @click.command(
     epilog="""\b
 Examples:
@@ -64,27 +94,29 @@ Examples:
   sbusctl sub --soft block jobs/ | while read -r job; do work "$job"; done"""
 )
 @click.argument("patterns", type=os.fsencode, nargs=-1, required=True, metavar="PATTERN...")
-@click.option("--raw", "form", flag_value="raw", help="Payloads only, as they are, a newline each.")
-@click.option("--json", "form", flag_value="json", help="A JSON object on each line.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--raw", "form", flag_value="raw", help="Print payloads only, unchanged, with a newline each."
+)
+@click.option("--json", "form", flag_value="json", help="Print JSON, one object per line.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many messages.")
 @click.option(
     "--soft",
     type=click.Choice(["queue", "discard", "block", "error"]),
-    help="What the bus is to do when output is too slow and the socket full.",
+    help="What the bus does when output is too slow and the socket is full.",
 )
 @click.option(
     "--hard",
     type=click.Choice(["discard", "block", "error"]),
-    help="What it is to do when its backlog for us is full as well.",
+    help="What the bus does when the backlog is full as well.",
 )
 @click.option(
     "--order",
     type=click.Choice(["queue", "stack", "random"]),
-    help="How it is to send that backlog: oldest, newest or largest first.",
+    help="Order in which the bus sends the backlog: oldest, newest or largest first.",
 )
 @click.pass_obj
 def sub(
-    target: Target,
+    options: BusOptions,
     patterns: tuple[bytes, ...],
     form: str | None,
     count: int | None,
@@ -94,34 +126,40 @@ def sub(
 ) -> None:
     """Print the messages that match a PATTERN.
 
-    A line for each: the key, a space and the payload. What could act on a terminal, and what is no
-    UTF-8, is shown as \\xNN, a backslash as \\\\. In JSON it is key_base64 and payload_base64 where
-    they are no UTF-8. Messages that the bus dropped are reported on standard error, in JSON as
-    {"lost": COUNT}.
+    Each line is a key, a space and a payload. Bytes that could act on a terminal, or are not UTF-8,
+    are shown as \\xNN, and a backslash as \\\\. In JSON, a key or payload that is not UTF-8 is
+    key_base64 or payload_base64. Messages that the bus dropped are reported on standard error, in
+    JSON as {"lost": COUNT}.
     """
-    from sbus.cli.sbusctl.subscribing import choose, print_messages, subscribe_all
+    from sbus.cli.sbusctl.message_output import print_messages
 
     if form == "raw" and os.isatty(OUTPUT):
         raise click.UsageError("--raw could do anything to a terminal: send it to a file or a pipe")
-    with sbus.blocking.connect(target.address, losses="report", **target.options) as bus:
-        choose(bus, soft=soft, hard=hard, order=order)
-        subscribe_all(bus, patterns)
+    with sbus.blocking.connect(options.address, losses="report", **options.link) as bus:
+        for key, choice in (("blocking/soft", soft), ("blocking/hard", hard), ("order", order)):
+            if choice is not None:
+                bus.control(f"{key}/{choice}")
+                bus.sync()
+        for pattern in patterns:
+            bus.subscribe(pattern)
+        bus.sync()
         print_messages(bus, form or "text", count)
 
 
+# -- whoami and ping -------------------------------------------------------------------------------
 @click.command(epilog="\b\nExample:\n  sbusctl whoami")
 @click.pass_obj
-def whoami(target: Target) -> None:
-    """Print who the bus takes us for: !/cred/GID/UID/PID."""
-    from sbus.cli.terminal.exit_status import write
+def whoami(options: BusOptions) -> None:
+    """Print the peer credentials that the bus sees: !/cred/GID/UID/PID."""
+    from sbus.cli.terminal.standard_output import write
     from sbus.protocol.text import to_text
 
-    with sbus.blocking.connect(target.address, **target.options) as bus:
+    with sbus.blocking.connect(options.address, **options.link) as bus:
         write(to_text(bus.whoami().key).encode() + b"\n")
 
 
 @click.command(epilog="\b\nExample:\n  sbusctl ping --count 5 --interval 0.2")
-@click.option("--count", type=click.IntRange(min=1), help="Stop after so many pings.")
+@click.option("--count", type=click.IntRange(min=1), help="Stop after this many pings.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0),
@@ -130,32 +168,27 @@ def whoami(target: Target) -> None:
     help="Seconds between two pings.",
 )
 @click.option(
-    "--size", type=click.IntRange(min=0), default=56, show_default=True, help="Payload, in bytes."
+    "--size", type=click.IntRange(min=0), default=56, show_default=True, help="Payload bytes."
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
-    help="Seconds after which an answer is taken for lost.",
+    help="Seconds after which a ping counts as lost.",
 )
 @click.pass_obj
 def ping(
-    target: Target,
-    count: int | None,
-    interval: float,
-    size: int,
-    timeout: float,
+    options: BusOptions, count: int | None, interval: float, size: int, timeout: float
 ) -> None:
-    """Measure how long messages take to the bus and back. Fails when none came back."""
-    from sbus.cli.sbusctl.pinging import PingPlan
-    from sbus.cli.sbusctl.pinging import ping as run_ping
+    """Measure the round trip of a message through the bus. Fails if none came back."""
+    from sbus.cli.sbusctl.round_trips import PingPlan, measure_round_trips
     from sbus.protocol.keys import DIALECTS
 
     plan = PingPlan(
         count=count, interval_seconds=interval, size_bytes=size, timeout_seconds=timeout
     )
-    with sbus.blocking.connect(target.address, timeout_seconds=timeout, **target.options) as bus:
-        trips = run_ping(bus, DIALECTS[target.options["dialect"]], plan)
+    with sbus.blocking.connect(options.address, timeout_seconds=timeout, **options.link) as bus:
+        trips = measure_round_trips(bus, DIALECTS[options.link["dialect"]], plan)
     if not trips.received:
         sys.exit(1)

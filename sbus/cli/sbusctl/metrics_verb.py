@@ -6,15 +6,17 @@ extra `metrics`.
 
 import click
 
-from sbus.cli.sbusctl.target import Target
+from sbus.cli.sbusctl.shared_options import BusOptions
 from sbus.errors import ConfigurationError
 
 
 def _file_mode(text: str) -> int:
-    """The permissions of a file, in octal."""
-    if text.isascii() and text.isdigit() and len(text) < 5 and int(text, 8) <= 0o777:
-        return int(text, 8)
-    raise ValueError
+    """The permissions of a file, from octal digits."""
+    if text.isascii() and text.isdigit() and set(text) <= set("01234567"):
+        mode = int(text, 8)
+        if mode <= 0o777:
+            return mode
+    raise ValueError(f"{text!r} is not a file mode such as 0660")
 
 
 @click.command(
@@ -28,56 +30,55 @@ Examples:
 @click.option(
     "--textfile",
     metavar="FILE",
-    help="Write to FILE, at once and whole, for node_exporter's textfile collector, which reads "
-    "what ends in .prom.",
+    help="Write FILE in one step, for node_exporter's textfile collector, which reads files whose "
+    "names end in .prom.",
 )
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     metavar="SECONDS",
-    help="Go on, and write FILE anew so often.",
+    help="Continue, and write FILE again after this time.",
 )
 @click.option(
     "--listen",
     metavar="SOCKET",
     help="Answer HTTP requests for /metrics on a stream socket: a path, /dev/unix/abstract/HEX, or "
-    "/dev/fd/N, one passed down; the first that systemd passes is /dev/fd/3.",
+    "/dev/fd/N for an inherited one; the first that systemd passes is /dev/fd/3.",
 )
 @click.option(
     "--mode",
-    type=_Mode(),
+    type=_file_mode,
     metavar="MODE",
-    help="Who may connect to the path of SOCKET, in octal.  [default: 0660]",
+    help="File mode of the path SOCKET, in octal.  [default: 0660]",
 )
 @click.option(
     "--users-max",
     type=click.IntRange(min=0, max=65_536),
     default=100,
     show_default=True,
-    help="Users that have metrics of their own, in the order of their ids; of the others "
-    "there is the number.",
+    help="Number of users with metrics of their own, in the order of their ids; the others are "
+    "only counted.",
 )
 @click.pass_obj
 def metrics(
-    target: Target,
+    options: BusOptions,
     textfile: str | None,
     interval: float | None,
     listen: str | None,
     mode: int | None,
     users_max: int,
 ) -> None:
-    """Print what the bus counts, for Prometheus, in OpenMetrics text.
+    """Print the metrics of the bus as OpenMetrics text, for Prometheus.
 
-    Where there is no bus, or none that answers, sbus_up is 0, and the reason is on standard error.
-    Reads the admin socket, so it needs the rights for that. Without --interval and --listen it ends
-    when it is done.
+    If there is no bus, or it does not answer, sbus_up is 0 and the reason is on standard error.
+    Needs the right to use the admin socket. Without --interval and --listen, prints or writes once.
     """
     if textfile is not None and listen is not None:
-        raise click.UsageError("metrics go either to --textfile or to who comes to --listen")
+        raise click.UsageError("--textfile and --listen exclude each other")
     if interval is not None and textfile is None:
-        raise click.UsageError("--interval says how often --textfile is written")
+        raise click.UsageError("--interval needs --textfile")
     if mode is not None and listen is None:
-        raise click.UsageError("--mode is of the socket of --listen")
+        raise click.UsageError("--mode needs --listen")
     try:
         from sbus.cli.metrics.collector import BusCollector, openmetrics_text
     except ModuleNotFoundError as error:
@@ -86,7 +87,7 @@ def metrics(
         raise ConfigurationError(
             "metrics need the package prometheus-client: pip install 'sbus[metrics]'"
         ) from error
-    collector = BusCollector(target.address, address=target.admin_address, users_max=users_max)
+    collector = BusCollector(options.address, address=options.admin_address, users_max=users_max)
     if textfile is not None:
         from sbus.cli.metrics.textfile import write_textfile
 
@@ -96,6 +97,6 @@ def metrics(
 
         listen_and_serve(listen, 0o660 if mode is None else mode, collector)
     else:
-        from sbus.cli.terminal.exit_status import write
+        from sbus.cli.terminal.standard_output import write
 
         write(openmetrics_text(collector))

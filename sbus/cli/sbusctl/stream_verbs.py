@@ -1,16 +1,12 @@
-"""The verbs of `sbusctl` that show what goes on as it goes on: monitor, events.
-
-This module holds no logic: what is shown is in `watching.py`.
-"""
+"""The verbs of `sbusctl` that follow a stream: monitor, events."""
 
 import os
 
 import click
 
-from sbus.cli.sbusctl.target import Target
+from sbus.cli.sbusctl.shared_options import BusOptions, json_option
 
-count_option = click.option("--count", type=click.IntRange(min=1), help="End after so many.")
-json_option = click.option("--json", "as_json", is_flag=True, help="A JSON object on each line.")
+count_option = click.option("--count", type=click.IntRange(min=1), help="End after this many.")
 
 
 @click.command(
@@ -21,24 +17,30 @@ Examples:
   sbusctl monitor --json | jq 'select(.recipients == 0)'"""
 )
 @click.argument("patterns", type=os.fsencode, nargs=-1, metavar="[PATTERN]...")
-@click.option("--payload", is_flag=True, help="Show what the messages hold as well.")
+@click.option("--payload", is_flag=True, help="Show payloads as well.")
 @count_option
 @json_option
 @click.pass_obj
 def monitor(
-    target: Target, patterns: tuple[bytes, ...], payload: bool, count: int | None, as_json: bool
+    options: BusOptions,
+    patterns: tuple[bytes, ...],
+    payload: bool,
+    count: int | None,
+    as_json: bool,
 ) -> None:
-    """Show the messages whose key matches a PATTERN, or all: a line each.
+    """Show the messages whose key matches a PATTERN, or all messages.
 
-    When it was published, by whom (uid, program and process), its payload's size in bytes, how many
-    clients receive it (? where that cannot be known), and its key. Of secret messages only the key
-    is shown. Nothing on the bus waits for this: what is not read in time is missed, and reported on
-    standard error, in JSON as {"missed": COUNT}. Payloads are base64 in JSON.
+    Each line has the time of publication, the publisher (uid, program and process), the size of the
+    payload in bytes, the number of recipients (? if it cannot be known), and the key. Of a secret
+    message only the key is shown. Payloads are base64 in JSON.
+
+    The bus never waits for a monitor. Messages that are not read in time are missed, and reported
+    on standard error, in JSON as {"missed": COUNT}.
     """
-    from sbus.cli.sbusctl.watching import MessageView, print_stream
+    from sbus.cli.sbusctl.stream_output import MessageView, print_stream
     from sbus.client.streams import MessageStream
 
-    with target.connect_admin() as connection:
+    with options.connect_admin() as connection:
         stream = MessageStream(connection, patterns, payload=payload)
         print_stream(stream, MessageView(payload=payload), as_json=as_json, count=count)
 
@@ -52,14 +54,14 @@ Examples:
 @count_option
 @json_option
 @click.pass_obj
-def events(target: Target, count: int | None, as_json: bool) -> None:
-    """Show what happens on the bus: who comes and goes and why, what is refused or discarded.
+def events(options: BusOptions, count: int | None, as_json: bool) -> None:
+    """Show events: clients that come and go, and packets refused or discarded.
 
-    What is not read in time is missed, and reported on standard error, in JSON as
+    Events that are not read in time are missed, and reported on standard error, in JSON as
     {"missed": COUNT}.
     """
-    from sbus.cli.sbusctl.watching import EventView, print_stream
+    from sbus.cli.sbusctl.stream_output import EventView, print_stream
     from sbus.client.streams import EventStream
 
-    with target.connect_admin() as connection:
+    with options.connect_admin() as connection:
         print_stream(EventStream(connection), EventView(), as_json=as_json, count=count)

@@ -1,52 +1,62 @@
-"""How a command ends when it does not simply finish.
+"""How a command ends.
 
-| what happened | on standard error | exit status |
+| it | on standard error | exit status |
 |---|---|---|
-| Ctrl-C | nothing | 130, as for a process that SIGINT ended |
-| nobody reads its output any more | nothing | 141, as for one that SIGPIPE ended |
-| the bus, a file or the system said no | `COMMAND: why`, one line | 1 |
-
-Errors of usage are click's, status 2. This module does not know what the command does.
+| succeeds | nothing | 0 |
+| fails: the bus, a file or the system refuses | `COMMAND: reason`, one line | 1 |
+| is used wrongly | `COMMAND: reason (see COMMAND --help)`, one line | 2 |
+| is interrupted with Ctrl-C | nothing | 130, as for a process that SIGINT ended |
+| loses the reader of its output | nothing | 141, as for one that SIGPIPE ended |
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from typing import Any, NoReturn
+
+import click
 
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import SbusError
-from sbus.unix.standard_streams import OUTPUT
+from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers
 
-INTERRUPTED = 130
-NOBODY_READS = 141
 FAILED = 1
+INTERRUPTED = 130
+OUTPUT_CLOSED = 141
 
 
-@contextmanager
-def conventional_endings(command: str) -> Iterator[None]:
-    """Turn what escapes from the block into one of the endings above, a SystemExit."""
+class CommandGroup(click.Group):
+    """Verbs that end like this; its name is the one that errors begin with."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a verb, and exit before click handles its errors in another way."""
+        assert self.name is not None
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _discard_output()
+            raise SystemExit(INTERRUPTED) from None
+        except BrokenPipeError:
+            _discard_output()
+            raise SystemExit(OUTPUT_CLOSED) from None
+        except SbusError as error:
+            report_error(str(error), command=self.name)
+            raise SystemExit(FAILED) from None
+        except OSError as error:
+            report_error(_describe(error), command=self.name)
+            _discard_output()
+            raise SystemExit(FAILED) from None
+
+
+def run_command(group: CommandGroup, prog_name: str) -> NoReturn:
+    """Run the command that `sys.argv` asks for, and exit."""
+    hold_standard_numbers()
     try:
-        yield
-    except KeyboardInterrupt:
-        _abandon_output()
-        raise SystemExit(INTERRUPTED) from None
-    except BrokenPipeError:
-        _abandon_output()
-        raise SystemExit(NOBODY_READS) from None
-    except SbusError as error:
-        report_error(str(error), command=command)
-        raise SystemExit(FAILED) from None
-    except OSError as error:
-        report_error(_describe(error), command=command)
-        _abandon_output()
-        raise SystemExit(FAILED) from None
-
-
-def write(text: bytes) -> None:
-    """Print, and let the reader have it now."""
-    left = memoryview(text)
-    while left:
-        left = left[os.write(OUTPUT, left) :]
+        status = group.main(prog_name=prog_name, standalone_mode=False)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else prog_name
+        report_error(f"{error.format_message()} (see {path} --help)", command=str(group.name))
+        status = error.exit_code
+    sys.exit(status)
 
 
 def _describe(error: OSError) -> str:
@@ -54,8 +64,8 @@ def _describe(error: OSError) -> str:
     return f"{error.filename}: {reason}" if error.filename else reason
 
 
-def _abandon_output() -> None:
-    """Let what click has buffered go nowhere when the interpreter ends, without a word about it."""
+def _discard_output() -> None:
+    """Let the interpreter flush its buffers to /dev/null, without an error message."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, OUTPUT)
     os.close(null)

@@ -1,12 +1,12 @@
-"""Standard output: a terminal that people look at, or a file or pipe that a program reads.
+"""Standard output as a screen: a terminal, or a file or pipe that a program reads.
 
-A terminal has a width, and colours unless `NO_COLOR` is set; anything else gets plain text as wide
-as it comes. Both get UTF-8. This module does not know what is shown.
+A terminal has a width, and colours unless `NO_COLOR` is set; anything else gets plain text of any
+width. Both get UTF-8.
 """
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -14,12 +14,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from sbus.cli.terminal.exit_status import write
+from sbus.cli.terminal.standard_output import write
 from sbus.unix.standard_streams import OUTPUT
+
+ShowLines = Callable[[Sequence[Text]], None]
 
 
 class Screen:
-    """Where a verb shows its lines. `width` and `height` are None where it is no terminal."""
+    """Where a verb shows its lines. `width` and `height` are None unless it is a terminal."""
 
     def __init__(self) -> None:
         self.is_terminal = os.isatty(OUTPUT)
@@ -40,21 +42,27 @@ class Screen:
         return self._console.height if self.is_terminal else None
 
     def show(self, lines: Sequence[Text]) -> None:
-        """Print the lines below what is there."""
+        """Print lines below those before."""
         if self.is_terminal:
             self._console.print(_together(lines), soft_wrap=True)
         else:
             write("".join(f"{line.plain.rstrip()}\n" for line in lines).encode())
 
     @contextmanager
-    def repainting(self, *, whole: bool) -> "Iterator[Repainting]":
-        """Show lines in place of those before: on the `whole` screen, which is given back in the
-        end, or where the cursor is."""
+    def repainting(self, *, whole: bool) -> Iterator[ShowLines]:
+        """A function that shows lines in place of those before: on the `whole` screen, which is
+        restored at the end, or below the cursor. Without a terminal they follow each other."""
         if not self.is_terminal or self._console.is_dumb_terminal:
-            yield Repainting(self, None)
+            blank: list[Text] = []
+
+            def show_below(lines: Sequence[Text]) -> None:
+                self.show([*blank, *lines])
+                blank[:] = [Text()]
+
+            yield show_below
             return
         with (
-            _ended_in_order(),
+            _exiting_on_signals(),
             Live(
                 console=self._console,
                 screen=whole,
@@ -64,30 +72,12 @@ class Screen:
                 vertical_overflow="crop",
             ) as live,
         ):
-            yield Repainting(self, live)
-
-
-class Repainting:
-    """Lines that are shown again and again."""
-
-    def __init__(self, screen: Screen, live: Live | None) -> None:
-        self._screen = screen
-        self._live = live
-        self._is_first = True
-
-    def show(self, lines: Sequence[Text]) -> None:
-        """Show these in place of the last; where nothing can be replaced, behind them."""
-        if self._live is not None:
-            self._live.update(_together(lines), refresh=True)
-            return
-        blank = [] if self._is_first else [Text()]
-        self._is_first = False
-        self._screen.show([*blank, *lines])
+            yield lambda lines: live.update(_together(lines), refresh=True)
 
 
 @contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Signals that end a program leave the block first, so that the terminal is given back."""
+def _exiting_on_signals() -> Iterator[None]:
+    """Leave the block on signals that end a program, so that the terminal is restored."""
 
     def end(signum: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)
@@ -106,7 +96,7 @@ def _together(lines: Sequence[Text]) -> Text:
 
 
 class _Console(Console):
-    """Leaves it to `exit_status.py` what happens when nobody reads any more."""
+    """Raises the error that `exit_status.py` handles, instead of exiting."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

@@ -1,19 +1,18 @@
-"""Tables of text, laid out for a width or for a program.
+"""Tables of text, laid out for a terminal or for a program.
 
-For a terminal, a table is never wider than it: of columns that may go the least important go
-first, those that can be shortened end in `…`, and what still does not fit is cut. For anything
-else it is as wide as it needs to be, and made of words: a blank within a cell is shown as `\\x20`,
-except in the last column. An empty cell is a `-`.
+On a terminal, a table is never wider than the screen: optional columns disappear, the least
+important first, flexible ones are shortened and end in `…`, and the rest is cut. For a program, a
+table is as wide as it needs to be, and each cell is one word: a space within a cell is shown as
+`\\x20`, except in the last column. An empty cell is a `-`.
 
-Cells hold other people's text. It is never taken for markup, and what is not printable is escaped
-again, whoever should have done it. This module does not know what the columns mean, and prints
-nothing.
+Cells hold text of strangers. It is never interpreted as markup, and what is not printable is
+escaped, even if that was done before.
 """
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -23,8 +22,10 @@ from sbus.cli.terminal.error_output import one_line
 GAP = "  "
 ELLIPSIS = "…"
 COMFORTABLE_WIDTH = 15
-"""A column that can be shortened is not cut below this for one that may go."""
+"""Optional columns disappear before a flexible one gets narrower than this."""
 TITLE_STYLE = "bold"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,36 +34,54 @@ class Column:
 
     title: str
     right: bool = True
-    """Numbers stand at the right."""
+    """Numbers are aligned to the right."""
     flexible: bool = False
     """It may be shortened."""
     rank: int = 0
-    """0 stays; the highest goes first."""
+    """0 for one that stays; the highest rank disappears first."""
     style: str = TITLE_STYLE
     """Of the title."""
 
 
 class Cell(NamedTuple):
-    """A text and rich's name of how it looks."""
+    """A text and its style, as rich names it."""
 
     text: str
     style: str = ""
 
 
+class Field(NamedTuple, Generic[T]):
+    """A column, and its cell for an item."""
+
+    column: Column
+    cell: Callable[[T], str | Cell]
+
+
+def name_column(title: str) -> Column:
+    """A column of names, which may be long."""
+    return Column(title, right=False, flexible=True)
+
+
+def table(fields: Sequence[Field[T]], items: Iterable[T], width: int | None) -> list[Text]:
+    """A title line and a line for each item."""
+    rows = [[field.cell(item) for field in fields] for item in items]
+    return layout([field.column for field in fields], rows, width)
+
+
 def text(words: str, style: str = "") -> Text:
-    """A line of anything, safe and never wrapped."""
+    """A line of any text, safe and never wrapped."""
     return Text(one_line(words), style=style, no_wrap=True, overflow="ellipsis", end="\n")
 
 
 def paragraph(words: str, width: int | None) -> list[Text]:
-    """A sentence, broken between words where a terminal is too narrow for it."""
+    """A sentence, wrapped between words if it is wider than the terminal."""
     whole = one_line(words)
     parts = [whole] if width is None else textwrap.wrap(whole, width) or [""]
     return [fit(text(part), width) for part in parts]
 
 
 def fit(line: Text, width: int | None) -> Text:
-    """The line, cut where the terminal ends."""
+    """The line, cut at the edge of the terminal."""
     if width is not None:
         line.truncate(width, overflow="ellipsis")
     return line
@@ -71,7 +90,7 @@ def fit(line: Text, width: int | None) -> Text:
 def layout(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None
 ) -> list[Text]:
-    """The table's lines, its titles first; `width` in cells of a terminal, None for a program."""
+    """A title line and the rows, for a terminal of this width or, if None, for a program."""
     cells = [[_clean(cell) for cell in row] for row in rows]
     if width is None:
         cells = [[*map(_one_word, row[:-1]), row[-1]] for row in cells]
@@ -101,7 +120,7 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _choose(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
-    """Which columns there is room for when those that can be shortened are."""
+    """The columns that fit if the flexible ones are shortened."""
     needed = [
         min(natural, COMFORTABLE_WIDTH) if column.flexible else natural
         for column, natural in zip(columns, widths, strict=True)
@@ -116,7 +135,7 @@ def _choose(columns: Sequence[Column], widths: Sequence[int], width: int) -> lis
 
 
 def _shrink(columns: Sequence[Column], widths: list[int], shown: list[int], width: int) -> None:
-    """Shorten the widest of what can be, until it fits or nothing is left to take."""
+    """Shorten the widest flexible columns until the table fits, or they are gone."""
     flexible = [i for i in shown if columns[i].flexible]
     excess = _total([widths[i] for i in shown]) - width
     while excess > 0 and flexible:
@@ -148,7 +167,7 @@ def _line(
 
 
 def shorten(words: str, width: int) -> str:
-    """The text, or as much of it as there is room for before a `…`."""
+    """The text, or as much of it as fits before a `…`."""
     if cell_len(words) <= width:
         return words
     return set_cell_size(words, width - 1).rstrip() + ELLIPSIS

@@ -1,7 +1,7 @@
-"""Numbers as people read them: three digits that matter and a unit.
+"""Numbers for people: three significant digits and a unit.
 
-There is no space within a number and its unit, so that a table stays one of words to `awk`, and
-`sort -h` knows its order. Exact figures are for `--json`. Pure.
+There is no space between number and unit, so that `awk` sees one word and `sort -h` knows the
+order. `--json` has the exact figures.
 """
 
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ def _digits(number: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """How much of `whole` this is; `-` of nothing."""
+    """The part of `whole` in percent; `-` if there is nothing."""
     return f"{_digits(100 * part / whole)}%" if whole else UNKNOWN
 
 
@@ -72,8 +72,8 @@ def microseconds(number_us: float) -> str:
 
 
 def quantile(latency: Latency, part: float) -> str:
-    """What this part of the deliveries took at most, as far as the histogram tells: `<=1ms`, or
-    `>1s` behind its last bound."""
+    """The bound within which this part of the deliveries was, such as `<=1ms`; `>1s` beyond the
+    histogram's last bound."""
     total = sum(latency.counts)
     if not total:
         return UNKNOWN
@@ -91,7 +91,7 @@ def mean(latency: Latency) -> str:
 
 
 def by_name(counts: dict[str, int]) -> str:
-    """`hard 3, quota 12`, the largest first; `none` where there is none."""
+    """`quota 12, hard 3`, the largest first; `none` if all are zero."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {count(number)}" for name, number in ordered if number) or "none"
 

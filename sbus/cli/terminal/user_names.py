@@ -1,7 +1,4 @@
-"""Users as people know them: the bus knows numbers only.
-
-This module asks the host's databases, once for each user, and nobody else.
-"""
+"""Names of users for people; the bus knows only their ids."""
 
 import pwd
 from functools import cache
@@ -9,7 +6,7 @@ from functools import cache
 
 @cache
 def user_name(uid: int) -> str:
-    """The user's name, or the number where it has none."""
+    """The user's name, or the id of a user without one."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

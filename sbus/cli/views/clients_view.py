@@ -1,13 +1,11 @@
-"""What `clients`, `subs` and `explain` show to people: who is there, and who gets what.
-
-Lines out of answers, for a width; prints nothing and asks nobody but the host's user database.
-"""
+"""What `clients`, `subs` and `explain` print for people."""
 
 import time
+from collections.abc import Callable, Sequence
 
 from rich.text import Text
 
-from sbus.cli.terminal.tables import Cell, Column, fit, layout, paragraph, text
+from sbus.cli.terminal.tables import Cell, Column, Field, fit, name_column, paragraph, table, text
 from sbus.cli.terminal.units import UNKNOWN, count, counted, duration, enumerated, size
 from sbus.cli.terminal.user_names import user_name
 from sbus.protocol.admin_results import (
@@ -23,101 +21,65 @@ from sbus.protocol.admin_results import (
 STALLED = "stalled"
 DENIED = "not-allowed"
 _WAITS = {"": "ok", "room": "waits", "rate": "paced", "stall": "held"}
-"""What keeps a client from being read, in a word."""
+"""Why a client is not read, in a word."""
 _STALLED_STYLE, _WARNING = "red", "yellow"
 
 
 # -- clients ---------------------------------------------------------------------------------------
 def clients_lines(result: ClientsResult, width: int | None) -> list[Text]:
     """One line for each client."""
-    now = time.time()
-    columns = [
-        Column("CLIENT"),
-        Column("USER", right=False, flexible=True),
-        Column("GID", rank=8),
-        Column("PID"),
-        Column("WORKER", rank=4),
-        Column("AGE", rank=2),
-        Column("SUBS", rank=1),
-        Column("IN"),
-        Column("BYTES-IN", rank=6),
-        Column("OUT"),
-        Column("BYTES-OUT", rank=7),
-        Column("LOST"),
-        Column("BACKLOG"),
-        Column("BYTES", rank=5),
-        Column("REFUSED", rank=3),
-        Column("POLICY", right=False, rank=9),
-        Column("STATE", right=False),
-        Column("PROGRAM", right=False, flexible=True),
-    ]
-    return layout(columns, [_client(client, now) for client in result.clients], width)
+    return table(_CLIENT, result.clients, width)
 
 
-def _client(client: ClientReport, now: float) -> list[str | Cell]:
-    does = client.activity
-    return [
-        str(client.client),
-        user_name(client.uid),
-        str(client.gid),
-        str(client.pid),
-        str(client.worker),
-        duration(max(0.0, now - client.connected_at)),
-        *(_counters(does) if does else [UNKNOWN] * 9),
-        f"{does.soft}/{does.hard}/{does.order}" if does else UNKNOWN,
-        client_state(does),
-        client.program,
-    ]
+def _activity(shown: Callable[[Activity], str | Cell]) -> Callable[[ClientReport], str | Cell]:
+    """A cell for what a client does, if that is known."""
+    return lambda client: UNKNOWN if client.activity is None else shown(client.activity)
 
 
-def _counters(does: Activity) -> list[str | Cell]:
-    return [
-        count(does.subscriptions),
-        count(does.messages_in),
-        size(does.bytes_in),
-        count(does.delivered),
-        size(does.delivered_bytes),
-        Cell(count(does.discarded), _WARNING if does.discarded else ""),
-        Cell(count(does.backlog), _WARNING if does.backlog else ""),
-        size(does.backlog_bytes),
-        count(does.refused),
-    ]
+def _warned(number: int) -> Cell:
+    return Cell(count(number), _WARNING if number else "")
 
 
-def client_state(does: Activity | None) -> Cell:
-    """How the client is, in a word."""
-    if does is None:
+def client_state(activity: Activity | None) -> Cell:
+    """The client's state in a word."""
+    if activity is None:
         return Cell("unknown", _WARNING)
-    if does.stalled:
+    if activity.stalled:
         return Cell(STALLED, _STALLED_STYLE)
-    return Cell(_WAITS[does.waits_for], _WARNING if does.waits_for else "")
+    return Cell(_WAITS[activity.waits_for], _WARNING if activity.waits_for else "")
+
+
+_CLIENT: Sequence[Field[ClientReport]] = (
+    Field(Column("CLIENT"), lambda client: str(client.client)),
+    Field(name_column("USER"), lambda client: user_name(client.uid)),
+    Field(Column("GID", rank=8), lambda client: str(client.gid)),
+    Field(Column("PID"), lambda client: str(client.pid)),
+    Field(Column("WORKER", rank=4), lambda client: str(client.worker)),
+    Field(
+        Column("AGE", rank=2), lambda client: duration(max(0, time.time() - client.connected_at))
+    ),
+    Field(Column("SUBS", rank=1), _activity(lambda activity: count(activity.subscriptions))),
+    Field(Column("IN"), _activity(lambda activity: count(activity.messages_in))),
+    Field(Column("BYTES-IN", rank=6), _activity(lambda activity: size(activity.bytes_in))),
+    Field(Column("OUT"), _activity(lambda activity: count(activity.delivered))),
+    Field(Column("BYTES-OUT", rank=7), _activity(lambda activity: size(activity.delivered_bytes))),
+    Field(Column("LOST"), _activity(lambda activity: _warned(activity.discarded))),
+    Field(Column("BACKLOG"), _activity(lambda activity: _warned(activity.backlog))),
+    Field(Column("BYTES", rank=5), _activity(lambda activity: size(activity.backlog_bytes))),
+    Field(Column("REFUSED", rank=3), _activity(lambda activity: count(activity.refused))),
+    Field(
+        Column("POLICY", right=False, rank=9),
+        _activity(lambda activity: f"{activity.soft}/{activity.hard}/{activity.order}"),
+    ),
+    Field(Column("STATE", right=False), lambda client: client_state(client.activity)),
+    Field(name_column("PROGRAM"), lambda client: client.program),
+)
 
 
 # -- subs ------------------------------------------------------------------------------------------
 def subscriptions_lines(result: SubsResult, width: int | None) -> list[Text]:
     """One line for each pattern of a client."""
-    columns = [
-        Column("CLIENT"),
-        Column("USER", right=False, flexible=True),
-        Column("PID"),
-        Column("WORKER", rank=2),
-        Column("PROGRAM", right=False, flexible=True),
-        Column("TIMES", rank=1),
-        Column("PATTERN", right=False, flexible=True),
-    ]
-    return layout(columns, [_subscription(one) for one in result.subscriptions], width)
-
-
-def _subscription(one: SubscriptionReport) -> list[str]:
-    return [
-        str(one.client),
-        user_name(one.uid),
-        str(one.pid),
-        str(one.worker),
-        one.program,
-        count(one.count),
-        shown_pattern(one.pattern),
-    ]
+    return table(_SUBSCRIPTION, result.subscriptions, width)
 
 
 def shown_pattern(pattern: str) -> str:
@@ -125,22 +87,30 @@ def shown_pattern(pattern: str) -> str:
     return pattern or "''"
 
 
+_SUBSCRIPTION: Sequence[Field[SubscriptionReport]] = (
+    Field(Column("CLIENT"), lambda one: str(one.client)),
+    Field(name_column("USER"), lambda one: user_name(one.uid)),
+    Field(Column("PID"), lambda one: str(one.pid)),
+    Field(Column("WORKER", rank=2), lambda one: str(one.worker)),
+    Field(name_column("PROGRAM"), lambda one: one.program),
+    Field(Column("TIMES", rank=1), lambda one: count(one.count)),
+    Field(name_column("PATTERN"), lambda one: shown_pattern(one.pattern)),
+)
+
+
 # -- explain ---------------------------------------------------------------------------------------
 def explain_lines(result: ExplainResult, width: int | None) -> list[Text]:
-    """Sentences, who would receive the message, and who would not and why."""
+    """Sentences, the clients that would receive the message, and those that would not and why."""
     lines = [fit(text(shown_pattern(result.key), "bold"), width)]
     for sentence in _sentences(result):
         lines += paragraph(sentence, width)
     if result.recipients:
-        columns = [*_RECIPIENT, Column("BACKLOG"), Column("STATE", right=False), *_PATTERNS]
-        lines += [Text(), *layout(columns, list(map(_recipient, result.recipients)), width)]
+        lines += [Text(), *table(_RECIPIENT, result.recipients, width)]
         lines += _more(result.recipients_count - len(result.recipients), width)
     if result.excluded:
         would_not = counted(result.excluded_count, "client")
         would_not += " with a pattern that matches would not receive it:"
-        lines += [Text(), *paragraph(would_not, width)]
-        columns = [*_RECIPIENT, Column("WHY", right=False), *_PATTERNS]
-        lines += layout(columns, list(map(_excluded, result.excluded)), width)
+        lines += [Text(), *paragraph(would_not, width), *table(_EXCLUDED, result.excluded, width)]
         lines += _more(result.excluded_count - len(result.excluded), width)
         lines.append(Text())
         for reason in _reasons(result.excluded):
@@ -148,28 +118,18 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[Text]:
     return lines
 
 
-_RECIPIENT = (
-    Column("CLIENT"),
-    Column("USER", right=False, flexible=True),
-    Column("PID"),
-    Column("WORKER", rank=1),
-    Column("PROGRAM", right=False, flexible=True),
-)
-_PATTERNS = (Column("PATTERNS", right=False, flexible=True),)
-
-
 def _sentences(result: ExplainResult) -> list[str]:
-    would = counted(result.recipients_count, "client")
     if not result.recipients_count:
         sentences = ["Nobody would receive a message under this key now."]
     else:
+        would = counted(result.recipients_count, "client")
         noun = "worker" if len(result.workers) == 1 else "workers"
         sentences = [
             f"{would} would receive a message under this key now, "
             f"on {noun} {enumerated(result.workers)}."
         ]
     if result.secret:
-        sentences.append("The key is a secret one: only whom it names may receive the message.")
+        sentences.append("The key is secret: it names who may receive the message.")
     if result.stalled_count:
         have = "has" if result.stalled_count == 1 else "have"
         sentences.append(
@@ -178,26 +138,35 @@ def _sentences(result: ExplainResult) -> list[str]:
     return sentences
 
 
-def _identity(one: Recipient) -> list[str | Cell]:
-    return [str(one.client), user_name(one.uid), str(one.pid), str(one.worker), one.program]
-
-
-def _patterns(one: Recipient) -> str:
-    return " ".join(shown_pattern(pattern).replace(" ", "\\x20") for pattern in one.patterns)
-
-
-def _recipient(one: Recipient) -> list[str | Cell]:
-    state = Cell(STALLED, _STALLED_STYLE) if one.stalled else Cell("ok")
-    backlog = Cell(count(one.backlog), _WARNING if one.backlog else "")
-    return [*_identity(one), backlog, state, _patterns(one)]
-
-
-def _excluded(one: Recipient) -> list[str | Cell]:
-    return [*_identity(one), Cell(one.why_not, _WARNING), _patterns(one)]
+_IDENTITY: Sequence[Field[Recipient]] = (
+    Field(Column("CLIENT"), lambda one: str(one.client)),
+    Field(name_column("USER"), lambda one: user_name(one.uid)),
+    Field(Column("PID"), lambda one: str(one.pid)),
+    Field(Column("WORKER", rank=1), lambda one: str(one.worker)),
+    Field(name_column("PROGRAM"), lambda one: one.program),
+)
+_PATTERNS: Field[Recipient] = Field(
+    name_column("PATTERNS"),
+    lambda one: " ".join(shown_pattern(pattern).replace(" ", "\\x20") for pattern in one.patterns),
+)
+_RECIPIENT: Sequence[Field[Recipient]] = (
+    *_IDENTITY,
+    Field(Column("BACKLOG"), lambda one: _warned(one.backlog)),
+    Field(
+        Column("STATE", right=False),
+        lambda one: Cell(STALLED, _STALLED_STYLE) if one.stalled else "ok",
+    ),
+    _PATTERNS,
+)
+_EXCLUDED: Sequence[Field[Recipient]] = (
+    *_IDENTITY,
+    Field(Column("WHY", right=False), lambda one: Cell(one.why_not, _WARNING)),
+    _PATTERNS,
+)
 
 
 def _reasons(excluded: list[Recipient]) -> list[str]:
-    """Each reason once, however many clients it concerns."""
+    """Each reason once."""
     return list(dict.fromkeys(f"{one.why_not}: {_reason(one)}" for one in excluded))
 
 

@@ -1,13 +1,22 @@
-"""What `stats`, `workers` and `version` show to people.
+"""What `stats`, `workers` and `version` print for people."""
 
-Lines out of answers, for a width; prints nothing and asks nobody.
-"""
-
+from collections.abc import Sequence
 from datetime import datetime
 
 from rich.text import Text
 
-from sbus.cli.terminal.tables import GAP, TITLE_STYLE, Cell, Column, fit, layout, shorten, text
+from sbus.cli.terminal.tables import (
+    GAP,
+    TITLE_STYLE,
+    Cell,
+    Column,
+    Field,
+    fit,
+    layout,
+    shorten,
+    table,
+    text,
+)
 from sbus.cli.terminal.units import (
     UNKNOWN,
     by_name,
@@ -32,12 +41,12 @@ BAR_CELLS = 20
 GOOD, WARNING, BAD = "green", "yellow", "red"
 FILL_WARNING, FILL_BAD = 0.7, 0.9
 SILENCE_WARNING_SECONDS = 2.5
-"""A worker beats about once in a second."""
+"""A worker's heartbeat is due about once a second."""
 LABEL_CELLS = 13
 
 
 def stats_lines(stats: StatsResult, width: int | None) -> list[Text]:
-    """Everything: what there is, the ledger, what went wrong, how full, and each worker."""
+    """A summary, the ledger of messages, other figures, and each worker."""
     blank = Text()
     return [
         *_summary(stats, width),
@@ -53,7 +62,7 @@ def stats_lines(stats: StatsResult, width: int | None) -> list[Text]:
 def _summary(stats: StatsResult, width: int | None) -> list[Text]:
     state = f"up {duration(stats.uptime_seconds)}"
     if stats.draining:
-        state += ", draining: nobody is let in any more"
+        state += ", draining: no more clients are accepted"
     room = None if width is None else max(10, width - len(state) - len(GAP))
     address = stats.address if room is None else shorten(stats.address, room)
     clients = f"{counted(stats.clients, 'client')} of {counted(stats.users, 'user')}"
@@ -65,43 +74,37 @@ def _summary(stats: StatsResult, width: int | None) -> list[Text]:
 
 
 def _ledger(traffic: Traffic, rates: Rates, width: int | None) -> list[Text]:
-    """accepted = delivered + discarded + undelivered + backlog, and how fast."""
+    """accepted = delivered + discarded + undelivered + backlog, and the rates if known."""
     known = rates.window_seconds > 0
 
-    def rate(messages: float, number_bytes: float | None = None) -> tuple[str, str]:
-        if not known:
-            return "", ""
-        return count(messages), "" if number_bytes is None else size(number_bytes)
+    def row(name: str, number: int, number_bytes: int, *rate_names: str) -> list[str]:
+        shown_rates = [
+            shown(getattr(rates, rate)) if known else ""
+            for rate, shown in zip(rate_names, (count, size), strict=False)
+        ]
+        shown_rates += [""] * (2 - len(shown_rates))
+        return [name, count(number), size(number_bytes), *shown_rates]
 
-    def row(
-        name: str, messages: int, number_bytes: int, per_second: tuple[str, str] = ("", "")
-    ) -> tuple[str, ...]:
-        return name, count(messages), size(number_bytes), *per_second
-
-    columns = [
-        Column("LEDGER", right=False),
-        *(Column(title) for title in ("MESSAGES", "BYTES", "MESSAGES/S", "BYTES/S")),
-    ]
+    discarded = sum(traffic.discarded.values())
+    titles = ("MESSAGES", "BYTES", "MESSAGES/S", "BYTES/S")
+    columns = [Column("LEDGER", right=False), *map(Column, titles)]
     rows = [
         row(
             "published",
             traffic.messages_in,
             traffic.bytes_in,
-            rate(rates.messages_in_per_second, rates.bytes_in_per_second),
+            "messages_in_per_second",
+            "bytes_in_per_second",
         ),
         row("accepted", traffic.accepted, traffic.accepted_bytes),
         row(
             "delivered",
             traffic.delivered,
             traffic.delivered_bytes,
-            rate(rates.delivered_per_second, rates.delivered_bytes_per_second),
+            "delivered_per_second",
+            "delivered_bytes_per_second",
         ),
-        row(
-            "discarded",
-            sum(traffic.discarded.values()),
-            traffic.discarded_bytes,
-            rate(rates.discarded_per_second),
-        ),
+        row("discarded", discarded, traffic.discarded_bytes, "discarded_per_second"),
         row("undelivered", traffic.undelivered, traffic.undelivered_bytes),
         row("backlog", traffic.backlog, traffic.backlog_bytes),
     ]
@@ -171,67 +174,68 @@ _STATE_STYLES = {"serving": "", "starting": WARNING, "silent": BAD}
 def workers_lines(
     workers: list[WorkerReport], width: int | None, *, details: bool = True
 ) -> list[Text]:
-    """One line for each worker; without `details`, what is about its process is left out."""
-    columns = [
-        Column("WORKER"),
-        Column("PID"),
-        Column("STATE", right=False),
-        *([Column("UP", rank=3), Column("DEATHS"), Column("SILENT", rank=4)] if details else []),
-        Column("CPU", rank=1),
-        Column("MEMORY"),
-        Column("CLIENTS"),
-        Column("IN/S"),
-        Column("OUT/S"),
-        Column("BACKLOG"),
-        *([] if details else [Column("ROUTES", rank=2)]),
-        Column("P99", rank=5),
-    ]
-    return layout(columns, [_worker(worker, details) for worker in workers], width)
+    """One line for each worker, with `details` of its process or with its route cache."""
+    process = (
+        Field[WorkerReport](Column("UP", rank=3), _uptime),
+        Field[WorkerReport](Column("DEATHS"), _deaths),
+        Field[WorkerReport](Column("SILENT", rank=4), _silence),
+    )
+    routes = Field[WorkerReport](Column("ROUTES", rank=2), lambda worker: _hits(worker.traffic))
+    fields: Sequence[Field[WorkerReport]] = (
+        Field(Column("WORKER"), lambda worker: str(worker.worker)),
+        Field(Column("PID"), lambda worker: str(worker.pid or UNKNOWN)),
+        Field(
+            Column("STATE", right=False),
+            lambda worker: Cell(worker.state, _STATE_STYLES[worker.state]),
+        ),
+        *(process if details else ()),
+        Field(
+            Column("CPU", rank=1),
+            lambda worker: duration(worker.cpu_seconds) if worker.pid else UNKNOWN,
+        ),
+        Field(
+            Column("MEMORY"), lambda worker: size(worker.memory_bytes) if worker.pid else UNKNOWN
+        ),
+        Field(Column("CLIENTS"), lambda worker: count(worker.clients)),
+        Field(Column("IN/S"), lambda worker: _rate(worker.rates, "messages_in_per_second")),
+        Field(Column("OUT/S"), lambda worker: _rate(worker.rates, "delivered_per_second")),
+        Field(Column("BACKLOG"), lambda worker: count(worker.traffic.backlog)),
+        *(() if details else (routes,)),
+        Field(Column("P99", rank=5), lambda worker: quantile(worker.traffic.latency, 0.99)),
+    )
+    return table(fields, workers, width)
 
 
-def _worker(worker: WorkerReport, details: bool) -> list[str | Cell]:
-    rates, traffic = worker.rates, worker.traffic
-    known = rates.window_seconds > 0
-    process: list[str | Cell] = []
-    if details:
-        silent = worker.silence_seconds >= SILENCE_WARNING_SECONDS
-        process = [
-            duration(_age(worker)) if worker.pid else UNKNOWN,
-            Cell(count(worker.deaths), _warn_if(worker.deaths > 0)),
-            Cell(duration(worker.silence_seconds), _warn_if(silent)),
-        ]
-    return [
-        str(worker.worker),
-        str(worker.pid or UNKNOWN),
-        Cell(worker.state, _STATE_STYLES[worker.state]),
-        *process,
-        duration(worker.cpu_seconds) if worker.pid else UNKNOWN,
-        size(worker.memory_bytes) if worker.pid else UNKNOWN,
-        count(worker.clients),
-        count(rates.messages_in_per_second) if known else UNKNOWN,
-        count(rates.delivered_per_second) if known else UNKNOWN,
-        count(traffic.backlog),
-        *([] if details else [_hits(traffic)]),
-        quantile(traffic.latency, 0.99),
-    ]
+def _uptime(worker: WorkerReport) -> str:
+    up_seconds = max(0.0, datetime.now().timestamp() - worker.started_at)
+    return duration(up_seconds) if worker.pid else UNKNOWN
 
 
-def _age(worker: WorkerReport) -> float:
-    return max(0.0, datetime.now().timestamp() - worker.started_at)
+def _deaths(worker: WorkerReport) -> Cell:
+    return Cell(count(worker.deaths), _warn_if(worker.deaths > 0))
+
+
+def _silence(worker: WorkerReport) -> Cell:
+    is_long = worker.silence_seconds >= SILENCE_WARNING_SECONDS
+    return Cell(duration(worker.silence_seconds), _warn_if(is_long))
+
+
+def _rate(rates: Rates, name: str) -> str:
+    return count(getattr(rates, name)) if rates.window_seconds > 0 else UNKNOWN
 
 
 # -- version ---------------------------------------------------------------------------------------
 def version_lines(version: VersionResult, width: int | None) -> list[Text]:
-    """A line for each fact."""
-    since = datetime.fromtimestamp(version.started_at).astimezone()
-    facts = [
-        _fact("sbusd", version.version),
-        _fact("protocol", str(version.protocol)),
-        _fact("python", version.python),
-        _fact("address", version.address),
-        _fact("dialect", version.dialect),
-        _fact("workers", str(version.workers)),
-        _fact("pid", str(version.pid)),
-        _fact("started", since.isoformat(" ", "seconds")),
-    ]
-    return [fit(line, width) for line in facts]
+    """One fact on each line."""
+    started = datetime.fromtimestamp(version.started_at).astimezone()
+    facts = {
+        "sbusd": version.version,
+        "protocol": version.protocol,
+        "python": version.python,
+        "address": version.address,
+        "dialect": version.dialect,
+        "workers": version.workers,
+        "pid": version.pid,
+        "started": started.isoformat(" ", "seconds"),
+    }
+    return [fit(_fact(name, str(value)), width) for name, value in facts.items()]

@@ -1,13 +1,20 @@
-"""What `users`, `limit` and `me` show to people: what a user has, and may have.
+"""What `users`, `limit` and `me` print for people: what a user uses, and its limits."""
 
-Lines out of answers, for a width; prints nothing and asks nobody but the host's user database.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.text import Text
 
-from sbus.cli.terminal.tables import Cell, Column, fit, layout, paragraph, text
+from sbus.cli.terminal.tables import (
+    Cell,
+    Column,
+    Field,
+    fit,
+    layout,
+    name_column,
+    paragraph,
+    table,
+    text,
+)
 from sbus.cli.terminal.units import count, counted, duration, size
 from sbus.cli.terminal.user_names import user_name
 from sbus.cli.views.clients_view import clients_lines, subscriptions_lines
@@ -22,88 +29,91 @@ from sbus.protocol.admin_results import (
 )
 
 NEAR, FULL = 0.8, 1.0
-"""Parts of a limit from which on it stands out."""
+"""The parts of a limit from which on a figure stands out."""
 _NEAR_STYLE, _FULL_STYLE = "yellow", "red"
+_LIMITED: dict[str, tuple[str, str, Callable[[float], str]]] = {
+    "CLIENTS": ("connections", "connections", count),
+    "SUBS": ("subscriptions", "subscriptions", count),
+    "SUB-BYTES": ("subscription-bytes", "subscription_bytes", size),
+    "BACKLOG": ("backlog", "backlog_bytes", size),
+    "HELD": ("held-others", "held_seconds", duration),
+}
+"""By title in `users`: the name in `me`, the field, whose limit is FIELD_max, and its unit."""
 
 
 def users_lines(result: UsersResult, width: int | None) -> list[Text]:
-    """One line for each user: what it has, behind the `/` what it may have."""
-    columns = [
-        Column("USER", right=False, flexible=True),
-        Column("CLIENTS"),
-        Column("SUBS"),
-        Column("SUB-BYTES", rank=3),
-        Column("BACKLOG"),
-        Column("WAITING", rank=1),
-        Column("BLOCKING", rank=4),
-        Column("HELD"),
-        Column("MAX-IN/S", rank=2),
-        Column("LOST"),
-    ]
-    return layout(columns, [_user(user) for user in result.users], width)
+    """One line for each user: what it uses, and its limits after the `/`."""
+    return table(_USER, result.users, width)
 
 
-def _user(user: UserReport) -> list[str | Cell]:
-    limits = user.limits
-    return [
-        user_name(user.uid),
-        _used(user.connections, limits.connections_max, count),
-        _used(user.subscriptions, limits.subscriptions_max, count),
-        _used(user.subscription_bytes, limits.subscription_bytes_max, size),
-        _used(user.backlog_bytes, limits.backlog_bytes_max, size),
-        size(user.waiting_bytes),
-        count(user.blocking_clients),
-        _used(user.held_seconds, limits.held_seconds_max, duration),
-        count(limits.messages_per_second_max),
-        Cell(count(user.discarded), _NEAR_STYLE if user.discarded else ""),
-    ]
+def _used(title: str) -> Callable[[UserReport], Cell]:
+    _, field, shown = _LIMITED[title]
+
+    def cell(user: UserReport) -> Cell:
+        used, limit = getattr(user, field), getattr(user.limits, f"{field}_max")
+        return Cell(f"{shown(used)}/{shown(limit)}", _style(used, limit))
+
+    return cell
 
 
-def _used(has: float, may: float, shown: Callable[[float], str]) -> Cell:
-    return Cell(f"{shown(has)}/{shown(may)}", _style(has, may))
-
-
-def _style(has: float, may: float) -> str:
-    if has < NEAR * may or not has:
+def _style(used: float, limit: float) -> str:
+    if used < NEAR * limit or not used:
         return ""
-    return _FULL_STYLE if has >= FULL * may else _NEAR_STYLE
+    return _FULL_STYLE if used >= FULL * limit else _NEAR_STYLE
+
+
+def _lost(user: UserReport) -> Cell:
+    return Cell(count(user.discarded), _NEAR_STYLE if user.discarded else "")
+
+
+_USER: Sequence[Field[UserReport]] = (
+    Field(name_column("USER"), lambda user: user_name(user.uid)),
+    Field(Column("CLIENTS"), _used("CLIENTS")),
+    Field(Column("SUBS"), _used("SUBS")),
+    Field(Column("SUB-BYTES", rank=3), _used("SUB-BYTES")),
+    Field(Column("BACKLOG"), _used("BACKLOG")),
+    Field(Column("WAITING", rank=1), lambda user: size(user.waiting_bytes)),
+    Field(Column("BLOCKING", rank=4), lambda user: count(user.blocking_clients)),
+    Field(Column("HELD"), _used("HELD")),
+    Field(Column("MAX-IN/S", rank=2), lambda user: count(user.limits.messages_per_second_max)),
+    Field(Column("LOST"), _lost),
+)
 
 
 # -- limit -----------------------------------------------------------------------------------------
 def limit_lines(result: LimitResult, width: int | None) -> list[Text]:
-    """Every limit of the user, exactly; where something changed, what it was before as well."""
-    changed = result.before != result.after
-    columns = [
-        Column("LIMIT", right=False),
-        *([Column("BEFORE")] if changed else []),
-        Column("NOW"),
+    """Every limit of the user, exactly; if any changed, the values before as well."""
+    before: Field[str] = Field(Column("BEFORE"), lambda name: _exact(result.before, name))
+    fields: list[Field[str]] = [
+        Field(Column("LIMIT", right=False), lambda name: name),
+        *([before] if result.before != result.after else []),
+        Field(
+            Column("NOW"),
+            lambda name: Cell(
+                _exact(result.after, name),
+                "bold" if getattr(result.before, name) != getattr(result.after, name) else "",
+            ),
+        ),
     ]
-    rows: list[list[str | Cell]] = []
-    for name in UserLimits.__struct_fields__:
-        before, after = getattr(result.before, name), getattr(result.after, name)
-        now = Cell(f"{after:.15g}", "bold" if before != after else "")
-        rows.append([name, *([f"{before:.15g}"] if changed else []), now])
     title = fit(text(f"{user_name(result.uid)} ({result.uid})", "bold"), width)
-    return [title, *layout(columns, rows, width)]
+    return [title, *table(fields, UserLimits.__struct_fields__, width)]
+
+
+def _exact(limits: UserLimits, name: str) -> str:
+    return f"{getattr(limits, name):.15g}"
 
 
 # -- me --------------------------------------------------------------------------------------------
 def me_lines(result: MeResult, width: int | None) -> list[Text]:
-    """What one has and may have, one's clients and subscriptions."""
+    """The user's use and limits, and some of its clients and subscriptions."""
     user, limits = result.user, result.user.limits
-    uses = [
-        ("connections", user.connections, limits.connections_max, count),
-        ("subscriptions", user.subscriptions, limits.subscriptions_max, count),
-        ("subscription-bytes", user.subscription_bytes, limits.subscription_bytes_max, size),
-        ("backlog", user.backlog_bytes, limits.backlog_bytes_max, size),
-        ("held-others", user.held_seconds, limits.held_seconds_max, duration),
-    ]
-    columns = [Column(user_name(user.uid), right=False), Column("USED"), Column("LIMIT")]
-    rows: list[list[str | Cell]] = [
-        [name, Cell(shown(has), _style(has, may)), shown(may)] for name, has, may, shown in uses
-    ]
+    rows: list[list[str | Cell]] = []
+    for name, field, shown in _LIMITED.values():
+        used, limit = getattr(user, field), getattr(limits, f"{field}_max")
+        rows.append([name, Cell(shown(used), _style(used, limit)), shown(limit)])
     rows.append(["messages/s", "", count(limits.messages_per_second_max)])
-    rows.append(["lost", Cell(count(user.discarded), _NEAR_STYLE if user.discarded else ""), ""])
+    rows.append(["lost", _lost(user), ""])
+    columns = [Column(user_name(user.uid), right=False), Column("USED"), Column("LIMIT")]
     lines = layout(columns, rows, width)
     clients = ClientsResult(clients=result.clients, next=None, unanswered=[])
     lines += [Text(), *clients_lines(clients, width)]

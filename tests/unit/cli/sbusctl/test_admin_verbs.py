@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from sbus.cli.sbusctl.command import sbusctl
-from sbus.cli.sbusctl.target import Target
+from sbus.cli.sbusctl.shared_options import BusOptions
 from sbus.client.admin import AdminConnection
 from sbus.limits import Limits
 from sbus.protocol.admin import PAGE_MAX, Fault
@@ -145,7 +145,7 @@ def test_says_what_was_done(admin: FakeAdmin, capfd: pytest.CaptureFixture[str])
         "kick": "client 12 is disconnected: root, pid 99, lampd\n",
         "drain": "3 clients left\n",
         "reload": "in force now: rules and limits.log_bytes\n"
-        "as before until the bus is restarted: bus.workers\n",
+        "unchanged until the bus is restarted: bus.workers\n",
     }.items():
         assert run("-a", admin.bus_address, *COMMANDS[verb][0]) == 0
         assert capfd.readouterr().out == said
@@ -258,10 +258,10 @@ def test_a_bus_that_says_no_or_nonsense(
 def test_a_bus_that_never_answers(
     admin: FakeAdmin, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def connect_impatiently(target: Target) -> AdminConnection:
-        return AdminConnection(target.address, timeout_seconds=0.05)
+    def connect_impatiently(options: BusOptions) -> AdminConnection:
+        return AdminConnection(options.address, timeout_seconds=0.05)
 
-    monkeypatch.setattr(Target, "connect_admin", connect_impatiently)
+    monkeypatch.setattr(BusOptions, "connect_admin", connect_impatiently)
     for verb, (words, _) in COMMANDS.items():
         admin.answers[verb] = None
         assert run("-a", admin.bus_address, *words) == 1

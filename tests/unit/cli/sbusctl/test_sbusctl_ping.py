@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.cli.sbusctl.pinging import RoundTrips
+from sbus.cli.sbusctl.round_trips import RoundTrips
 
 
 def summary(trips: RoundTrips) -> list[str]:

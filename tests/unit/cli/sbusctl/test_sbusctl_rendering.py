@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.cli.sbusctl.rendering import json_line, raw_line, text_line
+from sbus.cli.sbusctl.message_output import json_line, raw_line, text_line
 from sbus.client.inbox import Lost
 from sbus.protocol.packets import Message
 from sbus.protocol.text import to_text

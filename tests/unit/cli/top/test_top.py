@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sbus.cli.top.top import ClientLoad, client_loads, ordered, user_loads, worker_loads
+from sbus.cli.top.loads import ClientLoad, Top, client_loads, sorted_by, user_loads, worker_loads
 from sbus.protocol.admin_results import ClientReport
 from tests.support import admin_samples as sample
 
@@ -91,10 +91,10 @@ def test_the_order_is_what_was_asked_for_and_equal_rows_keep_theirs() -> None:
         client(2, messages_in=9, backlog=3),
         client(3, messages_in=7, backlog=4),
     ]
-    rows = client_loads({}, now, 1.0)
+    top = Top(by="client", seconds=1.0, rows=[*client_loads({}, now, 1.0)])
 
     def numbers(sort: Any) -> list[int]:
-        return [row.client for row in ordered(rows, sort) if isinstance(row, ClientLoad)]
+        return [row.client for row in sorted_by(top, sort).rows if isinstance(row, ClientLoad)]
 
     assert numbers("in") == [2, 3, 1]
     assert numbers("backlog") == [3, 1, 2]

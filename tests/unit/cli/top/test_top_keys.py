@@ -2,7 +2,7 @@
 
 import pytest
 
-from sbus.cli.top.top_keys import PREFIXES_MAX, PrefixCounts
+from sbus.cli.top.loads import PREFIXES_MAX, PrefixCounts
 from sbus.client.message_joiner import MonitoredMessage
 
 

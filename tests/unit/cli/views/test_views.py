@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from sbus.cli.terminal import user_names
-from sbus.cli.top.top import ClientLoad, KeyLoad, Top, UserLoad, WorkerLoad
+from sbus.cli.top.loads import ClientLoad, KeyLoad, Top, UserLoad, WorkerLoad
 from sbus.cli.top.top_view import top_lines
 from sbus.cli.views.clients_view import clients_lines, explain_lines, subscriptions_lines
 from sbus.cli.views.stats_view import stats_lines, version_lines, workers_lines

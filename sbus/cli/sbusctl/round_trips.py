@@ -1,9 +1,7 @@
-"""`sbusctl ping`: how long a message takes to the bus and back, told as ping(8) tells it.
+"""`sbusctl ping`: the round trip of a message through the bus, reported as ping(8) does.
 
-Each ping is a message to oneself, through everything that messages between programs go through,
-under a key of its own, so that an answer that comes too late is not taken for the next one's.
-Times are of `time.monotonic`, in seconds unless a name says otherwise. Knows neither options nor
-exit statuses.
+A ping is a message to oneself that takes the way of any message. Each has a key of its own, so that
+a late one is not taken for the next. Times are of `time.monotonic`, in seconds.
 """
 
 import math
@@ -11,7 +9,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from sbus.cli.terminal.exit_status import write
+from sbus.cli.terminal.standard_output import write
 from sbus.client.blocking import Connection
 from sbus.protocol.keys import Dialect
 from sbus.protocol.packets import Message
@@ -20,10 +18,10 @@ from sbus.protocol.text import to_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingPlan:
-    """How often, how large: `count` None is for ever, `size_bytes` is the payload's.
+    """How many pings (None for no end) of what payload.
 
-    `interval_seconds` lies between two departures, unless an answer takes longer; after
-    `timeout_seconds` an answer is taken for lost.
+    `interval_seconds` is the time between two departures, unless a ping takes longer. After
+    `timeout_seconds` a ping counts as lost.
     """
 
     count: int | None
@@ -44,7 +42,7 @@ class RoundTrips:
         self._sum_of_squares = 0.0
 
     def add(self, seconds: float) -> None:
-        """An answer took so long."""
+        """Add one round trip."""
         self.received += 1
         self.shortest_seconds = min(self.shortest_seconds, seconds)
         self.longest_seconds = max(self.longest_seconds, seconds)
@@ -52,7 +50,7 @@ class RoundTrips:
         self._sum_of_squares += seconds * seconds
 
     def describe(self, address: str, elapsed_seconds: float) -> str:
-        """The summary: two lines, and the third where there was an answer."""
+        """The summary: two lines, and a third if any ping came back."""
         lost = 100 * (self.sent - self.received) / self.sent if self.sent else 0.0
         lines = [
             f"--- {address} ping statistics ---",
@@ -68,8 +66,8 @@ class RoundTrips:
         return "\n".join(lines)
 
 
-def ping(bus: Connection[Message], dialect: Dialect, plan: PingPlan) -> RoundTrips:
-    """Ping and print as planned; the summary comes in any case, also when interrupted."""
+def measure_round_trips(bus: Connection[Message], dialect: Dialect, plan: PingPlan) -> RoundTrips:
+    """Ping and print as planned. The summary is printed even if this is interrupted."""
     address = to_text(os.fsencode(bus.address))
     trips = RoundTrips()
     prefix = dialect.separator.join((b"sbusctl", b"ping", os.urandom(16).hex().encode(), b""))

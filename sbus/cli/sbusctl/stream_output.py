@@ -1,46 +1,30 @@
-"""`sbusctl monitor` and `sbusctl events`: from a stream to standard output, a line for each.
+"""The output of `sbusctl monitor` and `sbusctl events`: a line for each item of a stream.
 
-Lines for people have the time of day and fit 80 columns, unless a key or a text is long. What is
-there is printed in one write. Knows neither options nor how the bus is watched.
+Lines for people have the time of day and fit 80 columns, unless a key or a text is long. All items
+that have arrived are printed in one write.
 """
 
 import json
 import time
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 
-from sbus.cli.sbusctl.answers import warn_of_unanswered
+from sbus.cli.sbusctl.admin_requests import warn_of_unanswered
 from sbus.cli.terminal.error_output import report_error
-from sbus.cli.terminal.exit_status import write
+from sbus.cli.terminal.standard_output import write
 from sbus.cli.terminal.tables import shorten
 from sbus.client.message_joiner import MissedItems, MonitoredMessage
 from sbus.client.streams import Stream
 from sbus.protocol.text import to_text
 
-_WHO_WIDTH = 20
-
-T_contra = TypeVar("T_contra", contravariant=True)
-T = TypeVar("T")
-
-
-class View(Protocol[T_contra]):
-    """How one kind of items is shown."""
-
-    heading: str
-    """In front of the lines for people; empty for none."""
-    name: str
-    """What several of them are called."""
-
-    def line(self, item: T_contra) -> str: ...
-
-    def as_json(self, item: T_contra) -> str: ...
+_CLIENT_WIDTH = 20
 
 
 class MessageView:
-    """Messages; with what they hold, if `payload`."""
+    """Messages, with their payloads if `payload`."""
 
-    name = "messages"
+    noun = "messages"
 
     def __init__(self, *, payload: bool) -> None:
         self._payload = payload
@@ -51,10 +35,11 @@ class MessageView:
         key = item.key.replace(" ", "\\x20") if self._payload else item.key
         if item.payload is not None:
             key = f"{key} {to_text(item.payload)}"
+        pid = f"[{item.pid}]"
         return _message_line(
             _time_of_day(item.time),
             str(item.uid),
-            _who(item),
+            f"{shorten(item.program or 'ended', _CLIENT_WIDTH - len(pid))}{pid}",
             "-" if item.size is None else str(item.size),
             "?" if item.recipients is None else str(item.recipients),
             key,
@@ -67,19 +52,14 @@ class MessageView:
         return json.dumps(fields)
 
 
-def _who(item: MonitoredMessage) -> str:
-    pid = f"[{item.pid}]"
-    return f"{shorten(item.program or 'ended', _WHO_WIDTH - len(pid))}{pid}"
-
-
-def _message_line(at: str, uid: str, who: str, size: str, recipients: str, key: str) -> str:
-    return f"{at:<12} {uid:>5} {who:<{_WHO_WIDTH}} {size:>6} {recipients:>3} {key}"
+def _message_line(at: str, uid: str, client: str, size: str, recipients: str, key: str) -> str:
+    return f"{at:<12} {uid:>5} {client:<{_CLIENT_WIDTH}} {size:>6} {recipients:>3} {key}"
 
 
 class EventView:
     """Events."""
 
-    name = "events"
+    noun = "events"
     heading = ""
 
     def line(self, item: dict[str, Any]) -> str:
@@ -90,15 +70,15 @@ class EventView:
 
 
 def _time_of_day(seconds: float) -> str:
-    """Hours to milliseconds, local time."""
+    """Local time, to the millisecond."""
     whole, milliseconds = divmod(int(seconds * 1000), 1000)
     return f"{time.strftime('%H:%M:%S', time.localtime(whole))}.{milliseconds:03}"
 
 
 def print_stream(
-    stream: Stream[T | MissedItems], view: View[T], *, as_json: bool, count: int | None
+    stream: Stream[Any], view: MessageView | EventView, *, as_json: bool, count: int | None
 ) -> None:
-    """Print what comes: `count` items, or for ever. What was missed is not counted.
+    """Print `count` items, or for ever. Missed items do not count.
 
     Raises Disconnected when the bus has ended.
     """
@@ -119,7 +99,7 @@ def print_stream(
                 lines.append(json.dumps({"missed": item.count}))
             else:
                 _print(lines)
-                report_error(f"{item.count} {view.name} were missed here", command="sbusctl")
+                report_error(f"{item.count} {view.noun} were missed here", command="sbusctl")
         _print(lines)
 
 

@@ -1,0 +1,20 @@
+"""Standard output without a buffer: a reader has what was written at once."""
+
+import json
+import os
+
+import msgspec
+
+from sbus.unix.standard_streams import OUTPUT
+
+
+def write(data: bytes) -> None:
+    """Write all of it."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(OUTPUT, left) :]
+
+
+def write_json(record: msgspec.Struct) -> None:
+    """Write one line in ASCII, which is safe on a terminal as well."""
+    write(json.dumps(msgspec.to_builtins(record)).encode() + b"\n")

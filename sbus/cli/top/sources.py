@@ -1,0 +1,118 @@
+"""Where the rows of `sbusctl top` come from: the admin socket, asked again at every look, and for
+keys the stream of all messages.
+
+Times are of `time.monotonic`, in seconds.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from sbus.cli.top.loads import Load, PrefixCounts, Top, client_loads, user_loads, worker_loads
+from sbus.cli.views.paging import ask_all_pages
+from sbus.client.admin import AdminConnection
+from sbus.client.message_joiner import MissedItems
+from sbus.client.streams import MessageStream
+from sbus.protocol.admin import PAGE_MAX, Clients, Workers
+from sbus.protocol.admin_results import ClientReport, ClientsResult, WorkerReport, WorkersResult
+
+
+class Source(ABC):
+    """Compares one look with the one before."""
+
+    by: str
+    _looked_at: float | None = None
+
+    @abstractmethod
+    def look(self) -> Top | None:
+        """What happened since the look before; None the first time."""
+
+    def fileno(self) -> int | None:
+        """A descriptor that is readable when `receive` is due; None if it never is."""
+        return None
+
+    def receive(self) -> None:  # noqa: B027 (only a source with a descriptor needs it)
+        """Read what the bus sends between looks."""
+
+    def _seconds_since_last_look(self) -> float | None:
+        now, before = time.monotonic(), self._looked_at
+        self._looked_at = now
+        return None if before is None else max(now - before, 1e-9)
+
+
+class ClientSource(Source):
+    """Clients, one by one or summed by user."""
+
+    def __init__(self, admin: AdminConnection, by: Literal["client", "user"]) -> None:
+        self.by = by
+        self._admin = admin
+        self._before: dict[int, ClientReport] = {}
+
+    def look(self) -> Top | None:
+        seconds = self._seconds_since_last_look()
+        now = ask_all_pages(self._admin, Clients(limit=PAGE_MAX), ClientsResult)
+        before, self._before = self._before, {client.client: client for client in now.clients}
+        if seconds is None:
+            return None
+        clients = client_loads(before, now.clients, seconds)
+        rows: list[Load] = [*(clients if self.by == "client" else user_loads(clients))]
+        return Top(by=self.by, seconds=seconds, rows=rows, unanswered=now.unanswered)
+
+
+class WorkerSource(Source):
+    """Workers. They count for clients that left in between as well."""
+
+    by = "worker"
+
+    def __init__(self, admin: AdminConnection) -> None:
+        self._admin = admin
+        self._before: dict[int, WorkerReport] = {}
+
+    def look(self) -> Top | None:
+        seconds = self._seconds_since_last_look()
+        now = self._admin.ask(Workers(), WorkersResult).workers
+        before, self._before = self._before, {worker.worker: worker for worker in now}
+        if seconds is None:
+            return None
+        return Top(by=self.by, seconds=seconds, rows=[*worker_loads(before, now, seconds)])
+
+
+class KeySource(Source):
+    """Prefixes of keys. The connection serves the stream from now on.
+
+    The counts are exact as long as this program is as fast as the bus; it counts what it missed.
+    Messages before the first look do not count.
+    """
+
+    by = "key"
+
+    def __init__(self, admin: AdminConnection, separator: str, depth: int) -> None:
+        self._admin = admin
+        self._stream = MessageStream(admin)
+        self._counts = PrefixCounts(separator, depth)
+        self._missed = 0
+
+    def fileno(self) -> int:
+        return self._admin.fileno()
+
+    def receive(self) -> None:
+        for item in self._stream.receive_many(0.0):
+            if isinstance(item, MissedItems):
+                self._missed += item.count
+            else:
+                self._counts.add(item)
+
+    def look(self) -> Top | None:
+        self.receive()
+        seconds = self._seconds_since_last_look()
+        rows = self._counts.take(seconds or 1.0)
+        missed, self._missed = self._missed, 0
+        if seconds is None:
+            return None
+        return Top(
+            by=self.by,
+            seconds=seconds,
+            rows=[*rows],
+            unanswered=self._stream.unanswered,
+            missed=missed,
+        )
