@@ -1,5 +1,10 @@
-"""Measurements of the broker: load generators in C, and what runs them and reads the figures.
+"""Measurements of the broker: load generators in C, and the Python that runs and evaluates them.
 
-Run as `python -m sbus.bench NAME`; docs/benchmarks.md says what each figure means. Nothing else in
-the project imports this.
+Run as `python -m sbus.bench NAME`; docs/benchmarks.md explains each figure.
 """
+
+from sbus.errors import SbusError
+
+
+class BenchmarkFailed(SbusError):
+    """A part ended, hung, lost a message or is missing; the text says which one and how."""

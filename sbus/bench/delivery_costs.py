@@ -1,52 +1,57 @@
-"""The benchmarks of CPU per delivered message: one-to-one, fan-out, subscriptions, workers.
+"""The benchmarks of CPU time per delivered message: one-to-one, fan-out, subscriptions, workers.
 
-Each is a choice of cases (a server and the traffic through it), measured in turn, and a table of
-medians with one case as the reference of another. This module knows what is compared with what; it
-starts nothing itself.
+Each is a choice of cases (a server and the traffic through it), which are measured in turn, and a
+table of medians in which some cases are compared with a reference.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
-from sbus.bench.bystanders import Bystanders, allow_descriptors
 from sbus.bench.figures import change_percent, median, pairwise_ratios
-from sbus.bench.proc import this_machine
 from sbus.bench.report import Result, wrapped
-from sbus.bench.streams import Case, Sample, Traffic
-from sbus.bench.terms import Terms
+from sbus.bench.servers import RunSettings
+from sbus.bench.traffic import (
+    Bystanders,
+    Case,
+    Sample,
+    Traffic,
+    allow_descriptors,
+    measure_in_turn,
+)
 
 DESCRIPTORS_FOR_FRONT_AND_WORKERS = 4
-"""Times the number of clients: what any one process of a bus may hold, with room."""
+"""Times the number of clients: what any one process of a bus may hold, with room to spare."""
 
 CROWDS = {
     "20k literal": Bystanders(clients=1_000, patterns_per_client=20, wildcards=False),
     "10k wildcard": Bystanders(clients=10, patterns_per_client=1_000, wildcards=True),
 }
-"""What `subscriptions` adds to the base, besides one another."""
+"""What `subscriptions` adds to the base, one at a time."""
 
 Samples = Mapping[str, Sequence[Sample]]
 
 
-def compare_with_relays(name: str, terms: Terms, traffic: Traffic, workers: int) -> Result:
+def compare_with_relays(name: str, run: RunSettings, traffic: Traffic, workers: int) -> Result:
     """The broker against both relays: one-to-one and fan-out, by `traffic.subscribers`."""
-    samples = terms.measure(
+    samples = measure_in_turn(
+        run,
         {
-            "relay": Case(terms.relay("each"), traffic),
-            "relay-drain": Case(terms.relay("drain"), traffic),
-            "broker": Case(terms.broker(workers), traffic),
-        }
+            "relay": Case(run.relay("each"), traffic),
+            "relay-drain": Case(run.relay("drain"), traffic),
+            "broker": Case(run.broker(workers), traffic),
+        },
     )
     references = {"relay-drain": "relay", "broker": "relay"}
     notes = [
         *ratio_lines("broker", "relay", samples),
         *ratio_lines("broker", "relay-drain", samples),
     ]
-    settings = {"workers": workers, **traffic_settings(traffic), **terms.settings()}
+    settings = {"workers": workers, **traffic_settings(traffic), **run.shown()}
     return cost_result(name, settings, samples, references, notes)
 
 
 def subscriptions(
-    terms: Terms, traffic: Traffic, workers: int, crowds: Mapping[str, Bystanders]
+    run: RunSettings, traffic: Traffic, workers: int, crowds: Mapping[str, Bystanders]
 ) -> Result:
     """The same traffic with and without each crowd of patterns that it does not match."""
     most_clients = max((crowd.clients for crowd in crowds.values()), default=0)
@@ -56,34 +61,38 @@ def subscriptions(
     for label, keys in (("16 keys", 16), ("new keys", 0)):
         base = f"base, {label}"
         same_keys = replace(traffic, keys=keys)
-        cases[base] = Case(terms.broker(workers), same_keys)
+        cases[base] = Case(run.broker(workers), same_keys)
         for name, crowd in crowds.items():
             case = f"{name}, {label}"
-            cases[case] = Case(terms.broker(workers), replace(same_keys, bystanders=crowd))
+            cases[case] = Case(run.broker(workers), replace(same_keys, bystanders=crowd))
             references[case] = base
-    settings = {"workers": workers, **traffic_settings(traffic), **terms.settings()}
+    settings = {"workers": workers, **traffic_settings(traffic), **run.shown()}
     del settings["keys"]
-    return cost_result("subscriptions", settings, terms.measure(cases), references, percent=True)
+    samples = measure_in_turn(run, cases)
+    return cost_result("subscriptions", settings, samples, references, percent=True)
 
 
-def workers(terms: Terms, one_to_one: Traffic, fan_out: Traffic) -> Result:
+def workers(run: RunSettings, one_to_one: Traffic, fan_out: Traffic) -> Result:
     """One worker against two; `apart`: the publisher alone on one, its subscribers on the other."""
     cases: dict[str, Case] = {}
     references: dict[str, str] = {}
     for name, traffic in (("one-to-one", one_to_one), ("fan-out", fan_out)):
         base = f"{name}, 1 worker"
-        cases[base] = Case(terms.broker(1), traffic)
+        cases[base] = Case(run.broker(1), traffic)
         for placing, fillers in (("together", "before"), ("apart", "after")):
             case = f"{name}, 2, {placing}"
-            cases[case] = Case(terms.broker(2), replace(traffic, fillers=fillers))
+            cases[case] = Case(run.broker(2), replace(traffic, fillers=fillers))
             references[case] = base
     spread = "fan-out, 2, spread"
-    cases[spread] = Case(terms.broker(2), fan_out)
+    cases[spread] = Case(run.broker(2), fan_out)
     references[spread] = "fan-out, 1 worker"
-    settings = {**traffic_settings(one_to_one), **terms.settings()}
-    settings["fan_out_messages"] = fan_out.messages
-    settings["fan_out_subscribers"] = fan_out.subscribers
-    return cost_result("workers", settings, terms.measure(cases), references)
+    settings = {
+        **traffic_settings(one_to_one),
+        **run.shown(),
+        "fan_out_messages": fan_out.messages,
+        "fan_out_subscribers": fan_out.subscribers,
+    }
+    return cost_result("workers", settings, measure_in_turn(run, cases), references)
 
 
 def traffic_settings(traffic: Traffic) -> dict[str, str | int | float]:
@@ -116,17 +125,16 @@ def cost_result(
         rows.append((*cost_cells(case, those), compared))
     return Result(
         name=name,
-        machine=this_machine(),
         settings=settings,
         columns=("case", "µs/msg", "least", "most", "msg/s", "busy %", "vs base"),
         rows=rows,
         notes=list(notes),
-        samples={case: [asdict(sample) for sample in those] for case, those in samples.items()},
+        samples=dict(samples),
     )
 
 
 def cost_cells(case: str, samples: Sequence[Sample]) -> tuple[str, ...]:
-    """One row but for the comparison: medians, and the extremes of the cost."""
+    """One row without the comparison: medians, and the extremes of the cost."""
     costs = [sample.cpu_us_per_delivery for sample in samples]
     rate = median([sample.deliveries_per_second for sample in samples])
     busy = median([sample.busy_percent for sample in samples])
@@ -135,7 +143,7 @@ def cost_cells(case: str, samples: Sequence[Sample]) -> tuple[str, ...]:
 
 
 def ratios(case: str, reference: str, samples: Samples) -> list[float]:
-    """Pair by pair: what was measured next to each other."""
+    """Of each pair of measurements that were made next to each other."""
     return pairwise_ratios(
         [sample.cpu_us_per_delivery for sample in samples[case]],
         [sample.cpu_us_per_delivery for sample in samples[reference]],
@@ -143,7 +151,7 @@ def ratios(case: str, reference: str, samples: Samples) -> list[float]:
 
 
 def ratio_lines(case: str, reference: str, samples: Samples) -> list[str]:
-    """The pairs themselves, for the foot of a result."""
+    """The ratios of all pairs, for the foot of a result."""
     pairs = ratios(case, reference, samples)
     shown = "  ".join(f"{ratio:.2f}" for ratio in pairs)
     return [f"{case} / {reference}, pair by pair (median {median(pairs):.2f}):", *wrapped(shown)]

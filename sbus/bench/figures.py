@@ -1,13 +1,10 @@
-"""Figures from samples, and samples from the lines that the C programs print.
-
-Pure: numbers and text in, numbers out. It does not know what was measured.
-"""
+"""Figures from samples, and the text forms of figures: numbers and text in, numbers out."""
 
 import math
 import statistics
 from collections.abc import Sequence
 
-from sbus.bench.failures import BenchmarkFailed
+from sbus.bench import BenchmarkFailed
 
 
 def median(samples: Sequence[float]) -> float:
@@ -42,16 +39,16 @@ def outer_thirds(samples: Sequence[float]) -> tuple[Sequence[float], Sequence[fl
 
 
 def parse_report(line: str) -> tuple[str, dict[str, int]]:
-    """`word name=number name=number ...`; raises BenchmarkFailed for any other line."""
+    """A line of a C program, `word name=number ...`; raises BenchmarkFailed for any other."""
     word, *pairs = line.split() or [""]
     fields: dict[str, int] = {}
     for pair in pairs:
         name, equals, number = pair.partition("=")
         if not name or not equals or not (number.isascii() and number.isdigit()):
-            raise BenchmarkFailed(f"a load generator said {line!r}, which is no report")
+            raise BenchmarkFailed(f"a load generator printed {line!r}, which is no report")
         fields[name] = int(number)
     if not word or "=" in word:
-        raise BenchmarkFailed(f"a load generator said {line!r}, which is no report")
+        raise BenchmarkFailed(f"a load generator printed {line!r}, which is no report")
     return word, fields
 
 

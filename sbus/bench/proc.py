@@ -1,8 +1,8 @@
-"""What the kernel tells of processes and of the machine, mostly from /proc.
+"""What the kernel reports of processes and of the machine, mostly in /proc.
 
-CPU time is read from each process's own CPU clock, which every other process may read too: user
-and system together, in nanoseconds, ended threads included. (`utime` and `stime` in /proc are as
-coarse as a clock tick.) The parsers take text, so they need no /proc.
+CPU time is read from each process's own CPU clock, which other processes may read too: user and
+system time together, in nanoseconds, ended threads included. (`utime` and `stime` in /proc are as
+coarse as a clock tick.)
 """
 
 import contextlib
@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbus.bench.failures import BenchmarkFailed
+from sbus.bench import BenchmarkFailed
 
 PROC = Path("/proc")
 CLOCK_OF_PROCESS = 2
-"""Low three bits of the number of another process's CPU clock; above them, its pid inverted."""
+"""The low three bits of the id of a process's CPU clock; above them stands its inverted pid."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Machine:
 
 
 def parse_parent(stat: str) -> int:
-    """The parent's pid; the command's name, in parentheses, may hold any character."""
+    """The parent's pid; the command's name, in parentheses, may contain any character."""
     return int(stat.rpartition(")")[2].split()[1])
 
 
@@ -93,12 +93,11 @@ def run_time_ns(pid: int) -> int:
 
 
 def run_times_ns(pids: Iterable[int]) -> dict[int, int]:
-    """CPU time of each of these."""
     return {pid: run_time_ns(pid) for pid in pids}
 
 
 def own_memory_bytes(pid: int) -> int:
-    """Of a live process; raises BenchmarkFailed when it is gone."""
+    """Memory of a live process; raises BenchmarkFailed when it is gone."""
     try:
         return parse_own_memory_bytes(
             (PROC / str(pid) / "status").read_text(errors="backslashreplace")

@@ -1,7 +1,6 @@
-"""The C programs: compiled for this run, started, spoken to by lines, ended in all cases.
+"""The C programs: compiled for a run, started, controlled by lines of text, and always ended.
 
-Every wait has a deadline, and leaving a `with` block ends what was started in it. This module does
-not know what the programs do.
+Every wait has a deadline, and leaving a `with` block ends what was started in it.
 """
 
 import contextlib
@@ -14,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbus.bench import proc
-from sbus.bench.failures import BenchmarkFailed
+from sbus.bench import BenchmarkFailed, proc
 from sbus.bench.figures import parse_report
 
 HERE = Path(__file__).parent
@@ -30,32 +28,29 @@ SOURCES = {
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10.0
-COMPLAINT_CHARACTERS_MAX = 2_000
+ERROR_CHARACTERS_MAX = 2_000
 
 
 def compile_programs(directory: Path) -> None:
-    """Each program into `directory`, by its name; raises BenchmarkFailed with gcc's complaint."""
+    """Compile each program into `directory`; raises BenchmarkFailed with gcc's error output."""
     for name, sources in SOURCES.items():
         command = ["gcc", *FLAGS, "-o", str(directory / name), *(str(HERE / s) for s in sources)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
         except FileNotFoundError as error:
-            raise BenchmarkFailed("the load generators are in C: gcc is needed") from error
+            raise BenchmarkFailed("gcc is needed: the load generators are C programs") from error
         except subprocess.CalledProcessError as error:
-            raise BenchmarkFailed(f"gcc refuses {name}:\n{error.stderr}") from error
+            raise BenchmarkFailed(f"gcc does not compile {name}:\n{error.stderr}") from error
 
 
 @contextlib.contextmanager
 def pinned(cpus: frozenset[int] | None) -> Iterator[None]:
-    """Whatever is started inside runs on these CPUs only; None: wherever this process may."""
-    if cpus is None:
-        yield
-        return
+    """What is started inside runs on these CPUs only; None: where this process may run."""
     before = os.sched_getaffinity(0)
     try:
-        os.sched_setaffinity(0, cpus)
+        os.sched_setaffinity(0, before if cpus is None else cpus)
     except OSError as error:
-        raise BenchmarkFailed(f"this process may not use CPU {sorted(cpus)}") from error
+        raise BenchmarkFailed(f"this process may not use CPU {sorted(cpus or before)}") from error
     try:
         yield
     finally:
@@ -70,14 +65,14 @@ class Child:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def complaint(self) -> str:
+    def error_output(self) -> str:
         """The end of what it wrote to stderr."""
-        return self.log.read_text(errors="replace")[-COMPLAINT_CHARACTERS_MAX:].strip()
+        return self.log.read_text(errors="replace")[-ERROR_CHARACTERS_MAX:].strip()
 
     def read_line(self, seconds_max: float) -> str | None:
-        """Next line of its stdout, None at the end of it; raises BenchmarkFailed at the deadline.
+        """The next line of its stdout, None at the end; raises BenchmarkFailed at the deadline.
 
-        Reads byte by byte, so that nothing is left in a buffer where a later wait cannot see it.
+        Reads byte by byte, so that no buffer hides anything from a later wait.
         """
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
@@ -87,7 +82,7 @@ class Child:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([fd], [], [], left)[0]:
                 text = f"{self.name} said nothing for {seconds_max:.0f} s"
-                raise BenchmarkFailed(f"{text}\n{self.complaint()}".strip())
+                raise BenchmarkFailed(f"{text}\n{self.error_output()}".strip())
             byte = os.read(fd, 1)
             if not byte:
                 return None
@@ -95,24 +90,24 @@ class Child:
         return line.decode()
 
     def wait_for_report(self, word: str, seconds_max: float) -> dict[str, int]:
-        """Fields of its next line, which begins with `word`; raises BenchmarkFailed otherwise."""
+        """The fields of its next line; raises BenchmarkFailed unless that begins with `word`."""
         line = self.read_line(seconds_max)
         if line is None:
             status = self.process.wait(STOP_SECONDS_MAX)
-            raise BenchmarkFailed(f"{self.name} ended with status {status}: {self.complaint()}")
+            raise BenchmarkFailed(f"{self.name} ended with status {status}: {self.error_output()}")
         said, fields = parse_report(line)
         if said != word:
             raise BenchmarkFailed(f"{self.name} said {said!r}, not {word!r}")
         return fields
 
     def tell(self, command: str) -> None:
-        """Give it one command line; it answers with a report."""
+        """Send one command line; the program answers with a report."""
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # the answer's absence tells why
+        with contextlib.suppress(BrokenPipeError):  # then `wait_for_report` says why
             os.write(self.process.stdin.fileno(), f"{command}\n".encode())
 
     def ask(self, command: str, word: str, seconds_max: float) -> dict[str, int]:
-        """Give it one command line and wait for the answer, as `wait_for_report`."""
+        """Send one command line, and wait for the report."""
         self.tell(command)
         return self.wait_for_report(word, seconds_max)
 
@@ -125,9 +120,9 @@ def running(
     cpus: frozenset[int] | None,
     uid: int | None = None,
 ) -> Iterator[Child]:
-    """A child that is gone, with its descendants, when the block ends; of user `uid`, if given.
+    """A child, of user `uid` if given, that is gone with its descendants when the block ends.
 
-    Python programs in it find this source tree, from wherever the benchmark is run.
+    Python programs find this source tree, from whatever directory the benchmark is run.
     """
     log = directory / f"{name}.stderr"
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -165,7 +160,7 @@ def generator(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask it to end; whatever of its family is left after a while is killed."""
+    """Terminate it; after a while, kill what is left of it and its descendants."""
     if process.poll() is not None:
         return
     family = proc.process_tree(process.pid)

@@ -1,24 +1,24 @@
-"""A benchmark's result: for people a table within 80 columns, for programs JSON.
-
-This module does not know what the figures mean.
-"""
+"""A benchmark's result: a table within 80 columns for people, JSON for programs."""
 
 import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sbus.bench.proc import Machine
+from sbus.bench.proc import Machine, this_machine
 
 GAP = "  "
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One benchmark, run once. `rows` are shown; `samples` is everything measured, unrounded."""
+    """One benchmark, run once. `rows` are shown; `samples` is everything measured, unrounded.
+
+    Samples may be dataclasses, in lists.
+    """
 
     name: str
-    machine: Machine
+    machine: Machine = field(default_factory=this_machine)
     settings: dict[str, str | int | float]
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
@@ -37,20 +37,19 @@ class Result:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines: the first column to the left, the others to the right, under their headings."""
+    """Lines of a table: the first column is aligned left, the others right."""
     widths = [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
     return [table_line(row, widths) for row in (columns, ["-" * w for w in widths], *rows)]
 
 
 def table_line(row: Sequence[str], widths: Sequence[int]) -> str:
-    """One line of a table whose columns are this wide."""
     first = row[0].ljust(widths[0])
     rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
     return GAP.join((first, *rest)).rstrip()
 
 
 def wrapped(settings: str, width: int = 78) -> list[str]:
-    """Break between two settings where the line would be longer than `width`."""
+    """Lines of at most `width`, broken between two settings."""
     lines: list[str] = []
     for part in settings.split(GAP):
         if lines and len(lines[-1]) + len(GAP) + len(part) <= width:

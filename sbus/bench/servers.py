@@ -1,7 +1,7 @@
-"""What is measured: the broker, and the relays it is held against, behind one interface.
+"""What is measured, the broker and the relays it is compared with, and the settings of a run.
 
-Both listen on a socket in a directory of the run, are ready when they close their stdout, and are
-ended by SIGTERM. This module does not know what is done with them.
+Broker and relay look alike from outside: both listen on a socket in the directory of the run,
+close their stdout when they are ready, and end on SIGTERM.
 """
 
 import contextlib
@@ -12,14 +12,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbus.bench import proc
-from sbus.bench.failures import BenchmarkFailed
+from sbus.bench import BenchmarkFailed, proc
+from sbus.bench.figures import format_cpus
 from sbus.bench.programs import START_SECONDS_MAX, STOP_SECONDS_MAX, Child, running
 
 
 @dataclass(frozen=True)
 class Server:
-    """Something that carries messages; `processes_min` guards against overlooking some of it."""
+    """A running broker or relay; `processes_min` guards against overlooking some of it."""
 
     address: str
     child: Child
@@ -30,29 +30,56 @@ class Server:
         pids = proc.process_tree(self.child.process.pid)
         if self.child.process.poll() is not None or len(pids) < self.processes_min:
             raise BenchmarkFailed(
-                f"{self.child.name} should have {self.processes_min} processes or more and has "
-                f"{len(pids)}: {self.child.complaint()}"
+                f"{self.child.name} should have at least {self.processes_min} processes and has "
+                f"{len(pids)}: {self.child.error_output()}"
             )
         return pids
 
 
 Start = Callable[[], AbstractContextManager[Server]]
-"""Starts a server; one and the same benchmark is run against what several of these start."""
+"""Starts a server; a benchmark runs the same load against several of these."""
 
 PACE_LIFTED = "user_messages_per_second_max=1000000000"
-"""A limit for a broker that is to be measured and not to be held back: all load is one user's."""
+"""The rate limit does not apply to a broker that is measured: one user causes all of the load."""
 
 
-def relay(directory: Path, mode: str, cpus: frozenset[int] | None) -> Start:
-    """The relay, `each` packet by itself or `drain`; compiled in `directory`."""
-    command = [str(directory / "relay"), str(directory / "bus"), mode]
-    return lambda: _serving("relay", command, directory, cpus, 1, -signal.SIGTERM)
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Where a benchmark runs, and how often. CPUs that are None: any."""
+
+    directory: Path
+    """Holds the compiled programs, and everything that a run leaves behind."""
+    repetitions: int = 1
+    broker_cpus: frozenset[int] | None = None
+    load_cpus: frozenset[int] | None = None
+    progress: Callable[[str], None] = lambda line: None
+    """Gets a line of progress now and then."""
+    limits: Sequence[str] = (PACE_LIFTED,)
+    """Of every broker, `NAME=VALUE` each."""
+
+    def shown(self) -> dict[str, str | int | float]:
+        """For the head of a result."""
+        return {
+            "repetitions": self.repetitions,
+            "broker_cpu": format_cpus(self.broker_cpus),
+            "load_cpu": format_cpus(self.load_cpus),
+        }
+
+    def relay(self, mode: str) -> Start:
+        """The relay, which forwards `each` packet by itself or `drain`s sockets."""
+        command = [str(self.directory / "relay"), str(self.directory / "bus"), mode]
+        return lambda: _serving(
+            "relay", command, self.directory, self.broker_cpus, 1, -signal.SIGTERM
+        )
+
+    def broker(self, workers: int, *more_limits: str) -> Start:
+        return broker(self.directory, workers, self.broker_cpus, (*self.limits, *more_limits))
 
 
 def broker(
     directory: Path, workers: int, cpus: frozenset[int] | None, limits: Sequence[str] = ()
 ) -> Start:
-    """The sbusd beside this module, with this interpreter: a front and its workers.
+    """The sbusd of this source tree, run by this interpreter: a front and its workers.
 
     `limits` are `NAME=VALUE` as for its `--limit`.
     """
@@ -79,8 +106,8 @@ def _serving(
             pass
         if not socket.is_socket():
             child.process.wait(STOP_SECONDS_MAX)
-            raise BenchmarkFailed(f"{name} does not start: {child.complaint()}")
+            raise BenchmarkFailed(f"{name} does not start: {child.error_output()}")
         yield Server(str(socket), child, processes_min)
     status = child.process.returncode
     if status != status_when_stopped:
-        raise BenchmarkFailed(f"{name} stopped with status {status}: {child.complaint()}")
+        raise BenchmarkFailed(f"{name} stopped with status {status}: {child.error_output()}")

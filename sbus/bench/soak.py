@@ -1,22 +1,20 @@
 """The benchmark of endurance: saturation for minutes, and an account of every message.
 
-The C program (flood.c) checks each subscriber's ledger as it goes; here the figures of each
-interval are gathered, with the memory of every process of the bus, and judged at the end: did
-anything stand still, was anything lost that no notice admitted, did memory grow.
+The C program (flood.c) checks each subscriber's ledger as it runs. This module collects the figures
+of each interval, with the memory of every process of the bus, and judges them at the end: did
+anything stand still, did anything get lost without a notice, did memory grow?
 """
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from sbus.bench import proc
-from sbus.bench.failures import BenchmarkFailed
+from sbus.bench import BenchmarkFailed, proc
 from sbus.bench.figures import change_percent, outer_thirds
 from sbus.bench.programs import Child, generator
 from sbus.bench.report import Result, table_line
-from sbus.bench.servers import Server, Start
+from sbus.bench.servers import RunSettings, Server, Start
 
 ANSWER_SECONDS_MAX = 30.0
 DRAIN_SECONDS_MAX = 120.0
@@ -27,7 +25,7 @@ COLUMNS = ("   s", "  msg/s", "deliv./s", "      lost", "RSS MiB", "largest", "s
 
 @dataclass(frozen=True, kw_only=True)
 class Crowd:
-    """Who takes part; the last `slow` subscribers wait after each packet, `kinds` differ."""
+    """The clients; the last `slow` subscribers wait after each packet, `kinds` differ."""
 
     publishers: int = 16
     subscribers: int = 32
@@ -38,7 +36,7 @@ class Crowd:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """What happened in a stretch of time, and the memory at its end."""
+    """What happened in one interval, and the memory at its end."""
 
     at_seconds: float
     length_seconds: float
@@ -46,11 +44,11 @@ class Interval:
     received: int
     lost_in_all: int
     idle_publishers: int
-    """How many sent nothing in all of it."""
+    """How many sent nothing in it."""
     idle_subscribers: int
-    """How many received nothing in all of it."""
+    """How many received nothing in it."""
     own_bytes: dict[int, int]
-    """Resident memory of each process, without what is shared."""
+    """Resident memory of each process, without shared memory."""
     shared_bytes: int
 
     @property
@@ -70,42 +68,41 @@ class Interval:
 
 
 def soak(
+    run: RunSettings,
     start: Start,
     crowd: Crowd,
-    directory: Path,
     *,
     seconds: float,
     interval_seconds: float,
-    settings: dict[str, str | int | float],
-    show: Callable[[str], None],
+    settings: Mapping[str, str | int | float],
 ) -> Result:
-    """Flood what `start` starts; `show` gets a line of the table after each interval."""
+    """Flood what `start` starts; a line of the table is progress after each interval."""
     counts = (crowd.publishers, crowd.subscribers, crowd.slow, crowd.kinds, crowd.size_bytes)
     widths = [len(column) for column in COLUMNS]
-    show(table_line(COLUMNS, widths))
+    run.progress(table_line(COLUMNS, widths))
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(start())
-        load = stack.enter_context(generator("flood", (server.address, *counts), directory, None))
+        arguments = (server.address, *counts)
+        load = stack.enter_context(generator("flood", arguments, run.directory, run.load_cpus))
         intervals = []
         for interval in watch(load, server, seconds, interval_seconds):
             intervals.append(interval)
-            show(table_line(interval.cells(), widths))
+            run.progress(table_line(interval.cells(), widths))
         try:
             final = load.ask("stop", "stopped", DRAIN_SECONDS_MAX)
         except BenchmarkFailed as error:
-            show(f"not everything arrived: {error}")
+            run.progress(f"not everything arrived: {error}")
             final = {}
         server.pids()
-        complaint = load.complaint()
+        violations = load.error_output()
     succeeded, notes = verdict(intervals, final)
     return Result(
         name="soak",
-        machine=proc.this_machine(),
         settings={"seconds": round(seconds, 1), **asdict(crowd), **settings},
         columns=tuple(column.strip() for column in COLUMNS),
         rows=[interval.cells() for interval in intervals],
-        notes=[*notes, *complaint.splitlines()],
-        samples={"intervals": [asdict(interval) for interval in intervals], "final": final},
+        notes=[*notes, *violations.splitlines()],
+        samples={"intervals": intervals, "final": final},
         succeeded=succeeded,
     )
 
@@ -136,7 +133,7 @@ def watch(
 
 
 def verdict(intervals: Sequence[Interval], final: Mapping[str, int]) -> tuple[bool, list[str]]:
-    """Whether all is well, and a line about each thing looked at; no `final`: it never came."""
+    """Whether the soak passed, and a line for each criterion; without `final` it has not."""
     idle_publishers = sum(interval.idle_publishers for interval in intervals)
     idle_subscribers = sum(interval.idle_subscribers for interval in intervals)
     wedged = idle_publishers + idle_subscribers > 0

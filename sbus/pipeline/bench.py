@@ -20,8 +20,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from sbus.bench import proc
-from sbus.bench.failures import BenchmarkFailed
+from sbus.bench import BenchmarkFailed, proc
 from sbus.bench.figures import format_cpus, parse_cpus
 from sbus.bench.programs import pinned, running
 from sbus.bench.report import Result
@@ -105,9 +104,9 @@ def run(
             command += ["--plain", str(recording)]
             with running("recorder", command, directory, recorder_cpus) as recorder:
                 deadline = time.monotonic() + READY_SECONDS_MAX
-                while "recording to" not in recorder.complaint():
+                while "recording to" not in recorder.error_output():
                     if recorder.process.poll() is not None or time.monotonic() > deadline:
-                        raise BenchmarkFailed(f"no recorder: {recorder.complaint()}")
+                        raise BenchmarkFailed(f"no recorder: {recorder.error_output()}")
                     time.sleep(0.05)
                 pid = recorder.process.pid
                 before = proc.run_times_ns([pid])[pid]
@@ -115,7 +114,7 @@ def run(
                 # It has everything when it has read up to here; then it writes, and ends.
                 cpu_ns = _wait_idle(pid) - before
             if recorder.process.returncode:
-                raise BenchmarkFailed(f"the recorder failed: {recorder.complaint()}")
+                raise BenchmarkFailed(f"the recorder failed: {recorder.error_output()}")
         return _check(recording, load, seconds, cpu_ns)
 
 

@@ -10,29 +10,26 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sbus.bench import blocks, delivery_costs
-from sbus.bench.bystanders import Bystanders
-from sbus.bench.failures import BenchmarkFailed
-from sbus.bench.floods import Flood, flood
+from sbus.bench import BenchmarkFailed, delivery_costs, held_publishers
+from sbus.bench.latency import Flood, flood, round_trip
 from sbus.bench.programs import compile_programs, generator, running
 from sbus.bench.report import Result
-from sbus.bench.round_trips import round_trip
-from sbus.bench.servers import Start, broker, relay
+from sbus.bench.servers import RunSettings, Start
 from sbus.bench.soak import Crowd, soak
-from sbus.bench.streams import Traffic, measure
-from sbus.bench.terms import Terms
+from sbus.bench.traffic import Bystanders, Traffic, measure
 from tests.support.bus import STOP_SECONDS_MAX, wait_until_gone
 from tests.support.users import directory_for_everybody, needs_root
 
 SIZE = 110
 STARTS: dict[str, Callable[[Path], Start]] = {
-    "relay": lambda directory: relay(directory, "each", None),
-    "relay-drain": lambda directory: relay(directory, "drain", None),
-    "broker": lambda directory: broker(directory, 1, None),
-    "broker with two workers": lambda directory: broker(directory, 2, None),
+    "relay": lambda directory: RunSettings(directory=directory).relay("each"),
+    "relay-drain": lambda directory: RunSettings(directory=directory).relay("drain"),
+    "broker": lambda directory: RunSettings(directory=directory).broker(1),
+    "broker with two workers": lambda directory: RunSettings(directory=directory).broker(2),
 }
 
 
@@ -44,19 +41,20 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def terms(programs: Path) -> Terms:
-    return Terms(
-        directory=programs,
-        repetitions=1,
-        broker_cpus=None,
-        load_cpus=None,
-        progress=lambda line: None,
-    )
+def run(programs: Path) -> RunSettings:
+    return RunSettings(directory=programs)
+
+
+def only(samples: object) -> Any:
+    """The sample of a case that was measured once."""
+    assert isinstance(samples, list)
+    (sample,) = samples
+    return sample
 
 
 def assert_deliveries(result: Result, expected: dict[str, int]) -> None:
     """Every case, once, with this many deliveries; and a row of each."""
-    found = {case: those[0]["deliveries"] for case, those in result.samples.items()}  # type: ignore[index]
+    found = {case: only(those).deliveries for case, those in result.samples.items()}
     assert found == expected
     assert [row[0] for row in result.rows] == list(expected)
 
@@ -78,35 +76,35 @@ def test_a_stream_is_held_to_its_window(programs: Path) -> None:
         assert measure(server, large, programs, None).deliveries == 500
 
 
-def test_one_to_one_and_fan_out(terms: Terms) -> None:
+def test_one_to_one_and_fan_out(run: RunSettings) -> None:
     traffic = Traffic(messages=200, size_bytes=SIZE, subscribers=3)
-    result = delivery_costs.compare_with_relays("fan-out", terms, traffic, 2)
+    result = delivery_costs.compare_with_relays("fan-out", run, traffic, 2)
     assert_deliveries(result, dict.fromkeys(("relay", "relay-drain", "broker"), 600))
 
 
-def test_subscriptions(terms: Terms) -> None:
+def test_subscriptions(run: RunSettings) -> None:
     crowds = {
         "literal": Bystanders(clients=3, patterns_per_client=4, wildcards=False),
         "wildcard": Bystanders(clients=2, patterns_per_client=4, wildcards=True),
     }
     traffic = Traffic(messages=200, size_bytes=SIZE)
-    result = delivery_costs.subscriptions(terms, traffic, 1, crowds)
+    result = delivery_costs.subscriptions(run, traffic, 1, crowds)
     names = [f"{c}, {k} keys" for k in ("16", "new") for c in ("base", "literal", "wildcard")]
     assert_deliveries(result, dict.fromkeys(names, 200))
 
 
-def test_workers(terms: Terms) -> None:
+def test_workers(run: RunSettings) -> None:
     single = Traffic(messages=200, size_bytes=SIZE)
     wide = Traffic(messages=50, size_bytes=SIZE, subscribers=4)
-    result = delivery_costs.workers(terms, single, wide)
+    result = delivery_costs.workers(run, single, wide)
     one_to_one = ("one-to-one, 1 worker", "one-to-one, 2, together", "one-to-one, 2, apart")
     fan_out = ("1 worker", "2, together", "2, apart", "2, spread")
     expected = dict.fromkeys(one_to_one, 200)
     assert_deliveries(result, expected | {f"fan-out, {case}": 200 for case in fan_out})
 
 
-def test_round_trips(terms: Terms) -> None:
-    result = round_trip(terms, 50, SIZE)
+def test_round_trips(run: RunSettings) -> None:
+    result = round_trip(run, 50, SIZE)
     assert list(result.samples) == ["relay", "broker, same worker", "broker, across workers"]
     for samples in result.samples.values():
         assert isinstance(samples, list)
@@ -119,33 +117,28 @@ def test_a_flood() -> None:
     """Counted, not timed: B's round trips go on in every state, and A publishes in two of them."""
     with directory_for_everybody() as directory:
         compile_programs(directory)
-        terms = Terms(
-            directory=directory,
-            repetitions=1,
-            broker_cpus=None,
-            load_cpus=None,
-            progress=lambda line: None,
+        result = flood(
+            RunSettings(directory=directory), Flood(connections=20, listeners=2, seconds=0.1), None
         )
-        result = flood(terms, Flood(connections=20, listeners=2, seconds=0.1), None)
     servers = ("relay", "relay-drain", "broker, together", "broker, apart")
     states = ("quiet", "unheard", "heard")
     assert list(result.samples) == [f"{server}, {state}" for server in servers for state in states]
     for case, samples in result.samples.items():
-        assert isinstance(samples, list)
-        (sample,) = samples
-        assert len(sample["times_ns"]) > 0
-        assert (sample["sent"] > 0) is not case.endswith("quiet")
-        assert (sample["received"] > 0) is case.endswith(" heard")
+        sample = only(samples)
+        assert len(sample.times_ns) > 0
+        assert (sample.sent > 0) is not case.endswith("quiet")
+        assert (sample.received > 0) is case.endswith(" heard")
 
 
-def test_a_group_that_is_held(terms: Terms) -> None:
-    result = blocks.block(terms, Traffic(messages=200, size_bytes=SIZE, publishers=2))
-    cases = [f"{way}, {state}" for way in blocks.WAYS for state in ("quiet", "both", "held")]
+def test_a_group_that_is_held(run: RunSettings) -> None:
+    result = held_publishers.block(run, Traffic(messages=200, size_bytes=SIZE, publishers=2))
+    cases = [
+        f"{way}, {state}" for way in held_publishers.WAYS for state in ("quiet", "both", "held")
+    ]
     assert_deliveries(result, dict.fromkeys(cases, 200))
     for case, samples in result.samples.items():
-        assert isinstance(samples, list)
-        assert (samples[0]["held_messages"] > 0) is case.endswith(" held")
-        assert (samples[0]["held_ns"] > 0) is case.endswith(" held")
+        assert (only(samples).held_messages > 0) is case.endswith(" held")
+        assert (only(samples).held_ns > 0) is case.endswith(" held")
 
 
 def test_a_group_that_nobody_holds_is_no_measurement(programs: Path) -> None:
@@ -158,17 +151,16 @@ def test_a_group_that_nobody_holds_is_no_measurement(programs: Path) -> None:
         load.ask("hold", "held", 30)
 
 
-def test_a_flood_takes_root(terms: Terms, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_takes_root(run: RunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(BenchmarkFailed, match="root"):
-        flood(terms, Flood(), None)
+        flood(run, Flood(), None)
 
 
 def short_soak(start: Start, crowd: Crowd, directory: Path) -> dict[str, int]:
     """The final figures of a soak of two short intervals."""
-    result = soak(
-        start, crowd, directory, seconds=0.6, interval_seconds=0.3, settings={}, show=lambda _: None
-    )
+    run = RunSettings(directory=directory)
+    result = soak(run, start, crowd, seconds=0.6, interval_seconds=0.3, settings={})
     assert len(result.rows) == 2
     final = result.samples["final"]
     assert isinstance(final, dict)
@@ -282,7 +274,7 @@ def test_a_soak_counts_a_message_that_went_missing_unannounced(
         while load.ask("report", "report", 30)["sent"] <= 100:
             pass
         assert load.ask("stop", "stopped", 30)["violations"] > 0
-        assert "missing" in load.complaint()
+        assert "missing" in load.error_output()
 
 
 def test_leaving_a_server_leaves_no_process(programs: Path) -> None:

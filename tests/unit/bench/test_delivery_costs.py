@@ -4,9 +4,8 @@ import fnmatch
 
 import pytest
 
-from sbus.bench.bystanders import Bystanders
 from sbus.bench.delivery_costs import CROWDS, cost_result, ratios
-from sbus.bench.streams import Sample, Traffic
+from sbus.bench.traffic import Bystanders, Sample, Traffic
 from sbus.limits import Limits
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.bench.failures import BenchmarkFailed
+from sbus.bench import BenchmarkFailed
 from sbus.bench.figures import (
     change_percent,
     format_cpus,

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from sbus.bench import proc
-from sbus.bench.failures import BenchmarkFailed
+from sbus.bench import BenchmarkFailed, proc
 
 STATUS = """Name:\tsbusd
 VmRSS:\t   99999 kB

@@ -1,31 +1,28 @@
-"""The benchmark of `block`: what publishers suffer from others who are held back beside them.
+"""The benchmark of `block`: what publishers suffer from others who are held beside them.
 
-Two groups on a bus of two workers, the publishers of each on a worker of their own. All are one
-user's, so that whoever publishes in group 2 has to look whether a stalled client matches. On one
+Two groups on a bus of two workers; the publishers of each are on a worker of their own. One user
+has all of them, so every publisher of group 2 has to look whether a stalled client matches. On one
 and the same bus group 2 is measured while group 1 is silent, while both publish, and while the
-subscriber of group 1, which chose to block, does not read; then all of it again. Then the next bus,
-whose group 1 holds its publishers back in another way.
-
-This module does not know how publishers are held back.
+subscriber of group 1, which chose to block, does not read. The next bus has a group 1 that holds
+its publishers in another way.
 """
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from sbus.bench import proc
 from sbus.bench.figures import median
 from sbus.bench.programs import Child, generator
 from sbus.bench.report import Result
-from sbus.bench.servers import Server
-from sbus.bench.streams import WARM_UP_FRACTION, Traffic
-from sbus.bench.terms import Terms
+from sbus.bench.servers import RunSettings, Server
+from sbus.bench.traffic import WARM_UP_FRACTION, Traffic
 
 STATES = ("quiet", "both", "held")
 BACKLOG_MESSAGES = 2_048
 WINDOW_MESSAGES = 512
-"""Of group 2: fewer than its subscriber's socket takes, at the usual sizes. With a backlog now and
-then a message would cost twice as much now and then."""
+"""Of group 2: fewer than its subscriber's socket takes, at the usual sizes. A backlog, which comes
+and goes, would make some messages cost twice as much."""
 NEVER_SPENT = "user_held_seconds_max=3600"
 BOTH_FACTOR = 2
 """Group 1 publishes so much more when both do: it has to go on for longer than group 2."""
@@ -33,7 +30,7 @@ BOTH_FACTOR = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How and where the subscriber of group 1 holds its publishers back."""
+    """How and where the subscriber of group 1 holds its publishers."""
 
     choices: tuple[str, ...]
     fillers: str
@@ -53,15 +50,15 @@ WAYS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visit:
-    """Group 2 in one measurement; and for how long group 1 was held, with how many messages."""
+class GroupSample:
+    """Group 2 in one measurement; how long group 1 was held, and how many messages waited."""
 
     deliveries: int
     wall_ns: int
     worker_ns: int
-    """CPU of the worker of group 2."""
+    """CPU time of the worker of group 2."""
     rest_ns: int
-    """CPU of all other processes of the bus."""
+    """CPU time of all other processes of the bus."""
     held_ns: int = 0
     held_messages: int = 0
 
@@ -80,7 +77,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Group:
-    """A running `stream` and what it does."""
+    """A running C program `stream`, and what it does."""
 
     load: Child
     traffic: Traffic
@@ -89,36 +86,37 @@ class Group:
         return self.load.ask(command, word, self.traffic.seconds_max)
 
 
-Visits = Mapping[str, Sequence[Visit]]
+Samples = Mapping[str, Sequence[GroupSample]]
 
 
-def block(terms: Terms, traffic: Traffic) -> Result:
+def block(run: RunSettings, traffic: Traffic) -> Result:
     """`traffic` is group 2's; group 1 has as many publishers, and one subscriber."""
     traffic = replace(traffic, fillers=OWN_WORKER, window_messages_max=WINDOW_MESSAGES)
-    visits: dict[str, list[Visit]] = {}
+    samples: dict[str, list[GroupSample]] = {}
     for name, way in WAYS.items():
-        for state, visit in measure(terms, traffic, name, way):
-            visits.setdefault(f"{name}, {state}", []).append(visit)
+        for state, sample in measure(run, traffic, name, way):
+            samples.setdefault(f"{name}, {state}", []).append(sample)
     return Result(
         name="block",
-        machine=proc.this_machine(),
         settings={
             "workers": 2,
             "messages": traffic.messages,
             "publishers": traffic.publishers,
             "subscribers": traffic.subscribers,
             "size": traffic.size_bytes,
-            **terms.settings(),
+            **run.shown(),
         },
         columns=("group 1", "2: msg/s", "µs/msg", "rest %", "msg/s vs quiet", "µs vs quiet"),
-        rows=rows(visits),
-        notes=[held_line(name, visits[f"{name}, held"]) for name in WAYS],
-        samples={case: [asdict(visit) for visit in those] for case, those in visits.items()},
+        rows=[group_row(case, samples) for case in samples],
+        notes=[held_line(name, samples[f"{name}, held"]) for name in WAYS],
+        samples=dict(samples),
     )
 
 
-def measure(terms: Terms, traffic: Traffic, name: str, way: Way) -> list[tuple[str, Visit]]:
-    """Every state as often as the terms say, in turn, on one bus."""
+def measure(
+    run: RunSettings, traffic: Traffic, name: str, way: Way
+) -> list[tuple[str, GroupSample]]:
+    """Every state in turn, as often as the settings say, on one bus."""
     other = replace(
         traffic,
         messages=traffic.messages * BOTH_FACTOR,
@@ -128,31 +126,29 @@ def measure(terms: Terms, traffic: Traffic, name: str, way: Way) -> list[tuple[s
         fillers=way.fillers,
         window_messages_max=4 * BACKLOG_MESSAGES,
     )
-    visits = []
+    samples = []
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(terms.broker(2, NEVER_SPENT, *way.limits)())
+        server = stack.enter_context(run.broker(2, NEVER_SPENT, *way.limits)())
         flowing, holding = (
             Group(
                 stack.enter_context(
-                    generator(
-                        "stream", its.arguments(server.address), terms.directory, terms.load_cpus
-                    )
+                    generator("stream", its.arguments(server.address), run.directory, run.load_cpus)
                 ),
                 its,
             )
             for its in (traffic, other)
         )
         worker = busiest(server, flowing)
-        for repetition in range(terms.repetitions):
+        for repetition in range(run.repetitions):
             for at in range(len(STATES)):
                 state = STATES[(repetition + at) % len(STATES)]
-                visit = visit_in(state, server, worker, flowing, holding)
-                visits.append((state, visit))
-                terms.progress(
-                    f"{repetition + 1}/{terms.repetitions} {name}, {state}: "
-                    f"{visit.deliveries_per_second:,.0f}/s, {visit.cpu_us_per_delivery:.2f} µs"
+                sample = measure_in(state, server, worker, flowing, holding)
+                samples.append((state, sample))
+                run.progress(
+                    f"{repetition + 1}/{run.repetitions} {name}, {state}: "
+                    f"{sample.deliveries_per_second:,.0f}/s, {sample.cpu_us_per_delivery:.2f} µs"
                 )
-    return visits
+    return samples
 
 
 def busiest(server: Server, flowing: Group) -> int:
@@ -164,8 +160,10 @@ def busiest(server: Server, flowing: Group) -> int:
     return max(pids, key=lambda pid: after[pid] - before[pid])
 
 
-def visit_in(state: str, server: Server, worker: int, flowing: Group, holding: Group) -> Visit:
-    """Measure group 2 in one state of group 1, which has then all it is due, and is silent."""
+def measure_in(
+    state: str, server: Server, worker: int, flowing: Group, holding: Group
+) -> GroupSample:
+    """Measure group 2 in one state of group 1; in the end group 1 has everything and is silent."""
     held: dict[str, int] = {}
     freed: dict[str, int] = {}
     if state == "both":
@@ -180,7 +178,7 @@ def visit_in(state: str, server: Server, worker: int, flowing: Group, holding: G
         holding.load.wait_for_report("done", holding.traffic.seconds_max)
     elif state == "held":
         freed = holding.ask("release", "done")
-    return Visit(
+    return GroupSample(
         deliveries=done["deliveries"],
         wall_ns=done["wall_ns"],
         worker_ns=after[worker] - before[worker],
@@ -190,31 +188,28 @@ def visit_in(state: str, server: Server, worker: int, flowing: Group, holding: G
     )
 
 
-def rows(visits: Visits) -> list[tuple[str, ...]]:
+def group_row(case: str, samples: Samples) -> tuple[str, ...]:
     """Medians, and medians of the ratios to the quiet measurement of the same repetition."""
-    table: list[tuple[str, ...]] = []
-    for case, those in visits.items():
-        way, _, state = case.rpartition(", ")
-        pairs = list(zip(those, visits[f"{way}, quiet"], strict=True))
-        rates = [v.deliveries_per_second / quiet.deliveries_per_second for v, quiet in pairs]
-        costs = [v.cpu_us_per_delivery / quiet.cpu_us_per_delivery for v, quiet in pairs]
-        table.append(
-            (
-                case,
-                f"{median([v.deliveries_per_second for v in those]):,.0f}",
-                f"{median([v.cpu_us_per_delivery for v in those]):.2f}",
-                f"{median([v.rest_percent for v in those]):.1f}",
-                "" if state == "quiet" else f"{median(rates):.3f}",
-                "" if state == "quiet" else f"{median(costs):.3f}",
-            )
-        )
-    return table
+    those = samples[case]
+    way, _, state = case.rpartition(", ")
+    row = (
+        case,
+        f"{median([sample.deliveries_per_second for sample in those]):,.0f}",
+        f"{median([sample.cpu_us_per_delivery for sample in those]):.2f}",
+        f"{median([sample.rest_percent for sample in those]):.1f}",
+    )
+    if state == "quiet":
+        return (*row, "", "")
+    pairs = list(zip(those, samples[f"{way}, quiet"], strict=True))
+    rates = [it.deliveries_per_second / quiet.deliveries_per_second for it, quiet in pairs]
+    costs = [it.cpu_us_per_delivery / quiet.cpu_us_per_delivery for it, quiet in pairs]
+    return (*row, f"{median(rates):.3f}", f"{median(costs):.3f}")
 
 
-def held_line(way: str, visits: Sequence[Visit]) -> str:
-    """For how long group 1 was held; that it had everything then was made sure of."""
-    seconds = [visit.held_ns / 1e9 for visit in visits]
+def held_line(way: str, samples: Sequence[GroupSample]) -> str:
+    """How long group 1 was held; each `release` has checked that everything arrived."""
+    seconds = [sample.held_ns / 1e9 for sample in samples]
     return (
-        f"{way}: held {len(visits)} times, {min(seconds):.2f} to {max(seconds):.2f} s; then all "
-        f"{sum(visit.held_messages for visit in visits):,} messages came, in order."
+        f"{way}: held {len(samples)} times, {min(seconds):.2f} to {max(seconds):.2f} s; then all "
+        f"{sum(sample.held_messages for sample in samples):,} messages came, in order."
     )
