@@ -1,4 +1,4 @@
-"""`python -m sbus.demo`: the command line of the demo, and nothing else."""
+"""The command line of the demo, `python -m sbus.demo`."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from sbus.demo.run import run
 from sbus.errors import SbusError
 
 SECONDS_MAX = 60.0
-"""Everything is kept until it has been added up, so there is an end."""
+"""Every message is kept until the end, so there must be one."""
 
 
 @click.command()
@@ -26,7 +26,7 @@ SECONDS_MAX = 60.0
 @click.option(
     "--pipeline/--no-pipeline",
     default=True,
-    help="Record it all, and have Spark make a page of it in the end.  [default: do]",
+    help="Record it all, and have Spark make a page of it at the end.  [default: pipeline]",
 )
 def main(workers: int, seconds: float, stay: bool, pipeline: bool) -> None:
     """Show the bus at work on this host's own data.
@@ -42,7 +42,7 @@ def main(workers: int, seconds: float, stay: bool, pipeline: bool) -> None:
             click.echo(f"demo: {line}", err=True)
         sys.exit(1)
     except* BrokenPipeError:
-        # Whoever read what the demo prints has gone, and the rest of it need not be written.
+        # Nobody reads what the demo prints any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     sys.exit(status)

@@ -1,8 +1,7 @@
 """A real log of this host, as messages: `log/NAME/...`, one for each line.
 
-Takes the log file that was written to last among those in /var/log that this user may read, else
-what the kernel said, else the package manager's own list. Where the format of a line is known, the
-key says what kind of line it is. Knows no bus.
+It is the newest log file in /var/log that this user may read, else the kernel's log, else the
+package manager's list. Where the format of a line is known, the key says what kind of line it is.
 """
 
 import os
@@ -18,7 +17,7 @@ KERNEL_LOG = Path("/dev/kmsg")
 PACKAGE_LISTS = (Path("/var/lib/dpkg/status"), Path("/lib/apk/db/installed"))
 TAIL_BYTES = 256 * 1024
 LINES_MAX = 500
-"""The last lines of a log, and so many bytes of its end at most, are what gets published."""
+"""Of a log, these last lines are published, within so many bytes of its end."""
 LINE_BYTES_MAX = 4096
 LINES_PER_ROUND = 10
 
@@ -71,7 +70,7 @@ def tail(path: Path) -> list[bytes]:
 
 
 def kernel_lines() -> list[bytes]:
-    """What the kernel has logged and kept, where this user may read that."""
+    """What the kernel has logged and kept, if this user may read it."""
     try:
         source = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError):
@@ -83,13 +82,13 @@ def kernel_lines() -> list[bytes]:
             record = os.read(source, 8192)
             lines.append(record.partition(b";")[2].partition(b"\n")[0])
     except (BlockingIOError, BrokenPipeError, PermissionError):
-        return lines[-LINES_MAX:]  # the end; or overwritten meanwhile; or not for us after all
+        return lines[-LINES_MAX:]  # the end; or overwritten meanwhile; or not permitted after all
     finally:
         os.close(source)
 
 
 def messages(log: Log) -> Iterator[list[Message]]:
-    """A few lines a round, from the oldest on, and then all over again."""
+    """A few lines a round, from the oldest on, again and again."""
     found = [(line_key(log.name, line), line) for line in log.lines]
     while True:
         for start in range(0, len(found), LINES_PER_ROUND):

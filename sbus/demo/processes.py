@@ -1,25 +1,30 @@
-"""The demo's processes: the bus, and its clients, started and ended in order.
+"""The demo's processes: the bus, its clients, the recorder and Spark, started and ended in order.
 
-Each gets a session of its own, so that Ctrl-C reaches the demo alone, which then ends the
-others. Knows the command lines, and not what is said.
+Each gets a session of its own, so that Ctrl-C reaches only the demo, which then ends the others.
 """
 
 import contextlib
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import trio
 
-from sbus.demo.reports import Report, decode
+from sbus.demo.clients import Report, decode_report
+from sbus.demo.screen import say
 from sbus.errors import SbusError
 
 START_SECONDS_MAX = 20.0
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a Java that lives for some seconds only, which optimized code does not repay."""
 
 
 class DemoFailed(SbusError):
-    """A process of the demo did not do what it is there for; the text says which and what."""
+    """A process of the demo did not do its part; the text says which one and how."""
 
 
 @contextlib.asynccontextmanager
@@ -29,8 +34,7 @@ async def running_bus(address: str, workers: int) -> AsyncIterator[None]:
     `-c`: should the demo be killed, its clients end, and then so does the bus.
     """
     module = ["sbus.cli.sbusd", "-f", "-c", "-a", address, "--workers", str(workers)]
-    async with trio.open_nursery() as nursery:
-        process: trio.Process = await nursery.start(partial(start, module))
+    async with running("the bus", module) as process:
         assert process.stdout is not None
         with trio.move_on_after(START_SECONDS_MAX):
             async for _ in process.stdout:
@@ -38,13 +42,42 @@ async def running_bus(address: str, workers: int) -> AsyncIterator[None]:
         if not await trio.Path(address).is_socket():
             raise DemoFailed("the bus did not start")
         yield
+
+
+@contextlib.asynccontextmanager
+async def recording(address: str, directory: Path) -> AsyncIterator[None]:
+    """Record in `directory` what crosses the bus during the block; DemoFailed."""
+    module = ["sbus.cli.sbusctl", "-a", address, "record", "--probe", "--snapshot-seconds", "0.5"]
+    notices = f"{address}.notices"
+    with trio.socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        await notified.bind(notices)
+        environment = {**os.environ, "NOTIFY_SOCKET": notices}
+        async with running("the recorder", [*module, str(directory)], environment):
+            with trio.move_on_after(START_SECONDS_MAX) as scope:
+                await notified.recv(1024)  # Its first datagram says that it records.
+            if scope.cancelled_caught:
+                raise DemoFailed(f"nothing was recorded within {START_SECONDS_MAX:.0f} s")
+            yield
+
+
+@contextlib.asynccontextmanager
+async def running(
+    name: str, module: Sequence[str], environment: Mapping[str, str] | None = None
+) -> AsyncIterator[trio.Process]:
+    """A process that is asked to end after the block; DemoFailed unless it ends with status 0."""
+    async with trio.open_nursery() as nursery:
+        process: trio.Process = await nursery.start(partial(start, module, environment))
+        yield process
         nursery.cancel_scope.cancel()
     if process.returncode != 0:
-        raise DemoFailed(f"the bus ended with status {process.returncode}")
+        raise DemoFailed(f"{name} ended with status {process.returncode}")
 
 
-async def run_client(module: Sequence[str], hear: Callable[[Report], None]) -> None:
+async def run_client(
+    address: str, name: str, arguments: Sequence[str], hear: Callable[[Report], None]
+) -> None:
     """Run a client to its end and hear its reports; DemoFailed when it does not end well."""
+    module = ["sbus.demo.clients", "--address", address, "--name", name, *arguments]
     async with trio.open_nursery() as nursery:
         process: trio.Process = await nursery.start(partial(start, module))
         assert process.stdout is not None
@@ -52,7 +85,7 @@ async def run_client(module: Sequence[str], hear: Callable[[Report], None]) -> N
         async for chunk in process.stdout:
             *whole, line = (line + chunk).split(b"\n")
             for report in whole:
-                hear(decode(report))
+                hear(decode_report(report))
     if process.returncode != 0:
         raise DemoFailed(f"{' '.join(module)} ended with status {process.returncode}")
 
@@ -73,3 +106,23 @@ async def start(
         env=environment,
         task_status=task_status,
     )
+
+
+async def make_report(recording: Path, page: Path) -> None:
+    """Have Spark write a page about the recording, and say where it is; DemoFailed."""
+    say()
+    say("Spark reads what was recorded of all this, and makes a page of it ...")
+    module = ["sbus.pipeline", "report", "--title", "sbus demo", "--out", str(page)]
+    module += ["--depth", "3", "--window", "500ms"]
+    done = await trio.run_process(
+        [sys.executable, "-m", *module, str(recording)],
+        stdin=subprocess.DEVNULL,
+        capture_stderr=True,
+        check=False,
+        start_new_session=True,
+        env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA},
+    )
+    if done.returncode != 0:
+        raise DemoFailed(f"there is no report: {done.stderr.decode(errors='replace').strip()}")
+    say(f"Look at it:  {page}")
+    say(f"Ask further: {sys.executable} -m sbus.pipeline hot-keys {recording}")

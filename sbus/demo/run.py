@@ -1,7 +1,4 @@
-"""The demo from start to end: a bus, its subscribers, its publishers, what arrives, the sum.
-
-Everything happens in a private directory. Knows nothing of what the messages mean.
-"""
+"""The demo from start to end: a bus, its subscribers, its publishers, what arrives, the verdict."""
 
 import os
 import signal
@@ -9,20 +6,22 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 
 import trio
 
 import sbus
-from sbus.demo.cast import Publisher, Subscriber
-from sbus.demo.pipeline import make_report, recording
-from sbus.demo.processes import START_SECONDS_MAX, DemoFailed, run_client, running_bus
-from sbus.demo.publish import Source, open_sources
-from sbus.demo.reports import Report
+from sbus.demo.clients import END_KEY, Report, Source, open_sources
+from sbus.demo.processes import (
+    START_SECONDS_MAX,
+    DemoFailed,
+    make_report,
+    recording,
+    run_client,
+    running_bus,
+)
 from sbus.demo.screen import say
-from sbus.demo.subscribe import END_KEY
-from sbus.demo.tally import add_up
+from sbus.demo.tally import Publisher, Subscriber, add_up
 
 PATTERNS = {
     "memory": b"host/*/memory/",
@@ -41,7 +40,8 @@ EXAMPLES = ("sub 'host/*/cpu/*/busy'", "sub --json log/", "pub greeting/world he
 async def run(*, workers: int, seconds: float, stay: bool, pipeline: bool) -> int:
     """The whole demo; returns its exit status, 0 when everything arrived as it was published.
 
-    What the `pipeline` makes of it stays, in a directory of its own.
+    The bus has a private directory. The recording and the report of the `pipeline` stay, in a
+    directory of their own.
     """
     status = INTERRUPTED
     with (
@@ -76,38 +76,32 @@ async def _cancel_at_signal(scope: trio.CancelScope, signals: AsyncIterator[int]
 
 async def show(address: str, bus: sbus.Connection[sbus.Message], seconds: float) -> int:
     """Publish for a while, show what arrives, and add it up; returns the exit status."""
-    subscribers = [Subscriber(name, pattern) for name, pattern in PATTERNS.items()]
+    started_at = time.monotonic()
+    subscribers = [Subscriber(name, pattern, started_at) for name, pattern in PATTERNS.items()]
     sources = open_sources()
     publishers = [Publisher(name) for name in sources]
     async with trio.open_nursery() as receiving:
-        started_at = time.monotonic()
-        for subscriber in subscribers:
-            module = ["sbus.demo.subscribe", "--address", address, "--name", subscriber.name]
-            module += ["--", subscriber.pattern.decode()]
-            receiving.start_soon(run_client, module, partial(subscriber.hear, started_at))
-        await _all_ready(subscribers)
+        for its in subscribers:
+            arguments = ["subscribe", "--", its.pattern.decode()]
+            receiving.start_soon(run_client, address, its.name, arguments, its.hear)
+        with trio.move_on_after(START_SECONDS_MAX) as scope:
+            for subscriber in subscribers:
+                await subscriber.ready.wait()
+        if scope.cancelled_caught:
+            raise DemoFailed(f"its subscribers were not ready within {START_SECONDS_MAX:.0f} s")
         _introduce(sources)
         async with trio.open_nursery() as publishing:
             for publisher in publishers:
-                module = ["sbus.demo.publish", publisher.name, "--address", address]
-                module += ["--seconds", str(seconds)]
-                publishing.start_soon(run_client, module, publisher.hear)
-        # They have synced and gone: for everybody, this comes after all that they said.
+                name = publisher.name
+                arguments = ["publish", name, "--seconds", str(seconds)]
+                publishing.start_soon(run_client, address, name, arguments, publisher.hear)
+        # The publishers have synced and gone: this comes after everything that they published.
         await bus.publish(END_KEY)
         receiving.cancel_scope.deadline = trio.current_time() + END_SECONDS_MAX
-    tally = add_up(publishers, subscribers)
-    say()
-    for line in tally.lines:
+    lines, everything_arrived = add_up(publishers, subscribers)
+    for line in ("", *lines):
         say(line)
-    return 0 if tally.everything_arrived else 1
-
-
-async def _all_ready(subscribers: list[Subscriber]) -> None:
-    with trio.move_on_after(START_SECONDS_MAX) as scope:
-        for subscriber in subscribers:
-            await subscriber.ready.wait()
-    if scope.cancelled_caught:
-        raise DemoFailed(f"its subscribers were not ready within {START_SECONDS_MAX:.0f} s")
+    return 0 if everything_arrived else 1
 
 
 def _introduce(sources: dict[str, Source]) -> None:
@@ -129,10 +123,9 @@ async def keep_publishing(address: str) -> None:
     say("Ctrl-C here ends it.")
     async with trio.open_nursery() as publishing:
         for name in open_sources():
-            module = ["sbus.demo.publish", name, "--address", address]
-            publishing.start_soon(run_client, module, _ignore)
+            publishing.start_soon(run_client, address, name, ["publish", name], _ignore)
         await trio.sleep_forever()
 
 
 def _ignore(report: Report) -> None:
-    """Nobody adds up what is published while the bus stays."""
+    """While the bus stays up, nobody adds up what is published."""

@@ -1,9 +1,8 @@
-"""What this host is doing right now, as messages: load, memory, processors, network, processes.
+"""What this host is doing now, as messages: load, memory, processors, network, processes.
 
-Each source is a generator of rounds, a round a list of (key, payload); the caller decides when the
-next is due. Rates are taken between two rounds, so the first round has none. Keys are
-`host/NAME/...`, payloads are text for people, with the unit. Knows no bus and no clock but the
-monotonic one.
+Each source is a generator of rounds, which are lists of (key, payload); the caller decides when the
+next round is due. Rates are between two rounds, so the first round has none. Keys are
+`host/NAME/...`; payloads are text for people, with the unit.
 """
 
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 TOP_PROCESSES = 5
-"""Processes reported in a round: those that used most processor time since the last."""
+"""Processes reported in a round: those that used the most CPU time since the last one."""
 SEGMENT_BYTES_MAX = 64
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:+-")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -22,7 +21,7 @@ Message = tuple[bytes, bytes]
 
 
 def segment(name: bytes) -> bytes:
-    """`name` as one segment of a key: no separator, nothing reserved, never empty."""
+    """`name` as one segment of a key: without separators, not reserved, not empty."""
     return bytes(b if b in _PLAIN else ord("_") for b in name[:SEGMENT_BYTES_MAX]) or b"_"
 
 
@@ -83,7 +82,7 @@ def processor_ticks(text: str) -> dict[str, list[int]]:
 def processor_shares(
     before: dict[str, list[int]], after: dict[str, list[int]]
 ) -> Iterator[Message]:
-    """How each processor's time was used in between; nothing for one that has just appeared."""
+    """How each processor's time was used in between; nothing for a processor that is new."""
     for name in filter(before.__contains__, after):
         spent = [new - old for old, new in zip(before[name], after[name], strict=True)]
         user, nice, system, idle, iowait, irq, softirq, _ = spent
@@ -120,7 +119,7 @@ def traffic_rates(
 
 
 def processes(host: bytes, proc: Path = PROC) -> Iterator[list[Message]]:
-    """The processes that used most processor time since the last round."""
+    """The processes that used the most CPU time since the last round."""
     before: dict[int, int] = {}
     at_before = time.monotonic()
     while True:
@@ -150,7 +149,7 @@ def process_ticks(proc: Path) -> Iterator[tuple[int, int, bytes]]:
             stat = (entry / "stat").read_bytes()
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # ended meanwhile, or not ours to see
-        # The name stands in parentheses and may itself hold any byte, parentheses included.
+        # The name is in parentheses, and may itself contain any byte, also parentheses.
         name = stat[stat.index(b"(") + 1 : stat.rindex(b")")]
         fields = stat[stat.rindex(b")") + 2 :].split()
         yield int(entry.name), int(fields[11]) + int(fields[12]), name

@@ -1,34 +1,34 @@
-"""How the demo looks: plain lines of at most 80 columns, and tables.
+"""What the demo prints: plain lines of at most 80 columns, and tables.
 
-Everything that came over the bus is shown as printable ASCII, so nothing a log line holds can play
-tricks on a terminal. Knows no bus.
+Everything that came over the bus is shown as printable ASCII: a log line may contain escape
+sequences, which a terminal would obey.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 COLUMNS = 80
 
 
 def say(line: str = "") -> None:
-    """Print one line, at once, also into a pipe."""
+    """Print one line and flush it, also into a pipe."""
     print(line, flush=True)
 
 
 def printable(text: bytes) -> str:
-    """`text` on one line, with every byte that a terminal might act upon written as an escape."""
+    """`text` as printable ASCII on one line; every other byte becomes an escape."""
     shown = text.decode("ascii", "backslashreplace")
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in shown)
 
 
 def fit(text: str, columns: int) -> str:
-    """`text` cut to so many columns, visibly."""
+    """`text`, cut visibly if it is longer than so many columns."""
     return text if len(text) <= columns else text[: max(0, columns - 3)] + "..."
 
 
 def message_line(seconds: float, subscriber: str, new: int, key: bytes, payload: bytes) -> str:
     """One line for a message that stands for the `new` ones since the last line.
 
-    Of a long payload the end is shown: log lines begin alike.
+    A long payload loses its beginning, because log lines begin alike.
     """
     start = f"{seconds:5.2f}  {subscriber:<10} {f'+{new}':>5}  {printable(key):<32}  "
     shown = printable(payload)
@@ -38,8 +38,8 @@ def message_line(seconds: float, subscriber: str, new: int, key: bytes, payload:
     return fit(start + shown, COLUMNS)
 
 
-def table(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> list[str]:
-    """Lines of a table whose first row is its heading; the columns in `right` hold numbers."""
+def table(rows: Sequence[Sequence[str]], *, right: Set[int] = frozenset()) -> list[str]:
+    """Lines of a table whose first row is its heading; the columns in `right` are numbers."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(

@@ -1,8 +1,8 @@
-"""Whether what was published is what was received, and in one order for everybody.
+"""Whether every subscriber received what was published for it, and all in one order.
 
-Works on lists alone, and decides by its own reading of a pattern (a regular expression), so that a
-fault of the bus cannot hide behind the bus's own idea of what matches. The publishers publish below
-different first segments: a message's key tells who published it.
+Patterns are matched by regular expressions of this module's own, so that the code of the bus is
+not checked by itself. Each publisher's keys are different from all others': a key tells who
+published a message.
 """
 
 import re
@@ -23,7 +23,7 @@ def expression(pattern: bytes) -> re.Pattern[bytes]:
 
 
 def expected(pattern: bytes, published: Sequence[Message]) -> list[int]:
-    """Which of `published`, by number, a subscriber of `pattern` must receive, in order."""
+    """The numbers of the messages that a subscriber of `pattern` must receive, in order."""
     matches = expression(pattern).fullmatch
     return [number for number, (key, _) in enumerate(published) if matches(key)]
 
@@ -31,16 +31,15 @@ def expected(pattern: bytes, published: Sequence[Message]) -> list[int]:
 def positions(
     pattern: bytes, published: Mapping[str, Sequence[Message]], received: Sequence[Message]
 ) -> list[Position] | None:
-    """Each received message's origin, in the order of receipt.
+    """The position of each received message, in the order of receipt.
 
-    None when the messages of some publisher are not exactly those that it published and that match
-    `pattern`, each once, unaltered, in the order in which it published them.
+    None unless the messages of each publisher are exactly those that it published and that match
+    `pattern`, each once, unaltered, in the order of publication.
     """
     awaited = {
         name: iter([(number, messages[number]) for number in expected(pattern, messages)])
         for name, messages in published.items()
     }
-    # What a publisher publishes next can stand for one publisher only: their keys are disjoint.
     owner = {key: name for name, messages in published.items() for key, _ in messages}
     found = []
     for key, payload in received:
@@ -57,8 +56,8 @@ def positions(
 
 
 def common_order(received: Mapping[str, Sequence[Position]]) -> tuple[int, list[tuple[str, str]]]:
-    """How many messages two subscribers had in common, summed over all pairs; and which pairs saw
-    theirs in different orders: none, on a bus that keeps its promise."""
+    """How many messages two subscribers have in common, summed over all pairs; and the pairs that
+    saw theirs in different orders: none, if there is a total order."""
     shared = 0
     disagreeing = []
     for one, other in combinations(received, 2):
