@@ -5,7 +5,7 @@ much they can make the server hold) or a size of the machinery (how deep the log
 settable. This module does not know who enforces them.
 """
 
-from typing import Annotated
+from typing import Annotated, Final, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +22,13 @@ KeyBytes = Annotated[int, Meta(ge=1, le=6_144)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Silence = Annotated[float, Meta(ge=1, le=1e9)]
 NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
+
+T = TypeVar("T")
+_RELOADABLE: Final = "reloadable"
+Reloadable = Annotated[T, _RELOADABLE]
+"""A limit that a running bus can change. Those of a client's socket and backlog take effect for
+clients that connect later. All other limits need a restart: they are promises to clients, or the
+layout of shared memory, or all processes must agree on them."""
 
 
 class UserLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,45 +60,45 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     pattern_segments_max: Positive = 128
     """Deepest pattern."""
 
-    client_subscription_bytes_max: Positive = 4 * 1024 * 1024
+    client_subscription_bytes_max: Reloadable[Positive] = 4 * 1024 * 1024
     """What one client's patterns may add up to, each as its bytes and 64 for each segment, which is
     what they make every worker remember: some 14,000 ordinary patterns."""
 
     # -- a slow client -------------------------------------------------------------------------
-    socket_buffer_bytes: Positive = 212_992
+    socket_buffer_bytes: Reloadable[Positive] = 212_992
     """`SO_SNDBUF` asked for on the server's ends. The kernel doubles it, so its default ceiling,
     which this is, carries a packet of the largest size."""
-    backlog_messages_max: NotNegative = 65_536
+    backlog_messages_max: Reloadable[NotNegative] = 65_536
     """Messages kept for a client whose socket is full, before the hard policy decides."""
-    backlog_bytes_max: NotNegative = 16 * 1024 * 1024
+    backlog_bytes_max: Reloadable[NotNegative] = 16 * 1024 * 1024
     """Bytes kept for a client whose socket is full, before the hard policy decides."""
 
     # -- one user, over all of its connections -------------------------------------------------
-    user_connections_max: Positive = 1_024
+    user_connections_max: Reloadable[Positive] = 1_024
     """Connections of one user; what a connection may hold in memory is bounded as well."""
-    user_subscriptions_max: NotNegative = 131_072
+    user_subscriptions_max: Reloadable[NotNegative] = 131_072
     """Subscriptions of one user, each occurrence of a pattern counting."""
-    user_subscription_bytes_max: NotNegative = 16 * 1024 * 1024
+    user_subscription_bytes_max: Reloadable[NotNegative] = 16 * 1024 * 1024
     """What one user's patterns may add up to, counted as `client_subscription_bytes_max` does."""
-    user_backlog_bytes_max: NotNegative = 64 * 1024 * 1024
+    user_backlog_bytes_max: Reloadable[NotNegative] = 64 * 1024 * 1024
     """Bytes kept for all of one user's clients, each message as its length and 64 for keeping it:
     several clients at their own limit. As much again may have been read of them and have to wait;
     then no more is read of those of which nothing waits."""
-    user_messages_per_second_max: Positive = 100_000
+    user_messages_per_second_max: Reloadable[Positive] = 100_000
     """Messages that one user publishes; beyond it its publishers are held back, none is refused. A
     busy worker is shared by turns whatever this is; this keeps one user's flood from occupying the
     processors. One twentieth of it may come at once."""
-    user_held_seconds_max: NotNegativeSeconds = 10.0
+    user_held_seconds_max: Reloadable[NotNegativeSeconds] = 10.0
     """Time in which a user's clients, by `block`, hold publishers back, in any minute; when it is
     spent, `block` acts as `discard`."""
     held_window_seconds: Silence = 60.0
     """The "any minute" of the time in which publishers may be held back."""
     users_max: Places = 1_024
     """Users with an account at one time; who comes beyond that is not let in."""
-    bus_subscription_bytes_max: NotNegative = 24 * 1024 * 1024
+    bus_subscription_bytes_max: Reloadable[NotNegative] = 24 * 1024 * 1024
     """What all patterns may add up to. A client that blocks has each of them twice in the table, of
     which an arena must have room for all. A user takes at most as much as it leaves to others."""
-    bus_backlog_bytes_max: NotNegative = 1024 * 1024 * 1024
+    bus_backlog_bytes_max: Reloadable[NotNegative] = 1024 * 1024 * 1024
     """Bytes kept for all clients. A user takes at most as much as it leaves to others."""
     blocking_clients_max: Places = 1_024
     """Clients of one worker that may hold publishers back; `block` of any more acts as `discard`.
@@ -104,7 +111,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     not once per message, few enough that the next user waits well under a millisecond."""
     batch_bytes_max: Positive = 512 * 1024
     """Bytes after which a batch ends early, so that large packets make short batches."""
-    quantum_units: Positive = 64
+    quantum_units: Reloadable[Positive] = 64
     """Work a client may cause in a turn, but for its last message: a unit is a packet, a delivery
     or 4 KiB of either. For so long whoever comes next has to wait."""
 
@@ -114,27 +121,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     milliseconds, shallow enough that what is queued there is not old."""
     table_bytes: Page = 64 * 1024 * 1024
     """Size of each of the two arenas of the subscription table; pages are used as they fill."""
-    route_cache_bytes_max: NotNegative = 16 * 1024 * 1024
+    route_cache_bytes_max: Reloadable[NotNegative] = 16 * 1024 * 1024
     """Memory a worker spends on remembering where keys go; keys are the clients' bytes."""
-    rule_cache_bytes_max: NotNegative = 4 * 1024 * 1024
+    rule_cache_bytes_max: Reloadable[NotNegative] = 4 * 1024 * 1024
     """Memory a worker spends on remembering which access rules are about a key, where there are
     clients whom rules about keys concern."""
 
     # -- running -------------------------------------------------------------------------------
-    watchers_max: NotNegative = 16
+    watchers_max: Reloadable[NotNegative] = 16
     """Streams of messages and events that are written at one time; every worker has a descriptor
     for each, and a publisher's worker writes to all that ask for its messages."""
-    drain_packets_max: NotNegative = 1_024
+    drain_packets_max: Reloadable[NotNegative] = 1_024
     """Unread packets taken off a client's socket while disconnecting it, so that it can read the
     last notice instead of a connection reset."""
-    handoff_clients_max: Positive = 64
+    handoff_clients_max: Reloadable[Positive] = 64
     """Accepted connections waiting for a worker to take them; more wait in the listen queue."""
     worker_silence_seconds_max: Silence = 10.0
     """A worker that shows no sign of life for this long is killed and replaced; a processor that is
     shared may well be gone for a part of a second."""
-    stop_seconds_max: Seconds = 2.0
+    stop_seconds_max: Reloadable[Seconds] = 2.0
     """Time that a stopping bus gives its workers to hand over what was accepted."""
-    log_interval_seconds: Seconds = 10.0
+    log_interval_seconds: Reloadable[Seconds] = 10.0
     """The same complaint about the same user is logged once in this time, with a count."""
 
     @property
@@ -147,3 +154,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def heartbeat_seconds(self) -> float:
         """How often a worker shows that it is alive, and the front looks whether all do."""
         return min(1.0, self.worker_silence_seconds_max / 4)
+
+
+RELOADABLE_LIMITS: Final = frozenset(
+    name
+    for name, limit in get_type_hints(Limits, include_extras=True).items()
+    if _RELOADABLE in limit.__metadata__
+)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sbus.broker.config.differences import LIVE_BUS, LIVE_BUS_WITHOUT_MODE, LIVE_LIMITS
-from sbus.limits import UserLimits
+from sbus.bus_options import reloadable_options
+from sbus.limits import RELOADABLE_LIMITS, UserLimits
 from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import toml
 from tests.support.bus import Bus, bus_of, running_bus
@@ -284,7 +284,7 @@ ELSEWHERE = {
 
 def test_all_that_can_change_is_tested() -> None:
     tested = {case.field for case in (*LIMIT_CASES, *BUS_CASES)} | ELSEWHERE
-    assert tested == LIVE_LIMITS | LIVE_BUS | LIVE_BUS_WITHOUT_MODE
+    assert tested == RELOADABLE_LIMITS | reloadable_options(without_mode=True)
 
 
 @pytest.mark.parametrize("case", [*LIMIT_CASES, *BUS_CASES], ids=lambda case: case.field)

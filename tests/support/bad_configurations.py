@@ -8,7 +8,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from sbus.broker.config.file import FILE_BYTES_MAX, BusTable
+from sbus.broker.config.file import FILE_BYTES_MAX
+from sbus.bus_options import OPTIONS
 from sbus.limits import Limits, UserLimits
 
 GOOD = """\
@@ -62,9 +63,9 @@ def bad(text: str, place: str) -> Bad:
 
 def bad_configurations() -> Iterator[Bad]:
     """All of them but those that are no file."""
-    for field in BusTable.__struct_fields__:
-        for value in wrong_for_bus(field):
-            yield bad(f"[bus]\n{field} = {toml(value)}", f"bus.{field}")
+    for option in OPTIONS:
+        for value in wrong_for_bus(option.name):
+            yield bad(f"[bus]\n{option.name} = {toml(value)}", f"bus.{option.name}")
     for field in Limits.__struct_fields__:
         for value in wrong_for_limit(field):
             yield bad(f"[limits]\n{field} = {toml(value)}", f"limits.{field}: ")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sbus.broker.config.differences import LIVE_BUS, LIVE_BUS_WITHOUT_MODE, LIVE_LIMITS
-from sbus.broker.config.file import BusTable, ConfigFile, parse_config
+from sbus.broker.config.file import ConfigFile, parse_config
 from sbus.broker.config.resolution import resolve
-from sbus.limits import Limits
+from sbus.bus_options import OPTIONS, reloadable_options
+from sbus.limits import RELOADABLE_LIMITS, Limits
 from sbus.protocol.keys import SLASH
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -69,10 +69,10 @@ def test_the_documented_configurations_are_right(monkeypatch: pytest.MonkeyPatch
 
 def test_it_is_documented_what_can_change_while_the_bus_runs() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", CONFIGURATION, re.MULTILINE)
-    assert [name for name, _ in rows] == list(BusTable.__struct_fields__)
-    assert {name for name, when in rows if when != "no"} == LIVE_BUS | LIVE_BUS_WITHOUT_MODE
+    assert [name for name, _ in rows] == [option.name for option in OPTIONS]
+    assert {name for name, when in rows if when != "no"} == reloadable_options(without_mode=True)
     table = CONFIGURATION.partition("| limit | takes effect |")[2].partition("\n\n")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == LIVE_LIMITS
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == RELOADABLE_LIMITS
 
 
 def test_the_documented_limits_of_users_are_the_defaults() -> None:

@@ -35,10 +35,12 @@ TOP_LEVEL = {
 FLOORS = {
     "sbus.errors": 0,
     "sbus.limits": 0,
+    "sbus.validation": 0,
     "sbus.version": 0,
     "sbus.protocol": 1,
     "sbus.routing": 2,
     "sbus.unix": 2,
+    "sbus.bus_options": 3,
     "sbus.shared": 3,
     "sbus.client": 3,
     "sbus": 4,  # sbus/__init__.py itself: what users import

@@ -10,7 +10,6 @@ This module does not know what the answers are.
 """
 
 import os
-import re
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -23,6 +22,7 @@ from sbus.protocol import admin
 from sbus.unix.credentials import peer_credentials, peer_groups
 from sbus.unix.errno_sets import OUT_OF_RESOURCES, PEER_GONE
 from sbus.unix.open_files import administrators_max
+from sbus.validation import explain
 
 _SEND_SECONDS_MAX = 10.0
 _BACK_OFF_SECONDS = 0.1
@@ -159,7 +159,7 @@ def _parse_head(packet: bytes) -> _Head:
     """The head of a request. Raises AdminFault."""
     if len(packet) > admin.REQUEST_BYTES_MAX:
         raise AdminFault("bad-request", f"a request has at most {admin.REQUEST_BYTES_MAX} bytes")
-    return _decode(_head_decoder, packet, "")
+    return _decode(_head_decoder, packet)
 
 
 def _parse(head: _Head, packet: bytes) -> admin.Request:
@@ -172,25 +172,19 @@ def _parse(head: _Head, packet: bytes) -> admin.Request:
         known = ", ".join(sorted(_VERBS))
         text = f"there is no verb {head.verb[:64]!r}; choose from {known}"
         raise AdminFault("unknown-verb", text)
-    return _decode(_decoder, packet, f"{head.verb}: ")
+    return _decode(_decoder, packet, head.verb)
 
 
-def _decode(decoder: msgspec.json.Decoder[T], packet: bytes, prefix: str) -> T:
-    """What a packet holds. Raises AdminFault, whose text begins with `prefix`."""
+def _decode(decoder: msgspec.json.Decoder[T], packet: bytes, verb: str = "") -> T:
+    """What a packet holds. Raises AdminFault, which names the `verb` if that is known."""
     try:
         return decoder.decode(packet)
     except msgspec.DecodeError as error:
-        raise AdminFault("bad-request", f"{prefix}{_plain(error)}") from error
+        raise AdminFault("bad-request", explain(error, verb)) from error
     except UnicodeDecodeError as error:
-        raise AdminFault("bad-request", f"{prefix}it holds a string that is no UTF-8") from error
+        raise AdminFault("bad-request", "the request holds a string that is no UTF-8") from error
     except RecursionError as error:
-        raise AdminFault("bad-request", f"{prefix}it is nested too deeply") from error
-
-
-def _plain(error: msgspec.DecodeError) -> str:
-    """What is wrong, in words that need no Python."""
-    text = re.sub(r" - at `\$\.?(.*?)`$", r" (in \1)", str(error)).replace(" (in )", "")
-    return text.replace("`", "").replace("Object ", "the request ")
+        raise AdminFault("bad-request", "the request is nested too deeply") from error
 
 
 def _encode(number: int, what: msgspec.Struct | AdminFault) -> bytes:

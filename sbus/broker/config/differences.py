@@ -1,39 +1,19 @@
-"""What differs between two configurations of a bus, and what of it can change while the bus runs.
+"""What differs between two configurations of a bus, and what of it the running bus can apply.
 
-What is part of the memory's layout, of what clients were promised about their packets, of what
-several processes must agree on, or of how the bus was started needs a restart. Until then it stays
-as it is, whatever the file says. Pure.
+A change needs a restart if it concerns the layout of shared memory, promises to clients about their
+packets, something that several processes must agree on, or how the bus was started. Until then the
+old value stays in force, whatever the file says.
 """
 
 from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from sbus.broker.config.resolution import Configuration
-from sbus.broker.config.settings import BusSettings
-from sbus.limits import Limits, UserLimits
-
-LIVE_BUS: Final = frozenset({"users", "exit_when_empty", "soft", "hard", "order"})
-"""Fields of `[bus]` that can change; `soft`, `hard` and `order` for clients that come later."""
-LIVE_BUS_WITHOUT_MODE: Final = frozenset({"group", "others"})
-"""These are the mode of the socket's file. Where there is none the bus checks, and they can change
-as well."""
-LIVE_LIMITS: Final = frozenset(
-    {
-        *(f"user_{name}" for name in UserLimits.__struct_fields__),
-        "client_subscription_bytes_max",
-        "bus_subscription_bytes_max",
-        "bus_backlog_bytes_max",
-        *("socket_buffer_bytes", "backlog_messages_max", "backlog_bytes_max"),
-        *("quantum_units", "watchers_max"),
-        *("route_cache_bytes_max", "rule_cache_bytes_max"),
-        *("drain_packets_max", "handoff_clients_max", "stop_seconds_max", "log_interval_seconds"),
-    }
-)
-"""Limits that can change; `socket_buffer_bytes` and those of a client's backlog for clients that
-come later."""
+from sbus.broker.config.settings import OPTION_FIELDS, BusSettings
+from sbus.bus_options import reloadable_options
+from sbus.limits import RELOADABLE_LIMITS, Limits, UserLimits
 
 
 class Differences(msgspec.Struct, frozen=True):
@@ -46,25 +26,26 @@ class Differences(msgspec.Struct, frozen=True):
 
 def changes(old: Configuration, new: Configuration) -> Differences:
     """From what is in force to what is wanted; names are dotted, as in the file."""
-    live = {f"bus.{name}" for name in _live_bus(new)} | {f"limits.{name}" for name in LIVE_LIMITS}
+    options = reloadable_options(without_mode=new.checks_group)
+    live = {f"bus.{name}" for name in options} | {f"limits.{name}" for name in RELOADABLE_LIMITS}
     if new.settings.dialect == old.settings.dialect:
-        live.add("rules")  # else they are written in words that this bus does not speak
+        live.add("rules")  # else their keys are written in a dialect that this bus does not speak
     of_users = set(_changed_limits_of_users(old, new))
     changed = {*_changed(old, new), *of_users}
     return Differences(
         applied=sorted(changed & (live | of_users)),
         needs_restart=sorted(changed - live - of_users),
-        merged=_merged(old, new, live),
+        merged=replace(
+            new,
+            settings=_merged_settings(old.settings, new.settings, options),
+            options={name: (new if name in options else old).options[name] for name in new.options},
+        ),
     )
 
 
-def _live_bus(configuration: Configuration) -> frozenset[str]:
-    return LIVE_BUS | LIVE_BUS_WITHOUT_MODE if configuration.checks_group else LIVE_BUS
-
-
 def _changed(old: Configuration, new: Configuration) -> Iterator[str]:
-    for name, value in new.bus.items():
-        if value != old.bus[name]:
+    for name, value in new.options.items():
+        if value != old.options[name]:
             yield f"bus.{name}"
     for name in Limits.__struct_fields__:
         if getattr(new.settings.limits, name) != getattr(old.settings.limits, name):
@@ -85,21 +66,13 @@ def _changed_limits_of_users(old: Configuration, new: Configuration) -> Iterator
                 yield f"users.{name}.{field}"
 
 
-def _merged(old: Configuration, new: Configuration, live: set[str]) -> Configuration:
-    before, after = old.settings, new.settings
-    settings: BusSettings = replace(
-        before,
-        limits=replace(
-            before.limits, **{name: getattr(after.limits, name) for name in LIVE_LIMITS}
-        ),
-        user_limits=after.user_limits,
-        rules=after.rules if "rules" in live else before.rules,
-        flood_control=after.flood_control,
-        admit_uids=after.admit_uids,
-        admit_gids=after.admit_gids,
-        exit_when_empty=after.exit_when_empty,
+def _merged_settings(old: BusSettings, new: BusSettings, options: frozenset[str]) -> BusSettings:
+    """`new`, but for options and limits that need a restart."""
+    limits = {name: getattr(new.limits, name) for name in RELOADABLE_LIMITS}
+    merged: BusSettings = replace(
+        new,
+        **{name: getattr(old, name) for name in OPTION_FIELDS - options},
+        limits=replace(old.limits, **limits),
+        rules=new.rules if new.dialect == old.dialect else old.rules,
     )
-    bus = {
-        name: new.bus[name] if f"bus.{name}" in live else value for name, value in old.bus.items()
-    }
-    return replace(new, settings=settings, bus=bus)
+    return merged

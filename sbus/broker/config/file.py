@@ -1,96 +1,77 @@
-"""The configuration file: its shape. What it means is found out behind it, in `configuration`.
+"""The configuration file: what it says, checked. What it means is found out in `resolution`.
 
-TOML, whose own errors name line and column. What the fields may hold is said by the types below
-and checked by msgspec. The first mistake is reported, with its place, and nothing else happens.
-
-This module does not know the command line, users, keys, nor who obeys any of it.
+It is TOML, whose own errors name line and column. msgspec checks the types of the fields. The first
+mistake is reported, with its place.
 """
 
 import os
 import stat
 import tomllib
-from typing import Annotated, Any, Final, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from sbus.broker.config.access_policy import RULES_MAX, Permission
-from sbus.broker.config.validation import Table, in_own_words, shown
+from sbus.broker.config.access_policy import RULES_MAX
+from sbus.bus_options import OPTIONS, WORKERS_MAX, Kind, Option
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits, UserLimits
-from sbus.protocol.controls import BacklogOrder, Hard, Soft
-from sbus.shared.shared_memory import WORKERS_MAX
+from sbus.validation import choose_from, explain, printable
 
 FILE_BYTES_MAX: Final = 1024 * 1024
-"""Far more than the most rules that there can be; what is larger is another kind of file."""
+"""Far more than a file with `RULES_MAX` rules needs; what is larger is another kind of file."""
 
 T = TypeVar("T")
-Some = Annotated[list[T], Meta(min_length=1)]
-Path = Annotated[str, Meta(min_length=1, pattern=r"^[^\0]*\Z")]
+NonEmpty = Annotated[list[T], Meta(min_length=1)]
+
+_TYPES: Final[Mapping[Kind, Any]] = {
+    Kind.SWITCH: bool,
+    Kind.ADDRESS: Annotated[str, Meta(min_length=1)],
+    Kind.PATH: Annotated[str, Meta(min_length=1)],
+    Kind.GROUP: int | str,
+    Kind.USERS: NonEmpty[int | str],
+    Kind.CHOICE: str,
+    Kind.WORKERS: Annotated[int, Meta(ge=1, le=WORKERS_MAX)],
+}
+_BusTable = msgspec.defstruct(
+    "_BusTable",
+    [(option.name, _TYPES[option.kind], None) for option in OPTIONS],
+    forbid_unknown_fields=True,
+)
 
 
-class BusTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[bus]`: what the command line of sbusd can say, by the long names of its options.
-
-    A field that is None was not given.
-    """
-
-    address: Path | None = None
-    foreground: bool | None = None
-    pidfile: Path | None = None
-    users: Some[int | str] | None = None
-    exit_when_empty: bool | None = None
-    group: bool | None = None
-    others: bool | None = None
-    replace: bool | None = None
-    admin_address: Path | None = None
-    admin_group: int | str | None = None
-    refuse_descriptors: bool | None = None
-    workers: Annotated[int, Meta(ge=1, le=WORKERS_MAX)] | None = None
-    dialect: Literal["slash", "dot"] | None = None
-    soft: Soft | None = None
-    hard: Hard | None = None
-    order: BacklogOrder | None = None
-    log: Literal["auto", "journal", "stderr"] | None = None
-
-
-PATHS: Final = ("address", "pidfile", "admin_address")
-"""Fields of `[bus]` that name a file; a relative one begins where the configuration file is."""
-NO_ADMIN: Final = "none"
-"""As an `admin_address`, this is no path."""
-
-
-class LimitsTable(Limits, frozen=True, forbid_unknown_fields=True):
+class _LimitsTable(Limits, frozen=True, forbid_unknown_fields=True):
     """`[limits]`."""
 
 
-class UserTable(UserLimits, frozen=True, forbid_unknown_fields=True):
+class _UserTable(UserLimits, frozen=True, forbid_unknown_fields=True):
     """`[users.NAME]`."""
 
 
 class RuleTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of `[[rules]]`."""
+    """One of `[[rules]]`; a list that is not given is empty."""
 
-    allow: Some[Permission] | None = None
-    deny: Some[Permission] | None = None
-    users: Some[int | str] | None = None
-    groups: Some[int | str] | None = None
-    keys: Some[str] | None = None
+    allow: NonEmpty[str] = []
+    deny: NonEmpty[str] = []
+    users: NonEmpty[int | str] = []
+    groups: NonEmpty[int | str] = []
+    keys: NonEmpty[str] = []
 
 
 class _Tables(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    bus: BusTable = BusTable()
-    limits: LimitsTable = LimitsTable()
+    bus: Any = {}
+    limits: Any = {}
     users: dict[str, Any] = {}
-    rules: Annotated[list[RuleTable], Meta(max_length=RULES_MAX)] = []
+    rules: Annotated[list[Any], Meta(max_length=RULES_MAX)] = []
 
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says. Nothing stands here that it does not mention."""
+    """What a file says. What it does not mention is missing here."""
 
     path: str = ""
     bus: dict[str, Any] = {}
-    """Fields of `BusTable`, plain; paths are absolute."""
+    """Options by name; paths are absolute."""
     limits: dict[str, int | float] = {}
     """Fields of `Limits`."""
     users: dict[str, dict[str, int | float]] = {}
@@ -107,59 +88,74 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 def read_config(path: str) -> ConfigFile:
     """What the file at `path` says.
 
-    Raises ConfigurationError: one line with the file, the place, what is wrong and what would do.
+    Raises ConfigurationError: one line with the file, the place, and what is wrong there.
     """
     try:
         return parse_config(_read(path), path)
     except OSError as error:
-        raise ConfigurationError(f"cannot read {shown(path)}: {error.strerror}") from error
+        raise ConfigurationError(f"cannot read {printable(path)}: {error.strerror}") from error
     except ConfigurationError as error:
-        raise ConfigurationError(f"{shown(path)}: {error}") from error
+        raise ConfigurationError(f"{printable(path)}: {error}") from error
 
 
 def parse_config(data: bytes, path: str = "") -> ConfigFile:
-    """What a file with these bytes says. Raises ConfigurationError, which knows no file."""
-    table = _parse_toml(data)
-    tables = _convert(table, _Tables, "")
-    bus = {name: getattr(tables.bus, name) for name in table.get("bus", {})}
+    """What a file with these bytes says. Raises ConfigurationError without the path."""
+    tables = _convert(_parse_toml(data), _Tables, "")
     directory = os.path.dirname(os.path.abspath(path))
-    for name in bus.keys() & set(PATHS):
-        if bus[name] != NO_ADMIN or name != "admin_address":
-            bus[name] = os.path.join(directory, bus[name])
+    bus = _fields(tables.bus, _BusTable, "bus")
     return ConfigFile(
         path=path,
-        bus=msgspec.to_builtins(bus),
-        limits={name: getattr(tables.limits, name) for name in table.get("limits", {})},
-        users={name: _user_table(name, table) for name, table in tables.users.items()},
-        rules=tables.rules,
+        bus={
+            option.name: _option(option, bus[option.name], directory)
+            for option in OPTIONS
+            if option.name in bus
+        },
+        limits=_fields(tables.limits, _LimitsTable, "limits"),
+        users={
+            # All fields have to be there; those that the table leaves out are not looked at.
+            name: _fields(table, _UserTable, f"users.{printable(name)}", Limits().user)
+            for name, table in tables.users.items()
+        },
+        rules=[
+            _convert(table, RuleTable, f"rules[{number}]")
+            for number, table in enumerate(tables.rules)
+        ],
     )
 
 
-def _user_table(name: str, whatever: object) -> dict[str, int | float]:
-    place = f"users.{shown(name)}"
-    table = _convert(whatever, dict[str, Any], place)
-    # All fields have to be there; those that the table leaves out are not looked at.
-    limits = _convert({**msgspec.structs.asdict(Limits().user), **table}, UserTable, place)
-    return {field: getattr(limits, field) for field in table}
+def _fields(
+    table: object, kind: type[msgspec.Struct], place: str, defaults: msgspec.Struct | None = None
+) -> dict[str, Any]:
+    """The fields that a table gives."""
+    given = _convert(table, dict[str, Any], place)
+    beneath = {} if defaults is None else msgspec.structs.asdict(defaults)
+    checked = _convert({**beneath, **given}, kind, place)
+    return {name: getattr(checked, name) for name in given}
 
 
 def _convert(table: object, kind: type[T], place: str) -> T:
-    """`table` as a struct. Raises ConfigurationError, in which fields are below `place`."""
+    """`table` with its types checked. Raises ConfigurationError, in which fields follow `place`."""
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(in_own_words(error, place, _table_at)) from error
+        known = getattr(kind, "__struct_fields__", ())
+        otherwise = "sbusd --limit help lists them" if place == "limits" else ""
+        text = explain(error, place, known, otherwise).replace("an object", "a table")
+        raise ConfigurationError(text) from error
 
 
-def _table_at(place: str) -> Table:
-    """The type of the table at a place, or of that which has the field there."""
-    tables: dict[str, Table] = {
-        "bus": BusTable,
-        "limits": LimitsTable,
-        "users": UserTable,
-        "rules": RuleTable,
-    }
-    return tables.get(place.partition(".")[0].partition("[")[0], _Tables)
+def _option(option: Option, value: Any, directory: str) -> Any:
+    """The value of an option; a path is absolute afterwards. Raises ConfigurationError."""
+    if option.choices and value not in option.choices:
+        raise ConfigurationError(
+            f"bus.{option.name}: there is no {option.name} {printable(repr(value))}; "
+            f"{choose_from(option.choices)}"
+        )
+    if not option.is_path(value):
+        return value
+    if "\0" in value:
+        raise ConfigurationError(f"bus.{option.name}: a path cannot contain a NUL")
+    return os.path.join(directory, value)
 
 
 # -- the file --------------------------------------------------------------------------------------
@@ -187,7 +183,7 @@ def _parse_toml(data: bytes) -> dict[str, Any]:
         # With a newline at its end, a mistake in the last line has a number as well.
         return tomllib.loads(f"{text}\n")
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"this is no TOML: {shown(str(error))}") from error
+        raise ConfigurationError(f"this is no TOML: {printable(str(error))}") from error
     except RecursionError as error:
         raise ConfigurationError("arrays or tables are nested too deeply") from error
     except ValueError as error:

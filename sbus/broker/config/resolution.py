@@ -1,51 +1,90 @@
-"""What a bus goes by, out of its configuration file: limits, access rules, users.
+"""What a configuration file means: users and groups looked up, access rules understood.
 
-Users and groups are looked up once, when the file is read, which may take as long as the host's
-databases take. Everything in the result is resolved, so that processes without the file, or without
-those databases, can work with it. Errors name the field as those of the file's shape do.
-
-This module does not know who obeys the rules and limits, nor what the command line says.
+Names are looked up once, when the file is read, which takes as long as the host's databases take.
+The result needs neither the file nor those databases, so every process can work with it. Errors
+name the place as those of `file` do.
 """
 
 import os
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from sbus.broker.config.access_policy import RULE_KEYS_MAX, AccessRule, Permission
-from sbus.broker.config.file import NO_ADMIN, ConfigFile, RuleTable
-from sbus.broker.config.settings import BusSettings
-from sbus.broker.config.validation import shown
+from sbus.broker.config.file import ConfigFile, RuleTable
+from sbus.broker.config.settings import OPTION_FIELDS, BusSettings
+from sbus.bus_options import OPTIONS, Kind
 from sbus.errors import ClientFault, ConfigurationError
 from sbus.limits import Limits, UserLimits
+from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 from sbus.protocol.keys import Dialect, check_pattern, is_reserved, parse_pattern
 from sbus.unix.address import parse_address
 from sbus.unix.users import group_id, user_id
+from sbus.validation import choose_from, printable
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a bus goes by: what its command line says, then its file, then the defaults."""
+    """The settings of a bus, and where they came from."""
 
     settings: BusSettings
-    bus: Mapping[str, Any] = {}
-    """The fields of `[bus]`, plain, as they hold."""
+    options: Mapping[str, Any] = {}
+    """The values of all options: the command line's, else the file's, else the defaults."""
     user_names: Mapping[int, str] = {}
     """What the file calls the users that have limits of their own."""
     checks_group: bool = False
-    """Whether the bus itself checks for `group` and `others`: where its address has no mode."""
+    """Whether the bus itself checks for `group` and `others`, because its address has no mode."""
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says that has to be looked up."""
+    """What a file means beside its options."""
 
+    limits: Limits = Limits()
+    """Those of the command line, else the file's, else the defaults."""
     user_limits: dict[int, UserLimits] = {}
-    """Of the users that have some of their own, all of them."""
+    """All limits of the users that have some of their own."""
     user_names: dict[int, str] = {}
     rules: tuple[AccessRule, ...] = ()
+
+
+def build_configuration(
+    options: Mapping[str, Any], users: frozenset[int], resolved: Resolved, *, is_abstract: bool
+) -> Configuration:
+    """Put together what a command line and its file say; `users` are those of the option `users`.
+
+    The socket's file has a mode, which `group` and `others` widen and the kernel enforces; `users`
+    are those among them that the bus admits. An abstract address has no mode, so the bus checks
+    everything: only its own user may connect, unless those options say otherwise.
+    """
+    own = os.geteuid()
+    admit_uids: frozenset[int] | None = None
+    if users:
+        admit_uids = users | {own}
+    elif is_abstract and not options["others"]:
+        admit_uids = frozenset({own})
+    admits_group = is_abstract and options["group"] and not users
+    settings = BusSettings(
+        **{name: options[name] for name in OPTION_FIELDS},
+        limits=resolved.limits,
+        user_limits=resolved.user_limits,
+        rules=resolved.rules,
+        flood_control=FloodControl(
+            soft=Soft(options["soft"]),
+            hard=Hard(options["hard"]),
+            order=BacklogOrder(options["order"]),
+        ),
+        admit_uids=admit_uids,
+        admit_gids=frozenset({os.getegid()} if admits_group else ()),
+    )
+    return Configuration(
+        settings=settings,
+        options=options,
+        user_names=resolved.user_names,
+        checks_group=is_abstract,
+    )
 
 
 def resolve(file: ConfigFile, dialect: Dialect, limits: Limits) -> Resolved:
@@ -54,52 +93,56 @@ def resolve(file: ConfigFile, dialect: Dialect, limits: Limits) -> Resolved:
     Raises ConfigurationError, which begins with the file and the place.
     """
     try:
-        _check_bus(file.bus)
+        _check_options(file.bus)
         names = _user_names(file)
-        _check_that_others_find_a_place(names, limits)
+        _check_room_for_other_users(names, limits)
         return Resolved(
+            limits=limits,
             user_limits={
                 uid: msgspec.structs.replace(limits.user, **file.users[name])
                 for uid, name in names.items()
             },
-            user_names={uid: shown(name) for uid, name in names.items()},
+            user_names={uid: printable(name) for uid, name in names.items()},
             rules=_rules(file.rules, dialect, limits),
         )
     except ConfigurationError as error:
-        raise ConfigurationError(f"{shown(file.path)}: {error}") from error
+        raise ConfigurationError(f"{printable(file.path)}: {error}") from error
 
 
-def _check_that_others_find_a_place(names: Mapping[int, str], limits: Limits) -> None:
-    """Users who are named have accounts that are never closed, as have root and the bus's own."""
-    if names and len({0, os.getuid(), *names}) >= limits.users_max:
-        raise ConfigurationError(
-            f"users: {len(names)} have limits of their own, which leaves no account for others; "
-            f"raise limits.users_max, which is {limits.users_max}, or name fewer"
-        )
-
-
-def _check_bus(bus: Mapping[str, Any]) -> None:
-    """Accept what the types of `[bus]` cannot say."""
-    if "address" in bus:
-        _at("bus.address", parse_address, bus["address"])
-    if bus.get("admin_address", NO_ADMIN) != NO_ADMIN:
-        _at("bus.admin_address", parse_address, bus["admin_address"])
-    if "admin_group" in bus:
-        _at("bus.admin_group", group_id, bus["admin_group"])
-    _each("bus.users", bus.get("users", []), user_id)
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Check what types cannot say."""
+    for option in OPTIONS:
+        value = options.get(option.name)
+        place = f"bus.{option.name}"
+        if value is None:
+            continue
+        if option.kind is Kind.ADDRESS and option.is_path(value):
+            _at(place, parse_address, value)
+        elif option.kind is Kind.GROUP:
+            _at(place, group_id, value)
+        elif option.kind is Kind.USERS:
+            _each(place, value, user_id)
 
 
 def _user_names(file: ConfigFile) -> dict[int, str]:
     names: dict[int, str] = {}
     for name in file.users:
-        place = f"users.{shown(name)}"
+        place = f"users.{printable(name)}"
         uid = _at(place, user_id, name)
         if uid in names:
-            raise ConfigurationError(
-                f"{place}: this is the user of users.{shown(names[uid])} again"
-            )
+            first = printable(names[uid])
+            raise ConfigurationError(f"{place}: this is the user of users.{first} again")
         names[uid] = name
     return names
+
+
+def _check_room_for_other_users(names: Mapping[int, str], limits: Limits) -> None:
+    """Accounts of named users are never closed, nor are those of root and of the bus's own user."""
+    if names and len({0, os.getuid(), *names}) >= limits.users_max:
+        raise ConfigurationError(
+            f"users: {len(names)} have limits of their own, which leaves no account for others; "
+            f"raise limits.users_max, which is {limits.users_max}, or name fewer"
+        )
 
 
 # -- rules -----------------------------------------------------------------------------------------
@@ -113,12 +156,12 @@ def _rules(tables: list[RuleTable], dialect: Dialect, limits: Limits) -> tuple[A
 
 
 def _rule(table: RuleTable, place: str, dialect: Dialect, limits: Limits) -> AccessRule:
-    if (table.allow is None) == (table.deny is None):
+    if bool(table.allow) == bool(table.deny):
         raise ConfigurationError(f"{place}: it needs either allow or deny, and not both")
-    word = "allow" if table.allow is not None else "deny"
-    permissions = _each(f"{place}.{word}", table.allow or table.deny or [], lambda each: each)
+    field = "allow" if table.allow else "deny"
+    permissions = _each(f"{place}.{field}", table.allow or table.deny, _permission)
     for permission in permissions:
-        if table.keys is not None and permission in (Permission.CONNECT, Permission.BLOCK):
+        if table.keys and permission not in _PERMISSIONS_WITH_KEYS:
             raise ConfigurationError(
                 f"{place}.keys: {permission.value} is not about keys; give it a rule of its own"
             )
@@ -127,12 +170,23 @@ def _rule(table: RuleTable, place: str, dialect: Dialect, limits: Limits) -> Acc
         return _pattern(key, dialect, limits)
 
     return AccessRule(
-        allows=table.allow is not None,
+        allows=bool(table.allow),
         permissions=frozenset(permissions),
-        uids=frozenset(_each(f"{place}.users", table.users or [], user_id)),
-        gids=frozenset(_each(f"{place}.groups", table.groups or [], group_id)),
-        patterns=tuple(_each(f"{place}.keys", table.keys or [], pattern)),
+        uids=frozenset(_each(f"{place}.users", table.users, user_id)),
+        gids=frozenset(_each(f"{place}.groups", table.groups, group_id)),
+        patterns=tuple(_each(f"{place}.keys", table.keys, pattern)),
     )
+
+
+_PERMISSIONS_WITH_KEYS: Final = (Permission.PUBLISH, Permission.SUBSCRIBE)
+
+
+def _permission(name: str) -> Permission:
+    try:
+        return Permission(name)
+    except ValueError as error:
+        known = choose_from(permission.value for permission in Permission)
+        raise ConfigurationError(f"there is no permission {name!r}; {known}") from error
 
 
 def _pattern(key: str, dialect: Dialect, limits: Limits) -> bytes:
@@ -155,8 +209,8 @@ def _pattern(key: str, dialect: Dialect, limits: Limits) -> bytes:
 
 
 def _each(place: str, given: list[T], resolve: Callable[[T], H]) -> list[H]:
-    """What the elements of an array stand for. Raises ConfigurationError for one that is there
-    already, and with its place whatever `resolve` raises."""
+    """The resolved elements of a list. Raises ConfigurationError, with the place of the element,
+    for one that is there twice and for whatever `resolve` raises."""
     found: dict[H, None] = {}
     for number, element in enumerate(given):
         resolved = _at(f"{place}[{number}]", resolve, element)
@@ -170,4 +224,4 @@ def _at(place: str, resolve: Callable[[T], H], given: T) -> H:
     try:
         return resolve(given)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{place}: {shown(str(error))}") from error
+        raise ConfigurationError(f"{place}: {printable(str(error))}") from error

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from sbus.broker.config.access_policy import AccessRule
+from sbus.bus_options import OPTIONS
 from sbus.limits import Limits, UserLimits
 from sbus.protocol.controls import FloodControl
 
@@ -41,6 +42,12 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def limits_of(self, uid: int) -> UserLimits:
         return self.user_limits.get(uid) or self.limits.user
+
+
+OPTION_FIELDS: Final = frozenset(BusSettings.__struct_fields__) & {
+    option.name for option in OPTIONS
+}
+"""Settings that are the values of options of the same names."""
 
 
 class SettingsUpdate(msgspec.Struct, frozen=True):

@@ -2,7 +2,6 @@
 since. This module does not know who asks, nor what becomes of what is too much.
 """
 
-import difflib
 import os
 import time
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from sbus.broker.config.settings import BusSettings
 from sbus.errors import ConfigurationError
 from sbus.limits import UserLimits
 from sbus.shared.accounts import Account, AccountBook
+from sbus.validation import explain, suggest
 
 
 class EffectiveUserLimits:
@@ -49,17 +49,14 @@ class EffectiveUserLimits:
         """
         for name in changes:
             if name not in UserLimits.__struct_fields__:
-                near = difflib.get_close_matches(name, UserLimits.__struct_fields__, n=1)
-                known = ", ".join(UserLimits.__struct_fields__)
-                advice = f"did you mean {near[0]}?" if near else f"choose from {known}"
-                raise ConfigurationError(f"a user has no limit {name[:64]!r}; {advice}")
+                advice = suggest(name, UserLimits.__struct_fields__)
+                raise ConfigurationError(f"a user has no limit {name[:64]!r}{advice}")
         try:
             limits = msgspec.convert(
                 {**msgspec.structs.asdict(self.of(uid)), **changes}, UserLimits
             )
         except msgspec.ValidationError as error:
-            text = str(error).replace("`", "").replace(" - at $.", ": ")
-            raise ConfigurationError(f"that cannot be: {text}") from error
+            raise ConfigurationError(explain(error)) from error
         if changes:
             self._changed[uid] = limits
             open_account = self._book.find(uid)

@@ -1,7 +1,6 @@
-"""What a command line, its file and the defaults come to, as a file that says all of it.
+"""Writes the effective configuration as a configuration file, from which the same plan is made.
 
-Whoever reads that file understands the same. Paths are written in full, because relative ones
-begin where a file is. This module does not know what any of it means.
+Paths are absolute there, because relative ones begin in the directory of the file.
 """
 
 import json
@@ -11,23 +10,24 @@ from typing import Any
 
 import msgspec
 
-from sbus.broker.config.file import PATHS, BusTable
-from sbus.cli.sbusd.sockets import NO_ADMIN
-from sbus.cli.sbusd.words import Plan
+from sbus.bus_options import OPTIONS
+from sbus.cli.sbusd.plan import Plan
 from sbus.limits import Limits
 
 
-def as_toml(plan: Plan) -> str:
+def to_toml(plan: Plan) -> str:
     """The text of the file, without a newline at its end."""
     return "\n".join(_lines(plan))
 
 
 def _lines(plan: Plan) -> Iterator[str]:
     yield "[bus]"
-    names = BusTable.__struct_fields__
-    yield from _fields({name: _in_full(name, plan.bus[name]) for name in names})
+    for option in OPTIONS:
+        value = plan.options[option.name]
+        path = os.path.abspath(value) if option.is_path(value) else value
+        yield from _fields({option.name: path})
     yield "\n[limits]"
-    yield from _fields(msgspec.structs.asdict(plan.limits or Limits()))
+    yield from _fields(msgspec.structs.asdict(plan.resolved.limits if plan.resolved else Limits()))
     if plan.file is None:
         return
     for name, limits in plan.file.users.items():
@@ -35,21 +35,16 @@ def _lines(plan: Plan) -> Iterator[str]:
         yield from _fields(limits)
     for rule in plan.file.rules:
         yield "\n[[rules]]"
-        yield from _fields(msgspec.to_builtins(rule))
-
-
-def _in_full(name: str, value: Any) -> Any:
-    is_path = name in PATHS and value is not None and value != NO_ADMIN
-    return os.path.abspath(value) if is_path else value
+        yield from _fields(msgspec.structs.asdict(rule))
 
 
 def _fields(fields: Mapping[str, Any]) -> Iterator[str]:
-    """What was not given stays unsaid: no value stands for that."""
-    return (
-        f"{name} = {_value(value)}" for name, value in fields.items() if value not in (None, [], ())
-    )
+    """One line for each field that has a value; TOML has none that stands for its absence."""
+    for name, value in fields.items():
+        if value not in (None, [], ()):
+            yield f"{name} = {_value(value)}"
 
 
 def _value(value: Any) -> str:
-    """JSON, of which TOML differs in one character that it wants escaped."""
+    """JSON, from which TOML differs in one character, which has to be escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

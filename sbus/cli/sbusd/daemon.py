@@ -1,26 +1,60 @@
-"""Going to the background, and the file that says under which process id.
+"""Being a daemon: signals until the bus handles them, the background, and the pidfile.
 
-The process that was started (the launcher) stays until the daemon, its grandchild in a session of
-its own, reports through a pipe that it is ready or what went wrong; so whoever started it knows by
-its exit status whether there is a bus. A launcher that is killed meanwhile leaves a pipe that
-nobody reads, which the daemon takes for a request to stop. This module does not know what the
-daemon does.
+The process that was started, the launcher, waits until the daemon, its grandchild in a session of
+its own, reports through a pipe that it is ready or what went wrong. So the exit status tells
+whether there is a bus. A launcher that is killed meanwhile leaves a pipe that nobody reads, which
+the daemon takes for a request to stop.
 """
 
 import os
 import signal
 import sys
+from types import FrameType
 from typing import NoReturn
 
-from sbus.cli.sbusd.stop_request import ENDING, StopRequest
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import ConfigurationError
 from sbus.unix.owned_path import OwnedPath
 from sbus.unix.standard_streams import release_errors_of_terminal, release_input_and_output
 
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _READY = b"."
 _REPORT_BYTES_MAX = 4_000
 """A report is one write(2) of less than PIPE_BUF, so that one read(2) gets all of it."""
+
+
+class StopRequest:
+    """Takes over the signals that end a bus; `is_requested` once one of them has come.
+
+    It is used from the moment that something exists which must be removed again, until the bus has
+    handlers of its own. A signal is only noted meanwhile, so that nothing is torn in the middle.
+    SIGHUP is turned into SIGTERM for good: the bus, which takes over the others, does not know it.
+    """
+
+    def __init__(self) -> None:
+        self.is_requested = False
+        signal.signal(signal.SIGTERM, self._note)
+        signal.signal(signal.SIGINT, self._note)
+        signal.signal(signal.SIGHUP, self._terminate)
+
+    def request(self) -> None:
+        self.is_requested = True
+
+    def pass_on(self) -> None:
+        """Send SIGTERM, whose handler is the bus's by now, if a stop was requested before."""
+        if self.is_requested:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def ignore_further(self) -> None:
+        """The end has begun: signals do not interrupt it."""
+        for signum in _ENDING:
+            signal.signal(signum, signal.SIG_IGN)
+
+    def _note(self, _signum: int, _frame: FrameType | None) -> None:
+        self.is_requested = True
+
+    def _terminate(self, _signum: int, _frame: FrameType | None) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Launcher:
@@ -80,11 +114,11 @@ def _fork() -> int:
 
 def _wait_as_launcher(child: int, read_fd: int, stop: StopRequest) -> NoReturn:
     """Exit as the daemon reports; nothing that was made is removed here, it is the daemon's."""
-    for signum in ENDING:
+    for signum in _ENDING:
         signal.signal(signum, signal.SIG_DFL)
     # The request came before the fork, then the daemon has it too, or just after it, then the
     # daemon finds its launcher gone.
-    if stop.requested:
+    if stop.is_requested:
         os._exit(1)
     os.waitpid(child, 0)
     report = os.read(read_fd, _REPORT_BYTES_MAX)

@@ -1,19 +1,19 @@
-"""The sockets that a bus listens on: its own, and the one beside it to administer it by.
+"""The sockets that a bus listens on: its own, and the admin socket beside it.
 
-Where the command line does not say where they are, the service manager's are taken, if it passes
-any; else the bus is at its default address. Where the admin socket is follows from where the bus
-really is. Either both are there at the end, or none of them was left behind.
+If the options do not name an address, the service manager's sockets are used, if it passes any;
+else the bus is at its default address. The address of the admin socket follows from that of the
+bus. Either both sockets are open at the end, or nothing of them is left behind.
 
-A bus does without an admin socket that nobody asked for in so many words, and says so, where it
-cannot have one: beside a socket that was passed down, say, in a directory that it may not write to.
-This module does not know what is spoken on either of them.
+If nobody asked for an admin socket, the bus does without one where it cannot have it, for example
+in a directory that it may not write to, and prints a warning.
 """
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Literal
 
-from sbus.cli.sbusd.admission_options import socket_mode
+from sbus.bus_options import NO_ADMIN
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import AddressError, ConfigurationError
 from sbus.unix.activation import PassedSockets, forget_passed_sockets, take_passed_sockets
@@ -26,8 +26,8 @@ from sbus.unix.address import (
     parse_address,
 )
 from sbus.unix.listener import Listener, open_listener
+from sbus.unix.users import group_id
 
-NO_ADMIN: Final = "none"
 AdminAddress = Address | Literal["none"]
 _OWNER_MODE = 0o600
 _GROUP_MODE = 0o660
@@ -35,23 +35,28 @@ _GROUP_MODE = 0o660
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the sockets are to be, as far as somebody said so."""
+    """Where the sockets are to be, as far as the options say."""
 
     bus: Address | None
-    """None for the service manager's choice, else the default."""
+    """None: the service manager's choice, else the default."""
     admin: AdminAddress | None
-    """None for wherever that of this bus is expected."""
+    """None: where clients expect that of this bus."""
     admin_group: int | None
     """The group whose members may administer the bus."""
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, Any]) -> "Addresses":
+        """Raises ConfigurationError."""
+        address, admin, group = options["address"], options["admin_address"], options["admin_group"]
+        return cls(
+            bus=None if address is None else parse_address(address),
+            admin=admin if admin in (None, NO_ADMIN) else parse_address(admin),
+            admin_group=None if group is None else group_id(group),
+        )
 
     @property
     def admin_gids(self) -> frozenset[int]:
         return frozenset() if self.admin_group is None else frozenset({self.admin_group})
-
-
-def parse_admin_address(text: str) -> AdminAddress:
-    """Understand an address or `none`. Raises AddressError."""
-    return NO_ADMIN if text == NO_ADMIN else parse_address(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +76,28 @@ class Sockets:
 
 
 def open_sockets(addresses: Addresses, *, group: bool, others: bool, replace: bool) -> Sockets:
-    """Listen, with the mode of `-g` and `-o` for the bus's own socket. Raises SbusError."""
+    """Listen; `group` and `others` may connect to the bus's own socket. Raises SbusError."""
+    passed = None
     if addresses.bus is None:
         passed = take_passed_sockets()
     else:
-        passed = None
         forget_passed_sockets()
     if passed is not None:
         _check_open(passed)
-    address = _bus_address(addresses, passed)
-    if isinstance(address, FdAddress):
+        bus_address: Address = passed.bus
+    else:
+        bus_address = addresses.bus or PathAddress(DEFAULT_ADDRESS)
+    if isinstance(bus_address, FdAddress):
         for option, given in (("-g", group), ("-o", others)):
             if given:
                 report_error(f"warning: {option} is ignored on a socket that is passed down")
-    bus = open_listener(address, mode=socket_mode(group=group, others=others), replace=replace)
+    mode = 0o700 | (0o070 if group else 0) | (0o007 if others else 0)
+    bus = open_listener(bus_address, mode=mode, replace=replace)
     try:
-        return Sockets(bus, _open_admin(addresses, passed, bus, address, replace))
+        admin = _wanted_admin_address(addresses, passed)
+        if admin is None:
+            return Sockets(bus, _open_derived_admin(bus, bus_address, addresses, replace))
+        return Sockets(bus, None if admin == NO_ADMIN else _open_admin(admin, addresses, replace))
     except BaseException:
         bus.close()
         raise
@@ -101,38 +112,30 @@ def _check_open(passed: PassedSockets) -> None:
             )
 
 
-def _bus_address(addresses: Addresses, passed: PassedSockets | None) -> Address:
-    if passed is not None:
-        return passed.bus
-    return addresses.bus or PathAddress(DEFAULT_ADDRESS)
+def _wanted_admin_address(
+    addresses: Addresses, passed: PassedSockets | None
+) -> AdminAddress | None:
+    if passed is None or passed.admin is None:
+        return addresses.admin
+    if addresses.admin is not None:
+        raise ConfigurationError(
+            "the service manager passes an admin socket and --admin-address is given: "
+            "leave one of them out"
+        )
+    return passed.admin
 
 
-def _open_admin(
-    addresses: Addresses,
-    passed: PassedSockets | None,
-    bus: Listener,
-    bus_address: Address,
-    replace: bool,
+def _open_derived_admin(
+    bus: Listener, bus_address: Address, addresses: Addresses, replace: bool
 ) -> Listener | None:
-    address = addresses.admin
-    if passed is not None and passed.admin is not None:
-        if address is not None:
-            raise ConfigurationError(
-                "the service manager passes an admin socket and --admin-address is given: "
-                "leave one of them out"
-            )
-        address = passed.admin
-    if address is not None:
-        if address == NO_ADMIN:
-            return None
-        return _listen(address, addresses.admin_group, replace)
+    """The admin socket where clients expect that of this bus, or a warning and None."""
     try:
         derived = admin_address(bus.bound_address)
     except AddressError as error:
         _warn_of_none(error)
         return None
     try:
-        return _listen(derived, addresses.admin_group, replace)
+        return _open_admin(derived, addresses, replace)
     except AddressError as error:
         if not isinstance(bus_address, FdAddress):
             raise
@@ -140,9 +143,9 @@ def _open_admin(
         return None
 
 
-def _listen(address: Address, group: int | None, replace: bool) -> Listener:
-    mode = _OWNER_MODE if group is None else _GROUP_MODE
-    return open_listener(address, mode=mode, replace=replace, group=group)
+def _open_admin(address: Address, addresses: Addresses, replace: bool) -> Listener:
+    mode = _OWNER_MODE if addresses.admin_group is None else _GROUP_MODE
+    return open_listener(address, mode=mode, replace=replace, group=addresses.admin_group)
 
 
 def _warn_of_none(error: AddressError) -> None:

@@ -1,21 +1,18 @@
-"""The life of one bus, from its address to its end.
+"""The life of one bus, from its sockets to its end.
 
-The order matters. What can be wrong with the command line is found out before this begins; then
-comes the socket, whose address everybody waits for; then the background, while this process is
-still small; and only then the broker, whose imports take longer than everything else together.
-Everything that was made is removed on the way out, whichever way that is. This module does not
-know the command line's syntax, nor what the broker does.
+The command line and its file have been checked before. First come the sockets, because clients wait
+for their address; then the background, while this process is still small; and only then the broker,
+whose imports take longer than everything else together. Everything that was made is removed on the
+way out, whichever way that is.
 """
 
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sbus.cli.sbusd.admission_options import Admission, admission
-from sbus.cli.sbusd.daemon import Pidfile, go_to_background
+from sbus.cli.sbusd.daemon import Pidfile, StopRequest, go_to_background
+from sbus.cli.sbusd.plan import Plan
 from sbus.cli.sbusd.sockets import Sockets, open_sockets
-from sbus.cli.sbusd.stop_request import StopRequest
-from sbus.cli.sbusd.words import Plan
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import ConfigurationError, SbusError
 from sbus.unix.address import RandomAbstractAddress
@@ -25,7 +22,6 @@ from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release_in
 
 if TYPE_CHECKING:
     from sbus.broker.config.resolution import Configuration
-    from sbus.broker.config.settings import BusSettings
 
 
 def run(plan: Plan) -> None:
@@ -33,141 +29,92 @@ def run(plan: Plan) -> None:
     hold_standard_numbers()
     notifier = Notifier.of_environment(report_error)
     try:
-        _run(plan, notifier)
+        _Life(plan, notifier).run()
     except SbusError as error:
         notifier.status(str(error))
         raise
 
 
-def _run(plan: Plan, notifier: Notifier) -> None:
-    stop = StopRequest()
-    sockets = open_sockets(
-        plan.addresses, group=plan.group, others=plan.others, replace=plan.replace
-    )
-    try:
-        if isinstance(plan.addresses.bus, RandomAbstractAddress):
-            _print_address(sockets.bus.printable_address)
-        if plan.foreground:
-            _serve(plan, sockets, notifier, stop, release_input_and_output)
-        else:
-            _serve_in_background(plan, sockets, notifier, stop)
-    finally:
-        stop.ignore_further()
-        sockets.close()
+class _Life:
+    def __init__(self, plan: Plan, notifier: Notifier) -> None:
+        self._plan = plan
+        self._notifier = notifier
+        self._stop = StopRequest()
 
-
-def _serve_in_background(
-    plan: Plan, sockets: Sockets, notifier: Notifier, stop: StopRequest
-) -> None:
-    launcher = go_to_background(stop)
-
-    def on_ready() -> None:
-        if not launcher.report_ready():
-            stop.request()
-
-    try:
-        _serve_with_pidfile(plan, sockets, notifier, stop, on_ready)
-    except SbusError as error:
-        if not launcher.report_failure(str(error)):
-            raise
-        # The launcher prints it, and this process may share its standard error.
-        raise SystemExit(1) from error
-
-
-def _serve_with_pidfile(
-    plan: Plan,
-    sockets: Sockets,
-    notifier: Notifier,
-    stop: StopRequest,
-    on_ready: Callable[[], None],
-) -> None:
-    if plan.pidfile is None:
-        _serve(plan, sockets, notifier, stop, on_ready)
-        return
-    pidfile = Pidfile(plan.pidfile)
-    try:
-        _serve(plan, sockets, notifier, stop, on_ready)
-    finally:
-        stop.ignore_further()
-        pidfile.remove()
-
-
-def _serve(
-    plan: Plan,
-    sockets: Sockets,
-    notifier: Notifier,
-    stop: StopRequest,
-    on_ready: Callable[[], None],
-) -> None:
-    """Run the broker; signals that came before it had handlers reach it when it is ready."""
-    from sbus.broker.bus import run_bus
-
-    raise_open_files_limit()
-    is_abstract = sockets.bus.is_abstract
-
-    def reread() -> "Configuration":
-        if plan.reread is None:
-            raise ConfigurationError("this bus was started without a file to read (--config)")
-        anew = plan.reread()
-        check(anew)
-        return _configuration(anew, is_abstract)
-
-    def ready_then_stoppable() -> None:
-        on_ready()
-        notifier.ready(f"{plan.workers} workers serve at {sockets.bus.bound_address.format()}")
-        stop.pass_on()
-
-    if not stop.requested:
-        run_bus(
-            _configuration(plan, is_abstract),
-            sockets.bus.socket,
-            reread=reread,
-            on_ready=ready_then_stoppable,
-            notifier=notifier,
-            admin_listener=None if sockets.admin is None else sockets.admin.socket,
-            admin_gids=plan.addresses.admin_gids,
+    def run(self) -> None:
+        plan, options = self._plan, self._plan.options
+        sockets = open_sockets(
+            plan.addresses,
+            group=options["group"],
+            others=options["others"],
+            replace=options["replace"],
         )
+        try:
+            if isinstance(plan.addresses.bus, RandomAbstractAddress):
+                _print_address(sockets.bus.printable_address)
+            if options["foreground"]:
+                self._serve(sockets, release_input_and_output)
+            else:
+                self._serve_in_background(sockets)
+        finally:
+            self._stop.ignore_further()
+            sockets.close()
 
+    def _serve_in_background(self, sockets: Sockets) -> None:
+        pidfile_path = os.path.abspath(self._plan.options["pidfile"])
+        launcher = go_to_background(self._stop)
 
-def check(plan: Plan) -> None:
-    """Raise SbusError where `run` would, as far as that shows without an address."""
-    from sbus.broker.bus import check_settings
+        def on_ready() -> None:
+            if not launcher.report_ready():
+                self._stop.request()
 
-    check_settings(_settings(plan, Admission(None, frozenset())))
+        try:
+            self._serve_with_pidfile(sockets, pidfile_path, on_ready)
+        except SbusError as error:
+            if not launcher.report_failure(str(error)):
+                raise
+            # The launcher prints it, and this process may share its standard error.
+            raise SystemExit(1) from error
 
+    def _serve_with_pidfile(
+        self, sockets: Sockets, path: str, on_ready: Callable[[], None]
+    ) -> None:
+        if path == os.devnull:
+            self._serve(sockets, on_ready)
+            return
+        pidfile = Pidfile(path)
+        try:
+            self._serve(sockets, on_ready)
+        finally:
+            self._stop.ignore_further()
+            pidfile.remove()
 
-def _configuration(plan: Plan, is_abstract: bool) -> "Configuration":
-    from sbus.broker.config.resolution import Configuration
+    def _serve(self, sockets: Sockets, on_ready: Callable[[], None]) -> None:
+        """Run the broker; signals that came before it had handlers reach it when it is ready."""
+        from sbus.broker.bus import run_bus
 
-    admitted = admission(plan.uids, is_abstract=is_abstract, group=plan.group, others=plan.others)
-    return Configuration(
-        settings=_settings(plan, admitted),
-        bus=plan.bus,
-        user_names={} if plan.resolved is None else plan.resolved.user_names,
-        checks_group=is_abstract,
-    )
+        raise_open_files_limit()
+        plan, is_abstract = self._plan, sockets.bus.is_abstract
 
+        def reread() -> "Configuration":
+            return plan.read_again().configuration(is_abstract=is_abstract)
 
-def _settings(plan: Plan, admitted: Admission) -> "BusSettings":
-    from sbus.broker.config.settings import BusSettings
-    from sbus.limits import Limits
-    from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
+        def ready_then_stoppable() -> None:
+            on_ready()
+            address = sockets.bus.bound_address.format()
+            self._notifier.ready(f"{plan.options['workers']} workers serve at {address}")
+            self._stop.pass_on()
 
-    return BusSettings(
-        workers=plan.workers,
-        dialect=plan.dialect,
-        limits=plan.limits or Limits(),
-        user_limits={} if plan.resolved is None else plan.resolved.user_limits,
-        rules=() if plan.resolved is None else plan.resolved.rules,
-        flood_control=FloodControl(
-            soft=Soft(plan.soft), hard=Hard(plan.hard), order=BacklogOrder(plan.order)
-        ),
-        admit_uids=admitted.uids,
-        admit_gids=admitted.gids,
-        exit_when_empty=plan.exit_when_empty,
-        refuse_descriptors=plan.refuse_descriptors,
-        log=plan.log,
-    )
+        if not self._stop.is_requested:
+            run_bus(
+                plan.configuration(is_abstract=is_abstract),
+                sockets.bus.socket,
+                reread=reread,
+                on_ready=ready_then_stoppable,
+                notifier=self._notifier,
+                admin_listener=None if sockets.admin is None else sockets.admin.socket,
+                admin_gids=plan.addresses.admin_gids,
+            )
 
 
 def _print_address(address: str) -> None:

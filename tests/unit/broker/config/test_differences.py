@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from sbus.broker.config.access_policy import AccessRule, Permission
 from sbus.broker.config.differences import changes
-from sbus.broker.config.file import BusTable
 from sbus.broker.config.resolution import Configuration
 from sbus.broker.config.settings import BusSettings
+from sbus.bus_options import OPTIONS
 from sbus.limits import Limits, UserLimits
 from sbus.protocol.controls import FloodControl, Hard
 
@@ -20,6 +20,7 @@ RESTART_BUS = {
     *("refuse_descriptors", "workers", "dialect", "log"),
 }
 MODE = {"group", "others"}
+OPTION_NAMES = [option.name for option in OPTIONS]
 LIVE_LIMITS = {
     *(f"user_{name}" for name in UserLimits.__struct_fields__),
     *("client_subscription_bytes_max", "bus_subscription_bytes_max", "bus_backlog_bytes_max"),
@@ -39,16 +40,16 @@ RESTART_LIMITS = {
 
 
 def configuration(**more: Any) -> Configuration:
-    bus = dict.fromkeys(BusTable.__struct_fields__, "before")
+    options = dict.fromkeys(OPTION_NAMES, "before")
     settings = BusSettings(
         workers=2, rules=(AccessRule(allows=True, permissions=frozenset({Permission.BLOCK})),)
     )
-    return replace(Configuration(settings=settings, bus=bus), **more)
+    return replace(Configuration(settings=settings, options=options), **more)
 
 
-def with_bus(field: str, *, checks_group: bool = False) -> Configuration:
+def with_option(field: str, *, checks_group: bool = False) -> Configuration:
     before = configuration()
-    return replace(before, bus={**before.bus, field: "after"}, checks_group=checks_group)
+    return replace(before, options={**before.options, field: "after"}, checks_group=checks_group)
 
 
 def with_settings(**more: Any) -> Configuration:
@@ -58,7 +59,7 @@ def with_settings(**more: Any) -> Configuration:
 
 def test_the_two_sets_are_all_there_is() -> None:
     assert not LIVE_BUS & RESTART_BUS
-    assert set(BusTable.__struct_fields__) == LIVE_BUS | RESTART_BUS | MODE
+    assert set(OPTION_NAMES) == LIVE_BUS | RESTART_BUS | MODE
     assert not LIVE_LIMITS & RESTART_LIMITS
     assert set(Limits.__struct_fields__) == LIVE_LIMITS | RESTART_LIMITS
 
@@ -69,17 +70,17 @@ def test_nothing_changed() -> None:
     assert found.merged == configuration()
 
 
-@pytest.mark.parametrize("field", BusTable.__struct_fields__)
+@pytest.mark.parametrize("field", OPTION_NAMES)
 @pytest.mark.parametrize("checks_group", [False, True])
 def test_each_option(field: str, checks_group: bool) -> None:
-    found = changes(configuration(), with_bus(field, checks_group=checks_group))
+    found = changes(configuration(), with_option(field, checks_group=checks_group))
     live = field in LIVE_BUS or (field in MODE and checks_group)
     assert (found.applied, found.needs_restart) == (
         ([f"bus.{field}"], []) if live else ([], [f"bus.{field}"])
     )
-    assert found.merged.bus[field] == ("after" if live else "before")
+    assert found.merged.options[field] == ("after" if live else "before")
     if not live:
-        again = changes(found.merged, with_bus(field, checks_group=checks_group))
+        again = changes(found.merged, with_option(field, checks_group=checks_group))
         assert again.needs_restart == [f"bus.{field}"], "until the restart"
 
 
@@ -114,7 +115,7 @@ def test_rules_and_the_dialect_that_they_are_written_in() -> None:
     assert (found.applied, found.needs_restart) == (["rules"], [])
     assert found.merged.settings.rules == ()
     other = with_settings(rules=(), dialect="dot")
-    found = changes(configuration(), replace(other, bus={**other.bus, "dialect": "dot"}))
+    found = changes(configuration(), replace(other, options={**other.options, "dialect": "dot"}))
     assert (found.applied, found.needs_restart) == ([], ["bus.dialect", "rules"])
     assert found.merged.settings.rules == configuration().settings.rules
 

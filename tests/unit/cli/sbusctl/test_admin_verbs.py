@@ -294,7 +294,7 @@ def test_why_a_bus_hangs_up_is_told_though_it_never_read_the_question(
     [
         (("limit", "0", "connection_max=5"), "did you mean connections_max"),
         (("limit", "0", "log_bytes=5"), "a user has no limit 'log_bytes'"),
-        (("limit", "0", "xyzzy=5"), "there are connections_max, "),
+        (("limit", "0", "xyzzy=5"), "choose from connections_max, "),
         (("limit", "0", "connections_max"), "give it as NAME=VALUE"),
         (("limit", "0", "connections_max="), "connections_max cannot be ''"),
         (("limit", "0", "connections_max=0"), "connections_max cannot be '0': expected"),

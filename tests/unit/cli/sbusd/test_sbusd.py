@@ -12,7 +12,7 @@ import pytest
 
 import sbus.protocol.keys
 import sbus.shared.shared_memory
-from sbus.broker.config.file import BusTable
+from sbus.bus_options import WORKERS_MAX, available_workers
 from sbus.cli.sbusd import command
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 
@@ -49,12 +49,6 @@ def test_nothing_heavy_is_loaded_before_it_is_needed() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_every_option_has_a_field_in_the_file() -> None:
-    apart = {"config", "check_config", "print_config", "limits", "version"}
-    options = {param.name for param in command.sbusd.params} - apart
-    assert options == set(BusTable.__struct_fields__)
-
-
-def test_most_workers_are_as_many_as_the_segment_has_room_for() -> None:
-    assert command.WORKERS_MAX == sbus.shared.shared_memory.WORKERS_MAX
-    assert 1 <= command.available_workers() <= command.WORKERS_MAX
+def test_most_workers_are_as_many_as_shared_memory_has_room_for() -> None:
+    assert WORKERS_MAX == sbus.shared.shared_memory.WORKERS_MAX
+    assert 1 <= available_workers() <= WORKERS_MAX

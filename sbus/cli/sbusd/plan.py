@@ -1,0 +1,106 @@
+"""What sbusd is to start: its command line, above its configuration file, above the defaults.
+
+Options have the same names on the command line and in the file's table `[bus]`, so they are merged
+as one dict. That is done when sbusd starts, and again from the same command line when the file is
+read again. Modules of the broker are imported when they are needed: to read a file, to understand
+limits, or to start the bus.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sbus.bus_options import OPTIONS
+from sbus.cli.sbusd.sockets import Addresses
+from sbus.errors import ConfigurationError
+from sbus.unix.users import user_id
+
+if TYPE_CHECKING:
+    from sbus.broker.config.file import ConfigFile
+    from sbus.broker.config.resolution import Configuration, Resolved
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What was given: options by name, limits as `NAME=VALUE`, and the path of a file."""
+
+    options: Mapping[str, Any]
+    limits: tuple[str, ...]
+    file: str | None
+
+    def plan(self) -> "Plan":
+        """Read the file, if there is one, and find out what to start. Raises ConfigurationError."""
+        file = None if self.file is None else _read(self.file)
+        options = {option.name: option.default_value for option in OPTIONS}
+        if file is not None:
+            options |= file.bus
+        options |= self.options
+        return Plan(
+            # The file may be read again by a process that is in another directory.
+            command_line=replace(self, file=self.file and os.path.abspath(self.file)),
+            options=options,
+            file=file,
+            resolved=_resolve(file, options["dialect"], self.limits),
+            users=frozenset(user_id(user) for user in options["users"]),
+            addresses=Addresses.of_options(options),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A command line that has been understood, with its file."""
+
+    command_line: CommandLine
+    options: Mapping[str, Any]
+    """The values of all options."""
+    file: "ConfigFile | None"
+    resolved: "Resolved | None"
+    """What the file and the limits mean; None if there are neither."""
+    users: frozenset[int]
+    addresses: Addresses
+
+    def configuration(self, *, is_abstract: bool) -> "Configuration":
+        """What holds for a bus with such an address."""
+        from sbus.broker.config.resolution import Resolved, build_configuration
+
+        resolved = self.resolved or Resolved()
+        return build_configuration(self.options, self.users, resolved, is_abstract=is_abstract)
+
+    def check(self) -> None:
+        """Raise SbusError if the bus could not start, as far as that shows without an address."""
+        from sbus.broker.bus import check_settings
+
+        check_settings(self.configuration(is_abstract=False).settings)
+
+    def read_again(self) -> "Plan":
+        """The plan with what the file says now, checked. Raises ConfigurationError."""
+        if self.file is None:
+            raise ConfigurationError("this bus was started without a file to read (--config)")
+        plan = self.command_line.plan()
+        plan.check()
+        return plan
+
+
+def _read(path: str) -> "ConfigFile":
+    from sbus.broker.config.file import read_config
+
+    return read_config(path)
+
+
+def _resolve(
+    file: "ConfigFile | None", dialect: str, assignments: tuple[str, ...]
+) -> "Resolved | None":
+    if file is None and not assignments:
+        return None
+    import msgspec
+
+    from sbus.broker.config.file import ConfigFile
+    from sbus.broker.config.resolution import resolve
+    from sbus.cli.terminal.limit_options import parse_limits
+    from sbus.limits import Limits
+    from sbus.protocol.keys import DIALECTS
+
+    file = file or ConfigFile()
+    limits = parse_limits(assignments, msgspec.structs.replace(Limits(), **file.limits))
+    return resolve(file, DIALECTS[dialect], limits)

@@ -1,0 +1,83 @@
+"""Explains in people's words why data from outside does not have its type.
+
+msgspec checks configuration files, requests and options, and its errors speak to programmers. This
+is the one module that reads their text. An explanation names the place first, with elements of
+lists counted from 0: `rules[2].users[0]: expected a string, got true or false`.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+_SHOWN_CHARACTERS_MAX = 160
+
+_TYPES: Final = {
+    "object": "an object",
+    "array": "an array",
+    "int | str": "a name or a whole number",
+    "int | float": "a number",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "date": "a date",
+}
+
+
+class Mistake(NamedTuple):
+    """What is wrong, and where below the value that was checked; "" is that value itself."""
+
+    path: str
+    text: str
+
+
+def find_mistake(
+    error: msgspec.DecodeError, fields: Iterable[str] = (), otherwise: str = ""
+) -> Mistake:
+    """What `error` is about. For an unknown field, one of `fields` is suggested, see `suggest`."""
+    if not isinstance(error, msgspec.ValidationError):
+        return Mistake("", str(error))
+    located = re.fullmatch(r"(.*) - at `\$([^`]*)`", str(error), re.DOTALL)
+    text, path = located.groups() if located else (str(error), "")
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
+        advice = suggest(unknown[1], fields, otherwise)
+        return Mistake(f"{path}.{printable(unknown[1])}", f"there is no such field{advice}")
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", text):
+        return Mistake(f"{path}.{missing[1]}", "this field is missing")
+    text = text.replace("got `float`", "got a fraction").replace(" | null`", "`")
+    for name, meaning in _TYPES.items():
+        text = text.replace(f"`{name}`", meaning)
+    return Mistake(path, text[:1].lower() + text[1:])
+
+
+def explain(
+    error: msgspec.DecodeError, place: str = "", fields: Iterable[str] = (), otherwise: str = ""
+) -> str:
+    """One line about the value at `place`; `fields` and `otherwise` as for `find_mistake`."""
+    path, text = find_mistake(error, fields, otherwise)
+    where = f"{place}{path}".removeprefix(".")
+    return f"{where}: {printable(text)}" if where else printable(text)
+
+
+def suggest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Advice to append to an error: the known name that is nearest to the unknown `name`. If none
+    is near it is `otherwise`, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean {near[0]}?"
+    advice = otherwise or (choose_from(names) if names else "")
+    return f"; {advice}" if advice else ""
+
+
+def choose_from(names: Iterable[str]) -> str:
+    return f"choose from {', '.join(names)}"
+
+
+def printable(text: str) -> str:
+    """Text from outside as part of one line that does not get long."""
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_SHOWN_CHARACTERS_MAX])
+    return line if len(text) <= _SHOWN_CHARACTERS_MAX else f"{line}..."
