@@ -37,3 +37,10 @@ def bus(tmp_path: Path) -> Iterator[Bus]:
     """A bus with two workers and no further options."""
     with running_bus(tmp_path) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def shared_bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    """The same for tests of one module that leave nothing behind that another would notice."""
+    with running_bus(tmp_path_factory.mktemp("bus")) as running:
+        yield running

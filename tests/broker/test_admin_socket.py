@@ -49,9 +49,9 @@ BAD_REQUESTS = [
 
 @pytest.mark.parametrize(("packet", "code"), BAD_REQUESTS)
 def test_a_bad_request_is_told_what_is_wrong_and_the_next_one_is_answered(
-    bus: Bus, packet: bytes, code: str
+    shared_bus: Bus, packet: bytes, code: str
 ) -> None:
-    with administer(bus) as admin:
+    with administer(shared_bus) as admin:
         if packet:
             reply = admin.say(packet)
             assert reply["error"]["code"] == code
@@ -60,7 +60,7 @@ def test_a_bad_request_is_told_what_is_wrong_and_the_next_one_is_answered(
             assert admin.ask("version")["workers"] == 2
         else:
             admin.sock.send(packet)
-    with administer(bus) as admin:
+    with administer(shared_bus) as admin:
         assert admin.ask("version")["workers"] == 2
 
 

@@ -116,6 +116,11 @@ def overrun(directory: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
+@pytest.fixture
+def bus(shared_bus: Bus) -> Bus:
+    return shared_bus
+
+
 class TestPub:
     @pytest.fixture
     def listener(self, bus: Bus) -> Iterator[RawClient]:

@@ -26,10 +26,9 @@ PROGRAM = Path("/proc/self/comm").read_text().removesuffix("\n")
 HEADING = b"TIME           UID PROGRAM[PID]          BYTES  TO KEY"
 
 
-@pytest.fixture(scope="module")
-def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
-    with running_bus(tmp_path_factory.mktemp("bus")) as running:
-        yield running
+@pytest.fixture
+def bus(shared_bus: Bus) -> Bus:
+    return shared_bus
 
 
 @pytest.fixture

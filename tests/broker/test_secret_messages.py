@@ -22,7 +22,12 @@ ANOTHERS = b"4294967290"
 """An id that nobody here has."""
 
 
-@pytest.fixture(params=[2, 4], ids=["2 workers", "4 workers"])
+@pytest.fixture
+def bus(shared_bus: Bus) -> Bus:
+    return shared_bus
+
+
+@pytest.fixture(params=[2, 4], ids=["2 workers", "4 workers"], scope="module")
 def open_bus(request: pytest.FixtureRequest) -> Iterator[Bus]:
     """A bus for every user of the host."""
     with (
