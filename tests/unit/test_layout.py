@@ -62,11 +62,16 @@ ROOMS = {
     "sbus.broker.worker": 2,
     "sbus.broker.front_process": 3,
     "sbus.broker.bus": 4,
+    "sbus.cli.terminal": 0,
+    "sbus.cli.metrics": 1,
+    "sbus.cli.sbusd": 1,
+    "sbus.cli.views": 1,
+    "sbus.cli.top": 2,
+    "sbus.cli.sbusctl": 3,
 }
 """The same within a part: a room is a folder, or a module that stands beside the folders."""
 
 ROOMS_IN_CYCLES = {
-    *("sbus.cli.sbusctl", "sbus.cli.top"),
     *("sbus.pipeline.session", "sbus.pipeline.spark"),
 }
 """To be emptied."""

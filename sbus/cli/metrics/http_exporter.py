@@ -1,9 +1,8 @@
-"""Metrics over HTTP on a stream socket: one question, one answer, one at a time.
+"""Metrics over HTTP on a stream socket: one request, one response, one connection at a time.
 
-A peer has two seconds to ask, with at most 8 KiB, and two to take the answer, then the next one has
-its turn; so none can hold the exporter, whatever it sends or does not read. What the answer is,
-which format and whether compressed, is Prometheus' client library's to decide. Knows nothing of
-metrics.
+A client has two seconds to send a request of at most 8 KiB, and two to take the response. Then the
+next one is served, so none can hold up the exporter. Prometheus' client library chooses the format
+and the compression.
 """
 
 import http.client
@@ -27,18 +26,18 @@ from sbus.errors import AddressError
 from sbus.unix.address import Address, FdAddress, PathAddress, RandomAbstractAddress, parse_address
 from sbus.unix.owned_path import OwnedPath
 
-QUESTION_BYTES_MAX = 8 * 1024
-QUESTION_SECONDS_MAX = 2.0
-ANSWER_SECONDS_MAX = 2.0
+REQUEST_BYTES_MAX = 8 * 1024
+REQUEST_SECONDS_MAX = 2.0
+RESPONSE_SECONDS_MAX = 2.0
 BACKLOG_CONNECTIONS = 64
 PATH = "/metrics"
 
 App = Callable[[dict[str, str], Callable[[str, list[tuple[str, str]]], None]], list[bytes]]
-"""What is left of WSGI for questions without a body."""
+"""The part of WSGI that a request without a body needs."""
 
 
 def listen_and_serve(address: str, mode: int, collector: BusCollector) -> None:
-    """Answer whoever comes to the socket, until SIGTERM. AddressError when it cannot be had."""
+    """Serve clients of the socket until SIGTERM. Raises AddressError if it cannot listen."""
     app: App = make_wsgi_app(registry_of(collector))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with listening(parse_address(address), mode) as listener:
@@ -48,64 +47,64 @@ def listen_and_serve(address: str, mode: int, collector: BusCollector) -> None:
                 serve(connection, app)
 
 
-# -- a question and its answer ---------------------------------------------------------------------
+# -- a request and its response --------------------------------------------------------------------
 def serve(connection: socket.socket, app: App) -> None:
-    """Answer one question. A peer that is gone, or too slow, is none of our business."""
+    """Respond to one request. A client that is gone, or too slow, gets nothing."""
     try:
-        question = _read_question(connection)
-        if question:
-            connection.settimeout(ANSWER_SECONDS_MAX)
-            connection.sendall(answer(question, app))
+        request = _read_request(connection)
+        if request:
+            connection.settimeout(RESPONSE_SECONDS_MAX)
+            connection.sendall(respond(request, app))
     except (TimeoutError, ConnectionError):
         return
 
 
-def _read_question(connection: socket.socket) -> bytes:
-    """The head of a request, or what there is of one at the end of the peer or of the room."""
-    deadline = time.monotonic() + QUESTION_SECONDS_MAX
-    question = b""
-    while b"\r\n\r\n" not in question and len(question) < QUESTION_BYTES_MAX:
+def _read_request(connection: socket.socket) -> bytes:
+    """The head of a request, or what came of it before the client ended or the room did."""
+    deadline = time.monotonic() + REQUEST_SECONDS_MAX
+    request = b""
+    while b"\r\n\r\n" not in request and len(request) < REQUEST_BYTES_MAX:
         connection.settimeout(max(0.001, deadline - time.monotonic()))
-        part = connection.recv(QUESTION_BYTES_MAX - len(question))
+        part = connection.recv(REQUEST_BYTES_MAX - len(request))
         if not part:
             break
-        question += part
+        request += part
         if time.monotonic() > deadline:
             raise TimeoutError
-    return question
+    return request
 
 
-def answer(question: bytes, app: App) -> bytes:
-    """The bytes of a response to these of a request."""
-    head, end, _ = question.partition(b"\r\n\r\n")
+def respond(request: bytes, app: App) -> bytes:
+    """The response to a request."""
+    head, end, _ = request.partition(b"\r\n\r\n")
     line, _, fields = head.partition(b"\r\n")
     words = line.decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not end:
-        return _plain(HTTPStatus.BAD_REQUEST, "that is no request of HTTP/1")
+        return _plain(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1 request")
     try:
         headers = http.client.parse_headers(io.BytesIO(fields + end))
         target = urlsplit(words[1])
     except (http.client.HTTPException, ValueError):
-        return _plain(HTTPStatus.BAD_REQUEST, "the request cannot be understood")
+        return _plain(HTTPStatus.BAD_REQUEST, "the request is malformed")
     if target.path != PATH:
         return _plain(HTTPStatus.NOT_FOUND, f"metrics are at {PATH}")
-    began: list[tuple[str, list[tuple[str, str]]]] = []
+    started: list[tuple[str, list[tuple[str, str]]]] = []
     environment = {
         "REQUEST_METHOD": words[0],
         "PATH_INFO": target.path,
         "QUERY_STRING": target.query,
-        "HTTP_ACCEPT": _understood(headers.get("Accept", "")),
+        "HTTP_ACCEPT": _valid_accept(headers.get("Accept", "")),
         "HTTP_ACCEPT_ENCODING": headers.get("Accept-Encoding", ""),
     }
-    body = b"".join(app(environment, lambda *start: began.append(start)))
-    return _response(*began[0], body)
+    body = b"".join(app(environment, lambda *start: started.append(start)))
+    return _response(*started[0], body)
 
 
-def _understood(accept: str) -> str:
-    """The header, or nothing where a version in it is none: the library would not take it well."""
+def _valid_accept(accept: str) -> str:
+    """The header, or nothing if a version in it is malformed: the library would raise."""
     versions = re.findall(r"version=([^;,]*)", accept)
-    understood = all(re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,3}", text.strip()) for text in versions)
-    return accept if understood else ""
+    valid = all(re.fullmatch(r"\d{1,4}(\.\d{1,4}){0,3}", text.strip()) for text in versions)
+    return accept if valid else ""
 
 
 def _plain(status: HTTPStatus, text: str) -> bytes:
@@ -122,13 +121,13 @@ def _response(status: str, fields: list[tuple[str, str]], body: bytes) -> bytes:
 # -- the socket ------------------------------------------------------------------------------------
 @contextmanager
 def listening(address: Address, mode: int) -> Iterator[socket.socket]:
-    """A stream socket that listens; its file, with exactly this mode, is removed in the end."""
+    """A listening stream socket; its file gets exactly this mode, and is removed at the end."""
     if isinstance(address, FdAddress):
         with _inherited(address) as listener:
             yield listener
         return
     if isinstance(address, RandomAbstractAddress):
-        raise AddressError("a random address would be of no use here: give one with its HEX")
+        raise AddressError("a random address is of no use here: give one with its HEX")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         owned = _bind(listener, address, mode)
         try:
@@ -141,7 +140,7 @@ def listening(address: Address, mode: int) -> Iterator[socket.socket]:
 
 def _bind(listener: socket.socket, address: Address, mode: int) -> OwnedPath | None:
     _remove_dead(address)
-    # Both are needed: a directory with a default ACL does without the umask.
+    # Both are needed: a default ACL of the directory replaces the umask.
     os.fchmod(listener.fileno(), mode)
     umask = os.umask(0o777 & ~mode)
     try:
@@ -154,7 +153,7 @@ def _bind(listener: socket.socket, address: Address, mode: int) -> OwnedPath | N
 
 
 def _remove_dead(address: Address) -> None:
-    """Remove the socket file of an exporter that was killed: one that nobody listens at."""
+    """Remove the socket file of an exporter that was killed: nobody listens there."""
     if not isinstance(address, PathAddress):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -164,7 +163,7 @@ def _remove_dead(address: Address) -> None:
                 probe.connect(address.sockaddr())
         except ConnectionRefusedError:
             os.unlink(address.path)
-        except OSError:  # bind will say what is the matter there
+        except OSError:  # bind reports what is wrong
             return
 
 
@@ -179,4 +178,4 @@ def _inherited(address: FdAddress) -> socket.socket:
         listener.settimeout(None)
         return listener
     listener.close()
-    raise AddressError(f"cannot use {address.format()}: it is no stream socket that listens")
+    raise AddressError(f"cannot use {address.format()}: it is not a listening stream socket")

@@ -1,6 +1,5 @@
 """Standard output without a buffer: a reader has what was written at once."""
 
-import json
 import os
 
 import msgspec
@@ -17,4 +16,6 @@ def write(data: bytes) -> None:
 
 def write_json(record: msgspec.Struct) -> None:
     """Write one line in ASCII, which is safe on a terminal as well."""
+    import json  # most verbs start without it
+
     write(json.dumps(msgspec.to_builtins(record)).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Metrics over HTTP: what is answered, whom nobody waits for, and the socket itself."""
+"""Metrics over HTTP: responses, slow clients, and the socket itself."""
 
 import os
 import socket
@@ -13,16 +13,16 @@ from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import CollectorRegistry
 
 from sbus.cli.metrics import http_exporter
-from sbus.cli.metrics.http_exporter import App, answer, listening, serve
+from sbus.cli.metrics.http_exporter import App, listening, respond, serve
 from sbus.errors import AddressError
 from sbus.unix.address import parse_address
 
 APP: App = make_wsgi_app(CollectorRegistry())
-QUESTION = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-def ask(question: bytes) -> tuple[int, dict[str, str], bytes]:
-    response = answer(question, APP)
+def ask(request: bytes) -> tuple[int, dict[str, str], bytes]:
+    response = respond(request, APP)
     head, _, body = response.partition(b"\r\n\r\n")
     line, *fields = head.decode().split("\r\n")
     headers = dict(field.split(": ", 1) for field in fields)
@@ -50,7 +50,7 @@ def test_the_format_is_negotiated(accept: str | None, content_type: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("question", "status"),
+    ("request_bytes", "status"),
     [
         (b"GET /metrics HTTP/1.0\r\n\r\n", 200),
         (b"GET /metrics?name[]=sbus_up HTTP/1.0\r\n\r\n", 200),
@@ -65,8 +65,8 @@ def test_the_format_is_negotiated(accept: str | None, content_type: str) -> None
         (b"x" * 8192, 400),
     ],
 )
-def test_every_question_has_an_answer(question: bytes, status: int) -> None:
-    assert ask(question)[0] == status
+def test_every_request_gets_a_response(request_bytes: bytes, status: int) -> None:
+    assert ask(request_bytes)[0] == status
 
 
 _WORDS = st.sampled_from(
@@ -80,28 +80,28 @@ _WORDS = st.sampled_from(
 
 @given(st.lists(_WORDS | st.binary(max_size=8), max_size=24).map(b"".join))
 @example(b"GET /metrics HTTP/1.1\r\nAccept: text/plain;version=1\r\n 2\r\n\r\n")
-def test_nothing_that_is_asked_is_too_much(question: bytes) -> None:
-    """Neither an exception, nor an answer that says of itself what it is not."""
-    for asked in (question, b"GET /metrics HTTP/1.1\r\n" + question + b"\r\n\r\n"):
-        status, headers, _ = ask(asked)
+def test_no_request_raises(data: bytes) -> None:
+    """Whatever a client sends, the response is well-formed."""
+    for request in (data, b"GET /metrics HTTP/1.1\r\n" + data + b"\r\n\r\n"):
+        status, headers, _ = ask(request)
         assert status in (200, 400, 404, 405)
         assert headers["Connection"] == "close"
 
 
-# -- peers that keep one waiting -------------------------------------------------------------------
-def test_a_question_may_come_in_pieces() -> None:
+# -- slow clients ----------------------------------------------------------------------------------
+def test_a_request_may_be_followed_by_more_data() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        theirs.sendall(QUESTION + b"more than was asked for")
+        theirs.sendall(REQUEST + b"more than was asked for")
         serve(ours, APP)
         assert theirs.recv(65_536).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /metrics HTT"])
-def test_nobody_waits_for_a_peer_that_does_not_ask(
+def test_a_client_that_sends_no_request_is_dropped(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(http_exporter, "QUESTION_SECONDS_MAX", 0.02)
+    monkeypatch.setattr(http_exporter, "REQUEST_SECONDS_MAX", 0.02)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(said)
@@ -110,8 +110,8 @@ def test_nobody_waits_for_a_peer_that_does_not_ask(
         assert theirs.recv(100) == b""
 
 
-def test_time_for_a_question_is_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte now and then does not prolong it."""
+def test_the_deadline_is_for_the_whole_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then does not extend it."""
     now = 0.0
 
     class Drip(socket.socket):
@@ -123,34 +123,34 @@ def test_time_for_a_question_is_for_all_of_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(time, "monotonic", lambda: now)
     with Drip() as connection:
         serve(connection, APP)
-    assert now < http_exporter.QUESTION_SECONDS_MAX + 1
+    assert now < http_exporter.REQUEST_SECONDS_MAX + 1
 
 
-def test_nobody_waits_for_a_peer_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_exporter, "ANSWER_SECONDS_MAX", 0.02)
+def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_exporter, "RESPONSE_SECONDS_MAX", 0.02)
 
-    def long_answer(_environment: object, start: object) -> list[bytes]:
+    def long_response(_environment: object, start: object) -> list[bytes]:
         assert callable(start)
         start("200 OK", [])
         return [bytes(10_000_000)]
 
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        theirs.sendall(QUESTION)
-        serve(ours, long_answer)
+        theirs.sendall(REQUEST)
+        serve(ours, long_response)
 
 
-def test_nobody_cares_for_a_peer_that_is_gone() -> None:
+def test_a_client_that_is_gone_is_no_error() -> None:
     ours, theirs = socket.socketpair()
     with ours:
-        theirs.sendall(QUESTION)
+        theirs.sendall(REQUEST)
         theirs.close()
         serve(ours, APP)
         serve(ours, APP)
 
 
 # -- the socket ------------------------------------------------------------------------------------
-def test_the_file_has_exactly_the_mode_and_is_gone_in_the_end(tmp_path: Path) -> None:
+def test_the_socket_file_has_exactly_the_mode_and_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     for mode in (0o600, 0o666):
         with listening(parse_address(str(path)), mode):
@@ -158,7 +158,7 @@ def test_the_file_has_exactly_the_mode_and_is_gone_in_the_end(tmp_path: Path) ->
         assert not path.exists()
 
 
-def test_a_dead_socket_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+def test_only_a_dead_socket_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -174,19 +174,19 @@ def test_a_dead_socket_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     assert path.read_text() == "precious"
 
 
-def test_an_inherited_socket_may_be_of_any_family() -> None:
+def test_an_inherited_socket_may_have_any_family() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = parse_address(f"/dev/fd/{server.fileno()}")
         with listening(address, 0o600) as listener:
             assert listener.getsockname() == server.getsockname()
 
 
-def test_what_cannot_be_listened_at_is_said() -> None:
+def test_an_unusable_address_is_reported() -> None:
     with socket.socket(socket.AF_UNIX) as idle:
         number = os.dup(idle.fileno())
         try:
             for text, why in [
-                (f"/dev/fd/{number}", "no stream socket that listens"),
+                (f"/dev/fd/{number}", "not a listening stream socket"),
                 ("/dev/fd/999999", "Bad file descriptor"),
                 ("/dev/null/x", "Not a directory"),
                 ("/dev/unix/abstract", "give one"),
