@@ -1,4 +1,14 @@
-"""The data pipeline: what crosses a bus is recorded, and Spark answers questions about it.
+"""The data pipeline: records what crosses a bus, and analyses recordings with Spark.
 
-Nothing else of sbus imports it. The recording side needs pyarrow (extra `recorder`) and no Java.
+| room | what it is |
+|---|---|
+| `store/` | recordings on disk: written, read, sealed, compacted, deleted |
+| `recorder/` | the process that records a bus |
+| `spark/` | recordings and the bus as a data source of Spark |
+| `jobs/` | questions about a recording |
+| `report/` | a page with the answers |
+| `cli/` | command lines |
+| `bench/` | measurements |
+
+Nothing else of sbus imports it. Only `spark/`, `jobs/` and `report/` need Spark and Java.
 """

@@ -1,11 +1,11 @@
-"""`python -m sbus.pipeline`: the table of verbs, whose options are in `verbs.py`."""
+"""`python -m sbus.pipeline`: the table of verbs, whose options are in `cli/verbs.py`."""
 
 from typing import NoReturn
 
 import click
 
 from sbus.cli.terminal.exit_status import CommandGroup, run_command
-from sbus.pipeline import verbs
+from sbus.pipeline.cli import verbs
 
 COMMAND = "sbus.pipeline"
 
@@ -23,7 +23,7 @@ Examples:
   python -m sbus.pipeline traffic /var/lib/sbus/recording --window 10s --out traffic.parquet""",
 )
 def pipeline() -> None:
-    """Ask Spark about what crossed a bus, as `sbusctl record` wrote it down."""
+    """Run Spark jobs on a recording of a bus, which `sbusctl record` made."""
 
 
 def main() -> NoReturn:

@@ -14,7 +14,7 @@ STOP_SECONDS_MAX = 30.0
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """Two processors of this machine, one reducer for each."""
-    from sbus.pipeline.session import spark_session
+    from sbus.pipeline.spark.session import spark_session
 
     conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
     with pytest.MonkeyPatch.context() as patched:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sbus.pipeline.recording import Recording, read
+from sbus.pipeline.store.reader import Recording, read
 from tests.support.bus import sbusd_environment
 
 DEMO = (sys.executable, "-m", "sbus.demo", "--workers", "2", "--seconds", "1")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sbus.pipeline.recording import Recording, TableSnapshot, read
+from sbus.pipeline.store.reader import Recording, TableSnapshot, read
 from tests.support.bus import PROJECT, sbusd_environment
 from tests.support.service_manager import ServiceManager, service_manager
 

@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 
-import sbus.pipeline.recorder  # noqa: F401 (what takes long)
+import sbus.pipeline.recorder.recorder  # noqa: F401 (what takes long)
 from sbus.cli.sbusctl.command import main
 from sbus.cli.sbusctl.command import sbusctl as _loaded  # noqa: F401
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sbus.pipeline.probes import PROBE_KEY_BEGINNING
-from sbus.pipeline.schemas import CLIENTS, EVENTS, MESSAGES
-from sbus.pipeline.store import Origin, Store
+from sbus.pipeline.store.batches import Batch, RecorderIdentity
+from sbus.pipeline.store.schemas import CLIENTS, EVENTS, MESSAGES, PROBE_KEY_PREFIX
+from sbus.pipeline.store.writer import RecordingWriter
 
 BEGIN_US = int(datetime(2026, 3, 2, 23, 20, tzinfo=UTC).timestamp()) * 1_000_000
 """So it lasts to the next day."""
@@ -90,44 +90,43 @@ def generate(messages: int = 1_000_000, *, seed: int = 1, seconds: int = 3_600) 
 
 
 def write(directory: Path, tables: Tables, *, batch_rows: int = 50_000) -> None:
-    """As the recorder would have written it: a store for each recorder, hot segments."""
-    origins = _pairs(tables)
-    for recorder, origin in origins.items():
-        with Store(directory, origin) as store:
+    """As the recorders would have written it, in segment files."""
+    for identity in _identities(tables):
+        with RecordingWriter(directory, identity) as writer:
             for name in ("messages", "clients", "events"):
                 table = getattr(tables, name)
-                own = table.filter(pc.equal(table["recorder"], recorder)).combine_chunks()
+                own = table.filter(pc.equal(table["recorder"], identity.recorder)).combine_chunks()
                 for batch in own.to_batches(max_chunksize=batch_rows):
                     times = batch["timestamp"].cast(pa.int64())
                     span = pc.min_max(times).as_py()
-                    store.tables[name].append(batch, span["min"], span["max"])
+                    writer.tables[name].append(Batch(batch, span["min"], span["max"]))
 
 
-def _pairs(tables: Tables) -> dict[str, Origin]:
+def _identities(tables: Tables) -> list[RecorderIdentity]:
     columns = tables.messages.select(["recorder", "host", "bus"])
     distinct = columns.group_by(["recorder", "host", "bus"]).aggregate([]).to_pylist()
-    return {row["recorder"]: Origin(row["recorder"], row["host"], row["bus"]) for row in distinct}
+    return [RecorderIdentity(**row) for row in distinct]
 
 
 def _host(host: str, count: int, rng: np.random.Generator, seconds: int) -> Tables:
-    origin = Origin.of(host, "/run/sbus.socket")
-    parts = [_traffic(count, rng, seconds), _probes(origin, rng, seconds), _gaps(rng, seconds)]
-    messages = _numbered(pa.concat_tables(parts, promote_options="default"), origin, MESSAGES)
+    identity = RecorderIdentity.of(host, "/run/sbus.socket")
+    parts = [_traffic(count, rng, seconds), _probes(identity, rng, seconds), _gaps(rng, seconds)]
+    messages = _numbered(pa.concat_tables(parts, promote_options="default"), identity, MESSAGES)
     return Tables(
         messages,
-        _numbered(_snapshots(messages, rng, seconds), origin, CLIENTS),
-        _numbered(_events(seconds), origin, EVENTS),
+        _numbered(_snapshots(messages, rng, seconds), identity, CLIENTS),
+        _numbered(_events(seconds), identity, EVENTS),
     )
 
 
-def _numbered(table: pa.Table, origin: Origin, schema: pa.Schema) -> pa.Table:
+def _numbered(table: pa.Table, identity: RecorderIdentity, schema: pa.Schema) -> pa.Table:
     """In the order of time, with offsets, and the rest of the schema's columns."""
     table = table.take(pc.sort_indices(table, [("timestamp", "ascending")]))
     rows = table.num_rows
     known = {
-        "recorder": pa.repeat(origin.recorder, rows),
-        "host": pa.repeat(origin.host, rows),
-        "bus": pa.repeat(origin.bus, rows),
+        "recorder": pa.repeat(identity.recorder, rows),
+        "host": pa.repeat(identity.host, rows),
+        "bus": pa.repeat(identity.bus, rows),
         "offset": pa.array(np.arange(rows)),
     }
     columns = [
@@ -200,7 +199,7 @@ def _payloads(which: NDArray[np.int64], rng: np.random.Generator) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(which), [None, pa.py_buffer(ends), noise])
 
 
-def _probes(origin: Origin, rng: np.random.Generator, seconds: int) -> pa.Table:
+def _probes(identity: RecorderIdentity, rng: np.random.Generator, seconds: int) -> pa.Table:
     sent = np.arange(seconds) * 1.0 + 0.25
     slow = np.where((sent > 0.62 * seconds) & (sent < 0.64 * seconds), 9.0, 1.0)
     took = rng.gamma(3.0, 0.00015, seconds) * slow
@@ -208,7 +207,7 @@ def _probes(origin: Origin, rng: np.random.Generator, seconds: int) -> pa.Table:
     return pa.table(
         {
             "timestamp": _times(sent + took),
-            "key": pa.repeat(PROBE_KEY_BEGINNING + origin.recorder, seconds),
+            "key": pa.repeat(PROBE_KEY_PREFIX + identity.recorder, seconds),
             "value": pa.array([b"%d" % when for when in sent_us.tolist()], pa.binary()),
             "kind": pa.repeat("MSG", seconds),
             "client": np.full(seconds, 99),

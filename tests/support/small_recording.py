@@ -5,10 +5,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import pyarrow as pa
 
-from sbus.pipeline.schemas import GAP, MESSAGE, MESSAGES
-from sbus.pipeline.store import Origin, Store
+from sbus.pipeline.store.arrow_columns import of_bytes, of_values
+from sbus.pipeline.store.batches import Losses, RecorderIdentity, make_message_batch
+from sbus.pipeline.store.writer import RecordingWriter
 from sbus.protocol.text import to_text
 
 BUS = "/run/sbus.socket"
@@ -21,41 +23,34 @@ class SmallRecorder:
     """The recorder of a host, in a `with` block."""
 
     def __init__(self, directory: Path, host: str = "alder") -> None:
-        self.origin = Origin.of(host, BUS)
-        self.name = self.origin.recorder
-        self._store = Store(directory, self.origin)
-        self._log = self._store.tables["messages"]
+        self.identity = RecorderIdentity.of(host, BUS)
+        self.name = self.identity.recorder
+        self._writer = RecordingWriter(directory, self.identity)
+        self._table = self._writer.tables["messages"]
 
     @property
     def end(self) -> int:
-        return self._log.next_offset
+        return self._table.next_offset
 
     def record(self, messages: Sequence[tuple[bytes, bytes]]) -> None:
         """One batch of messages, key and payload."""
-        self._append([(to_text(key), value, MESSAGE, None) for key, value in messages])
+        self._append(messages, {})
 
     def record_gap(self, lost: int | None) -> None:
-        self._append([("", b"", GAP, lost)])
+        self._append([(b"", b"")], {0: lost})
 
     def roll(self) -> None:
         """End the segment."""
-        self._log.roll()
+        self._table.roll()
 
-    def _append(self, rows: Sequence[tuple[str, bytes, str, int | None]]) -> None:
-        count, first = len(rows), self._log.next_offset
-        keys, values, kinds, lost = zip(*rows, strict=True)
-        times = [FIRST_US + STEP_US * (first + number) for number in range(count)]
-        known = {
-            **{"key": keys, "value": values, "kind": kinds, "lost": lost, "timestamp": times},
-            "recorder": [self.name] * count,
-            "host": [self.origin.host] * count,
-            "bus": [BUS] * count,
-            "offset": range(first, first + count),
+    def _append(self, rows: Sequence[tuple[bytes, bytes]], losses: Losses) -> None:
+        first = self._table.next_offset
+        columns = {
+            "key": of_values([to_text(key) for key, _ in rows], pa.string()),
+            "value": of_bytes([value for _, value in rows], pa.binary()),
         }
-        columns = [
-            pa.array(known.get(field.name, [None] * count), field.type) for field in MESSAGES
-        ]
-        self._log.append(pa.record_batch(columns, schema=MESSAGES), times[0], times[-1])
+        stamps_us = FIRST_US + STEP_US * np.arange(first, first + len(rows))
+        self._table.append(make_message_batch(self.identity, first, stamps_us, columns, losses))
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +61,7 @@ class SmallRecorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._store.close()
+        self._writer.close()
 
 
 def numbered(count: int, first: int = 0) -> list[tuple[bytes, bytes]]:

@@ -9,7 +9,7 @@ rows a batch read by two tasks has.
 import json
 import sys
 
-from sbus.pipeline.session import spark_session
+from sbus.pipeline.spark.session import spark_session
 
 
 def main(master: str, recording: str, out: str, checkpoint: str, how: str) -> None:

@@ -1,38 +1,38 @@
 """Recordings written by hand: rows with given times, no bus and no process."""
 
-import threading
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from sbus.pipeline import housekeeping, manifest
-from sbus.pipeline.manifest import FileEntry
-from sbus.pipeline.recording import Recording, TableSnapshot, read
-from sbus.pipeline.rows import of_packets
-from sbus.pipeline.store import Origin, Store
+from sbus.pipeline.recorder.message_rows import of_packets
+from sbus.pipeline.store import manifest, rewriting
+from sbus.pipeline.store.batches import RecorderIdentity
+from sbus.pipeline.store.manifest import FileEntry
+from sbus.pipeline.store.reader import Recording, TableSnapshot, read
+from sbus.pipeline.store.writer import RecordingWriter
 
-ORIGIN = Origin.of("Host.example", "/run/sbus.socket")
-RECORDER = ORIGIN.recorder
+IDENTITY = RecorderIdentity.of("Host.example", "/run/sbus.socket")
+RECORDER = IDENTITY.recorder
 DAY_US = 86_400_000_000
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOON_US = int(NOON.timestamp() * 1_000_000)
 TODAY = date(2026, 3, 1)
 
 
-def append(store: Store, stamps_us: Sequence[int]) -> None:
+def append(writer: RecordingWriter, stamps_us: Sequence[int]) -> None:
     """Commit a batch of messages that came at these times; the payload is the offset."""
-    log = store.tables["messages"]
-    first = log.next_offset
+    table = writer.tables["messages"]
+    first = table.next_offset
     packets = [b"MSG k/%d\0%d" % (at % 3, at) for at in range(first, first + len(stamps_us))]
-    log.append(*of_packets(store.origin, first, packets, [us * 1000 for us in stamps_us], {}))
+    table.append(of_packets(writer.identity, first, packets, [us * 1000 for us in stamps_us], {}))
 
 
 def write_segments(directory: Path, *segments: Sequence[int]) -> None:
     """A complete segment for each row of times."""
-    with Store(directory, ORIGIN) as store:
+    with RecordingWriter(directory, IDENTITY) as writer:
         for stamps_us in segments:
-            append(store, stamps_us)
-            store.tables["messages"].roll()
+            append(writer, stamps_us)
+            writer.tables["messages"].roll()
 
 
 def messages(directory: Path) -> TableSnapshot:
@@ -45,7 +45,7 @@ def files(directory: Path) -> list[FileEntry]:
 
 
 def seal(directory: Path) -> None:
-    housekeeping.seal(directory, RECORDER, threading.Event())
+    rewriting.seal(directory, RECORDER)
 
 
 def offsets(table: TableSnapshot, first: int = 0, end: int = 2**62) -> list[int]:

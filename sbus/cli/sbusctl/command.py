@@ -23,7 +23,7 @@ _VERBS_BY_MODULE = {
     "sbus.cli.sbusctl.metrics_verb": ("metrics",),
     "sbus.cli.sbusctl.statistics_verbs": ("stats", "top", "version", "workers"),
     "sbus.cli.sbusctl.stream_verbs": ("events", "monitor"),
-    "sbus.pipeline.record_verb": ("record",),
+    "sbus.pipeline.cli.record": ("record",),
 }
 """Each module holds click commands of these names."""
 VERBS = {verb: module for module, verbs in _VERBS_BY_MODULE.items() for verb in verbs}

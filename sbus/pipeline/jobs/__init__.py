@@ -1,6 +1,6 @@
-"""The questions: each file asks one of a recording, as a function of tables to a table.
+"""The jobs: each module answers a question about a recording.
 
-A function takes and returns Spark DataFrames, reads no file, starts no session and prints nothing,
-so that it runs on whatever the caller has: a recording, a part of one, a table in a warehouse. The
-command lines are in `sbus.pipeline.verbs`. Columns of the tables: `sbus.pipeline.schemas`.
+A job takes and returns Spark DataFrames. It reads no file, starts no session and prints nothing, so
+it runs on a recording, a part of one, or a table in a warehouse. `sbus.pipeline.store.schemas` has
+the columns of the tables, `sbus.pipeline.cli.verbs` the command lines.
 """

@@ -1,18 +1,17 @@
 """When did a prefix not behave as it usually does?
 
-Each prefix is compared with itself: how many messages it has in a window, against the median of all
-its windows, empty ones included. How far it usually strays is told by the median absolute deviation
-(MAD), which a few wild windows do not move; times 1.4826 it is what a standard deviation would be,
-were the counts normal. Where more than half of the windows are all the same, as with whatever is
-sent now and then, the MAD is 0 and says nothing; the mean absolute deviation does, times 1.2533.
-Counts of rare things stray by their square root for no reason at all, so the scale is never taken
-to be smaller than that, nor than one message.
+Each prefix is compared with itself: its number of messages in a window with the median of all its
+windows, empty ones included. The usual deviation is the median absolute deviation (MAD), which a
+few extreme windows do not change. Times 1.4826 it estimates the standard deviation of a normal
+distribution. If more than half of the windows have the same count, as for rare messages, the MAD is
+0; then the mean absolute deviation times 1.2533 is used. Counts of random events deviate by their
+square root, so the scale is at least that, and at least one message.
 
     score = (messages - median) / max(1.4826 MAD or, if that is 0, 1.2533 mean deviation,
                                       sqrt(median), 1)
 
-Windows that the recording covers only in part, the first and the last of a host, say nothing and
-are left out. Fewer than `WINDOWS_MIN` windows have no usual.
+The first and the last window of a host, which the recording covers only in part, are left out, and
+so are prefixes with fewer than `WINDOWS_MIN` windows.
 """
 
 from pyspark.sql import DataFrame
@@ -35,7 +34,7 @@ def anomalies(
     separator: str = columns.SEPARATOR,
 ) -> DataFrame:
     """host, prefix, start, messages, usual, spread, score (negative: fewer than usual), why (a
-    sentence); the strangest first."""
+    sentence); the highest scores first."""
     by_prefix = ("host", "prefix")
     own = Window.partitionBy(*by_prefix)
     known = (
@@ -69,8 +68,8 @@ def anomalies(
 
 
 def _every_window(messages: DataFrame, depth: int, window_us: int, separator: str) -> DataFrame:
-    """host, prefix, start_us, messages, windows: of every prefix of a host and every whole window
-    of that host's recording, 0 where there was nothing; and how many such windows there are."""
+    """host, prefix, start_us, messages, windows: a row for each prefix of a host and each whole
+    window of the host's recording, also without messages; `windows` is the number of windows."""
     time_us = F.unix_micros("timestamp")
     found = messages.where(columns.is_message()).select(
         "host", columns.prefix(depth, separator).alias("prefix"), time_us.alias("time_us")

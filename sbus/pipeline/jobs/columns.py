@@ -1,7 +1,6 @@
 """What the jobs mean by a message, a prefix, a window and a payload's size, as column expressions.
 
-Times are counted in whole microseconds, so that a window's start is exact. Knows no table but by
-the names of its columns.
+Times are in whole microseconds, so the start of a window is exact.
 """
 
 from pyspark.sql import Column
@@ -12,7 +11,7 @@ SEPARATOR = "/"
 
 
 def is_message() -> Column:
-    """A row that is a message; the other kind of row says that some are missing."""
+    """A row that is a message and not a gap."""
     return F.col("kind") == "MSG"
 
 
@@ -26,25 +25,25 @@ def prefix(depth: int, separator: str = SEPARATOR) -> Column:
 
 
 def payload_bytes() -> Column:
-    """0 also where the payload is not known, as that of secret messages."""
+    """The size of the payload; 0 if it is unknown, as for secret messages."""
     return F.coalesce(F.octet_length("value"), F.lit(0)).cast("long")
 
 
 def window_start(window_seconds: float, timestamp: str = "timestamp") -> Column:
-    """The start of the window that the time is in; windows begin at 1970."""
+    """The start of the window with this time; windows are counted from 1970."""
     window_us = microseconds(window_seconds)
     time_us = F.unix_micros(timestamp)
     return F.timestamp_micros(time_us - F.pmod(time_us, F.lit(window_us)))
 
 
 def microseconds(seconds: float) -> int:
-    """At least 1: no window is empty."""
+    """At least 1, because a window must not be empty."""
     return max(1, round(seconds * SECOND_US))
 
 
 def publishers() -> Column:
-    """How many clients published; null where it was recorded without the right to know.
+    """The number of clients that published; null if the recorder could not see it.
 
-    A bus that was started again counts its clients from the beginning, hence the pid.
+    A bus that is restarted numbers its clients from the beginning, so the pid counts, too.
     """
     return F.when(F.count("client") > 0, F.count_distinct("recorder", "client", "pid"))

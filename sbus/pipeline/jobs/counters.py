@@ -1,13 +1,13 @@
-"""What clients' counters grew by during a recording.
+"""How much the counters of clients grew during a recording.
 
-A snapshot holds counts since its client connected. What was counted before the recording's first
-snapshot is none of it; a client that came later is counted from nothing. Counters never go back, so
-the highest and the lowest of a client are its last and its first, whatever the clock did meanwhile.
+A snapshot holds counts since its client connected. Counts from before the recording's first
+snapshot do not belong to it; those of a client that connected later begin at 0. Counters never
+decrease, so a client's highest and lowest are its last and first, even if a clock was set back.
 
     growth = highest - (lowest if it was there at the recorder's first snapshot, else 0)
 
-A client is known by its number and the time it connected: a bus that is started again numbers them
-anew. Snapshots of a worker that did not answer have no counts, and count for nothing.
+A client is identified by its number and the time it connected, because a bus that is restarted
+reuses the numbers. Snapshots without counts, from a worker that did not answer, are ignored.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 CLIENT = ("recorder", "client", "connected_at")
-"""What tells one client from all others, of all buses and times."""
+"""Identifies a client among those of all buses and times."""
 
 
 def answered(clients: DataFrame) -> DataFrame:
-    """Only snapshots that have counts; beside them `recorded_since`, its recorder's first."""
+    """The snapshots that have counts, with `recorded_since`, the time of their recorder's first."""
     whole = Window.partitionBy("recorder")
     return clients.where(F.col("messages_in").isNotNull()).withColumn(
         "recorded_since", F.min("timestamp").over(whole)

@@ -1,7 +1,7 @@
-"""To how many does a message go, and what is nobody interested in?
+"""How many clients receive a message, and which messages does nobody receive?
 
-The number of recipients is known where the recorder had the right to watch the bus; elsewhere it is
-null, and such messages are counted as unknown.
+The number of recipients is null if the recorder was not an administrator; such messages are counted
+as unknown.
 """
 
 from pyspark.sql import DataFrame
@@ -11,7 +11,7 @@ from sbus.pipeline.jobs import columns
 
 
 def fan_out(messages: DataFrame) -> DataFrame:
-    """recipients (null: unknown), messages: how many messages went to so many."""
+    """recipients (null: unknown), messages: how many messages had that many recipients."""
     return (
         messages.where(columns.is_message())
         .groupBy("recipients")
@@ -24,8 +24,8 @@ def deliveries(
     messages: DataFrame, *, depth: int = 2, separator: str = columns.SEPARATOR
 ) -> DataFrame:
     """prefix, messages, deliveries, delivered_bytes, recipients_mean, recipients_max, unheard
-    (messages that nobody received), unknown (messages of which it is not known); most deliveries
-    first. All but `prefix`, `messages`, `unknown` are of the messages of which it is known."""
+    (messages without a recipient), unknown (messages whose recipients are unknown, which only
+    `messages` includes); most deliveries first."""
     recipients = F.col("recipients")
     return (
         messages.where(columns.is_message())

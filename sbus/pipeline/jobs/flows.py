@@ -1,11 +1,10 @@
 """Who sends what to whom?
 
-Who sent a message is recorded with it. Who received it is not; what each client subscribed to is,
-among the events, so whom a key leads to can be told from the patterns. That is who asked for it
-while it was recorded, whether or not it had asked by then, and it leaves out who had asked before
-the recording began, and secret messages.
+A message is recorded with its publisher, but not with its recipients. The events tell which client
+subscribed to which pattern, and so who asked for a key: at any time of the recording, even after
+the message, but not before the recording began. Secret messages are left out.
 
-Patterns are compared as text. One whose `*` follows half a character matches nothing here.
+Patterns are compared as text. One whose `*` follows a part of a character matches nothing here.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -15,7 +14,7 @@ from sbus.pipeline.jobs import columns
 
 SUBSCRIBED_EVENT = "client-subscribed"
 KEYS_MAX = 5_000
-"""The busiest keys, of all hosts; every one of them is compared with every pattern of its host."""
+"""The busiest keys, of all hosts; each is compared with all patterns of its host."""
 PATTERNS_MAX = 2_000
 """Of all hosts."""
 
@@ -35,8 +34,8 @@ def senders(
 def receivers(
     messages: DataFrame, events: DataFrame, *, depth: int = 2, separator: str = columns.SEPARATOR
 ) -> DataFrame:
-    """host, prefix, uid, program, clients, deliveries: how many messages below the prefix a program
-    of a user asked for, counted once for each of its clients that did; the most first."""
+    """host, prefix, uid, program, clients, deliveries: how many messages below the prefix the
+    clients of a user's program asked for, counted for each client; the most first."""
     keys = (
         messages.where(columns.is_message() & ~F.col("key").startswith("!"))
         .groupBy("host", "key")
@@ -70,7 +69,7 @@ def receivers(
 
 
 def _expression(pattern: Column, separator: str) -> Column:
-    """The regular expression of the keys that the pattern matches."""
+    """The regular expression for the keys that the pattern matches."""
     literal = F.regexp_replace(pattern, r"([\\.\[\]{}()+?^$|])", r"\\$1")
     segments = F.regexp_replace(literal, r"\*+", f"[^{separator}]*")
     below = F.when((pattern == "") | pattern.endswith(separator), ".*").otherwise("")

@@ -1,7 +1,6 @@
-"""What is missing from the recording, where, and since when?
+"""What is missing from the recording, and where?
 
-A GAP row stands where messages are missing: dropped for the recorder because it read too slowly, or
-sent while it did not run. `lost` says how many, null that nobody can know.
+A GAP row stands where messages are missing, because the recorder read too slowly or did not run.
 """
 
 from pyspark.sql import DataFrame
@@ -11,8 +10,7 @@ from sbus.pipeline.jobs import columns
 
 
 def gaps(messages: DataFrame) -> DataFrame:
-    """recorder, host, offset, timestamp, lost (null: unknown): each gap, in the order of each
-    recorder."""
+    """recorder, host, offset, timestamp, lost (null: unknown): each gap, by recorder and offset."""
     return (
         messages.where(columns.is_gap())
         .select("recorder", "host", "offset", "timestamp", "lost")
@@ -21,8 +19,8 @@ def gaps(messages: DataFrame) -> DataFrame:
 
 
 def losses(messages: DataFrame, *, window_seconds: float = 60.0) -> DataFrame:
-    """recorder, start, gaps, lost, unknown: of each window with gaps how many, how many messages
-    they say were lost, and how many of them do not know."""
+    """recorder, start, gaps, lost, unknown: for each window with gaps their number, the number of
+    messages lost, and the number of gaps that do not know it."""
     return (
         messages.where(columns.is_gap())
         .groupBy("recorder", columns.window_start(window_seconds).alias("start"))

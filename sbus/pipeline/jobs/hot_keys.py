@@ -1,6 +1,6 @@
 """Which keys carry the most?
 
-Keys are text as `sbus.protocol.text.to_text` writes them, so two keys are never taken for one.
+Keys are text as `sbus.protocol.text.to_text` writes it, so two keys never look the same.
 """
 
 from typing import Literal
@@ -15,7 +15,7 @@ def hot_keys(
     messages: DataFrame, *, top: int = 20, by: Literal["messages", "bytes"] = "messages"
 ) -> DataFrame:
     """key, messages, bytes, publishers (null: unknown), first, last: the `top` keys, the largest
-    first, equal ones by key."""
+    first."""
     return (
         messages.where(columns.is_message())
         .groupBy("key")

@@ -1,11 +1,11 @@
 """How long do messages take?
 
-Two witnesses. The recorder publishes a message to itself each second, with the time in it: that is
-the whole way, through both sockets and the broker, as a client sees it. And the broker counts how
-long each delivery took inside it, for everybody's messages.
+There are two measurements. The recorder's probes, one each second, go the whole way through both
+sockets and the broker, as a client's messages do. And the broker counts how long each delivery took
+inside it, for all messages.
 
-A clock that was set between sending and receiving makes a probe worthless; such probes, and what
-others publish under that key, are counted as unusable.
+Probes across which the clock was set back, and messages of others under that key, are counted as
+unusable.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from sbus.pipeline.jobs import columns
-from sbus.pipeline.probes import PROBE_KEY_BEGINNING
+from sbus.pipeline.store.schemas import PROBE_KEY_PREFIX
 
 STATS_EVENT = "stats"
 HISTOGRAM = (
@@ -22,12 +22,12 @@ HISTOGRAM = (
 
 
 def is_probe() -> Column:
-    return F.col("key") == F.concat(F.lit(PROBE_KEY_BEGINNING), F.col("recorder"))
+    return F.col("key") == F.concat(F.lit(PROBE_KEY_PREFIX), F.col("recorder"))
 
 
 def latency(messages: DataFrame, *, window_seconds: float = 60.0) -> DataFrame:
-    """recorder, start, probes, unusable, and of the others p50_ms, p95_ms, p99_ms, max_ms (null
-    where there are none); oldest first. Percentiles are exact, between two probes interpolated."""
+    """recorder, start, probes, unusable, and of the usable ones p50_ms, p95_ms, p99_ms, max_ms
+    (null if there are none); oldest first. Percentiles are interpolated between two probes."""
     sent_us = F.col("value").cast("string").try_cast("bigint")
     took_ms = (F.unix_micros("timestamp") - sent_us) / 1000
     usable_ms = F.when(took_ms >= 0, took_ms)
@@ -46,10 +46,9 @@ def latency(messages: DataFrame, *, window_seconds: float = 60.0) -> DataFrame:
 
 def broker_latency(events: DataFrame) -> DataFrame:
     """recorder, bound_us (null: more than any bound), deliveries: how many deliveries took at most
-    that and more than the bound before, while it was recorded.
+    that, and more than the previous bound, while they were recorded.
 
-    The broker's counts only grow while it lives; where they are smaller than before, it was started
-    again and counts from nothing.
+    A running broker's counts only grow. Where they decrease, it was restarted and counts from 0.
     """
     in_order = Window.partitionBy("recorder").orderBy("offset")
     found = (

@@ -1,12 +1,11 @@
-"""What would happen if it happened again?
+"""Publishes recorded messages onto a bus again.
 
-Publishes recorded messages onto a bus, in the order of each recorder and, between recorders, of
-their times, as far apart as they were, or `speed` times as close. A clock that stepped back is no
-reason to wait, nor to send in another order: a message that seems older than the one before goes
-right behind it.
+Messages of one recorder keep their order; those of several are merged by time. Intervals are as
+recorded, divided by `speed`. Where a clock was set back, a message that seems older than the one
+before it follows immediately.
 
-GAP rows, probes and messages under keys that begin with `!` are left out: they are about this bus
-and its processes and no other. Streams through the driver, a partition at a time.
+GAP rows, probes and messages under keys that begin with `!` concern only the recorded bus and are
+left out. Rows pass through the driver, a partition at a time.
 """
 
 import time
@@ -28,11 +27,11 @@ class Recorded(NamedTuple):
     key: bytes
     payload: bytes
     due_us: int
-    """When, in microseconds since 1970."""
+    """Microseconds since 1970."""
 
 
 def recorded(messages: DataFrame) -> DataFrame:
-    """key, value, due_us of what can be published again, in the order in which to do it."""
+    """key, value, due_us of the messages to publish, in that order."""
     so_far = Window.partitionBy("recorder").orderBy("offset")
     return (
         messages.where(columns.is_message() & ~is_probe() & ~F.col("key").startswith("!"))
@@ -50,7 +49,7 @@ def replay(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Publish all of it; `speed` None: as fast as the bus takes it. Returns how many."""
+    """Publish all of them, as fast as the bus takes them if `speed` is None; returns how many."""
     rows = recorded(messages).toLocalIterator(prefetchPartitions=True)
     found = (Recorded(from_text(key), bytes(value or b""), due) for key, value, due in rows)
     sent = 0
@@ -66,7 +65,7 @@ def paced(
     now: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Iterator[Recorded]:
-    """The same messages, each when it is due; one that is late does not delay those behind it."""
+    """The same messages, each when it is due; a late one does not delay the next."""
     began: tuple[int, float] | None = None
     for message in messages:
         if began is None:

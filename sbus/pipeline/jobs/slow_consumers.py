@@ -1,9 +1,8 @@
-"""Who does not keep up?
+"""Which clients do not keep up?
 
-From snapshots of clients. Slow is whoever had messages discarded, had its publishers held back, or
-was seen with a backlog. Its backlog's growth is the slope of the straight line that fits its
-snapshots best, so one glimpse of a burst is not taken for a trend; of a client that was seen only
-once it is null.
+A client is slow if the snapshots show discarded messages, held publishers or a backlog. The growth
+of its backlog is the slope of a least-squares line through its snapshots, so a single burst is not
+a trend; with only one snapshot it is null.
 """
 
 from pyspark.sql import DataFrame
@@ -16,8 +15,8 @@ from sbus.pipeline.jobs.counters import CLIENT, answered, growth
 def slow_consumers(clients: DataFrame) -> DataFrame:
     """recorder, client, connected_at, host, uid, pid, program, snapshots, delivered, discarded
     (both since recording began), backlog_mean, backlog_max, backlog_last, backlog_bytes_max,
-    backlog_growth (messages a second), stalled_share (of snapshots, 0 to 1), soft, hard (its
-    policies, the last it had). Who lost most first."""
+    backlog_growth (messages per second), stalled_share (of snapshots, 0 to 1), soft, hard (its last
+    policies). The most discarded first."""
     seconds = F.unix_micros("timestamp") / SECOND_US
     return (
         answered(clients)

@@ -1,6 +1,6 @@
-"""How much is sent, under which prefix, when?
+"""How much is sent, under which prefix, and when?
 
-Windows in which nothing was sent have no row. Bytes are those of payloads.
+Windows without messages have no row. Bytes are those of payloads.
 """
 
 from pyspark.sql import DataFrame

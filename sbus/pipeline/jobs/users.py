@@ -1,8 +1,7 @@
-"""What does each user take of the bus?
+"""How much of the bus does each user use?
 
-From snapshots of clients, so all of it is known to the packet, whatever was recorded of messages; a
-client that came and went between two snapshots is missing. A user is one of a host: the same number
-elsewhere is somebody else.
+The snapshots of clients count all packets, whether or not the messages were recorded. A client that
+connected and left between two snapshots is missing. The same uid on two hosts is two users.
 """
 
 from pyspark.sql import DataFrame
@@ -15,13 +14,13 @@ COUNTERS = (
     *("discarded", "refused"),
 )
 PROGRAMS_MAX = 20
-"""Names in one cell."""
+"""Names in one row."""
 
 
 def users(clients: DataFrame) -> DataFrame:
-    """host, uid, clients, programs (their names, some of them), and of all of its clients together
-    since recording began messages_in and bytes_in (published), delivered and delivered_bytes,
-    discarded, refused; backlog_max, the most that waited for one client. The busiest first."""
+    """host, uid, clients, programs (some names), and the sums of all clients since recording began:
+    messages_in and bytes_in (published), delivered, delivered_bytes, discarded, refused; and
+    backlog_max, the largest backlog of one client. The busiest first."""
     by_client = (
         answered(clients)
         .groupBy("host", "uid", *CLIENT)

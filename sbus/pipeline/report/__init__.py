@@ -2,9 +2,7 @@
 
 | what | where |
 |---|---|
-| which questions are asked, and how much of the answers is kept | `facts.py` |
-| one section after the other | `sections.py` |
-| plots | `figures.py`, and in the browser `plots.js` |
-| tables, tiles, escaping | `markup.py` |
-| the page around all this | `page.py`, `style.css` |
+| which jobs are run, and how much of their results is kept | `facts.py` |
+| plots | `figures.py`, `flow.py`, `plot.py`, and in the browser `plots.js` |
+| the page: its sections, sentences and tables | `page.py`, `templates/` |
 """

@@ -1,11 +1,8 @@
-"""What the report goes by: the answers of the jobs, as much of each as a page can hold.
-
-Every answer is a list of rows, each a dict. Knows nothing of HTML or plots.
-"""
+"""What the report shows: the results of the jobs, as much of each as a page can hold."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -21,20 +18,20 @@ from sbus.pipeline.jobs.latency import broker_latency, latency
 from sbus.pipeline.jobs.slow_consumers import slow_consumers
 from sbus.pipeline.jobs.traffic import traffic
 from sbus.pipeline.jobs.users import users
-from sbus.pipeline.tables import Table
+from sbus.pipeline.spark.selection import Table
 
 Row = dict[str, Any]
 Rows = list[Row]
 
 WINDOWS_MAX = 120
-"""As many as a plot can show as steps."""
+"""As many steps as a plot can show."""
 WINDOW_SECONDS = (
     *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
     *(60.0, 120.0, 300.0, 600.0, 1_800.0),
     *(3_600.0, 7_200.0, 21_600.0, 86_400.0, 604_800.0, 2_592_000.0),
 )
 PREFIXES_MAX = 7
-"""That have a colour of their own; the others are added up."""
+"""With a colour of their own; the others are added up."""
 SLOW_MAX = 7
 KEYS_MAX = 15
 FLOWS_MAX = 400
@@ -52,34 +49,34 @@ class Facts:
     """messages, bytes, keys, publishers (null: unknown), deliveries (null: unknown), hosts,
     recorders, first, last (null: no messages), gaps, lost, unknown_gaps, seconds."""
     traffic: Rows
-    """start, prefix ("" for all others together), messages."""
+    """start, prefix (null for all others together), messages."""
     prefixes: Rows
-    """Of the report's first `PREFIXES_MAX` and, together, the others: prefix, messages, bytes."""
+    """prefix, messages, bytes: the busiest; a last row without a name for all others."""
     hot_keys: Rows
     senders: Rows
     receivers: Rows
     fan_out: Rows
     unheard: Rows
-    """Prefixes with messages that nobody received: as `fan_out.deliveries`."""
+    """The prefixes with messages that nobody received, as in `fan_out.deliveries`."""
     users: Rows
     slow: Rows
     slow_count: int
     backlogs: Rows
-    """Of the slow ones recorder, client, connected_at, start, backlog (the most in the window)."""
+    """recorder, client, connected_at, start, backlog (the largest in a window) of slow clients."""
     latency: Rows
     broker_latency: Rows
     losses: Rows
     gaps_by_recorder: Rows
     strange: Rows
     strange_traffic: Rows
-    """Of the strangest prefixes host, prefix, start, messages."""
+    """host, prefix, start, messages of the strangest prefixes."""
     events: Rows
     """event, times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """How finely to look; `window_seconds` None: as the length of the recording suggests."""
+    """How finely to look; without `window_seconds` the length of the recording determines it."""
 
     depth: int = 2
     separator: str = columns.SEPARATOR
@@ -91,87 +88,100 @@ def gather(
     scope: Scope,
     step: Callable[[str], None] = lambda what: None,
 ) -> Facts:
-    """Ask everything; `step` is told what is being asked."""
+    """Run all jobs; `step` is told what is being looked at."""
     step("reading the recording")
-    messages = read("messages").persist()
-    clients = read("clients").persist()
-    events = read("events").persist()
+    tables = {name: read(name).persist() for name in get_args(Table)}
     try:
-        return _ask(messages, clients, events, scope, step)
+        summary = _summary(tables["messages"])
+        window_seconds = scope.window_seconds or suitable_window(summary["seconds"])
+        jobs = _Jobs(**tables, scope=scope, window_seconds=window_seconds)
+        found: Row = {}
+        for what, answer in (
+            ("traffic", jobs.traffic),
+            ("who sends what to whom", jobs.flows),
+            ("what is slow", jobs.slow),
+            ("what was lost", jobs.lost),
+            ("what is unusual", jobs.unusual),
+        ):
+            step(what)
+            found |= answer()
     finally:
-        for table in (messages, clients, events):
+        for table in tables.values():
             table.unpersist()
-
-
-def _ask(
-    messages: DataFrame,
-    clients: DataFrame,
-    events: DataFrame,
-    scope: Scope,
-    step: Callable[[str], None],
-) -> Facts:
-    summary = _summary(messages)
-    window_seconds = scope.window_seconds or suitable_window(summary["seconds"])
-    by_window: dict[str, Any] = {"window_seconds": window_seconds}
-    by_prefix: dict[str, Any] = {"depth": scope.depth, "separator": scope.separator}
-
-    step("traffic")
-    parts = traffic(messages, **by_prefix, **by_window).persist()
-    prefixes, busiest = _prefixes(parts)
-    over_time = _folded(parts, busiest)
-    top_keys = _rows(hot_keys(messages, top=KEYS_MAX))
-
-    step("who sends what to whom")
-    sent = _rows(senders(messages, **by_prefix).limit(FLOWS_MAX))
-    received = _rows(receivers(messages, events, **by_prefix).limit(FLOWS_MAX))
-    distribution = _rows(fan_out(messages))
-    unheard = deliveries(messages, **by_prefix).where("unheard > 0")
-    nobody = _rows(unheard.orderBy(F.desc("unheard"), "prefix").limit(ROWS_MAX))
-    people = _rows(users(clients).limit(ROWS_MAX))
-
-    step("what is slow")
-    behind = _rows(slow_consumers(clients))
-    waited = _backlogs(clients, behind[:SLOW_MAX], window_seconds)
-    probes = _rows(latency(messages, **by_window))
-    inside = _rows(broker_latency(events))
-
-    step("what was lost")
-    lost = _rows(losses(messages, **by_window))
-    by_recorder = _rows(_gaps_by_recorder(messages))
-
-    step("what is unusual")
-    strange = _rows(anomalies(messages, **by_prefix, **by_window).limit(STRANGE_MAX))
-    strange_traffic = _of_strange(messages, strange, scope, window_seconds)
-    happened = _rows(events.groupBy("event").agg(F.count("*").alias("times")).orderBy("event"))
-    parts.unpersist()
     return Facts(
         window_seconds=window_seconds,
         separator=scope.separator,
         depth=scope.depth,
         summary=summary,
-        traffic=over_time,
-        prefixes=prefixes,
-        hot_keys=top_keys,
-        senders=sent,
-        receivers=received,
-        fan_out=distribution,
-        unheard=nobody,
-        users=people,
-        slow=behind[:ROWS_MAX],
-        slow_count=len(behind),
-        backlogs=waited,
-        latency=probes,
-        broker_latency=inside,
-        losses=lost,
-        gaps_by_recorder=by_recorder,
-        strange=strange,
-        strange_traffic=strange_traffic,
-        events=happened,
+        **found,
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Jobs:
+    """Runs the jobs for a section of the page; each method returns fields of `Facts`."""
+
+    messages: DataFrame
+    clients: DataFrame
+    events: DataFrame
+    scope: Scope
+    window_seconds: float
+
+    @property
+    def by_prefix(self) -> dict[str, Any]:
+        return {"depth": self.scope.depth, "separator": self.scope.separator}
+
+    def traffic(self) -> Row:
+        parts = traffic(
+            self.messages, **self.by_prefix, window_seconds=self.window_seconds
+        ).persist()
+        try:
+            prefixes, names = _prefixes(parts)
+            over_time = _folded(parts, names)
+        finally:
+            parts.unpersist()
+        keys = _rows(hot_keys(self.messages, top=KEYS_MAX))
+        return {"traffic": over_time, "prefixes": prefixes, "hot_keys": keys}
+
+    def flows(self) -> Row:
+        sent = senders(self.messages, **self.by_prefix)
+        asked = receivers(self.messages, self.events, **self.by_prefix)
+        unheard = deliveries(self.messages, **self.by_prefix).where("unheard > 0")
+        return {
+            "senders": _rows(sent.limit(FLOWS_MAX)),
+            "receivers": _rows(asked.limit(FLOWS_MAX)),
+            "fan_out": _rows(fan_out(self.messages)),
+            "unheard": _rows(unheard.orderBy(F.desc("unheard"), "prefix").limit(ROWS_MAX)),
+            "users": _rows(users(self.clients).limit(ROWS_MAX)),
+        }
+
+    def slow(self) -> Row:
+        slow = _rows(slow_consumers(self.clients))
+        return {
+            "slow": slow[:ROWS_MAX],
+            "slow_count": len(slow),
+            "backlogs": _backlogs(self.clients, slow[:SLOW_MAX], self.window_seconds),
+            "latency": _rows(latency(self.messages, window_seconds=self.window_seconds)),
+            "broker_latency": _rows(broker_latency(self.events)),
+        }
+
+    def lost(self) -> Row:
+        events = self.events.groupBy("event").agg(F.count("*").alias("times")).orderBy("event")
+        return {
+            "losses": _rows(losses(self.messages, window_seconds=self.window_seconds)),
+            "gaps_by_recorder": _rows(_gaps_by_recorder(self.messages)),
+            "events": _rows(events),
+        }
+
+    def unusual(self) -> Row:
+        found = anomalies(self.messages, **self.by_prefix, window_seconds=self.window_seconds)
+        strange = _rows(found.limit(STRANGE_MAX))
+        of_strange = _of_strange(self.messages, strange, self.scope, self.window_seconds)
+        return {"strange": strange, "strange_traffic": of_strange}
+
+
 def suitable_window(seconds: float) -> float:
-    """The shortest of `WINDOW_SECONDS` of which there are not too many."""
+    """The shortest of `WINDOW_SECONDS` that gives at most `WINDOWS_MAX` windows."""
     fitting = [window for window in WINDOW_SECONDS if seconds / window <= WINDOWS_MAX]
     return fitting[0] if fitting else WINDOW_SECONDS[-1]
 
@@ -205,7 +215,7 @@ def _summary(messages: DataFrame) -> Row:
 
 
 def _prefixes(parts: DataFrame) -> tuple[Rows, list[str]]:
-    """The busiest, and their names; behind them the sum of the others, if there are any."""
+    """The busiest, followed by the sum of the others, if there are any; and their names."""
     sums = (F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes"))
     by_prefix = parts.groupBy("prefix").agg(*sums)
     found = _rows(by_prefix.orderBy(F.desc("messages"), "prefix").limit(PREFIXES_MAX))
@@ -217,7 +227,7 @@ def _prefixes(parts: DataFrame) -> tuple[Rows, list[str]]:
 
 
 def _folded(parts: DataFrame, names: list[str]) -> Rows:
-    """Messages by window and prefix, null for all prefixes without a name of their own."""
+    """Messages by window and prefix, null for all prefixes that are not among `names`."""
     named = F.when(F.col("prefix").isin(names), F.col("prefix"))
     return _rows(
         parts.groupBy("start", named.alias("prefix"))
@@ -255,7 +265,7 @@ def _gaps_by_recorder(messages: DataFrame) -> DataFrame:
 
 
 def strangest(strange: Rows) -> list[tuple[str, str]]:
-    """Host and prefix of those with the highest scores, the strangest first."""
+    """Host and prefix of those with the highest scores, highest first."""
     found = dict.fromkeys((row["host"], row["prefix"]) for row in strange)
     return list(found)[:STRANGE_PREFIXES_MAX]
 

@@ -1,1 +1,1 @@
-"""The bus as a data source of Spark, `format("sbus")`."""
+"""The bus and its recordings as a data source of Spark, `format("sbus")`, and Spark sessions."""

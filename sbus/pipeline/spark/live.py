@@ -1,17 +1,17 @@
 """A stream from the bus itself, without a recording: best effort.
 
-What arrives is kept in the driver until Spark has planned a batch with it, and goes to the tasks
-inside the plan. Nothing of it is on disk: what was in a batch that did not get through when the
-query ended cannot be had again. Where messages are missing, for that, or while no query ran, or
-because the bus dropped them for a reader that was too slow, there is a row of kind GAP.
+What arrives is kept in the driver until Spark has planned a batch with it, and travels to the tasks
+inside the plan. Nothing is on disk, so a batch that is not finished when the query ends is lost. A
+row of kind GAP stands where messages are missing: for that reason, or because no query ran, or
+because the bus dropped them for a reader that was too slow.
 
-What waits is bounded; when it is full, nothing more is read, and the bus's own limits take over.
+What waits is bounded; when that is full, nothing more is read, and the limits of the bus apply.
 """
 
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -19,28 +19,27 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from sbus.pipeline.spark.listening import Item, Listener
-from sbus.pipeline.spark.live_rows import LiveRow, batch_of, gap, origin_of, row_of
+from sbus.pipeline.spark.listener import Listener, LiveRow, gap, live_batch, live_identity
 from sbus.pipeline.spark.options import SourceOptions
-from sbus.pipeline.spark.rows import conform
+from sbus.pipeline.spark.task_rows import conform
 
 ROWS_MAX = 200_000
 BYTES_MAX = 64 * 1024 * 1024
-"""What may wait for Spark, and so the most in a batch; exceeded by what one read took."""
+"""What may wait for Spark, and so the most in a batch; one read may exceed it."""
 
 LiveOffset = dict[str, int]
-"""`{"live": next}`: rows are numbered as they arrive, and on from there after a restart."""
+"""`{"live": next}`: rows are numbered as they arrive, also across restarts."""
 _NAME = "live"
 
 
-class Receiver:
-    """What a listener has heard, until it is not needed any more.
+class LiveRows:
+    """The rows of a listener that are still needed.
 
     Invariant: the rows that wait have the offsets from `first` to `end` (exclusive).
     """
 
-    def __init__(self, listener: Listener, first: int, rows: Iterable[LiveRow]) -> None:
-        """Starts with these rows, and then goes on with what is heard."""
+    def __init__(self, listener: Listener, first: int, rows: Sequence[LiveRow]) -> None:
+        """Begins with these rows."""
         self._listener = listener
         self._first = first
         self._rows: deque[LiveRow] = deque()
@@ -51,18 +50,18 @@ class Receiver:
 
     @property
     def end(self) -> int:
-        """The next offset. Raises why nothing more comes, once nothing waits any more."""
+        """The next offset. Once no row waits, it raises the error that ended the listener."""
         with self._changed:
             if not self._rows:
                 self._listener.check()
             return self._first + len(self._rows)
 
-    def rows(self, first: int, end: int) -> list[LiveRow]:
+    def between(self, first: int, end: int) -> list[LiveRow]:
         with self._changed:
             return list(islice(self._rows, first - self._first, end - self._first))
 
     def drop(self, end: int) -> None:
-        """Those before `end` are not asked for again."""
+        """Rows before `end` are no longer needed."""
         with self._changed:
             while self._rows and self._first < end:
                 self._bytes -= _size(self._rows.popleft())
@@ -75,16 +74,15 @@ class Receiver:
             self._changed.notify()
         self._listener.close()
 
-    def _take(self, items: Sequence[Item]) -> None:
+    def _take(self, rows: Sequence[LiveRow]) -> None:
         """Returns when there is room for more."""
         with self._changed:
-            self._add(map(row_of, items))
-            self._changed.wait_for(lambda: self._has_room() or self._listener.stopping)
+            self._add(rows)
+            self._changed.wait_for(lambda: self._has_room() or self._listener.is_stopping)
 
-    def _add(self, rows: Iterable[LiveRow]) -> None:
-        for row in rows:
-            self._rows.append(row)
-            self._bytes += _size(row)
+    def _add(self, rows: Sequence[LiveRow]) -> None:
+        self._rows += rows
+        self._bytes += sum(map(_size, rows))
 
     def _has_room(self) -> bool:
         return len(self._rows) < ROWS_MAX and self._bytes < BYTES_MAX
@@ -95,14 +93,14 @@ def _size(row: LiveRow) -> int:
 
 
 @dataclass
-class LiveShare(InputPartition):
+class LivePartition(InputPartition):
     """The rows themselves, as an Arrow IPC stream."""
 
     stream: bytes
 
 
 class LiveReader(DataSourceStreamReader):
-    """On the driver it holds the receiver, once there is one; tasks use `read` alone."""
+    """On the driver it holds the rows, once there are any; tasks only use `read`."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         assert options.socket is not None
@@ -110,7 +108,7 @@ class LiveReader(DataSourceStreamReader):
         self._patterns = (b"",) if options.patterns is None else options.patterns
         self._rows_max = options.offsets_per_trigger_max
         self._schema = schema
-        self._receiver: Receiver | None = None
+        self._rows: LiveRows | None = None
 
     def initialOffset(self) -> LiveOffset:
         self._begin(0, [])
@@ -120,52 +118,46 @@ class LiveReader(DataSourceStreamReader):
         return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
 
     def latestOffset(self, start: LiveOffset, limit: ReadLimit) -> LiveOffset:
-        receiver = self._receiver or self._begin(start[_NAME], [gap(None)])
-        end = receiver.end
-        return {
-            _NAME: min(end, start[_NAME] + limit.max_rows)
-            if isinstance(limit, ReadMaxRows)
-            else end
-        }
+        rows = self._rows or self._begin(start[_NAME], [gap(None)])
+        end = rows.end
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, start[_NAME] + limit.max_rows)
+        return {_NAME: end}
 
     def partitions(self, start: LiveOffset, end: LiveOffset) -> Sequence[InputPartition]:
         first, last = start[_NAME], end[_NAME]
         if first == last:
             return []
-        if self._receiver is None:
-            # An earlier run had planned this batch, and ended with what was in it.
+        if self._rows is None:
+            # An earlier run had planned this batch, and lost what was in it.
             self._begin(last, [gap(None)])
             rows = [gap(last - first)]
         else:
-            rows = self._receiver.rows(first, last)
-        return [LiveShare(_encode(batch_of(rows, first, origin_of(self._address))))]
+            rows = self._rows.between(first, last)
+        batch = live_batch(rows, first, live_identity(self._address)).rows
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, batch.schema) as writer:
+            writer.write_batch(batch)
+        return [LivePartition(stream.getvalue().to_pybytes())]
 
     def commit(self, end: LiveOffset) -> None:
-        if self._receiver is not None:
-            self._receiver.drop(end[_NAME])
+        if self._rows is not None:
+            self._rows.drop(end[_NAME])
 
     def stop(self) -> None:
-        if self._receiver is not None:
-            self._receiver.close()
+        if self._rows is not None:
+            self._rows.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LiveShare)
+        assert isinstance(partition, LivePartition)
         for batch in pa.ipc.open_stream(partition.stream):
             yield conform(batch, self._schema)
 
-    def _begin(self, first: int, rows: Iterable[LiveRow]) -> Receiver:
+    def _begin(self, first: int, rows: Sequence[LiveRow]) -> LiveRows:
         warnings.warn(
             f"sbus: a stream from the bus at {self._address} cannot be read again, what a batch "
             "that fails had is lost: record the bus and give path, or give spoolDir",
             stacklevel=2,
         )
-        self._receiver = Receiver(Listener(self._address, self._patterns), first, rows)
-        return self._receiver
-
-
-def _encode(batch: pa.RecordBatch) -> bytes:
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, batch.schema) as writer:
-        writer.write_batch(batch)
-    whole: bytes = stream.getvalue().to_pybytes()
-    return whole
+        self._rows = LiveRows(Listener(self._address, self._patterns), first, rows)
+        return self._rows

@@ -1,10 +1,10 @@
-"""The options of `format("sbus")`: what may be said, and what it means.
+"""The options of `format("sbus")`.
 
-Everything that can be known without looking at a recording is checked here, in one go, when the
-data frame is made; so a slip is an error where it was made, and names the option. Spark hands over
-names in lower case, and people write them in any.
+Everything that does not depend on a recording is checked here, at once, when the data frame is
+made. So a mistake is an error where it was made, and the error names the option. Spark hands over
+names in lower case; users may write them in any.
 
-Opens nothing, and does not know Spark.
+This module neither opens anything nor imports Spark.
 """
 
 import difflib
@@ -28,19 +28,19 @@ SOURCE_OPTIONS: Final = (
 )
 SINK_OPTIONS: Final = ("socket", "key")
 OF_SPARK: Final = frozenset({"checkpointlocation"})
-"""What Spark itself is told with the same call, and passes on."""
+"""Options for Spark itself, which it passes on."""
 TABLES: Final = ("messages", "clients", "events")
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""Offsets that stand for the ends of what there is, as Kafka's do."""
+"""Offsets that stand for the ends of the recording, as in Kafka."""
 
 Name = Literal["startingOffsets", "endingOffsets"]
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where to begin or to end. One of: the ends of what there is (`everywhere` is EARLIEST or
-    LATEST), an offset for each recorder, a moment."""
+    """Where to begin or to end: at an end of the recording (`everywhere` is EARLIEST or LATEST), at
+    an offset for each recorder, or at a time."""
 
     option: str
     everywhere: int | None = None
@@ -74,9 +74,9 @@ class SinkOptions:
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
-    """Understand the options of a read. Raises ConfigurationError, which names the option."""
-    said = _known(given, SOURCE_OPTIONS)
-    path, socket = said.get("path"), said.get("socket")
+    """Parse the options of a read. Raises ConfigurationError, which names the option."""
+    chosen = _canonical(given, SOURCE_OPTIONS)
+    path, socket = chosen.get("path"), chosen.get("socket")
     if (path is None) == (socket is None):
         both = "both path and socket are given" if path is not None else "nothing says what to read"
         raise ConfigurationError(
@@ -84,32 +84,40 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         )
     if path == "":
         raise ConfigurationError("path is empty: give the directory of a recording")
-    table = said.get("table", "messages")
+    table = chosen.get("table", "messages")
     if table not in TABLES:
         raise ConfigurationError(f"table={table!r}: there are {', '.join(TABLES)}")
-    if "subscribe" in said and table != "messages":
+    if "subscribe" in chosen and table != "messages":
         raise ConfigurationError(f"subscribe is about keys, and the table {table} has none")
     if socket is None:
-        _refuse(said, {"spoolDir"}, "is for a live bus: it goes with socket, not with path")
+        _refuse(chosen, "is for a live bus: it goes with socket, not with path", "spoolDir")
     else:
         socket = _address(socket)
-        _check_live(said, table)
+        if table != "messages":
+            raise ConfigurationError(
+                f"socket: a live bus has messages, only a recording has {table}"
+            )
+        _refuse(
+            chosen,
+            "is for recordings: a live bus is read from now on, by one task",
+            *("startingOffsets", "startingTimestamp", "minPartitions"),
+        )
     return SourceOptions(
         path=path,
         socket=socket,
-        spool_dir=said.get("spoolDir"),
+        spool_dir=chosen.get("spoolDir"),
         table=table,
-        patterns=_patterns(said["subscribe"]) if "subscribe" in said else None,
-        starting=_bound(said, "startingOffsets", "startingTimestamp"),
-        ending=_bound(said, "endingOffsets", "endingTimestamp"),
-        offsets_per_trigger_max=_count(said, "maxOffsetsPerTrigger"),
-        partitions_min=_count(said, "minPartitions") or 1,
-        fail_on_data_loss=_truth(said, "failOnDataLoss", default=True),
+        patterns=_patterns(chosen["subscribe"]) if "subscribe" in chosen else None,
+        starting=_bound(chosen, "startingOffsets", "startingTimestamp"),
+        ending=_bound(chosen, "endingOffsets", "endingTimestamp"),
+        offsets_per_trigger_max=_count(chosen, "maxOffsetsPerTrigger"),
+        partitions_min=_count(chosen, "minPartitions") or 1,
+        fail_on_data_loss=_flag(chosen, "failOnDataLoss", default=True),
     )
 
 
 def check_batch(options: SourceOptions) -> None:
-    """Accept these options for a read that ends. Raises ConfigurationError."""
+    """Check these options for a batch. Raises ConfigurationError."""
     if options.socket is not None:
         raise ConfigurationError(
             "socket is for streams (readStream), a live bus has no end: "
@@ -124,24 +132,24 @@ def check_batch(options: SourceOptions) -> None:
 
 
 def check_stream(options: SourceOptions) -> None:
-    """Accept these options for a stream. Raises ConfigurationError."""
+    """Check these options for a stream. Raises ConfigurationError."""
     if options.ending is not None:
         raise ConfigurationError(f"{options.ending.option} is for batches: a stream has no end")
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Understand the options of a write. Raises ConfigurationError, which names the option."""
-    said = _known(given, SINK_OPTIONS)
-    if "socket" not in said:
+    """Parse the options of a write. Raises ConfigurationError, which names the option."""
+    chosen = _canonical(given, SINK_OPTIONS)
+    if "socket" not in chosen:
         raise ConfigurationError("nothing says where to publish: give socket, the address of a bus")
-    socket = _address(said["socket"])
-    return SinkOptions(socket, _bytes("key", said["key"]) if "key" in said else None)
+    socket = _address(chosen["socket"])
+    return SinkOptions(socket, _bytes("key", chosen["key"]) if "key" in chosen else None)
 
 
-def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+def _canonical(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """The options under the names they are documented with."""
     spelled = {name.lower(): name for name in names}
-    said = {}
+    chosen = {}
     for name, value in given.items():
         if name.lower() in OF_SPARK:
             continue
@@ -149,28 +157,18 @@ def _known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
             close = difflib.get_close_matches(name.lower(), spelled, 1)
             hint = f"did you mean {spelled[close[0]]}? There are" if close else "there are"
             raise ConfigurationError(f"unknown option {name!r}: {hint} {', '.join(names)}")
-        said[spelled[name.lower()]] = value
-    return said
+        chosen[spelled[name.lower()]] = value
+    return chosen
 
 
-def _refuse(said: Mapping[str, str], names: set[str], why: str) -> None:
-    for name in said:
+def _refuse(chosen: Mapping[str, str], why: str, *names: str) -> None:
+    for name in chosen:
         if name in names:
             raise ConfigurationError(f"{name} {why}")
 
 
-def _check_live(said: Mapping[str, str], table: str) -> None:
-    if table != "messages":
-        raise ConfigurationError(f"socket: a live bus has messages, only a recording has {table}")
-    _refuse(
-        said,
-        {"startingOffsets", "startingTimestamp", "minPartitions"},
-        "is for recordings: a live bus is read from now on, by one task",
-    )
-
-
 def _address(text: str) -> str:
-    """The same from every directory: tasks have another one than the program."""
+    """The address, absolute, because tasks run in another directory."""
     try:
         address = parse_address(text)
         address.sockaddr()
@@ -213,12 +211,12 @@ def _bytes(option: str, text: str) -> bytes:
     return data
 
 
-def _bound(said: Mapping[str, str], offsets: Name, timestamp: str) -> Bound | None:
-    if offsets in said and timestamp in said:
+def _bound(chosen: Mapping[str, str], offsets: Name, timestamp: str) -> Bound | None:
+    if offsets in chosen and timestamp in chosen:
         raise ConfigurationError(f"both {offsets} and {timestamp} are given: give one of them")
-    if timestamp in said:
-        return Bound(timestamp, timestamp_us=_moment(timestamp, said[timestamp]))
-    return _offsets(offsets, said[offsets]) if offsets in said else None
+    if timestamp in chosen:
+        return Bound(timestamp, timestamp_us=_timestamp_us(timestamp, chosen[timestamp]))
+    return _offsets(offsets, chosen[offsets]) if offsets in chosen else None
 
 
 def _offsets(option: Name, text: str) -> Bound:
@@ -245,8 +243,8 @@ def _mentions(bound: Bound, special: int) -> bool:
     return bound.everywhere == special or special in (bound.offsets or {}).values()
 
 
-def _moment(option: str, text: str) -> int:
-    """Microseconds since 1970."""
+def _timestamp_us(option: str, text: str) -> int:
+    """A time, in microseconds since 1970."""
     digits = text.strip()
     try:
         if digits.lstrip("-").isdecimal():
@@ -261,17 +259,17 @@ def _moment(option: str, text: str) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def _count(said: Mapping[str, str], option: str) -> int | None:
-    if option not in said:
+def _count(chosen: Mapping[str, str], option: str) -> int | None:
+    if option not in chosen:
         return None
-    text = said[option].strip()
+    text = chosen[option].strip()
     if not text.isdecimal() or len(text) > 18 or int(text) < 1:
-        raise ConfigurationError(f"{option}={said[option]!r}: it is a number from 1 on")
+        raise ConfigurationError(f"{option}={chosen[option]!r}: it is a number from 1 on")
     return int(text)
 
 
-def _truth(said: Mapping[str, str], option: str, *, default: bool) -> bool:
-    text = said.get(option, str(default)).strip().lower()
+def _flag(chosen: Mapping[str, str], option: str, *, default: bool) -> bool:
+    text = chosen.get(option, str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise ConfigurationError(f"{option}={said[option]!r}: it is true or false")
+        raise ConfigurationError(f"{option}={chosen[option]!r}: it is true or false")
     return text == "true"

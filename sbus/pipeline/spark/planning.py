@@ -1,11 +1,10 @@
-"""From options and offsets to what each task reads.
+"""Planning: from options and offsets to the pieces that each task reads.
 
-An offset of a stream is `{"recorder": next offset}` over all recorders of a directory. What is
-planned is planned with one reading of the manifests, so that no row is seen twice and
-none is missed, whatever is sealed, compacted or dropped meanwhile. A recorder that an offset does
-not name is new since then, and is read from its beginning.
+The offset of a stream is `{"recorder": next offset}` for all recorders of a directory. A plan is
+made with one reading of the manifests, so it has every row once, whatever is sealed, compacted or
+dropped meanwhile. A recorder that an offset does not name is newer, and is read from its beginning.
 
-Knows the recording's files by name and size only, and not Spark.
+This module does not import Spark.
 """
 
 import dataclasses
@@ -13,20 +12,19 @@ import warnings
 from collections.abc import Iterable, Sequence
 
 from sbus.errors import ConfigurationError, SbusError
-from sbus.pipeline.recording import Piece, TableSnapshot
 from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound
-from sbus.pipeline.spark.watching import Tables
+from sbus.pipeline.store.reader import Piece, Tables, TableSnapshot
 
 Offsets = dict[str, int]
 """For each recorder the next offset."""
 
 TASK_ROWS_MAX = 1_000_000
-"""A task reads about as many a second; more would leave other processors idle, fewer would cost
-more to start than to read."""
+"""About what a task reads in a second. Larger tasks would leave other processors idle, smaller ones
+would cost more to start than to read."""
 
 
 class DataLost(SbusError):
-    """What a stream was to read is not there any more."""
+    """Rows that a stream was to read no longer exist."""
 
 
 def ends(found: Tables) -> Offsets:
@@ -34,10 +32,9 @@ def ends(found: Tables) -> Offsets:
 
 
 def resolve(bound: Bound, found: Tables) -> Offsets:
-    """The offsets that a bound stands for now.
+    """The offsets that a bound stands for now. A recorder that it does not name is read whole.
 
-    A recorder that it does not name is taken whole, from the beginning or to the end. Raises
-    ConfigurationError for recorders that are not there and offsets beyond the end.
+    Raises ConfigurationError for unknown recorders and for offsets beyond the end.
     """
     if bound.timestamp_us is not None:
         moment = bound.timestamp_us
@@ -71,15 +68,15 @@ def _place(bound: Bound, recorder: str, offset: int, table: TableSnapshot) -> in
 
 
 def advance(start: Offsets, end: Offsets, found: Tables, rows_max: int) -> Offsets:
-    """As far from `start` towards `end` as `rows_max` rows allow, each recorder in proportion to
-    what waits of it."""
+    """As far from `start` towards `end` as `rows_max` rows allow, shared by the recorders in
+    proportion to the rows that they have waiting."""
     waiting = {name: max(0, last - _begin(start, name, found)) for name, last in end.items()}
     total = sum(waiting.values())
     if total <= rows_max:
         return end
     taken = {name: count * rows_max // total for name, count in waiting.items()}
     left = rows_max - sum(taken.values())
-    # What rounding left over, less than a row for each, goes to those who got least.
+    # Rounding leaves less than a row for each; those go to the recorders with the smallest shares.
     for name in sorted(end, key=lambda name: (taken[name], name)):
         if left and taken[name] < waiting[name]:
             taken[name] += 1
@@ -93,9 +90,9 @@ def _begin(start: Offsets, recorder: str, found: Tables) -> int:
 
 
 def pieces(found: Tables, start: Offsets, end: Offsets, *, fail_on_data_loss: bool) -> list[Piece]:
-    """What has to be read for the rows from `start` to `end`.
+    """The pieces with the rows from `start` to `end`.
 
-    Raises DataLost, or warns if not `fail_on_data_loss`, where rows of these are not kept any more.
+    Where such rows no longer exist, it raises DataLost, or warns if not `fail_on_data_loss`.
     """
     planned: list[Piece] = []
     for recorder, last in end.items():
@@ -128,8 +125,8 @@ def _lose(fail: bool, what: str) -> None:
 
 
 def share(planned: Sequence[Piece], tasks_min: int) -> list[list[Piece]]:
-    """Divide the pieces, in their order, among tasks of about the same number of rows: as few as
-    `TASK_ROWS_MAX` and `tasks_min` allow, and as many as there are rows at most."""
+    """Divide the pieces, in order, among as few tasks as `TASK_ROWS_MAX` and `tasks_min` allow.
+    Each task has about the same number of rows, and at least one."""
     total = sum(piece.rows for piece in planned)
     tasks = min(max(tasks_min, -(-total // TASK_ROWS_MAX)), total)
     if tasks <= 1:
@@ -144,9 +141,9 @@ def share(planned: Sequence[Piece], tasks_min: int) -> list[list[Piece]]:
 
 
 def _cut(piece: Piece, before: int, total: int, tasks: int) -> Iterable[tuple[int, Piece]]:
-    """The parts of a piece, with the task for each; task t has the rows from t/tasks of all."""
+    """The parts of a piece, with the task for each; task t begins at t/tasks of all rows."""
     if piece.rows != piece.end - piece.first:
-        # Not every offset in between is in this file, so how many rows a part had is not known.
+        # The file lacks some of these offsets, so the number of rows in a part is unknown.
         yield before * tasks // total, piece
         return
     at = piece.first

@@ -1,11 +1,10 @@
 """Publishing the rows of a data frame, batch or stream: at least once.
 
-Each task has a connection of its own, made when it has a row, and says that it is done when the
-bus has said that it accepted everything. A task that fails is run again by Spark, and then
-publishes all of its rows again. What the bus refuses it would refuse the next time as well: that is
-not tried again, but ends the query on the driver, with the bus's reason.
+Each task has its own connection, made with its first row, and is done when the bus has accepted
+everything. Spark runs a task that fails again, which publishes all of its rows again. A row that
+the bus refuses would be refused again, so it ends the query on the driver, with the bus's reason.
 
-The bus is on one host, so all tasks have to run there.
+The bus is on one host, so all tasks must run there.
 """
 
 import re
@@ -29,14 +28,14 @@ from sbus.protocol.secret_keys import is_secret_key
 from sbus.protocol.text import from_text, to_text
 
 ANSWER_SECONDS_MAX = 60.0
-"""A bus that neither takes nor answers anything for so long is taken for dead."""
+"""A bus that accepts and answers nothing for this long is taken for dead."""
 SYNC_MESSAGES = 1_000
-"""After so many the bus is asked whether it took them: a refusal ends the task soon, and the
-notices about it do not pile up."""
+"""After this many, a task waits for the bus to confirm them. So a refusal ends the task soon, and
+the notices about it do not pile up."""
 _SHOWN_CHARACTERS_MAX = 100
 
 _OWN_FAULT = re.compile(r"\(key-too-(long|deep)\)$")
-"""The last word of a bus that disconnects a client for what it published."""
+"""How the bus's reason ends when it disconnects a client for what it published."""
 
 
 class RowsRefused(BusError):
@@ -45,7 +44,7 @@ class RowsRefused(BusError):
 
 @dataclass
 class Published(WriterCommitMessage):
-    """What one task did. `refused` is why it did not publish all of its rows."""
+    """How many rows a task published; `refused` is why it did not publish all of them."""
 
     messages: int
     refused: str | None = None
@@ -53,7 +52,7 @@ class Published(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Publication:
-    """Where rows go: the bus at `socket`, under the key of their column or under `key`."""
+    """Publishes rows on the bus at `socket`, under the key in their column or under `key`."""
 
     socket: str
     key: bytes | None
@@ -61,7 +60,7 @@ class Publication:
     def publish(self, batches: Iterable[pa.RecordBatch]) -> Published:
         """Publish these rows; returns when the bus has accepted them, or refused one.
 
-        Raises AddressError, Disconnected and TimeoutError: then another attempt may do better.
+        Raises AddressError, Disconnected and TimeoutError; then another attempt may succeed.
         """
         count = 0
         try:
@@ -105,13 +104,13 @@ class Publication:
 
 
 def _shown(key: bytes | str | None) -> str:
-    """A key in an error, of bounded length."""
+    """A key for an error text, of bounded length."""
     text = repr(to_text(key) if isinstance(key, bytes) else key)
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}…"
 
 
 def publication(options: SinkOptions, schema: StructType, overwrite: bool) -> Publication:
-    """How to publish rows of these columns; any but `key` and `value` are left out.
+    """How to publish the columns `key` and `value`; others are ignored.
 
     Raises ConfigurationError for columns that cannot be published.
     """
@@ -134,12 +133,12 @@ def publication(options: SinkOptions, schema: StructType, overwrite: bool) -> Pu
 
 
 class _Bus:
-    """A connection that is made with the first message, and asked at the end."""
+    """A connection that is made with the first message, and synchronised at the end."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._connection: Connection[Message] | None = None
-        self._unasked = 0
+        self._unconfirmed = 0
 
     def __enter__(self) -> "_Bus":
         return self
@@ -148,7 +147,7 @@ class _Bus:
         if self._connection is not None:
             try:
                 if kind is None:
-                    self._ask(self._connection)
+                    self._sync(self._connection)
             finally:
                 self._connection.close()
 
@@ -156,13 +155,13 @@ class _Bus:
         if self._connection is None:
             self._connection = connect(self._address, timeout_seconds=ANSWER_SECONDS_MAX)
         self._connection.publish(key, value, timeout_seconds=ANSWER_SECONDS_MAX)
-        self._unasked += 1
-        if self._unasked == SYNC_MESSAGES:
-            self._ask(self._connection)
+        self._unconfirmed += 1
+        if self._unconfirmed == SYNC_MESSAGES:
+            self._sync(self._connection)
 
-    def _ask(self, connection: Connection[Message]) -> None:
+    def _sync(self, connection: Connection[Message]) -> None:
         connection.sync(timeout_seconds=ANSWER_SECONDS_MAX)
-        self._unasked = 0
+        self._unconfirmed = 0
 
 
 def _raise_refusal(messages: Iterable[WriterCommitMessage | None]) -> None:
@@ -173,27 +172,23 @@ def _raise_refusal(messages: Iterable[WriterCommitMessage | None]) -> None:
             )
 
 
-class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("sbus").mode("append")`."""
-
+class _Writer:
     def __init__(self, publication: Publication) -> None:
         self._publication = publication
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._publication.publish(iterator)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """`df.write.format("sbus").mode("append")`."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _raise_refusal(messages)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """`df.writeStream.format("sbus")`."""
-
-    def __init__(self, publication: Publication) -> None:
-        self._publication = publication
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._publication.publish(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         _raise_refusal(messages)

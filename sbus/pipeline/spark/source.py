@@ -1,10 +1,14 @@
-"""`format("sbus")`: what Spark asks first, and who answers for each way to use it.
+"""`format("sbus")`: the first that Spark asks, and the reader or writer for each use.
 
-Spark makes a `DefaultSource` anew in every process that needs one, so it holds the options and
-nothing else, and opens nothing. `schema` is the first that is asked of a read, in the user's own
-call: whatever is wrong with the options is said there.
+Spark makes a `DefaultSource` in every process that needs one, so it holds the options and opens
+nothing. `schema` is the first question about a read, in the user's own call, so that is where
+mistakes in the options are reported.
+
+A data source in Python is not told which columns a query uses. A reader with a schema of its own, a
+choice of the columns, is sent only those.
 """
 
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -12,11 +16,10 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
 )
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from sbus.pipeline.recording import Recording
-from sbus.pipeline.spark.batch import BatchReader
-from sbus.pipeline.spark.columns import arrow_schema, spark_schema
+from sbus.errors import ConfigurationError
 from sbus.pipeline.spark.live import LiveReader
 from sbus.pipeline.spark.options import (
     SourceOptions,
@@ -25,9 +28,11 @@ from sbus.pipeline.spark.options import (
     sink_options,
     source_options,
 )
+from sbus.pipeline.spark.readers import BatchReader, StreamReader
 from sbus.pipeline.spark.sink import BatchWriter, StreamWriter, publication
 from sbus.pipeline.spark.spool import SpoolReader
-from sbus.pipeline.spark.stream import StreamReader
+from sbus.pipeline.store.reader import Recording
+from sbus.pipeline.store.schemas import TABLES
 
 
 class DefaultSource(DataSource):
@@ -38,18 +43,18 @@ class DefaultSource(DataSource):
         return "sbus"
 
     def schema(self) -> StructType:
-        return spark_schema(self._source().table)
+        return from_arrow_schema(TABLES[self._source().table])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._source()
         check_batch(options)
         assert options.path is not None
-        return BatchReader(options, arrow_schema(schema, options.table), options.path)
+        return BatchReader(options, _arrow_schema(schema, options.table), options.path)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = self._source()
         check_stream(options)
-        columns = arrow_schema(schema, options.table)
+        columns = _arrow_schema(schema, options.table)
         if options.path is not None:
             return StreamReader(options, columns, options.path)
         if options.spool_dir is not None:
@@ -67,3 +72,24 @@ class DefaultSource(DataSource):
         if options.path is not None:
             Recording(options.path)
         return options
+
+
+def _arrow_schema(schema: StructType, table: str) -> pa.Schema:
+    """What Spark expects to be sent for these columns of a table.
+
+    Raises ConfigurationError if the table has no such column, or it is of another type.
+    """
+    whole = from_arrow_schema(TABLES[table])
+    for field in schema.fields:
+        if field.name not in whole.names:
+            raise ConfigurationError(
+                f"the table {table} has no column {field.name!r}: "
+                f"there are {', '.join(whole.names)}"
+            )
+        kind = whole[field.name].dataType
+        if field.dataType != kind:
+            raise ConfigurationError(
+                f"the column {field.name} of the table {table} is {kind.simpleString()}, "
+                f"not {field.dataType.simpleString()}: read it so, and cast it"
+            )
+    return to_arrow_schema(schema, timezone="UTC")

@@ -1,0 +1,1 @@
+"""Measurements of the pipeline: `python -m sbus.pipeline.bench`."""

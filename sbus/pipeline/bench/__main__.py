@@ -1,0 +1,88 @@
+"""`python -m sbus.pipeline.bench`: how fast a bus is recorded, and how fast Spark reads."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from sbus.bench.figures import parse_cpus
+from sbus.errors import SbusError
+from sbus.pipeline.bench.recording_rate import NUMBER_DIGITS, Load, measure, publish
+
+
+@click.group()
+def main() -> None:
+    """Measurements of the recorder and of Spark."""
+
+
+@main.command("publish", hidden=True)
+@click.argument("address")
+@click.argument("messages", type=int)
+@click.argument("payload_bytes", type=int)
+@click.argument("rate", type=int)
+def _publish(address: str, messages: int, payload_bytes: int, rate: int) -> None:
+    click.echo(publish(address, Load(messages=messages, payload_bytes=payload_bytes, rate=rate)))
+
+
+@main.command("record")
+@click.option("--messages", type=click.IntRange(min=1000), default=1_000_000, show_default=True)
+@click.option(
+    "--payload-bytes", type=click.IntRange(min=NUMBER_DIGITS), default=100, show_default=True
+)
+@click.option(
+    "--rate",
+    "rates",
+    type=click.IntRange(min=0),
+    multiple=True,
+    default=(100_000, 150_000, 0),
+    show_default=True,
+    help="Messages per second; 0 for as many as the bus takes. Repeatable.",
+)
+@click.option("--bus-cpu", type=parse_cpus, help="Of the bus and the publisher; the first.")
+@click.option("--recorder-cpu", type=parse_cpus, help="Of the recorder; the last.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=tempfile.gettempdir,
+    help="Where it records for the time of the measurement: on the disk to be measured.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Every figure, as JSON.")
+def _record(
+    messages: int,
+    payload_bytes: int,
+    rates: tuple[int, ...],
+    bus_cpu: frozenset[int] | None,
+    recorder_cpu: frozenset[int] | None,
+    directory: Path,
+    as_json: bool,
+) -> None:
+    """How many messages per second are recorded without loss, on one CPU."""
+    usable = os.sched_getaffinity(0)
+    loads = [Load(messages=messages, payload_bytes=payload_bytes, rate=rate) for rate in rates]
+    result = measure(
+        loads,
+        directory,
+        bus_cpu or frozenset({min(usable)}),
+        recorder_cpu or frozenset({max(usable)}),
+    )
+    click.echo(result.as_json() if as_json else result.as_text())
+
+
+@main.command("spark")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), required=False)
+def _spark(directory: Path | None) -> None:
+    """How fast Spark reads recordings made in DIRECTORY, or in a temporary one."""
+    from sbus.pipeline.bench.spark_reading import measure
+
+    with tempfile.TemporaryDirectory() as temporary:
+        measure(directory or Path(temporary))
+
+
+if __name__ == "__main__":
+    try:
+        main(prog_name="python -m sbus.pipeline.bench")
+    except SbusError as error:
+        click.echo(f"failed: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,213 @@
+"""How fast a live bus is recorded, and whether anything is lost.
+
+A bus with one worker and a publisher share one CPU; the recorder has another. The publisher sends
+numbered messages, as fast as it can or at a given rate, and never waits: what the recorder cannot
+keep up with is queued by the bus and finally dropped. Afterwards the recording is read: all
+messages must be there, in order, or be counted by a GAP row.
+"""
+
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+
+from sbus.bench import BenchmarkFailed, proc
+from sbus.bench.figures import format_cpus
+from sbus.bench.programs import pinned, running
+from sbus.bench.report import Result
+from sbus.bench.servers import PACE_LIFTED, broker
+from sbus.pipeline.store.reader import Recording, read
+from sbus.unix.address import parse_address
+
+NUMBER_DIGITS = 16
+KEYS = 200
+BURST_SECONDS = 0.002
+"""A paced publisher sends what is due, and sleeps this long."""
+READY_SECONDS_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is published, `rate` messages per second; 0 for as many as the bus takes."""
+
+    messages: int
+    payload_bytes: int
+    rate: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The result of one load. The recorder's CPU time is without its start."""
+
+    published_per_second: float
+    recorded: int
+    recorded_per_second: float
+    lost: int
+    gaps: int
+    cpu_ns: int
+    written_bytes: int
+
+    @property
+    def cpu_us_per_message(self) -> float:
+        return self.cpu_ns / 1_000 / max(1, self.recorded)
+
+    @property
+    def busy_percent(self) -> float:
+        return self.cpu_us_per_message * self.recorded_per_second / 10_000
+
+
+def publish(address: str, load: Load) -> float:
+    """Publish all messages; returns the seconds until the bus had accepted them."""
+    filler = b"x" * (load.payload_bytes - NUMBER_DIGITS)
+    packets = [
+        b"MSG app/%d/state\0%016d%b" % (number % KEYS, number, filler)
+        for number in range(load.messages)
+    ]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect(parse_address(address).sockaddr())
+        begun = time.perf_counter()
+        sent = 0
+        while sent < load.messages:
+            due = load.messages
+            if load.rate:
+                due = min(due, int((time.perf_counter() - begun) * load.rate) + 1)
+            # The fastest loop there is: the publisher shares its CPU with the bus.
+            deque(map(sock.send, packets[sent:due]), maxlen=0)
+            sent = due
+            if load.rate:
+                time.sleep(BURST_SECONDS)
+        sock.send(b"CMSG !/cred/whoami")
+        sock.recv(1000)
+        return time.perf_counter() - begun
+
+
+def _run(
+    load: Load, where: Path, bus_cpus: frozenset[int] | None, recorder_cpus: frozenset[int] | None
+) -> Outcome:
+    """One bus, one recorder, one load. Raises BenchmarkFailed if the recording is wrong."""
+    with tempfile.TemporaryDirectory(prefix="sbus-bench-", dir=where) as name:
+        directory = Path(name)
+        recording = directory / "recording"
+        with broker(directory, 1, bus_cpus, (PACE_LIFTED,))() as server:
+            command = [sys.executable, "-m", "sbus.cli.sbusctl", "-a", server.address, "record"]
+            command += ["--plain", str(recording)]
+            with running("recorder", command, directory, recorder_cpus) as recorder:
+                deadline = time.monotonic() + READY_SECONDS_MAX
+                while "recording to" not in recorder.error_output():
+                    if recorder.process.poll() is not None or time.monotonic() > deadline:
+                        raise BenchmarkFailed(f"no recorder: {recorder.error_output()}")
+                    time.sleep(0.05)
+                pid = recorder.process.pid
+                before = proc.run_times_ns([pid])[pid]
+                seconds = _publish_elsewhere(server.address, load, bus_cpus)
+                # An idle recorder has received everything.
+                cpu_ns = _wait_idle(pid) - before
+            if recorder.process.returncode:
+                raise BenchmarkFailed(f"the recorder failed: {recorder.error_output()}")
+        return _check(recording, load, seconds, cpu_ns)
+
+
+def _publish_elsewhere(address: str, load: Load, cpus: frozenset[int] | None) -> float:
+    arguments = [address, str(load.messages), str(load.payload_bytes), str(load.rate)]
+    with pinned(cpus):
+        done = subprocess.run(
+            [sys.executable, "-m", "sbus.pipeline.bench", "publish", *arguments],
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        )
+    return float(done.stdout)
+
+
+def _wait_idle(pid: int) -> int:
+    """The CPU time of the process once it is idle."""
+    last = proc.run_times_ns([pid])[pid]
+    while True:
+        time.sleep(0.3)
+        now = proc.run_times_ns([pid])[pid]
+        if now - last < 15_000_000:
+            return now
+        last = now
+
+
+def _check(directory: Path, load: Load, seconds: float, cpu_ns: int) -> Outcome:
+    """Read it all: the numbers must be consecutive, except for what GAP rows say is missing."""
+    recording = Recording(directory)
+    (name,) = recording.recorders()
+    table = recording.snapshot(name).table("messages")
+    expected = recorded = lost = gaps = 0
+    stamps: list[int] = []
+    for piece in table.plan(table.earliest, table.end):
+        for batch in read(piece, ["value", "kind", "lost", "timestamp"]):
+            gap_at = np.flatnonzero(np.array(batch["kind"].to_pylist()) == "GAP")
+            losses = batch["lost"].to_pylist()
+            numbers = [int(v[:NUMBER_DIGITS] or b"-1") for v in batch["value"].to_pylist()]
+            for row, number in enumerate(numbers):
+                if number < 0:
+                    expected += losses[row]
+                    lost += losses[row]
+                elif number != expected:
+                    raise BenchmarkFailed(f"message {number} where {expected} should be")
+                else:
+                    expected += 1
+                    recorded += 1
+            gaps += len(gap_at)
+            stamps += [batch["timestamp"][at].value for at in (0, batch.num_rows - 1)]
+    if expected != load.messages:
+        raise BenchmarkFailed(f"{expected} of {load.messages} messages are accounted for")
+    return Outcome(
+        published_per_second=load.messages / seconds,
+        recorded=recorded,
+        recorded_per_second=recorded * 1e6 / (max(stamps) - min(stamps)),
+        lost=lost,
+        gaps=gaps,
+        cpu_ns=cpu_ns,
+        written_bytes=sum(path.stat().st_size for path in directory.rglob("*.arrows")),
+    )
+
+
+def measure(
+    loads: Sequence[Load],
+    where: Path,
+    bus_cpus: frozenset[int] | None,
+    recorder_cpus: frozenset[int] | None,
+) -> Result:
+    outcomes = []
+    for load in loads:
+        outcome = _run(load, where, bus_cpus, recorder_cpus)
+        outcomes.append(outcome)
+        click.echo(f"{load.rate or 'unpaced'}: {outcome.recorded_per_second:,.0f}/s", err=True)
+    return Result(
+        name="record",
+        machine=proc.this_machine(),
+        settings={
+            "messages": loads[0].messages,
+            "payload_bytes": loads[0].payload_bytes,
+            "bus_cpu": format_cpus(bus_cpus),
+            "recorder_cpu": format_cpus(recorder_cpus),
+            "directory": str(where),
+        },
+        columns=("asked msg/s", "published/s", "recorded/s", "lost", "µs/msg", "busy %", "MB"),
+        rows=[
+            (
+                f"{load.rate:,}" if load.rate else "all",
+                f"{outcome.published_per_second:,.0f}",
+                f"{outcome.recorded_per_second:,.0f}",
+                f"{outcome.lost:,}",
+                f"{outcome.cpu_us_per_message:.2f}",
+                f"{outcome.busy_percent:.0f}",
+                f"{outcome.written_bytes / 1e6:.1f}",
+            )
+            for load, outcome in zip(loads, outcomes, strict=True)
+        ],
+        notes=["Every message was recorded in order, or counted by a GAP row."],
+        samples={str(load.rate): asdict(out) for load, out in zip(loads, outcomes, strict=True)},
+    )

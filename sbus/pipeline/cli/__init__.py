@@ -1,0 +1,1 @@
+"""The command lines: `sbusctl record`, and the jobs of `python -m sbus.pipeline`."""

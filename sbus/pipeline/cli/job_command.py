@@ -1,0 +1,196 @@
+"""What all job commands share: option types, options, a Spark session, results and errors.
+
+Starting Spark takes seconds, so errors that can be found before are found before. On a terminal the
+command tells that Spark is starting, and then its progress.
+"""
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from sbus.errors import ConfigurationError, SbusError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sbus.pipeline.spark.selection import Selection, Table
+
+EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "plotly": "report", "jinja2": "report"}
+"""The extra that installs a package."""
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+class JobFailed(SbusError):
+    """Spark failed; the text is the first reason that it gave."""
+
+
+class Seconds(click.ParamType[float]):
+    """A length of time such as 500ms, 10s, 5m, 1h, 1d."""
+
+    name = "duration"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", value)
+        if match is None or not (seconds := float(match[1]) * _SECONDS[match[2]]):
+            self.fail(f"{value!r} is no length of time, such as 500ms, 10s, 5m, 1h", param, ctx)
+        return seconds
+
+
+class Moment(click.ParamType[datetime]):
+    """A time in ISO 8601, in UTC unless it has an offset."""
+
+    name = "time"
+
+    def convert(
+        self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is no time, such as 2026-03-01T09:30 (UTC)", param, ctx)
+        return when.replace(tzinfo=UTC) if when.tzinfo is None else when
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun:
+    """The values of the common options."""
+
+    selection: "Selection"
+    master: str | None
+    memory: str
+    out: Path | None = None
+    rows_max: int = 0
+
+    @contextmanager
+    def session(self) -> "Iterator[SparkSession]":
+        """A Spark session for the block, or the one there is; its errors become JobFailed."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+
+        from sbus.pipeline.spark.session import spark_session
+
+        self.selection.check()
+        is_ours = SparkSession.getActiveSession() is None
+        on_terminal = sys.stderr.isatty()
+        if is_ours and on_terminal:
+            click.echo("starting Spark ...", err=True)
+        progress = {"spark.ui.showConsoleProgress": str(on_terminal).lower()}
+        spark = spark_session(master=self.master, memory=self.memory, conf=progress)
+        try:
+            yield spark
+        except PySparkException as error:
+            raise JobFailed(first_reason(str(error))) from error
+        finally:
+            if is_ours:
+                spark.stop()
+
+    def answer(self, job: "Callable[..., DataFrame]", table: "Table", **options: Any) -> None:
+        """Run the job on a table, and show or write its result."""
+        from sbus.pipeline.cli.results import check_output, show_result, write_result
+
+        if self.out is not None:
+            check_output(self.out)
+        with self.session() as spark:
+            result = job(self.selection.read(spark, table), **options)
+            if self.out is None:
+                show_result(result, self.rows_max)
+            else:
+                rows = write_result(result, self.out)
+                click.echo(f"{self.out}: {rows:,} rows", err=True)
+
+
+def first_reason(text: str) -> str:
+    """The line of a traceback through several processes that names the cause."""
+    own = re.search(r"^.*?sbus\.errors\.\w+: (.+)$", text, re.MULTILINE)
+    return own[1] if own else text.strip().partition("\n")[0]
+
+
+@contextmanager
+def needs_packages() -> Iterator[None]:
+    """Turn a missing package into an error that says how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise ConfigurationError(
+            f"this needs the package {package}: pip install 'sbus[{EXTRAS[package]}]'"
+        ) from error
+
+
+def reads_recording(verb: Verb) -> Verb:
+    """Add the common options; the verb's first parameter becomes a `JobRun` with their values."""
+
+    @functools.wraps(verb)
+    def with_run(
+        directory: Path,
+        since: datetime | None,
+        until: datetime | None,
+        hosts: tuple[str, ...],
+        **options: Any,
+    ) -> None:
+        with needs_packages():
+            from sbus.pipeline.spark.selection import Selection
+
+            selection = Selection(directory=directory, since=since, until=until, hosts=hosts)
+            common = ("master", "memory", "out", "rows_max")
+            own = {name: options.pop(name) for name in common if name in options}
+            verb(JobRun(selection=selection, **own), **options)
+
+    for decorate in reversed(_COMMON):
+        with_run = decorate(with_run)
+    return with_run  # type: ignore[return-value]
+
+
+def answers(verb: Verb) -> Verb:
+    """Like `reads_recording`, with options for the result."""
+    for decorate in reversed(_OUTPUT):
+        verb = decorate(verb)
+    return reads_recording(verb)
+
+
+_COMMON = (
+    click.argument("directory", type=click.Path(path_type=Path), metavar="RECORDING"),
+    click.option("--since", type=Moment(), help="Only what was recorded from then on."),
+    click.option("--until", type=Moment(), help="Only what was recorded before."),
+    click.option("--host", "hosts", multiple=True, help="Only of this host; repeatable."),
+    click.option(
+        "--master",
+        help="Spark's master URL.  [default: what spark-submit said, else this machine's "
+        "processors]",
+    ),
+    click.option("--memory", default="1g", show_default=True, help="For Spark's driver process."),
+)
+_OUTPUT = (
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write the result to FILE.parquet, FILE.csv or FILE.json instead of a table here.",
+    ),
+    click.option(
+        "--rows",
+        "rows_max",
+        type=click.IntRange(min=1),
+        default=50,
+        show_default=True,
+        help="How many rows of a table to show.",
+    ),
+)

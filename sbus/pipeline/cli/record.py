@@ -1,0 +1,147 @@
+"""`sbusctl record`: its options.
+
+The recorder is imported when it runs, because it needs the packages of the extra `recorder`.
+"""
+
+import os
+import socket
+from functools import partial
+from pathlib import Path
+
+import click
+
+from sbus.cli.sbusctl.shared_options import BusOptions
+from sbus.cli.terminal.error_output import report_error
+from sbus.client.link import default_address
+from sbus.errors import ConfigurationError
+from sbus.unix.address import parse_address
+from sbus.unix.notify import Notifier
+
+_MIB = 1024 * 1024
+_DAY_SECONDS = 86_400.0
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  sbusctl record /var/lib/sbus/recording
+  sbusctl record --retain-days 30 --probe ~/recording
+  sbusctl record --plain ~/lamps 'lamps/' 'doors/*/state'"""
+)
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR")
+@click.argument("patterns", type=os.fsencode, nargs=-1, metavar="[PATTERN]...")
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Subscribe like any client, without the admin socket: no publishers, clients and events, "
+    "but a queue for bursts.",
+)
+@click.option("--probe", is_flag=True, help="Publish a message to itself each second, for latency.")
+@click.option(
+    "--flush-ms",
+    type=click.FloatRange(min=1),
+    default=100,
+    show_default=True,
+    help="Write what has arrived at least this often.",
+)
+@click.option(
+    "--flush-messages",
+    type=click.IntRange(1, 100_000),
+    default=10_000,
+    show_default=True,
+    help="Write at the latest when this many wait.",
+)
+@click.option(
+    "--roll-bytes",
+    type=click.IntRange(min=1),
+    default=128 * _MIB,
+    show_default=True,
+    help="Seal a segment file, converting it to Parquet, at this size.",
+)
+@click.option(
+    "--roll-minutes",
+    type=_POSITIVE,
+    default=10,
+    show_default=True,
+    help="Seal it at this age.",
+)
+@click.option("--retain-days", type=_POSITIVE, help="Delete what is older.  [default: never]")
+@click.option(
+    "--retain-bytes",
+    type=click.IntRange(min=1),
+    help="Delete the oldest when all files together are larger.  [default: never]",
+)
+@click.option(
+    "--grace-minutes",
+    type=click.FloatRange(min=0),
+    default=60,
+    show_default=True,
+    help="How long files that are to be deleted remain for readers that have begun.",
+)
+@click.option(
+    "--snapshot-seconds",
+    type=_POSITIVE,
+    default=5,
+    show_default=True,
+    help="How often all clients are recorded.",
+)
+@click.pass_obj
+def record(
+    options: BusOptions,
+    directory: Path,
+    patterns: tuple[bytes, ...],
+    plain: bool,
+    probe: bool,
+    flush_ms: float,
+    flush_messages: int,
+    roll_bytes: int,
+    roll_minutes: float,
+    retain_days: float | None,
+    retain_bytes: int | None,
+    grace_minutes: float,
+    snapshot_seconds: float,
+) -> None:
+    """Record the messages that match a PATTERN, or all, in DIR, until SIGTERM or Ctrl-C.
+
+    An administrator of the bus also records publishers, clients and events. Where messages are
+    missing there is a row of kind GAP. One recorder of a bus writes to DIR at a time; recorders of
+    other buses and hosts may write there, too.
+    """
+    try:
+        import trio
+
+        from sbus.pipeline.recorder.recorder import Plan
+        from sbus.pipeline.recorder.recorder import record as run
+        from sbus.pipeline.store.batches import RecorderIdentity
+        from sbus.pipeline.store.retention import Retention
+        from sbus.pipeline.store.writer import Rolling
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("pyarrow", "numpy"):
+            raise
+        raise ConfigurationError(
+            f"recording needs the package {error.name}: pip install 'sbus[recorder]'"
+        ) from error
+    address = options.address or default_address()
+    plan = Plan(
+        directory=directory.absolute(),
+        identity=RecorderIdentity.of(
+            socket.gethostname(), os.path.abspath(parse_address(address).format())
+        ),
+        address=address,
+        options=options.link,
+        patterns=patterns,
+        connect_admin=None if plain else options.connect_admin,
+        probe=probe,
+        flush_seconds=flush_ms / 1000,
+        flush_rows=flush_messages,
+        snapshot_seconds=snapshot_seconds,
+        rolling=Rolling(roll_bytes, roll_minutes * 60),
+        retention=Retention(
+            seconds=None if retain_days is None else retain_days * _DAY_SECONDS,
+            bytes=retain_bytes,
+            grace_seconds=grace_minutes * 60,
+        ),
+    )
+    report = partial(report_error, command="sbusctl")
+    trio.run(run, plan, Notifier.of_environment(report), report)

@@ -1,0 +1,249 @@
+"""The verbs of `python -m sbus.pipeline`: their options, and the job of each.
+
+The jobs are in `sbus.pipeline.jobs`. A verb imports its job when it is used, because that loads
+Spark.
+"""
+
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import click
+
+from sbus.pipeline.cli.job_command import JobRun, Seconds, answers, needs_packages, reads_recording
+
+Verb = TypeVar("Verb", bound=Callable[..., object])
+
+
+def by_prefix(verb: Verb) -> Verb:
+    verb = click.option(
+        "--separator",
+        type=click.Choice(["/", "."]),
+        default="/",
+        help="Between segments: . for a bus of the dot dialect.",
+    )(verb)
+    return click.option(
+        "--depth",
+        type=click.IntRange(1, 128),
+        default=2,
+        show_default=True,
+        help="How many segments of a key are its prefix.",
+    )(verb)
+
+
+by_window = click.option(
+    "--window",
+    "window_seconds",
+    type=Seconds(),
+    default="1m",
+    show_default=True,
+    help="Length of a window, such as 10s, 5m, 1h.",
+)
+
+
+@click.command()
+@answers
+@by_prefix
+@by_window
+def traffic(run: JobRun, depth: int, separator: str, window_seconds: float) -> None:
+    """How much is sent, under which prefix, when: messages, bytes and publishers."""
+    from sbus.pipeline.jobs.traffic import traffic
+
+    run.answer(traffic, "messages", depth=depth, separator=separator, window_seconds=window_seconds)
+
+
+@click.command()
+@answers
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option(
+    "--by", type=click.Choice(["messages", "bytes"]), default="messages", show_default=True
+)
+def hot_keys(run: JobRun, top: int, by: Literal["messages", "bytes"]) -> None:
+    """Which keys carry the most."""
+    from sbus.pipeline.jobs.hot_keys import hot_keys
+
+    run.answer(hot_keys, "messages", top=top, by=by)
+
+
+@click.command()
+@answers
+@click.option(
+    "--by",
+    type=click.Choice(["recipients", "prefix"]),
+    default="recipients",
+    show_default=True,
+    help="Messages by number of recipients, or deliveries by prefix.",
+)
+@by_prefix
+def fan_out(run: JobRun, by: str, depth: int, separator: str) -> None:
+    """How many clients receive a message, and which messages nobody receives."""
+    from sbus.pipeline.jobs.fan_out import deliveries, fan_out
+
+    if by == "prefix":
+        run.answer(deliveries, "messages", depth=depth, separator=separator)
+    else:
+        run.answer(fan_out, "messages")
+
+
+@click.command()
+@answers
+def slow_consumers(run: JobRun) -> None:
+    """Who does not keep up: growing backlogs, discarded messages, held publishers."""
+    from sbus.pipeline.jobs.slow_consumers import slow_consumers
+
+    run.answer(slow_consumers, "clients")
+
+
+@click.command()
+@answers
+def users(run: JobRun) -> None:
+    """How much each user uses: clients, messages and bytes in and out, losses."""
+    from sbus.pipeline.jobs.users import users
+
+    run.answer(users, "clients")
+
+
+@click.command()
+@answers
+@click.option("--broker", is_flag=True, help="The broker's own histogram, of all deliveries.")
+@by_window
+def latency(run: JobRun, broker: bool, window_seconds: float) -> None:
+    """How long messages take: the recorder's probes, one each second, in milliseconds."""
+    from sbus.pipeline.jobs.latency import broker_latency, latency
+
+    if broker:
+        run.answer(broker_latency, "events")
+    else:
+        run.answer(latency, "messages", window_seconds=window_seconds)
+
+
+@click.command()
+@answers
+@by_prefix
+@by_window
+@click.option(
+    "--score",
+    "score_min",
+    type=click.FloatRange(min=0, min_open=True),
+    default=6.0,
+    show_default=True,
+    help="How many usual deviations are unusual.",
+)
+def anomalies(
+    run: JobRun, depth: int, separator: str, window_seconds: float, score_min: float
+) -> None:
+    """When a prefix had more or fewer messages than it usually has, and how many."""
+    from sbus.pipeline.jobs.anomalies import anomalies
+
+    run.answer(
+        *(anomalies, "messages"),
+        depth=depth,
+        separator=separator,
+        window_seconds=window_seconds,
+        score_min=score_min,
+    )
+
+
+@click.command()
+@answers
+@click.option("--each", is_flag=True, help="Every single gap, instead of sums by window.")
+@by_window
+def gaps(run: JobRun, each: bool, window_seconds: float) -> None:
+    """What is missing from the recording, where, and how much."""
+    from sbus.pipeline.jobs.gaps import gaps, losses
+
+    if each:
+        run.answer(gaps, "messages")
+    else:
+        run.answer(losses, "messages", window_seconds=window_seconds)
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path), metavar="RECORDING")
+@click.option(
+    "--before",
+    type=click.DateTime(["%Y-%m-%d"]),
+    help="Only of dates before this one.  [default: today, in UTC]",
+)
+@click.option(
+    "--file-mib",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="How large files may become.",
+)
+def compact(directory: Path, before: datetime | None, file_mib: int) -> None:
+    """Merge small Parquet files into large ones, while others record and read."""
+    with needs_packages():
+        from sbus.pipeline.store.rewriting import compact
+
+        until = None if before is None else before.date()
+        made = compact(directory, before=until, small_bytes=file_mib * 1024 * 1024)
+    click.echo(f"{len(made):,} new files with {sum(file.rows or 0 for file in made):,} rows")
+
+
+@click.command()
+@reads_recording
+@click.option("-a", "--address", help="The bus to publish on.  [default: $SBUS_ADDRESS]")
+@click.option(
+    "--speed",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="2: twice as fast as it was.",
+)
+@click.option("--at-once", is_flag=True, help="As fast as the bus takes it.")
+def replay(run: JobRun, address: str | None, speed: float, at_once: bool) -> None:
+    """Publish recorded messages onto a bus again, with their original intervals."""
+    from sbus.client import blocking
+    from sbus.pipeline.jobs.replay import replay
+
+    with blocking.connect(address) as bus:
+        bus.control("echo/off")
+        with run.session() as spark:
+            messages = run.selection.read(spark, "messages")
+            sent = replay(messages, bus.publish, speed=None if at_once else speed)
+        bus.sync()
+    click.echo(f"{sent:,} messages published on {bus.address}", err=True)
+
+
+@click.command()
+@reads_recording
+@click.option(
+    "--out",
+    "page",
+    type=click.Path(path_type=Path),
+    default="report.html",
+    show_default=True,
+    metavar="FILE",
+    help="Where to write the page.",
+)
+@click.option("--title", default="Bus report", show_default=True)
+@by_prefix
+@click.option(
+    "--window",
+    "window_seconds",
+    type=Seconds(),
+    help="Length of the windows of its plots.  [default: depends on the recording]",
+)
+def report(
+    run: JobRun, page: Path, title: str, depth: int, separator: str, window_seconds: float | None
+) -> None:
+    """The results of all jobs on one page, with plots; the page needs no network."""
+    from sbus.pipeline.cli.results import check_folder, replace_file
+    from sbus.pipeline.report.facts import Scope, gather
+    from sbus.pipeline.report.page import render
+
+    def tell(step: str) -> None:
+        if sys.stderr.isatty():
+            click.echo(f"report: {step} ...", err=True)
+
+    check_folder(page)
+    scope = Scope(depth=depth, separator=separator, window_seconds=window_seconds)
+    with run.session() as spark:
+        facts = gather(lambda table: run.selection.read(spark, table), scope, tell)
+        text = render(facts, title=title)
+        replace_file(page, lambda new: new.write_text(text, encoding="utf-8"))
+    click.echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB", err=True)

@@ -1,0 +1,1 @@
+"""The recorder: receives what crosses a bus, and writes it to a recording."""

@@ -1,0 +1,97 @@
+"""Reading a recording as a batch and as a stream.
+
+A batch reads the rows that are there when it is planned; later rows are not in it.
+
+A stream's offset is `{"recorder": next}`. Spark has the offsets of a batch in its checkpoint before
+it reads the batch, and the same offsets always give the same rows. So a sink that is idempotent by
+batch (files, tables) has each row exactly once, whatever crashes in between. A recorder that
+appears while the stream runs is read from its beginning. The reader remembers only the goal of a
+run that ends (`Trigger.AvailableNow`), and what is shown as progress.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound, SourceOptions
+from sbus.pipeline.spark.planning import Offsets, advance, ends, pieces, resolve, share
+from sbus.pipeline.spark.task_rows import rows
+from sbus.pipeline.store.reader import Piece, TableCache, Tables
+
+
+@dataclass
+class RecordingPartition(InputPartition):
+    """What one task reads."""
+
+    pieces: list[Piece]
+
+
+class _RecordingReader:
+    """What both readers share: planning on the driver, and reading wherever the directory is."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema, path: str) -> None:
+        self._options = options
+        self._schema = schema
+        self._path = path
+
+    def _plan(self, found: Tables, start: Offsets, end: Offsets) -> list[InputPartition]:
+        options = self._options
+        planned = pieces(found, start, end, fail_on_data_loss=options.fail_on_data_loss)
+        return [RecordingPartition(part) for part in share(planned, options.partitions_min)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RecordingPartition)
+        return rows(partition.pieces, self._schema, self._options.patterns)
+
+
+class BatchReader(_RecordingReader, DataSourceReader):
+    def partitions(self) -> list[InputPartition]:
+        found = TableCache(self._path, self._options.table).tables()
+        start = resolve(self._options.starting or Bound("startingOffsets", EARLIEST), found)
+        end = resolve(self._options.ending or Bound("endingOffsets", LATEST), found)
+        # For an empty list Spark would read a partition `None`.
+        return self._plan(found, start, end) or [RecordingPartition([])]
+
+
+class StreamReader(_RecordingReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions, schema: pa.Schema, path: str) -> None:
+        super().__init__(options, schema, path)
+        self._cache = TableCache(path, options.table)
+        self._goal: Offsets | None = None
+        self._newest: Offsets | None = None
+
+    def initialOffset(self) -> Offsets:
+        starting = self._options.starting or Bound("startingOffsets", LATEST)
+        return resolve(starting, self._tables())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        rows_max = self._options.offsets_per_trigger_max
+        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._goal = ends(self._tables())
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        found = self._tables()
+        self._newest = ends(found)
+        goal = self._newest if self._goal is None else self._goal
+        # A recorder whose directory has gone stays where it was.
+        end = {**start, **goal}
+        return advance(start, end, found, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
+
+    def reportLatestOffset(self) -> Offsets | None:
+        return self._newest
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        return self._plan(self._tables(), start, end)
+
+    def _tables(self) -> Tables:
+        return self._cache.tables()

@@ -1,0 +1,80 @@
+"""Batches of rows, ready to be written, with the columns that all rows of a recorder share."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from sbus.pipeline.store.arrow_columns import of_numbers, of_values, repeated
+from sbus.pipeline.store.schemas import GAP, MESSAGE, MESSAGES, TIMESTAMP
+
+Losses = Mapping[int, int | None]
+"""The places of gaps in a batch, with the number of missing messages; None if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderIdentity:
+    """Which bus of which host is recorded; `recorder` is the name made of the other two."""
+
+    recorder: str
+    host: str
+    bus: str
+
+    @classmethod
+    def of(cls, host: str, bus: str) -> Self:
+        digest = hashlib.sha256(f"{host}\0{bus}".encode(errors="surrogateescape")).hexdigest()
+        name = re.sub(r"[^a-z0-9.-]", "-", host.lower()).strip(".-") or "host"
+        return cls(f"{name}-{digest[:8]}", host, bus)
+
+
+class Batch(NamedTuple):
+    """Rows, and their oldest and newest timestamp."""
+
+    rows: pa.RecordBatch
+    oldest_us: int
+    newest_us: int
+
+
+def make_batch(
+    schema: pa.Schema,
+    identity: RecorderIdentity,
+    first_offset: int,
+    stamps_us: "np.ndarray[Any, np.dtype[np.int64]]",
+    columns: Mapping[str, pa.Array],
+) -> Batch:
+    """Rows with the offsets from `first_offset` on; the other columns of `schema` are null."""
+    count = len(stamps_us)
+    known = {
+        **{name: repeated(getattr(identity, name), count) for name in ("recorder", "host", "bus")},
+        "offset": of_numbers(np.arange(first_offset, first_offset + count), pa.int64()),
+        "timestamp": of_numbers(stamps_us, TIMESTAMP),
+        **columns,
+    }
+    arrays = [
+        known[field.name] if field.name in known else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return Batch(rows, int(stamps_us.min()), int(stamps_us.max()))
+
+
+def make_message_batch(
+    identity: RecorderIdentity,
+    first_offset: int,
+    stamps_us: "np.ndarray[Any, np.dtype[np.int64]]",
+    columns: Mapping[str, pa.Array],
+    losses: Losses,
+) -> Batch:
+    """Rows of the table `messages`, with gaps at the places of `losses`."""
+    count = len(stamps_us)
+    if losses:
+        kinds = of_values([GAP if at in losses else MESSAGE for at in range(count)], pa.string())
+        lost = of_values([losses.get(at) for at in range(count)], pa.int64())
+    else:
+        kinds, lost = repeated(MESSAGE, count), pa.nulls(count, pa.int64())
+    all_columns = {**columns, "kind": kinds, "lost": lost}
+    return make_batch(MESSAGES, identity, first_offset, stamps_us, all_columns)

@@ -1,0 +1,80 @@
+"""The three tables of a recording, as Arrow schemas.
+
+Each row has an `offset`: 0, 1, 2 … per recorder and table, never used twice. `key` is text as
+`protocol.text.to_text` writes it. `value` is the payload, null for another user's secret message.
+A row of kind GAP stands where `lost` messages are missing; null means that the number is unknown.
+Columns about the publisher are null where it is unknown.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+_COMMON: Final = [
+    ("recorder", pa.string()),
+    ("host", pa.string()),
+    ("bus", pa.string()),
+    ("offset", pa.int64()),
+    ("timestamp", TIMESTAMP),
+]
+"""Who wrote a row, its number there, and when."""
+
+MESSAGES: Final = pa.schema(
+    [
+        ("key", pa.string()),
+        ("value", pa.binary()),
+        ("kind", pa.string()),
+        ("lost", pa.int64()),
+        *_COMMON,
+        ("client", pa.int64()),
+        ("uid", pa.int64()),
+        ("gid", pa.int64()),
+        ("pid", pa.int64()),
+        ("program", pa.string()),
+        ("recipients", pa.int64()),
+    ]
+)
+
+CLIENTS: Final = pa.schema(
+    [
+        *_COMMON,
+        *((name, pa.int64()) for name in ("client", "uid", "gid", "pid")),
+        ("program", pa.string()),
+        ("worker", pa.int32()),
+        ("connected_at", TIMESTAMP),
+        *(
+            (name, pa.int64())
+            for name in (
+                *("messages_in", "bytes_in", "accepted", "delivered", "delivered_bytes"),
+                *("discarded", "backlog", "backlog_bytes", "subscriptions", "refused"),
+            )
+        ),
+        *((name, pa.string()) for name in ("soft", "hard", "order")),
+        ("stalled", pa.bool_()),
+        ("waits_for", pa.string()),
+    ]
+)
+"""A row per client and snapshot; from `messages_in` on null where the worker did not answer."""
+
+EVENTS: Final = pa.schema(
+    [
+        *_COMMON,
+        ("event", pa.string()),
+        *((name, pa.int64()) for name in ("client", "uid", "pid")),
+        ("program", pa.string()),
+        ("worker", pa.int32()),
+        ("fields", pa.string()),
+    ]
+)
+"""`fields` is the whole event, as a JSON object."""
+
+TABLES: Final = {"messages": MESSAGES, "clients": CLIENTS, "events": EVENTS}
+
+MESSAGE: Final = "MSG"
+GAP: Final = "GAP"
+
+PROBE_KEY_PREFIX: Final = "sbus/probe/"
+"""Followed by the name of a recorder, the key of the probes that it publishes to itself. Their
+payload is the time of sending in microseconds since 1970, in decimal."""

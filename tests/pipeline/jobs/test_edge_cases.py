@@ -1,0 +1,320 @@
+"""Jobs on what recordings may hold at the edges: nothing, gaps alone, nobody's name, odd keys,
+clocks that step back."""
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from sbus.pipeline.jobs.anomalies import WINDOWS_MIN, anomalies
+from sbus.pipeline.jobs.fan_out import deliveries, fan_out
+from sbus.pipeline.jobs.flows import receivers
+from sbus.pipeline.jobs.gaps import gaps, losses
+from sbus.pipeline.jobs.hot_keys import hot_keys
+from sbus.pipeline.jobs.latency import broker_latency, latency
+from sbus.pipeline.jobs.replay import Recorded, paced, replay
+from sbus.pipeline.jobs.slow_consumers import slow_consumers
+from sbus.pipeline.jobs.traffic import traffic
+from sbus.pipeline.jobs.users import users
+from sbus.pipeline.store.schemas import CLIENTS, EVENTS, MESSAGES
+from sbus.protocol.text import to_text
+from tests.pipeline.jobs import oracles
+from tests.support.job_results import answer, keyed
+
+SECOND_US = 1_000_000
+T0 = 1_772_000_000 * SECOND_US
+
+Row = dict[str, Any]
+
+keys = st.one_of(
+    st.sampled_from(
+        [b"a", b"a/b", b"a/b/c", b"a//", b"", b"\xff\xfe/\x80", b"a\\b/\x01", b"!/cred/0/0/7/x"]
+    ),
+    st.binary(max_size=8).map(lambda key: key.replace(b"\0", b"/")),
+)
+clients = st.sampled_from([(None, None, None), (1, 10, 0), (2, 20, 1000), (1, 11, 0)])
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> list[Row]:
+    """Rows of two recorders, whose clocks go as they like."""
+    rows = []
+    for recorder, host in (("r1", "alder"), ("r2", "birch")):
+        for offset in range(draw(st.integers(0, 12))):
+            origin = {"recorder": recorder, "host": host, "bus": "/b", "offset": offset}
+            time_us = T0 + draw(st.integers(-5, 20)) * SECOND_US + draw(st.integers(0, 999_999))
+            if draw(st.integers(0, 4)) == 0:
+                lost = draw(st.none() | st.integers(0, 10))
+                rows.append(gap(lost=lost, **origin, timestamp=time_us))
+                continue
+            client, pid, uid = draw(clients)
+            recipients = None if client is None else draw(st.integers(0, 3))
+            rows.append(
+                message(
+                    draw(keys),
+                    draw(st.none() | st.binary(max_size=20)),
+                    **origin,
+                    **{"timestamp": time_us, "client": client, "pid": pid, "uid": uid},
+                    recipients=recipients,
+                )
+            )
+    return rows
+
+
+def message(key: bytes, value: bytes | None = b"", **columns: Any) -> Row:
+    return {"kind": "MSG", "key": to_text(key), "value": value, **columns}
+
+
+def gap(**columns: Any) -> Row:
+    return {"kind": "GAP", "key": "", "value": b"", **columns}
+
+
+def table(rows: list[Row], schema: pa.Schema = MESSAGES) -> pa.Table:
+    """Times are given in microseconds since 1970."""
+    columns = []
+    for field in schema:
+        cells = [row.get(field.name) for row in rows]
+        is_time = pa.types.is_timestamp(field.type)
+        made = pa.array(cells, pa.int64() if is_time else field.type)
+        columns.append(made.cast(field.type))
+    return pa.table(columns, schema=schema)
+
+
+def frame(spark: SparkSession, rows: list[Row], schema: pa.Schema = MESSAGES) -> DataFrame:
+    return spark.createDataFrame(table(rows, schema)).coalesce(1)
+
+
+ONLY_GAPS = [
+    gap(recorder="r1", host="alder", offset=n, timestamp=T0 - n * SECOND_US, lost=lost)
+    for n, lost in enumerate((3, None, 0))
+]
+NOBODY = [
+    message(b"a/b", b"xy", recorder="r1", host="alder", offset=n, timestamp=T0 + n)
+    for n in range(3)
+]
+
+
+@settings(
+    max_examples=2,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@example([])
+@example(ONLY_GAPS)
+@example(NOBODY)
+@given(recordings())
+def test_figures_of_messages(spark: SparkSession, found_rows: list[Row]) -> None:
+    made = table(found_rows)
+    rows = oracles.rows(made)
+    messages = frame(spark, found_rows).persist()
+    try:
+        found = answer(
+            traffic(messages, depth=2, window_seconds=4),
+            *("start", "prefix", "messages", "bytes", "publishers"),
+        )
+        assert keyed(found, 2) == oracles.traffic(rows, 2, 4 * SECOND_US)
+        found = answer(
+            hot_keys(messages, top=3, by="bytes"),
+            *("key", "messages", "bytes", "publishers", "first", "last"),
+        )
+        assert found == oracles.hot_keys(rows, 3, 2)
+        assert dict(answer(fan_out(messages), "recipients", "messages")) == oracles.fan_out(rows)
+        found = answer(
+            deliveries(messages, depth=2),
+            *("prefix", "messages", "deliveries", "delivered_bytes", "recipients_mean"),
+            *("recipients_max", "unheard", "unknown"),
+        )
+        assert {row[0]: row[1:] for row in found} == oracles.deliveries(rows, 2)
+        assert answer(gaps(messages), "recorder", "offset", "timestamp", "lost") == oracles.gaps(
+            rows
+        )
+        found = answer(
+            losses(messages, window_seconds=4), "recorder", "start", "gaps", "lost", "unknown"
+        )
+        assert keyed(found, 2) == oracles.losses(rows, 4 * SECOND_US)
+        expected = oracles.anomalies(rows, 1, SECOND_US, 1.0, WINDOWS_MIN)
+        found = answer(
+            anomalies(messages, depth=1, window_seconds=1, score_min=1.0),
+            *("host", "prefix", "start", "messages", "usual", "score"),
+        )
+        assert keyed(found, 3) == {k: (n, u, pytest.approx(s)) for k, (n, u, s) in expected.items()}
+    finally:
+        messages.unpersist()
+
+
+def snapshot(offset: int, **columns: Any) -> Row:
+    nothing = dict.fromkeys(
+        ("messages_in", "bytes_in", "delivered", "delivered_bytes", "discarded", "refused"), 0
+    )
+    return {
+        **{
+            "recorder": "r1",
+            "host": "alder",
+            "offset": offset,
+            "timestamp": T0 + offset * SECOND_US,
+        },
+        **{"client": 1, "uid": 7, "pid": 3, "program": "p", "connected_at": T0 - SECOND_US},
+        **{"backlog": 0, "backlog_bytes": 0, "stalled": False, "soft": "queue", "hard": "discard"},
+        **nothing,
+        **columns,
+    }
+
+
+def test_what_was_counted_before_the_recording_is_none_of_it(spark: SparkSession) -> None:
+    rows = [
+        snapshot(0, messages_in=100, discarded=5),
+        # The clock goes back, and then its worker does not answer.
+        snapshot(1, messages_in=130, discarded=5, timestamp=T0 - 50),
+        snapshot(2, messages_in=None, discarded=None, backlog=None, stalled=None),
+        # It came while it was recorded; and this is another one after the bus was started again.
+        snapshot(3, client=2, messages_in=40, connected_at=T0 + 2 * SECOND_US),
+        snapshot(4, messages_in=9, connected_at=T0 + 3 * SECOND_US),
+        snapshot(0, recorder="r2", host="birch", messages_in=1_000),
+    ]
+    found = answer(
+        users(frame(spark, rows, CLIENTS)), "host", "uid", "clients", "messages_in", "discarded"
+    )
+    assert sorted(found) == [("alder", 7, 3, 30 + 40 + 9, 0), ("birch", 7, 1, 0, 0)]
+
+
+def test_nobody_is_slow_who_never_waited(spark: SparkSession) -> None:
+    rows = [
+        snapshot(0, discarded=5),
+        snapshot(1, discarded=5),
+        snapshot(2, client=2, backlog=4),
+        snapshot(3, client=3, stalled=True),
+    ]
+    found = answer(
+        slow_consumers(frame(spark, rows, CLIENTS)),
+        *("client", "discarded", "backlog_max", "backlog_growth", "stalled_share"),
+    )
+    assert found == [(2, 0, 4, None, 0.0), (3, 0, 0, None, 1.0)]
+    assert answer(slow_consumers(frame(spark, [], CLIENTS)), "client") == []
+    assert answer(users(frame(spark, [], CLIENTS)), "uid") == []
+
+
+def test_probes_that_cannot_be_right_are_counted_as_such(spark: SparkSession) -> None:
+    own: Row = {"recorder": "r1", "host": "alder"}
+    rows = [
+        message(b"sbus/probe/r1", b"%d" % (T0 - 1_500), **own, offset=0, timestamp=T0),
+        message(b"sbus/probe/r1", b"%d" % (T0 + 1), **own, offset=1, timestamp=T0),
+        message(b"sbus/probe/r1", b"\xffnonsense", **own, offset=2, timestamp=T0),
+        message(b"sbus/probe/r1", None, **own, offset=3, timestamp=T0),
+        message(b"sbus/probe/r2", b"%d" % T0, **own, offset=4, timestamp=T0 + 9),
+    ]
+    names = ("recorder", "probes", "unusable", "p50_ms", "max_ms")
+    assert answer(latency(frame(spark, rows), window_seconds=60), *names) == [
+        ("r1", 4, 3, 1.5, 1.5)
+    ]
+    assert answer(latency(frame(spark, rows[1:3])), *names) == [("r1", 2, 2, None, None)]
+
+
+def test_a_bus_that_is_started_again_counts_from_nothing(spark: SparkSession) -> None:
+    counts = ([5, 5], [8, 6], [1, 0], [2, 3])
+    rows = [
+        {
+            **{"recorder": "r1", "host": "alder", "offset": n, "timestamp": T0, "event": "stats"},
+            "fields": f'{{"latency": {{"bounds_us": [100], "counts": {count}, "sum_us": 1}}}}',
+        }
+        for n, count in enumerate(counts)
+    ]
+    rows.append({**rows[0], "offset": 9, "fields": "no JSON"})
+    found = answer(broker_latency(frame(spark, rows, EVENTS)), "bound_us", "deliveries")
+    assert found == [(100, 3 + 1 + 1), (None, 1 + 0 + 3)]
+
+
+def test_patterns_lead_to_whom_the_protocol_says(spark: SparkSession) -> None:
+    patterns = ["", "a/", "a/*/c", "a/b*", "a.*", "a/b/c", "\\xff*/", "(", "[^/]*", "*/b/"]
+    texts = [b"a", b"a/", b"a/b", b"a/bcd", b"a/b/c", b"axb", b"\xff\xfe/x", b"(", b"!/cred//0/7/k"]
+    rows = [
+        message(key, recorder="r1", host="alder", offset=n, timestamp=T0 + n)
+        for n, key in enumerate(texts)
+    ]
+    events = [
+        {
+            **{"recorder": "r1", "host": "alder", "offset": n, "timestamp": T0},
+            **{"event": "client-subscribed", "client": n, "uid": 5, "pid": n, "program": "p"},
+            "fields": pa_json(pattern),
+        }
+        for n, pattern in enumerate(patterns)
+    ]
+    found = answer(
+        receivers(frame(spark, rows), frame(spark, events, EVENTS), depth=9),
+        *("host", "prefix", "uid", "program", "clients", "deliveries"),
+    )
+    subscribed = [("alder", n, 5, "p", pattern) for n, pattern in enumerate(patterns)]
+    assert keyed(found, 4) == oracles.receivers(oracles.rows(table(rows)), subscribed, 9)
+
+
+def pa_json(pattern: str) -> str:
+    escaped = pattern.replace("\\", "\\\\")
+    return f'{{"pattern": "{escaped}"}}'
+
+
+def test_replay_publishes_messages_as_they_were(spark: SparkSession) -> None:
+    r1: Row = {"recorder": "r1", "host": "alder"}
+    r2: Row = {"recorder": "r2", "host": "birch"}
+    rows = [
+        message(b"\xff/a\\", b"one", **r1, offset=0, timestamp=T0 + 100),
+        message(b"stepped/back", b"two", **r1, offset=1, timestamp=T0 - 5_000),
+        gap(**r1, offset=2, timestamp=T0 + 101, lost=3),
+        message(b"sbus/probe/r1", b"5", **r1, offset=3, timestamp=T0 + 102),
+        message(b"!/cred/0/0/7/secret", b"5", **r1, offset=4, timestamp=T0 + 103),
+        message(b"last", None, **r1, offset=5, timestamp=T0 + 300),
+        message(b"between", b"\0", **r2, offset=0, timestamp=T0 + 200),
+    ]
+    published: list[tuple[bytes, bytes]] = []
+    count = replay(
+        frame(spark, rows), lambda key, payload: published.append((key, payload)), speed=None
+    )
+    assert published == [
+        *((b"\xff/a\\", b"one"), (b"stepped/back", b"two")),
+        *((b"between", b"\0"), (b"last", b"")),
+    ]
+    assert count == 4
+
+
+class Clock:
+    """Goes on when somebody sleeps or works, and not otherwise."""
+
+    def __init__(self) -> None:
+        self._now = 50.0
+
+    def now(self) -> float:
+        return self._now
+
+    def pass_by(self, seconds: float) -> None:
+        self._now += seconds
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.pass_by(seconds)
+
+
+@given(
+    st.lists(st.integers(0, 10**9), max_size=20).map(sorted),
+    st.floats(0.1, 100),
+    st.lists(st.floats(0, 3), min_size=20, max_size=20),
+)
+def test_a_message_is_published_when_it_is_due_or_at_once(
+    due: list[int], speed: float, delays: list[float]
+) -> None:
+    """Publishing takes some time; what that makes late is not waited for."""
+    clock = Clock()
+    messages = [Recorded(b"k", b"", when) for when in due]
+    free_at = began = clock.now()
+    for delay, message in zip(delays, paced(messages, speed, clock.now, clock.sleep), strict=False):
+        intended = began + (message.due_us - due[0]) / SECOND_US / speed
+        assert math.isclose(clock.now(), max(intended, free_at), rel_tol=1e-9, abs_tol=1e-6)
+        clock.pass_by(delay)
+        free_at = clock.now()
+
+
+def test_times_are_utc_whatever_the_session_thinks(spark: SparkSession) -> None:
+    rows = [message(b"a", b"x", recorder="r1", host="h", offset=0, timestamp=T0 + 90 * SECOND_US)]
+    (start,) = traffic(frame(spark, rows), window_seconds=60).toArrow()["start"].to_pylist()
+    assert start == datetime.fromtimestamp((T0 // SECOND_US + 90) // 60 * 60, UTC)

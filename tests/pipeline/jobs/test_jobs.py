@@ -1,0 +1,205 @@
+"""Every job on a recording of a million messages, against its figure computed row by row."""
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from sbus.pipeline.jobs.anomalies import WINDOWS_MIN, anomalies
+from sbus.pipeline.jobs.fan_out import deliveries, fan_out
+from sbus.pipeline.jobs.flows import receivers, senders
+from sbus.pipeline.jobs.gaps import gaps, losses
+from sbus.pipeline.jobs.hot_keys import hot_keys
+from sbus.pipeline.jobs.latency import broker_latency, latency
+from sbus.pipeline.jobs.slow_consumers import slow_consumers
+from sbus.pipeline.jobs.traffic import traffic
+from sbus.pipeline.jobs.users import users
+from tests.pipeline.jobs import oracles
+from tests.pipeline.jobs.oracles import Message
+from tests.support.job_results import answer, keyed
+from tests.support.recordings import BOUNDS_US, Tables, generate
+
+MINUTE_US = 60_000_000
+
+
+class Recorded(NamedTuple):
+    tables: Tables
+    rows: list[Message]
+    messages: DataFrame
+    clients: DataFrame
+    events: DataFrame
+
+
+@pytest.fixture(scope="module")
+def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    tables = generate(1_000_000, seed=5)
+    folder = tmp_path_factory.mktemp("recorded")
+    frames = [
+        as_frame(spark, getattr(tables, name), folder / f"{name}.parquet")
+        for name in ("messages", "clients", "events")
+    ]
+    rows = oracles.rows(tables.messages)
+    assert len(oracles.said(rows)) >= 1_000_000
+    return Recorded(tables, rows, *frames)
+
+
+def as_frame(spark: SparkSession, table: pa.Table, path: Path) -> DataFrame:
+    pyarrow.parquet.write_table(table, path, row_group_size=250_000)
+    return spark.read.parquet(str(path))
+
+
+def test_traffic(recorded: Recorded) -> None:
+    found = answer(
+        traffic(recorded.messages, depth=2, window_seconds=60),
+        *("start", "prefix", "messages", "bytes", "publishers"),
+    )
+    assert keyed(found, 2) == oracles.traffic(recorded.rows, 2, MINUTE_US)
+    assert [row[0] for row in found] == sorted(row[0] for row in found)
+
+
+@pytest.mark.parametrize(("by", "column"), [("messages", 1), ("bytes", 2)])
+def test_hot_keys(recorded: Recorded, by: Any, column: int) -> None:
+    found = answer(
+        hot_keys(recorded.messages, top=50, by=by),
+        *("key", "messages", "bytes", "publishers", "first", "last"),
+    )
+    assert found == oracles.hot_keys(recorded.rows, 50, column)
+
+
+def test_fan_out(recorded: Recorded) -> None:
+    found = answer(fan_out(recorded.messages), "recipients", "messages")
+    assert dict(found) == oracles.fan_out(recorded.rows)
+    assert sum(count for _, count in found) >= 1_000_000
+
+
+def test_deliveries_by_prefix(recorded: Recorded) -> None:
+    found = answer(
+        deliveries(recorded.messages, depth=1),
+        *("prefix", "messages", "deliveries", "delivered_bytes", "recipients_mean"),
+        *("recipients_max", "unheard", "unknown"),
+    )
+    expected = oracles.deliveries(recorded.rows, 1)
+    assert {row[0]: row[1:] for row in found} == {
+        name: (*row[:3], pytest.approx(row[3]), *row[4:]) for name, row in expected.items()
+    }
+    assert [row[2] for row in found] == sorted((row[1] for row in expected.values()), reverse=True)
+
+
+def test_gaps(recorded: Recorded) -> None:
+    expected = oracles.gaps(recorded.rows)
+    assert len(expected) > 10
+    assert None in [lost for *_, lost in expected]
+    found = answer(gaps(recorded.messages), "recorder", "offset", "timestamp", "lost")
+    assert found == expected
+    found = answer(
+        losses(recorded.messages, window_seconds=600),
+        *("recorder", "start", "gaps", "lost", "unknown"),
+    )
+    assert keyed(found, 2) == oracles.losses(recorded.rows, 10 * MINUTE_US)
+
+
+def test_latency_of_probes(recorded: Recorded) -> None:
+    expected = oracles.latency(recorded.tables.messages, MINUTE_US)
+    found = answer(
+        latency(recorded.messages, window_seconds=60),
+        *("recorder", "start", "probes", "unusable", "p50_ms", "p95_ms", "p99_ms", "max_ms"),
+    )
+    assert keyed(found, 2) == {
+        key: (
+            probes,
+            bad,
+            *(pytest.approx(oracles.percentile(took, p)) for p in (0.5, 0.95, 0.99, 1.0)),
+        )
+        for key, (probes, bad, took) in expected.items()
+    }
+    assert sum(row[2] for row in found) == 2 * 3_600
+
+
+def test_latency_in_the_broker(recorded: Recorded) -> None:
+    """Its counts grow by the same each second in the generated recording, but for the last."""
+    found = answer(broker_latency(recorded.events), "recorder", "bound_us", "deliveries")
+    growth = [3_600 * share for share in (40, 300, 220, 90, 30, 12, 6, 3, 1, 0)]
+    bounds: list[int | None] = [*BOUNDS_US, None]
+    expected = dict(zip(bounds, [*growth, 3_600 * 4], strict=True))
+    recorders = {row[0] for row in found}
+    assert len(recorders) == 2
+    for recorder in recorders:
+        assert {bound: count for who, bound, count in found if who == recorder} == expected
+
+
+def test_anomalies(recorded: Recorded) -> None:
+    expected = oracles.anomalies(recorded.rows, 2, MINUTE_US, 6.0, WINDOWS_MIN)
+    found = answer(
+        anomalies(recorded.messages, depth=2, window_seconds=60, score_min=6.0),
+        *("host", "prefix", "start", "messages", "usual", "score"),
+    )
+    assert keyed(found, 3) == {
+        key: (count, usual, pytest.approx(score)) for key, (count, usual, score) in expected.items()
+    }
+    strange = {(prefix, score > 0) for _, prefix, _, _, _, score in found}
+    assert {("market/quote", True), ("logs/db", False)} <= strange, "the burst, and the silence"
+
+
+def test_users(recorded: Recorded) -> None:
+    by_user: dict[Any, Any] = defaultdict(Counter)
+    programs = defaultdict(set)
+    names = ("messages_in", "bytes_in", "delivered", "delivered_bytes", "discarded", "refused")
+    for grown in oracles.growth(recorded.tables.clients.to_pylist()).values():
+        last = grown["rows"][-1]
+        user = last["host"], last["uid"]
+        by_user[user].update({"clients": 1, **{name: grown[name] for name in names}})
+        programs[user].add(last["program"])
+    found = answer(users(recorded.clients), "host", "uid", "programs", "clients", *names)
+    assert keyed(found, 2) == {
+        user: (sorted(programs[user]), *(sums[name] for name in ("clients", *names)))
+        for user, sums in by_user.items()
+    }
+    assert sum(row[3] for row in found) == 28
+
+
+def test_slow_consumers(recorded: Recorded) -> None:
+    expected = {}
+    for (recorder, client, _), grown in oracles.growth(recorded.tables.clients.to_pylist()).items():
+        rows = grown["rows"]
+        backlogs = [row["backlog"] for row in rows]
+        stalled = [row["stalled"] for row in rows]
+        if grown["discarded"] or any(backlogs) or any(stalled):
+            points = [(row["timestamp"].timestamp(), row["backlog"]) for row in rows]
+            expected[recorder, client] = (
+                len(rows),
+                grown["discarded"],
+                max(backlogs),
+                backlogs[-1],
+                pytest.approx(oracles.slope(points), rel=1e-6, abs=1e-9),
+                pytest.approx(sum(stalled) / len(stalled)),
+            )
+    found = answer(
+        slow_consumers(recorded.clients),
+        *("recorder", "client", "snapshots", "discarded", "backlog_max", "backlog_last"),
+        *("backlog_growth", "stalled_share"),
+    )
+    assert keyed(found, 2) == expected
+    assert len(found) == 4
+
+
+def test_who_sends_what_to_whom(recorded: Recorded) -> None:
+    found = answer(
+        senders(recorded.messages, depth=2), "host", "uid", "program", "prefix", "messages"
+    )
+    assert {row[:4]: row[4] for row in found} == oracles.senders(recorded.rows, 2)
+    subscribed = [
+        (row["host"], row["client"], row["uid"], row["program"], pattern)
+        for row in recorded.tables.events.to_pylist()
+        if row["event"] == "client-subscribed"
+        for pattern in [row["fields"].partition('"pattern": "')[2].partition('"')[0]]
+    ]
+    assert len(subscribed) == 20
+    found = answer(
+        receivers(recorded.messages, recorded.events, depth=2),
+        *("host", "prefix", "uid", "program", "clients", "deliveries"),
+    )
+    assert keyed(found, 4) == oracles.receivers(recorded.rows, subscribed, 2)

@@ -1,0 +1,92 @@
+"""Recorders that are killed at any instant, under load, again and again, on one recording.
+
+Whatever was committed is there exactly once, nothing is torn, and where messages are missing there
+is a row that says so.
+"""
+
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+from sbus.pipeline.store.reader import RecordingChanged
+from tests.support.bus import Bus
+from tests.support.recorder_process import recorded, recorders, snapshot
+from tests.support.threads import meanwhile
+
+KILLS = int(os.environ.get("SBUS_TEST_KILLS", "8"))
+SEED = int(os.environ.get("SBUS_TEST_SEED", "1"))
+LIFE_SECONDS_MAX = 0.25
+RUN_MESSAGES = 50
+
+
+def test_what_was_committed_is_there_once_whenever_the_recorder_is_killed(
+    bus: Bus, tmp_path: Path
+) -> None:
+    directory = tmp_path / "recording"
+    chance = random.Random(SEED)
+    options = ("--plain", "--flush-ms", "3", "--roll-bytes", "60000", "--grace-minutes", "0")
+    committed = 0
+    goings_on = 0
+    with recorders(tmp_path) as started, meanwhile(lambda stop: publish(bus, stop)):
+        for _ in range(KILLS):
+            recorder = started.start(bus.address, directory, *options)
+            time.sleep(chance.uniform(0, LIFE_SECONDS_MAX))
+            before = committed_end(directory)
+            recorder.kill()
+            after = committed_end(directory)
+            assert after >= before >= committed, "what had been committed is gone"
+            goings_on += after > committed > 0
+            committed = after
+        recorder = started.start(bus.address, directory, *options)
+        recorder.stop()
+    rows = recorded(directory)
+    unknown_gaps = check_sequence(rows)
+    assert unknown_gaps == goings_on + 1, "each that went on says so once, the last one included"
+    assert len(rows) > KILLS * RUN_MESSAGES, "there was no load"
+
+
+def committed_end(directory: Path) -> int:
+    """Behind the last offset; without a grace period a file may go while it is looked for."""
+    while True:
+        try:
+            return snapshot(directory).end
+        except RecordingChanged:
+            continue
+
+
+def publish(bus: Bus, stop: threading.Event) -> None:
+    """Numbered messages, as fast as the bus takes them."""
+    number = 0
+    with bus.connect() as client:
+        while not stop.is_set():
+            for _ in range(RUN_MESSAGES):
+                client.pub(b"load/%d" % (number % 7), b"%d:%b" % (number, b"x" * (number % 200)))
+                number += 1
+            client.sync()
+
+
+def check_sequence(rows: list[dict[str, object]]) -> int:
+    """Numbers follow each other but over gaps, which say how many are missing where they can;
+    returns how many gaps do not."""
+    unknown = 0
+    last: int | None = None
+    missing: int | None = 0
+    for row in rows:
+        if row["kind"] == "GAP":
+            assert (row["key"], row["value"]) == ("", b"")
+            lost = row["lost"]
+            unknown += lost is None
+            missing = None if missing is None or lost is None else missing + int(str(lost))
+            continue
+        value = row["value"]
+        assert isinstance(value, bytes)
+        number = int(value.partition(b":")[0])
+        assert value == b"%d:%b" % (number, b"x" * (number % 200))
+        assert row["key"] == f"load/{number % 7}"
+        if last is not None:
+            assert number > last, "a message is there twice"
+            assert missing is None or number == last + 1 + missing, "messages are missing unsaid"
+        last, missing = number, 0
+    return unknown

@@ -1,0 +1,442 @@
+"""Recorders of real buses: what was published is what was recorded, and what was not says so."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbus.pipeline.store.reader import Recording
+from tests.support.admin import administer
+from tests.support.bus import Bus, running_bus, stop
+from tests.support.processes import stopped, worker_pids
+from tests.support.raw_client import RawClient
+from tests.support.recorder_process import (
+    Recorder,
+    Recorders,
+    recorded,
+    recorders,
+    rows_of,
+    snapshot,
+)
+from tests.support.threads import meanwhile, wait_until
+
+GAP: dict[str, Any] = {"kind": "GAP", "key": "", "value": b""}
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorders]:
+    with recorders(tmp_path_factory.mktemp("recorders")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    """One for all: what a test publishes is over when its recorder has stopped."""
+    with running_bus(tmp_path_factory.mktemp("bus")) as running:
+        yield running
+
+
+def shown(rows: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[column] for column in columns) for row in rows]
+
+
+@pytest.mark.parametrize("option", ["--plain", "--flush-ms=50"])
+def test_every_message_is_recorded_as_it_was_published(
+    bus: Bus, started: Recorders, tmp_path: Path, option: str
+) -> None:
+    payloads = {
+        b"a/b": b"payload",
+        b"": b"an empty key",
+        b"empty": b"",
+        b"\xff\xfe/not utf-8": b"\0\xff\0",
+        "ümlaut/\\".encode(): b"MSG x\0y",
+        b"large": (bytes(range(256)) * 1600)[: 409_600 - len(b"MSG large\0")],
+    }
+    recorder = started.start(bus.address, tmp_path / "rec", option)
+    before_us = time.time_ns() // 1000
+    with bus.connect() as client:
+        for key, payload in payloads.items():
+            client.pub(key, payload)
+        client.sync()
+    after_us = time.time_ns() // 1000
+    recorder.stop()
+    rows = recorded(tmp_path / "rec")
+    keys = ["a/b", "", "empty", r"\xff\xfe/not utf-8", "ümlaut/\\\\"]
+    assert shown(rows, "key", "value", "kind", "lost") == [
+        (key, payload, "MSG", None)
+        for key, payload in zip([*keys, "large"], payloads.values(), strict=True)
+    ]
+    for row in rows:
+        assert before_us <= row["timestamp"].timestamp() * 1e6 <= after_us + 100_000
+        assert row["bus"] == bus.address
+        assert row["host"] == os.uname().nodename
+    assert {row["recorder"] for row in rows} == set(Recording(tmp_path / "rec").recorders())
+
+
+def test_messages_are_there_to_be_read_while_recording_goes_on(
+    bus: Bus, started: Recorders, tmp_path: Path
+) -> None:
+    recorder = started.start(bus.address, tmp_path / "rec", "--plain", "--flush-ms", "5")
+    with bus.connect() as client:
+        for number in range(5):
+            client.pub(b"k", b"%d" % number)
+            wait_until(lambda n=number: snapshot(tmp_path / "rec").end == n + 1, "it is committed")  # type: ignore[misc]
+    recorder.stop()
+
+
+@pytest.mark.parametrize("option", ["--plain", "--flush-ms=50"])
+def test_only_what_matches_is_recorded_and_each_message_once(
+    bus: Bus, started: Recorders, tmp_path: Path, option: str
+) -> None:
+    recorder = started.start(bus.address, tmp_path / "rec", option, patterns=("a/", "*/x"))
+    with bus.connect() as client:
+        for key in (b"a/x", b"b/x", b"b/y", b"a/z"):
+            client.pub(key, b"")
+        client.sync()
+    recorder.stop()
+    assert shown(recorded(tmp_path / "rec"), "key") == [("a/x",), ("b/x",), ("a/z",)]
+
+
+def test_a_recorder_that_goes_on_says_that_something_may_be_missing(
+    bus: Bus, started: Recorders, tmp_path: Path
+) -> None:
+    for number in range(3):
+        recorder = started.start(bus.address, tmp_path / "rec", "--plain")
+        with bus.connect() as client:
+            client.pub(b"k", b"%d" % number)
+            client.sync()
+        recorder.stop()
+    expected = [("k", b"0", "MSG"), ("", b"", "GAP"), ("k", b"1", "MSG"), ("", b"", "GAP")]
+    rows = recorded(tmp_path / "rec")
+    assert shown(rows, "key", "value", "kind") == [*expected, ("k", b"2", "MSG")]
+    assert {row["lost"] for row in rows} == {None}
+
+
+def test_an_empty_recording_can_be_gone_on_with(
+    bus: Bus, started: Recorders, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        started.start(bus.address, tmp_path / "rec", "--plain").stop()
+    assert recorded(tmp_path / "rec") == []
+
+
+def test_what_the_bus_drops_is_a_gap_in_its_place_with_the_number(
+    started: Recorders, tmp_path: Path
+) -> None:
+    limits = ("--limit", "backlog_messages_max=10")
+    with running_bus(tmp_path, *limits, workers=1) as bus, bus.connect() as client:
+        recorder = started.start(bus.address, tmp_path / "rec", "--plain")
+        with stopped(recorder.pid):
+            for number in range(2_000):
+                client.pub(b"k", b"%d" % number)
+            client.sync()
+        client.pub(b"k", b"2000")
+        client.sync()
+        recorder.stop()
+    rows = recorded(tmp_path / "rec")
+    gaps = [row for row in rows if row["kind"] == "GAP"]
+    assert gaps
+    expected = 0
+    for row in rows:
+        if row["kind"] == "GAP":
+            expected += row["lost"]
+        else:
+            assert int(row["value"]) == expected
+            expected += 1
+    assert expected == 2_001
+
+
+def test_a_second_recorder_of_the_same_bus_is_refused(
+    bus: Bus, started: Recorders, tmp_path: Path
+) -> None:
+    first = started.start(bus.address, tmp_path / "rec", "--plain")
+    second = started.begin(bus.address, tmp_path / "rec", "--plain")
+    assert second.wait() == 1
+    assert second.stderr_text().count("\n") == 1
+    assert "another recorder" in second.stderr_text()
+    first.stop()
+
+
+def test_recorders_of_two_buses_share_a_directory(
+    bus: Bus, started: Recorders, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    with running_bus(tmp_path / "other", workers=1) as other:
+        both = [started.start(b.address, tmp_path / "rec", "--plain") for b in (bus, other)]
+        for each in (bus, other):
+            with each.connect() as client:
+                client.pub(b"k", each.address.encode())
+                client.sync()
+        for recorder in both:
+            recorder.stop()
+    recording = Recording(tmp_path / "rec")
+    found = set()
+    for name in recording.recorders():
+        table = recording.snapshot(name).table("messages")
+        found |= {(row["bus"], row["value"]) for row in rows_of(table, 0, table.end)}
+    assert found == {(each.address, each.address.encode()) for each in (bus, other)}
+
+
+def test_when_the_bus_ends_what_came_is_recorded_and_the_recorder_fails(
+    started: Recorders, tmp_path: Path
+) -> None:
+    with running_bus(tmp_path, workers=1) as bus:
+        recorder = started.start(bus.address, tmp_path / "rec", "--plain")
+        with bus.connect() as client:
+            client.pub(b"k", b"last")
+            client.sync()
+        stop(bus)
+        assert recorder.wait() == 1
+    assert shown(recorded(tmp_path / "rec"), "value") == [(b"last",)]
+    assert "the bus has closed the connection" in recorder.stderr_text()
+
+
+def test_without_a_bus_nothing_is_recorded_and_no_gap(started: Recorders, tmp_path: Path) -> None:
+    recorder = started.begin(str(tmp_path / "no.socket"), tmp_path / "rec")
+    assert recorder.wait() == 1
+    assert "cannot connect" in recorder.stderr_text()
+    assert recorded(tmp_path / "rec") == []
+
+
+def test_segments_become_parquet_while_recording_goes_on(
+    bus: Bus, started: Recorders, tmp_path: Path
+) -> None:
+    options = ("--plain", "--flush-ms", "2", "--roll-bytes", "1", "--grace-minutes", "0")
+    recorder = started.start(bus.address, tmp_path / "rec", *options)
+    with bus.connect() as client:
+        publish_some(client, 0)
+        recorder.stop()
+        recorder = started.start(bus.address, tmp_path / "rec", *options)
+        publish_some(client, 10)
+        wait_until(lambda: any((tmp_path / "rec").rglob("*.parquet")), "a segment was sealed")
+        publish_some(client, 20)
+        recorder.stop()
+    values = [row["value"] for row in recorded(tmp_path / "rec") if row["kind"] == "MSG"]
+    assert values == [b"%d" % number for number in range(30)]
+
+
+def publish_some(client: RawClient, first: int) -> None:
+    for number in range(first, first + 10):
+        client.pub(b"k", b"%d" % number)
+        client.sync()
+
+
+# -- with the right to administer the bus ----------------------------------------------------------
+def test_an_administrator_records_who_published_and_for_how_many(
+    bus: Bus, started: Recorders, tmp_path: Path
+) -> None:
+    recorder = started.start(bus.address, tmp_path / "rec")
+    with bus.connect() as listener, bus.connect() as client:
+        listener.sub(b"a/")
+        listener.sync()
+        identity = client.whoami()
+        client.pub(b"a/b", b"one")
+        client.pub(b"b", b"other")
+        client.pub(identity + b"/secret", b"never shown")
+        client.sync()
+        (number,) = [
+            c["client"] for c in administer_clients(bus) if c["activity"]["messages_in"] == 3
+        ]
+    recorder.stop()
+    me = (os.getuid(), os.getgid(), os.getpid())
+    rows = recorded(tmp_path / "rec")
+    assert shown(rows, "key", "value", "recipients", "uid", "gid", "pid", "client") == [
+        ("a/b", b"one", 1, *me, number),
+        ("b", b"other", 0, *me, number),
+        ((identity + b"/secret").decode(), None, 0, *me, number),
+    ]
+    assert all(row["program"] for row in rows)
+
+
+def administer_clients(bus: Bus) -> list[dict[str, Any]]:
+    with administer(bus) as admin:
+        return [client for page in admin.pages("clients", "clients") for client in page]
+
+
+def test_an_administrator_records_clients_and_events(
+    bus: Bus, started: Recorders, tmp_path: Path
+) -> None:
+    recorder = started.start(bus.address, tmp_path / "rec", "--snapshot-seconds", "0.05")
+    with bus.connect() as client:
+        client.sub(b"a/")
+        client.pub(b"x", b"")
+        client.whoami()
+
+        def snapshots() -> list[dict[str, Any]]:
+            rows = recorded(tmp_path / "rec", "clients")
+            return [row for row in rows if row["pid"] == os.getpid() and row["messages_in"] == 1]
+
+        wait_until(lambda: bool(snapshots()), "a snapshot with the client")
+        row = snapshots()[0]
+        assert (row["uid"], row["gid"]) == (os.getuid(), os.getgid())
+        assert (row["subscriptions"], row["soft"], row["stalled"]) == (1, "queue", False)
+        assert abs(row["connected_at"].timestamp() - time.time()) < 60
+
+    def events() -> dict[str, dict[str, Any]]:
+        rows = recorded(tmp_path / "rec", "events")
+        return {row["event"]: row for row in rows if row["client"] == snapshots()[0]["client"]}
+
+    wait_until(lambda: "client-disconnected" in events(), "its end is an event")
+    subscribed = events()["client-subscribed"]
+    assert (subscribed["uid"], subscribed["client"]) == (os.getuid(), row["client"])
+    assert '"a/"' in subscribed["fields"]
+    with administer(bus) as admin:
+        accepted = admin.ask("stats")["traffic"]["accepted"]
+
+    def deliveries() -> int:
+        rows = [row for row in recorded(tmp_path / "rec", "events") if row["event"] == "stats"]
+        latency = json.loads(rows[-1]["fields"])["latency"]
+        assert len(latency["counts"]) == len(latency["bounds_us"]) + 1
+        return sum(latency["counts"])
+
+    wait_until(lambda: deliveries() == accepted, "the histogram of all deliveries")
+    recorder.stop()
+
+
+def test_who_may_not_administer_records_messages_and_is_told_so(
+    started: Recorders, tmp_path: Path
+) -> None:
+    with running_bus(tmp_path, "--admin-address", "none", workers=1) as bus:
+        recorder = started.start(bus.address, tmp_path / "rec")
+        with bus.connect() as client:
+            client.pub(b"k", b"v")
+            client.sync()
+        recorder.stop()
+    assert shown(recorded(tmp_path / "rec"), "key", "value", "uid") == [("k", b"v", None)]
+    assert "without publishers" in recorder.stderr_text()
+    assert "admin" in recorder.stderr_text()
+
+
+@pytest.mark.parametrize("option", ["--plain", "--flush-ms=50"])
+def test_probes_say_when_they_were_sent(
+    bus: Bus, started: Recorders, tmp_path: Path, option: str
+) -> None:
+    before_us = time.time_ns() // 1000
+    directory = tmp_path / "rec"
+    recorder = started.start(bus.address, directory, option, "--probe", patterns=("no/other",))
+    wait_until(lambda: snapshot(directory).end > 0, "a probe")
+    recorder.stop()
+    row = recorded(directory)[0]
+    assert row["key"] == f"sbus/probe/{row['recorder']}"
+    assert before_us <= int(row["value"]) <= row["timestamp"].timestamp() * 1e6 + 1
+
+
+# -- a full disk -----------------------------------------------------------------------------------
+@contextmanager
+def small_disk(directory: Path) -> Iterator[None]:
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=600k", "sbus-test", str(directory)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("a small disk can be mounted by root only")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+class Numbers:
+    """Publishes numbered messages."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._number = 0
+
+    def publish(self) -> None:
+        with self._bus.connect() as client:
+            for _ in range(20):
+                client.pub(b"k", b"%d:%b" % (self._number, os.urandom(100)))
+                self._number += 1
+            client.sync()
+
+    def publish_until(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self.publish()
+
+    def fill_up(self, recorder: Recorder, directory: Path, reason: str) -> int:
+        """Publish until it has stopped, cleanly, with one line that says so and before which offset
+        all is safe; returns that."""
+        self.publish()
+        wait_until(lambda: snapshot(directory).end >= 20, "something is committed")
+        with meanwhile(self.publish_until):
+            assert recorder.wait() == 1
+        _, complaint = recorder.stderr_text().splitlines()
+        assert reason in complaint
+        end = snapshot(directory).end
+        assert f"all before offset {end} is safe" in complaint
+        assert len(recorded(directory)) == end
+        return end
+
+
+def fill(disk: Path) -> None:
+    with suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
+        while file.write(b"-" * 512):
+            pass
+
+
+def test_a_full_disk_stops_it_cleanly_and_with_room_it_goes_on(
+    bus: Bus, started: Recorders, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    options = ("--plain", "--flush-ms", "5", "--roll-bytes", "100000")
+    numbers = Numbers(bus)
+    with small_disk(disk):
+        directory = disk / "rec"
+        recorder = started.start(bus.address, directory, *options)
+        end = numbers.fill_up(recorder, directory, "No space left on device")
+        fill(disk)
+        again = started.begin(bus.address, directory, *options)
+        assert again.wait() == 1
+        assert "No space left on device" in again.stderr_text()
+        assert snapshot(directory).end == end
+        subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
+        recorder = started.start(bus.address, directory, *options)
+        numbers.publish()
+        recorder.stop()
+        rows = recorded(directory)
+    assert shown(rows[end : end + 1], "kind", "lost") == [("GAP", None)]
+    found = [int(row["value"].partition(b":")[0]) for row in rows if row["kind"] == "MSG"]
+    assert len(found) == end + 20
+    assert found[:end] == list(range(end))
+    assert found[end:] == list(range(found[end], found[end] + 20))
+
+
+def test_files_that_may_not_grow_stop_it_as_a_full_disk_does(
+    bus: Bus, started: Recorders, tmp_path: Path
+) -> None:
+    options = ("--plain", "--flush-ms", "5")
+    directory = tmp_path / "rec"
+    recorder = started.start(bus.address, directory, *options, file_bytes_max=50_000)
+    Numbers(bus).fill_up(recorder, directory, "File too large")
+
+
+# -- how it ends -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_when_everything_is_written(
+    bus: Bus, started: Recorders, tmp_path: Path, signum: signal.Signals
+) -> None:
+    recorder = started.start(bus.address, tmp_path / "rec", "--plain", "--flush-ms", "60000")
+    with bus.connect() as client:
+        for number in range(300):
+            client.pub(b"k", b"%d" % number)
+        client.sync()
+        os.kill(recorder.pid, signum)
+        assert recorder.wait() == 0
+    assert shown(recorded(tmp_path / "rec"), "value") == [(b"%d" % n,) for n in range(300)]
+
+
+def test_a_worker_that_dies_leaves_a_recording_that_fails_or_says_so(
+    started: Recorders, tmp_path: Path
+) -> None:
+    with running_bus(tmp_path, workers=1) as bus:
+        recorder = started.start(bus.address, tmp_path / "rec", "--plain")
+        os.kill(worker_pids(bus)[0], signal.SIGKILL)
+        assert recorder.wait() == 1
+    assert "the bus has closed the connection" in recorder.stderr_text()

@@ -1,0 +1,194 @@
+"""A recording read by Spark as a batch: every row once, and only those that were asked for."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from sbus.pipeline.store import manifest
+from sbus.pipeline.store.manifest import FileEntry
+from sbus.pipeline.store.reader import Recording, read
+from tests.support.small_recording import FIRST_US, STEP_US, SmallRecorder, numbered
+
+LARGE = b"\x00\xff" * 200_000
+ODD = [(b"\xff/\\", b""), (b"gr\xc3\xbc\xc3\x9fe", LARGE), (b"new\nline", b"\x00")]
+
+
+def load(spark: SparkSession, directory: Path, **options: object) -> DataFrame:
+    reader = spark.read.format("sbus")
+    return reader.options(**{name: str(value) for name, value in options.items()}).load(
+        str(directory)
+    )
+
+
+def rows(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.select(*columns).collect())
+
+
+def seal_first_segment(directory: Path, recorder: str) -> None:
+    """What sealing does: a hot segment becomes Parquet, exchanged in the manifest at once."""
+    table = Recording(directory).snapshot(recorder).table("messages")
+    old = table.files[0]
+    assert old.end is not None
+    (directory / "messages").mkdir()
+    path = directory / "messages" / f"{recorder}.parquet"
+    with pq.ParquetWriter(path, next(read(table.plan(0, 1)[0])).schema) as writer:
+        for piece in table.plan(old.first, old.end):
+            for batch in read(piece):
+                writer.write_batch(batch, row_group_size=3)
+    new = FileEntry(
+        path=f"messages/{recorder}.parquet",
+        kind="parquet",
+        first=old.first,
+        end=old.end,
+        rows=old.rows,
+        bytes=path.stat().st_size,
+        min_timestamp_us=old.min_timestamp_us,
+        max_timestamp_us=old.max_timestamp_us,
+    )
+    with manifest.edit(directory, recorder) as change:
+        change.set_table("messages", 0, [new, *change.table("messages").files[1:]])
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """alder: 0 to 9 in Parquet, 10 to 19 in a segment that has ended, 20 to 23 (odd ones, and a
+    gap) in the one being written; birch: 0 to 4."""
+    directory = tmp_path_factory.mktemp("recording")
+    alder = SmallRecorder(directory)
+    alder.record(numbered(10))
+    alder.roll()
+    seal_first_segment(directory, alder.name)
+    alder.record(numbered(10, 10))
+    alder.roll()
+    alder.record(ODD)
+    alder.record_gap(None)
+    with SmallRecorder(directory, "birch") as birch:
+        birch.record(numbered(5))
+    return directory, alder.name, birch.name
+
+
+def test_every_row_of_every_recorder_once(
+    spark: SparkSession, recorded: tuple[Path, str, str]
+) -> None:
+    directory, alder, birch = recorded
+    found = rows(load(spark, directory, minPartitions=5), "recorder", "offset")
+    assert found == [(alder, n) for n in range(24)] + [(birch, n) for n in range(5)]
+
+
+def test_keys_that_are_no_text_and_payloads_of_any_size(
+    spark: SparkSession, recorded: tuple[Path, str, str]
+) -> None:
+    directory, alder, _ = recorded
+    frame = load(spark, directory, startingOffsets=f'{{"{alder}": 20}}')
+    found = {row.key: bytes(row.value) for row in frame.where(f"recorder = '{alder}'").collect()}
+    assert found == {"\\xff/\\\\": b"", "grüße": LARGE, "new\\x0aline": b"\x00", "": b""}
+
+
+def test_a_column_is_as_it_was_recorded(
+    spark: SparkSession, recorded: tuple[Path, str, str]
+) -> None:
+    directory, _, birch = recorded
+    frame = load(spark, directory, endingOffsets=f'{{"{birch}": 1}}').where("host = 'birch'")
+    (row,) = frame.selectExpr("*", "unix_micros(timestamp) AS timestamp_us").collect()
+    assert (row.key, bytes(row.value), row.kind, row.lost) == ("n/0", b"0", "MSG", None)
+    assert (row.recorder, row.bus, row.offset) == (birch, "/run/sbus.socket", 0)
+    assert (row.timestamp_us, row.client, row.program) == (FIRST_US, None, None)
+
+
+def test_a_subscription_takes_its_keys_and_the_gaps(
+    spark: SparkSession, recorded: tuple[Path, str, str]
+) -> None:
+    directory, _, _ = recorded
+    found = rows(load(spark, directory, subscribe="n/3,\\xff/*"), "kind", "key", "offset")
+    assert found == [
+        ("GAP", "", 23),
+        *[("MSG", "\\xff/\\\\", 20)],
+        *[("MSG", "n/3", offset) for offset in (3, 3, 10, 17)],
+    ]
+
+
+@pytest.mark.parametrize(("first", "last"), [(2, 8), (9, 21), (4, 4)])
+def test_between_offsets(
+    spark: SparkSession, recorded: tuple[Path, str, str], first: int, last: int
+) -> None:
+    directory, alder, birch = recorded
+    bounds = {
+        "startingOffsets": f'{{"{alder}": {first}, "{birch}": 4}}',
+        "endingOffsets": f'{{"{alder}": {last}, "{birch}": 4}}',
+    }
+    found = rows(load(spark, directory, **bounds), "offset")
+    assert found == [(offset,) for offset in range(first, last)]
+
+
+def test_between_moments(spark: SparkSession, recorded: tuple[Path, str, str]) -> None:
+    directory, _, _ = recorded
+    first_ms, last_ms = ((FIRST_US + n * STEP_US) // 1000 for n in (3, 12))
+    frame = load(spark, directory, startingTimestamp=first_ms, endingTimestamp=last_ms)
+    assert rows(frame, "host", "offset") == [
+        *[("alder", offset) for offset in range(3, 12)],
+        *[("birch", offset) for offset in (3, 4)],
+    ]
+
+
+def test_only_the_columns_that_a_schema_names(
+    spark: SparkSession, recorded: tuple[Path, str, str]
+) -> None:
+    directory, _, _ = recorded
+    reader = spark.read.format("sbus").schema("value BINARY, offset BIGINT")
+    frame = reader.option("subscribe", "n/4").load(str(directory)).where("offset < 8")
+    assert sorted((row.offset, bytes(row.value)) for row in frame.collect()) == [
+        *[(4, b"4"), (4, b"4")],
+    ]
+
+
+@pytest.mark.parametrize("table", ["clients", "events"])
+def test_a_table_without_rows(
+    spark: SparkSession, recorded: tuple[Path, str, str], table: str
+) -> None:
+    frame = load(spark, recorded[0], table=table)
+    assert frame.count() == 0
+    assert {"recorder", "offset", "timestamp", "client"} <= set(frame.columns)
+
+
+def test_a_directory_in_which_nobody_has_recorded_yet(spark: SparkSession, tmp_path: Path) -> None:
+    assert load(spark, tmp_path).collect() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOfsets": "earliest"}, "did you mean startingOffsets"),
+        ({"subscribe": "a*b"}, "subscribe: 'a*b' matches no key"),
+        ({"startingOffsets": "{"}, "startingOffsets='{'"),
+        ({"socket": "/run/sbus.socket"}, "both path and socket"),
+    ],
+)
+def test_a_slip_is_told_where_it_was_made(
+    spark: SparkSession, recorded: tuple[Path, str, str], options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        load(spark, recorded[0], **options)
+    assert said in str(caught.value)
+
+
+def test_a_directory_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        load(spark, tmp_path / "nowhere")
+    assert f"{tmp_path}/nowhere is no directory" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [("rooms STRING", "no column 'rooms'"), ("offset STRING", "offset of the table messages is")],
+)
+def test_a_schema_that_does_not_fit_is_told(
+    spark: SparkSession, recorded: tuple[Path, str, str], schema: str, said: str
+) -> None:
+    frame = spark.read.format("sbus").schema(schema).load(str(recorded[0]))
+    with pytest.raises(AnalysisException) as caught:
+        frame.collect()
+    assert said in str(caught.value)

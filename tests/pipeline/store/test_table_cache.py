@@ -1,0 +1,45 @@
+"""A recording that is looked at again and again: changes are seen, and only they are read."""
+
+from pathlib import Path
+
+import pytest
+
+from sbus.pipeline.store import manifest
+from sbus.pipeline.store.reader import TableCache
+from tests.support.small_recording import SmallRecorder, numbered
+
+
+def ends(cache: TableCache) -> list[int]:
+    return [table.end for table in cache.tables().values()]
+
+
+def test_every_change_is_seen_at_once(tmp_path: Path) -> None:
+    cache = TableCache(str(tmp_path), "messages")
+    assert ends(cache) == []
+    with SmallRecorder(tmp_path) as alder:
+        assert ends(cache) == [0]
+        alder.record(numbered(3))
+        assert ends(cache) == [3]
+        alder.record(numbered(2))
+        assert ends(cache) == [5]
+        alder.roll()
+        assert ends(cache) == [5]
+        alder.record(numbered(1))
+        with SmallRecorder(tmp_path, "birch") as birch:
+            birch.record(numbered(2))
+            assert ends(cache) == [6, 2]
+        with manifest.edit(tmp_path, alder.name) as change:
+            change.set_table("messages", 5, change.table("messages").files[1:])
+        assert [table.earliest for table in cache.tables().values()] == [5, 0]
+
+
+def test_nothing_is_read_again_while_nothing_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = TableCache(str(tmp_path), "messages")
+    with SmallRecorder(tmp_path) as alder:
+        alder.record(numbered(3))
+        first = cache.tables()
+        with monkeypatch.context() as patched:
+            patched.setattr(manifest, "load", None)
+            assert cache.tables() == first

@@ -1,0 +1,198 @@
+"""What a recorder finds that opens the recording of one that ended in whatever way."""
+
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sbus.errors import ConfigurationError
+from sbus.pipeline.store import manifest
+from sbus.pipeline.store.batches import RecorderIdentity
+from sbus.pipeline.store.segment_file import RecordingDamaged, index_path, recover
+from sbus.pipeline.store.writer import RecordingWriter
+from tests.support.threads import Task
+from tests.support.written import (
+    IDENTITY,
+    NOON_US,
+    RECORDER,
+    append,
+    files,
+    messages,
+    offsets,
+    seal,
+    write_segments,
+)
+
+STAMPS = [NOON_US, NOON_US + 1, NOON_US + 2]
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """No file can be made larger, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def abandoned(directory: Path, batches: int) -> Path:
+    """A copy of a recording whose recorder was killed after so many batches; its segment."""
+    original = directory.with_name("original")
+    with RecordingWriter(original, IDENTITY) as writer:
+        for _ in range(batches):
+            append(writer, STAMPS)
+        shutil.copytree(original, directory)
+    (segment,) = directory.glob("*/hot/*.arrows")
+    return segment
+
+
+def test_an_empty_recording_has_a_manifest_and_no_rows(tmp_path: Path) -> None:
+    write_segments(tmp_path)
+    assert manifest.load(tmp_path, RECORDER).tables == {}
+    assert (messages(tmp_path).earliest, messages(tmp_path).end) == (0, 0)
+    assert offsets(messages(tmp_path)) == []
+
+
+def test_what_is_committed_can_be_read_while_the_segment_is_written(tmp_path: Path) -> None:
+    with RecordingWriter(tmp_path, IDENTITY) as writer:
+        for count in range(1, 4):
+            append(writer, STAMPS)
+            assert offsets(messages(tmp_path)) == list(range(3 * count))
+        (file,) = files(tmp_path)
+        assert (file.first, file.end) == (0, None)
+    (file,) = files(tmp_path)
+    assert (file.first, file.end, file.rows) == (0, 9, 9)
+    assert (file.min_timestamp_us, file.max_timestamp_us) == (NOON_US, NOON_US + 2)
+
+
+def test_offsets_go_on_where_the_last_recorder_ended(tmp_path: Path) -> None:
+    for _ in range(3):
+        with RecordingWriter(tmp_path, IDENTITY) as writer:
+            append(writer, STAMPS)
+    assert offsets(messages(tmp_path)) == list(range(9))
+
+
+def test_a_plan_for_some_offsets_reads_these_alone(tmp_path: Path) -> None:
+    write_segments(tmp_path, STAMPS, STAMPS, STAMPS)
+    assert offsets(messages(tmp_path), 2, 7) == [2, 3, 4, 5, 6]
+    assert offsets(messages(tmp_path), 9, 12) == []
+
+
+@pytest.mark.parametrize("torn", ["segment", "index"])
+def test_a_tail_torn_at_any_byte_is_cut_off(tmp_path: Path, torn: str) -> None:
+    segment = abandoned(tmp_path / "killed", 3)
+    (listed,) = files(tmp_path / "killed")
+    data, index = segment.read_bytes(), index_path(segment).read_bytes()
+    whole = {
+        "segment": (data, range(0, len(data) + 1, 41)),
+        "index": (index, range(len(index) + 1)),
+    }
+    _, cuts = whole[torn]
+    for cut in cuts:
+        segment.write_bytes(data[:cut] if torn == "segment" else data)
+        index_path(segment).write_bytes(index[:cut] if torn == "index" else index)
+        rest = recover(tmp_path / "killed", listed)
+        assert rest.end is not None
+        assert rest.end % 3 == 0
+        assert rest.bytes == len(segment.read_bytes())
+        assert len(index_path(segment).read_bytes()) == rest.end // 3 * 32
+        assert offsets(messages(tmp_path / "killed")) == list(range(rest.end))
+        if torn == "index":
+            assert rest.end == cut // 32 * 3
+
+
+def test_a_recorder_goes_on_behind_a_torn_tail(tmp_path: Path) -> None:
+    segment = abandoned(tmp_path / "killed", 2)
+    with segment.open("ab") as file:
+        file.write(b"torn")
+    with index_path(segment).open("ab") as file:
+        file.write(b"also torn")
+    with RecordingWriter(tmp_path / "killed", IDENTITY) as writer:
+        assert writer.tables["messages"].next_offset == 6
+        append(writer, STAMPS)
+    assert offsets(messages(tmp_path / "killed")) == list(range(9))
+
+
+def test_a_segment_that_was_begun_and_never_listed_is_in_nobodys_way(tmp_path: Path) -> None:
+    write_segments(tmp_path, STAMPS)
+    stray = tmp_path / RECORDER / "hot" / "messages-00000000000000000003.arrows"
+    stray.write_bytes(b"")
+    index_path(stray).write_bytes(b"")
+    with RecordingWriter(tmp_path, IDENTITY) as writer:
+        assert not stray.exists()
+        append(writer, STAMPS)
+    assert offsets(messages(tmp_path)) == list(range(6))
+
+
+def test_a_name_that_is_used_again_is_not_deleted_for_what_had_it_before(tmp_path: Path) -> None:
+    """A segment in which nothing was committed is retired, and the next one has its name."""
+    with RecordingWriter(tmp_path, IDENTITY) as writer:
+        table = writer.tables["messages"]
+        table._file = table._begin()
+    (retired,) = manifest.load(tmp_path, RECORDER).retired
+    with RecordingWriter(tmp_path, IDENTITY) as writer:
+        with manifest.edit(tmp_path, RECORDER) as change:
+            # As housekeeping does when the grace period is over.
+            (tmp_path / retired.path).unlink()
+            task = Task(lambda: append(writer, STAMPS))
+            assert not task.ends_within(0.2)
+            assert not (tmp_path / retired.path).exists(), "it would be deleted now"
+            change.forget_retired({retired.path})
+        task.join()
+        assert offsets(messages(tmp_path)) == [0, 1, 2]
+    assert manifest.load(tmp_path, RECORDER).retired == []
+
+
+def test_two_recorders_of_one_bus_do_not_write_together(tmp_path: Path) -> None:
+    with RecordingWriter(tmp_path, IDENTITY):
+        with pytest.raises(ConfigurationError, match="another recorder"):
+            RecordingWriter(tmp_path, IDENTITY)
+        with RecordingWriter(tmp_path, RecorderIdentity.of("Host.example", "/run/other.socket")):
+            pass
+    with RecordingWriter(tmp_path, IDENTITY):
+        pass
+
+
+def test_a_flipped_bit_in_the_middle_is_an_error_and_no_row(tmp_path: Path) -> None:
+    write_segments(tmp_path, STAMPS, STAMPS)
+    first, _ = sorted(tmp_path.glob("*/hot/*.arrows"))
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 4
+    first.write_bytes(data)
+    with pytest.raises(RecordingDamaged, match=first.name):
+        offsets(messages(tmp_path))
+    with pytest.raises(RecordingDamaged, match=first.name):
+        seal(tmp_path)
+    assert [file.kind for file in files(tmp_path)] == ["hot", "parquet"], "others are sealed"
+
+
+def test_what_does_not_fit_the_disk_costs_nothing_that_was_committed(tmp_path: Path) -> None:
+    with RecordingWriter(tmp_path, IDENTITY) as writer:
+        append(writer, STAMPS)
+        (segment,) = tmp_path.glob("*/hot/*.arrows")
+        size = segment.stat().st_size
+        with file_size_limit(size + 100), pytest.raises(OSError, match="File too large"):
+            append(writer, STAMPS)
+        assert segment.stat().st_size == size, "nothing torn is left"
+        assert offsets(messages(tmp_path)) == [0, 1, 2]
+    with RecordingWriter(tmp_path, IDENTITY) as writer:
+        append(writer, STAMPS)
+    assert offsets(messages(tmp_path)) == list(range(6))
+
+
+def test_a_disk_that_is_full_from_the_start_changes_nothing(tmp_path: Path) -> None:
+    write_segments(tmp_path, STAMPS)
+    before = manifest.load(tmp_path, RECORDER)
+    with (
+        file_size_limit(0),
+        pytest.raises(OSError, match="File too large"),
+        RecordingWriter(tmp_path, IDENTITY) as writer,
+    ):
+        append(writer, STAMPS)
+    assert manifest.load(tmp_path, RECORDER) == before
+    assert offsets(messages(tmp_path)) == [0, 1, 2]
