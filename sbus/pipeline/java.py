@@ -1,7 +1,4 @@
-"""`python -m sbus.pipeline.java`: print the home of a Java that Spark runs on.
-
-    export JAVA_HOME=$(python -m sbus.pipeline.java)     # for spark-submit, for example
-"""
+"""`python -m sbus.pipeline.java`: print the home of a Java that Spark runs on, for `JAVA_HOME`."""
 
 import os
 import sys
