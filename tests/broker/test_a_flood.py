@@ -93,7 +93,7 @@ class Flood:
 
 
 @pytest.mark.parametrize("listeners", [0, 10])
-def test_who_is_not_the_flooding_user_loses_nothing(directory: Path, listeners: int) -> None:
+def test_another_user_loses_nothing(directory: Path, listeners: int) -> None:
     """With and without connections of the flood's own that would receive it and do not read. And
     that user is limited: it is held back to its rate, which the administrator is told."""
     config = directory / "sbus.toml"

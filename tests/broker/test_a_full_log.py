@@ -112,7 +112,7 @@ def assert_served_locally(client: RawClient) -> None:
         assert client.receive() == b"MSG local\0%d" % number
 
 
-def test_small_messages_fill_it_too(tmp_path: Path) -> None:
+def test_small_messages_fill_the_log_too(tmp_path: Path) -> None:
     """Barriers of the clients that are not concerned are answered all the while."""
     small = ("batch_bytes_max=8192", "packet_bytes_max=8192", "log_bytes=262144")
     options = [option for limit in small for option in ("--limit", limit)]

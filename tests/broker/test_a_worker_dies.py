@@ -37,9 +37,7 @@ def kill_worker(bus: Bus, worker: int, signum: signal.Signals = signal.SIGKILL) 
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
-def test_its_own_clients_come_to_an_end_and_no_others(
-    tmp_path: Path, signum: signal.Signals
-) -> None:
+def test_only_its_own_clients_are_disconnected(tmp_path: Path, signum: signal.Signals) -> None:
     """SIGTERM is the front's affair: a worker that gets it by mistake serves on."""
     with running_bus(tmp_path, workers=3) as bus, clients_on_each(bus, 3, 2) as places:
         if signum == signal.SIGTERM:
@@ -53,7 +51,7 @@ def test_its_own_clients_come_to_an_end_and_no_others(
                 client.whoami()
 
 
-def test_the_end_is_no_reset_though_the_worker_left_packets_unread(tmp_path: Path) -> None:
+def test_clients_see_an_orderly_end_although_packets_were_unread(tmp_path: Path) -> None:
     """What the worker had sent before can be read up to the end."""
     with running_bus(tmp_path, workers=2) as bus, clients_on_each(bus, 2, 2) as (own, _):
         client, neighbour = own
@@ -71,7 +69,7 @@ def test_the_end_is_no_reset_though_the_worker_left_packets_unread(tmp_path: Pat
         assert neighbour.receive() == b""
 
 
-def test_the_replacement_serves(tmp_path: Path) -> None:
+def test_the_replacement_serves_clients(tmp_path: Path) -> None:
     """It knows who listens to what elsewhere, and the others learn who listens there."""
     with running_bus(tmp_path, workers=2) as bus, clients_on_each(bus, 2) as ((old,), (other,)):
         other.sub(b"to other")
@@ -138,7 +136,7 @@ def test_a_stopped_worker_can_be_killed(tmp_path: Path) -> None:
             assert client.receive() == b"MSG k\0payload"
 
 
-def test_nothing_leaks(tmp_path: Path) -> None:
+def test_no_descriptor_leaks(tmp_path: Path) -> None:
     with running_bus(tmp_path, workers=2) as bus:
         expected = sorted(descriptors_at_rest(bus).values())
         for _ in range(4):

@@ -82,7 +82,7 @@ def read_until_the_end(client: RawClient, _stop: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("attempt", range(2))
-def test_a_worker_stopped_with_the_lock_in_its_hands(tmp_path: Path, attempt: int) -> None:
+def test_a_worker_stopped_while_it_holds_the_lock(tmp_path: Path, attempt: int) -> None:
     """Stop a busy worker again and again until another one cannot answer: there it has the lock."""
     with running_bus(tmp_path, *LIMIT, workers=2) as bus, clients_on_each(bus, 2, 4) as places:
         (from_0, on_0, _, _), (from_1, on_1, probe, _) = places

@@ -61,7 +61,7 @@ def test_user_who_may_not_connect_is_told_and_logged(tmp_path: Path) -> None:
         )
 
 
-def test_whatever_was_sent_already_the_reason_is_read(tmp_path: Path) -> None:
+def test_the_reason_is_readable_whatever_the_client_has_sent(tmp_path: Path) -> None:
     """Neither a reset nor an error of send gets in the way of the last word."""
     with bus_with(tmp_path, '[[rules]]\ndeny = ["connect"]', workers=1) as bus:
         for _ in range(20):
@@ -88,7 +88,7 @@ def test_client_library_says_why(tmp_path: Path) -> None:
     assert "you may not connect to this bus (not-allowed)" in done.stderr
 
 
-def test_dot_dialect_has_no_words_for_it(tmp_path: Path) -> None:
+def test_dot_dialect_sends_no_reason(tmp_path: Path) -> None:
     rules = '[[rules]]\ndeny = ["connect"]'
     with bus_with(tmp_path, rules, "--dialect", "dot", workers=1) as bus:
         assert last_words(bus.address) == []
@@ -136,7 +136,7 @@ AUDITED = """
     """
 
 
-def test_refused_messages_reach_nobody_and_the_others_flow(tmp_path: Path) -> None:
+def test_refused_messages_reach_no_client_and_the_others_flow(tmp_path: Path) -> None:
     with (
         bus_with(tmp_path, AUDITED) as bus,
         clients_on_each(bus, 2) as ((near,), (far,)),
@@ -155,7 +155,7 @@ def test_refused_messages_reach_nobody_and_the_others_flow(tmp_path: Path) -> No
             assert client.sync() == expected
 
 
-def test_a_refusal_is_logged_once_in_a_while(tmp_path: Path) -> None:
+def test_a_refusal_is_logged_once_in_an_interval(tmp_path: Path) -> None:
     key = b"audit/\n\xff" + b"k" * 1000
     with bus_with(tmp_path, AUDITED, workers=1) as bus, bus.connect() as client:
         for _ in range(200):
@@ -170,7 +170,7 @@ def test_a_refusal_is_logged_once_in_a_while(tmp_path: Path) -> None:
     assert len(line) < 250
 
 
-def test_a_client_held_back_and_routed_anew_is_still_refused(tmp_path: Path) -> None:
+def test_a_publisher_that_was_held_back_is_still_refused(tmp_path: Path) -> None:
     """A batch in which subscriptions come and go between allowed and refused messages."""
     with bus_with(tmp_path, AUDITED) as bus, noticing(bus) as client:
         for number in range(50):
@@ -242,7 +242,7 @@ def test_rules_of_one_user_do_not_hide_anything_from_others() -> None:
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-def test_only_rules_without_keys_concern_secret_messages(tmp_path: Path, keyed: bool) -> None:
+def test_only_rules_without_keys_apply_to_secret_messages(tmp_path: Path, keyed: bool) -> None:
     keys = 'keys = ["*/", "*"]' if keyed else ""
     rules = f'[[rules]]\ndeny = ["publish", "subscribe"]\n{keys}'
     with bus_with(tmp_path, rules, workers=1) as bus, noticing(bus) as client:

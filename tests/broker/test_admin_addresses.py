@@ -45,14 +45,14 @@ def failure(*arguments: str) -> str:
     return done.stderr.decode()
 
 
-def test_it_is_beside_the_bus_and_its_owner_s_alone(tmp_path: Path) -> None:
+def test_by_default_it_is_beside_the_bus_and_only_for_its_owner(tmp_path: Path) -> None:
     """`-g` and `-o` open the bus, not its administration."""
     with running_bus(tmp_path, "-go") as bus:
         assert mode_of(f"{bus.address}.admin") == 0o600
         assert is_administered_at(f"{bus.address}.admin")
 
 
-def test_it_is_where_it_was_asked_for(tmp_path: Path) -> None:
+def test_an_option_moves_it(tmp_path: Path) -> None:
     address = tmp_path / "elsewhere"
     with running_bus(tmp_path, "--admin-address", str(address)) as bus:
         assert is_administered_at(str(address))
@@ -60,7 +60,7 @@ def test_it_is_where_it_was_asked_for(tmp_path: Path) -> None:
     assert not os.path.lexists(address)
 
 
-def test_it_is_nowhere_if_asked_for_none(tmp_path: Path) -> None:
+def test_an_option_turns_it_off(tmp_path: Path) -> None:
     with running_bus(tmp_path, "--admin-address", "none") as bus:
         assert sorted(os.listdir(tmp_path)) == ["bus.socket", "bus.stderr"]
         with bus.connect() as client:
@@ -68,9 +68,7 @@ def test_it_is_nowhere_if_asked_for_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["random", "given"])
-def test_of_an_abstract_address_it_is_the_name_that_follows_from_it(
-    tmp_path: Path, kind: str
-) -> None:
+def test_an_abstract_address_has_a_derived_admin_name(tmp_path: Path, kind: str) -> None:
     given = None if kind == "random" else f"/dev/unix/abstract/00{secrets.token_hex(16)}"
     asked = given or "/dev/unix/abstract"
     with bus_of(tmp_path, "-fa", asked, "--workers=1", address=given) as bus:
@@ -78,7 +76,7 @@ def test_of_an_abstract_address_it_is_the_name_that_follows_from_it(
 
 
 @needs_root
-def test_members_of_its_group_and_nobody_else_may_use_it() -> None:
+def test_only_members_of_its_group_may_use_it() -> None:
     other = STRANGER - 1
     with directory_for_everybody() as directory:
         options = ("-o", "--admin-group", str(STRANGER))
@@ -97,7 +95,7 @@ def test_members_of_its_group_and_nobody_else_may_use_it() -> None:
             assert not as_user(works, uid=other, gid=other)
 
 
-def test_file_that_is_there_is_an_error_and_replaced_only_when_asked(tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_on_request(tmp_path: Path) -> None:
     path = tmp_path / "bus"
     admin = tmp_path / "bus.admin"
     admin.write_text("precious")
@@ -112,7 +110,7 @@ def test_file_that_is_there_is_an_error_and_replaced_only_when_asked(tmp_path: P
     assert not os.path.lexists(admin)
 
 
-def test_of_a_bus_that_is_passed_down_it_is_beside_that(tmp_path: Path) -> None:
+def test_it_is_beside_a_socket_that_was_passed(tmp_path: Path) -> None:
     path = str(tmp_path / "passed")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
         passed.bind(path)
@@ -124,7 +122,7 @@ def test_of_a_bus_that_is_passed_down_it_is_beside_that(tmp_path: Path) -> None:
     assert not os.path.lexists(f"{path}.admin")
 
 
-def test_a_bus_that_is_passed_down_where_none_can_be_does_without(tmp_path: Path) -> None:
+def test_a_passed_bus_without_a_writable_directory_has_none(tmp_path: Path) -> None:
     """Only where nobody asked for it."""
     directory = tmp_path / "gone"
     directory.mkdir()
@@ -149,7 +147,7 @@ def test_a_bus_that_is_passed_down_where_none_can_be_does_without(tmp_path: Path
     assert not os.path.lexists(tmp_path / "new")
 
 
-def test_a_bus_whose_path_leaves_no_room_for_it_does_without(tmp_path: Path) -> None:
+def test_a_bus_with_too_long_a_path_has_none(tmp_path: Path) -> None:
     path = str(tmp_path / "x")
     path += (107 - len(path)) * "x"
     with bus_of(tmp_path, "-fa", path, "--workers=1", address=path) as bus:

@@ -158,7 +158,7 @@ class Ctl:
             assert self._patience, errors
 
 
-def test_every_verb_is_right_and_quick(capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_is_correct_and_quick(capfd: pytest.CaptureFixture[str]) -> None:
     with many_open_files(), directory_for_everybody() as directory, ExitStack() as stack:
         bus = stack.enter_context(running_bus(Path(directory), "-go", workers=WORKERS))
         traffic = Traffic(bus.address)

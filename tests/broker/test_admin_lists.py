@@ -39,7 +39,7 @@ def test_clients_are_listed_once_each_in_order(bus: Bus) -> None:
         assert admin.ask("clients", uid=os.getuid() + 1)["clients"] == []
 
 
-def test_a_page_that_is_just_full_may_have_an_empty_one_behind_it(bus: Bus) -> None:
+def test_an_empty_page_may_follow_a_full_one(bus: Bus) -> None:
     with several_clients(bus, 4), administer(bus) as admin:
         assert [len(page) for page in admin.pages("clients", "clients", limit=2)] == [2, 2, 0]
 
@@ -80,7 +80,7 @@ def test_subscriptions_are_listed_with_their_counts(bus: Bus) -> None:
         assert matching("*x") == set(), "no key matches that"
 
 
-def test_an_explanation_names_who_receives_and_by_which_patterns(bus: Bus) -> None:
+def test_an_explanation_names_recipients_and_their_patterns(bus: Bus) -> None:
     with several_clients(bus, 4) as clients, administer(bus) as admin:
         for client, own in zip(clients, [[b"a/b", b"a/"], [b"*/b"], [b"b"], []], strict=True):
             for pattern in own:
@@ -119,7 +119,7 @@ def test_answers_stay_small_whatever_patterns_clients_have(bus: Bus) -> None:
         assert f'"connections":{len(clients)}'.encode() in packet
 
 
-def test_a_page_may_be_as_large_as_pages_are(tmp_path: Path) -> None:
+def test_the_largest_page_is_allowed(tmp_path: Path) -> None:
     with (
         running_bus(tmp_path, workers=1) as bus,
         several_clients(bus, 310),
@@ -128,7 +128,7 @@ def test_a_page_may_be_as_large_as_pages_are(tmp_path: Path) -> None:
         assert [len(page) for page in admin.pages("clients", "clients", limit=300)] == [300, 10]
 
 
-def test_an_explanation_says_why_somebody_does_not_receive(tmp_path: Path) -> None:
+def test_an_explanation_says_why_a_client_does_not_receive(tmp_path: Path) -> None:
     config = tmp_path / "sbus.toml"
     config.write_text(
         "[[rules]]\ndeny = ['publish']\nkeys = ['x']\n"

@@ -48,7 +48,7 @@ BAD_REQUESTS = [
 
 
 @pytest.mark.parametrize(("packet", "code"), BAD_REQUESTS)
-def test_a_bad_request_is_told_what_is_wrong_and_the_next_one_is_answered(
+def test_a_bad_request_is_explained_and_the_next_one_answered(
     shared_bus: Bus, packet: bytes, code: str
 ) -> None:
     with administer(shared_bus) as admin:
@@ -79,7 +79,7 @@ def test_every_request_has_its_reply_in_order(bus: Bus) -> None:
         assert [admin.hear()["id"] for _ in range(50)] == list(range(50))
 
 
-def test_whoever_does_not_read_the_answers_keeps_nobody_waiting(bus: Bus) -> None:
+def test_a_client_that_does_not_read_replies_delays_no_other(bus: Bus) -> None:
     with administer(bus) as rude, administer(bus) as admin:
         rude.sock.setblocking(False)
 
@@ -94,7 +94,7 @@ def test_whoever_does_not_read_the_answers_keeps_nobody_waiting(bus: Bus) -> Non
 
 @needs_root
 @pytest.mark.parametrize("address", ["path", "abstract"])
-def test_a_stranger_is_not_answered(address: str) -> None:
+def test_only_administrators_are_answered(address: str) -> None:
     with directory_for_everybody() as directory, ExitStack() as stack:
         if address == "path":
             bus = stack.enter_context(running_bus(directory, "-go"))
@@ -144,7 +144,7 @@ def test_members_of_the_admin_group_are_answered() -> None:
         assert as_user(is_kept_out, uid=STRANGER)
 
 
-def test_nothing_waits_for_a_worker_that_hangs(tmp_path: Path) -> None:
+def test_no_reply_waits_for_a_worker_that_hangs(tmp_path: Path) -> None:
     with running_bus(tmp_path) as bus, ExitStack() as stack:
         ((first,), (second,)) = stack.enter_context(clients_on_each(bus, 2))
         admin = stack.enter_context(administer(bus))
@@ -171,7 +171,7 @@ def test_nothing_waits_for_a_worker_that_hangs(tmp_path: Path) -> None:
         second.receive_nothing()
 
 
-def test_a_kicked_client_is_told_and_gone(bus: Bus) -> None:
+def test_a_kicked_client_learns_why_and_is_disconnected(bus: Bus) -> None:
     with bus.connect() as client, bus.connect() as other, administer(bus) as admin:
         other.sub(b"k")
         other.sync()
@@ -190,7 +190,7 @@ def test_a_kicked_client_is_told_and_gone(bus: Bus) -> None:
         assert other.sync() == [b"MSG k\0sent before"]
 
 
-def test_a_limit_holds_from_now_on(bus: Bus) -> None:
+def test_a_new_limit_takes_effect_at_once(bus: Bus) -> None:
     uid = os.getuid()
     with bus.connect() as client, administer(bus) as admin:
         client.control(b"!/notices/on")
@@ -212,14 +212,14 @@ def test_a_limit_holds_from_now_on(bus: Bus) -> None:
         assert client.sync() == []
 
 
-def test_a_limit_may_be_set_before_its_user_comes(bus: Bus) -> None:
+def test_a_limit_can_be_set_before_its_user_connects(bus: Bus) -> None:
     stranger = 54_321
     with administer(bus) as admin:
         admin.ask("limit", uid=stranger, limits={"connections_max": 3})
         assert admin.ask("limit", uid=stranger)["before"]["connections_max"] == 3
 
 
-def test_a_drained_bus_lets_nobody_in_and_ends_with_its_last_client(tmp_path: Path) -> None:
+def test_a_draining_bus_accepts_no_client_and_ends_with_the_last(tmp_path: Path) -> None:
     with running_bus(tmp_path) as bus:
         with bus.connect() as client, administer(bus) as admin:
             client.sub(b"k")
@@ -235,7 +235,7 @@ def test_a_drained_bus_lets_nobody_in_and_ends_with_its_last_client(tmp_path: Pa
         assert bus.process.wait(10) == 0
 
 
-def test_a_drain_has_its_time(tmp_path: Path) -> None:
+def test_a_drain_ends_at_its_timeout(tmp_path: Path) -> None:
     with running_bus(tmp_path) as bus, bus.connect() as client:
         client.sync()
         with administer(bus) as admin:

@@ -19,7 +19,7 @@ def fail(error: Exception) -> None:
     raise error
 
 
-def test_one_who_asks_without_waiting_for_answers_leaves_turns_to_others(tmp_path: Path) -> None:
+def test_an_administrator_that_floods_requests_leaves_turns_to_others(tmp_path: Path) -> None:
     answered: list[int] = []
 
     async def answer(request: admin.Request) -> msgspec.Struct:

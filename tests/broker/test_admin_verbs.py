@@ -224,7 +224,7 @@ def test_losses_and_backlogs_are_counted_to_the_message(scene: Scene, ctl: Ctl) 
     assert ctl("stats")["traffic"]["undelivered"] == 0
 
 
-def test_subscriptions_and_who_gets_what(scene: Scene, ctl: Ctl) -> None:
+def test_subscriptions_and_recipients_are_listed(scene: Scene, ctl: Ctl) -> None:
     (one, two, _), (three, _, _), (five, _, _) = scene.clients
     wanted = [
         (one, [b"a/b", b"a/b", b""]),
@@ -269,7 +269,7 @@ def test_subscriptions_and_who_gets_what(scene: Scene, ctl: Ctl) -> None:
     assert {uid: users[uid]["connections"] for uid in set(USERS)} == dict(connections)
 
 
-def test_top_is_the_difference_of_two_looks(scene: Scene, ctl: Ctl) -> None:
+def test_top_is_the_difference_of_two_samples(scene: Scene, ctl: Ctl) -> None:
     publisher, subscriber = scene.clients[0][0], scene.clients[1][0]
     subscriber.sub(b"k")
     subscriber.sync()
@@ -295,7 +295,7 @@ def test_top_is_the_difference_of_two_looks(scene: Scene, ctl: Ctl) -> None:
         assert sum(row.delivered_per_second for row in top.rows) * top.seconds == pytest.approx(100)
 
 
-def test_me_is_about_who_asks(
+def test_me_shows_the_user_that_asks(
     scene: Scene, bus: Bus, ctl: Ctl, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for number, those in enumerate(scene.clients):
@@ -318,7 +318,9 @@ def test_me_is_about_who_asks(
     )
 
 
-def test_kick(scene: Scene, bus: Bus, ctl: Ctl, capfd: pytest.CaptureFixture[str]) -> None:
+def test_kick_disconnects_a_client(
+    scene: Scene, bus: Bus, ctl: Ctl, capfd: pytest.CaptureFixture[str]
+) -> None:
     victim = scene.clients[1][2]
     victim.control(b"!/notices/on")
     victim.sync()
@@ -332,7 +334,7 @@ def test_kick(scene: Scene, bus: Bus, ctl: Ctl, capfd: pytest.CaptureFixture[str
     )
 
 
-def test_limits_hold_at_once_and_are_shown(scene: Scene, bus: Bus, ctl: Ctl) -> None:
+def test_limits_take_effect_at_once_and_are_shown(scene: Scene, bus: Bus, ctl: Ctl) -> None:
     uid = str(USERS[1])
     before = ctl("limit", uid)
     assert before["before"] == before["after"]
@@ -351,7 +353,9 @@ def test_limits_hold_at_once_and_are_shown(scene: Scene, bus: Bus, ctl: Ctl) -> 
     )
 
 
-def test_reload_and_drain(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_reload_and_drain_report_what_they_did(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "sbus.toml"
     config.write_text("[limits]\nuser_connections_max = 100\n")
     with running_bus(tmp_path, "--config", str(config)) as bus:
@@ -379,7 +383,7 @@ def test_version_is_that_of_the_bus(bus: Bus, ctl: Ctl) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can become another user")
-def test_without_the_rights_it_says_so(bus: Bus, capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_rights_are_an_error(bus: Bus, capfd: pytest.CaptureFixture[str]) -> None:
     with effective_user(STRANGER):
         complaint = said(bus, capfd, "stats", status=1)
         assert "Permission denied" in complaint

@@ -73,7 +73,7 @@ def end(pid: int) -> None:
         assert wait_until_gone(process, STOP_SECONDS_MAX), f"{process} of {processes} goes on"
 
 
-def test_bus_is_ready_when_sbusd_comes_back_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_bus_is_ready_when_sbusd_returns_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Address and pidfile are given relative, and the daemon works in another directory."""
     assert launch(tmp_path) == ""
     with daemon_in(tmp_path) as pid:
@@ -83,7 +83,7 @@ def test_bus_is_ready_when_sbusd_comes_back_and_leaves_nothing_behind(tmp_path: 
     assert os.listdir(tmp_path) == []
 
 
-def test_daemon_is_nobody_s_child_and_has_no_terminal_and_no_directory(tmp_path: Path) -> None:
+def test_daemon_has_no_parent_no_terminal_and_no_directory(tmp_path: Path) -> None:
     launch(tmp_path)
     with daemon_in(tmp_path) as pid:
         assert os.getsid(pid) not in (pid, os.getsid(0))
@@ -107,7 +107,7 @@ def test_hangup_is_ignored(tmp_path: Path) -> None:
         end(pid)
 
 
-def test_random_address_is_printed_before_sbusd_comes_back(tmp_path: Path) -> None:
+def test_random_address_is_printed_before_sbusd_returns(tmp_path: Path) -> None:
     printed = launch(tmp_path, "-a", "/dev/unix/abstract")
     with daemon_in(tmp_path) as pid:
         assert re.fullmatch(r"/dev/unix/abstract/00[0-9a-f]{214}\n", printed)
@@ -116,7 +116,7 @@ def test_random_address_is_printed_before_sbusd_comes_back(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == []
 
 
-def test_socket_that_is_passed_down_goes_to_the_background_too(tmp_path: Path) -> None:
+def test_passed_socket_is_served_in_the_background(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
         passed.bind(str(tmp_path / "passed"))
         number = passed.fileno()
@@ -148,7 +148,7 @@ def test_standard_error_is_kept_when_it_is_no_terminal(tmp_path: Path) -> None:
     assert log.read_text() == ""
 
 
-def test_terminal_is_let_go_of(tmp_path: Path) -> None:
+def test_terminal_is_released(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     launch(tmp_path, stderr=terminal)
     os.close(terminal)
@@ -195,7 +195,7 @@ def test_pidfile_in_a_directory_that_is_not_there_is_an_error(tmp_path: Path) ->
     assert os.listdir(tmp_path) == []
 
 
-def test_pidfile_that_somebody_else_made_since_is_left_alone(tmp_path: Path) -> None:
+def test_pidfile_that_another_process_replaced_is_left_alone(tmp_path: Path) -> None:
     launch(tmp_path)
     with daemon_in(tmp_path) as pid:
         (tmp_path / "pid").unlink()
@@ -246,7 +246,7 @@ def test_foreground_makes_no_pidfile(tmp_path: Path) -> None:
         ("pid", signal.SIGKILL),  # there is a daemon by then, which finds out
     ],
 )
-def test_sbusd_that_is_stopped_before_it_came_back_takes_the_bus_with_it(
+def test_sbusd_that_is_killed_before_it_returns_ends_the_bus(
     tmp_path: Path, milestone: str, signum: signal.Signals
 ) -> None:
     process = subprocess.Popen(

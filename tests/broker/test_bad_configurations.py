@@ -85,7 +85,7 @@ def complaint(
 
 
 @pytest.mark.parametrize("case", list(bad_configurations()), ids=lambda case: case.name)
-def test_a_bad_file(
+def test_every_mistake_in_a_file_is_named(
     case: Bad,
     running: Running,
     monkeypatch: pytest.MonkeyPatch,
@@ -98,7 +98,7 @@ def test_a_bad_file(
     assert running.admin.fault("reload") == ("failed", line)
 
 
-def test_nothing_of_all_that_has_changed_the_bus(running: Running) -> None:
+def test_no_bad_file_has_changed_the_bus(running: Running) -> None:
     running.check_untouched()
 
 
@@ -127,7 +127,7 @@ def make_closed(path: Path) -> None:
     ],
     ids=["missing", "a directory", "a pipe", "a loop", "unreadable"],
 )
-def test_what_is_no_file(
+def test_what_is_not_a_file_is_an_error(
     make: Callable[[Path], None],
     expected: str,
     running: Running,
@@ -149,7 +149,7 @@ def test_what_is_no_file(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_damage_anywhere(
+def test_a_damaged_file_is_an_error_or_still_valid(
     running: Running,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

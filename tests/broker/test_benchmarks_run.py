@@ -141,7 +141,7 @@ def test_a_group_that_is_held(run: RunSettings) -> None:
         assert (only(samples).held_ns > 0) is case.endswith(" held")
 
 
-def test_a_group_that_nobody_holds_is_no_measurement(programs: Path) -> None:
+def test_a_group_that_is_not_held_is_no_measurement(programs: Path) -> None:
     traffic = Traffic(messages=200, size_bytes=SIZE, publishers=2)
     with (
         STARTS["broker"](programs)() as server,
@@ -151,7 +151,7 @@ def test_a_group_that_nobody_holds_is_no_measurement(programs: Path) -> None:
         load.ask("hold", "held", 30)
 
 
-def test_a_flood_takes_root(run: RunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_needs_root(run: RunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(BenchmarkFailed, match="root"):
         flood(run, Flood(), None)
@@ -264,9 +264,7 @@ def test_a_stream_with_one_faulty_message_is_no_measurement(
             load.ask("go 100", "done", 30)
 
 
-def test_a_soak_counts_a_message_that_went_missing_unannounced(
-    programs: Path, tmp_path: Path
-) -> None:
+def test_a_soak_counts_messages_lost_without_notice(programs: Path, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(faulty_bus(tmp_path / "bus", lose))
         arguments = (address, 1, 1, 0, 1, SIZE)
@@ -284,7 +282,7 @@ def test_leaving_a_server_leaves_no_process(programs: Path) -> None:
     assert all(wait_until_gone(pid, STOP_SECONDS_MAX) for pid in pids)
 
 
-def test_a_failure_inside_leaves_no_process_either(programs: Path) -> None:
+def test_a_failure_leaves_no_process(programs: Path) -> None:
     pids: list[int] = []
     with contextlib.suppress(BenchmarkFailed), STARTS["broker"](programs)() as server:
         pids += server.pids()
@@ -293,7 +291,7 @@ def test_a_failure_inside_leaves_no_process_either(programs: Path) -> None:
     assert all(wait_until_gone(pid, STOP_SECONDS_MAX) for pid in pids)
 
 
-def test_a_program_that_says_nothing_fails_at_its_deadline(programs: Path) -> None:
+def test_a_silent_program_fails_at_its_deadline(programs: Path) -> None:
     with (
         running("sleep", ["sleep", "60"], programs, None) as child,
         pytest.raises(BenchmarkFailed, match="said nothing"),

@@ -79,7 +79,7 @@ def hold(publisher: RawClient, witnesses: Sequence[RawClient]) -> None:
 
 @pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_others_go_on_and_what_they_publish_is_told_lost(
+def test_publishers_of_other_users_continue_and_their_messages_are_reported_lost(
     workers: int, choices: tuple[bytes, ...]
 ) -> None:
     """Their clients are on all workers in turn."""
@@ -111,7 +111,7 @@ def test_others_go_on_and_what_they_publish_is_told_lost(
 
 
 @pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
-def test_a_flood_of_another_user_spends_nothing(choices: tuple[bytes, ...]) -> None:
+def test_a_flood_of_another_user_uses_no_held_time(choices: tuple[bytes, ...]) -> None:
     """A client that is full of it holds back its own user's publishers as ever."""
     with (
         bus_for_all(2, HELD_SECONDS) as bus,
@@ -145,7 +145,7 @@ def test_a_flood_of_another_user_spends_nothing(choices: tuple[bytes, ...]) -> N
         assert received == [*kept, *gaps]
 
 
-def test_each_user_has_its_own_time() -> None:
+def test_each_user_has_its_own_held_time() -> None:
     """One spends all it has, on itself alone; the other still has what it had."""
     with (
         bus_for_all(2, HELD_SECONDS) as bus,
@@ -178,7 +178,7 @@ def test_each_user_has_its_own_time() -> None:
         assert AT_LEAST < time.monotonic() - began_at < AT_MOST
 
 
-def test_rotating_through_connections_holds_others_back_for_no_time() -> None:
+def test_changing_connections_holds_no_other_user_back() -> None:
     """Each of twenty stalls, for as long as a user may, its own publisher and nobody else's."""
     with (
         bus_for_all(2) as bus,

@@ -88,7 +88,7 @@ def assert_nothing_is_left(publisher: RawClient, many: int = MANY) -> None:
 
 @pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_when_it_is_spent_publishers_go_on_and_losses_are_told(
+def test_when_the_time_is_used_up_publishers_continue_and_losses_are_reported(
     tmp_path: Path, workers: int, choices: tuple[bytes, ...]
 ) -> None:
     """On all workers, and for all who would block from then on."""
@@ -115,7 +115,7 @@ def test_when_it_is_spent_publishers_go_on_and_losses_are_told(
         assert also_slow.sync()[also_filled:] == [LOST + b"%d" % MANY]
 
 
-def test_who_blocks_for_several_at_once_spends_it_once(tmp_path: Path) -> None:
+def test_blocking_several_publishers_at_once_counts_once(tmp_path: Path) -> None:
     """A client and a publisher on each of three workers: nobody goes on sooner than one would."""
     with bus_with_budget(tmp_path, 3) as bus, clients_on_each(bus, 3, 3) as places:
         witnesses = [own[2] for own in places]
@@ -130,7 +130,7 @@ def test_who_blocks_for_several_at_once_spends_it_once(tmp_path: Path) -> None:
             assert AT_LEAST < time.monotonic() - began_at < AT_MOST
 
 
-def test_it_runs_on_while_anybody_is_held(tmp_path: Path) -> None:
+def test_the_time_runs_while_any_publisher_is_held(tmp_path: Path) -> None:
     """On one worker somebody is held all the time, on the other one for moments."""
     with bus_with_budget(tmp_path, 2) as bus, clients_on_each(bus, 2, 3) as places:
         witnesses = [own[2] for own in places]
@@ -150,7 +150,7 @@ def test_it_runs_on_while_anybody_is_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
-def test_a_client_holds_itself_back_for_no_longer(
+def test_a_client_cannot_hold_itself_back_for_longer(
     tmp_path: Path, choices: tuple[bytes, ...]
 ) -> None:
     with bus_with_budget(tmp_path, 2) as bus, clients_on_each(bus, 2) as ((itself,), (other,)):
@@ -173,7 +173,7 @@ def test_a_client_holds_itself_back_for_no_longer(
         assert len(received) >= len(filling(size=100))
 
 
-def test_many_short_times_on_new_connections_add_up(tmp_path: Path) -> None:
+def test_short_times_on_new_connections_add_up(tmp_path: Path) -> None:
     """A user that comes, blocks for a moment, and goes, over and over."""
     moment_seconds = 0.05
     with bus_with_budget(tmp_path, 2) as bus, clients_on_each(bus, 2, 2) as places:

@@ -47,7 +47,7 @@ def small_scene(request: pytest.FixtureRequest, scenes: Scenes) -> Iterator[Scen
 
 # -- who is held back ------------------------------------------------------------------------------
 @pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
-def test_a_publisher_is_read_no_further_until_there_is_room(
+def test_a_publisher_is_not_read_until_there_is_room(
     scene: Scene, choices: tuple[bytes, ...]
 ) -> None:
     scene.subscribe(scene.slow, *choices)
@@ -62,7 +62,7 @@ def test_a_publisher_is_read_no_further_until_there_is_room(
     assert scene.slow.sync() == [b"MSG k\0flows"]
 
 
-def test_a_publisher_stays_in_its_own_order(small_scene: Scene) -> None:
+def test_messages_of_a_held_publisher_keep_their_order(small_scene: Scene) -> None:
     """What it said behind a message that is held waits as well, and so does what it asked."""
     scene = small_scene
     scene.subscribe(scene.slow, *SOFT)
@@ -80,7 +80,7 @@ def test_a_publisher_stays_in_its_own_order(small_scene: Scene) -> None:
     await_answer(scene.publisher)
 
 
-def test_whom_two_hold_back_needs_the_room_of_both(small_scene: Scene) -> None:
+def test_a_publisher_held_by_two_clients_waits_for_both(small_scene: Scene) -> None:
     scene = small_scene
     scene.subscribe(scene.slow, *SOFT)
     scene.subscribe(scene.also_slow, *SOFT)
@@ -98,7 +98,7 @@ def test_whom_two_hold_back_needs_the_room_of_both(small_scene: Scene) -> None:
     assert scene.slow.sync() == scene.also_slow.sync() == []
 
 
-def test_each_is_held_back_for_the_one_it_publishes_to(small_scene: Scene) -> None:
+def test_publishers_wait_only_for_the_client_they_publish_to(small_scene: Scene) -> None:
     scene = small_scene
     scene.subscribe(scene.slow, *SOFT)
     scene.subscribe(scene.also_slow, *SOFT, key=b"j")
@@ -112,7 +112,7 @@ def test_each_is_held_back_for_the_one_it_publishes_to(small_scene: Scene) -> No
     assert scene.slow.sync() == scene.also_slow.sync() == []
 
 
-def test_two_that_hold_each_other_back_go_on_when_they_read(small_scene: Scene) -> None:
+def test_two_clients_that_hold_each_other_continue_when_they_read(small_scene: Scene) -> None:
     scene = small_scene
     scene.subscribe(scene.slow, *SOFT)
     scene.subscribe(scene.also_slow, *HARD, key=b"j")
@@ -126,7 +126,7 @@ def test_two_that_hold_each_other_back_go_on_when_they_read(small_scene: Scene) 
 
 
 @pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
-def test_a_client_may_hold_itself_back_and_read_on(
+def test_a_client_may_hold_itself_back_and_continue_to_read(
     small_scene: Scene, choices: tuple[bytes, ...]
 ) -> None:
     small_scene.subscribe(small_scene.slow, *choices)
@@ -135,7 +135,7 @@ def test_a_client_may_hold_itself_back_and_read_on(
     assert small_scene.slow.sync() == []
 
 
-def test_with_echo_off_nobody_holds_itself_back(small_scene: Scene) -> None:
+def test_with_echo_off_a_client_does_not_hold_itself_back(small_scene: Scene) -> None:
     """It is full of what another one published."""
     scene = small_scene
     scene.subscribe(scene.slow, b"echo/off", *SOFT)
@@ -148,7 +148,7 @@ def test_with_echo_off_nobody_holds_itself_back(small_scene: Scene) -> None:
     scene.publisher.whoami()
 
 
-def test_a_stalled_client_is_served_as_ever(small_scene: Scene) -> None:
+def test_a_stalled_client_is_still_served(small_scene: Scene) -> None:
     """It subscribes, publishes and asks; the answer comes in its place."""
     scene = small_scene
     scene.subscribe(scene.slow, *SOFT)
@@ -175,7 +175,9 @@ def receive_both(scene: Scene, sent: dict[bytes, int]) -> None:
 
 
 @pytest.mark.parametrize("chosen_first", [True, False])
-def test_one_of_thousands_of_patterns_is_enough(small_scene: Scene, chosen_first: bool) -> None:
+def test_one_matching_pattern_of_thousands_is_enough(
+    small_scene: Scene, chosen_first: bool
+) -> None:
     scene = small_scene
     if chosen_first:
         scene.slow.control(SOFT[0])
@@ -192,7 +194,7 @@ def test_one_of_thousands_of_patterns_is_enough(small_scene: Scene, chosen_first
     receive_both(scene, sent)
 
 
-def test_what_is_subscribed_to_while_stalled_is_held_from_then_on(small_scene: Scene) -> None:
+def test_a_subscription_made_while_stalled_holds_publishers(small_scene: Scene) -> None:
     scene = small_scene
     scene.subscribe(scene.slow, *SOFT)
     sent = scene.hold()
@@ -219,7 +221,7 @@ def publish(publisher: RawClient, packets: Iterator[bytes]) -> None:
     publisher.whoami()
 
 
-def test_another_group_publishes_thousands_meanwhile(small_scene: Scene) -> None:
+def test_clients_with_other_keys_publish_thousands_meanwhile(small_scene: Scene) -> None:
     """Its subscriber chose the same, so that nothing is lost, and reads."""
     scene = small_scene
     scene.subscribe(scene.slow, *SOFT)

@@ -74,7 +74,7 @@ def account(received: list[bytes]) -> int:
 
 
 # -- room ------------------------------------------------------------------------------------------
-def test_a_backlog_that_is_half_empty_is_room(tmp_path: Path) -> None:
+def test_a_half_empty_backlog_releases_publishers(tmp_path: Path) -> None:
     """One message at a time, so that at most one too many is kept; and a backlog of several times
     what the socket holds, which is never known exactly."""
     backlog = 400
@@ -115,7 +115,7 @@ def test_a_backlog_that_is_half_empty_is_room(tmp_path: Path) -> None:
         (HARD, b"blocking/hard/discard"),
     ],
 )
-def test_who_chooses_to_lose_messages_holds_nobody(
+def test_a_client_that_chooses_to_drop_releases_publishers(
     scene: Scene, before: tuple[bytes, ...], after: bytes
 ) -> None:
     """What was accepted before is kept, what is lost from now on is told."""
@@ -132,7 +132,7 @@ def test_who_chooses_to_lose_messages_holds_nobody(
 @pytest.mark.parametrize(
     ("before", "after"), [(SOFT, b"blocking/soft/error"), (HARD, b"blocking/hard/error")]
 )
-def test_who_chooses_to_be_given_up_is(
+def test_a_client_that_chooses_error_is_disconnected(
     small_scene: Scene, before: tuple[bytes, ...], after: bytes
 ) -> None:
     scene = small_scene
@@ -153,7 +153,7 @@ def test_who_chooses_to_be_given_up_is(
         (SOFT, (b"blocking/hard/error", b"blocking/hard/discard", b"order/stack", b"order/queue")),
     ],
 )
-def test_who_chooses_to_block_otherwise_loses_nothing(
+def test_a_client_that_changes_how_it_blocks_loses_nothing(
     small_scene: Scene, before: tuple[bytes, ...], after: tuple[bytes, ...]
 ) -> None:
     scene = small_scene
@@ -169,7 +169,7 @@ def test_who_chooses_to_block_otherwise_loses_nothing(
     assert scene.slow.sync() == []
 
 
-def test_choosing_block_while_full_holds_from_then_on(small_scene: Scene) -> None:
+def test_choosing_block_while_full_holds_publishers(small_scene: Scene) -> None:
     """What was kept and what was lost before stays so."""
     scene = small_scene
     scene.subscribe(scene.slow)
@@ -191,7 +191,7 @@ def test_choosing_block_while_full_holds_from_then_on(small_scene: Scene) -> Non
 
 
 # -- another subscription --------------------------------------------------------------------------
-def test_who_unsubscribes_holds_nobody(small_scene: Scene) -> None:
+def test_a_client_that_unsubscribes_releases_publishers(small_scene: Scene) -> None:
     scene = small_scene
     scene.subscribe(scene.slow, *SOFT)
     sent = scene.hold()
@@ -202,7 +202,9 @@ def test_who_unsubscribes_holds_nobody(small_scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("second", [b"k", b"*", b""])
-def test_who_is_still_subscribed_still_holds(small_scene: Scene, second: bytes) -> None:
+def test_a_client_that_is_still_subscribed_holds_publishers(
+    small_scene: Scene, second: bytes
+) -> None:
     scene = small_scene
     scene.slow.sub(second)
     scene.subscribe(scene.slow, *SOFT)
@@ -217,14 +219,14 @@ def test_who_is_still_subscribed_still_holds(small_scene: Scene, second: bytes) 
 
 # -- an end ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("choices", [SOFT, HARD], ids=["soft", "hard"])
-def test_who_leaves_holds_nobody(scene: Scene, choices: tuple[bytes, ...]) -> None:
+def test_a_client_that_leaves_releases_publishers(scene: Scene, choices: tuple[bytes, ...]) -> None:
     scene.subscribe(scene.slow, *choices)
     scene.hold()
     scene.slow.close()
     scene.publisher.whoami()
 
 
-def test_who_is_killed_holds_nobody(small_scene: Scene) -> None:
+def test_a_client_that_is_killed_releases_publishers(small_scene: Scene) -> None:
     """A process that ends without a word."""
     scene = small_scene
     with reader_process(scene.bus.address, b"CMSG " + SOFT[0], b"SUB k") as pid:
@@ -233,7 +235,7 @@ def test_who_is_killed_holds_nobody(small_scene: Scene) -> None:
         scene.publisher.whoami()
 
 
-def test_what_a_publisher_said_before_it_left_is_served(small_scene: Scene) -> None:
+def test_messages_of_a_held_publisher_that_left_are_delivered(small_scene: Scene) -> None:
     scene = small_scene
     scene.subscribe(scene.slow, *SOFT)
     sent = scene.hold()

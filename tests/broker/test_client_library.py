@@ -30,7 +30,7 @@ def publish_for_ever(bus: Blocking) -> NoReturn:
         bus.publish("a", timeout_seconds=TIMEOUT_S)
 
 
-async def test_a_message_reaches_who_subscribed_and_synced(bus: Bus) -> None:
+async def test_a_message_reaches_a_client_that_subscribed_and_synced(bus: Bus) -> None:
     with trio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as listener, sbus.connect(bus.address) as speaker:
             await listener.subscribe("lamps/*/state")
@@ -47,7 +47,7 @@ async def test_a_message_reaches_who_subscribed_and_synced(bus: Bus) -> None:
             assert listener.statistics().messages == 0
 
 
-async def test_whoami_is_what_the_kernel_knows_of_this_process(bus: Bus) -> None:
+async def test_whoami_returns_the_kernel_s_ids(bus: Bus) -> None:
     with trio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
             identity = await client.whoami()
@@ -70,7 +70,7 @@ async def test_the_largest_packet_passes_and_a_larger_one_is_not_sent(bus: Bus) 
             await client.sync()
 
 
-async def test_one_task_iterates_while_others_ask_and_publish(bus: Bus) -> None:
+async def test_one_task_iterates_while_others_query_and_publish(bus: Bus) -> None:
     seen: list[bytes] = []
 
     async def iterate(client: sbus.Connection[sbus.Message]) -> None:
@@ -107,7 +107,7 @@ def test_a_flood_arrives_whole_and_in_order(bus: Bus) -> None:
         assert received == [str(number).encode() for number in range(50_000)]
 
 
-async def test_what_the_bus_refuses_is_raised_and_the_connection_goes_on(bus: Bus) -> None:
+async def test_a_refusal_is_raised_and_the_connection_stays(bus: Bus) -> None:
     with trio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
             await client.publish("a/!/b")
@@ -224,7 +224,7 @@ async def test_the_dot_dialect(tmp_path: Path) -> None:
             assert await listener.receive() == sbus.Message(b"a/b", b"2")
 
 
-def test_a_bus_that_ends_is_an_error_for_who_waits(tmp_path: Path) -> None:
+def test_a_bus_that_ends_is_an_error_for_waiting_tasks(tmp_path: Path) -> None:
     with running_bus(tmp_path) as bus, sbus.blocking.connect(bus.address) as client:
         stop(bus)
         with pytest.raises(sbus.Disconnected):

@@ -138,7 +138,7 @@ def test_life_at_a_path_over_a_left_over_file(
     assert bus.stderr_text() == ""
 
 
-def test_eight_workers_live_too(tmp_path: Path) -> None:
+def test_eight_workers_start_and_end(tmp_path: Path) -> None:
     with timed("life with 8 workers"), running_bus(tmp_path, workers=8) as bus:
         with bus.connect() as client:
             live(client)
@@ -173,7 +173,7 @@ def test_dot_dialect_separates_by_dots(tmp_path: Path) -> None:
         assert client.receive() == b"MSG a.b.c.d\0"
 
 
-def test_limits_of_the_command_line_are_the_bus_s(tmp_path: Path) -> None:
+def test_limits_of_the_command_line_are_in_force(tmp_path: Path) -> None:
     with running_bus(tmp_path, "--limit", "packet_bytes_max=1000") as bus, bus.connect() as client:
         client.sub(b"")
         largest = b"MSG k\0" + bytes(1000 - 6)
@@ -254,7 +254,7 @@ def test_file_that_another_bus_put_in_its_place_is_not_removed(tmp_path: Path) -
         assert not os.path.lexists(older.address)
 
 
-def test_exit_when_empty_waits_for_the_last_of_those_who_came(tmp_path: Path) -> None:
+def test_exit_when_empty_waits_for_the_last_client(tmp_path: Path) -> None:
     with running_bus(tmp_path, "-c") as bus:
         with bus.connect() as last:
             with bus.connect() as first:

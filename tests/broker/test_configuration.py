@@ -23,7 +23,7 @@ GOOD = """
     """
 
 
-def test_a_good_file_is_told_in_one_line_and_nothing_starts(tmp_path: Path) -> None:
+def test_a_good_file_is_summarised_in_one_line_and_nothing_starts(tmp_path: Path) -> None:
     (tmp_path / "good").write_text(GOOD)
     done = run_sbusd(tmp_path, "-a", "bus", "-p", "pid", "--check-config", "good")
     assert (done.returncode, done.stderr) == (0, "")
@@ -73,7 +73,7 @@ ALL = r"""
     """
 
 
-def test_what_holds_is_printed_as_a_file_that_says_the_same(tmp_path: Path) -> None:
+def test_the_printed_configuration_is_a_file_with_the_same_settings(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/all").write_text(ALL)
     options = ("--print-config", "-p", "pid", "--hard", "error", "--limit", "key_bytes_max=99")
@@ -108,12 +108,12 @@ def test_what_holds_is_printed_as_a_file_that_says_the_same(tmp_path: Path) -> N
     assert again.stdout == printed.stdout
 
 
-def test_what_holds_without_a_file_can_be_read_back(tmp_path: Path) -> None:
+def test_the_printed_defaults_can_be_read_back(tmp_path: Path) -> None:
     (tmp_path / "printed").write_text(run_sbusd(tmp_path, "--print-config").stdout)
     assert run_sbusd(tmp_path, "--check-config", "printed").returncode == 0
 
 
-def test_what_cannot_hold_is_not_printed(tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_not_printed(tmp_path: Path) -> None:
     done = run_sbusd(tmp_path, "--print-config", "--limit", "log_bytes=1")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("sbusd: log_bytes=1: ")
@@ -128,7 +128,7 @@ def test_the_file_is_checked_for_the_dialect_that_is_given(tmp_path: Path) -> No
     assert run_sbusd(tmp_path, "--check-config", "rules").returncode == 1
 
 
-def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+def test_the_command_line_has_precedence_over_the_file(tmp_path: Path) -> None:
     config = tmp_path / "sbus.toml"
     config.write_text(GOOD)
     options = ("--config", str(config), "--limit", "packet_bytes_max=100")

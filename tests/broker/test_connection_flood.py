@@ -73,7 +73,7 @@ def assert_all_hear_each_other(clients: list[RawClient]) -> None:
         client.sync()
 
 
-def test_more_clients_than_descriptors_harm_nobody(tmp_path: Path) -> None:
+def test_more_clients_than_descriptors_disturb_no_client(tmp_path: Path) -> None:
     with bus_with_few_descriptors(tmp_path, 64) as bus, ExitStack() as stack:
         served, waiting = connect_until_full(bus, stack)
         assert 30 <= len(served) < 64
@@ -121,7 +121,7 @@ def test_two_thousand_short_connections_leave_nothing(tmp_path: Path) -> None:
         assert bus.stderr_text() == ""
 
 
-def test_many_at_the_same_time(tmp_path: Path) -> None:
+def test_many_connections_at_the_same_time(tmp_path: Path) -> None:
     """Five hundred clients at once, connecting from several sides."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     each = min(125, (soft - 100) // 4)

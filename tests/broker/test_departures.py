@@ -29,7 +29,7 @@ def test_what_a_publisher_sent_before_it_closed_is_delivered(bus: Bus) -> None:
         assert same.sync() == other.sync() == []
 
 
-def test_one_message_and_away(bus: Bus) -> None:
+def test_a_publisher_that_leaves_after_one_message(bus: Bus) -> None:
     with clients_on_each(bus, 2) as ((same,), (other,)):
         for client in (same, other):
             client.sub(b"k")
@@ -42,7 +42,7 @@ def test_one_message_and_away(bus: Bus) -> None:
             assert {client.receive() for _ in expected} == expected
 
 
-def test_subscribers_that_vanish_take_nobody_with_them(bus: Bus) -> None:
+def test_subscribers_that_vanish_disturb_no_other(bus: Bus) -> None:
     """With messages unread, in the backlog, and on their way."""
     with clients_on_each(bus, 2) as ((stays,), (publisher,)), ExitStack() as stack:
         before = descriptors_at_rest(bus)
@@ -66,7 +66,7 @@ def test_subscribers_that_vanish_take_nobody_with_them(bus: Bus) -> None:
         assert stays.sync() == []
 
 
-def test_a_half_closed_publisher_has_all_of_it_delivered(bus: Bus) -> None:
+def test_all_messages_of_a_half_closed_publisher_are_delivered(bus: Bus) -> None:
     """It said that it will send no more; it finds its own messages, and then the end."""
     with clients_on_each(bus, 2, 2) as ((publisher, same), (other, _)):
         for client in (publisher, same, other):
@@ -82,7 +82,7 @@ def test_a_half_closed_publisher_has_all_of_it_delivered(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("subscribed", [False, True])
-def test_a_client_that_wants_to_read_no_more_may_publish_on(bus: Bus, subscribed: bool) -> None:
+def test_a_client_that_stops_reading_may_still_publish(bus: Bus, subscribed: bool) -> None:
     with clients_on_each(bus, 2, 2) as ((publisher, same), (other, _)):
         for client in (same, other):
             client.sub(b"k")

@@ -33,7 +33,7 @@ def test_echo_is_switched_at_a_point_in_the_stream(bus: Bus, payload: bytes) -> 
         assert same.sync() == other.sync() == everything
 
 
-def test_echo_off_keeps_back_nobody_elses_messages(bus: Bus) -> None:
+def test_echo_off_affects_no_messages_of_others(bus: Bus) -> None:
     with clients_on_each(bus, 2, 2) as ((client, same), (other, _)):
         client.control(b"echo/off")
         client.sub(b"k")
@@ -46,7 +46,7 @@ def test_echo_off_keeps_back_nobody_elses_messages(bus: Bus) -> None:
         assert client.sync() == [b"MSG k\0another's"] * 2
 
 
-def test_echo_off_is_each_clients_own_affair(bus: Bus) -> None:
+def test_echo_is_chosen_by_each_client(bus: Bus) -> None:
     with clients_on_each(bus, 2, 2) as ((quiet, same), (other, _)):
         quiet.control(b"echo/off")
         quiet.whoami()

@@ -49,7 +49,7 @@ def test_a_client_comes_subscribes_and_leaves(bus: Bus) -> None:
     assert [event["time"] for event in found] == sorted(event["time"] for event in found)
 
 
-def test_a_client_does_what_it_may_not(bus: Bus) -> None:
+def test_refused_and_misbehaving_clients(bus: Bus) -> None:
     with events_of(bus) as stream:
         with bus.connect() as client:
             client.pub(b"!/x", b"")
@@ -63,7 +63,7 @@ def test_a_client_does_what_it_may_not(bus: Bus) -> None:
         assert expelled["client"] == gone["client"] == refused["client"]
 
 
-def test_what_an_administrator_does_is_told(bus: Bus) -> None:
+def test_what_an_administrator_does_is_an_event(bus: Bus) -> None:
     with events_of(bus) as stream, administer(bus) as admin, bus.connect() as client:
         client.sync()
         number = stream.next("client-connected")["client"]
@@ -106,7 +106,7 @@ def test_access_rules_deny_something(tmp_path: Path) -> None:
         assert "limits.user_connections_max" in reloaded["applied"]
 
 
-def test_what_is_discarded_is_told_client_by_client(tmp_path: Path) -> None:
+def test_discarded_messages_are_reported_for_each_client(tmp_path: Path) -> None:
     limits = ("--limit", "backlog_messages_max=10", "--limit", "socket_buffer_bytes=20000")
     with (
         running_bus(tmp_path, *limits) as bus,
@@ -131,7 +131,7 @@ def test_what_is_discarded_is_told_client_by_client(tmp_path: Path) -> None:
         assert (told, reasons) == (lost, {"hard"})
 
 
-def test_a_client_stalls_and_goes_on(tmp_path: Path) -> None:
+def test_a_client_stalls_and_resumes(tmp_path: Path) -> None:
     with (
         running_bus(tmp_path, *OPTIONS, workers=2) as bus,
         scene_on(bus, 2, 1) as scene,
@@ -173,7 +173,7 @@ def test_the_bus_drains_and_stops(tmp_path: Path) -> None:
         bus.process.wait(TIMEOUT_S)
 
 
-def test_who_does_not_read_is_told_how_many_it_missed(bus: Bus) -> None:
+def test_a_slow_watcher_learns_how_many_events_it_missed(bus: Bus) -> None:
     count = 30_000
     with events_of(bus) as stream, bus.connect() as client:
         stream.next("client-connected")
@@ -210,7 +210,7 @@ def test_what_is_logged_goes_to_standard_error(tmp_path: Path) -> None:
         assert bus.stderr_text().startswith("sbusd: client of uid ")
 
 
-def test_ends_of_the_bus_end_the_stream(tmp_path: Path) -> None:
+def test_the_end_of_the_bus_ends_the_stream(tmp_path: Path) -> None:
     with running_bus(tmp_path) as bus, AdminConnection(bus.address) as connection:
         EventStream(connection)
         Task(lambda: bus.process.send_signal(signal.SIGTERM)).join()
@@ -218,7 +218,7 @@ def test_ends_of_the_bus_end_the_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.path.exists(SOCKET_PATH), reason="this host has a journal")
-def test_a_journal_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+def test_a_missing_journal_is_an_error_at_start(tmp_path: Path) -> None:
     result = subprocess.run(
         [*SBUSD, "-f", "-a", str(tmp_path / "bus"), "--log", "journal"],
         env=sbusd_environment(),

@@ -87,7 +87,7 @@ def check_that_the_publisher_waits(run: Flood, order: str, kept: int) -> None:
 
 
 @pytest.mark.parametrize(("soft", "hard", "order"), ALL)
-def test_every_choice(run: Flood, soft: str, hard: str, order: str) -> None:
+def test_every_choice_of_policies_and_order(run: Flood, soft: str, hard: str, order: str) -> None:
     run.begin(f"blocking/soft/{soft}", f"blocking/hard/{hard}", f"order/{order}")
     check_six_messages(run, soft, hard, order)
 
@@ -102,7 +102,7 @@ def test_every_choice(run: Flood, soft: str, hard: str, order: str) -> None:
         ("queue", "block", "random"),
     ],
 )
-def test_a_choice_of_the_bus_across_workers(
+def test_defaults_of_the_bus_hold_across_workers(
     tmp_path: Path, soft: str, hard: str, order: str
 ) -> None:
     """What the administrator chose holds for who chooses nothing; a client may choose otherwise."""
@@ -130,7 +130,7 @@ def bus_without_patience(tmp_path_factory: pytest.TempPathFactory) -> Iterator[B
 
 
 @pytest.mark.parametrize(("soft", "hard", "order"), BLOCKING)
-def test_block_is_discard_where_nobody_may_be_held_back(
+def test_block_acts_as_discard_where_it_is_not_allowed(
     bus_without_patience: Bus, soft: str, hard: str, order: str
 ) -> None:
     with several_clients(bus_without_patience, 3) as (slow, publisher, neighbour):
@@ -140,7 +140,7 @@ def test_block_is_discard_where_nobody_may_be_held_back(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_when_the_time_is_spent_what_does_not_fit_is_dropped(tmp_path: Path, workers: int) -> None:
+def test_when_the_held_time_is_used_up_messages_are_dropped(tmp_path: Path, workers: int) -> None:
     """Clients of all choices that block hold one publisher, all together for no longer than one."""
     options = (*OPTIONS, "--limit", f"user_held_seconds_max={HELD_SECONDS}")
     with (
@@ -182,6 +182,6 @@ def test_the_last_choice_holds_and_payloads_are_ignored(run: Flood) -> None:
     check_six_messages(run, "queue", "discard", "stack")
 
 
-def test_nothing_chosen_is_a_queue_that_drops_what_is_too_much(run: Flood) -> None:
+def test_the_default_is_a_queue_that_drops_the_newest(run: Flood) -> None:
     run.begin()
     check_six_messages(run, "queue", "discard", "queue")

@@ -38,7 +38,9 @@ def come_and_go(client: RawClient, own: int, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_subscriptions_stay_right_while_thousands_come_and_go(tmp_path: Path, workers: int) -> None:
+def test_routes_stay_correct_while_thousands_of_subscriptions_change(
+    tmp_path: Path, workers: int
+) -> None:
     """Sixteen times what the table holds; some clients keep theirs, and messages flow."""
     each, held_by_each, rounds = 4, 15, 2_500
     with (
@@ -100,7 +102,7 @@ def assert_heard(listener: RawClient, publisher: RawClient, keys: list[bytes]) -
     ]
 
 
-def test_a_full_table_refuses_and_takes_again_what_was_given_back(tmp_path: Path) -> None:
+def test_a_full_table_refuses_until_there_is_room_again(tmp_path: Path) -> None:
     with (
         running_bus(tmp_path, *SMALL_TABLE) as bus,
         clients_on_each(bus, 2) as ((greedy,), (other,)),
@@ -125,7 +127,7 @@ def test_a_full_table_refuses_and_takes_again_what_was_given_back(tmp_path: Path
         assert_heard(other, greedy, again)
 
 
-def test_the_room_of_clients_that_left_a_full_table_is_used_again(tmp_path: Path) -> None:
+def test_the_room_of_clients_that_left_is_used_again(tmp_path: Path) -> None:
     with (
         running_bus(tmp_path, *SMALL_TABLE) as bus,
         clients_on_each(bus, 2) as ((same,), (other,)),

@@ -26,7 +26,7 @@ def understood(packet: bytes) -> dict[str, Any]:
     return result
 
 
-def test_a_user_is_told_of_all_its_clients(bus: Bus) -> None:
+def test_the_reply_lists_all_clients_of_the_user(bus: Bus) -> None:
     with several_clients(bus, 3) as (one, two, three):
         one.sub(b"a")
         one.sub(b"a")
@@ -47,7 +47,7 @@ def test_a_user_is_told_of_all_its_clients(bus: Bus) -> None:
         assert user["limits"]["connections_max"] == 1_024
 
 
-def test_the_answer_keeps_its_place(bus: Bus) -> None:
+def test_the_reply_keeps_its_place_in_the_order(bus: Bus) -> None:
     with several_clients(bus, 2) as (asking, other):
         asking.sub(b"k")
         asking.sync()
@@ -61,7 +61,7 @@ def test_the_answer_keeps_its_place(bus: Bus) -> None:
         assert packets[2] == b"MSG k\0after"
 
 
-def test_many_questions_at_once_have_an_answer_each(bus: Bus) -> None:
+def test_many_queries_at_once_get_a_reply_each(bus: Bus) -> None:
     with several_clients(bus, 10) as clients:
         for client in clients:
             for _ in range(5):
@@ -71,7 +71,7 @@ def test_many_questions_at_once_have_an_answer_each(bus: Bus) -> None:
                 assert understood(client.receive())["user"]["connections"] == len(clients)
 
 
-def test_who_asks_and_leaves_does_no_harm(bus: Bus) -> None:
+def test_a_client_that_asks_and_leaves_does_no_harm(bus: Bus) -> None:
     for _ in range(20):
         with bus.connect() as client:
             client.control(b"!/me")
@@ -80,7 +80,7 @@ def test_who_asks_and_leaves_does_no_harm(bus: Bus) -> None:
         assert admin.ask("stats")["clients"] >= 1
 
 
-def test_an_answer_fits_the_packets_of_the_bus(tmp_path: Path) -> None:
+def test_a_reply_fits_into_a_packet_of_the_bus(tmp_path: Path) -> None:
     with (
         running_bus(tmp_path, "--limit", "packet_bytes_max=3000") as bus,
         several_clients(bus, 30) as clients,
@@ -91,7 +91,7 @@ def test_an_answer_fits_the_packets_of_the_bus(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_nobody_is_told_of_others() -> None:
+def test_no_client_of_another_user_is_shown() -> None:
     with (
         directory_for_everybody() as directory,
         running_bus(directory, "-go") as bus,

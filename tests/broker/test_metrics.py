@@ -87,7 +87,7 @@ def test_the_figures_are_what_clients_did(told: Bus) -> None:
     assert found["sbus_user_subscriptions"] == 3
 
 
-def test_counters_go_on_when_a_worker_dies(told: Bus) -> None:
+def test_counters_continue_when_a_worker_dies(told: Bus) -> None:
     pids = worker_pids(told)
     subprocess.run(["kill", "-KILL", str(pids[0])], check=True)
     wait_until(lambda: is_replaced(told, 0, pids[0]), "worker 0 is replaced")
@@ -149,7 +149,7 @@ def test_over_a_socket_with_and_without_a_bus(tmp_path: Path) -> None:
         assert process.stderr.read().count(b"\n") == 2, "why it is away, once each time"
 
 
-def test_a_file_is_written_again_and_again(bus: Bus, tmp_path: Path) -> None:
+def test_a_file_is_rewritten_at_every_interval(bus: Bus, tmp_path: Path) -> None:
     path = tmp_path / "sbus.prom"
     command = [*SBUSCTL, "-a", bus.address, "metrics", "--textfile", str(path)]
     process = subprocess.Popen([*command, "--interval", "0.1"], env=sbusd_environment())

@@ -41,7 +41,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("notices", [True, False], ids=["notices", "no notices"])
-def test_every_kind_ends_the_connection_and_nothing_else(bus: Bus, notices: bool) -> None:
+def test_every_kind_of_bad_packet_ends_only_its_sender_s_connection(
+    bus: Bus, notices: bool
+) -> None:
     """What came before it counts, what comes behind it does not, and the end is an orderly one."""
     with clients_on_each(bus, 2) as ((same,), (other,)):
         for bystander in (same, other):
@@ -75,7 +77,7 @@ def send_all_that_goes(client: RawClient, packets: list[bytes]) -> None:
             return
 
 
-def test_the_largest_keys_and_patterns_are_no_misbehaviour(bus: Bus) -> None:
+def test_the_largest_keys_and_patterns_are_accepted(bus: Bus) -> None:
     with bus.connect() as client:
         client.control(b"!/notices/on")
         for key in (b"k" * 4_096, b"/".join([b"k"] * 128), b"k/" * 127, b"", b"\n", b"\xff"):
@@ -86,7 +88,7 @@ def test_the_largest_keys_and_patterns_are_no_misbehaviour(bus: Bus) -> None:
         assert client.sync() == []
 
 
-def test_a_thousand_offenders_fill_no_log(bus: Bus) -> None:
+def test_a_thousand_offenders_do_not_flood_the_log(bus: Bus) -> None:
     with clients_on_each(bus, 2) as ((same,), (other,)):
         before = descriptors_at_rest(bus)
         for number in range(1_000):
@@ -151,7 +153,7 @@ def test_without_notices_a_refusal_is_silent(bus: Bus) -> None:
         assert client.sync() == []
 
 
-def test_a_refused_packet_leaves_those_around_it_alone(bus: Bus) -> None:
+def test_packets_around_a_refused_one_are_served(bus: Bus) -> None:
     with clients_on_each(bus, 2) as ((sender,), (other,)):
         other.sub(b"")
         other.whoami()
@@ -175,7 +177,7 @@ def test_unknown_control_keys_are_ignored_and_none_is_forwarded(bus: Bus) -> Non
         assert sender.sync() == other.sync() == []
 
 
-def test_whoami_tells_what_the_kernel_knows(bus: Bus) -> None:
+def test_whoami_returns_the_kernel_s_ids(bus: Bus) -> None:
     with bus.connect() as client:
         assert client.whoami() == b"!/cred/%d/%d/%d" % (os.getegid(), os.geteuid(), os.getpid())
         client.send(b"CMSG !/cred/whoami\0any payload")

@@ -105,7 +105,7 @@ def test_a_message_is_shown_with_its_publisher_and_size(bus: Bus) -> None:
     assert one.program == Path("/proc/self/comm").read_text().removesuffix("\n")
 
 
-def test_only_what_was_asked_for_is_shown(bus: Bus) -> None:
+def test_only_matching_messages_are_shown(bus: Bus) -> None:
     with bus.connect() as client, messages_of(bus, b"a/", b"the/end", b"c/*/e") as stream:
         for key in (*KEYS, b"a", b"a/"):
             client.pub(key, b"")
@@ -113,7 +113,7 @@ def test_only_what_was_asked_for_is_shown(bus: Bus) -> None:
     assert [one.key for one in found] == ["a/b", "a/c", "c/d/e", "a/"]
 
 
-def test_two_watchers_see_what_each_asked_for(bus: Bus) -> None:
+def test_two_watchers_see_their_own_patterns(bus: Bus) -> None:
     with (
         bus.connect() as client,
         messages_of(bus, b"a/", b"the/end", payload=True) as one,
@@ -127,7 +127,7 @@ def test_two_watchers_see_what_each_asked_for(bus: Bus) -> None:
         assert next(m.key for m in messages_to_end(other, client)) == "c/d"
 
 
-def test_large_payloads_are_whole(bus: Bus) -> None:
+def test_large_payloads_are_shown_whole(bus: Bus) -> None:
     rng = random.Random(5)
     sizes = [0, 49_151, 49_152, 49_153, 100_000, 400_000, 5, 300_000]
     payloads = [rng.randbytes(size) for size in sizes]
@@ -140,7 +140,7 @@ def test_large_payloads_are_whole(bus: Bus) -> None:
             assert one.size == len(payload)
 
 
-def test_a_stream_that_begins_in_the_midst_of_traffic_knows_all_recipients(bus: Bus) -> None:
+def test_a_stream_that_begins_during_traffic_knows_all_recipients(bus: Bus) -> None:
     with several_clients(bus, 6) as clients:
         pairs = [(0, 4), (1, 5), (2, 3)]
         with flowing(*(Stream(clients[one], clients[two], b"%d" % one) for one, two in pairs)):
@@ -169,7 +169,7 @@ def test_of_secret_messages_only_the_keys_are_shown(bus: Bus) -> None:
     assert [one.recipients for one in found] == [3, 3, 0]
 
 
-def test_secret_messages_are_shown_to_who_asks_for_them(bus: Bus) -> None:
+def test_secret_messages_are_shown_to_watchers_that_ask_for_them(bus: Bus) -> None:
     key = secret((b"", b"", b""))
     with (
         bus.connect() as client,
@@ -198,7 +198,7 @@ def test_a_message_that_is_held_is_shown_once(scenes: Scenes, workers: int, plac
 
 
 # -- a watcher that does not read ------------------------------------------------------------------
-def test_who_does_not_read_slows_nobody_and_is_told_what_it_missed(bus: Bus) -> None:
+def test_a_slow_watcher_delays_no_client_and_learns_what_it_missed(bus: Bus) -> None:
     count = 600
     with several_clients(bus, 3) as clients, messages_of(bus, payload=True) as stream:
         run_together(*(lambda c=c: _publish(c, count) for c in clients))
@@ -225,7 +225,7 @@ def _publish(client: RawClient, count: int) -> None:
 
 
 # -- ends ------------------------------------------------------------------------------------------
-def test_a_stream_goes_on_when_a_worker_dies(tmp_path: Path) -> None:
+def test_a_stream_continues_when_a_worker_dies(tmp_path: Path) -> None:
     with running_bus(tmp_path, workers=2) as bus, clients_on_each(bus, 2, 2) as clients:
         clients[0][0].sub(b"a")
         clients[0][0].sync()
@@ -243,7 +243,7 @@ def test_a_stream_goes_on_when_a_worker_dies(tmp_path: Path) -> None:
     assert sorted((one.size, one.recipients, one.worker) for one in found) == [(1, 2, 0), (2, 2, 1)]
 
 
-def test_who_leaves_is_forgotten(tmp_path: Path) -> None:
+def test_a_watcher_that_leaves_is_forgotten(tmp_path: Path) -> None:
     with running_bus(tmp_path, "--limit", "watchers_max=2", workers=2) as bus:
         at_rest = descriptors_at_rest(bus)
         for _ in range(3):
@@ -255,7 +255,7 @@ def test_who_leaves_is_forgotten(tmp_path: Path) -> None:
             wait_for_descriptors(bus, at_rest)
 
 
-def test_what_cannot_be_watched_is_refused(bus: Bus) -> None:
+def test_an_impossible_watch_is_refused(bus: Bus) -> None:
     for pattern, why in ((b"!/x", "reserved"), (b"x" * 5000, "pattern-too-long")):
         with AdminConnection(bus.address) as connection:
             with pytest.raises(AdminError, match=why) as refused:

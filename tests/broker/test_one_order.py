@@ -117,7 +117,7 @@ def test_all_sequences_merge_into_one(tmp_path: Path, workers: int) -> None:
         assert_one_order(member.received for member in members)
 
 
-def test_subscribers_on_all_workers_receive_the_very_same_sequence(tmp_path: Path) -> None:
+def test_subscribers_on_all_workers_receive_the_same_sequence(tmp_path: Path) -> None:
     """Where everybody gets everything, one order is one sequence."""
     workers, publishers, messages = 3, 6, 300
     with (

@@ -37,7 +37,7 @@ def test_every_size_comes_through_unaltered(bus: Bus) -> None:
                 assert client.receive() == packet, f"{size} bytes"
 
 
-def test_the_smallest_packets_there_are(bus: Bus) -> None:
+def test_the_smallest_packets(bus: Bus) -> None:
     with bus.connect() as client:
         client.send(b"SUB ")
         client.send(b"MSG \0")
@@ -91,7 +91,7 @@ def test_a_lower_limit_holds_too(tmp_path: Path) -> None:
             client.whoami()
 
 
-def test_the_buffers_suffice_where_the_kernel_allows_no_larger_ones(tmp_path: Path) -> None:
+def test_socket_buffers_need_no_higher_kernel_limit(tmp_path: Path) -> None:
     """The server's ends hold just what a socket holds whose owner asked for 212,992 bytes.
 
     That is the kernel's usual ceiling (net.core.wmem_max), so nothing here relies on a higher one.

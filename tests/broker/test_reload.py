@@ -96,7 +96,7 @@ def may_publish(client: RawClient, key: bytes) -> bool:
 
 
 # -- what a rule is about --------------------------------------------------------------------------
-def test_who_may_publish(ruled: Ruled, clients: list[RawClient]) -> None:
+def test_publishing_follows_the_new_rules(ruled: Ruled, clients: list[RawClient]) -> None:
     for _ in range(2):
         assert ruled.apply_rules(rule("deny publish", keys=["a/"]))["applied"] == ["rules"]
         for client in clients:
@@ -110,7 +110,7 @@ def test_who_may_publish(ruled: Ruled, clients: list[RawClient]) -> None:
         assert all(may_publish(client, b"b/b") for client in clients)
 
 
-def test_who_may_receive(ruled: Ruled, clients: list[RawClient]) -> None:
+def test_receiving_follows_the_new_rules(ruled: Ruled, clients: list[RawClient]) -> None:
     """Subscriptions stay, and receive nothing while that is denied; routes in use change too."""
     for client in clients:
         client.sub(b"")
@@ -132,7 +132,7 @@ def test_who_may_receive(ruled: Ruled, clients: list[RawClient]) -> None:
             assert [client.receive() for _ in expected] == expected
 
 
-def test_who_may_subscribe(ruled: Ruled, clients: list[RawClient]) -> None:
+def test_subscribing_follows_the_new_rules(ruled: Ruled, clients: list[RawClient]) -> None:
     ruled.apply_rules(rule("deny subscribe", keys=["a/"]))
     for client in clients:
         client.sub(b"a/b")
@@ -144,7 +144,7 @@ def test_who_may_subscribe(ruled: Ruled, clients: list[RawClient]) -> None:
         assert b"MSG a/b\0" in client.sync()
 
 
-def test_who_may_not_connect_any_more_stays_until_it_leaves(
+def test_a_client_that_may_no_longer_connect_stays_until_it_leaves(
     ruled: Ruled, clients: list[RawClient]
 ) -> None:
     ruled.apply_rules(OTHERS, rule("deny connect"))
@@ -158,7 +158,7 @@ def test_who_may_not_connect_any_more_stays_until_it_leaves(
         assert may_publish(client, b"a")
 
 
-def test_what_stands_in_a_backlog_is_still_sent(ruled: Ruled, clients: list[RawClient]) -> None:
+def test_messages_in_a_backlog_are_still_sent(ruled: Ruled, clients: list[RawClient]) -> None:
     slow, publisher = clients[0], clients[1]
     slow.sub(b"a")
     slow.whoami()
@@ -173,7 +173,7 @@ def test_what_stands_in_a_backlog_is_still_sent(ruled: Ruled, clients: list[RawC
 
 
 # -- whenever somebody comes -----------------------------------------------------------------------
-def test_clients_that_come_during_reloads_go_by_the_last_one(ruled: Ruled) -> None:
+def test_clients_that_connect_during_reloads_get_the_last_rules(ruled: Ruled) -> None:
     """None falls between the old rules and the new ones."""
     odd = (rule("deny publish", keys=["a"]),)
     even = (OTHERS, rule("deny publish", keys=["b"]))
@@ -202,7 +202,7 @@ def test_clients_that_come_during_reloads_go_by_the_last_one(ruled: Ruled) -> No
             assert may_publish(client, b"b")
 
 
-def test_a_worker_that_is_forked_later_goes_by_the_last_one(ruled: Ruled) -> None:
+def test_a_worker_that_is_forked_later_has_the_last_rules(ruled: Ruled) -> None:
     ruled.apply_rules(rule("deny publish", keys=["a"]))
     ruled.apply_rules(OTHERS, rule("deny publish", keys=["b"]))
     old = worker_pids(ruled.bus)[0]
@@ -216,7 +216,7 @@ def test_a_worker_that_is_forked_later_goes_by_the_last_one(ruled: Ruled) -> Non
         assert may_publish(client, b"b")
 
 
-def test_many_rules_are_told(ruled: Ruled, clients: list[RawClient]) -> None:
+def test_many_rules_are_transferred(ruled: Ruled, clients: list[RawClient]) -> None:
     """More than fit in a packet between the processes."""
     keys = [f"{'x' * 500}/{number}" for number in range(1_000)]
     rules = [rule("deny publish", keys=[key]) for key in keys]
@@ -233,7 +233,7 @@ MAY_BLOCK = rule("allow block", users=[os.geteuid()])
 
 @needs_root
 @pytest.mark.parametrize("workers", [1, 2])
-def test_who_may_hold_others_back(workers: int) -> None:
+def test_holding_publishers_back_follows_the_new_rules(workers: int) -> None:
     """A stranger publishes for a client that blocks: it is held while the rules allow that."""
     limits = limit_options(user_held_seconds_max=60)
     with (
@@ -269,7 +269,7 @@ def test_who_may_hold_others_back(workers: int) -> None:
 
 
 @pytest.mark.parametrize("place", [1, -1])
-def test_who_was_held_and_may_not_publish_any_more_spends_no_held_time(
+def test_a_held_publisher_that_may_no_longer_publish_uses_no_held_time(
     ruled: Ruled, clients: list[RawClient], place: int
 ) -> None:
     slow, publisher = clients[0], clients[place]

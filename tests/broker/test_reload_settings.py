@@ -282,13 +282,13 @@ ELSEWHERE = {
 }
 
 
-def test_all_that_can_change_is_tested() -> None:
+def test_every_setting_that_can_change_is_tested() -> None:
     tested = {case.field for case in (*LIMIT_CASES, *BUS_CASES)} | ELSEWHERE
     assert tested == RELOADABLE_LIMITS | reloadable_options(without_mode=True)
 
 
 @pytest.mark.parametrize("case", [*LIMIT_CASES, *BUS_CASES], ids=lambda case: case.field)
-def test_it_takes_effect(reloading: Reloading, case: Case) -> None:
+def test_a_changed_setting_takes_effect(reloading: Reloading, case: Case) -> None:
     def settings(value: Any) -> dict[str, dict[str, Any]]:
         beside = {name: dict(fields) for name, fields in case.beside.items()}
         beside.setdefault(case.table, {})[case.field] = value
@@ -319,7 +319,7 @@ def test_limits_of_single_users_come_and_go(reloading: Reloading) -> None:
     assert subscriptions_accepted(reloading.bus) == 10
 
 
-def test_of_very_many_changes_some_are_named_and_the_others_counted(reloading: Reloading) -> None:
+def test_some_of_very_many_changes_are_named_and_the_others_counted(reloading: Reloading) -> None:
     names = [f"{uid}" for uid in range(100_000, 101_000)]
     fields = "".join(f"{name} = 5\n" for name in UserLimits.__struct_fields__)
     count = len(names) * len(UserLimits.__struct_fields__)
@@ -335,7 +335,7 @@ def test_of_very_many_changes_some_are_named_and_the_others_counted(reloading: R
     reloading.reload()
 
 
-def test_what_an_administrator_has_said_since_ends_with_a_reload(reloading: Reloading) -> None:
+def test_a_reload_ends_limits_set_by_an_administrator(reloading: Reloading) -> None:
     reloading.reload()
     reloading.rest()
     reloading.admin.ask("limit", uid=os.getuid(), limits={"subscriptions_max": 4})
@@ -346,7 +346,7 @@ def test_what_an_administrator_has_said_since_ends_with_a_reload(reloading: Relo
 
 
 @pytest.mark.parametrize("how", ["reload", "limit"])
-def test_who_waited_for_the_old_rate_goes_on_with_the_new_one(
+def test_a_publisher_that_waited_for_the_old_rate_continues_at_the_new_one(
     reloading: Reloading, how: str
 ) -> None:
     reloading.reload(limits={"user_messages_per_second_max": 1})
@@ -362,7 +362,7 @@ def test_who_waited_for_the_old_rate_goes_on_with_the_new_one(
         assert client.receive(timeout_s=5).startswith(b"CMSG !/cred/whoami")
 
 
-def test_who_is_held_goes_on_when_its_user_may_not_hold_any_more(reloading: Reloading) -> None:
+def test_a_held_publisher_continues_when_holding_is_no_longer_allowed(reloading: Reloading) -> None:
     reloading.reload(limits={"user_held_seconds_max": 60.0})
     with newcomer(reloading.bus) as slow, newcomer(reloading.bus) as publisher:
         slow.control(b"blocking/soft/block")
@@ -377,7 +377,7 @@ def test_who_is_held_goes_on_when_its_user_may_not_hold_any_more(reloading: Relo
 
 
 @needs_root
-def test_who_is_let_in(reloading: Reloading) -> None:
+def test_the_users_that_may_connect_change(reloading: Reloading) -> None:
     reloading.reload()
     assert stranger_may_connect(reloading.bus)
     assert reloading.reload(bus={"users": ["root"]}) == ["bus.users"]
@@ -420,7 +420,7 @@ def test_group_and_others_where_the_address_has_no_mode(tmp_path: Path) -> None:
         assert not stranger_may_connect(bus)
 
 
-def test_a_bus_ends_when_it_is_empty_from_now_on(tmp_path: Path) -> None:
+def test_exit_when_empty_takes_effect(tmp_path: Path) -> None:
     file = tmp_path / "sbus.toml"
     file.touch()
     with running_bus(tmp_path, "--config", str(file), workers=1) as bus, administer(bus) as admin:
@@ -434,7 +434,7 @@ def test_a_bus_ends_when_it_is_empty_from_now_on(tmp_path: Path) -> None:
         assert bus.process.wait(10) == 0
 
 
-def test_a_stopping_bus_waits_as_long_as_it_should_now(tmp_path: Path) -> None:
+def test_a_stopping_bus_waits_for_the_new_time(tmp_path: Path) -> None:
     file = tmp_path / "sbus.toml"
     file.write_text("[limits]\nstop_seconds_max = 1000\nworker_silence_seconds_max = 1000")
     with running_bus(tmp_path, "--config", str(file), workers=1) as bus:
@@ -446,13 +446,13 @@ def test_a_stopping_bus_waits_as_long_as_it_should_now(tmp_path: Path) -> None:
         assert bus.process.wait(10) == 0
 
 
-def test_without_a_file_there_is_nothing_to_read(tmp_path: Path) -> None:
+def test_a_reload_without_a_file_is_an_error(tmp_path: Path) -> None:
     with running_bus(tmp_path, workers=1) as bus, administer(bus) as admin:
         code, text = admin.fault("reload")
         assert (code, text) == ("failed", "this bus was started without a file to read (--config)")
 
 
-def test_the_command_line_still_wins(tmp_path: Path) -> None:
+def test_the_command_line_keeps_its_precedence(tmp_path: Path) -> None:
     file = tmp_path / "sbus.toml"
     file.write_text("[bus]\nworkers = 3\nsoft = 'discard'\n[limits]\nuser_connections_max = 1\n")
     options = ("--config", str(file), "--soft", "queue", "--limit", "user_connections_max=50")

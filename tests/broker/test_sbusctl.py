@@ -129,7 +129,7 @@ class TestPub:
             listener.whoami()
             yield listener
 
-    def test_has_been_processed_when_it_ends(self, bus: Bus, listener: RawClient) -> None:
+    def test_messages_have_been_processed_when_it_ends(self, bus: Bus, listener: RawClient) -> None:
         result = run(bus, "pub", "k", "käfer")
         assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
         assert listener.sync() == [b"MSG k\0" + "käfer".encode()]
@@ -160,25 +160,25 @@ class TestPub:
         assert run(bus, "pub", "k", *files, stdin=b"a\nb\n").returncode == 0
         assert listener.sync() == [b"MSG k\0" + contents, b"MSG k\0a\nb\n"]
 
-    def test_says_which_file_is_not_there(self, bus: Bus, tmp_path: Path) -> None:
+    def test_names_the_file_that_is_not_there(self, bus: Bus, tmp_path: Path) -> None:
         result = run(bus, "pub", "k", "--file", str(tmp_path / "none"))
         assert result.returncode == 1
         assert result.stderr == f"sbusctl: {tmp_path}/none: No such file or directory\n".encode()
 
     @pytest.mark.parametrize("words", [("a/!/b", "x"), ("a/!/b",)])
-    def test_fails_with_the_reason_for_which_the_bus_refused_it(
-        self, bus: Bus, words: tuple[str, ...]
-    ) -> None:
+    def test_fails_with_the_code_of_a_refusal(self, bus: Bus, words: tuple[str, ...]) -> None:
         result = run(bus, "pub", *words, stdin=b"line\n" * 10)
         assert result.returncode == 1
         assert re.fullmatch(rb"sbusctl: .*\(reserved\)\n", result.stderr)
 
-    def test_fails_with_the_reason_for_which_the_bus_hung_up(self, bus: Bus) -> None:
+    def test_fails_with_the_code_of_a_disconnection(self, bus: Bus) -> None:
         result = run(bus, "pub", "k" * 5000, "x")
         assert result.returncode == 1
         assert re.fullmatch(rb"sbusctl: .*\(key-too-long\)\n", result.stderr)
 
-    def test_too_long_a_line_is_not_sent_in_part(self, bus: Bus, listener: RawClient) -> None:
+    def test_a_line_that_is_too_long_is_not_sent_in_part(
+        self, bus: Bus, listener: RawClient
+    ) -> None:
         result = run(bus, "pub", "k", stdin=b"short\n" + bytes(2_000_000))
         assert result.returncode == 1
         assert b"at most 409600 may be" in result.stderr
@@ -214,12 +214,12 @@ class TestSub:
             )
             os.close(controller)
 
-    def test_raw_is_payloads_as_they_are(self, bus: Bus) -> None:
+    def test_raw_prints_payloads_unchanged(self, bus: Bus) -> None:
         with subscribed(bus, "--raw", "k") as (client, process):
             client.pub(b"k", b"\x1b\xff\0end")
             assert read_line(process) == b"\x1b\xff\0end\n"
 
-    def test_json_is_an_object_for_each_message(self, bus: Bus) -> None:
+    def test_json_prints_an_object_for_each_message(self, bus: Bus) -> None:
         with subscribed(bus, "--json", "k*") as (client, process):
             client.pub(b"k", b"text\n")
             client.pub(b"k\xff", b"\x80")
@@ -229,14 +229,14 @@ class TestSub:
                 "payload_base64": base64.b64encode(b"\x80").decode(),
             }
 
-    def test_count_ends_it_after_so_many(self, bus: Bus) -> None:
+    def test_count_ends_it_after_that_many_messages(self, bus: Bus) -> None:
         with bus.connect() as client, started(bus, "sub", "--count", "2", "k") as process:
             assert process.stdout is not None
             publish_until_seen(client, process.stdout.fileno(), b"k", b"x")
             client.pub(b"k", b"x")
             assert end_of(process) == (0, b"k x\nk x\n", b"")
 
-    def test_a_refused_pattern_fails_with_the_reason(self, bus: Bus) -> None:
+    def test_a_refused_pattern_fails_with_the_code(self, bus: Bus) -> None:
         result = run(bus, "sub", "a", "!/b")
         assert result.returncode == 1
         assert re.fullmatch(rb"sbusctl: .*\(reserved\)\n", result.stderr)
@@ -262,7 +262,7 @@ class TestSub:
             assert (status, output) == (1, b"")
             assert errors == b"sbusctl: the bus closed the connection\n"
 
-    def test_losses_are_told_in_one_line_on_standard_error(self, tmp_path: Path) -> None:
+    def test_losses_are_one_line_on_standard_error(self, tmp_path: Path) -> None:
         with overrun(tmp_path, "k") as process:
             assert process.stderr is not None
             assert select.select([process.stderr], [], [], TIMEOUT_S)[0], "nothing was told"
@@ -291,7 +291,7 @@ class TestSub:
             assert (status, errors[:9]) == (1, b"sbusctl: ")
             assert output == b"k x\n" * (len(output) // 4)
 
-    def test_soft_block_has_publishers_wait_for_it(self, bus: Bus) -> None:
+    def test_soft_block_holds_publishers_back(self, bus: Bus) -> None:
         with subscribed(bus, "--soft", "block", "k") as (client, process):
             with stopped(process.pid):
                 sent = publish_until_full(client, b"k")
@@ -299,7 +299,7 @@ class TestSub:
             for number in range(sent + 1):
                 assert read_line(process) == b"k %d\n" % number
 
-    def test_without_standard_output_it_prints_to_nobody(self, bus: Bus) -> None:
+    def test_runs_without_standard_output(self, bus: Bus) -> None:
         """The connection must not become standard output, or the bus would get the lines."""
         script = f"exec {' '.join(SBUSCTL)} -a {bus.address} whoami >&-"
         result = subprocess.run(
@@ -318,7 +318,7 @@ class TestWhoami:
             expected = f"!/cred/{os.getgid()}/{os.getuid()}/{process.pid}\n".encode()
             assert end_of(process) == (0, expected, b"")
 
-    def test_is_not_there_in_the_dot_dialect(self, tmp_path: Path) -> None:
+    def test_fails_in_the_dot_dialect(self, tmp_path: Path) -> None:
         with running_bus(tmp_path, "--dialect", "dot") as bus:
             result = run(bus, "--dialect", "dot", "whoami")
         assert result.returncode == 1

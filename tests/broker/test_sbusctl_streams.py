@@ -53,7 +53,7 @@ def test_a_message_is_a_line(bus: Bus, client: RawClient) -> None:
         assert read_line(process).decode().endswith("     -   0 !/cred////x\\x1b[2J\n")
 
 
-def test_payloads_are_shown_where_that_is_wanted(bus: Bus, client: RawClient) -> None:
+def test_payloads_are_shown_on_request(bus: Bus, client: RawClient) -> None:
     with started(bus, "monitor", "--payload", "a/") as process:
         assert read_line(process) == HEADING + b" PAYLOAD\n"
         client.pub(b"b/", b"not this")
@@ -87,7 +87,7 @@ def test_a_message_is_an_object_in_json(bus: Bus, client: RawClient) -> None:
         assert (status, len(output.splitlines()), errors) == (0, 2, b"")
 
 
-def test_what_was_missed_is_told(bus: Bus, client: RawClient) -> None:
+def test_missed_messages_are_reported(bus: Bus, client: RawClient) -> None:
     read_end, write_end = os.pipe()
     with started(bus, "monitor", "--json", "--payload", stdout=write_end) as process:
         os.close(write_end)
@@ -154,7 +154,7 @@ def test_a_reader_that_leaves_ends_it_quietly(bus: Bus, client: RawClient) -> No
         assert process.stderr.read() == b""
 
 
-def test_what_cannot_be_is_said_in_one_line(bus: Bus) -> None:
+def test_a_refused_watch_is_one_line(bus: Bus) -> None:
     result = run(bus, "monitor", "!/x")
     assert result.returncode == 1
     assert re.fullmatch(rb"sbusctl: .*reserved.*\(bad-request\)\n", result.stderr)

@@ -65,7 +65,7 @@ def test_every_subscription_against_every_key(bus: Bus) -> None:
             client.close()
 
 
-def test_a_subscription_is_taken_back_as_it_was_made(bus: Bus) -> None:
+def test_an_unsubscribe_names_the_same_pattern_as_its_subscribe(bus: Bus) -> None:
     pattern, key = secret((b"", b"", b""), b"a/"), secret(OWN, b"a/b")
     with bus.connect() as client:
         client.sub(pattern)
@@ -104,7 +104,7 @@ def test_echo_off_holds_for_secret_messages(bus: Bus) -> None:
     ],
 )
 @pytest.mark.parametrize("word", [b"SUB ", b"UNSUB "])
-def test_asking_for_another_s_messages_ends_the_connection(
+def test_subscribing_to_another_s_messages_ends_the_connection(
     bus: Bus, word: bytes, pattern: bytes, code: bytes
 ) -> None:
     with bus.connect() as client:
@@ -115,7 +115,7 @@ def test_asking_for_another_s_messages_ends_the_connection(
 
 
 @pytest.mark.parametrize("text", [b"!", b"!/", b"!/*", b"!/x", b"a/!/cred/1/2/3/x"])
-def test_other_reserved_words_are_refused_as_ever(bus: Bus, text: bytes) -> None:
+def test_other_reserved_keys_are_still_refused(bus: Bus, text: bytes) -> None:
     with bus.connect() as client:
         client.control(b"!/notices/on")
         for packet in (b"SUB " + text, b"UNSUB " + text, b"MSG " + text + b"\0"):

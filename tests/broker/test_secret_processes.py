@@ -26,7 +26,7 @@ OLD_KERNEL = (
 
 
 @pytest.mark.parametrize("command", [SBUSD, OLD_KERNEL], ids=["this kernel", "an old kernel"])
-def test_a_connection_that_outlives_its_process_loses_its_number(
+def test_a_connection_that_outlives_its_process_loses_the_process_id(
     tmp_path: Path, command: Sequence[str]
 ) -> None:
     address = str(tmp_path / "bus")
@@ -114,7 +114,7 @@ def is_pidfd(link: Path) -> bool:
         return False  # closed since it was listed
 
 
-def test_descriptors_of_watched_processes_are_given_back(bus: Bus) -> None:
+def test_descriptors_of_watched_processes_are_closed(bus: Bus) -> None:
     def pidfds() -> int:
         return sum(
             is_pidfd(link) for pid in bus.pids() for link in Path(f"/proc/{pid}/fd").iterdir()

@@ -46,7 +46,7 @@ def managed_by(manager: ServiceManager, patch: pytest.MonkeyPatch, watchdog_s: f
         patch.setenv("WATCHDOG_USEC", str(int(watchdog_s * 1e6)))
 
 
-def test_it_is_told_of_the_beginning_and_of_the_end(
+def test_it_is_notified_of_the_start_and_of_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with service_manager(tmp_path) as manager:
@@ -66,9 +66,7 @@ def test_it_is_told_of_the_beginning_and_of_the_end(
         assert bus.stderr_text() == ""
 
 
-def test_it_is_told_when_the_configuration_is_read_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_notified_of_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever comes of it: a bus that goes on as before is ready as before."""
     file = tmp_path / "sbus.toml"
     file.write_text("")
@@ -91,7 +89,9 @@ def test_it_is_told_when_the_configuration_is_read_anew(
             assert manager.next(0) == {}
 
 
-def test_it_is_told_why_there_is_no_bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_notified_why_the_bus_did_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with service_manager(tmp_path) as manager:
         managed_by(manager, monkeypatch)
         done = subprocess.run(
@@ -168,7 +168,7 @@ def test_a_hung_worker_is_replaced_while_the_watchdog_is_fed(
 
 
 @pytest.mark.parametrize("part", ["front", "fork server"])
-def test_a_hung_part_that_a_bus_cannot_do_without_feeds_no_watchdog(
+def test_a_hung_front_or_fork_server_feeds_no_watchdog(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """Without the front there is nobody to see it, without the fork server nobody to replace it."""
@@ -292,7 +292,7 @@ def sockets(tmp_path: Path) -> Iterator[list[socket.socket]]:
         yield made
 
 
-def test_sockets_that_cannot_be_a_bus_s_are_one_clear_error(sockets: list[socket.socket]) -> None:
+def test_unusable_sockets_are_one_clear_error(sockets: list[socket.socket]) -> None:
     packets, more_packets, stream = sockets
     assert "not a UNIX socket for sequenced packets" in refusal({"bus": stream})
     assert "not a UNIX socket for sequenced packets" in refusal({"bus": packets, "admin": stream})
@@ -302,7 +302,7 @@ def test_sockets_that_cannot_be_a_bus_s_are_one_clear_error(sockets: list[socket
     assert "leave one of them out" in both
 
 
-def test_an_address_that_is_given_is_preferred_to_what_is_passed(
+def test_a_given_address_is_preferred_to_passed_sockets(
     tmp_path: Path, sockets: list[socket.socket]
 ) -> None:
     """Whatever that is."""

@@ -74,7 +74,7 @@ def publish(publisher: RawClient, neighbour: RawClient, numbers: range, size: in
 
 @pytest.mark.parametrize("from_other_worker", [False, True])
 @pytest.mark.parametrize("size", [PAYLOAD_BYTES, 5_000])
-def test_the_newest_are_dropped_when_the_backlog_has_its_messages(
+def test_the_newest_messages_are_dropped_at_the_message_limit(
     tmp_path: Path, size: int, from_other_worker: bool
 ) -> None:
     """The gap is the last thing that happened, and the client is told of it nevertheless."""
@@ -92,7 +92,7 @@ def test_the_newest_are_dropped_when_the_backlog_has_its_messages(
         assert slow.sync() == [message(7, size), message(8, size)]
 
 
-def test_the_newest_are_dropped_when_the_backlog_has_its_bytes(tmp_path: Path) -> None:
+def test_the_newest_messages_are_dropped_at_the_byte_limit(tmp_path: Path) -> None:
     size, backlog = 10_000, 10
     kept = socket_capacity(size) + backlog
     with slow_and_others(tmp_path, f"backlog_bytes_max={size * backlog}") as (slow, same, _):
@@ -101,7 +101,7 @@ def test_the_newest_are_dropped_when_the_backlog_has_its_bytes(tmp_path: Path) -
         assert received == [*(message(number, size) for number in range(kept)), LOST + b"40"]
 
 
-def test_without_notices_the_gap_is_silent(tmp_path: Path) -> None:
+def test_without_notices_a_gap_is_not_reported(tmp_path: Path) -> None:
     kept = socket_capacity(PAYLOAD_BYTES) + BACKLOG_MESSAGES
     with slow_and_others(tmp_path, f"backlog_messages_max={BACKLOG_MESSAGES}", notices=False) as (
         slow,
@@ -114,7 +114,7 @@ def test_without_notices_the_gap_is_silent(tmp_path: Path) -> None:
         assert slow.sync() == [message(0)]
 
 
-def test_every_gap_is_told_at_its_place(tmp_path: Path) -> None:
+def test_every_gap_is_reported_at_its_place(tmp_path: Path) -> None:
     """Whatever the pace: received and lost make up all that was published, in order."""
     chance = random.Random(3)
     with slow_and_others(tmp_path, f"backlog_messages_max={BACKLOG_MESSAGES}") as clients:
@@ -159,7 +159,7 @@ def account(received: list[bytes]) -> int:
     return expected
 
 
-def test_nobody_else_loses_anything(tmp_path: Path) -> None:
+def test_other_subscribers_lose_nothing(tmp_path: Path) -> None:
     """Bystanders read along, on both workers, while the slow client loses nearly everything."""
     with slow_and_others(tmp_path, f"backlog_messages_max={BACKLOG_MESSAGES}") as clients:
         slow, same, other = clients
@@ -196,7 +196,7 @@ def ask_until_it_blocks(client: RawClient) -> int:
     raise AssertionError("the bus goes on reading a client that does not read its replies")
 
 
-def test_a_client_that_reads_no_replies_is_read_no_further(bus: Bus) -> None:
+def test_a_client_that_reads_no_replies_is_no_longer_read(bus: Bus) -> None:
     with clients_on_each(bus, 2, 2) as ((client, same), (other, _)):
         asked = ask_until_it_blocks(client)
         for bystander in (same, other):

@@ -34,7 +34,7 @@ def subscribed(client: RawClient) -> RawClient:
     return client
 
 
-def test_peeking_takes_nothing(bus: Bus) -> None:
+def test_peeking_consumes_nothing(bus: Bus) -> None:
     with several_clients(bus, 1) as (client,):
         subscribed(client).pub(b"k", b"1")
         client.pub(b"k", b"2")
@@ -58,7 +58,7 @@ def test_the_true_length_of_a_packet_can_be_asked_for(bus: Bus) -> None:
         assert not flags & socket.MSG_TRUNC
 
 
-def test_not_waiting(bus: Bus) -> None:
+def test_receiving_without_waiting(bus: Bus) -> None:
     with several_clients(bus, 1) as (client,):
         subscribed(client).sock.settimeout(None)
         with pytest.raises(BlockingIOError):
@@ -67,7 +67,7 @@ def test_not_waiting(bus: Bus) -> None:
         assert client.sync() == [b"MSG k\0payload"]
 
 
-def test_poll_tells_messages_and_the_end(bus: Bus) -> None:
+def test_poll_reports_messages_and_the_end(bus: Bus) -> None:
     with clients_on_each(bus, 2) as ((publisher,), (client,)):
         subscribed(client)
         poll = select.poll()
@@ -86,7 +86,7 @@ def test_poll_tells_messages_and_the_end(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("edge_triggered", [False, True])
-def test_epoll(bus: Bus, edge_triggered: bool) -> None:
+def test_epoll_reports_messages(bus: Bus, edge_triggered: bool) -> None:
     with clients_on_each(bus, 2) as ((publisher,), (client,)), select.epoll() as epoll:
         subscribed(client)
         epoll.register(client, select.EPOLLIN | (select.EPOLLET if edge_triggered else 0))
@@ -121,7 +121,7 @@ def test_messages_have_receive_timestamps(
         assert before <= (seconds * per_second + fraction) * 10**6 // per_second <= after
 
 
-def test_a_small_receive_buffer_and_a_large_one_are_the_clients_affair(bus: Bus) -> None:
+def test_any_receive_buffer_size_works(bus: Bus) -> None:
     with several_clients(bus, 1) as (client,):
         for size in (1, 2_304, 1_000_000):
             client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
@@ -138,7 +138,7 @@ def send_with_descriptors(client: RawClient, packet: bytes, fds: list[int]) -> N
     client.sock.sendmsg([packet], [rights])
 
 
-def test_attached_descriptors_are_dropped_and_the_packet_counts(tmp_path: Path) -> None:
+def test_attached_descriptors_are_dropped_and_the_packet_is_served(tmp_path: Path) -> None:
     with running_bus(tmp_path) as bus, clients_on_each(bus, 2) as ((client,), (other,)):
         subscribed(other)
         subscribed(client)

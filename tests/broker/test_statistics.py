@@ -73,7 +73,7 @@ def test_every_message_counts_once_in_and_once_for_each_recipient(tmp_path: Path
         assert {worker["worker"]: worker["pid"] for worker in workers} == worker_pids(bus)
 
 
-def test_echo_off_is_one_recipient_less(bus: Bus) -> None:
+def test_echo_off_means_one_recipient_less(bus: Bus) -> None:
     with several_clients(bus, 2) as (one, two), administer(bus) as admin:
         for client in (one, two):
             client.sub(b"k")
@@ -95,7 +95,7 @@ def test_echo_off_is_one_recipient_less(bus: Bus) -> None:
         (b"blocking/soft/block", {"user_held_seconds_max": 0}, "unheld"),
     ],
 )
-def test_what_is_discarded_is_counted_by_its_reason(
+def test_discarded_messages_are_counted_by_reason(
     tmp_path: Path, choice: bytes, limits: dict[str, float], reason: str
 ) -> None:
     filler, more = filling(), [message(b"%d" % number, 500) for number in range(10)]
@@ -188,7 +188,7 @@ def test_counters_survive_the_death_of_a_worker(tmp_path: Path) -> None:
         assert [worker["deaths"] for worker in workers] == [1, 0]
 
 
-def test_rates_and_fills_are_there(bus: Bus) -> None:
+def test_rates_and_fill_levels_are_reported(bus: Bus) -> None:
     with several_clients(bus, 2) as (one, two), administer(bus) as admin:
         one.sub(b"k")
         one.sync()

@@ -147,7 +147,7 @@ def received_of_own(client: RawClient, key: bytes) -> int:
     return len(client.sync())
 
 
-def test_a_pattern_holds_for_as_often_as_it_was_subscribed(bus: Bus) -> None:
+def test_a_pattern_is_subscribed_as_often_as_it_was_asked_for(bus: Bus) -> None:
     with bus.connect() as client:
         got = partial(received_of_own, client, b"a/b")
         client.sub(b"a/*")
@@ -163,7 +163,7 @@ def test_a_pattern_holds_for_as_often_as_it_was_subscribed(bus: Bus) -> None:
         assert got() == 1
 
 
-def test_to_unsubscribe_an_unknown_pattern_means_nothing(bus: Bus) -> None:
+def test_unsubscribing_an_unknown_pattern_has_no_effect(bus: Bus) -> None:
     """Neither another pattern that matches the same, nor another client's, is touched by it."""
     with clients_on_each(bus, 2) as ((first,), (second,)):
         for client in (first, second):
@@ -188,7 +188,7 @@ def test_what_follows_a_nul_in_a_pattern_is_ignored(bus: Bus) -> None:
         assert received_of_own(client, b"key") == 0
 
 
-def test_a_client_that_left_is_no_subscriber(bus: Bus) -> None:
+def test_a_client_that_left_is_no_longer_subscribed(bus: Bus) -> None:
     """Its worker may have other clients with the same pattern; they stay subscribed."""
     with clients_on_each(bus, 2, 2) as ((leaves, stays), (publisher, _)):
         for client in (leaves, stays):

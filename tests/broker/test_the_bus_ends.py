@@ -78,7 +78,7 @@ def publish_until_the_end(client: RawClient) -> None:
     assert set(client.receive_until_closed()) <= {b"MSG key\0"}
 
 
-def test_the_end_is_no_reset_in_full_flow(bus: Bus) -> None:
+def test_clients_see_an_orderly_end_in_full_traffic(bus: Bus) -> None:
     """Most of the clients have sent something that nobody will read any more."""
     with clients_on_each(bus, 2, 2) as places:
         clients = [*places[0], *places[1]]
@@ -95,7 +95,7 @@ def test_the_end_is_no_reset_in_full_flow(bus: Bus) -> None:
         assert bus.process.wait(GONE_SECONDS_MAX) == 0
 
 
-def test_the_end_is_no_reset_though_the_workers_hang(bus: Bus) -> None:
+def test_clients_see_an_orderly_end_although_workers_hang(bus: Bus) -> None:
     with clients_on_each(bus, 2, 2) as places:
         for pid in worker_pids(bus).values():
             os.kill(pid, signal.SIGSTOP)

@@ -59,7 +59,7 @@ def kept(received: list[bytes], published: list[bytes]) -> int:
         (4, "bus_backlog_bytes_max", [4, 0, 0, 0]),
     ],
 )
-def test_each_backlog_takes_at_most_as_much_as_it_leaves(
+def test_each_backlog_takes_at_most_as_much_as_it_leaves_to_others(
     tmp_path: Path, workers: int, quota: str, expected: list[int]
 ) -> None:
     """Of what is the bus's, the user takes half, and the first client all of that."""
@@ -80,7 +80,7 @@ def test_each_backlog_takes_at_most_as_much_as_it_leaves(
         assert kept(slow[3].sync(), again) == 4
 
 
-def test_a_backlog_of_the_user_s_that_is_full_is_the_hard_policy_s_affair(tmp_path: Path) -> None:
+def test_the_hard_policy_decides_when_the_user_s_quota_is_full(tmp_path: Path) -> None:
     with (
         bus_with(tmp_path, 1, user_backlog_bytes_max=8 * KEEPING_BYTES) as bus,
         several_clients(bus, 4) as (publisher, witness, first, second),
@@ -92,7 +92,7 @@ def test_a_backlog_of_the_user_s_that_is_full_is_the_hard_policy_s_affair(tmp_pa
         assert kept(first.sync(), published) == 4
 
 
-def test_a_client_that_blocks_waits_for_what_its_user_has_left(tmp_path: Path) -> None:
+def test_a_blocking_client_is_bounded_by_its_user_s_quota(tmp_path: Path) -> None:
     """It loses nothing when others of the user's have taken their share."""
     limits = {"user_backlog_bytes_max": 8 * KEEPING_BYTES, "user_held_seconds_max": 60}
     with (
@@ -123,7 +123,7 @@ def test_a_client_that_blocks_waits_for_what_its_user_has_left(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("quota", "expected"), [("user_backlog_bytes_max", 4), ("bus_backlog_bytes_max", 2)]
 )
-def test_the_backlogs_of_one_user_are_not_another_s(quota: str, expected: int) -> None:
+def test_users_do_not_share_the_backlog_quota(quota: str, expected: int) -> None:
     with (
         directory_for_everybody() as directory,
         bus_with(directory, 2, **{quota: 8 * KEEPING_BYTES}) as bus,

@@ -63,7 +63,7 @@ def test_faster_publishers_are_held_back_and_nothing_is_refused(
 
 
 @needs_root
-def test_the_pace_of_one_user_is_not_another_s() -> None:
+def test_users_do_not_share_the_rate_limit() -> None:
     """Ten seconds' worth waits, and somebody else publishes a second's worth meanwhile."""
     with (
         directory_for_everybody() as directory,

@@ -27,7 +27,7 @@ TOO_MANY_CONNECTIONS = b"CMSG !/error\0too-many-connections "
 TOO_MANY_PATTERNS = b"CMSG !/error\0too-many-patterns "
 
 
-def test_shares() -> None:
+def test_a_client_takes_at_most_as_much_as_it_leaves_to_others() -> None:
     """The rule in numbers: half, then half of what is left, to the last."""
     assert shares(8, 5) == [4, 2, 1, 0, 0]
     assert shares(9, 5) == [4, 2, 1, 1, 0]
@@ -67,7 +67,7 @@ def all_served(bus: Bus, number: int) -> bool:
 
 
 # -- connections -----------------------------------------------------------------------------------
-def test_one_connection_too_many_is_told_and_closed(tmp_path: Path) -> None:
+def test_one_connection_too_many_is_refused_with_a_reason(tmp_path: Path) -> None:
     most = 6
     with bus_with(tmp_path, WORKERS, user_connections_max=most) as bus:
         with several_clients(bus, most) as clients:
@@ -84,7 +84,7 @@ def test_one_connection_too_many_is_told_and_closed(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_the_connections_of_one_user_are_not_another_s() -> None:
+def test_users_do_not_share_the_connection_quota() -> None:
     with (
         directory_for_everybody() as directory,
         bus_with(directory, 2, user_connections_max=3) as bus,
@@ -161,7 +161,9 @@ def test_each_client_takes_at_most_as_many_patterns_as_it_leaves(
 
 
 @pytest.mark.parametrize("limits", SUBSCRIPTION_QUOTAS[:2], ids=["number", "bytes"])
-def test_what_is_given_back_can_be_taken_by_anybody(tmp_path: Path, limits: dict[str, int]) -> None:
+def test_returned_patterns_can_be_taken_by_any_client(
+    tmp_path: Path, limits: dict[str, int]
+) -> None:
     with bus_with(tmp_path, WORKERS, **limits) as bus, several_clients(bus, 3) as clients:
         first, second, third = clients
         assert subscribe_until_refused(first, 0) == 4
@@ -194,7 +196,7 @@ def test_every_occurrence_of_a_pattern_counts(tmp_path: Path) -> None:
         assert client.sync() == [b"MSG k\0"]
 
 
-def test_of_the_bus_s_patterns_a_user_takes_as_many_as_it_leaves(tmp_path: Path) -> None:
+def test_a_user_takes_at_most_as_many_patterns_as_it_leaves_to_others(tmp_path: Path) -> None:
     """Over all of its clients: the second one finds nothing left."""
     limits = {"bus_subscription_bytes_max": 8 * UNIT_BYTES}
     with bus_with(tmp_path, 2, **limits) as bus, several_clients(bus, 2) as (first, second):
@@ -212,7 +214,7 @@ def test_of_the_bus_s_patterns_a_user_takes_as_many_as_it_leaves(tmp_path: Path)
     ],
     ids=["number", "bytes", "bytes of the bus"],
 )
-def test_another_user_finds_its_own_share(limits: dict[str, int], left: list[int]) -> None:
+def test_another_user_gets_its_share(limits: dict[str, int], left: list[int]) -> None:
     with (
         directory_for_everybody() as directory,
         bus_with(directory, 2, **limits) as bus,
@@ -236,7 +238,7 @@ def test_a_quota_that_is_hit_on_all_workers_is_reported_once_per_user(tmp_path: 
         assert_reported_once(bus)
 
 
-def test_a_report_comes_again_after_the_interval(tmp_path: Path) -> None:
+def test_a_report_is_repeated_after_the_interval(tmp_path: Path) -> None:
     interval_seconds = 0.5
     limits = {"user_connections_max": 1, "log_interval_seconds": interval_seconds}
     with bus_with(tmp_path, 2, **limits) as bus, several_clients(bus, 1):

@@ -44,7 +44,7 @@ def run(bus: Bus) -> Iterator[Flood]:
 # -- changes while messages wait ---------------------------------------------------------------
 @pytest.mark.parametrize("after", ORDER)
 @pytest.mark.parametrize("before", ORDER)
-def test_what_is_queued_is_sent_in_the_order_chosen_last(
+def test_queued_messages_are_sent_in_the_order_chosen_last(
     run: Flood, before: str, after: str
 ) -> None:
     run.begin(f"order/{before}")
@@ -53,7 +53,7 @@ def test_what_is_queued_is_sent_in_the_order_chosen_last(
     assert run.read() == in_order(after, 4, SIX[:4])
 
 
-def test_what_was_queued_is_kept_when_the_client_chooses_to_drop(run: Flood) -> None:
+def test_queued_messages_are_kept_when_the_client_chooses_to_drop(run: Flood) -> None:
     run.begin()
     run.publish(A, BBB)
     run.control("blocking/soft/discard")
@@ -61,7 +61,7 @@ def test_what_was_queued_is_kept_when_the_client_chooses_to_drop(run: Flood) -> 
     assert run.read() == [A, BBB, LOST + b"2"]
 
 
-def test_what_was_dropped_is_missing_before_what_is_queued_later(run: Flood) -> None:
+def test_a_gap_comes_before_messages_that_were_queued_later(run: Flood) -> None:
     run.begin("blocking/soft/discard")
     run.publish(A, BBB)
     run.control("blocking/soft/queue")
@@ -69,7 +69,7 @@ def test_what_was_dropped_is_missing_before_what_is_queued_later(run: Flood) -> 
     assert run.read() == [LOST + b"2", CC, D]
 
 
-def test_choosing_error_harms_nobody_before_the_next_message(run: Flood) -> None:
+def test_choosing_error_has_no_effect_before_the_next_message(run: Flood) -> None:
     run.begin()
     run.publish(A)
     run.control("blocking/soft/error")
@@ -80,7 +80,7 @@ def test_choosing_error_harms_nobody_before_the_next_message(run: Flood) -> None
     assert run.read_to_the_end() == []
 
 
-def test_a_client_that_drops_gets_what_finds_room(run: Flood) -> None:
+def test_a_client_that_drops_gets_messages_that_fit(run: Flood) -> None:
     """As soon as the socket takes it, which is before it is empty."""
     run.begin("blocking/soft/discard")
     run.publish(A)
@@ -100,7 +100,7 @@ def test_a_client_that_drops_gets_what_finds_room(run: Flood) -> None:
     ],
 )
 @pytest.mark.parametrize("chosen_first", [True, False])
-def test_the_answer_to_whoami_stays_in_its_place(
+def test_the_reply_to_whoami_keeps_its_place(
     run: Flood, order: str, before: list[bytes], after: list[bytes], chosen_first: bool
 ) -> None:
     """What was accepted before it is sent before it, in the order chosen, and what came later
@@ -118,7 +118,7 @@ def test_the_answer_to_whoami_stays_in_its_place(
 
 
 # -- who is given up ---------------------------------------------------------------------------
-def test_a_last_word_is_sent_if_the_socket_has_room_for_it(run: Flood) -> None:
+def test_a_last_notice_is_sent_if_the_socket_has_room(run: Flood) -> None:
     run.begin("blocking/hard/error")
     run.publish(A, BBB, D, CC)
     assert run.slow.receive() == run.filling.pop(0)
@@ -127,7 +127,7 @@ def test_a_last_word_is_sent_if_the_socket_has_room_for_it(run: Flood) -> None:
     assert last.startswith(b"CMSG !/error\0too-slow ")
 
 
-def test_without_notices_there_is_no_last_word(run: Flood) -> None:
+def test_without_notices_there_is_no_last_notice(run: Flood) -> None:
     run.slow.control(b"blocking/hard/error")
     run.slow.sub(b"k")
     run.slow.whoami()
@@ -137,7 +137,7 @@ def test_without_notices_there_is_no_last_word(run: Flood) -> None:
     assert run.read_to_the_end() == []
 
 
-def test_it_is_logged_once_and_nobody_else_notices(tmp_path: Path) -> None:
+def test_it_is_logged_once_and_no_other_client_notices(tmp_path: Path) -> None:
     packets = filling()
     with (
         running_bus(tmp_path, *OPTIONS, workers=1) as bus,

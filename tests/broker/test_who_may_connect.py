@@ -56,7 +56,7 @@ def test_mode_of_a_path_decides(
         assert as_user(lambda: is_served(path)) is others_may
 
 
-def test_users_are_those_among_whom_the_mode_lets_through(directory: Path) -> None:
+def test_the_users_option_restricts_what_the_mode_allows(directory: Path) -> None:
     path = str(directory / "bus")
     options = ("--workers=1", "-o", "-u", str(STRANGER), "-u", "0")
     with bus_of(directory, "-fa", path, *options, address=path) as bus:
@@ -67,7 +67,7 @@ def test_users_are_those_among_whom_the_mode_lets_through(directory: Path) -> No
         assert is_served(path), "one who was refused costs the others nothing"
 
 
-def test_user_is_understood_by_name_and_the_bus_s_own_is_always_let_in(directory: Path) -> None:
+def test_users_are_given_by_name_and_the_owner_may_always_connect(directory: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     with bus_of(directory, *ABSTRACT, "-u", "nobody") as bus:
         assert is_served(bus.address)
@@ -109,7 +109,7 @@ def test_users_of_an_abstract_address_are_those_named(directory: Path) -> None:
         assert not as_user(lambda: is_served(bus.address), uid=STRANGER - 1, gid=OWN_GID)
 
 
-def test_refused_do_not_count_as_clients_that_came(directory: Path) -> None:
+def test_refused_connections_do_not_count_for_exit_when_empty(directory: Path) -> None:
     with bus_of(directory, *ABSTRACT, "-c") as bus:
         assert not as_user(lambda: is_served(bus.address))
         assert is_served(bus.address)

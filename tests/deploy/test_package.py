@@ -82,7 +82,7 @@ def test_it_says_what_it_is_and_needs(package: Path) -> None:
         "usr/share/doc/sbus/copyright",
     ],
 )
-def test_it_brings(root: Path, path: str) -> None:
+def test_it_brings_every_file(root: Path, path: str) -> None:
     assert (root / path).stat().st_size
 
 
@@ -95,12 +95,12 @@ def test_nothing_in_it_knows_where_it_was_built(package: Path, root: Path) -> No
             assert not [place for place in places if place in content], path
 
 
-def test_what_is_configured_survives_an_upgrade(package: Path) -> None:
+def test_the_configuration_survives_an_upgrade(package: Path) -> None:
     done = subprocess.run(["dpkg-deb", "-I", package, "conffiles"], capture_output=True, check=True)
     assert done.stdout == b"/etc/sbus/sbus.toml\n"
 
 
-def test_it_runs_from_wherever_it_is(root: Path, tmp_path: Path) -> None:
+def test_it_runs_from_any_directory(root: Path, tmp_path: Path) -> None:
     """With nothing but the standard library of the Python that it finds."""
     python = Path(sys.base_prefix) / "bin/python3"
 

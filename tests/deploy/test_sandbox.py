@@ -45,7 +45,7 @@ def test_the_first_client_starts_the_bus_and_a_later_one_starts_it_again(seen: A
     assert seen["received"] == seen["received after a stop"] == MESSAGES
 
 
-def test_who_comes_while_the_bus_drains_is_served_by_the_next_one(seen: Any) -> None:
+def test_clients_that_connect_during_a_drain_are_served_by_the_next_bus(seen: Any) -> None:
     assert seen["drained"] == "Lets nobody in any more, 1 clients are left"
     assert seen["answered after a drain"].startswith("CMSG !/cred/whoami\0!/cred/0/0/")
 
@@ -66,13 +66,13 @@ def test_metrics_are_exported_from_a_sandbox_of_their_own(seen: Any) -> None:
     assert "sbus_" in body
 
 
-def test_systemctl_shows_how_it_is_and_reloads_it(seen: Any) -> None:
+def test_systemctl_shows_the_status_and_reloads(seen: Any) -> None:
     assert seen["status"].endswith(" workers serve at /run/sbus.socket")
     assert seen["reload"] == ""
     assert seen["status after reload"] == "Serves with the configuration that was read anew"
 
 
-def test_sockets_are_as_open_as_they_should_be_and_leave_nothing(seen: Any) -> None:
+def test_sockets_have_their_modes_and_leave_nothing(seen: Any) -> None:
     assert seen["modes"] == ["0o666", "0o660"]
     assert seen["owners"] == [0, seen["user"]]
     assert seen["left"] == []

@@ -41,7 +41,7 @@ def test_exposure_is_small(unit: str) -> None:
 
 @needs_systemd
 @pytest.mark.parametrize("folder", [".", "user"])
-def test_nothing_is_wrong_with_the_units(tmp_path: Path, folder: str) -> None:
+def test_systemd_finds_no_mistake_in_the_units(tmp_path: Path, folder: str) -> None:
     """Verified with programs of the test's in place of those that a package installs."""
     for name in ("sbusd", "sbusctl", "python3"):
         (tmp_path / name).write_text("#!/bin/sh\n")
@@ -63,7 +63,7 @@ def test_nothing_is_wrong_with_the_units(tmp_path: Path, folder: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["sbusd.service", "user/sbusd.service"])
-def test_nothing_falsifies_who_clients_are(unit: str) -> None:
+def test_no_setting_hides_the_clients_identities(unit: str) -> None:
     names = {name for name, _ in settings(unit)}
     falsifying = {"PrivateUsers", "PrivatePIDs", "ProtectProc", "ProcSubset", "DynamicUser"}
     assert not names & falsifying

@@ -211,5 +211,5 @@ async def campaign(seed: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whoever_blocks_and_whatever_others_do(seed: int) -> None:
+def test_clients_that_block_change_policies_and_leave(seed: int) -> None:
     assert trio.run(campaign, seed), "nobody was ever held"

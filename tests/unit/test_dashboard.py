@@ -29,7 +29,7 @@ def values(tree: Any, name: str) -> Iterator[str]:
             yield from values(branch, name)
 
 
-def test_every_metric_that_is_asked_for_is_there() -> None:
+def test_every_metric_of_an_expression_exists() -> None:
     there = {
         f"{family.name}{suffix}"
         for family in FAMILIES
@@ -47,7 +47,7 @@ def test_every_metric_that_is_asked_for_is_there() -> None:
         assert expression.count("(") == expression.count(")")
 
 
-def test_what_grows_is_asked_for_by_its_rate_and_nothing_else_is() -> None:
+def test_only_counters_are_shown_as_rates() -> None:
     counters = {family.name for family in FAMILIES if family.kind == "counter"}
     for expression in values(dashboard(), "expr"):
         for function, metric in re.findall(r"(\w*)\(?\b(sbus_\w+)", expression):

@@ -54,7 +54,7 @@ def codes_raised(tree: ast.Module) -> set[str]:
     return codes
 
 
-def test_the_documented_configurations_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_configurations_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their users and groups need not exist here."""
     monkeypatch.setattr("sbus.broker.config.resolution.user_id", hash)
     monkeypatch.setattr("sbus.broker.config.resolution.group_id", hash)
@@ -67,7 +67,7 @@ def test_the_documented_configurations_are_right(monkeypatch: pytest.MonkeyPatch
     assert f"/etc/sbus/sbus.toml: {files[0]}\n" in CONFIGURATION
 
 
-def test_it_is_documented_what_can_change_while_the_bus_runs() -> None:
+def test_the_document_says_which_settings_can_change() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", CONFIGURATION, re.MULTILINE)
     assert [name for name, _ in rows] == [option.name for option in OPTIONS]
     assert {name for name, when in rows if when != "no"} == reloadable_options(without_mode=True)

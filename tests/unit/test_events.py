@@ -46,7 +46,7 @@ def test_every_event_is_documented_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_what_is_said_of_an_event_is_so(kind: type[Event]) -> None:
+def test_documented_fields_and_priorities_are_right(kind: type[Event]) -> None:
     _, facts, text, *_ = SAID[kind.id()].split("\n\n")
     logged = "logged" if kind.logged else "not logged"
     assert facts.startswith(f"*{PRIORITIES[kind.priority]}, {logged}.* Fields: ")
@@ -62,7 +62,7 @@ def test_a_text_needs_nothing_but_the_fields(kind: type[Event]) -> None:
     assert not names & {"time", "event", "priority", "text"}
 
 
-def test_every_event_is_told_somewhere() -> None:
+def test_every_event_is_emitted_somewhere() -> None:
     told = classes_made()
     assert {kind.__name__ for kind in KINDS.values()} <= told
 
@@ -90,7 +90,7 @@ def test_fields_of_a_client_are_fields_of_the_event() -> None:
     assert Process.__struct_fields__ == ("uid", "gid", "pid", "program")
 
 
-def test_whatever_is_told_the_text_is_one_line_that_acts_on_no_terminal() -> None:
+def test_every_text_is_one_line_without_terminal_controls() -> None:
     who = Client(client=4, uid=1000, gid=100, pid=77, program="x")
     event = ClientKicked(who=who, why="a\nb\x1b[31m\x85é\udcff")
     assert event.text().endswith(r"kicked: a\nb\x1b[31m\x85é\udcff")

@@ -47,7 +47,7 @@ def test_every_page_has_every_section(manual: list[Path]) -> None:
         assert examples[:3] == [".PP", ".RS 4", ".EX"], f"{path.name}: they would be reflowed"
 
 
-def test_pages_that_are_named_exist(manual: list[Path]) -> None:
+def test_pages_under_see_also_exist(manual: list[Path]) -> None:
     there = {path.name for path in manual}
     for path in manual:
         references = path.read_text().partition(".SH SEE ALSO\n")[2]
