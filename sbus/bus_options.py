@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from sbus.unix.address import DEFAULT_ADDRESS
 
 WORKERS_MAX: Final = 64
-"""As `sbus.shared.segment.WORKERS_MAX`, which takes longer to import."""
+"""As in `sbus.shared.shared_memory`, which takes longer to import."""
 NO_ADMIN: Final = "none"
 """As `admin_address`: the bus has no admin socket."""
 
@@ -46,9 +46,9 @@ class Option(NamedTuple):
     """One option; `name` is its field in `[bus]`, `letter` its short form on the command line."""
 
     name: str
-    letter: str
     kind: Kind
     help: str
+    letter: str = ""
     default: Any = None
     """A value, or a function without parameters that returns it."""
     default_text: str = ""
@@ -68,18 +68,18 @@ class Option(NamedTuple):
 
     def is_path(self, value: Any) -> bool:
         """Whether `value` names a file. Relative paths begin where the configuration file is."""
-        if self.kind is Kind.ADDRESS and value == NO_ADMIN and self.name == "admin_address":
+        if (self.name, value) == ("admin_address", NO_ADMIN):
             return False
         return self.kind in (Kind.ADDRESS, Kind.PATH) and value is not None
 
 
 def _switch(name: str, letter: str, text: str, reload: Reload = Reload.NEVER) -> Option:
-    return Option(name, letter, Kind.SWITCH, text, default=False, reload=reload)
+    return Option(name, Kind.SWITCH, text, letter, default=False, reload=reload)
 
 
 def _choice(name: str, *choices: str, text: str, reload: Reload = Reload.NEVER) -> Option:
     """The first of `choices` is the default."""
-    return Option(name, "", Kind.CHOICE, text, default=choices[0], choices=choices, reload=reload)
+    return Option(name, Kind.CHOICE, text, default=choices[0], choices=choices, reload=reload)
 
 
 def available_workers() -> int:
@@ -90,10 +90,10 @@ def available_workers() -> int:
 OPTIONS: Final = (
     Option(
         "address",
-        "a",
         Kind.ADDRESS,
         "A path; /dev/fd/N, a socket passed down; /dev/unix/abstract, a random abstract address, "
         "which is printed; or /dev/unix/abstract/HEX, a given one.",
+        letter="a",
         default_text=f"the socket of the service manager, else {DEFAULT_ADDRESS}",
     ),
     _switch(
@@ -103,16 +103,16 @@ OPTIONS: Final = (
     ),
     Option(
         "pidfile",
-        "p",
         Kind.PATH,
         "Where the process id is written in the background; /dev/null for nowhere.",
+        letter="p",
         default="/run/sbus.pid",
     ),
     Option(
         "users",
-        "u",
         Kind.USERS,
         "A user, by name or id, who may connect; others may not. Repeatable.",
+        letter="u",
         default=(),
         reload=Reload.ALWAYS,
     ),
@@ -122,14 +122,12 @@ OPTIONS: Final = (
     _switch("replace", "r", "Replace files that are at the addresses."),
     Option(
         "admin_address",
-        "",
         Kind.ADDRESS,
         "Where sbusctl administers the bus; none for nowhere.",
         default_text="that of the bus, and .admin",
     ),
     Option(
         "admin_group",
-        "",
         Kind.GROUP,
         "A group whose members may administer the bus, besides root and the bus's own user.",
     ),
@@ -140,7 +138,6 @@ OPTIONS: Final = (
     ),
     Option(
         "workers",
-        "",
         Kind.WORKERS,
         "Processes that serve clients.",
         default=available_workers,

@@ -8,7 +8,7 @@ lists counted from 0: `rules[2].users[0]: expected a string, got true or false`.
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -27,39 +27,25 @@ _TYPES: Final = {
 }
 
 
-class Mistake(NamedTuple):
-    """What is wrong, and where below the value that was checked; "" is that value itself."""
-
-    path: str
-    text: str
-
-
-def find_mistake(
-    error: msgspec.DecodeError, fields: Iterable[str] = (), otherwise: str = ""
-) -> Mistake:
-    """What `error` is about. For an unknown field, one of `fields` is suggested, see `suggest`."""
-    if not isinstance(error, msgspec.ValidationError):
-        return Mistake("", str(error))
-    located = re.fullmatch(r"(.*) - at `\$([^`]*)`", str(error), re.DOTALL)
-    text, path = located.groups() if located else (str(error), "")
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
-        advice = suggest(unknown[1], fields, otherwise)
-        return Mistake(f"{path}.{printable(unknown[1])}", f"there is no such field{advice}")
-    if missing := re.fullmatch(r"Object missing required field `(.*)`", text):
-        return Mistake(f"{path}.{missing[1]}", "this field is missing")
-    text = text.replace("got `float`", "got a fraction").replace(" | null`", "`")
-    for name, meaning in _TYPES.items():
-        text = text.replace(f"`{name}`", meaning)
-    return Mistake(path, text[:1].lower() + text[1:])
-
-
 def explain(
     error: msgspec.DecodeError, place: str = "", fields: Iterable[str] = (), otherwise: str = ""
 ) -> str:
-    """One line about the value at `place`; `fields` and `otherwise` as for `find_mistake`."""
-    path, text = find_mistake(error, fields, otherwise)
+    """One line about the value at `place`. For an unknown field it suggests one of `fields`."""
+    if not isinstance(error, msgspec.ValidationError):
+        return str(error)
+    located = re.fullmatch(r"(.*) - at `\$([^`]*)`", str(error), re.DOTALL)
+    text, path = located.groups() if located else (str(error), "")
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", text, re.DOTALL):
+        path = f"{path}.{printable(unknown[1])}"
+        text = f"there is no such field{suggest(unknown[1], fields, otherwise)}"
+    elif missing := re.fullmatch(r"Object missing required field `(.*)`", text):
+        path, text = f"{path}.{missing[1]}", "this field is missing"
+    text = text.replace("got `float`", "got a fraction").replace(" | null`", "`")
+    for name, meaning in _TYPES.items():
+        text = text.replace(f"`{name}`", meaning)
     where = f"{place}{path}".removeprefix(".")
-    return f"{where}: {printable(text)}" if where else printable(text)
+    text = printable(text[:1].lower() + text[1:])
+    return f"{where}: {text}" if where else text
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str = "") -> str:

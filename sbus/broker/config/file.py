@@ -1,9 +1,10 @@
-"""The configuration file: what it says, checked. What it means is found out in `resolution`.
+"""The configuration file, read and written. What it means is found out in `resolution`.
 
 It is TOML, whose own errors name line and column. msgspec checks the types of the fields. The first
 mistake is reported, with its place.
 """
 
+import json
 import os
 import stat
 import tomllib
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import asdict
 
 from sbus.broker.config.access_policy import RULES_MAX
 from sbus.bus_options import OPTIONS, WORKERS_MAX, Kind, Option
@@ -128,7 +130,7 @@ def _fields(
 ) -> dict[str, Any]:
     """The fields that a table gives."""
     given = _convert(table, dict[str, Any], place)
-    beneath = {} if defaults is None else msgspec.structs.asdict(defaults)
+    beneath = {} if defaults is None else asdict(defaults)
     checked = _convert({**beneath, **given}, kind, place)
     return {name: getattr(checked, name) for name in given}
 
@@ -158,7 +160,7 @@ def _option(option: Option, value: Any, directory: str) -> Any:
     return os.path.join(directory, value)
 
 
-# -- the file --------------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------------
 def _read(path: str) -> bytes:
     """The bytes of a regular file. Raises OSError, ConfigurationError."""
     # Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
@@ -188,3 +190,29 @@ def _parse_toml(data: bytes) -> dict[str, Any]:
         raise ConfigurationError("arrays or tables are nested too deeply") from error
     except ValueError as error:
         raise ConfigurationError("a number has too many digits") from error
+
+
+# -- writing ---------------------------------------------------------------------------------------
+def format_config(options: Mapping[str, Any], limits: Limits, file: ConfigFile) -> str:
+    """A file that says all of this, and about users and rules what `file` says. Paths are absolute,
+    because relative ones begin in the directory of the file. There is no newline at the end."""
+    bus = dict(options)
+    for option in OPTIONS:
+        if option.is_path(bus[option.name]):
+            bus[option.name] = os.path.abspath(bus[option.name])
+    lines = ["[bus]", *_assignments(bus), "\n[limits]", *_assignments(asdict(limits))]
+    for name, user_limits in file.users.items():
+        lines += [f"\n[users.{_value(name)}]", *_assignments(user_limits)]
+    for rule in file.rules:
+        lines += ["\n[[rules]]", *_assignments(asdict(rule))]
+    return "\n".join(lines)
+
+
+def _assignments(fields: Mapping[str, Any]) -> list[str]:
+    """A line for each field that has a value: TOML has nothing that stands for its absence."""
+    return [f"{k} = {_value(v)}" for k, v in fields.items() if v not in (None, [], ())]
+
+
+def _value(value: Any) -> str:
+    """JSON, from which TOML differs in one character, which has to be escaped."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

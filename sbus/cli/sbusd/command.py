@@ -120,9 +120,7 @@ def sbusd(
     if print_config or check_config is not None:
         plan.check()
     if print_config:
-        from sbus.cli.sbusd.config_output import to_toml
-
-        click.echo(to_toml(plan))
+        click.echo(plan.format())
     elif check_config is not None:
         click.echo(f"{check_config}: {plan.file}")
     else:
@@ -144,7 +142,3 @@ def main() -> None:
         report_error(str(error))
         status = 1
     sys.exit(status)
-
-
-if __name__ == "__main__":
-    main()

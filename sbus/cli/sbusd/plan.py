@@ -31,7 +31,11 @@ class CommandLine:
 
     def plan(self) -> "Plan":
         """Read the file, if there is one, and find out what to start. Raises ConfigurationError."""
-        file = None if self.file is None else _read(self.file)
+        file = None
+        if self.file is not None:
+            from sbus.broker.config.file import read_config
+
+            file = read_config(self.file)
         options = {option.name: option.default_value for option in OPTIONS}
         if file is not None:
             options |= file.bus
@@ -73,6 +77,14 @@ class Plan:
 
         check_settings(self.configuration(is_abstract=False).settings)
 
+    def format(self) -> str:
+        """A configuration file from which the same plan is made."""
+        from sbus.broker.config.file import ConfigFile, format_config
+        from sbus.limits import Limits
+
+        limits = self.resolved.limits if self.resolved else Limits()
+        return format_config(self.options, limits, self.file or ConfigFile())
+
     def read_again(self) -> "Plan":
         """The plan with what the file says now, checked. Raises ConfigurationError."""
         if self.file is None:
@@ -80,12 +92,6 @@ class Plan:
         plan = self.command_line.plan()
         plan.check()
         return plan
-
-
-def _read(path: str) -> "ConfigFile":
-    from sbus.broker.config.file import read_config
-
-    return read_config(path)
 
 
 def _resolve(

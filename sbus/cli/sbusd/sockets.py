@@ -75,8 +75,9 @@ class Sockets:
             self.bus.close()
 
 
-def open_sockets(addresses: Addresses, *, group: bool, others: bool, replace: bool) -> Sockets:
-    """Listen; `group` and `others` may connect to the bus's own socket. Raises SbusError."""
+def open_sockets(addresses: Addresses, options: Mapping[str, Any]) -> Sockets:
+    """Listen, with the mode that the options give the bus's own socket. Raises SbusError."""
+    group, others, replace = options["group"], options["others"], options["replace"]
     passed = None
     if addresses.bus is None:
         passed = take_passed_sockets()

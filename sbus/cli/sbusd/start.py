@@ -8,6 +8,7 @@ way out, whichever way that is.
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from sbus.cli.sbusd.daemon import Pidfile, StopRequest, go_to_background
@@ -42,17 +43,12 @@ class _Life:
         self._stop = StopRequest()
 
     def run(self) -> None:
-        plan, options = self._plan, self._plan.options
-        sockets = open_sockets(
-            plan.addresses,
-            group=options["group"],
-            others=options["others"],
-            replace=options["replace"],
-        )
+        plan = self._plan
+        sockets = open_sockets(plan.addresses, plan.options)
         try:
             if isinstance(plan.addresses.bus, RandomAbstractAddress):
                 _print_address(sockets.bus.printable_address)
-            if options["foreground"]:
+            if plan.options["foreground"]:
                 self._serve(sockets, release_input_and_output)
             else:
                 self._serve_in_background(sockets)
@@ -69,25 +65,15 @@ class _Life:
                 self._stop.request()
 
         try:
-            self._serve_with_pidfile(sockets, pidfile_path, on_ready)
+            with ExitStack() as stack:
+                if pidfile_path != os.devnull:
+                    stack.callback(Pidfile(pidfile_path).remove)
+                self._serve(sockets, on_ready)
         except SbusError as error:
             if not launcher.report_failure(str(error)):
                 raise
             # The launcher prints it, and this process may share its standard error.
             raise SystemExit(1) from error
-
-    def _serve_with_pidfile(
-        self, sockets: Sockets, path: str, on_ready: Callable[[], None]
-    ) -> None:
-        if path == os.devnull:
-            self._serve(sockets, on_ready)
-            return
-        pidfile = Pidfile(path)
-        try:
-            self._serve(sockets, on_ready)
-        finally:
-            self._stop.ignore_further()
-            pidfile.remove()
 
     def _serve(self, sockets: Sockets, on_ready: Callable[[], None]) -> None:
         """Run the broker; signals that came before it had handlers reach it when it is ready."""
@@ -105,7 +91,9 @@ class _Life:
             self._notifier.ready(f"{plan.options['workers']} workers serve at {address}")
             self._stop.pass_on()
 
-        if not self._stop.is_requested:
+        if self._stop.is_requested:
+            return
+        try:
             run_bus(
                 plan.configuration(is_abstract=is_abstract),
                 sockets.bus.socket,
@@ -115,6 +103,8 @@ class _Life:
                 admin_listener=None if sockets.admin is None else sockets.admin.socket,
                 admin_gids=plan.addresses.admin_gids,
             )
+        finally:
+            self._stop.ignore_further()
 
 
 def _print_address(address: str) -> None:

@@ -3,41 +3,26 @@
 Names, types and defaults of the limits come from `sbus.limits` alone.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits, UserLimits
-from sbus.validation import find_mistake, suggest
+from sbus.validation import explain, suggest
 
 
 def parse_limits(assignments: Iterable[str], beneath: Limits) -> Limits:
-    """`beneath` with these limits in place of its own; of one name the last holds.
-
-    ConfigurationError, naming the culprit, for an unknown name or a value that cannot be.
-    """
-    chosen: dict[str, int | float] = {}
-    for name, value in _pairs(assignments, option="--limit "):
-        if name not in Limits.__struct_fields__:
-            advice = suggest(name, Limits.__struct_fields__, "--limit help lists them")
-            raise ConfigurationError(f"there is no limit {name!r}{advice}")
-        chosen[name] = _number(name, value, name)
+    """`beneath` with these limits in place of its own. Raises ConfigurationError."""
+    chosen = _parse(assignments, Limits, "there is no limit", "--limit help lists them")
     return msgspec.structs.replace(beneath, **chosen)
 
 
 def parse_user_limits(assignments: Iterable[str]) -> dict[str, int | float]:
-    """What these `NAME=VALUE` say about the limits of one user, named as in `UserLimits`.
-
-    ConfigurationError, naming the culprit, for an unknown name or a value that cannot be.
-    """
-    chosen: dict[str, int | float] = {}
-    for name, value in _pairs(assignments):
-        if name not in UserLimits.__struct_fields__:
-            advice = suggest(name, UserLimits.__struct_fields__)
-            raise ConfigurationError(f"a user has no limit {name!r}{advice}")
-        chosen[name] = _number(name, value, f"user_{name}")
-    return chosen
+    """What these say about the limits of one user, as `UserLimits`. Raises ConfigurationError."""
+    names = ", ".join(UserLimits.__struct_fields__)
+    return _parse(assignments, UserLimits, "a user has no limit", f"choose from {names}")
 
 
 def describe_limits() -> str:
@@ -47,21 +32,26 @@ def describe_limits() -> str:
     return "\n".join(f"{field.name:{width}}  {field.default}" for field in fields)
 
 
-def _pairs(assignments: Iterable[str], option: str = "") -> Iterator[tuple[str, str]]:
+def _parse(
+    assignments: Iterable[str], kind: type[msgspec.Struct], unknown: str, advice: str
+) -> dict[str, int | float]:
+    """Values by name; of one name the last. Errors name the culprit, and `advice` on names."""
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    chosen: dict[str, int | float] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals:
-            advice = f"; {option}help lists the names" if option else ""
-            raise ConfigurationError(f"{option}{assignment}: give it as NAME=VALUE{advice}")
-        yield name, value
+            raise ConfigurationError(f"{assignment!r}: give it as NAME=VALUE; {advice}")
+        if name not in types:
+            raise ConfigurationError(f"{unknown} {name!r}{suggest(name, types, advice)}")
+        chosen[name] = _number(name, value, types[name])
+    return chosen
 
 
-def _number(name: str, value: str, field: str) -> int | float:
-    """The value of the limit that is `name` to the user, as a value of `field` of `Limits`."""
+def _number(name: str, value: str, kind: Any) -> int | float:
     try:
-        limits = msgspec.convert({field: value}, Limits, strict=False)
+        number: int | float = msgspec.convert(value, kind, strict=False)
     except msgspec.ValidationError as error:
-        expectation = find_mistake(error).text.partition(", got ")[0]
+        expectation = explain(error).partition(", got ")[0]
         raise ConfigurationError(f"limit {name} cannot be {value!r}: {expectation}") from error
-    number: int | float = getattr(limits, field)
     return number
