@@ -1,28 +1,22 @@
-"""What can go wrong, and who pays for it.
+"""The error policy.
 
-The policy, once, in prose:
-
-- What a client sends wrong is its own problem. `Refusal` costs it that one packet: the packet is
-  ignored, counted and, where the client asked for notices, reported. `Misbehaviour` costs it the
-  connection. Both carry a short stable code for programs and counters, and a text for people;
-  neither ever reaches another client.
-- What an administrator or a user configures wrong is a `ConfigurationError`: one line that names
-  what was wrong and what to do. Nothing starts, or nothing changes.
-- What happens to a client of the bus through no fault of its own is a `BusError`: the bus went
-  away, messages were lost, the bus refused something.
-- Anything else that escapes is a bug of this project and is not caught, only contained: it ends the
-  worker that it happened in, which is replaced.
-
-This module knows nothing of sockets or of how an error is shown.
+- A client pays for its own mistakes. After a `Refusal` the packet is ignored, counted and, if the
+  client asked for notices, reported. After a `Misbehaviour` the client is disconnected. Both have a
+  short stable code for programs and counters, and a text for people; neither affects other clients.
+- A mistake in a configuration is a `ConfigurationError`: one line that says what is wrong and what
+  to do. Nothing starts, or nothing changes.
+- A `BusError` is raised in a client: the bus went away, dropped messages or refused something.
+- Anything else that escapes is a bug of this project. It is not caught but contained: it ends the
+  worker in which it happened, and that worker is replaced.
 """
 
 
 class SbusError(Exception):
-    """Root of every error this project raises on purpose."""
+    """The root of every error that this project raises on purpose."""
 
 
 class ConfigurationError(SbusError):
-    """Something asked for cannot be; the text says what and what to do about it."""
+    """A request or setting is not possible; the text says why and what to do."""
 
 
 class AddressError(ConfigurationError):
@@ -43,8 +37,8 @@ class Refusal(ClientFault):
 
 
 class QuotaReached(Refusal):
-    """The packet is ignored because its user has as much as it may have: of `limit`, the number
-    that accounts give it. That is reported to the administrator."""
+    """The packet is ignored because its user has reached a limit, by its number in
+    `sbus.shared.accounts`; that is reported to the administrator."""
 
     def __init__(self, code: str, text: str, limit: int) -> None:
         super().__init__(code, text)
@@ -56,15 +50,15 @@ class Misbehaviour(ClientFault):
 
 
 class BusError(SbusError):
-    """Seen by users of the client library."""
+    """The root of the errors that the client library raises."""
 
 
 class Disconnected(BusError):
-    """The bus closed the connection; the text carries its last word, if it had one."""
+    """The bus closed the connection; the text contains the reason if the bus gave one."""
 
 
 class MessagesLost(BusError):
-    """The bus dropped messages for this client; `count` is None when it cannot be known."""
+    """The bus dropped messages for this client; `count` is None when it is unknown."""
 
     def __init__(self, count: int | None) -> None:
         shown = "an unknown number of" if count is None else str(count)
@@ -73,7 +67,7 @@ class MessagesLost(BusError):
 
 
 class PacketRefused(BusError):
-    """The bus refused a packet of this client's; `code` as the bus gave it."""
+    """The bus refused a packet of this client; `code` is the one that the bus sent."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{text} ({code})")
@@ -82,4 +76,4 @@ class PacketRefused(BusError):
 
 
 class ProtocolViolation(BusError):
-    """The bus sent what no bus sends: the peer is not an sbus, or is broken."""
+    """The peer sent what no bus sends: it is not an sbus, or it is broken."""

@@ -2,7 +2,7 @@
 
 A limit is either a promise to clients (how large a packet may be), protection against them (how
 much they can make the server hold) or a size of the machinery (how deep the log is). All are
-settable. This module does not know who enforces them.
+settable.
 """
 
 from typing import Annotated, Final, TypeVar, get_type_hints
@@ -11,14 +11,14 @@ import msgspec
 from msgspec import Meta
 
 _MOST = 2**40
-"""More than any machine has of anything here; so a slip of the keyboard is told from a limit."""
+"""More than any machine has: a larger number is a typing error and no limit."""
 Positive = Annotated[int, Meta(ge=1, le=_MOST)]
 NotNegative = Annotated[int, Meta(ge=0, le=_MOST)]
 Page = Annotated[int, Meta(ge=4096, le=_MOST)]
 Places = Annotated[int, Meta(ge=1, le=65_536)]
 """Each takes shared memory from the start."""
 KeyBytes = Annotated[int, Meta(ge=1, le=6_144)]
-"""As text a byte may take five, and what administrators are told of a key has to fit a packet."""
+"""As text a byte may take five bytes, and a key has to fit a packet of the admin protocol."""
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Silence = Annotated[float, Meta(ge=1, le=1e9)]
 NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -32,9 +32,9 @@ layout of shared memory, or all processes must agree on them."""
 
 
 class UserLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one user may have of a bus: all of its connections, on all workers, together.
+    """What one user may use of a bus: all of its connections, on all workers, together.
 
-    Of subscriptions and backlog a client takes at most as much as it leaves to the user's others.
+    A client takes at most as much of subscriptions and backlog as it leaves to its user's others.
     """
 
     connections_max: Positive
@@ -61,13 +61,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Deepest pattern."""
 
     client_subscription_bytes_max: Reloadable[Positive] = 4 * 1024 * 1024
-    """What one client's patterns may add up to, each as its bytes and 64 for each segment, which is
-    what they make every worker remember: some 14,000 ordinary patterns."""
+    """Total size of one client's patterns, each as its bytes and 64 for each segment, which is the
+    memory that they take in every worker: some 14,000 ordinary patterns."""
 
     # -- a slow client -------------------------------------------------------------------------
     socket_buffer_bytes: Reloadable[Positive] = 212_992
-    """`SO_SNDBUF` asked for on the server's ends. The kernel doubles it, so its default ceiling,
-    which this is, carries a packet of the largest size."""
+    """`SO_SNDBUF` requested for the server's sockets. This is the kernel's default ceiling; the
+    kernel doubles it, so it carries a packet of the largest size."""
     backlog_messages_max: Reloadable[NotNegative] = 65_536
     """Messages kept for a client whose socket is full, before the hard policy decides."""
     backlog_bytes_max: Reloadable[NotNegative] = 16 * 1024 * 1024
@@ -79,31 +79,31 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     user_subscriptions_max: Reloadable[NotNegative] = 131_072
     """Subscriptions of one user, each occurrence of a pattern counting."""
     user_subscription_bytes_max: Reloadable[NotNegative] = 16 * 1024 * 1024
-    """What one user's patterns may add up to, counted as `client_subscription_bytes_max` does."""
+    """Total size of one user's patterns, counted as for `client_subscription_bytes_max`."""
     user_backlog_bytes_max: Reloadable[NotNegative] = 64 * 1024 * 1024
-    """Bytes kept for all of one user's clients, each message as its length and 64 for keeping it:
-    several clients at their own limit. As much again may have been read of them and have to wait;
-    then no more is read of those of which nothing waits."""
+    """Bytes kept for all of one user's clients, each message as its length and 64 of overhead:
+    several clients at their own limit. As much again may have been read from them and wait to be
+    processed; then the bus reads no further of this user's clients."""
     user_messages_per_second_max: Reloadable[Positive] = 100_000
-    """Messages that one user publishes; beyond it its publishers are held back, none is refused. A
-    busy worker is shared by turns whatever this is; this keeps one user's flood from occupying the
+    """Messages that one user publishes; beyond it, publishers wait and no message is refused. Fair
+    queueing shares a busy worker anyway; this limit keeps one user's flood from occupying the
     processors. One twentieth of it may come at once."""
     user_held_seconds_max: Reloadable[NotNegativeSeconds] = 10.0
-    """Time in which a user's clients, by `block`, hold publishers back, in any minute; when it is
-    spent, `block` acts as `discard`."""
+    """How long a user's clients may hold publishers back by `block` in any minute; after that,
+    `block` acts as `discard`."""
     held_window_seconds: Silence = 60.0
-    """The "any minute" of the time in which publishers may be held back."""
+    """The "any minute" of `user_held_seconds_max`."""
     users_max: Places = 1_024
-    """Users with an account at one time; who comes beyond that is not let in."""
+    """Users with an account at one time; clients of further users are not admitted."""
     bus_subscription_bytes_max: Reloadable[NotNegative] = 24 * 1024 * 1024
-    """What all patterns may add up to. A client that blocks has each of them twice in the table, of
-    which an arena must have room for all. A user takes at most as much as it leaves to others."""
+    """Total size of all patterns; a client that blocks has each of them twice in the table, and an
+    arena must have room for all. A user takes at most as much as it leaves to others."""
     bus_backlog_bytes_max: Reloadable[NotNegative] = 1024 * 1024 * 1024
     """Bytes kept for all clients. A user takes at most as much as it leaves to others."""
     blocking_clients_max: Places = 1_024
     """Clients of one worker that may hold publishers back; `block` of any more acts as `discard`.
-    Each is a word that every publisher may have to look at. A user takes at most as many as it
-    leaves to others."""
+    Every publisher may have to look at all of them. A user takes at most as many as it leaves to
+    others."""
 
     # -- turns ---------------------------------------------------------------------------------
     batch_packets_max: Positive = 64
@@ -112,8 +112,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes_max: Positive = 512 * 1024
     """Bytes after which a batch ends early, so that large packets make short batches."""
     quantum_units: Reloadable[Positive] = 64
-    """Work a client may cause in a turn, but for its last message: a unit is a packet, a delivery
-    or 4 KiB of either. For so long whoever comes next has to wait."""
+    """Cost after which a turn ends; its last message may exceed it. A unit is a packet, a delivery
+    or 4 KiB of either. The next client waits that long."""
 
     # -- shared memory -------------------------------------------------------------------------
     log_bytes: Positive = 8 * 1024 * 1024
@@ -124,35 +124,35 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     route_cache_bytes_max: Reloadable[NotNegative] = 16 * 1024 * 1024
     """Memory a worker spends on remembering where keys go; keys are the clients' bytes."""
     rule_cache_bytes_max: Reloadable[NotNegative] = 4 * 1024 * 1024
-    """Memory a worker spends on remembering which access rules are about a key, where there are
-    clients whom rules about keys concern."""
+    """Memory a worker spends on remembering which access rules apply to a key, if there are clients
+    with rules about keys."""
 
     # -- running -------------------------------------------------------------------------------
     watchers_max: Reloadable[NotNegative] = 16
-    """Streams of messages and events that are written at one time; every worker has a descriptor
-    for each, and a publisher's worker writes to all that ask for its messages."""
+    """Streams of messages and events at one time; every worker has a descriptor for each, and a
+    publisher's worker writes to all streams that its messages match."""
     drain_packets_max: Reloadable[NotNegative] = 1_024
     """Unread packets taken off a client's socket while disconnecting it, so that it can read the
     last notice instead of a connection reset."""
     handoff_clients_max: Reloadable[Positive] = 64
     """Accepted connections waiting for a worker to take them; more wait in the listen queue."""
     worker_silence_seconds_max: Silence = 10.0
-    """A worker that shows no sign of life for this long is killed and replaced; a processor that is
-    shared may well be gone for a part of a second."""
+    """A worker without a heartbeat for this long is killed and replaced; on a shared processor, a
+    worker may well not run for a part of a second."""
     stop_seconds_max: Reloadable[Seconds] = 2.0
-    """Time that a stopping bus gives its workers to hand over what was accepted."""
+    """Time that a stopping bus gives its workers to deliver what was accepted."""
     log_interval_seconds: Reloadable[Seconds] = 10.0
-    """The same complaint about the same user is logged once in this time, with a count."""
+    """Log entries of one kind about one user are written once in this time, with a count."""
 
     @property
     def user(self) -> UserLimits:
-        """What a user has of whom nothing else was said."""
+        """The limits of a user without limits of its own."""
         names = UserLimits.__struct_fields__
         return UserLimits(**{name: getattr(self, f"user_{name}") for name in names})
 
     @property
     def heartbeat_seconds(self) -> float:
-        """How often a worker shows that it is alive, and the front looks whether all do."""
+        """How often a worker records its heartbeat, and the front checks all of them."""
         return min(1.0, self.worker_silence_seconds_max / 4)
 
 

@@ -1,1 +1,1 @@
-"""What the processes of a bus share: the memory, the log, the table."""
+"""What the processes of a bus share: the memory with its lock, and what is kept in it."""

@@ -1,28 +1,25 @@
-"""Accounts: what each user has of the bus, all connections on all workers together.
+"""Accounts: what each user has and uses of the bus, over all connections and workers.
 
-One account for each user and one for the whole bus, in shared memory. What is counted is a *cell*
-for each worker, which that worker alone writes; the sum of them is the use. So counting needs no
-lock, what a dead worker had counted is taken back by whoever reaps it, and a limit holds but for
-what several workers add in the same instant.
+There is one account for each user and one for the whole bus, in shared memory. Each kind of use
+has a *cell* for each worker, which only that worker writes; the use is the sum of the cells. So
+counting needs no lock, `reap` takes back what a dead worker had counted, and a limit may be
+exceeded only by what several workers add at the same instant.
 
-    use(account, what) = Σ cells                     losses are never taken back
+    use(account, kind) = Σ cells                     losses are never taken back
 
-Of a quota, a client takes at most as much as it leaves to the other clients of its user, and a user
+A client takes at most as much of a quota as it leaves to the other clients of its user, and a user
 at most as much as it leaves to other users:
 
     client's use + more  <=  user's quota - (user's use + more)
     user's use + more    <=  bus's quota  - (bus's use + more)
 
-One stuck client therefore has at most half of its user's quota, another one a quarter, and there is
-always something left for the next. Only what comes too late to be held back may exceed that, from a
-bounded reserve.
+So one stuck client has at most half of its user's quota, a second one a quarter, and something is
+always left for the next. Only what arrives too late to be held back may exceed that, from a bounded
+reserve.
 
-Guarded by the lock are the time until which the user's publishing is paid for (its rate), its held
-time, its share of the log, and when it was last reported for reaching a limit. An account stays
-when the user's last connection ends, for as long as nobody else needs its place, so that what a
-user spent is not forgotten when it connects anew.
-
-This module does not know who is told when a limit is hit.
+The lock guards the time until which the user's publishing is paid for (its rate), its held time,
+its share of the log, and when it was last reported for reaching a limit. An account outlives the
+user's last connection until another user needs its place, so that reconnecting does not reset it.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,22 +28,22 @@ from sbus.limits import Limits, UserLimits
 from sbus.shared.held_time import HELD_WORDS, HeldTime
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
 
-# What is counted; of the first three there are quotas.
+# Kinds of use; the first three have quotas.
 SUBSCRIPTIONS = 0
 SUBSCRIPTION_BYTES = 1
 BACKLOG_BYTES = 2
 BLOCKING = 3
 """Clients that may hold publishers back."""
 HOLDING = 4
-"""1 while clients of this user hold back publishers of the worker whose cell it is."""
+"""1 while clients of this user hold back publishers of the worker with this cell."""
 WAITING_BYTES = 5
-"""Bytes that were read of this user's clients and cannot be done yet."""
+"""Bytes that were read from this user's clients and wait to be processed."""
 LOST = 6
 """Messages that were discarded for this user's clients."""
 _KINDS = 7
 _GAUGES = (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, BLOCKING, HOLDING, WAITING_BYTES)
 
-# What is reported when it is hit: the first four of these, and
+# Limits that are reported when they are reached: the first four of these, and
 PUBLISH_RATE = 4
 HELD_TIME = 5
 CONNECTIONS = 6
@@ -65,23 +62,23 @@ _REPORTED_NS = 8  # when each limit was last reported
 _HELD = _REPORTED_NS + _REPORTS
 _CELLS = _HELD + HELD_WORDS
 _RATE_BURST_NS = 50_000_000
-_LOOK_INTERVAL_NS = 1_000_000_000
-"""How often all accounts are looked through for some that may be closed."""
+_SEARCH_INTERVAL_NS = 1_000_000_000
+"""How often all accounts are searched for some that may be closed."""
 _NO_QUOTA = 1 << 62
 
 
 def account_words(workers: int) -> int:
-    """Shared words that one account takes."""
+    """Shared words of one account."""
     return _CELLS + (_KINDS + WORDS_PER_DESTINATION) * workers
 
 
 def accounts_words(workers: int, limits: Limits) -> int:
-    """Shared words that all accounts take."""
+    """Shared words of all accounts."""
     return account_words(workers) * (limits.users_max + 1)
 
 
 class Account:
-    """One account, as one process sees it; `worker` is whose cells it writes."""
+    """One process's view of an account; it writes the cells of `worker`."""
 
     __slots__ = (
         *("_bus", "_cells", "_none_left_until_ns", "_words", "_workers"),
@@ -124,13 +121,13 @@ class Account:
         )
 
     def has_reserve(self, kind: int, more: int, reserve: int) -> bool:
-        """Whether this user may take `more` all the same, from a reserve beyond its quota."""
+        """Whether this user may take `more` from a reserve beyond its quota."""
         use = _use(self._words, kind, self._workers)
         return bool(use + more <= self._words[_QUOTAS + kind] + reserve)
 
     def may_read(self, more: int) -> bool:
-        """Whether so many bytes may be read of a client: not when as many as may stand in backlogs
-        wait already."""
+        """Whether so many bytes may be read from a client: what waits to be processed is bounded
+        like what is in backlogs."""
         use = _use(self._words, WAITING_BYTES, self._workers)
         return bool(not use or use + more <= self._words[_QUOTAS + BACKLOG_BYTES])
 
@@ -142,48 +139,48 @@ class Account:
 
     # -- under the lock ------------------------------------------------------------------------
     def publish_delay_ns(self, now_ns: int) -> int:
-        """How long this user's next message has to wait for the publish rate; 0: not at all."""
+        """How long this user's next message has to wait for the rate limit."""
         return max(0, self._words[_PAID_UNTIL_NS] - now_ns - _RATE_BURST_NS)
 
     def pay_for(self, messages: int, now_ns: int) -> None:
-        """Charge published messages to the rate."""
+        """Charge published messages to the rate limit."""
         words = self._words
         cost_ns = messages * words[_NS_PER_MESSAGE]
         words[_PAID_UNTIL_NS] = max(words[_PAID_UNTIL_NS], now_ns) + cost_ns
 
     def begin_holding(self, now_ns: int) -> None:
-        """This user's clients hold back publishers of this worker."""
+        """This user's clients hold back publishers of this worker from now on."""
         self._words[self._cells[HOLDING]] = 1
         self.held_time.begin(now_ns)
 
     def end_holding(self, now_ns: int) -> None:
-        """They do no more."""
+        """This user's clients hold back no publisher of this worker any more."""
         self._words[self._cells[HOLDING]] = 0
         if not self.use(HOLDING):
             self.held_time.end(now_ns)
 
     def note_report(self, limit: int, now_ns: int) -> None:
-        """That this user reached a limit is reported now. Only the front reports `CONNECTIONS`, and
-        without the lock."""
+        """Note that this limit is reported now. Only the front reports `CONNECTIONS`, and without
+        the lock."""
         self._words[_REPORTED_NS + limit] = now_ns
 
-    # -- by anybody ----------------------------------------------------------------------------
+    # -- without the lock ----------------------------------------------------------------------
     def held_left_ns(self, now_ns: int) -> int:
-        """For how much longer this user's clients may hold publishers back."""
+        """How much longer this user's clients may hold publishers back."""
         if now_ns < self._none_left_until_ns:
             return 0
         left_ns = max(0, self._words[_HELD_NS_MAX] - self.held_time.spent_ns(now_ns))
         if not left_ns:
-            # It may be asked for each of many messages that are dropped for want of it.
+            # Remembered, because every message that is dropped for this reason asks again.
             self._none_left_until_ns = self.held_time.end_of_slice_ns(now_ns)
         return left_ns
 
     def is_report_due(self, limit: int, now_ns: int, interval_ns: int) -> bool:
-        """Whether it was not reported within the interval that this user reached a limit."""
+        """Whether this limit was last reported longer ago than the interval."""
         reported_ns = self._words[_REPORTED_NS + limit]
         return not reported_ns or now_ns - reported_ns >= interval_ns
 
-    # -- by the front --------------------------------------------------------------------------
+    # -- in the front --------------------------------------------------------------------------
     @property
     def connections(self) -> int:
         return int(self._words[_CONNECTIONS])
@@ -203,23 +200,22 @@ class Account:
         ns_per_message = 1_000_000_000 // limits.messages_per_second_max
         if ns_per_message != self._words[_NS_PER_MESSAGE]:
             self._words[_NS_PER_MESSAGE] = ns_per_message
-            # What was charged so far is forgotten; a worker may just add to it, which is as good.
+            # Forget what was charged so far. A worker may add to it just now, which is fine.
             self._words[_PAID_UNTIL_NS] = 0
         self._words[_HELD_NS_MAX] = int(min(limits.held_seconds_max * 1e9, _NO_QUOTA))
 
     def set_quotas(self, *quotas: int) -> None:
-        """Set the quotas, in the order of their kinds."""
+        """Set the quotas, in the order of the kinds of use."""
         for kind, quota in enumerate(quotas):
             self._words[_QUOTAS + kind] = min(quota, _NO_QUOTA)
 
     def clear(self) -> None:
-        """Forget everything."""
         self._none_left_until_ns = 0
         for at in range(len(self._words)):
             self._words[at] = 0
 
     def is_idle(self, now_ns: int) -> bool:
-        """Whether nothing would be forgotten with this account but how much was lost."""
+        """Whether closing this account would forget nothing but its losses."""
         return not (
             self.connections
             or any(self.use(kind) for kind in _GAUGES)
@@ -228,7 +224,7 @@ class Account:
         )
 
     def reap(self, worker: int, now_ns: int) -> None:
-        """Take back what a dead worker had counted. Under the lock."""
+        """Take back what a dead worker had counted; under the lock."""
         for kind in _GAUGES:
             self._words[_CELLS + kind * self._workers + worker] = 0
         if not self.use(HOLDING):
@@ -236,7 +232,7 @@ class Account:
 
 
 class Accounts:
-    """All accounts, as one process sees them; `worker` is whose cells it writes, if it is one."""
+    """One process's view of all accounts; a worker writes its own cells."""
 
     def __init__(self, words: memoryview, workers: int, limits: Limits, worker: int = 0) -> None:
         self._words = words
@@ -255,14 +251,14 @@ class Accounts:
 
 
 class AccountBook(Accounts):
-    """The front's view: it alone opens accounts, and knows whose each is."""
+    """The front's view: it opens accounts, and knows which user has which."""
 
     def __init__(self, words: memoryview, workers: int, limits: Limits) -> None:
         super().__init__(words, workers, limits)
         self._places: dict[int, int] = {}
         self._kept: set[int] = set()
         self._free = list(range(limits.users_max, BUS, -1))
-        self._looked_ns = -_LOOK_INTERVAL_NS
+        self._searched_ns = -_SEARCH_INTERVAL_NS
         self._limit_bus(limits)
 
     def _limit_bus(self, limits: Limits) -> None:
@@ -275,8 +271,7 @@ class AccountBook(Accounts):
     def apply_limits(
         self, limits: Limits, limits_of: Callable[[int], UserLimits], kept: Iterable[int]
     ) -> None:
-        """From now on these are the limits of the bus and of each user, whatever was said of a user
-        before, and accounts of these users are never closed."""
+        """Set the limits of the bus and of each user; accounts in `kept` are never closed."""
         self._limit_bus(limits)
         for uid, place in self._places.items():
             self[place].limit(limits_of(uid))
@@ -285,18 +280,18 @@ class AccountBook(Accounts):
             self.keep(uid, limits_of(uid))
 
     def keep(self, uid: int, limits: UserLimits) -> None:
-        """Open an account that is never closed: this user finds a place whoever else is here."""
+        """Open an account that is never closed: this user always has a place."""
         self._kept.add(uid)
         self.of(uid, limits, 0)
 
     def of(self, uid: int, limits: UserLimits, now_ns: int) -> Account | None:
-        """The account of a user, opened with these limits if there is none; None when all places
-        are taken."""
+        """The account of a user, opened with these limits if there is none yet; None when all
+        places are taken."""
         place = self._places.get(uid)
         if place is not None:
             return self[place]
-        if not self._free and now_ns - self._looked_ns >= _LOOK_INTERVAL_NS:
-            self._looked_ns = now_ns
+        if not self._free and now_ns - self._searched_ns >= _SEARCH_INTERVAL_NS:
+            self._searched_ns = now_ns
             self._close_idle(now_ns)
         if not self._free:
             return None
@@ -307,12 +302,12 @@ class AccountBook(Accounts):
         return account
 
     def find(self, uid: int) -> Account | None:
-        """The account of a user; None when there is none."""
+        """The account of a user, or None."""
         place = self._places.get(uid)
         return None if place is None else self[place]
 
     def uids(self) -> list[int]:
-        """The users who have an account."""
+        """The users that have an account."""
         return list(self._places)
 
     def _close_idle(self, now_ns: int) -> None:
@@ -322,7 +317,7 @@ class AccountBook(Accounts):
                 self._free.append(place)
 
     def reap(self, worker: int, now_ns: int) -> None:
-        """Take back what a dead worker had counted. Under the lock."""
+        """Take back what a dead worker had counted; under the lock."""
         for place in (BUS, *self._places.values()):
             self[place].reap(worker, now_ns)
 

@@ -1,15 +1,13 @@
-"""Compaction of the subscription table: what still holds, written anew into the spare arena.
+"""Compaction of the subscription table: rewriting it, without obsolete records, in the spare arena.
 
-A `Compaction` is driven by whoever has time (the front): `step` does a bounded piece of work
-outside of the lock and says whether another is needed; `finish` needs the lock, copies what was
-journalled since, and flips. Until the flip nobody reads what is written here, so a compaction may
-be dropped at any instant.
+The front drives a `Compaction`: `step` does a bounded piece of work without the lock and says
+whether another is needed; `finish` runs under the lock, copies what was journalled meanwhile, and
+flips the arenas. No process reads the new arena before the flip, so a compaction may be abandoned
+at any instant.
 
-    image = one SUBSCRIBED record per occurrence that holds, edges as they hold at the snapshot,
+    image = one SUBSCRIBED record for each subscription at the snapshot, with its edges,
             one HOLDS record for each pattern that holds publishers
     new arena = image + records journalled after the snapshot, byte for byte
-
-This module does not know when to compact, nor how to wait.
 """
 
 from collections import Counter
@@ -38,12 +36,12 @@ from sbus.shared.subscription_table import (
 STEP_RECORDS = 1_000
 """Records read or written in one step: about a millisecond."""
 FINISH_BYTES_MAX = 64 * 1024
-"""What may be left to copy under the lock."""
+"""The most that is copied under the lock."""
 
 
 class LiveTable:
-    """What holds after a sequence of records: the patterns of each client of each worker, and those
-    by which it holds publishers."""
+    """The result of a sequence of records: the patterns of each client of each worker, and those
+    that hold publishers."""
 
     def __init__(self) -> None:
         self._clients: dict[tuple[int, int], Counter[bytes]] = {}
@@ -71,7 +69,7 @@ class LiveTable:
     def _take_back(self, owner: tuple[int, int], pattern: bytes) -> None:
         patterns = self._clients.get(owner)
         if patterns is None:
-            return  # the end of a worker's interest follows the end of its client
+            return  # the client's own record has removed it already
         patterns[pattern] -= 1
         if not patterns[pattern]:
             del patterns[pattern]
@@ -93,7 +91,7 @@ class LiveTable:
 
 
 class Compaction:
-    """One run. Begin it under the lock, and only when `all_have_read` holds."""
+    """One compaction. Begin it under the lock, and only when `all_have_read`."""
 
     def __init__(self, memory: SharedMemory, words: memoryview) -> None:
         self._memory = memory
@@ -105,7 +103,7 @@ class Compaction:
         self._work = self._steps()
 
     def step(self) -> bool:
-        """Do the next piece of the image; False once it is complete."""
+        """Write the next piece of the image; False once it is complete."""
         return next(self._work, None) is not None
 
     def _steps(self) -> Iterator[bool]:
@@ -130,13 +128,13 @@ class Compaction:
         self._written += len(data)
 
     def copy_journal(self, tail: int) -> None:
-        """Copy what was journalled up to `tail`, as read under the lock."""
+        """Copy what was journalled up to `tail`."""
         source = self._memory.map
         self._write(source[self._source + self._copied : self._source + tail])
         self._copied = tail
 
     def finish(self, words: memoryview) -> bool:
-        """Flip the arenas; False when too much is left to copy, or it would not help."""
+        """Flip the arenas; False when too much is left to copy."""
         tail = words[TABLE_TAIL]
         if tail - self._copied > FINISH_BYTES_MAX:
             return False

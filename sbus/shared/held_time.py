@@ -1,21 +1,19 @@
-"""Held time: how long a user's clients have held publishers back within the last while.
+"""Held time: how long a user's clients have held publishers back in the most recent window.
 
-The budget is for any *window* of time, across connections and workers, so the memory of it is in
-shared words: when the present hold began, and the time held in each of the last 61 *slices*, 60 of
-which are a window. What is counted may be older than the window by less than a slice, never
-younger:
+The budget is for any *window* of time, over all connections and workers. So it is kept in shared
+words: when the present hold began, and the time held in each of the last 61 *slices*; 60 slices are
+a window. The sum may include up to one slice before the window:
 
     spent(now) >= time held in (now - window, now]
     spent(now) <= time held in (now - window - slice, now]
 
-All times are nanoseconds of the monotonic clock, which all processes share. Whoever changes the
-words has the lock; to look needs none, and is as right as what was read. Knows neither whom the
-time belongs to nor how much of it is too much.
+All times are nanoseconds of the monotonic clock, which all processes share. Changing the words
+needs the lock; reading them does not.
 """
 
 SLICES = 60
-_SINCE = 0  # when the present hold began; 0: nobody is held
-_LATEST = 1  # the number of the slice that was last written, counted from the clock's beginning
+_SINCE = 0  # when the present hold began; 0: no publisher is held
+_LATEST = 1  # the number of the slice that was last written, counted from time 0
 _FIRST = 2
 _RING = SLICES + 1
 HELD_WORDS = _FIRST + _RING
@@ -32,15 +30,15 @@ class HeldTime:
 
     # -- under the lock ------------------------------------------------------------------------
     def begin(self, now_ns: int) -> None:
-        """Somebody is held from now on; it is no matter who else is."""
+        """A publisher is held from now on; others may be held already."""
         if not self._words[_SINCE]:
             self._words[_SINCE] = now_ns
 
     def end(self, now_ns: int) -> None:
-        """Nobody is held any more."""
+        """No publisher is held any more."""
         since = self._words[_SINCE]
         if since:
-            self._words[_SINCE] = 0  # first: whoever looks now must not count it twice
+            self._words[_SINCE] = 0  # first, so that a concurrent reader does not count it twice
             self._charge(since, now_ns)
 
     def _charge(self, start_ns: int, end_ns: int) -> None:
@@ -54,13 +52,13 @@ class HeldTime:
             held = max(0, min(end, end_ns) - max(begin, start_ns))
             words[_FIRST + number % _RING] += held
 
-    # -- by anybody ----------------------------------------------------------------------------
+    # -- without the lock ----------------------------------------------------------------------
     def end_of_slice_ns(self, now_ns: int) -> int:
-        """Until then what is spent does not become less."""
+        """Until then, `spent_ns` does not decrease."""
         return (now_ns // self._slice_ns + 1) * self._slice_ns
 
     def spent_ns(self, now_ns: int) -> int:
-        """Time held within the last window."""
+        """Time held in the most recent window."""
         words, slice_ns = self._words, self._slice_ns
         oldest = now_ns // slice_ns - SLICES
         latest = words[_LATEST]

@@ -1,15 +1,15 @@
-"""A user's share of the ordered log: what it put in front of each worker in the present round.
+"""A user's share of the ordered log: what it has appended for each worker in the present round.
 
-A *round* of a worker ends when it has caught up so far that whoever waited for it is let go. In a
-round that several users contend for, each may append as many bytes as the others; what a batch put
-beyond that is paid back in the next rounds. So a user gets the same of a worker that is behind,
-however many connections on however many other workers it has.
+A *round* of a worker ends when the worker has caught up far enough to release its waiters. When
+several users contend for a round, each may append the same number of bytes; an excess is paid back
+in the next rounds. So users get equal shares of a worker that is behind, however many connections
+they have and on however many workers.
 
     in a round with a share:   a user appends only while  bytes < share
     bytes at the next round  = max(0, bytes - share), at most a window
 
-Words of the user's account, read and written under the lock. Each is right by itself: a holder that
-dies leaves at worst a batch uncounted. This module does not know when a round ends.
+These are words of the user's account, read and written under the lock. Each is valid by itself: a
+worker that dies in a critical section leaves at most one batch uncounted.
 """
 
 _ROUND = 0
@@ -19,7 +19,7 @@ WORDS_PER_DESTINATION = 3
 
 
 class LogShare:
-    """One user's, in `words`: three for each worker."""
+    """The share of one user, in `words`: three for each worker."""
 
     __slots__ = ("_words",)
 
@@ -27,7 +27,7 @@ class LogShare:
         self._words = words
 
     def appended_bytes(self, worker: int, number: int, share: int, window: int) -> int:
-        """What this user has put in front of a worker in its round of this number."""
+        """What this user has appended for a worker in the round with this number."""
         words, at = self._words, WORDS_PER_DESTINATION * worker
         passed = number - words[at + _ROUND]
         if passed:
@@ -37,11 +37,11 @@ class LogShare:
         return int(words[at + _BYTES])
 
     def add(self, worker: int, more: int) -> None:
-        """Count appended bytes, in the round of which was last asked."""
+        """Count appended bytes, in the round that `appended_bytes` was last called with."""
         self._words[WORDS_PER_DESTINATION * worker + _BYTES] += more
 
     def contends(self, worker: int, number: int) -> bool:
-        """Whether this user waits for a worker for the first time in its round of this number."""
+        """Whether this user waits for a worker for the first time in this round of it."""
         at = WORDS_PER_DESTINATION * worker + _CONTENDED
         if self._words[at] == number:
             return False

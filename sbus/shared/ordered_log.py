@@ -1,42 +1,43 @@
 """The ordered log: one sequence of messages for all workers, in a ring of shared memory.
 
-A worker appends a batch of one publisher's messages as one *block*, in one hold of the lock:
+A worker appends a publish batch as one *block*, in one critical section:
 
     block  = mask of destination workers, length, count, publisher, its uid, time  |  entry ...
     entry  = mask of destination workers, packet length, key length |  packet
 
-Positions are bytes since the beginning of time; a position's place is its remainder by the size of
-the ring. A block never wraps: what is left at the end is skipped by a block without destinations.
+Positions count bytes from the start of the bus; the place of a position is its remainder by the
+size of the ring. A block never wraps: a block without destinations skips the rest of the ring.
 
-Each worker has two words: the end of the last block destined to it, and the start of the first one
-since it was last caught up. It walks from there, or from its own cursor if that is further, to the
-end, skipping blocks that do not name it. Only workers that are short of their end hold the log
+Two words of each worker are the end of the last block destined to it, and the start of the first
+one since it was last caught up. It walks from there, or from its own cursor if that is further, to
+the end, and skips blocks without its bit. Only workers that have not reached their end hold the log
 back, so an idle worker costs nothing and need not be woken.
 
     low-water mark = min over living workers with cursor < end of max(cursor, start), else head
     room           = size - (head - low-water mark)
 
-A worker that finds no room joins the *waiting* set; while that is not empty nobody else appends
-either, and whoever raises the low-water mark so far that a quarter of the log is free wakes all of
-them. So   waiting != {}  =>  room < size / 4   holds between any two holds of the lock, and nobody
-who waits is overtaken for longer than it takes to free that quarter.
+A worker that finds no room joins the *waiting* set. While that is not empty no worker appends; the
+worker that raises the low-water mark so far that a quarter of the log is free wakes all of them. So
+
+    waiting != {}  =>  room < size / 4
+
+holds between critical sections, and a waiting worker is overtaken for no longer than it takes to
+free that quarter.
 
 Bytes say little about work: a hundred of them may be one delivery or a thousand. So every worker
-also has a *window*, the bytes it can walk in a given time as it has measured it, and nobody appends
-for a worker whose lag is larger:
+also has a *window*, the bytes that it walks in a given time as it has measured, and no worker
+appends for one whose lag is larger:
 
     lag(worker) = end - max(cursor, start) while cursor < end, else 0
     waiters(worker) != {}  =>  lag > window / 2, when that worker last shared its cursor
 
-That bounds how old a message is when it is delivered, and for how long a walk occupies a worker.
+That bounds the age of a message when it is delivered, and how long a walk occupies a worker.
 
-When the waiters are let go, a *round* of that worker ends. If several users waited, each has the
-same share of half a window in the next one; a user that has used less of it than that need not
-wait, whoever else does, until the lag is two windows. So a flood fills the log for nobody but its
-own user.
+When the waiters are released, a *round* of that worker ends. If several users waited, they share
+half a window of the next round equally; a user that has used less than its share need not wait,
+even if others do, until the lag is two windows. So a flood fills the log only for its own user.
 
-Every method that takes `words` runs under the lock. This module does not know what a packet means,
-nor who is subscribed to what.
+Every method that takes `words` runs under the lock.
 """
 
 import struct
@@ -69,14 +70,13 @@ from sbus.shared.shared_memory import (
 _BLOCK = struct.Struct("<QIIQII")  # mask, length, count, publisher, uid, time: 32 bytes
 _ENTRY = struct.Struct("<QII")  # mask, packet length, key length
 TIME_MASK = 0xFFFFFFFF
-"""When a block's messages were received, in microseconds, keeps 32 bits of it: more than an
-hour."""
+"""The time of receipt keeps 32 bits, in microseconds: more than an hour."""
 BLOCK_ALIGN_BYTES = 32
-"""Blocks begin at multiples of this, so that a header always fits before the end of the ring."""
+"""Blocks begin at multiples of this, so that a header fits before the end of the ring."""
 
 
 class LogStatistics(msgspec.Struct, frozen=True):
-    """What `sbusctl` and the tests see of the log."""
+    """How full the log is; `waiting` is a mask of workers."""
 
     head: int
     used_bytes: int
@@ -85,14 +85,14 @@ class LogStatistics(msgspec.Struct, frozen=True):
 
 
 WINDOW_SECONDS = 0.01
-"""Work that may wait in front of a worker: more is latency, less and it runs dry when the processor
-is given to somebody else for a moment."""
+"""Work that may wait for a worker: more adds latency; with less, the worker runs out of work when
+another process gets its CPU for a moment."""
 WINDOW_BYTES_MIN = 128
 _MODEST_PART = 4
-"""Who has put less than this part of a window in front of a worker since it was last caught up need
-not wait with those who flood it."""
+"""A user that has appended less than this part of a window for a worker since it was last caught up
+need not wait with the users that flood it."""
 _PACE_MEMORY = 0.8
-"""How much of what was known about a worker's speed stays when it has walked once more."""
+"""The weight of earlier walks in a worker's measured pace, against one more walk."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -105,8 +105,8 @@ class Block(msgspec.Struct, frozen=True):
 def build_block(
     publisher: int, uid: int, received_us: int, entries: Sequence[tuple[int, bytes, int]]
 ) -> Block:
-    """Lay out (destination mask, packet, key length) entries of one client and its user, received
-    at this time of `time.monotonic_ns`; none may be without destination."""
+    """Lay out the (destination mask, packet, key length) entries of one client, received at this
+    time of `time.monotonic_ns`; each has a destination."""
     union = 0
     parts: list[bytes] = [b""]
     length = _BLOCK.size
@@ -124,10 +124,7 @@ def build_block(
 
 
 def check_log_size(limits: Limits) -> None:
-    """A quarter of the log must take the largest block and the skip before it.
-
-    Raises ConfigurationError.
-    """
+    """Raise ConfigurationError unless the largest block and a skip fit in a quarter of the log."""
     packets = limits.batch_packets_max
     largest = limits.batch_bytes_max + limits.packet_bytes_max + 32 * (packets + 2)
     if limits.log_bytes % PAGE_BYTES or limits.log_bytes < 8 * largest:
@@ -139,7 +136,7 @@ def check_log_size(limits: Limits) -> None:
 
 
 class OrderedLog:
-    """One process's view of the log. `worker` is None for a process that does not walk it."""
+    """One process's view of the log; `worker` is None in a process that does not walk it."""
 
     def __init__(self, memory: SharedMemory, worker: int | None = None) -> None:
         self._memory = memory
@@ -152,14 +149,14 @@ class OrderedLog:
         self._bit = 0 if worker is None else 1 << worker
         self._own = 0 if worker is None else _base(worker)
         self.cursor = 0
-        """How far this worker has walked; shared with the next hold of the lock."""
+        """How far this worker has walked; `share_cursor` shares it."""
         self._window = WINDOW_BYTES_MIN
         self._walked_bytes = 0.0
         self._walked_seconds = 0.0
 
     # -- under the lock ------------------------------------------------------------------------
     def start(self, words: memoryview) -> None:
-        """Begin to serve: whatever was destined to this slot before is not walked."""
+        """Begin to serve: skip what was destined to an earlier worker of this slot."""
         self.cursor = words[LOG_HEAD]
         words[self._own + LOG_CURSOR] = self.cursor
         words[self._own + LOG_END] = self.cursor
@@ -167,8 +164,8 @@ class OrderedLog:
         words[ALIVE] |= self._bit
 
     def block_bytes_max(self, words: memoryview, mask: int) -> int:
-        """What a block for these destinations should have at most, if it is more than one message:
-        what takes the slowest of them half a window to walk."""
+        """The most that a block of several messages for these destinations should have: what the
+        slowest of them walks in half a window."""
         least = self._size
         mask &= words[ALIVE]
         while mask:
@@ -178,10 +175,8 @@ class OrderedLog:
         return least
 
     def append(self, words: memoryview, block: Block, share: LogShare) -> int:
-        """Append `block` of the user who has `share`; returns the workers to wake, or -1 when it
-        has to wait.
-
-        Then this worker is among those who wait for a destination or for room, and will be woken.
+        """Append a block of the user who has `share`; returns the workers to wake, or -1 when it
+        has to wait: then this worker waits for a destination or for room, and will be woken.
         """
         mask = block.mask & words[ALIVE]
         if (late := _late_destination(words, mask, share)) is not None:
@@ -238,7 +233,7 @@ class OrderedLog:
         return wake
 
     def share_cursor(self, words: memoryview) -> int:
-        """Share how far this worker has walked; returns the waiting workers to wake."""
+        """Share how far this worker has walked; returns the workers to wake."""
         own = self._own
         words[own + LOG_CURSOR] = self.cursor
         words[own + LOG_WINDOW] = self._window
@@ -251,7 +246,7 @@ class OrderedLog:
         return wake | self.release_waiting(words)
 
     def release_waiting(self, words: memoryview) -> int:
-        """The waiting workers, which wait no longer, if there is room again; else none."""
+        """Empty the waiting set if there is room again; returns the workers to wake."""
         waiting: int = words[WAITING]
         if waiting:
             self._low = self._low_water_mark(words)
@@ -261,24 +256,21 @@ class OrderedLog:
         return waiting
 
     def destined_end(self, words: memoryview) -> int:
-        """The end of the last block destined to this worker. Moves the cursor up to the first."""
+        """The end of the last block destined to this worker; moves the cursor to the first."""
         end: int = words[self._own + LOG_END]
         if self.cursor < end:
             self.cursor = max(self.cursor, words[self._own + LOG_START])
         return end
 
     def sleep(self, words: memoryview) -> bool:
-        """Ask to be woken, if there is nothing to walk; returns whether that was so."""
+        """Ask to be woken, if there is nothing to walk; False if there is."""
         if self.cursor < words[self._own + LOG_END]:
             return False
         words[SLEEPING] |= self._bit
         return True
 
     def reap(self, words: memoryview, worker: int) -> int:
-        """Forget a dead worker: what was destined to it holds nobody back.
-
-        Returns the waiting workers to wake.
-        """
+        """Release what a dead worker held back; returns the workers to wake."""
         keep = ~(1 << worker)
         for word in (ALIVE, SLEEPING, WAITING):
             words[word] &= keep
@@ -291,12 +283,11 @@ class OrderedLog:
         return wake | self.release_waiting(words)
 
     def statistics(self, words: memoryview) -> LogStatistics:
-        """How full the log is; `waiting` is a mask of workers."""
         head = words[LOG_HEAD]
         return LogStatistics(head, head - self._low_water_mark(words), self._size, words[WAITING])
 
     def check_invariants(self, words: memoryview) -> None:
-        """Raise AssertionError where the formulas on top of this file do not hold."""
+        """Raise AssertionError where the formulas at the top of this module do not hold."""
         head = words[LOG_HEAD]
         used = head - self._low_water_mark(words)
         assert 0 <= used <= self._size
@@ -308,18 +299,18 @@ class OrderedLog:
             assert words[at + LOG_CURSOR] <= head
 
     def note_pace(self, walked_bytes: int, seconds: float) -> None:
-        """Learn how fast this worker walks; its window follows with the next shared cursor."""
+        """Measure how fast this worker walks; `share_cursor` shares the resulting window."""
         self._walked_bytes = self._walked_bytes * _PACE_MEMORY + walked_bytes
         self._walked_seconds = self._walked_seconds * _PACE_MEMORY + seconds
         window = int(self._walked_bytes * WINDOW_SECONDS / max(self._walked_seconds, 1e-9))
         self._window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
 
-    # -- outside of the lock -------------------------------------------------------------------
+    # -- without the lock ----------------------------------------------------------------------
     def blocks(self, end: int) -> Iterator[tuple[int, int, list[tuple[bytes, bytes]]]]:
-        """Walk to `end`: of each block in order, the publisher's uid, the time of receipt &
-        TIME_MASK, and (key, packet) of each entry destined to this worker.
+        """Walk to `end`: for each block, the publisher's uid, the time of receipt & TIME_MASK, and
+        (key, packet) of each entry destined to this worker.
 
-        The cursor moves past a block when the next one is asked for.
+        The cursor passes a block when the next one is requested.
         """
         bit = self._bit
         source = self._map
@@ -341,8 +332,7 @@ class OrderedLog:
             self.cursor += length
 
     def entry_numbers(self) -> list[int]:
-        """Of the block at the cursor: the numbers, from 0, of the entries destined to this
-        worker."""
+        """Which entries of the block at the cursor, from 0, are destined to this worker."""
         at = self._offset + self.cursor % self._size
         _, _, count, *_ = _BLOCK.unpack_from(self._map, at)
         at += _BLOCK.size
@@ -356,7 +346,7 @@ class OrderedLog:
 
 
 def _late_destination(words: memoryview, mask: int, share: LogShare) -> int | None:
-    """A destination that lags too far behind for this user."""
+    """A destination that lags too far behind for this user, or None."""
     while mask:
         bit = mask & -mask
         worker = bit.bit_length() - 1
@@ -385,7 +375,7 @@ def _begin_round(words: memoryview, at: int, share: int) -> None:
 
 
 def _lag(words: memoryview, at: int) -> int:
-    """Bytes between what a worker has shared of its walk and what is destined to it."""
+    """Bytes between a worker's shared cursor and the end of what is destined to it."""
     cursor: int = words[at + LOG_CURSOR]
     end: int = words[at + LOG_END]
     return end - max(cursor, words[at + LOG_START]) if cursor < end else 0

@@ -1,4 +1,4 @@
-"""The memory that all processes of a bus share, and the one lock that guards it.
+"""The memory that all processes of a bus share, and its lock.
 
 One memfd, mapped by every process before the workers are forked:
 
@@ -38,13 +38,13 @@ PAGE_BYTES = 4096
 
 # Places of the shared words in a copy of the control block.
 LOG_HEAD = 0  # where the next block of the log goes; positions only ever grow
-TABLE_EPOCH = 1  # how often the table was compacted; its lowest bit names the arena in use
+TABLE_EPOCH = 1  # number of compactions so far; its lowest bit is the arena in use
 TABLE_TAIL = 2  # end of the journal in the arena in use
-TABLE_GENERATION = 3  # end of the last record that concerns other workers than its own
-TABLE_BASE = 4  # where records written after the last compaction begin
+TABLE_GENERATION = 3  # end of the last record that concerns workers other than its own
+TABLE_BASE = 4  # where the records since the last compaction begin
 TABLE_PREVIOUS_TAIL = 5  # where the journal in the other arena ended when it was replaced
-ALIVE = 6  # workers that serve, one bit each
-SLEEPING = 7  # workers that asked to be woken when something is destined to them
+ALIVE = 6  # workers that serve clients, one bit each
+SLEEPING = 7  # workers to wake when something is destined to them
 WAITING = 8  # workers that wait for room in the log
 COMPACTION_WANTED = 9  # 1 when the front should compact the table
 WORKER_WORDS = 16  # here begin the words of worker 0, then those of worker 1, ...
@@ -52,12 +52,12 @@ WORKER_WORDS = 16  # here begin the words of worker 0, then those of worker 1, .
 # Places in the words of one worker.
 LOG_START = 0  # start of the first entry destined to it since it was last caught up
 LOG_END = 1  # end of the last entry destined to it
-LOG_CURSOR = 2  # how far it has walked; written by that worker alone, or when it is dead
-LOG_WINDOW = 3  # how many bytes it lets others put in front of it before they must wait
-LOG_WAITERS = 4  # workers that wait for it to catch up
-LOG_ROUND = 5  # how often those who waited for it were let go, or it had nothing to walk
-LOG_SHARE = 6  # bytes that each user may put in front of it in this round; 0: no matter how many
-LOG_CONTENDERS = 7  # users who waited for it in this round
+LOG_CURSOR = 2  # how far it has walked; written by that worker only, until it is dead
+LOG_WINDOW = 3  # how many bytes may wait for it before publishers of other workers must wait
+LOG_WAITERS = 4  # workers that wait until it has caught up
+LOG_ROUND = 5  # number of rounds (see `log_share`) that have begun
+LOG_SHARE = 6  # bytes that each user may append for it in this round; 0: no bound
+LOG_CONTENDERS = 7  # users that waited for it in this round
 EPOCH_SEEN = 8  # the epoch of the table that it reads
 WORDS_PER_WORKER = 9
 
@@ -159,10 +159,10 @@ class SharedMemory:
         self.eventfds = tuple(
             os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(workers + 1)
         )
-        """One for each worker, then the front's: written to make it look at its words again."""
+        """One for each worker, then the front's: a write makes it read the control words."""
 
     def wake(self, mask: int) -> None:
-        """Make the workers in `mask` look at their words again."""
+        """Make the workers in `mask` look at the control words again."""
         while mask:
             bit = mask & -mask
             os.eventfd_write(self.eventfds[bit.bit_length() - 1], 1)
@@ -172,11 +172,10 @@ class SharedMemory:
         os.eventfd_write(self.eventfds[self.workers], 1)
 
     def record_heartbeat(self, worker: int) -> None:
-        """Say that `worker` is alive now."""
         self._heartbeats[worker] = time.monotonic_ns()
 
     def silence_seconds(self, worker: int) -> float:
-        """How long ago `worker` last said that it was alive."""
+        """The age of the heartbeat of `worker`."""
         return (time.monotonic_ns() - self._heartbeats[worker]) / 1e9
 
 

@@ -1,19 +1,16 @@
-"""Stalls: which clients have no room and want their publishers held back, for all workers to see.
+"""The stall table: the clients that have no room and hold publishers back.
 
-Every worker has a number of *places*, which it gives to those of its clients that chose to block.
-While such a client has no room its number stands in its place. A publisher's worker that finds it
-there, before it appends a message for that client, joins the *waiters* of the place, and is woken
-when the number goes.
+Every worker has a number of *places* for those of its clients that chose to block. While such a
+client has no room, its number stands in its place. A worker looks there before it appends a message
+for that client; if the number is there, it joins the *waiters* of the place, and is woken when the
+number is removed.
 
     place = number of the stalled client, or 0  |  waiters: workers to wake, one bit each
     the first word of all = how many places hold a number
 
 These are fixed words and not records of the journal, because they may change with every message.
-All of them are written under the lock; whoever reads them without it must look again under it. Each
-is right by itself: what a worker leaves behind when it dies within a hold is put right by whoever
-reaps it.
-
-This module does not know what a stalled client would have received, nor for how long it may stall.
+They are written under the lock; a decision made without it has to be checked under it. Each word is
+valid by itself: `reap` corrects what a worker leaves when it dies in a critical section.
 """
 
 from sbus.limits import Limits
@@ -24,12 +21,12 @@ _WORDS_PER_PLACE = 2
 
 
 def stall_table_words(workers: int, limits: Limits) -> int:
-    """Shared words that all places take."""
+    """Shared words of the whole table."""
     return _FIRST + _WORDS_PER_PLACE * workers * limits.blocking_clients_max
 
 
 class StallTable:
-    """One process's view. `worker` is None for a process that serves no clients."""
+    """One process's view; `worker` is None in a process that serves no clients."""
 
     def __init__(self, words: memoryview, places_per_worker: int, worker: int | None) -> None:
         self._words = words
@@ -50,16 +47,16 @@ class StallTable:
         return len(self._free)
 
     def take_place(self) -> int | None:
-        """A place for one more client of this worker; None when there is none left."""
+        """A place for one more client of this worker, or None."""
         return self._free.pop() if self._free else None
 
     def give_back(self, place: int) -> None:
-        """The client that had this place, where nothing stands, needs it no more."""
+        """Free a place, which is cleared already."""
         self._free.append(place)
 
     # -- under the lock ------------------------------------------------------------------------
     def stall(self, place: int, client: int) -> None:
-        """This client, whose place it is, has no room; it had until now."""
+        """The client with this place has no room from now on."""
         self._words[place] = client
         self._words[_STALLED] += 1
 
@@ -71,7 +68,7 @@ class StallTable:
         return self.release(place)
 
     def release(self, place: int) -> int:
-        """The workers that wait for the client in this place, and from now on do not."""
+        """Empty the waiters of this place; returns the workers to wake."""
         waiters: int = self._words[place + 1]
         self._words[place + 1] = 0
         return waiters
@@ -84,7 +81,7 @@ class StallTable:
         return bool(self._words[_STALLED])
 
     def is_stalled(self, place: int, client: int) -> bool:
-        """Whether this client has the place, and no room."""
+        """Whether this client has this place, and no room."""
         return bool(self._words[place] == client)
 
     def wait(self, place: int) -> None:

@@ -1,23 +1,21 @@
-"""The subscription table: who listens to what, as a journal in shared memory.
+"""The subscription table: all subscriptions, as a journal in shared memory.
 
-Every change is one record, appended under the lock; every worker reads on from where it was and
-keeps an index of its own. A record that ends or begins a worker's interest in a pattern is an
-*edge*: it concerns the other workers, so it moves the generation word, which they compare before
-they route a batch. All other records (the worker's second client with the same pattern) are there
-for whoever rebuilds a worker's clients, and disturb nobody.
+Every change is one record, appended under the lock; every worker reads the records that are new to
+it and keeps an index of its own. A record that begins or ends a worker's interest in a pattern is
+an *edge*: it concerns the other workers, so it moves the generation word, which they compare before
+they route a batch. Other records (a worker's second client with the same pattern) matter only when
+the clients of a worker are reconstructed.
 
     record = length, kind, edge, worker, client | pattern
 
-There are two arenas. Compaction writes what still holds into the spare one, piece by piece and
-outside of the lock, then copies what was journalled meanwhile and flips the epoch in one hold. A
-reader that was at position p of the old arena reads that to its end and goes on at TABLE_BASE of
-the new one. The next compaction waits until every living worker has done so, because it overwrites
-what they would be reading.
+There are two arenas. Compaction writes the records that are still valid into the spare one, piece
+by piece and without the lock, then copies what was journalled meanwhile and flips the epoch in one
+critical section. A reader of the old arena reads it to its end and goes on at TABLE_BASE of the new
+one. The next compaction waits until every living worker has done so, because it overwrites the
+arena that they read.
 
     state(reader) = fold(records[0 : TAIL])  in the arena of its epoch
-    records below TAIL never change while any reader can be in that arena
-
-This module does not know how patterns match.
+    records below TAIL never change while a reader may be in that arena
 """
 
 import struct
@@ -44,23 +42,23 @@ SUBSCRIBED = 1
 UNSUBSCRIBED = 2
 CLIENT_GONE = 3
 WORKER_RESET = 4
-"""A worker took over a slot: nothing of that slot's former worker holds any more."""
+"""A new worker took over a slot: the subscriptions of its former worker are gone."""
 HOLDS = 5
-"""By this pattern, which the client has, publishers may be held back. What stands in front of the
-pattern says how; it is the workers' own."""
+"""This pattern, which the client has, may hold publishers back. How it does is encoded in front of
+the pattern, by the workers."""
 HOLDS_NO_MORE = 6
 
 RECORD = struct.Struct("<IBBHQ")  # length, kind, edge, worker, client: 16 bytes
 _SMALL_BYTES = 8 * 1024
 _WAKE_BYTES = 256 * 1024
-"""Sleeping workers are woken this often to read on, so that none has much to read at once."""
+"""Sleeping workers are woken this often, so that none has much to read at once."""
 COMPACTION_GROWTH_DIVISOR = 8
 """Compaction is wanted once the journal has grown by this part of an arena and has doubled, or has
-come to its last such part, which is the reserve for records that take back."""
+reached the last such part, which is a reserve for records that remove subscriptions."""
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One change. `edge`: the worker's first, or last, interest in this pattern."""
+    """One change; `edge`: it begins or ends the worker's interest in this pattern."""
 
     kind: int
     edge: bool
@@ -85,7 +83,7 @@ class TableStatistics(msgspec.Struct, frozen=True):
 
 
 class SubscriptionTable:
-    """One process's view of the journal: a place to append and a place read up to."""
+    """One process's view of the journal: it appends, and reads on from a position."""
 
     def __init__(self, memory: SharedMemory, worker: int | None = None) -> None:
         self._memory = memory
@@ -97,7 +95,7 @@ class SubscriptionTable:
 
     # -- under the lock ------------------------------------------------------------------------
     def start(self, words: memoryview) -> None:
-        """Begin to read, from the first record that holds."""
+        """Begin to read, at the first record."""
         self._epoch = words[TABLE_EPOCH]
         self._position = 0
         if self._own is not None:
@@ -108,10 +106,11 @@ class SubscriptionTable:
         return words[TABLE_EPOCH] == self._epoch and words[TABLE_GENERATION] <= self._position
 
     def append(self, words: memoryview, data: bytes, *, edge: bool, frees: bool = False) -> bool:
-        """Append encoded records, `edge` if any of them is one, `frees` if they only take back.
+        """Append encoded records, with `edge` if one of them is one, and with `frees` if they only
+        remove subscriptions.
 
-        False, and nothing appended, when there is no room before the next compaction. What takes
-        back may use a reserve, because nothing else makes a full table emptier.
+        False, and nothing appended, when there is no room before the next compaction. Removals may
+        use a reserve, because nothing else makes room in a full table.
         """
         tail = words[TABLE_TAIL]
         end = tail + len(data)
@@ -134,13 +133,13 @@ class SubscriptionTable:
         return True
 
     def is_full(self, words: memoryview) -> bool:
-        """Whether what holds fills the arena, so that waiting for a compaction is no use."""
+        """Whether the valid records fill the arena, so that a compaction would not help."""
         return bool(words[TABLE_BASE] > self._size - 2 * (self._size // COMPACTION_GROWTH_DIVISOR))
 
     def unread(self, words: memoryview) -> list[tuple[int, int]]:
-        """Byte ranges of the map that this process has not read; from here on it has.
+        """Byte ranges of the map that this process has not read; they count as read from now on.
 
-        Read them with `read_records` before the next hold of the lock.
+        Read them with `read_records` before the next critical section.
         """
         ranges = []
         epoch = words[TABLE_EPOCH]
@@ -156,26 +155,26 @@ class SubscriptionTable:
         return ranges
 
     def unread_is_small(self, words: memoryview) -> bool:
-        """Whether what is unread can be read in a hold: some hundred records, a millisecond."""
+        """Whether the unread records can be read under the lock: some hundreds, a millisecond."""
         same_arena = words[TABLE_EPOCH] == self._epoch
         return same_arena and words[TABLE_TAIL] - self._position <= _SMALL_BYTES
 
     def share_epoch(self, words: memoryview) -> None:
-        """Say, after reading, which arena this worker is in."""
+        """Share, after reading, which arena this worker reads."""
         if self._own is not None:
             words[self._own + EPOCH_SEEN] = self._epoch
 
     def statistics(self, words: memoryview) -> TableStatistics:
         return TableStatistics(words[TABLE_EPOCH], words[TABLE_TAIL], self._size)
 
-    # -- outside of the lock -------------------------------------------------------------------
+    # -- without the lock ----------------------------------------------------------------------
     def read_records(self, ranges: list[tuple[int, int]]) -> Iterator[Record]:
         for start, end in ranges:
             yield from read_records(self._memory, start, end)
 
 
 def read_records(memory: SharedMemory, start: int, end: int) -> Iterator[Record]:
-    """The records between two places of the map."""
+    """The records between two offsets of the map."""
     source = memory.map
     while start < end:
         length, kind, edge, worker, client = RECORD.unpack_from(source, start)

@@ -1,14 +1,13 @@
-"""Statistics: what went through each worker, in memory that everybody can read.
+"""Statistics of each worker, in memory that every process can read.
 
-A worker counts in an array of its own, which costs as little as counting can, and copies it to its
-place in the shared memory before it sleeps and about every millisecond while it is busy. So whoever
-asks reads without waiting for anybody, and what is read is one consistent state of that worker but
-for a copy that happens at the same time. A worker that takes a place over goes on from what stands
-there: the counters of a place only grow.
+A worker counts in an array of its own, which is cheap, and copies it to its place in the shared
+memory before it sleeps and about every millisecond while it is busy. Reading needs no lock and sees
+one consistent state of that worker, unless the copy is made at the same time. A new worker goes on
+with the counters of its place, so they only grow.
 
     accepted = delivered + discarded + undelivered + backlog      in messages and in bytes
 
-`delivered` is not counted, it is what is left. This module does not know when something is counted.
+`delivered` is not counted: it follows from this equation.
 """
 
 from array import array
@@ -25,14 +24,14 @@ DISCARDED_BYTES = 4
 UNDELIVERED = 5
 UNDELIVERED_BYTES = 6
 QUEUED = 7
-"""A gauge, as is the next: what stands in backlogs now."""
+"""A gauge, like the next one: what is in backlogs now."""
 QUEUED_BYTES = 8
 STALLS = 9
 ROUTE_LOOKUPS = 10
 ROUTE_MISSES = 11
 LATENCY_SUM_US = 12
 DISCARDED = 13
-"""From here on one for each reason, in the order of `DISCARD_REASONS`."""
+"""From here on, one for each reason, in the order of `DISCARD_REASONS`."""
 REFUSED = DISCARDED + len(DISCARD_REASONS)
 """Likewise for each code in `PACKET_CODES`."""
 LATENCY = REFUSED + len(PACKET_CODES)
@@ -41,7 +40,7 @@ LATENCY = REFUSED + len(PACKET_CODES)
 _FIRST_BOUND_BITS = 4
 _FIRST_BOUND_US = 1 << _FIRST_BOUND_BITS
 LATENCY_BOUNDS_US: Sequence[int] = tuple(1 << bits for bits in range(_FIRST_BOUND_BITS, 25))
-"""16 us to 16.8 s, each twice the one before."""
+"""16 us to 16.8 s, each twice the previous one."""
 WORDS = LATENCY + len(LATENCY_BOUNDS_US) + 1
 
 _REFUSED_AT = {code: REFUSED + number for number, code in enumerate(PACKET_CODES)}
@@ -49,12 +48,12 @@ _DISCARDED_AT = {reason: DISCARDED + number for number, reason in enumerate(DISC
 
 
 def statistics_words(workers: int) -> int:
-    """Shared words that the counters of all workers take."""
+    """Shared words of the counters of all workers."""
     return WORDS * workers
 
 
 class WorkerStatistics:
-    """What one worker counts; `shared` is its place, None where nobody reads."""
+    """The counters of one worker; `shared` is their place, None where nobody reads them."""
 
     __slots__ = ("_shared", "counts")
 
@@ -63,22 +62,22 @@ class WorkerStatistics:
         self.counts = array("Q", bytes(8 * WORDS) if shared is None else shared.tobytes())
 
     def share(self) -> None:
-        """Let others see what was counted so far."""
+        """Copy the counters to the shared memory."""
         if self._shared is not None:
             self._shared[:] = memoryview(self.counts)
 
     def record_refusal(self, code: str) -> None:
-        """A packet was refused or ignored, or its client disconnected, for this."""
+        """Count a packet that was refused or ignored, or whose client was disconnected."""
         self.counts[_REFUSED_AT[code]] += 1
 
     def record_discard(self, reason: str, size_bytes: int) -> None:
-        """A message was discarded for this reason."""
+        """Count a discarded message."""
         counts = self.counts
         counts[_DISCARDED_AT[reason]] += 1
         counts[DISCARDED_BYTES] += size_bytes
 
     def record_latency(self, latency_us: int, deliveries: int) -> None:
-        """So many deliveries took so long."""
+        """Count so many deliveries that took so long."""
         counts = self.counts
         bucket = LATENCY
         if latency_us > _FIRST_BOUND_US:

@@ -90,7 +90,7 @@ class Accounting(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.looking_always = patch.object(accounts, "_LOOK_INTERVAL_NS", 0)
+        self.looking_always = patch.object(accounts, "_SEARCH_INTERVAL_NS", 0)
         self.looking_always.start()
         words = account_memory(WORKERS, LIMITS)
         self.book = AccountBook(words, WORKERS, LIMITS)

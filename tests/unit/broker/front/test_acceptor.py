@@ -299,7 +299,7 @@ async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
 async def test_when_others_have_all_accounts_a_user_is_told_so(
     knocking: Knocking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accounts, "_LOOK_INTERVAL_NS", 0)
+    monkeypatch.setattr(accounts, "_SEARCH_INTERVAL_NS", 0)
     acceptor = knocking.acceptor(limits=Limits(users_max=1))
     other = knocking.book.of(NOT_ME, Limits().user, 0)
     assert other is not None
