@@ -1,1 +1,1 @@
-"""The kernel's edges, without policy."""
+"""Interfaces of the kernel, of the C library and of systemd, without policy."""

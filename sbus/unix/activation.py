@@ -1,12 +1,10 @@
-"""Sockets that a service manager listens on and passes down, by the protocol of sd_listen_fds(3).
+"""Sockets that a service manager passes to this process, by the protocol of sd_listen_fds(3).
 
-It counts them in `LISTEN_FDS`, from descriptor 3 on, names them in `LISTEN_FDNAMES`, and says in
-`LISTEN_PID` whom they are for, since children inherit the environment. A bus takes two at most: its
-own socket, named `bus`, and its admin socket, named `admin`. One that comes alone under another
-name, or without one, is the bus's: that is what systemd-socket-activate passes, and a socket unit
-without `FileDescriptorName=`.
-
-This module does not know whether what is passed can listen; see `sbus.unix.listener`.
+`LISTEN_FDS` is their number, from descriptor 3 on, `LISTEN_FDNAMES` their names, and `LISTEN_PID`
+the process that they are for, since children inherit the environment. A bus takes at most two: its
+own socket, named `bus`, and its admin socket, named `admin`. A single socket with another name, or
+without one, is the bus's: systemd-socket-activate passes that, and a socket unit without
+`FileDescriptorName=`.
 """
 
 import os
@@ -24,17 +22,14 @@ _SHOWN_MAX = 80
 
 @dataclass(frozen=True, slots=True)
 class PassedSockets:
-    """What is passed to this process."""
-
     bus: FdAddress
     admin: FdAddress | None
 
 
 def take_passed_sockets(environment: MutableMapping[str, str] = os.environ) -> PassedSockets | None:
-    """The sockets that are meant for this process; None when there are none.
+    """The sockets that are for this process, or None; removes the variables in any case.
 
-    The variables are removed, whomever they are meant for. Raises ConfigurationError for anything
-    but a bus socket and, perhaps, an admin socket.
+    Raises ConfigurationError for anything but a bus socket and, perhaps, an admin socket.
     """
     pid = environment.pop("LISTEN_PID", None)
     count = environment.pop("LISTEN_FDS", None)
@@ -62,7 +57,7 @@ def take_passed_sockets(environment: MutableMapping[str, str] = os.environ) -> P
 
 
 def forget_passed_sockets(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Leave alone what is passed, and let no child think that it is meant."""
+    """Ignore the sockets that are passed, also in all children."""
     for variable in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
         environment.pop(variable, None)
 

@@ -1,16 +1,13 @@
-"""Addresses of a bus, as people write them.
+"""Addresses of a bus.
 
-An address is one text, the same for the daemon and for its clients:
+An address is a text, the same for the daemon and for its clients:
 
 - a path of the file system, such as `/run/sbus.socket`;
 - `/dev/fd/N`, a listening socket that the daemon inherits under that number;
-- `/dev/unix/abstract/HEX`, a name in Linux's abstract namespace. HEX spells `sun_path` from its
-  first byte, which is NUL there, so it begins with `00`. All 108 bytes count: what HEX leaves out
-  is NUL;
-- `/dev/unix/abstract`, for the daemon alone: an abstract name drawn at random when it starts.
-
-Parsing needs no kernel and changes nothing. This module does not know how an address is bound,
-who may use it, or whether anything is there.
+- `/dev/unix/abstract/HEX`, a name in Linux's abstract namespace. HEX is `sun_path` from its first
+  byte, which is NUL there, so it begins with `00`. All 108 bytes are significant: those that HEX
+  leaves out are NUL;
+- `/dev/unix/abstract`, for the daemon only: a random abstract name, drawn when it starts.
 """
 
 import hashlib
@@ -60,7 +57,7 @@ class FdAddress:
 
 @dataclass(frozen=True, slots=True)
 class AbstractAddress:
-    """A name in the abstract namespace; `name` is all 108 bytes of it, the first of them NUL."""
+    """A name in the abstract namespace; `name` has 108 bytes, of which the first is NUL."""
 
     name: bytes
 
@@ -73,7 +70,7 @@ class AbstractAddress:
 
 @dataclass(frozen=True, slots=True)
 class RandomAbstractAddress:
-    """A wish for some abstract name: `draw` one before using it."""
+    """Any abstract name: `draw` one before using it."""
 
     def draw(self) -> AbstractAddress:
         return AbstractAddress(b"\0" + os.urandom(SUN_PATH_BYTES - 1))
@@ -88,18 +85,16 @@ class RandomAbstractAddress:
 
 
 Address = PathAddress | FdAddress | AbstractAddress | RandomAbstractAddress
-"""Every kind has `sockaddr()`, what bind(2) and connect(2) take, and `format()`, which
-`parse_address` understands. `sockaddr` of the two kinds that name nothing yet is an AddressError.
-"""
+"""Every kind has `sockaddr()`, for bind(2) and connect(2), and `format()`, the text that
+`parse_address` reads. `sockaddr` raises AddressError for the two kinds without a fixed name."""
 
 
 def admin_address(bus: Address) -> Address:
-    """Where the admin socket of the bus at this address is, unless its administrator said
-    otherwise.
+    """The default address of the admin socket of the bus at this address.
 
-    For a path it is that path and `.admin`; for an abstract name the name `sbus-admin/` and the
-    SHA-256 of the bus's 108 bytes in hexadecimal. An inherited socket has one of the two: see
-    `address_of`. Raises AddressError where that is too long, or the address names nothing yet.
+    For a path it is that path and `.admin`; for an abstract name, `sbus-admin/` and the SHA-256 of
+    the bus's 108 bytes in hexadecimal. For an inherited socket use `address_of`. Raises
+    AddressError when the path is too long, or the address has no fixed name.
     """
     if isinstance(bus, PathAddress):
         return parse_address(f"{bus.path}.admin")
@@ -108,14 +103,14 @@ def admin_address(bus: Address) -> Address:
 
 
 def address_of(name: str | bytes) -> Address:
-    """The address of a socket whose `getsockname` is this."""
+    """The address of a socket, from its `getsockname()`."""
     if isinstance(name, str):
         return PathAddress(name)
     return AbstractAddress(name.ljust(SUN_PATH_BYTES, b"\0"))
 
 
 def parse_address(text: str) -> Address:
-    """Understand an address; an AddressError says in one line what is wrong with it."""
+    """Parse an address; an AddressError says in one line what is wrong with it."""
     if text == _ABSTRACT:
         return RandomAbstractAddress()
     if text.startswith(_ABSTRACT + "/"):
@@ -164,6 +159,6 @@ def _parse_path(text: str) -> PathAddress:
 
 
 def _abridged(text: str) -> str:
-    """The text as one printable line of bounded length, for an error."""
+    """The text as one printable line of bounded length, for an error text."""
     shown = text if text.isprintable() else ascii(text)[1:-1]
     return shown if len(shown) <= 60 else f"{shown[:45]}...{shown[-12:]}"

@@ -1,8 +1,7 @@
-"""Ending a connection so that the other end reads everything that was sent to it.
+"""Ending a connection so that the other end can read everything that was sent to it.
 
-Closing a socket that has unread input makes the kernel reset the other end, which then loses what
-it had not read. So the input is taken off first. All of this costs a bounded amount of work,
-whatever the other end does. This module does not know why a connection ends.
+When a socket with unread input is closed, the kernel resets the other end, which then loses what it
+has not read. So the input is discarded first, with a bounded amount of work.
 """
 
 import errno
@@ -15,17 +14,16 @@ _NOTHING_LEFT = PEER_GONE | {errno.EAGAIN}
 
 
 def is_hung_up(sock: socket.socket) -> bool:
-    """Whether the other end will send no more: what tells the end from an empty packet."""
+    """Whether the other end will send no more; this tells the end from an empty packet."""
     poll = select.poll()
     poll.register(sock, select.POLLRDHUP)
     return bool(poll.poll(0))
 
 
 def discard_unread(sock: socket.socket, packets_max: int) -> None:
-    """Take what is unread off a non-blocking socket, and read no more.
+    """Discard the unread packets of a non-blocking socket, and shut down its input.
 
-    An empty packet cannot be told from the end, so neither stops this; what remains of
-    `packets_max` does.
+    An empty packet looks like the end, so neither of them stops this before `packets_max`.
     """
     try:
         for _ in range(packets_max):

@@ -1,7 +1,7 @@
-"""Who is at the other end of a unix socket, by the kernel's word.
+"""The credentials of the peer of a unix socket, as the kernel reports them.
 
-`SO_PEERCRED` and `SO_PEERGROUPS` tell what the peer was when it called connect(2): they cannot be
-forged and do not change. This module decides nothing.
+`SO_PEERCRED` and `SO_PEERGROUPS` describe the peer at the time of its connect(2): they cannot be
+forged and do not change.
 """
 
 import array
@@ -17,7 +17,7 @@ from sbus.unix.peer_process import began_at_ticks, has_peer_pidfds
 _SO_PEERGROUPS = 59
 _UCRED = struct.Struct("iII")
 _GETSOCKOPT_BYTES_MAX = 1024
-"""What `socket.getsockopt` allows: 256 groups, which few users exceed."""
+"""The most that `socket.getsockopt` allows: 256 groups, which few users exceed."""
 _GROUPS_MAX = 65_536
 """The kernel's own limit of supplementary groups (NGROUPS_MAX)."""
 
@@ -29,8 +29,8 @@ class Credentials(msgspec.Struct, frozen=True):
     uid: int
     pid: int
     began_at_ticks: int | None = None
-    """When the process began, in clock ticks since boot. Only where the kernel has no pidfd of it;
-    read now, so a process that ended before this was asked may be taken for its successor."""
+    """When the process began, in clock ticks since boot; only where the kernel has no pidfds of
+    peers. It is read now: if the process has ended, its successor may be taken for it."""
 
 
 def peer_credentials(sock: socket.socket) -> Credentials:

@@ -1,8 +1,8 @@
-"""File descriptors across a unix socket.
+"""Passing file descriptors over a unix socket.
 
-`socket.recv_fds` loses its flags and `socket.send_fds` is fine but lonely; this pair keeps received
-descriptors close-on-exec from birth and says when the kernel dropped some. The names tell who
-closes: sending borrows descriptors, receiving makes the caller their owner.
+Unlike with `socket.recv_fds`, received descriptors are close-on-exec from the start, and dropped
+descriptors are an error. The names say who closes: sending borrows descriptors, receiving makes the
+caller their owner.
 """
 
 import array
@@ -11,11 +11,11 @@ import socket
 
 _SO_PASSRIGHTS = 83
 FDS_MAX = 4
-"""No message inside of the bus carries more."""
+"""No message between the processes of a bus carries more."""
 
 
 class DescriptorsLost(Exception):
-    """A message came without all of its descriptors: this process has none left to give them."""
+    """A message lost descriptors: this process has too many open files."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__("descriptors were dropped on the way: too many open files")
@@ -39,8 +39,8 @@ def send_borrowing_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None
 def receive_owning_fds(sock: socket.socket, bytes_max: int) -> tuple[bytes, list[int]]:
     """Receive one packet and its descriptors, which the caller closes.
 
-    b"" when the other end is closed, whether or not it had read everything. Raises OSError, and
-    DescriptorsLost with the packet when descriptors were dropped.
+    b"" when the other end is closed. Raises OSError, and DescriptorsLost with the packet when
+    descriptors were dropped.
     """
     space = socket.CMSG_SPACE(FDS_MAX * array.array("i").itemsize)
     try:

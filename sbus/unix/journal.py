@@ -1,11 +1,10 @@
-"""The journal of the system, by its native protocol: one entry is one datagram.
+"""The systemd journal, by its native protocol: one entry is one datagram.
 
-A field is `NAME=value` and a newline, or, where the value holds a newline, the name, a newline, the
-value's length as 64 bits little-endian, the value and a newline. Source: "Native Journal Protocol"
-of systemd's documentation.
+A field is `NAME=value` and a newline; if the value contains a newline, it is the name, a newline,
+the value's length as 64 bits little-endian, the value and a newline. Source: "Native Journal
+Protocol" in systemd's documentation.
 
-Nothing here waits: an entry that the journal has no room for is lost. This module does not know
-what entries mean.
+Writing never waits: an entry for which the journal has no room is lost.
 """
 
 import os
@@ -33,7 +32,7 @@ def _encode_field(name: str, text: str) -> bytes:
 
 
 class Journal:
-    """A socket to write to the journal with. It can be used by forked processes as well."""
+    """A socket for writing to the journal; forked processes may use it as well."""
 
     def __init__(self, path: str = SOCKET_PATH) -> None:
         self._path = path
@@ -45,7 +44,7 @@ class Journal:
         try:
             self._sock.sendto(encode_entry(fields), self._path)
         except OSError:
-            return False  # it is full, is being restarted, or not for us
+            return False  # it is full, restarting, or not accessible
         return True
 
     def close(self) -> None:
@@ -53,8 +52,8 @@ class Journal:
 
 
 def is_journal(fd: int, journal_stream: str | None) -> bool:
-    """Whether what is written to `fd` goes to the journal, by the value of $JOURNAL_STREAM, which
-    the service manager sets: device and inode of the stream, as `DEV:INODE`."""
+    """Whether `fd` is connected to the journal, by the value of $JOURNAL_STREAM, which the service
+    manager sets: device and inode of the stream, as `DEV:INODE`."""
     if journal_stream is None:
         return False
     try:

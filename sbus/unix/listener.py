@@ -1,12 +1,10 @@
-"""The listening socket: bound to an address of any kind, and taken down again.
+"""Listening sockets: opened at an address of any kind, and removed again.
 
-Who may connect to a path is decided by the mode of its socket file, so the file must never, not
-for an instant, have a wider mode than was asked for: the mode is given to the socket before it is
-bound (bind(2) copies it to the file, through the umask), never to the file afterwards. Where the
-file is to belong to another group, it is bound without the group's part of the mode and gets that
-once it is the group's. Abstract addresses have no mode, and an inherited socket is somebody else's
-file: it is neither changed nor removed. This module does not accept connections and does not know
-who may connect.
+The mode of a socket file decides who may connect, so the file must never have a wider mode than
+requested, not for an instant. So the socket gets the mode before it is bound (bind(2) copies it to
+the file, through the umask), and the file is not changed afterwards. A file for another group is
+bound without the group's part of the mode, which it gets once it belongs to the group. Abstract
+addresses have no mode. The file of an inherited socket is neither changed nor removed.
 """
 
 import errno
@@ -29,37 +27,36 @@ from sbus.unix.owned_path import OwnedPath
 from sbus.unix.standard_streams import ERRORS
 
 BACKLOG_CONNECTIONS = 4096
-"""Connections that wait to be accepted; the kernel holds it to `net.core.somaxconn`, whose default
-it is. Generous, because connect(2) to a full queue fails at once where the client does not block.
-"""
+"""Connections that wait to be accepted: the default of `net.core.somaxconn`, the kernel's bound.
+Generous, because for a non-blocking client connect(2) to a full queue fails at once."""
 
 
 class Listener:
-    """A listening socket and what has to be removed with it. `socket` stays this object's."""
+    """A listening socket, and its file if this process made it."""
 
     def __init__(
         self, sock: socket.socket, printable_address: str, owned_path: OwnedPath | None
     ) -> None:
         self.socket = sock
         self.printable_address = printable_address
-        """The address for people and clients; a random one as it was drawn."""
+        """The address for people and clients; a random one after it was drawn."""
         self.owned_path = owned_path
-        """The socket file, when this process made it."""
 
     @property
     def bound_address(self) -> Address:
-        """Where it is bound, also for one that was inherited."""
+        """The address that it is bound to, also if it was inherited."""
         return address_of(self.socket.getsockname())
 
     @property
     def is_abstract(self) -> bool:
-        """Whether it is bound to an abstract name, so that no mode says who may connect."""
-        return _is_abstract(self.socket)
+        """Whether it is bound to an abstract name, which has no mode."""
+        name = self.socket.getsockname()
+        return isinstance(name, bytes) and name.startswith(b"\0")
 
     def close(self) -> None:
-        """Remove the socket's file, if that is still this one's, and close it. May be repeated."""
+        """Remove the socket's file if it is still its own, and close it. May be repeated."""
         try:
-            # First the file: the open socket keeps its inode from standing for a newer file.
+            # The file goes first: while the socket is open, no newer file can get its inode.
             if self.owned_path is not None:
                 self.owned_path.remove()
         except OSError as error:
@@ -83,13 +80,12 @@ class Listener:
 def open_listener(
     address: Address, *, mode: int, replace: bool, group: int | None = None
 ) -> Listener:
-    """Listen at `address`; an AddressError says in one line why that cannot be.
+    """Listen at `address`; an AddressError says in one line why that is not possible.
 
-    `mode` is exactly what the file of a path gets, and `group` the group it will belong to, if not
-    to this process's. `replace` removes the file that stands at a path first. None of them means
-    anything for the other kinds. An inherited descriptor is taken, and
-    its number closed, except for the standard streams'. Not for processes with threads: the umask,
-    which is the whole process's, is another one for a moment.
+    For a path, `mode` is the exact mode of the file, `group` its group if it is not this process's,
+    and `replace` first removes an existing file. An inherited descriptor is moved to another
+    number, unless it is a standard stream. Not for processes with threads, because the umask of the
+    process changes for a moment.
     """
     match address:
         case PathAddress():
@@ -132,7 +128,7 @@ def _bind_path(address: PathAddress, mode: int, replace: bool, group: int | None
 
 
 def _give_to_group(owned_path: OwnedPath, group: int, mode: int) -> None:
-    """Through a descriptor of the very file, so that nothing else at its path is touched."""
+    """Change the file through a descriptor, so that no other file at its path is changed."""
     fd = os.open(owned_path.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not owned_path.is_at(fd):
@@ -145,7 +141,7 @@ def _give_to_group(owned_path: OwnedPath, group: int, mode: int) -> None:
 
 
 def _bind_with_mode(sock: socket.socket, address: PathAddress, mode: int) -> OwnedPath:
-    # Both are needed: a directory with a default ACL does without the umask.
+    # Both are needed: a directory with a default ACL ignores the umask.
     os.fchmod(sock.fileno(), mode)
     umask = os.umask(0o777 & ~mode)
     try:
@@ -210,14 +206,9 @@ def _fault_of_inherited(sock: socket.socket) -> str | None:
         return "it is not bound to an address"
     try:
         sock.getpeername()
-    except OSError:  # ENOTCONN: as it should be
+    except OSError:  # ENOTCONN, as expected
         return None
     return "it is a connection, not a listening socket"
-
-
-def _is_abstract(sock: socket.socket) -> bool:
-    name = sock.getsockname()
-    return isinstance(name, bytes) and name.startswith(b"\0")
 
 
 def _cannot(verb: str, address: str, error: OSError) -> AddressError:

@@ -1,11 +1,11 @@
-"""Telling the service manager how this process is doing, by the protocol of sd_notify(3).
+"""Notifications to the service manager, by the protocol of sd_notify(3).
 
-A message is one datagram of `NAME=VALUE` lines to the socket that `NOTIFY_SOCKET` names. Nobody
-waits for an answer, and whoever runs without a service manager talks to nobody, at no cost. Where
-`WATCHDOG_USEC` is set, the manager ends a process that has not said `WATCHDOG=1` for so long.
+A notification is one datagram of `NAME=VALUE` lines to the socket that `NOTIFY_SOCKET` names. There
+is no reply; without a service manager, nothing is sent. If `WATCHDOG_USEC` is set, the manager ends
+a process that has not sent `WATCHDOG=1` for so long.
 
-What cannot be delivered is reported where errors go and changes nothing else: a bus outlives its
-service manager. This module does not know when a process is ready or alive.
+A notification that cannot be delivered is logged and has no other effect: a bus outlives its
+service manager.
 """
 
 import os
@@ -18,13 +18,13 @@ from sbus.errors import AddressError, ConfigurationError
 from sbus.unix.address import SUN_PATH_BYTES
 
 _SEND_SECONDS_MAX = 0.2
-"""How long a manager that is busy may keep this process waiting."""
+"""How long this process waits for a busy manager."""
 
 
 class Notifier:
-    """Says things to the service manager at `address`, or to nobody where that is None.
+    """Notifies the service manager at `address`, or nobody if that is None.
 
-    `watchdog_seconds`: how often it wants to hear of this process at least; None for never.
+    `watchdog_seconds`: how often the manager expects a sign of life at least; None for never.
     """
 
     def __init__(
@@ -35,8 +35,7 @@ class Notifier:
     ) -> None:
         self._address = address
         self.sock = None if address is None else _open()
-        """Kept open, because there may be no descriptor left when it matters most. For whoever is
-        forked and has to close it."""
+        """Kept open, because later there may be no descriptor left. Forked processes close it."""
         self.watchdog_seconds = None if address is None else watchdog_seconds
         self._report = report
         self._reported: str | None = None
@@ -47,10 +46,10 @@ class Notifier:
         report: Callable[[str], None],
         environment: MutableMapping[str, str] = os.environ,
     ) -> Self:
-        """Whom the environment names. The variables are removed, so that no child inherits them.
+        """A notifier for the manager in the environment, whose variables are removed.
 
-        Raises ConfigurationError for values that are not understood. `report` gets one line when
-        something cannot be delivered, and no more of them until that changes.
+        Raises ConfigurationError for invalid values. `report` gets one line when a notification
+        cannot be delivered, and no more of them until that changes.
         """
         target = environment.pop("NOTIFY_SOCKET", None)
         microseconds = environment.pop("WATCHDOG_USEC", None)
@@ -63,15 +62,15 @@ class Notifier:
         return cls(_parse(target), watchdog_seconds, report)
 
     def ready(self, status: str) -> None:
-        """It serves: for the first time, or again with a new configuration."""
+        """The bus serves, for the first time or with a new configuration."""
         self._send("READY=1", f"MAINPID={os.getpid()}", _status(status))
 
     def status(self, status: str) -> None:
-        """A line for people who look."""
+        """A line for `systemctl status`."""
         self._send(_status(status))
 
     def reloading(self, status: str) -> None:
-        """It reads its configuration anew; `ready` tells that it is done, whatever came of it."""
+        """The bus reads its configuration again; `ready` ends that, also when it failed."""
         self._send(
             "RELOADING=1",
             f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}",
@@ -79,11 +78,11 @@ class Notifier:
         )
 
     def stopping(self, status: str) -> None:
-        """It has begun to end."""
+        """The bus has begun to stop."""
         self._send("STOPPING=1", _status(status))
 
     def alive(self) -> None:
-        """What the watchdog waits for."""
+        """The sign of life for the watchdog."""
         self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:
@@ -107,7 +106,7 @@ def _open() -> socket.socket:
 
 
 def _status(text: str) -> str:
-    """One line, whatever the text holds."""
+    """One line, without control characters."""
     return "STATUS=" + "".join(c if c.isprintable() else " " for c in text)
 
 

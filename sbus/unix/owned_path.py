@@ -1,9 +1,8 @@
-"""A file that this process made and removes again, unless it has become somebody else's.
+"""A file that this process made and removes again, unless another process has replaced it.
 
-Between making a file and removing it another process may have put its own in the same place, as
-`sbusd -r` does. A path is therefore remembered with the device and inode it stood for. An inode
-number is used again once its file is gone, so whoever owns a path keeps the file open until it has
-removed it. This module does not know what kind of file it is, nor how it was made.
+Another process may put its own file at the same path, as `sbusd -r` does. So a path is remembered
+with the device and inode of its file. An inode number is used again once its file is gone: keep the
+file open until it is removed.
 """
 
 import os
@@ -13,7 +12,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class OwnedPath:
-    """An absolute path, and the file that was there when it was claimed."""
+    """An absolute path, and the file that it led to when it was claimed."""
 
     path: str
     device: int
@@ -21,7 +20,7 @@ class OwnedPath:
 
     @classmethod
     def claim(cls, path: str) -> Self:
-        """Own the file that is at `path` now; OSError when there is none."""
+        """Claim the file that is at `path` now; OSError when there is none."""
         found = os.lstat(path)
         return cls(os.path.abspath(path), found.st_dev, found.st_ino)
 
@@ -34,11 +33,11 @@ class OwnedPath:
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
     def is_at(self, fd: int) -> bool:
-        """Whether this descriptor is one of the file that was claimed."""
+        """Whether this descriptor refers to the file that was claimed."""
         found = os.fstat(fd)
         return (found.st_dev, found.st_ino) == (self.device, self.inode)
 
     def remove(self) -> None:
-        """Unlink the file if it is still ours; OSError when that fails."""
+        """Unlink the file if it is still the claimed one; OSError when that fails."""
         if self.is_ours():
             os.unlink(self.path)

@@ -1,11 +1,9 @@
-"""The process that connected a socket, as opposed to one that has its number later.
+"""The process that connected a socket, as opposed to a later process with the same id.
 
-A connection outlives the process that made it when a child inherits it, and a process id is given
-away again. Since Linux 6.5 the kernel hands out, by `SO_PEERPIDFD`, a pidfd of the very process
-that connected; it becomes readable when that process ends. Where the kernel is older, a process is
-known by when it began (`Credentials.began_at_ticks`): one that begins later has another time.
-
-This module decides nothing.
+A connection outlives the process that made it when a child inherits it, and process ids are used
+again. Since Linux 6.5, `SO_PEERPIDFD` returns a pidfd of the process that connected, which becomes
+readable when that process ends. On an older kernel a process is identified by the time when it
+began (`Credentials.began_at_ticks`), which is different for a later process.
 """
 
 import errno
@@ -20,18 +18,20 @@ from sbus.unix.errno_sets import PROCESS_GONE
 _SO_PEERPIDFD = 77
 _STATE = 0
 _BEGAN_AT = 19
-"""Places in /proc/PID/stat, counted from behind the name (proc_pid_stat(5): 3 and 22)."""
+"""Indices in /proc/PID/stat after the name; fields 3 and 22 of proc_pid_stat(5)."""
 _ENDED_STATES = frozenset({b"Z", b"X", b"x"})
 
 
 class PeerProcess:
-    """The process that connected `sock`, which is borrowed. Opens a descriptor when it is asked to
-    `watch`, and closes it in `close`, or once it finds that the process has ended."""
+    """The process that connected `sock`, which is borrowed.
+
+    `watch` opens a descriptor. `close` closes it, or `has_ended` once the process has ended.
+    """
 
     __slots__ = ("_began_at_ticks", "_ended", "_pid", "_pidfd", "_poll", "_sock")
 
     def __init__(self, sock: socket.socket, pid: int, began_at_ticks: int | None) -> None:
-        """`began_at_ticks`: of `Credentials`; not needed where the kernel has pidfds of peers."""
+        """`began_at_ticks` is not needed where the kernel has pidfds of peers."""
         self._sock = sock
         self._pid = pid
         self._began_at_ticks = began_at_ticks
@@ -40,7 +40,7 @@ class PeerProcess:
         self._ended = False
 
     def watch(self) -> None:
-        """Be ready for `has_ended`. Raises OSError when there is no descriptor left."""
+        """Prepare for `has_ended`. Raises OSError when there is no descriptor left."""
         if self._ended or self._pidfd is not None or not has_peer_pidfds():
             return
         pidfd = open_peer_pidfd(self._sock)
@@ -52,7 +52,7 @@ class PeerProcess:
         self._poll.register(pidfd, select.POLLIN)
 
     def has_ended(self) -> bool:
-        """Whether the process has ended, or nobody can tell since it was not watched."""
+        """Whether the process has ended; also True when it was not watched."""
         if self._ended:
             return True
         if self._poll is not None:
@@ -66,7 +66,7 @@ class PeerProcess:
         return ended
 
     def close(self) -> None:
-        """Watch no more; from here on the process counts as ended."""
+        """Stop watching; from now on the process counts as ended."""
         self._ended = True
         self._poll = None
         if self._pidfd is not None:
@@ -89,8 +89,8 @@ def has_peer_pidfds() -> bool:
 
 
 def open_peer_pidfd(sock: socket.socket) -> int | None:
-    """A pidfd, the caller's, of the process that connected `sock`; None when it has ended and the
-    kernel kept nothing of it. Raises OSError."""
+    """A pidfd, which the caller closes, of the process that connected `sock`; None when it has
+    ended. Raises OSError."""
     try:
         return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError as error:
@@ -104,31 +104,31 @@ def began_at_ticks(pid: int) -> int | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return None  # gone, hidden from this user, or no descriptor to look with: not to be trusted
+        return None  # ended, hidden from this user, or no descriptor left
     fields = stat.rpartition(b") ")[2].split()
     return None if fields[_STATE] in _ENDED_STATES else int(fields[_BEGAN_AT])
 
 
 def program_name(pid: int) -> bytes:
-    """What the program of process `pid` calls itself, at most 15 bytes; empty when there is none.
+    """The name of the program that process `pid` runs, at most 15 bytes, or b"".
 
-    A program may call itself anything.
+    A program can choose any name.
     """
     try:
         return Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n")
     except OSError:
-        return b""  # gone, hidden from this user, or no descriptor to look with
+        return b""  # ended, hidden from this user, or no descriptor left
 
 
 def peer_program(sock: socket.socket, pid: int) -> bytes:
-    """The name of the process `pid` that connected `sock`; empty when that has ended, also where
-    another one has its number now, or nobody can tell."""
+    """The name of the program of the process `pid` that connected `sock`, or b"": when it has
+    ended, even if another process has its id now, and when that cannot be found out."""
     if not has_peer_pidfds():
         return program_name(pid)
     try:
         pidfd = open_peer_pidfd(sock)
     except OSError:
-        return b""  # no descriptor to look with
+        return b""  # no descriptor left
     if pidfd is None:
         return b""
     try:
@@ -142,7 +142,7 @@ def peer_program(sock: socket.socket, pid: int) -> bytes:
 
 @cache
 def untranslated_ids() -> tuple[int, int]:
-    """The group and user id that the kernel gives for those of a foreign user namespace."""
+    """The group and user id that the kernel reports for ids outside of our user namespace."""
     return _overflow_id("gid"), _overflow_id("uid")
 
 

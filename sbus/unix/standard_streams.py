@@ -1,8 +1,7 @@
-"""File descriptors 0, 1 and 2, whose numbers must never mean anything else.
+"""The standard streams: file descriptors 0, 1 and 2, which must never be anything else.
 
-Letting go of a standard stream means putting /dev/null in its place: a number that is merely
-closed goes to the next file that is opened, and then whatever is printed goes to a client. This
-module does not know when which stream is let go.
+A stream is released by putting /dev/null in its place: a number that is merely closed goes to the
+next file that is opened, and then a client might receive what is printed.
 """
 
 import os
@@ -11,19 +10,19 @@ INPUT, OUTPUT, ERRORS = 0, 1, 2
 
 
 def hold_standard_numbers() -> None:
-    """Where a standard stream was not handed down at all, open /dev/null under its number."""
+    """Open /dev/null for each standard stream that this process did not inherit."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= ERRORS:
         os.set_inheritable(number, True)
     os.close(number)
 
 
 def release_input_and_output() -> None:
-    """Let go of standard input and output, as whoever started this process waits for."""
+    """Release standard input and output; the parent waits for the end of the output."""
     _release(INPUT, OUTPUT)
 
 
 def release_errors_of_terminal() -> None:
-    """Let go of standard error if it is a terminal, which will not be there for long."""
+    """Release standard error if it is a terminal, which will not exist for long."""
     if os.isatty(ERRORS):
         _release(ERRORS)
 
