@@ -1,1 +1,1 @@
-"""What a bus is told to do: its settings, its configuration file and its access rules."""
+"""The configuration of a bus: its settings, its configuration file and its access rules."""

@@ -59,13 +59,13 @@ def build_configuration(
     are those among them that the bus admits. An abstract address has no mode, so the bus checks
     everything: only its own user may connect, unless those options say otherwise.
     """
-    own = os.geteuid()
     admit_uids: frozenset[int] | None = None
+    admit_gids: frozenset[int] = frozenset()
     if users:
-        admit_uids = users | {own}
+        admit_uids = users | {os.geteuid()}
     elif is_abstract and not options["others"]:
-        admit_uids = frozenset({own})
-    admits_group = is_abstract and options["group"] and not users
+        admit_uids = frozenset({os.geteuid()})
+        admit_gids = frozenset({os.getegid()} if options["group"] else ())
     settings = BusSettings(
         **{name: options[name] for name in OPTION_FIELDS},
         limits=resolved.limits,
@@ -77,7 +77,7 @@ def build_configuration(
             order=BacklogOrder(options["order"]),
         ),
         admit_uids=admit_uids,
-        admit_gids=frozenset({os.getegid()} if admits_group else ()),
+        admit_gids=admit_gids,
     )
     return Configuration(
         settings=settings,

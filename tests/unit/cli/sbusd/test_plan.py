@@ -1,0 +1,63 @@
+"""What sbusd is to start: the command line wins over the file, the file over the defaults."""
+
+from pathlib import Path
+
+import pytest
+
+from sbus.cli.sbusd.plan import CommandLine
+from sbus.errors import ConfigurationError
+from sbus.limits import Limits
+from sbus.unix.address import PathAddress
+
+FILE = """
+[bus]
+address = "bus"
+dialect = "dot"
+workers = 3
+[limits]
+key_bytes_max = 100
+packet_bytes_max = 200
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "sbus.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_without_a_file_there_are_the_defaults() -> None:
+    plan = CommandLine({}, (), None).plan()
+    settings = plan.configuration(is_abstract=False).settings
+    assert (settings.dialect, settings.limits, settings.log) == ("slash", Limits(), "auto")
+    with pytest.raises(ConfigurationError, match="started without a file"):
+        plan.read_again()
+
+
+def test_the_command_line_wins_over_the_file(file: Path) -> None:
+    plan = CommandLine({"workers": 2}, ("packet_bytes_max=300",), str(file)).plan()
+    assert plan.addresses.bus == PathAddress(str(file.parent / "bus"))
+    settings = plan.configuration(is_abstract=False).settings
+    assert (settings.workers, settings.dialect) == (2, "dot")
+    assert settings.limits == Limits(key_bytes_max=100, packet_bytes_max=300)
+
+
+def test_the_same_file_is_read_again_from_another_directory(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    plan = CommandLine({"workers": 2}, (), file.name).plan()
+    monkeypatch.chdir("/")
+    file.write_text(FILE.replace("100", "101").replace("3", "4"))
+    again = plan.read_again().configuration(is_abstract=False).settings
+    assert (again.workers, again.limits.key_bytes_max) == (2, 101)
+
+
+def test_a_plan_is_written_as_a_file_with_the_same_meaning(file: Path, tmp_path: Path) -> None:
+    plan = CommandLine({"group": True}, (), str(file)).plan()
+    written = tmp_path / "written.toml"
+    written.write_text(plan.format())
+    again = CommandLine({}, (), str(written)).plan()
+    assert {**again.options, "users": ()} == plan.options
+    assert again.configuration(is_abstract=False) == plan.configuration(is_abstract=False)
