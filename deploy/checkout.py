@@ -1,8 +1,8 @@
 """For the programs of this folder: the checkout's sources, and a Python that has their packages.
 
-Whoever runs them with a Python that has the packages, as the build of a distribution's package
-does, is taken at their word. Anybody else gets the checkout's own environment, made first where
-there is none.
+A Python that already has the packages is used as it is, as in the build of a distribution's
+package. Otherwise the program runs anew in the checkout's virtual environment, which is made first
+if need be.
 """
 
 import importlib.util

@@ -1,10 +1,10 @@
-"""A bus in which everything happens at once, for comparison with a real one.
+"""A model of a bus that delivers at once, for comparison with a real one.
 
-One process does everything, one step after the other, so there is one true order of all that
-clients say. The model keeps, for every client, the packets that a perfect bus would send it, each
-with what the client's choices said then about a message for which there is no room; and compares
-them with what came. A notice of lost messages stands for as many of them as it says, in order
-`queue` at its place. Knows no sockets.
+One process acts for all clients, one step after the other, so there is one true order of all their
+packets. The model keeps, for every client, the packets that a perfect bus would send it, each with
+the client's choice at that moment for messages that find no room, and compares them with the
+packets that arrived. A notice of lost messages accounts for the number in it, in order `queue` at
+its place.
 
     due = received + lost      for a client that read everything, and each lost one might be lost
 """

@@ -1,6 +1,6 @@
-"""When the log between the workers is full, publishers wait; nothing is lost, nobody else waits.
+"""When the ordered log is full, publishers wait; nothing is lost, and no other client waits.
 
-One worker is stopped for a while, so that what is meant for it fills the log.
+One worker is stopped for a while, so that messages for it fill the log.
 """
 
 import re
@@ -105,7 +105,7 @@ def test_publishers_wait_for_a_slow_worker_and_nothing_is_lost(
 
 
 def assert_served_locally(client: RawClient) -> None:
-    """What does not concern the stopped worker goes on, though the log is full."""
+    """Messages that do not concern the stopped worker are delivered although the log is full."""
     client.sub(b"local")
     for number in range(100):
         client.pub(b"local", b"%d" % number)

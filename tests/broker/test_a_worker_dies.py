@@ -1,7 +1,7 @@
-"""A worker that dies is replaced at once; only its own clients notice, by an orderly end.
+"""A worker that dies is replaced at once; only its own clients are disconnected, in an orderly way.
 
-Nothing that the others say to each other is lost, doubled or disordered by it (PROTOCOL, "What the
-bus promises", 5, as far as it is built).
+Messages between the other clients are neither lost nor doubled nor reordered (PROTOCOL, "Promises",
+5, as far as it is built).
 """
 
 import os
@@ -38,7 +38,7 @@ def kill_worker(bus: Bus, worker: int, signum: signal.Signals = signal.SIGKILL) 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_only_its_own_clients_are_disconnected(tmp_path: Path, signum: signal.Signals) -> None:
-    """SIGTERM is the front's affair: a worker that gets it by mistake serves on."""
+    """Only the front obeys SIGTERM: a worker that gets it by mistake continues to serve."""
     with running_bus(tmp_path, workers=3) as bus, clients_on_each(bus, 3, 2) as places:
         if signum == signal.SIGTERM:
             os.kill(worker_pids(bus)[1], signum)
@@ -70,7 +70,7 @@ def test_clients_see_an_orderly_end_although_packets_were_unread(tmp_path: Path)
 
 
 def test_the_replacement_serves_clients(tmp_path: Path) -> None:
-    """It knows who listens to what elsewhere, and the others learn who listens there."""
+    """It knows the subscriptions on other workers, and the others learn those of its clients."""
     with running_bus(tmp_path, workers=2) as bus, clients_on_each(bus, 2) as ((old,), (other,)):
         other.sub(b"to other")
         old.sub(b"to new")

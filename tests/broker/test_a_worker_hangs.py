@@ -1,7 +1,7 @@
-"""A worker that shows no sign of life is killed and replaced, wherever it was when it stopped.
+"""A worker without a heartbeat is killed and replaced, wherever it was when it stopped.
 
-Worst is one that stopped while it held the lock of the shared memory: then nobody else can publish
-to another worker until it is gone.
+The worst case is a worker that stopped while it held the lock of the shared memory: until it is
+gone, no client can publish to another worker.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Access rules on a real bus: who is turned away, refused or not told, and that others are not."""
+"""Access rules on a real bus: denied connections, packets and deliveries, and no others."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def bus_with(directory: Path, rules: str, *options: str, workers: int = 2) -> It
 
 
 def last_words(address: str) -> list[bytes]:
-    """What a client that does not say anything is told before the bus ends the connection."""
+    """The packets that a silent client receives before the bus ends the connection."""
     with RawClient(address) as client:
         return client.receive_until_closed()
 
@@ -62,7 +62,7 @@ def test_user_who_may_not_connect_is_told_and_logged(tmp_path: Path) -> None:
 
 
 def test_the_reason_is_readable_whatever_the_client_has_sent(tmp_path: Path) -> None:
-    """Neither a reset nor an error of send gets in the way of the last word."""
+    """Neither a reset nor an error of send hides the last notice."""
     with bus_with(tmp_path, '[[rules]]\ndeny = ["connect"]', workers=1) as bus:
         for _ in range(20):
             with bus.connect() as client:

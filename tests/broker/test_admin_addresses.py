@@ -1,4 +1,4 @@
-"""Where the admin socket of a bus is, to whom it is open, and that nothing is left of it."""
+"""Where the admin socket of a bus is, who may use it, and that nothing is left of it."""
 
 import os
 import secrets

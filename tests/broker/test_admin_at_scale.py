@@ -1,8 +1,8 @@
-"""Eight workers, a thousand clients of twenty users, traffic: every verb is right, and quick.
+"""Eight workers, a thousand clients of twenty users, traffic: every verb is correct, and quick.
 
-A process of its own publishes, to each subscriber by itself and now and then to all of a user's,
-until it is told to stop, and then says how many messages it published under which key. Until then
-the figures move, but not who is there; afterwards every one of them is known.
+A separate process publishes, mostly to single subscribers and now and then to all subscribers of a
+user, until it is told to stop; then it reports how many messages it published under each key. Until
+then the figures change and the clients do not; afterwards every figure is known.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Lists and explanations of the admin socket against what the test's own clients did."""
+"""Lists and explanations of the admin socket, compared with what the test's clients did."""
 
 import os
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The admin socket: who is answered, what is understood, and that nobody waits for a worker."""
+"""The admin socket: who may use it, which requests are valid, and that no worker delays it."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Administrators take turns, however many questions one of them has asked already."""
+"""Administrators take turns, however many requests one of them has sent already."""
 
 import json
 import socket

@@ -1,8 +1,8 @@
-"""Every verb of the administrator, asked of a real bus: what it says is what the clients did.
+"""Every verb of the administrator, on a real bus: it reports what the clients did.
 
 Clients publish, receive, lose and are refused a known number of messages, on three workers and, if
-the test may become other users, for three of them. Barriers say when all of it has happened;
-counters that workers share with some delay are looked at again until they are as expected.
+the test may become other users, as three users. Barriers show when all of it has happened; counters
+that workers share with some delay are read again until they are as expected.
 """
 
 import json

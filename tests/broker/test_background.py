@@ -1,4 +1,4 @@
-"""In the background: sbusd comes back when the bus is ready, and the bus lives on alone."""
+"""In the background: sbusd returns when the bus is ready, and the bus continues without it."""
 
 import os
 import pty
@@ -29,7 +29,7 @@ from tests.support.raw_client import RawClient
 def launch(
     directory: Path, *options: str, stderr: int | None = None, pass_fds: Sequence[int] = ()
 ) -> str:
-    """Start a bus with its socket and its pidfile in `directory`; gives what sbusd printed.
+    """Start a bus with its socket and its pidfile in `directory`; returns what sbusd printed.
 
     Standard output is at its end when this returns: no process of the bus holds on to it.
     """

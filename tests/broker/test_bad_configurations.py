@@ -1,7 +1,7 @@
-"""Bad configurations: one line that names the place, status 1, and a bus that runs notices nothing.
+"""Bad configurations: one line that names the place, status 1, and no effect on a running bus.
 
-One bus runs all the time and is asked to read each of them; in the end what is in force is still
-what it was: its own file, read again, changes nothing.
+One bus runs all the time and is asked to read each of them. At the end its configuration is still
+the first one: reading its own file again changes nothing.
 """
 
 import os
@@ -25,14 +25,14 @@ NOTHING: dict[str, list[Any]] = {"applied": [], "needs_restart": [], "unanswered
 
 
 class Running(NamedTuple):
-    """A bus, the file that it goes by, and a client that stays."""
+    """A bus, its configuration file, and a client that stays."""
 
     file: Path
     admin: Admin
     client: RawClient
 
     def check_untouched(self) -> None:
-        """It goes by the good file still, and so do its workers."""
+        """The bus and its workers still have the settings of the good file."""
         self.file.write_text(GOOD)
         assert self.admin.ask("reload") == NOTHING
         self.client.pub(b"audit/x", b"")
@@ -78,7 +78,7 @@ def said_by_sbusd(
 def complaint(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
-    """What is said of a file, the same by `--check-config` and at start."""
+    """The error of a file, which is the same from `--check-config` and at start."""
     line = said_by_sbusd(["--check-config", str(file)], monkeypatch, capsys)
     assert said_by_sbusd(["-f", "--config", str(file)], monkeypatch, capsys) == line
     return line
@@ -155,7 +155,7 @@ def test_a_damaged_file_is_an_error_or_still_valid(
     capsys: pytest.CaptureFixture[str],
     data: st.DataObject,
 ) -> None:
-    """It is refused by all three alike, or the running bus can go by it."""
+    """All three refuse it alike, or the running bus accepts it."""
     at = data.draw(st.integers(0, len(GOOD)))
     cut = data.draw(st.integers(0, 12))
     put = data.draw(st.one_of(st.binary(max_size=6), st.sampled_from([b'"', b"]", b"\n", b"-1"])))

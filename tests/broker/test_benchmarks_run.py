@@ -1,7 +1,7 @@
-"""Every benchmark runs, small, against the relay and the broker: counts are looked at, not times.
+"""Every benchmark runs, small, against the relay and the broker; the tests check counts, not times.
 
-And each generator notices a bus that loses or alters a message: its figures would mean nothing
-otherwise.
+Each generator must also notice a bus that loses or alters a message, or its figures would mean
+nothing.
 """
 
 import contextlib

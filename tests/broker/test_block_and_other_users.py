@@ -1,7 +1,7 @@
-"""`block` is between a user's own clients: nobody else waits for them, or pays for them.
+"""`block` affects only clients of one user: other users neither wait for them nor lose held time.
 
-What another user publishes for a client that is stalled is dropped for that client and counted.
-Every user has its own time to hold itself back (PROTOCOL, "Flood control").
+A message that another user publishes for a stalled client is dropped for that client, and counted.
+Every user has its own held time (PROTOCOL, "A slow client").
 """
 
 import time
@@ -125,7 +125,7 @@ def test_a_flood_of_another_user_uses_no_held_time(choices: tuple[bytes, ...]) -
         packets = filling()
         say(stranger, [*packets, *FOREIGN])
         give_turns(witnesses)
-        time.sleep(1.2 * HELD_SECONDS)  # time in which nobody is held
+        time.sleep(1.2 * HELD_SECONDS)  # time in which no publisher is held
         say(stranger, FOREIGN)
         began_at = time.monotonic()
         for packet in OWN:
@@ -146,7 +146,7 @@ def test_a_flood_of_another_user_uses_no_held_time(choices: tuple[bytes, ...]) -
 
 
 def test_each_user_has_its_own_held_time() -> None:
-    """One spends all it has, on itself alone; the other still has what it had."""
+    """One user uses all of its held time on itself; the other still has its own."""
     with (
         bus_for_all(2, HELD_SECONDS) as bus,
         clients_on_each(bus, 2, 3) as places,
@@ -179,7 +179,7 @@ def test_each_user_has_its_own_held_time() -> None:
 
 
 def test_changing_connections_holds_no_other_user_back() -> None:
-    """Each of twenty stalls, for as long as a user may, its own publisher and nobody else's."""
+    """Each of twenty connections holds back only its own user's publisher, as long as it may."""
     with (
         bus_for_all(2) as bus,
         clients_on_each(bus, 2, 2) as places,

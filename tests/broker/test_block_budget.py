@@ -1,10 +1,10 @@
 """The time for which `block` holds publishers back is bounded for each user, whatever it does.
 
-The time is the user's, over all of its clients and connections, and that in which anybody is held,
-however many are (PROTOCOL, "Flood control"). When it is spent, `block` is `discard`: publishers go
-on, and what does not fit is counted. Held times are asserted from below, because it is promised
-that nothing is lost before; and from above with some seconds to spare. That time which was spent
-comes back after a minute is shown where a clock can be given.
+It is the time in which at least one publisher is held, over all clients and connections of the user
+(PROTOCOL, "A slow client"). When it is used up, `block` acts as `discard`: publishers continue, and
+messages that do not fit are counted. The tests assert a lower bound of held times, because the
+protocol promises that nothing is lost before, and an upper bound with some seconds to spare. Unit
+tests with a clock of their own show that the time comes back after a minute.
 """
 
 import select

@@ -1,8 +1,8 @@
-"""A client that chose `block` and does not read holds back who publishes to it, and nobody else.
+"""A client that chose `block` and does not read holds back its publishers, and no other client.
 
-Nothing is lost then, and everything comes in one order, on whatever workers the parties are
-(PROTOCOL, "Flood control"). How it ends: `test_block_releases_publishers`; that it ends in any
-case: `test_block_budget`.
+Nothing is lost then, and all messages arrive in one order, on whatever workers the clients are
+(PROTOCOL, "A slow client"). `test_block_releases_publishers` shows how publishers are released,
+`test_block_budget` that they are in any case.
 """
 
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def test_a_publisher_is_not_read_until_there_is_room(
 
 
 def test_messages_of_a_held_publisher_keep_their_order(small_scene: Scene) -> None:
-    """What it said behind a message that is held waits as well, and so does what it asked."""
+    """Packets that it sent after the held message wait as well, control messages included."""
     scene = small_scene
     scene.subscribe(scene.slow, *SOFT)
     scene.subscribe(scene.bystander, key=b"j")
@@ -149,7 +149,7 @@ def test_with_echo_off_a_client_does_not_hold_itself_back(small_scene: Scene) ->
 
 
 def test_a_stalled_client_is_still_served(small_scene: Scene) -> None:
-    """It subscribes, publishes and asks; the answer comes in its place."""
+    """It subscribes, publishes and queries; the reply keeps its place."""
     scene = small_scene
     scene.subscribe(scene.slow, *SOFT)
     sent = scene.hold()
@@ -249,7 +249,7 @@ def test_clients_with_other_keys_publish_thousands_meanwhile(small_scene: Scene)
 def test_thousands_of_messages_through_many_stalls_in_one_order(
     scenes: Scenes, workers: int
 ) -> None:
-    """Two readers, one of which reads in spurts, and publishers on all workers."""
+    """Two readers, one reading in spurts, and publishers on all workers."""
     with scenes.scene(workers, 0) as scene:
         scene.subscribe(scene.slow, *SOFT)
         scene.subscribe(scene.also_slow, *HARD)

@@ -1,8 +1,7 @@
-"""Publishers that a stalled client holds back go on as soon as it holds them no more.
+"""Publishers continue as soon as a stalled client no longer holds them back.
 
-That is when it has read enough, when it chose otherwise, when their messages no longer concern it,
-and when it is gone, in whatever way (PROTOCOL, "Flood control"). The time for which it may hold
-them back is never spent here.
+That is when it has read enough, has chosen another policy, no longer subscribes to their messages,
+or has left in any way (PROTOCOL, "A slow client"). Its user's held time is never used up here.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""An answer never overtakes its question, whichever workers serve those who ask, answer and watch.
+"""An answer never overtakes its question, on whatever workers the clients are.
 
 A service that hears questions on one connection and answers them on another is the hard case: the
 two connections have different workers, and nothing but the bus itself connects them (PROTOCOL,

@@ -1,4 +1,4 @@
-"""The client library against a real bus: what it promises its users, end to end."""
+"""The client library with a real bus: its promises to its users, end to end."""
 
 import os
 from collections.abc import Iterator

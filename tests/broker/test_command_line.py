@@ -1,4 +1,4 @@
-"""A bus from its start to its end, on every kind of address, as the command line promises it."""
+"""A bus from its start to its end, on every kind of address and with every option."""
 
 import errno
 import os
@@ -278,7 +278,7 @@ def test_no_process_of_a_ready_bus_holds_its_input_or_output(bus: Bus) -> None:
 
 
 def test_input_is_closed_too(path: str) -> None:
-    """Whoever passed a pipe for standard input can tell by it as well."""
+    """A process that passed a pipe as standard input sees its end as well."""
     process = subprocess.Popen(
         [*SBUSD, "-fa", path, "--workers=1"],
         stdin=subprocess.PIPE,

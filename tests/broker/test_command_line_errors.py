@@ -1,4 +1,4 @@
-"""What sbusd cannot do, it says in one line, with an exit status, and leaves nothing behind."""
+"""Errors of sbusd: one line, an exit status, and nothing left behind."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`--config` and `--check-config`, as an administrator meets them."""
+"""`--config`, `--check-config` and `--print-config`, as an administrator uses them."""
 
 import os
 import tomllib

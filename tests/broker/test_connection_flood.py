@@ -1,4 +1,4 @@
-"""More connections than descriptors, and many short ones: whoever is connected is not disturbed."""
+"""More connections than descriptors, and many short ones: connected clients are not disturbed."""
 
 import os
 import resource
@@ -91,7 +91,7 @@ def test_more_clients_than_descriptors_disturb_no_client(tmp_path: Path) -> None
 
 
 def test_a_worker_can_be_replaced_while_descriptors_are_short(tmp_path: Path) -> None:
-    """Whoever stood in the queue takes every descriptor that its clients leave behind."""
+    """Waiting clients take every descriptor that its clients leave behind."""
     with bus_with_few_descriptors(tmp_path, 64) as bus, ExitStack() as stack:
         served, waiting = connect_until_full(bus, stack)
         assert_all_hear_each_other(served)

@@ -1,4 +1,4 @@
-"""Clients that leave in the middle of something: what they sent counts, and nobody else notices."""
+"""Clients that leave at any moment: what they sent is delivered, and no other client notices."""
 
 import socket
 from contextlib import ExitStack

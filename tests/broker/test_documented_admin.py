@@ -14,7 +14,7 @@ REPLY_BYTES_MAX = 262_144
 
 
 def test_the_documented_session(tmp_path: Path) -> None:
-    """But for who the client is: what it is called there, it is called here."""
+    """The ids of the client are replaced by those in the document."""
     chapter = DOCUMENT.partition("## A session, byte by byte\n")[2].partition("\n## ")[0]
     lines = re.findall(r"^([<>]) (.*)$", chapter, re.MULTILINE)
     assert [way for way, _ in lines] == [">", "<"] * 6

@@ -1,4 +1,4 @@
-"""Whether a client's own messages come back to it: they do, until it says `echo/off`."""
+"""Echo: a client receives its own messages until it sends `echo/off`."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_echo_is_on_at_first(bus: Bus) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"\0", b"\0payload is ignored"])
 def test_echo_is_switched_at_a_point_in_the_stream(bus: Bus, payload: bytes) -> None:
-    """Everybody else gets everything all the while, on the same worker and on the other."""
+    """All other clients receive everything meanwhile, on the same worker and on the other."""
     with clients_on_each(bus, 2, 2) as ((client, same), (other, _)):
         for subscriber in (client, same, other):
             subscriber.sub(b"k")

@@ -1,4 +1,4 @@
-"""Watching what happens on a bus: everything that can be brought about from outside is told."""
+"""The stream of events: every event that a test can cause from outside is in it."""
 
 import os
 import signal

@@ -1,10 +1,11 @@
-"""Flood control: what becomes of messages for a client that does not read, as that client chose.
+"""Flood control: messages for a client that does not read are handled as that client chose.
 
-What must happen is derived from the specification (PROTOCOL, "Flood control" and "Notices"), for
-every combination of choices: what arrives and in what order, what is told lost, who is disconnected
-and who is held back. Where nobody may be held back any more, `block` is `discard`. A socket is
-filled without chance: nobody reads, as many packets are published as the kernel holds, and a
-`whoami` on the reader's worker is answered once all of them are accepted there.
+The expected result is derived from the specification (PROTOCOL, "A slow client" and "Notices"), for
+every combination of choices: which messages arrive and in what order, which are reported lost,
+whether the client is disconnected and whether publishers are held back. Where holding back is not
+allowed, `block` acts as `discard`. A socket is filled deterministically: the client does not read,
+as many packets are published as the kernel holds, and a `whoami` on the client's worker is answered
+when all of them are accepted there.
 """
 
 import time
@@ -52,7 +53,7 @@ def run(bus: Bus) -> Iterator[Flood]:
 
 
 def check_six_messages(run: Flood, soft: str, hard: str, order: str) -> None:
-    """For a full socket and a backlog of four; and then the client is as any other, or gone."""
+    """For a full socket and a backlog of four; then the client is served as before, or is gone."""
     if blocks(soft, hard):
         check_that_the_publisher_waits(run, order, kept=0 if soft == "block" else BACKLOG_MESSAGES)
     else:
@@ -71,7 +72,7 @@ def check_that_nobody_waits(run: Flood, soft: str, hard: str, order: str) -> Non
 
 
 def check_that_the_publisher_waits(run: Flood, order: str, kept: int) -> None:
-    """The first message of which the bus learns that there is no room may be kept as well."""
+    """The message by which the bus learns that there is no room may be kept as well."""
     run.publish_one_by_one(*SIX)
     ask(run.publisher)
     assert_held(run.publisher, run.others)
@@ -105,7 +106,7 @@ def test_every_choice_of_policies_and_order(run: Flood, soft: str, hard: str, or
 def test_defaults_of_the_bus_hold_across_workers(
     tmp_path: Path, soft: str, hard: str, order: str
 ) -> None:
-    """What the administrator chose holds for who chooses nothing; a client may choose otherwise."""
+    """They apply to clients that choose nothing; a client may choose otherwise."""
     options = ("--soft", soft, "--hard", hard, "--order", order)
     with (
         running_bus(tmp_path, *OPTIONS, *options, workers=2) as bus,

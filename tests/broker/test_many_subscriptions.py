@@ -1,4 +1,4 @@
-"""The table of subscriptions is compacted behind everybody's back, and says when it is full.
+"""The subscription table is compacted without effect on clients, and reports when it is full.
 
 Small tables make that happen all the time.
 """

@@ -1,4 +1,4 @@
-"""`!/me`: what everybody may ask the bus about its own user, over the bus itself."""
+"""`!/me`: every client may query the bus about its own user, over the bus itself."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`sbusctl metrics` beside a real bus: the figures are what the clients of the test did."""
+"""`sbusctl metrics` with a real bus: the figures are what the clients of the test did."""
 
 import signal
 import socket

@@ -1,6 +1,6 @@
-"""Packets that nobody should send: they cost their sender the connection, and nobody else anything.
+"""Packets that break the protocol: their sender is disconnected, and no other client is affected.
 
-A sender with notices on can read why, as the last packet before the end of the connection
+A sender with notices on can read the reason in the last packet before the end of the connection
 (PROTOCOL, "Transport" and "Notices").
 """
 
@@ -44,7 +44,7 @@ BAD = {
 def test_every_kind_of_bad_packet_ends_only_its_sender_s_connection(
     bus: Bus, notices: bool
 ) -> None:
-    """What came before it counts, what comes behind it does not, and the end is an orderly one."""
+    """Packets before it are served, packets after it are not; the end is an orderly one."""
     with clients_on_each(bus, 2) as ((same,), (other,)):
         for bystander in (same, other):
             bystander.sub(b"")

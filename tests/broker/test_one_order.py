@@ -1,8 +1,8 @@
-"""One order for everybody: any two clients agree on the order of what both receive.
+"""One total order: any two clients receive their common messages in the same order.
 
-Publishers and subscribers on all workers, publishing at the same time to overlapping patterns.
-Everybody must receive what the matching rules say, exactly once, and all the sequences together
-must fit into one order (PROTOCOL, "What the bus promises", 1 and 3).
+Publishers and subscribers are on all workers, and publish at the same time to overlapping patterns.
+Each must receive what the matching rules say, exactly once, and all the sequences together must fit
+into one order (PROTOCOL, "Promises", 1 and 3).
 """
 
 import random

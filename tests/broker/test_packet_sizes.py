@@ -1,4 +1,4 @@
-"""Packets of every size come through byte for byte; one that is too large goes nowhere."""
+"""Packets of every size arrive unaltered; a packet that is too large is not delivered."""
 
 import random
 import socket

@@ -1,4 +1,4 @@
-"""Where clients go: to the worker with the fewest, the lowest number among equals."""
+"""A new client goes to the worker with the fewest clients, the lowest number among equals."""
 
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,11 +1,11 @@
 """Clients that do anything in any order, on a real bus, against a model of it.
 
-Whoever does something says at the end that it did, in a message of its own; the observer waits for
-that. So a client needs to read nothing in order to act, the next client acts only when the last
-one was served, and the model knows the order of everything. Clients read now and then, or a little:
-until then their sockets fill, and their small backlogs, and what then happens to messages is what
-they chose: they are lost, which the bus must account for, or end the connection, or hold back who
-acts. Whoever holds others back reads, or leaves, when nothing else goes on.
+After each action a client publishes a message that ends it, and the observer waits for that
+message. So a client can act without reading, the next client acts only when the last one was
+served, and the model knows the order of everything. Clients read now and then, or a little; until
+then their sockets and their small backlogs fill. Further messages are then handled as the client
+chose: they are lost, for which the bus must account, or end the connection, or hold back the acting
+client. A client that holds others back reads, or leaves, when nothing else can continue.
 """
 
 import itertools
@@ -152,7 +152,7 @@ class RandomClients(RuleBasedStateMachine):
         self._model.clients[who].choose(choice)
 
     def say_done(self, who: int) -> None:
-        """Wait until the bus has done everything that this client said."""
+        """Wait until the bus has served everything that this client sent."""
         packet = b"MSG %b\0%d" % (DONE, next(self._numbers))
         self._make_safe(who, DONE, packet)
         self._send(who, packet)
@@ -292,7 +292,7 @@ class RandomClients(RuleBasedStateMachine):
 
     @rule(pick=picks, key=keys)
     def run_out_of_patience(self, pick: int, key: bytes) -> None:
-        """Somebody who does not read would rather be given up; which chance alone brings about in
+        """A client that does not read chooses to be disconnected, which random rules alone do in
         some runs only, depending on what else the interpreter has loaded."""
         who = self._pick(pick)
         self.choose(who, "blocking/soft/error")

@@ -1,4 +1,4 @@
-"""A bus that refuses descriptors: the sender is told by the kernel, and nothing else happens."""
+"""A bus that refuses descriptors: the sender gets an error from the kernel, and that is all."""
 
 import array
 import errno

@@ -1,8 +1,8 @@
 """Access rules that change while the bus runs: once a reload has returned, the new ones hold.
 
-For clients of all workers, whenever they came: before, during, or on a worker that was forked
-since. Rules are numbers inside, and the same number may mean another rule afterwards; so the rules
-here stand in other places each time.
+That holds for clients of all workers, whether they connected before or during the reload or to a
+worker that was forked since. Inside, rules are numbers, and the same number may mean another rule
+afterwards; so the rules here have other places each time.
 """
 
 import os
@@ -32,7 +32,7 @@ NOBODY = 65_000
 
 
 def rule(words: str, **lists: list[Any]) -> str:
-    """`deny publish`, say, for these users and keys."""
+    """A rule such as `deny publish`, for these users and keys."""
     effect, verb = words.split()
     more = "".join(f"{name} = {values}\n" for name, values in lists.items())
     return f'[[rules]]\n{effect} = ["{verb}"]\n{more}'

@@ -1,7 +1,7 @@
 """Each setting that can change while the bus runs takes effect with a reload, as clients see it.
 
-One bus reads one file after the other; what clients can do is found out before and after. What only
-shows inside is looked at in `tests/unit/broker/test_reconfigured_worker.py`.
+One bus reads one file after the other, and clients try what they can do before and after. Effects
+that show only inside are tested in `tests/unit/broker/worker/test_settings_update.py`.
 """
 
 import os
@@ -48,14 +48,14 @@ class Reloading:
         self._file = file
 
     def reload(self, more: str = "", **tables: dict[str, Any]) -> list[str]:
-        """Have these settings and no others; returns what is said to have changed."""
+        """Have these settings and no others; returns the reported changes."""
         write(self._file, more, **tables)
         result = self.admin.ask("reload")
         assert result["needs_restart"] == result["unanswered"] == []
         return list(result["applied"])
 
     def rest(self) -> None:
-        """Wait until nobody is there any more, and nothing is left of who was."""
+        """Wait until all clients have left, and nothing is left of them."""
         wait_until(lambda: self.admin.ask("stats")["clients"] == 0, "all have left")
         wait_until(
             lambda: all(not user["subscriptions"] for user in self.admin.ask("users")["users"]),

@@ -1,4 +1,4 @@
-"""sbusctl against a real bus, as people and scripts use it."""
+"""sbusctl with a real bus, as people and scripts use it."""
 
 import base64
 import json
@@ -54,7 +54,7 @@ def started(
 
 
 def end_of(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
-    """Exit status, and what else was said on both outputs."""
+    """Exit status, and the rest of both outputs."""
     output, errors = process.communicate(timeout=TIMEOUT_S)
     return process.returncode, output or b"", errors
 
@@ -104,7 +104,7 @@ OVERRUN_MESSAGES = 2_000
 
 @contextmanager
 def overrun(directory: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`sbusctl sub WORDS` that stood still while the bus, which keeps ten, had more for it."""
+    """`sbusctl sub WORDS` that was stopped while more messages came than the bus keeps for it."""
     with (
         running_bus(directory, "--limit", "backlog_messages_max=10") as bus,
         subscribed(bus, *words) as (client, process),

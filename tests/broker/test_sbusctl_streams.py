@@ -1,4 +1,4 @@
-"""sbusctl monitor and events against a real bus: what people see, and what programs read."""
+"""`sbusctl monitor` and `events` with a real bus: output for people, and for programs."""
 
 import json
 import os

@@ -135,7 +135,7 @@ def test_a_key_without_whole_ids_is_refused(bus: Bus) -> None:
 
 
 def generated_patterns(seed: int) -> list[bytes]:
-    """What somebody may try who wants to read what is not his."""
+    """Patterns that a user may try in order to read the messages of others."""
     dice = random.Random(seed)
     stranger = b"%d" % STRANGER
     some = [b"", b"*", b"*/", b"/", b"!*", b"!*/", b"*!/", b"*/*/*/*/*/", b"*/*/*/*/*/*"]

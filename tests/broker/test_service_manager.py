@@ -1,4 +1,4 @@
-"""A bus and its service manager: what it is told and when, and what its watchdog notices."""
+"""A bus and its service manager: notifications, the watchdog and socket activation."""
 
 import os
 import re
@@ -40,7 +40,7 @@ needs_activator = pytest.mark.skipif(
 
 
 def managed_by(manager: ServiceManager, patch: pytest.MonkeyPatch, watchdog_s: float = 0) -> None:
-    """Let a bus that is started from here on be this one's service."""
+    """Make every bus that is started from here on a service of this manager."""
     patch.setenv("NOTIFY_SOCKET", manager.address)
     if watchdog_s:
         patch.setenv("WATCHDOG_USEC", str(int(watchdog_s * 1e6)))
@@ -67,7 +67,7 @@ def test_it_is_notified_of_the_start_and_of_the_end(
 
 
 def test_it_is_notified_of_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever comes of it: a bus that goes on as before is ready as before."""
+    """A bus that refuses the new configuration reports that it is ready, too."""
     file = tmp_path / "sbus.toml"
     file.write_text("")
     with service_manager(tmp_path) as manager:
@@ -110,7 +110,7 @@ def test_it_is_notified_why_the_bus_did_not_start(
 def test_in_the_background_it_learns_the_daemon_s_process_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watchdog goes on watching, though the process that it was meant for has ended."""
+    """The watchdog stays active although the process that was started has ended."""
     pidfile = tmp_path / "pid"
     with service_manager(tmp_path) as manager:
         managed_by(manager, monkeypatch, watchdog_s=0.5)
@@ -171,7 +171,7 @@ def test_a_hung_worker_is_replaced_while_the_watchdog_is_fed(
 def test_a_hung_front_or_fork_server_feeds_no_watchdog(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    """Without the front there is nobody to see it, without the fork server nobody to replace it."""
+    """Only the front detects a hung worker, and only the fork server replaces it."""
     watchdog_s = 0.4
     with service_manager(tmp_path) as manager:
         managed_by(manager, monkeypatch, watchdog_s)
@@ -189,7 +189,7 @@ def test_a_hung_front_or_fork_server_feeds_no_watchdog(
 
 @contextmanager
 def activated(directory: Path, *options: str, names: str | None) -> Iterator[str]:
-    """The path at which systemd-socket-activate starts a bus for whoever comes.
+    """The path at which systemd-socket-activate starts a bus for the first client.
 
     The admin socket, if `names` has one, is beside it.
     """
@@ -220,7 +220,7 @@ def activated(directory: Path, *options: str, names: str | None) -> Iterator[str
 
 
 def exchange(path: str) -> None:
-    """Whoever came before there was a bus finds itself connected to it."""
+    """A client that connected before there was a bus is connected to it."""
     with RawClient(path, timeout_s=START_SECONDS_MAX) as client:
         client.sub(b"key")
         client.pub(b"key", b"payload")

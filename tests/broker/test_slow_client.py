@@ -1,8 +1,8 @@
-"""A client that does not read: what is kept for it is bounded, what is lost is told, others go on.
+"""A client that does not read: its backlog is bounded, losses are reported, other clients continue.
 
-The default policies: a message is kept in the backlog while the socket is full, and dropped when
-the backlog is full too. With notices on, the client finds `CMSG !/lost` with the number exactly
-where messages are missing (PROTOCOL, "Flood control" and "Notices").
+With the default policies a message waits in the backlog while the socket is full, and is dropped
+when the backlog is full too. With notices on, the client receives `CMSG !/lost` with the number
+exactly where messages are missing (PROTOCOL, "A slow client" and "Notices").
 """
 
 import random
@@ -77,7 +77,7 @@ def publish(publisher: RawClient, neighbour: RawClient, numbers: range, size: in
 def test_the_newest_messages_are_dropped_at_the_message_limit(
     tmp_path: Path, size: int, from_other_worker: bool
 ) -> None:
-    """The gap is the last thing that happened, and the client is told of it nevertheless."""
+    """No message follows the gap, and it is reported nevertheless."""
     kept = socket_capacity(size) + BACKLOG_MESSAGES
     lost = 250
     with slow_and_others(tmp_path, f"backlog_messages_max={BACKLOG_MESSAGES}") as clients:
@@ -160,7 +160,7 @@ def account(received: list[bytes]) -> int:
 
 
 def test_other_subscribers_lose_nothing(tmp_path: Path) -> None:
-    """Bystanders read along, on both workers, while the slow client loses nearly everything."""
+    """Bystanders on both workers read everything while the slow client loses nearly everything."""
     with slow_and_others(tmp_path, f"backlog_messages_max={BACKLOG_MESSAGES}") as clients:
         slow, same, other = clients
         for client in (same, other):

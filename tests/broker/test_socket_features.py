@@ -1,6 +1,6 @@
-"""Everything that a client may do with its socket works: flags, polling, options, timestamps.
+"""A client may use every feature of its socket: flags, polling, options, timestamps.
 
-And what it may not make of it: file descriptors attached to packets go nowhere and stay nowhere.
+Descriptors that it attaches to packets are neither passed on nor kept.
 """
 
 import array

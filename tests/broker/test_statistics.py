@@ -1,4 +1,4 @@
-"""Statistics of the bus against what the test's own clients did, to the message and the byte."""
+"""Statistics of the bus, compared to the message and the byte with what the test's clients did."""
 
 import os
 import signal
@@ -123,7 +123,7 @@ def test_discarded_messages_are_counted_by_reason(
         activity = admin.ask("clients")["clients"][0]["activity"]
         assert activity["discarded"] == len(more) - kept
         assert activity["delivered_bytes"] == sum(map(len, filler))
-        # Whoever leaves takes its backlog along.
+        # A client that leaves takes its backlog along.
         slow.close()
         traffic = wait_for_traffic(admin, lambda now: now["undelivered"] == kept)
         assert traffic["backlog"] == traffic["backlog_bytes"] == 0

@@ -1,7 +1,7 @@
 """A subscription takes effect, and ends, at one instant for the whole bus.
 
-Once a client has anything back that the bus sent in answer to what followed its `SUB`, whatever
-anybody publishes from then on reaches it (PROTOCOL, "What the bus promises", 2).
+When a client has received a reply to a packet that it sent after its `SUB`, every matching message
+that any client publishes from then on reaches it (PROTOCOL, "Promises", 2).
 """
 
 import itertools
@@ -55,7 +55,7 @@ def ask_whoami(client: RawClient) -> list[bytes]:
 
 
 def publish_to_oneself(client: RawClient) -> list[bytes]:
-    """The other barrier: one's own message back. It is part of what was subscribed to."""
+    """The other barrier: a client's own message, which it is subscribed to, comes back."""
     client.pub(b"count/own", b"")
     before = []
     while (packet := client.receive()) != b"MSG count/own\0":

@@ -1,4 +1,4 @@
-"""The bus ends as a whole, on request or because a part of it was killed, and leaves nothing."""
+"""The bus ends as a whole, on request or after the death of the front or fork server."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ def test_no_process_outlives_the_front(tmp_path: Path, a_worker_is_stopped: bool
 
 @pytest.mark.parametrize("a_worker_is_stopped", [False, True])
 def test_without_its_fork_server_the_bus_ends(tmp_path: Path, a_worker_is_stopped: bool) -> None:
-    """It could replace no worker any more; so it says so, and a service manager starts it again."""
+    """It can no longer replace workers, so it reports that and ends, to be started again."""
     with running_bus(tmp_path, workers=3) as bus, several_clients(bus, 6) as clients:
         pids = bus.pids()
         if a_worker_is_stopped:

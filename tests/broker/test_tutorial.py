@@ -1,4 +1,4 @@
-"""The tutorial, typed as it stands: every command works, and prints what the text says."""
+"""The commands of the tutorial work as written, and print what the text shows."""
 
 import os
 import re
@@ -19,7 +19,7 @@ UNTIL_IT_LISTENS = """until sbusctl subs --json | grep -q '"rooms/"'; do :; done
 
 
 class Terminals:
-    """Two terminals in one directory: what is typed in the first is waited for."""
+    """Two terminals in one directory; commands in the first run to their end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -66,7 +66,7 @@ class Terminals:
         wait_until(lambda: subscribed in self.first("sbusctl subs --json"), f"{command} listens")
 
     def close(self) -> str:
-        """Ctrl-C in the second; what it has printed."""
+        """Press Ctrl-C in the second; returns what it has printed."""
         if self.second is None:
             return ""
         self.second.send_signal(signal.SIGINT)

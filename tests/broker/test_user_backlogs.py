@@ -1,4 +1,4 @@
-"""Backlogs of one user: all of its clients' together, on all workers, have a bound.
+"""The backlogs of one user's clients have a common bound, over all workers.
 
 A client takes at most as much of it as it leaves to the user's others, and a user of the bus's as
 much as it leaves to other users (`shares`). Beyond that, the hard policy of the client decides.

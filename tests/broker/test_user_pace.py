@@ -1,6 +1,6 @@
-"""The pace of one user: whoever publishes faster is held back, and nothing is refused or lost.
+"""The rate limit of one user: faster publishers are held back, and nothing is refused or lost.
 
-All of the user's publishers count together, on all workers; a second's worth may come at once.
+All publishers of the user count together, on all workers; a second's worth may come at once.
 """
 
 import time
@@ -64,7 +64,7 @@ def test_faster_publishers_are_held_back_and_nothing_is_refused(
 
 @needs_root
 def test_users_do_not_share_the_rate_limit() -> None:
-    """Ten seconds' worth waits, and somebody else publishes a second's worth meanwhile."""
+    """Ten seconds' worth waits while another user publishes a second's worth."""
     with (
         directory_for_everybody() as directory,
         bus_with(directory, 2, user_messages_per_second_max=20) as bus,

@@ -1,8 +1,8 @@
-"""Connections and subscriptions of one user: of all of its clients together, on all workers.
+"""Quotas of one user's connections and subscriptions, over all its clients on all workers.
 
 Of each quota a client takes at most as much as it leaves to the user's other clients, and of what
 is the whole bus's a user takes at most as much as it leaves to others: what `share` computes. A
-quota that is hit is told to whoever hit it, and once to the administrator; nobody else notices.
+client that reaches a quota is told so, and the administrator once; no other client notices.
 """
 
 import re
@@ -96,7 +96,7 @@ def test_users_do_not_share_the_connection_quota() -> None:
 
 
 def test_a_flood_of_connections_leaves_nothing(tmp_path: Path) -> None:
-    """Who was let in is served all the time, and all their places are free again afterwards."""
+    """Accepted clients are served all the time, and all their places are free again afterwards."""
     most = 2
     with bus_with(tmp_path, 2, user_connections_max=most) as bus:
         before = descriptors_at_rest(bus)

@@ -1,7 +1,7 @@
-"""Messages that wait for a client that does not read: a change of mind, the barrier, and an end.
+"""Messages that wait for a slow client when it changes its policies, queries or leaves.
 
-What must happen is derived from the specification (PROTOCOL, "Flood control" and "Notices"), as in
-`test_flood_control`, where each combination of choices is tried by itself.
+The expected result is derived from the specification (PROTOCOL, "A slow client" and "Notices"), as
+in `test_flood_control`, which tries each combination of choices by itself.
 """
 
 import socket
@@ -160,7 +160,7 @@ def test_it_is_logged_once_and_no_other_client_notices(tmp_path: Path) -> None:
 
 
 def test_a_client_may_flood_itself_and_leave(bus: Bus, run: Flood) -> None:
-    """It is given up in the middle of its own turn, and its end comes in the same one."""
+    """It is disconnected in the middle of its own turn, and leaves in the same one."""
     for leave in (True, False) * 10:
         with bus.connect() as client:
             client.control(b"blocking/soft/error")

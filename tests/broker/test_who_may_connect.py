@@ -1,4 +1,4 @@
-"""Who may connect: the mode of the socket's file, `-u`, `-g` and `-o`, tried by other users."""
+"""Who may connect: the mode of the socket's file, `-u`, `-g` and `-o`, tried as other users."""
 
 import os
 import pwd

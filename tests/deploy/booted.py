@@ -1,9 +1,9 @@
 """systemd as the first process of its own namespaces, with the units of this project.
 
-`boot` starts it on the host's files, but with directories of its own in place of /run, /tmp and
-/etc, so that nothing of it is left: in it user and group are made by sysusers.conf, the units and
-/etc/sbus/sbus.toml are as they are installed, and a program of the test runs beside them as root.
-Only where the programs are is changed, by drop-ins: this interpreter and these sources.
+`boot` starts it on the host's files, but with separate directories for /run, /tmp and /etc, so that
+nothing is left of it. sysusers.conf makes user and group there, the units and /etc/sbus/sbus.toml
+are as they are installed, and a program of the test runs beside them as root. Drop-ins change only
+the paths of the programs, to this interpreter and these sources.
 
 Needs root, the right to make namespaces and mounts, and systemd; `why_not` says what is missing.
 """
@@ -96,7 +96,7 @@ exec env -i container=test PATH="$PATH" "$SYSTEMD" --system --unit=test.target \
 
 @cache
 def why_not() -> str | None:
-    """What is missing here to boot; None when nothing is."""
+    """The reason why this host cannot boot it; None if it can."""
     if os.geteuid() != 0:
         return "only root can boot a systemd"
     if not Path(SYSTEMD).exists() or shutil.which("unshare") is None:
@@ -118,7 +118,7 @@ def _control_group() -> dict[str, str]:
 
 
 def _leave(variables: dict[str, str]) -> None:
-    """End whatever is left, and remove its control groups."""
+    """End all processes that are left, and remove their control groups."""
     subprocess.run(
         [*PRIVATE_MOUNTS, "sh", "-c", LEAVE],
         env={**os.environ, **variables},

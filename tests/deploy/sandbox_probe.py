@@ -1,6 +1,6 @@
-"""Runs beside a booted systemd, see `booted`: what becomes of a bus in the sandbox of its unit.
+"""Observes a bus in the sandbox of its unit, beside a booted systemd (see `booted`).
 
-Prints everything that it saw as one JSON object, and judges nothing.
+It prints its observations as one JSON object; the tests judge them.
 """
 
 import json
@@ -44,7 +44,7 @@ def systemctl(*words: str) -> str:
 
 
 def until(what: Callable[[], Any]) -> Any:
-    """The first truth that comes of it, within some seconds."""
+    """The first true result of the call, within some seconds."""
     deadline = time.monotonic() + 8
     while time.monotonic() < deadline:
         with suppress(OSError):
@@ -63,7 +63,7 @@ def as_client() -> None:
 
 
 def identity() -> dict[str, Any]:
-    """What the bus says of a client, to the client and to the administrator, and what is so."""
+    """The identity of a client as client and administrator see it, and as the kernel does."""
     with inherited_connection(BUS, as_client) as client:
         client.send(b"CMSG !/cred/whoami")
         whoami = client.receive()
@@ -85,7 +85,7 @@ def processes() -> dict[str, int]:
 
 
 def confinement(pid: int | str) -> dict[str, str]:
-    """What the kernel says that a process is kept from."""
+    """The restrictions of a process, from the kernel."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     names = ("Uid", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
@@ -163,7 +163,7 @@ def main() -> None:
     systemctl("start", "sbus-metrics.socket")
     seen["metrics"] = metrics()
     seen["answered after a drain"], seen["drained"] = drain()
-    # Whoever comes while there is no bus waits for the next one.
+    # A client that connects while there is no bus waits for the next one.
     systemctl("stop", "sbusd.service")
     seen["stopped"] = systemctl("is-active", "sbusd.service")
     seen["received after a stop"] = exchange()

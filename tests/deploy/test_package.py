@@ -39,7 +39,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def root(package: Path) -> Path:
-    """Where it is unpacked: not where it belongs."""
+    """The directory where it is unpacked, which is not its own."""
     unpacked = package.parent / "unpacked"
     subprocess.run(["dpkg-deb", "-x", package, unpacked], check=True)
     return unpacked

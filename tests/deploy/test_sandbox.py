@@ -1,7 +1,7 @@
-"""The bus under its unit's settings, with a real systemd: who its clients are, it still knows.
+"""The bus in the sandbox of its unit, with a real systemd.
 
-What a client is, for the bus and for its administrator, is what the client is for the kernel, and
-everything works that needs a fork, shared memory, locks or a user's long list of groups.
+The bus and its administrator see the same ids of a client as the kernel, and everything works that
+needs a fork, shared memory, locks or a user's long list of groups.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, and has what is made of the code."""
+"""The documentation site: it builds without a warning, and has all generated parts."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The units, as systemd's own tools see them, and what must not be in them."""
+"""The units, checked with systemd's own tools, and settings that they must not have."""
 
 import re
 import shutil

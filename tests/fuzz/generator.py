@@ -1,8 +1,8 @@
-"""Packets no well-meaning client would send, and some that it would; the same ones for one seed.
+"""Packets that no correct client would send, and some that it would; the same for the same seed.
 
 Most begin as a packet of one of the four words around a key or pattern from a small vocabulary, so
 that subscriptions and messages meet. Some then get a size just at, below or above a limit, and some
-are damaged. Knows what packets look like, and nothing of what the bus makes of them.
+are damaged.
 """
 
 import random

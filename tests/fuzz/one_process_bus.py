@@ -1,8 +1,7 @@
 """Whole workers on real sockets and one real shared memory, as tasks of one process.
 
-The front is pretended: it hands clients over, hears who has gone and compacts the table when told
-to. `settle` is the barrier that real processes do not have: afterwards every task waits for
-something that is not there. Does not know what the clients send.
+A pretended front hands clients over, learns which have left and compacts the table when told to.
+`settle` is a barrier that real processes do not have: afterwards every task waits for input.
 """
 
 import os
@@ -96,7 +95,7 @@ class OneProcessBus:
         self._numbers = 0
         self.book = AccountBook(self.memory.accounts, WORKERS, limits)
         self.account = self.account_of(CREDENTIALS.uid)
-        """Of the user that clients are of, unless they are said to be another's."""
+        """The account of the user that clients belong to by default."""
         settings = BusSettings(workers=WORKERS, dialect=dialect, limits=limits)
         for number in range(WORKERS):
             front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -2,8 +2,8 @@
 
 Packets are made in campaigns, each with its own seed and a bus of its own, in both dialects by
 turns. A campaign that fails names its seed: `--seed S` begins with that one, and sends the same
-packets again; how the workers take turns at them is the clock's affair too. The ordinary tests run
-some campaigns, this any number of packets.
+packets again; the turns of the workers depend on the clock, too. The ordinary tests run some
+campaigns, this program any number of packets.
 """
 
 import argparse

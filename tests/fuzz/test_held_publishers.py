@@ -1,7 +1,8 @@
 """Clients that block, flip their policies, misbehave and leave, through whole workers.
 
-Whatever they do: who only ever blocked has every message of its own user's publishers, each
-publisher's in its order; and once all have left, nothing is counted, held, waited for or stalled.
+Whatever they do, a client that only ever blocked has every message of its own user's publishers,
+each publisher's in its order; and once all have left, nothing is counted, held, waited for or
+stalled.
 """
 
 import random
@@ -119,7 +120,7 @@ class Crowd:
             self.drop(pick(others))
 
     def unsettle(self, actor: Actor) -> None:
-        """Something that a client may not do to others by, or may not do at all."""
+        """An action that must not affect other clients, or that is forbidden."""
         packets = [
             b"CMSG " + self.random.choice(CHOICES) for _ in range(self.random.choice([1, 9]))
         ]
@@ -138,7 +139,7 @@ class Crowd:
         actor.peer.close()
 
     async def settle(self) -> None:
-        """Everybody reads until nobody is held any more."""
+        """All clients read until no publisher is held."""
         await self.bus.settle()
         while any(actor.read() for actor in self.readers):
             await self.bus.settle()

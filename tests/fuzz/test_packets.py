@@ -1,4 +1,4 @@
-"""Random and damaged packets: nothing comes of them but the documented errors.
+"""Random and damaged packets cause the documented errors and nothing else.
 
 A fixed portion of what `python -m tests.fuzz.packets` runs, in both dialects.
 """

@@ -1,9 +1,9 @@
-"""What the bus must make of a packet, by the documents alone: the judge of everything fuzzed.
+"""The verdict on a packet according to the documents alone, with which fuzzed code is compared.
 
 The codes and what they cost are read from the table in docs/protocol.md; the forms of packets and
 what is reserved are regular expressions over the whole packet. Where a packet has several faults,
 its size comes first, then its form, then the length of its key, its depth, and what is reserved.
-Knows no client and no state: whether a client has room for a pattern is for others to say.
+A verdict does not depend on a client's state, such as its room for a pattern.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Asking the admin socket of a bus, as bytes: JSON in, JSON out.
+"""Requests to the admin socket of a bus, as bytes: JSON in, JSON out.
 
-Knows none of the project's types for requests and answers, so that a mistake shared by both sides
-cannot hide.
+This module uses none of the project's types for requests and results, so that a mistake shared by
+both sides cannot hide.
 """
 
 import json
@@ -62,7 +62,7 @@ class Admin:
         return reply["result"]
 
     def fault(self, verb: str, **arguments: object) -> tuple[str, str]:
-        """Code and text of the fault that a request is answered with."""
+        """Code and text of the error that a request gets."""
         reply = self.say(json.dumps({"verb": verb, "id": 7, **arguments}).encode())
         assert reply["id"] == 7
         assert "result" not in reply, reply
@@ -86,7 +86,7 @@ def administer(bus: Bus) -> Admin:
 
 
 def wait_for_traffic(admin: Admin, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The traffic of the whole bus, once it is so; a worker shares its counters with some delay."""
+    """The traffic of the whole bus, once it is as expected (workers share it with some delay)."""
     found: dict[str, Any] = {}
 
     def look() -> bool:

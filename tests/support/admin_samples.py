@@ -1,6 +1,6 @@
-"""Answers of an admin socket, for tests to change and to look at: a small bus with a past.
+"""Sample replies of an admin socket, which tests may change: a small bus with a past.
 
-The figures are chosen so that each can be told from any other.
+All figures are different.
 """
 
 from typing import Any

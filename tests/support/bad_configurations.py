@@ -1,7 +1,7 @@
-"""Configuration files that no bus can go by, enumerated: all mistakes in all fields of all tables.
+"""Invalid configuration files, enumerated: all mistakes in all fields of all tables.
 
-Each says where its error has to be said to be. Which fields there are the types of the tables say;
-what may stand in each is written out here anew. Knows nothing of how mistakes are found.
+Each comes with the place that its error must name. The fields are those of the tables' types; the
+valid values of each are written out here anew.
 """
 
 import json
@@ -39,7 +39,7 @@ RULE_LISTS = ("allow", "deny", "users", "groups", "keys")
 
 
 class Bad(NamedTuple):
-    """A file and what its error begins with, behind the file's name."""
+    """A file, and the beginning of its error after the file's name."""
 
     data: bytes
     place: str

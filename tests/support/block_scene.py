@@ -1,8 +1,8 @@
-"""A slow client that blocks, those who publish for it and those who do not, on chosen workers.
+"""A slow client that blocks, its publishers and other publishers, on chosen workers.
 
-All are one user's. A bus is used by many scenes, one after the other: each waits until the clients
-of the one before have left, so that newcomers are placed as on a new bus (see `test_placement`).
-The time for which clients may hold each other back is never spent.
+All belong to one user. Many scenes use a bus, one after the other: each waits until the clients of
+the last one have left, so that new clients are placed as on a new bus (see `test_placement`). The
+user's held time is never used up.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ class Scene:
         client.whoami()
 
     def hold(self, publisher: RawClient | None = None, key: bytes = b"k") -> int:
-        """Publish for the slow client until that is not possible; how many messages those are."""
+        """Publish for the slow client until the publisher is held; returns how many."""
         return send_until_held(publisher or self.publisher, numbered(key), self.witnesses)
 
     def assert_still_held(self, publisher: RawClient | None = None) -> None:

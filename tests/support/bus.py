@@ -2,8 +2,7 @@
 
 The daemon is started as users start it, in the foreground, and is ready when it has closed its
 standard output. At the end it gets SIGTERM, and then it must end with status 0, take all of its
-processes with it and leave no socket behind. This module knows the command line, and nothing
-of what goes on inside.
+processes with it and leave no socket behind.
 """
 
 import os
@@ -57,7 +56,7 @@ class Bus:
 def running_bus(directory: Path, *options: str, workers: int = 2) -> Iterator[Bus]:
     """Run a bus on a socket in `directory` with more `options`; see this module's title.
 
-    When the block ended the process itself, its exit status is the block's own business.
+    If the block ended the process itself, it also checks the exit status.
     """
     address = str(directory / "bus.socket")
     arguments = ("-f", "-a", address, "--workers", str(workers), *options)
@@ -126,7 +125,7 @@ def wait_for_end_of_output(process: subprocess.Popen[bytes], timeout_s: float) -
 
 
 def await_file(path: str | Path, process: subprocess.Popen[bytes]) -> None:
-    """Come back in the very moment that the starting process has made this file."""
+    """Return as soon as the starting process has made this file."""
     deadline = time.monotonic() + START_SECONDS_MAX
     while not os.path.lexists(path):
         assert time.monotonic() < deadline, f"{path} was not made in {START_SECONDS_MAX} s"
@@ -180,7 +179,7 @@ def wait_until_gone(pid: int, timeout_s: float) -> bool:
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """Make sure of it: nothing of this bus runs on, whatever the test did."""
+    """Kill every process of this bus that still runs, whatever the test did."""
     for pid in reversed(process_tree(process.pid)):
         try:
             os.kill(pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""An admin socket that says what a test tells it to, right or wrong.
+"""An admin socket that sends the replies that a test chooses, right or wrong.
 
 A thread answers every request with what `answers` has for its verb: a struct, an error, or bytes
 that are sent as they are; a function is asked first. b"" hangs up, None says nothing. The requests

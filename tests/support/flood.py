@@ -1,10 +1,9 @@
 """Clients that do not read, and publishers that are held back for them, seen from outside.
 
-A socket is filled without chance: nobody reads, and as many packets are published as the kernel
-holds. That a publisher is held back shows without waiting for time to pass: *witnesses*, clients of
+A socket is filled deterministically: its client does not read, and as many packets are published as
+the kernel holds. The proof that a publisher is held back needs no waiting: *witnesses*, clients of
 the same user on all workers that took part, are answered twice, and the publisher, whose turn came
-in between, is not. This module knows the kernel's sockets and the barrier, no parser and no limits
-but those it names.
+in between, is not.
 """
 
 import fcntl
@@ -27,7 +26,7 @@ _ROUNDS = 3
 worker walks in the third."""
 _PATIENCE_SECONDS = 10.0
 _ACCEPTED_MAX = 10_000
-"""More messages than fit into all sockets and logs of a test: whoever sends that many flows."""
+"""More messages than fit into all sockets and logs of a test."""
 
 
 def limit_options(**limits: float) -> list[str]:
@@ -76,7 +75,7 @@ def wait_until_received(client: RawClient) -> None:
 
 
 def give_turns(witnesses: Iterable[RawClient]) -> None:
-    """Come back when everybody who was ready has had a turn on each witness's worker."""
+    """Return when every client that was ready has had a turn on each witness's worker."""
     for _ in range(_ROUNDS):
         for witness in witnesses:
             witness.whoami()
@@ -85,7 +84,7 @@ def give_turns(witnesses: Iterable[RawClient]) -> None:
 def send_until_held(
     publisher: RawClient, packets: Iterable[bytes], witnesses: Sequence[RawClient]
 ) -> int:
-    """Send without waiting until the bus has stopped reading; how many packets were sent."""
+    """Send without waiting until the bus has stopped reading; returns the number of packets."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     publisher.sock.settimeout(0)
     sent, left = 0, iter(packets)
@@ -111,7 +110,7 @@ def ask(client: RawClient) -> None:
 
 
 def assert_held(publisher: RawClient, witnesses: Sequence[RawClient]) -> None:
-    """What this client has asked is not answered, though everybody had a turn, more than once."""
+    """The client's query is not answered, although every client had more than one turn."""
     unread = unread_bytes(publisher)
     give_turns(witnesses)
     give_turns(witnesses)
@@ -120,7 +119,7 @@ def assert_held(publisher: RawClient, witnesses: Sequence[RawClient]) -> None:
 
 
 def await_answer(publisher: RawClient, timeout_s: float = _PATIENCE_SECONDS) -> None:
-    """What this client has asked is answered."""
+    """The client's query is answered."""
     assert publisher.receive(timeout_s).startswith(WHOAMI_REPLY)
 
 

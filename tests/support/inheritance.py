@@ -1,7 +1,7 @@
 """A connection that outlives the process that made it.
 
-A child of this process connects and forks; the grandchild holds the connection, and speaks and
-listens for whoever tells it to. Then the child can end. This module knows no packets.
+A child of this process connects and forks; the grandchild holds the connection, and sends and
+receives on command. Then the child can end.
 """
 
 import os
@@ -52,7 +52,7 @@ class Inherited:
 def inherited_connection(
     address: str | bytes, become: Callable[[], None] = lambda: None
 ) -> Iterator[Inherited]:
-    """Connect to `address`, as whoever `become` makes of the process that does it."""
+    """Connect to `address` in a process that calls `become` first."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(TIMEOUT_S)
     alive_read, alive_write = os.pipe()
@@ -94,7 +94,7 @@ def _connect_and_fork(
 
 
 def _serve(connection: socket.socket, orders: socket.socket, parent_may_end: int) -> None:
-    """In the grandchild: do what is ordered until nobody orders any more."""
+    """In the grandchild: obey commands until their sender is gone."""
     orders.send(b"+")
     while order := orders.recv(_PACKET_BYTES_MAX):
         if order == b"e":

@@ -1,4 +1,4 @@
-"""The journal's end of its native protocol; its parser knows no encoder of the project.
+"""The journal's end of its native protocol, with a parser of its own.
 
 A field is either `NAME=VALUE\\n` or `NAME\\n`, 64 bits of length (little-endian), value, `\\n`.
 """

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 
 def assert_one_order(sequences: Iterable[Sequence[bytes]]) -> None:
-    """Every message is distinct; no two sequences, nor any ring of them, contradict each other."""
+    """All messages are distinct, and the sequences together fit into one order."""
     sorter: TopologicalSorter[bytes] = TopologicalSorter()
     for sequence in sequences:
         for before, after in pairwise(sequence):

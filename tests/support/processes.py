@@ -1,4 +1,4 @@
-"""The processes of a bus, seen from outside: which is which, and what they hold open.
+"""The processes of a bus, seen from outside: their roles and their open descriptors.
 
 A worker is known by its name in /proc, `sbusd-worker-N`, and so is the fork server,
 `sbusd-forkserv`.
@@ -70,7 +70,7 @@ def descriptors_at_rest(bus: Bus) -> dict[int, int]:
 
 
 def wait_for_descriptors(bus: Bus, expected: dict[int, int]) -> None:
-    """Wait until the processes of the bus hold exactly this many: all that left are let go."""
+    """Wait until the processes of the bus have exactly this many open."""
     try:
         wait_until(lambda: descriptors(bus) == expected, "as many descriptors as before")
     except AssertionError as error:
@@ -78,7 +78,7 @@ def wait_for_descriptors(bus: Bus, expected: dict[int, int]) -> None:
 
 
 def connect_and_locate(bus: Bus) -> tuple[RawClient, int]:
-    """A new client and the number of its worker. Nobody else may come or go meanwhile."""
+    """A new client and the number of its worker. No other client may come or go meanwhile."""
     pids = worker_pids(bus)
     before = {number: open_descriptors(pid) for number, pid in pids.items()}
     client = bus.connect()
@@ -102,7 +102,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 @contextmanager
 def several_clients(bus: Bus, count: int) -> Iterator[list[RawClient]]:
-    """Clients that all have been let in, and leave at the end of the block."""
+    """Clients that are connected during the block."""
     with ExitStack() as stack:
         clients = [stack.enter_context(bus.connect()) for _ in range(count)]
         for client in clients:
@@ -112,7 +112,7 @@ def several_clients(bus: Bus, count: int) -> Iterator[list[RawClient]]:
 
 @contextmanager
 def clients_on_each(bus: Bus, workers: int, each: int = 1) -> Iterator[list[list[RawClient]]]:
-    """`each` clients on every worker, [worker][number], of a bus that nobody else has joined yet.
+    """`each` clients on every worker, [worker][number], of a bus without other clients.
 
     Relies on what `test_placement` shows.
     """
@@ -122,7 +122,7 @@ def clients_on_each(bus: Bus, workers: int, each: int = 1) -> Iterator[list[list
 
 @contextmanager
 def client_of_replacement(bus: Bus, worker: int, old: int) -> Iterator[RawClient]:
-    """A client whom the successor of the `old` process serves; all other workers have more."""
+    """A client that the successor of the `old` process serves; all other workers have more."""
     wait_until(partial(is_replaced, bus, worker, old), f"worker {worker} lives again")
     others = {pid: open_descriptors(pid) for n, pid in worker_pids(bus).items() if n != worker}
     while True:

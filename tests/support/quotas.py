@@ -1,4 +1,4 @@
-"""What one user may have of a bus: the rule by which its clients share it, and who is told.
+"""The quotas of one user: the rule by which its clients share them, and the report.
 
 Of each quota a client takes at most as much as it leaves to the user's other clients, and of what
 is the whole bus's a user takes at most as much as it leaves to others.

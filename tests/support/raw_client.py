@@ -1,8 +1,7 @@
 """A client of the bus that is nothing but a socket.
 
-Tests of the broker speak bytes, as PROTOCOL.md writes them, so that a fault shared by the broker
-and this project's own client library cannot hide. Every wait is bounded. This module knows no
-parser and no encoder of the project, only how an address is spelled.
+Tests of the broker send and receive bytes, as docs/protocol.md has them, so that a fault shared by
+the broker and this project's client library cannot hide. Every wait is bounded.
 """
 
 import socket
@@ -101,7 +100,7 @@ class RawClient:
         return credentials
 
     def sync(self) -> list[bytes]:
-        """Wait until the bus has done all that was sent; returns what came before its answer."""
+        """Wait until the bus has served all packets; returns what came before its reply."""
         return self._ask_whoami()[0]
 
     def _ask_whoami(self) -> tuple[list[bytes], bytes]:

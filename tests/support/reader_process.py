@@ -10,7 +10,7 @@ from tests.support.raw_client import RawClient
 
 @contextmanager
 def reader_process(address: str, *packets: bytes) -> Iterator[int]:
-    """Connect, say `packets`, and read no more; the id of the process that does it."""
+    """Connect, send `packets`, and read no more; yields the id of the process that does it."""
     ready, tell = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,4 +1,4 @@
-"""What tests of secret messages share: keys, and what to say on an inherited connection."""
+"""What tests of secret messages share: keys, and a barrier on inherited connections."""
 
 import os
 

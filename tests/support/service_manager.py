@@ -1,4 +1,4 @@
-"""A service manager, as far as a service notices: its socket for messages, and what it was told."""
+"""A service manager as a service sees it: a socket for notifications."""
 
 import select
 import socket
@@ -27,13 +27,13 @@ class ServiceManager:
         return dict(line.split("=", 1) for line in text.split("\n"))
 
     def next_but_watchdog(self) -> dict[str, str]:
-        """The next message which says more than that all is well."""
+        """The next message that is not only a sign of life."""
         while (message := self.next()) == {"WATCHDOG": "1"}:
             pass
         return message
 
     def discard(self) -> None:
-        """Forget what has been said so far."""
+        """Forget the messages so far."""
         while self.next(0):
             pass
 

@@ -1,7 +1,6 @@
-"""A client that does not read, and six messages for it: all of a flood that a test has to look at.
+"""A client that does not read, and six messages for it: enough to check every policy and order.
 
-Four of them fit into its backlog, and their sizes tell the orders apart. Knows what a client may
-choose, and not what follows from it.
+Four of them fit into its backlog, and their different sizes show the order.
 """
 
 from collections.abc import Sequence
@@ -52,7 +51,7 @@ class Flood:
         self.filling = filling()
 
     def begin(self, *choices: str) -> None:
-        """Choose, subscribe, and have the socket filled."""
+        """Choose, subscribe, and fill the socket."""
         for choice in ("!/notices/on", *choices):
             self.slow.control(choice.encode())
         self.slow.sub(b"k")
@@ -60,7 +59,7 @@ class Flood:
         self.publish(*self.filling)
 
     def control(self, *keys: str) -> None:
-        """What the slow client says without an answer that it could read."""
+        """Send a control message of the slow client that gets no reply."""
         for key in keys:
             self.slow.control(key.encode())
         wait_until_received(self.slow)

@@ -1,6 +1,6 @@
-"""Watching a bus in a test: streams that are open for a block, and reading them up to a known end.
+"""Watchers of a bus in tests: streams that are open during a block, and are read up to a known end.
 
-The end of what a test did is a message or an event of its own, so nothing is waited for in vain.
+The end is a message or an event of its own, so that no test waits in vain.
 """
 
 import time
@@ -27,14 +27,14 @@ def messages_of(bus: Bus, *patterns: bytes, payload: bool = False) -> Iterator[M
 
 
 class Happenings:
-    """A stream of events, each of which is handed out once; nothing may be missed."""
+    """A stream of events, each returned once; nothing may be missed."""
 
     def __init__(self, stream: EventStream) -> None:
         self.stream = stream
         self._ahead: list[dict[str, Any]] = []
 
     def up_to(self, is_last: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-        """All events up to one of which this is so, with that."""
+        """All events up to and including the first one that fits."""
         found: list[dict[str, Any]] = []
         deadline = time.monotonic() + TIMEOUT_S
         while not (found and is_last(found[-1])):
@@ -65,7 +65,7 @@ def events_of(bus: Bus) -> Iterator[Happenings]:
 def read_to_end(
     stream: MessageStream, publisher: RawClient
 ) -> list[MonitoredMessage | MissedItems]:
-    """Everything up to a message that is published now, without that."""
+    """Everything before a message that is published now."""
     publisher.pub(END, b"")
     found: list[MonitoredMessage | MissedItems] = []
     deadline = time.monotonic() + TIMEOUT_S

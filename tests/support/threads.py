@@ -1,4 +1,4 @@
-"""Doing several things at the same time, each on blocking sockets of its own.
+"""Several calls at the same time, each on blocking sockets of its own.
 
 A socket call lets the other threads run, so publishers in threads are as concurrent as the bus is
 fast. An error in any thread is raised where the threads are joined, and every join is bounded.
@@ -59,7 +59,7 @@ def meanwhile(*calls: Callable[[threading.Event], object]) -> Iterator[None]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 15.0) -> None:
-    """For what nobody tells: look again until it is so."""
+    """Poll a condition that no barrier reports."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not in {timeout_s} s: {what}"

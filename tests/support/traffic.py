@@ -1,4 +1,4 @@
-"""Numbered messages between clients that must notice nothing of what a test does to the bus.
+"""Numbered messages between clients that must not be affected by what a test does to the bus.
 
 Each publisher numbers its messages and takes part in the reading: it goes on only while its own
 subscriber has all but the last few, so no backlog ever fills. Every subscriber checks each number

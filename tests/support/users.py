@@ -1,4 +1,4 @@
-"""Doing something as another user, which takes root.
+"""Actions as another user, which need root.
 
 Other users cannot enter pytest's temporary directories, nor perhaps run this interpreter; so a
 forked child changes its ids and goes on from where this process is.
@@ -20,7 +20,7 @@ STRANGER = 65_533
 
 
 def become(uid: int = STRANGER, gid: int = STRANGER) -> Callable[[], None]:
-    """What makes the process that calls it one of this user's, for good."""
+    """A function that makes the calling process one of this user's, for good."""
 
     def change() -> None:
         os.setgroups([])
@@ -55,9 +55,9 @@ def as_user(
 
 @contextmanager
 def effective_user(uid: int) -> Iterator[None]:
-    """This process is a user and, by the same number, a group to whoever it connects to meanwhile.
+    """Servers that this process connects to see a user and a group of this number.
 
-    For the kernel it stays one process of root's in everything that it has done before.
+    For everything that it has opened before, the process remains root's.
     """
     os.setegid(uid)
     try:
@@ -72,7 +72,7 @@ def effective_user(uid: int) -> Iterator[None]:
 
 @contextmanager
 def directory_for_everybody() -> Iterator[Path]:
-    """A temporary directory that any user can enter."""
+    """A temporary directory that every user can enter."""
     with tempfile.TemporaryDirectory(prefix="sbus-test-", dir="/tmp") as name:
         directory = Path(name)
         directory.chmod(stat.S_IRWXU | stat.S_IXGRP | stat.S_IXOTH)

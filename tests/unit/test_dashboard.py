@@ -1,4 +1,4 @@
-"""The Grafana dashboard asks for metrics that there are, and says what it shows."""
+"""The Grafana dashboard uses existing metrics, and describes what it shows."""
 
 import json
 import re

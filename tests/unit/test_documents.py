@@ -1,4 +1,4 @@
-"""What the documents say about the sources is so: limits, codes, links, paths."""
+"""The documents agree with the sources: limits, codes, links, paths."""
 
 import ast
 import itertools
@@ -104,7 +104,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_every_dependency_has_its_reason() -> None:
-    """And what is gone from the project is gone from the table of what it needs."""
+    """And the tables have no dependency that the project no longer has."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
     needed = {re.split(r"[<>=\[]", each)[0] for each in itertools.chain(*lists)} - {"sbus"}

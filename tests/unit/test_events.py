@@ -1,4 +1,4 @@
-"""The kinds of events: each described, each told somewhere, each with a text of its own fields."""
+"""The kinds of events: each is documented, emitted somewhere, and has a text of its own fields."""
 
 import ast
 import re

@@ -18,12 +18,10 @@ PROJECT = Path(__file__).resolve().parents[2]
 MODULE_LINES_MAX = 425
 FUNCTION_LINES_MAX = 84
 CONSTRUCTOR_PARAMETERS_MAX = 11
-BANNED_PHRASES_MAX = 234
+BANNED_PHRASES_MAX = 97
 """These four may only go down."""
 
-BANNED_PHRASES = re.compile(
-    r"\b(whoever|whom|of which|gone by|let pass|is said|are said)\b", re.IGNORECASE
-)
+BANNED_PHRASES = re.compile(r"\b(whoever|whom|gone by|let pass|is said|are said)\b", re.IGNORECASE)
 """Turns of phrase that hide the subject of a sentence."""
 
 TOP_LEVEL = {

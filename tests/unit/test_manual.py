@@ -1,4 +1,4 @@
-"""Manual pages and completion: made from the command lines, complete, and understood."""
+"""Manual pages and completion: generated from the command lines, complete, and valid."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def test_no_page_makes_the_formatter_complain(manual: list[Path]) -> None:
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="no groff (Debian: groff-base)")
 def test_texts_are_shown_as_they_are(tmp_path: Path) -> None:
-    """Nothing in them is taken for an instruction, a quotation mark or a break."""
+    """Nothing in them acts as an instruction, a quotation mark or a break."""
     nasty = ["'br at the start", ".so /etc/passwd", "\\n and \\\\", "-- `a` ^ ~ \"b\" 'c'"]
     command = click.Command(
         "x", help=f"{nasty[0]}\n\n{nasty[1]}", epilog="\b\nExample:\n  {}\n  {}"

@@ -1,6 +1,6 @@
 """An outbox that holds publishers back: when it says so, until when, and what it takes meanwhile.
 
-Expectations follow PROTOCOL, "Flood control", and the theory on top of `outbox.py`: whoever
+Expectations follow PROTOCOL, "A slow client", and the theory on top of `outbox.py`: whoever
 publishes next is held back; what is on its way already is kept, up to the size of the log.
 """
 

@@ -1,6 +1,6 @@
 """What an outbox does for each choice of flood control, over real sockets.
 
-What must happen is derived here from the specification (PROTOCOL, "Flood control" and "Notices"),
+What must happen is derived here from the specification (PROTOCOL, "A slow client" and "Notices"),
 with `block` as `discard`, because nobody may be held back in these tests; but for the last one, in
 which there are publishers of the client's own user, that may, and of another's.
 """
