@@ -1,15 +1,11 @@
-"""The admin protocol: what `sbusctl` and the like ask a bus, and what they are told.
+"""The admin protocol: the requests of `sbusctl` and other programs, and the replies of a bus.
 
 One JSON object per packet, both ways, over `AF_UNIX SOCK_SEQPACKET`. A request names a `verb`; its
-reply carries the request's `id` and either a `result` or an `error`. Requests of one connection are
-answered in their order. `monitor` and `events` begin a stream, for which see `admin_streams`.
+reply has the request's `id` and either a `result` (`admin_results`) or an `error`. The requests of
+one connection are answered in order. `monitor` and `events` begin a stream (`admin_streams`).
 
-What results hold is in `admin_results`.
-
-Lists are paged: a request gives where to go on, a result says where that would be next (`next`,
-null at the end).
-
-Pure: knows neither sockets nor who may ask.
+Lists are paged: a request says where to continue, and `next` in a result is where the next page
+begins, or null at the end.
 """
 
 from typing import Annotated, Final, Literal
@@ -34,14 +30,14 @@ from sbus.protocol.admin_results import (
 )
 
 VERSION: Final = 1
-"""Grows when a program written for an earlier one would misunderstand; new fields and verbs do not
-count, so whoever reads this protocol ignores fields that it does not know."""
+"""Incremented by incompatible changes. New fields and verbs are compatible: a client ignores fields
+that it does not know."""
 REQUEST_BYTES_MAX: Final = 64 * 1024
 REPLY_BYTES_MAX: Final = 256 * 1024
 PAGE_MAX: Final = 300
-"""Entries of a page, so that one with the longest names there can be is a packet."""
+"""Entries of a page, so that a page with the longest possible names fits in a packet."""
 EXPLAINED_MAX: Final = 100
-"""Clients that the answer to `explain` names, of either kind; the rest are counted."""
+"""Clients that the reply to `explain` lists, of either kind; the others are counted."""
 
 Page = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -59,20 +55,20 @@ class _Request(
     tag=str.lower,
 ):
     id: int = 0
-    """Chosen by whoever asks; stands in the reply."""
+    """Chosen by the client; the reply has the same."""
     version: Literal[1] = 1
 
 
 class Stats(_Request, frozen=True):
-    """Totals, rates, and the same for each worker. Answered from shared memory."""
+    """Totals, rates, and both for each worker; from shared memory."""
 
 
 class Workers(_Request, frozen=True):
-    """The worker processes. Answered from shared memory."""
+    """The worker processes; from shared memory."""
 
 
 class Clients(_Request, frozen=True):
-    """Clients in the order of their numbers, behind number `after`; `uid`: only that user's."""
+    """Clients in the order of their numbers, after number `after`; `uid`: only that user's."""
 
     uid: Uid | None = None
     after: Number = 0
@@ -80,8 +76,8 @@ class Clients(_Request, frozen=True):
 
 
 class Subs(_Request, frozen=True):
-    """Subscriptions that have keys in common with `pattern`; behind `after`, the `next` of the page
-    before. A page may be empty and have a next."""
+    """Subscriptions that have keys in common with `pattern`, after `after`, which is the `next` of
+    the previous page. A page may be empty and have a `next`."""
 
     pattern: str = ""
     after: ShortText | None = None
@@ -89,40 +85,40 @@ class Subs(_Request, frozen=True):
 
 
 class Users(_Request, frozen=True):
-    """Users in the order of their ids, behind `after`: limits and use. From shared memory."""
+    """Users in the order of their ids, after `after`: limits and use; from shared memory."""
 
     after: int = -1
     limit: Page = 200
 
 
 class Explain(_Request, frozen=True):
-    """Who would receive a message under `key`, if it were published now."""
+    """The clients that would receive a message with `key`, if it were published now."""
 
     key: str
 
 
 class Monitor(_Request, frozen=True):
-    """Begin a stream of the messages whose key matches one of `patterns`; none given: of all,
-    secret ones, whose payload is never shown, included."""
+    """Begin a stream of the messages whose key matches one of `patterns`; without patterns, of all
+    messages. The payload of a secret message is never shown."""
 
     patterns: Annotated[list[str], Meta(max_length=64)] = []
     payload: bool = False
 
 
 class Events(_Request, frozen=True):
-    """Begin a stream of what happens to clients and workers."""
+    """Begin a stream of events."""
 
 
 class Kick(_Request, frozen=True):
-    """Disconnect a client; `text` is what it is told. Waits for no worker."""
+    """Disconnect a client, with `text` as the reason. Does not wait for the worker."""
 
     client: Number
     text: ShortText = ""
 
 
 class Limit(_Request, frozen=True):
-    """Change limits of one user, for all of its connections, from now on and until the bus ends or
-    reads its configuration anew. `limits` holds some fields of `UserLimits`; empty asks only."""
+    """Change limits of one user, for all of its connections, until the bus ends or reads its
+    configuration again. `limits` has some fields of `UserLimits`; without any, nothing changes."""
 
     uid: Uid
     limits: dict[str, int | float] = {}
@@ -133,14 +129,14 @@ class Reload(_Request, frozen=True):
 
 
 class Drain(_Request, frozen=True):
-    """Let nobody in any more and end with the last client, or, if there are some left after
-    `timeout_seconds`, disconnect those."""
+    """Accept no more clients, and end when the last one has left, or disconnect those that are
+    left after `timeout_seconds`."""
 
     timeout_seconds: Annotated[float, Meta(ge=0, le=1e9)] | None = None
 
 
 class Version(_Request, frozen=True):
-    """Which bus this is."""
+    """The version and identity of this bus."""
 
 
 Request = (
@@ -170,7 +166,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to the request of this `id`, 0 where it had none that could be read."""
+    """The reply to the request with this `id`; 0 if that could not be read."""
 
     version: int
     id: int
@@ -193,4 +189,4 @@ RESULTS: Final[dict[type[msgspec.Struct], type[msgspec.Struct]]] = {
     Drain: DrainResult,
     Version: VersionResult,
 }
-"""What each request is answered with."""
+"""The result of each request."""

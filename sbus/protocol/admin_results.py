@@ -1,11 +1,9 @@
-"""The answers of the admin protocol: what each verb's `result` holds.
+"""The results of the admin protocol, by verb.
 
-Keys, patterns and program names are text as `text.to_text` writes it. Times are seconds since 1970,
-durations seconds, sizes bytes. Counters only grow while the bus lives, and survive the death of a
-worker. What only a worker knows is missing where one does not answer in time; then its number is in
+Keys, patterns and program names are text as written by `text.to_text`. Times are seconds since
+1970, durations seconds, sizes bytes. Counters only grow while the bus runs, also when a worker
+dies. What only a worker knows is missing if it does not answer in time; its number is in
 `unanswered`.
-
-Pure: knows neither requests nor where the figures come from.
 """
 
 from typing import Literal
@@ -16,9 +14,9 @@ from sbus.limits import UserLimits
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """How long deliveries took inside the broker: from when the publisher's packet was read until
-    it was sent, or stood in the recipient's backlog. `counts[i]` took at most `bounds_us[i]`, and
-    more than the bound before; the last one more than any bound. Microseconds."""
+    """How long deliveries took inside the broker: from reading the publisher's packet until it was
+    sent or put in the recipient's backlog. `counts[i]` took at most `bounds_us[i]` microseconds and
+    more than the previous bound; the last count is above all bounds."""
 
     bounds_us: list[int]
     counts: list[int]
@@ -26,13 +24,13 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """What went through a worker or, summed, through the bus. In messages and in bytes of packets,
+    """The traffic of a worker or of the whole bus. In messages and in bytes of packets,
     accepted = delivered + discarded + undelivered + backlog."""
 
     messages_in: int
-    """Published; refused ones do not count."""
+    """Published; refused messages do not count."""
     bytes_in: int
-    """Read from clients, whatever it was."""
+    """Read from clients, in all packets."""
     accepted: int
     """Deliveries, one for each message and recipient."""
     accepted_bytes: int
@@ -42,27 +40,25 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """By reason, see `DISCARD_REASONS`."""
     discarded_bytes: int
     undelivered: int
-    """Stood in the backlog of a client that left or was disconnected."""
+    """Were in the backlog of a client that left or was disconnected."""
     undelivered_bytes: int
     backlog: int
     """Now."""
     backlog_bytes: int
     refused: dict[str, int]
-    """Packets refused or ignored, and clients disconnected for what they did, by code; only codes
-    that came."""
+    """Packets refused or ignored, and clients disconnected for a fault, by code; without zeros."""
     stalls: int
-    """How often a client had no room and its publishers were to be held back."""
+    """How often a client had no room and its publishers had to be held back."""
     subscriptions: int
     """Now; each occurrence of a pattern counts."""
     route_lookups: int
     route_misses: int
-    """Of those lookups, keys that were not in the route cache."""
+    """Lookups of keys that were not in the route cache."""
     latency: Latency
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in a second, over the last `window_seconds`; 0 long when nothing is known
-    yet."""
+    """Averages over the last `window_seconds`; that is 0 while nothing is known yet."""
 
     window_seconds: float
     messages_in_per_second: float
@@ -81,9 +77,9 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["starting", "serving", "silent"]
     started_at: float
     deaths: int
-    """How many workers have died in this place."""
+    """How many workers with this number have died."""
     silence_seconds: float
-    """Since it last showed that it is alive; it beats about once in a second."""
+    """Since its last heartbeat; there is about one in a second."""
     cpu_seconds: float
     memory_bytes: int
     clients: int
@@ -92,14 +88,14 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fill(msgspec.Struct, frozen=True):
-    """How full something is, in bytes."""
+    """How full a part of the shared memory is."""
 
     used_bytes: int
     size_bytes: int
 
 
 class StatsResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`log` and `table` are null when they were in use by somebody for too long to look."""
+    """`log` and `table` are null if the lock of the shared memory was not free in time."""
 
     address: str
     started_at: float
@@ -107,7 +103,7 @@ class StatsResult(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool
     clients: int
     users: int
-    """With at least one connection."""
+    """Users with at least one connection."""
     connections_accepted: int
     connections_refused: dict[str, int]
     """By code, see `CONNECTION_CODES`."""
@@ -127,7 +123,7 @@ class WorkersResult(msgspec.Struct, frozen=True):
 
 
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client did and what became of messages for it, since it connected."""
+    """What a client did, and what happened to messages for it, since it connected."""
 
     messages_in: int
     bytes_in: int
@@ -149,7 +145,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One client; its ids are the kernel's, of when it connected. `program` is "" when it ended."""
+    """One client, with its peer credentials. `program` is "" if the process has ended."""
 
     client: int
     uid: int
@@ -169,7 +165,7 @@ class ClientsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A pattern of a client, and how often it has it."""
+    """A pattern of a client, and how often the client is subscribed to it."""
 
     pattern: str
     count: int
@@ -187,22 +183,22 @@ class SubsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user has of the bus, and may have."""
+    """What a user has and may have on the bus."""
 
     uid: int
     connections: int
     subscriptions: int
     subscription_bytes: int
     backlog_bytes: int
-    """As the limit counts them: 64 for each message besides its bytes."""
+    """As the limit counts them: each message with 64 bytes of overhead."""
     waiting_bytes: int
-    """Read of its clients, and not done yet."""
+    """Read from its clients, and not processed yet."""
     blocking_clients: int
     """Clients that may hold publishers back."""
     held_seconds: float
-    """For how long its clients held publishers back in the last minute."""
+    """How long its clients held publishers back in the last minute."""
     discarded: int
-    """Messages, for its clients, also those that are gone."""
+    """Messages for its clients, including clients that have left."""
     limits: UserLimits
 
 
@@ -215,7 +211,7 @@ WhyNot = Literal["", "not-allowed", "not-yours", "process-ended", "disconnecting
 
 
 class Recipient(msgspec.Struct, frozen=True, kw_only=True):
-    """A client that has a pattern that matches. `why_not` is "" for one that would receive."""
+    """A client with a matching pattern. `why_not` is "" if it would receive the message."""
 
     client: int
     uid: int
@@ -223,16 +219,16 @@ class Recipient(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     worker: int
     patterns: list[str]
-    """Those of its patterns that match, at most ten."""
+    """Its matching patterns, at most ten."""
     backlog: int
     stalled: bool
     why_not: WhyNot
     text: str
-    """What `why_not` means here: which rule, which id."""
+    """The details of `why_not`: which rule, which id."""
 
 
 class ExplainResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`recipients` and `excluded` name some; how many there are is counted beside them."""
+    """`recipients` and `excluded` list some clients; the counts are of all."""
 
     key: str
     secret: bool
@@ -241,7 +237,7 @@ class ExplainResult(msgspec.Struct, frozen=True, kw_only=True):
     excluded: list[Recipient]
     excluded_count: int
     workers: list[int]
-    """Those that have recipients."""
+    """Workers that have recipients."""
     stalled_count: int
     """Recipients for which publishers are, or would be, held back."""
     unanswered: list[int]
@@ -261,20 +257,20 @@ class LimitResult(msgspec.Struct, frozen=True):
 
 
 class ReloadResult(msgspec.Struct, frozen=True):
-    """Names of settings: those that changed and are in force now, and those that changed in the
-    file but stay as they are until the bus is restarted. Names are as in the file: `bus.soft`,
-    `limits.user_connections_max`, `users.alice.connections_max`, `rules`. Of very many
-    the last one says how many more."""
+    """Settings that changed and are in force now, and settings that changed in the file but stay
+    as they are until the bus is restarted. Names are as in the file: `bus.soft`,
+    `limits.user_connections_max`, `users.alice.connections_max`, `rules`. If there are very many,
+    the last entry says how many more."""
 
     applied: list[str]
     needs_restart: list[str]
     unanswered: list[int] = []
-    """Workers that did not say in time that they go by it; they will, when they go on."""
+    """Workers that did not confirm in time; they apply the settings as soon as they can."""
 
 
 class DrainResult(msgspec.Struct, frozen=True):
     clients: int
-    """That are left."""
+    """Clients that are left."""
 
 
 class VersionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,8 +285,8 @@ class VersionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MonitorResult(msgspec.Struct, frozen=True):
-    """The stream has begun on all workers but those: of messages, with all whose `order` is this or
-    more."""
+    """The stream has begun, except on the `unanswered` workers; a stream of messages contains all
+    with this `order` or a larger one."""
 
     unanswered: list[int]
     order: int
@@ -300,11 +296,11 @@ EventsResult = MonitorResult
 
 
 class MeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user is told of itself over the bus, without any rights."""
+    """What any user may learn about itself over the bus."""
 
     user: UserReport
     clients: list[ClientReport]
-    """The first of them; `user.connections` counts all."""
+    """The first ones; `user.connections` counts all."""
     subscriptions: list[SubscriptionReport]
-    """Likewise some; `user.subscriptions` counts all."""
+    """Some of them; `user.subscriptions` counts all."""
     unanswered: list[int]

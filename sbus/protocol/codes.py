@@ -1,7 +1,7 @@
-"""The codes of faults: what a packet is refused for, a client disconnected, a connection refused.
+"""Codes: why a packet is refused, a client disconnected, a connection refused, a message discarded.
 
-They are stable, stand in `!/error` notices, and are what faults are counted by. Each has its line
-in the protocol's documentation. This module does not know when a fault is one.
+They are stable, appear in `!/error` notices, and faults are counted by them. The protocol's
+documentation explains each.
 """
 
 from typing import Final
@@ -28,8 +28,8 @@ PACKET_CODES: Final = (
     "unknown-unsubscription",
     "unknown-word",
 )
-"""What is wrong with a packet, or with the client that sent it. An unknown control key and an
-`UNSUB` of what the client does not have are ignored and counted, nothing more."""
+"""What is wrong with a packet, or with the client that sent it. Unknown control keys, and `UNSUB`
+without a subscription, are only ignored and counted."""
 
 CONNECTION_CODES: Final = (
     "not-admitted",
@@ -40,5 +40,5 @@ CONNECTION_CODES: Final = (
 """Why a connection is refused."""
 
 DISCARD_REASONS: Final = ("soft", "hard", "quota", "unheld")
-"""Why a message for a slow client is discarded: it chose so for a full socket; its backlog was
-full; its user has no room for more backlog; its publisher may not be held back for it."""
+"""Why a message for a slow client is discarded: by its soft policy; by its hard policy; because its
+user's backlog quota is used up; because its publisher may not be held back for it."""

@@ -1,14 +1,11 @@
-"""What can happen on a bus that somebody may want to know: every kind of event, once.
+"""All kinds of events: what happens on a bus and is logged or streamed.
 
-A kind is a class here. Its *id* is stable: the class's name in kebab-case, under which logs,
-streams and `docs/events.md` know it. Its fields are what programs read, its `template` is what
-people read, its `priority` is that of syslog. What is `logged` goes to the bus's log; everything is
-shown to whoever watches the stream of events.
+Each kind is a class. Its stable *id* in logs, in streams and in `docs/events.md` is the name of the
+class in kebab-case. Programs read its fields, people read its `template`; its `priority` is that of
+syslog. Kinds that are `logged` go to the log of the bus; streams of events contain all kinds.
 
-Texts that clients chose (keys, names of programs) are in the fields as `text.to_text` or something
-stricter writes them, and are short.
-
-Pure: knows neither logs nor streams, nor when something happens.
+Texts that clients choose (keys, names of programs) are short, and escaped as by `text.to_text` or
+more strictly.
 """
 
 import re
@@ -29,7 +26,7 @@ def _id(name: str) -> str:
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that connected, or wants to; `program` is "" when it ended."""
+    """A process that connects; `program` is "" if it has ended."""
 
     uid: int
     gid: int
@@ -38,13 +35,13 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client(Process, frozen=True, kw_only=True):
-    """A client of the bus, by its number, and the process that it is."""
+    """A client of the bus: its number and its process."""
 
     client: int
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_id):
-    """Root of all kinds; none itself. Of a field `who` the fields count as the event's own."""
+    """The root of all kinds. The fields of a field `who` are fields of the event."""
 
     priority: ClassVar[int]
     template: ClassVar[str]
@@ -57,7 +54,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_i
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
-        """What is told of an event of this kind."""
+        """The names of the fields of an event of this kind."""
         who = cls.__annotations__.get("who")
         own = tuple(name for name in cls.__struct_fields__ if name != "who")
         return (who.__struct_fields__ if who else ()) + own
@@ -71,7 +68,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_i
         return found
 
     def text(self) -> str:
-        """What people read, one line."""
+        """One line for people."""
         text = self.template.format(**{n: _shown(n, value) for n, value in self.fields().items()})
         return text if text.isprintable() else "".join(map(_printable, text))
 
@@ -357,4 +354,4 @@ def _kinds(root: type[Event]) -> list[type[Event]]:
 
 
 KINDS: Final[dict[str, type[Event]]] = {kind.id(): kind for kind in _kinds(Event)}
-"""All of them, by id."""
+"""All kinds, by id."""

@@ -1,14 +1,12 @@
-"""Routing keys and patterns: how they divide into segments, what they may hold, what is reserved.
+"""Routing keys and patterns: their segments, their limits, and which are reserved.
 
-A key is a row of segments between separators, and every one of its bytes stands for itself. In a
-pattern a segment is a literal or a literal prefix before a `*`, which takes the rest of that
-segment; a pattern that ends in a separator takes that separator and whatever follows it. So a
-pattern is fully described by `PatternPath`, and matching goes segment by segment.
+A key is a sequence of segments between separators, and each of its bytes stands for itself. In a
+pattern a segment is a literal, or a literal prefix before a `*`, which matches the rest of that
+segment; a separator at the end of a pattern matches itself and everything after it. So
+`PatternPath` describes a pattern completely, and matching goes segment by segment.
 
-Of the reserved keys only the secret ones can be used, see `secret_keys.py`.
-
-Does not know how patterns are stored or matched, nor whose they are. NUL bytes are the packets'
-affair: no key that was cut from a packet holds one.
+The only usable reserved keys are the secret ones, see `secret_keys.py`. A key never contains a NUL,
+because packets are cut there.
 """
 
 from typing import Final
@@ -20,14 +18,14 @@ from sbus.limits import Limits
 from sbus.protocol.secret_keys import begins_secret, check_secret_pattern, is_secret_key
 
 RESERVED_SEGMENT: Final = b"!"
-"""The segment that belongs to the protocol (slash dialect), and the byte that begins a reserved
-key (dot dialect)."""
+"""In the slash dialect, the reserved segment; in the dot dialect, the first byte of a reserved
+key."""
 
 
 class Dialect(msgspec.Struct, frozen=True):
     """One of the two ways to write keys (PROTOCOL, "Routing keys and patterns").
 
-    `separator` is one byte; `has_control_messages` says whether `CMSG` is a word of it.
+    `separator` is one byte; `has_control_messages` says whether it has `CMSG` packets.
     """
 
     name: str
@@ -41,30 +39,30 @@ DIALECTS: Final = {dialect.name: dialect for dialect in (SLASH, DOT)}
 
 
 class PatternPath(msgspec.Struct, frozen=True):
-    """A pattern, parsed; two patterns with equal paths match the same keys.
+    """A parsed pattern; two patterns with equal paths match the same keys.
 
-    A path with `subtree` matches keys of more segments than its own, any other those of exactly
-    as many. The empty pattern is no segments and `subtree`.
+    A path with `subtree` matches keys with more segments than its own, any other path keys with
+    equally many. The empty pattern has no segments and `subtree`.
     """
 
     segments: tuple[bytes, ...]
-    """The literals, or the literal prefixes where `wildcards` says so; without the empty segment
-    behind a separator that ends the pattern."""
+    """Literals, or literal prefixes according to `wildcards`; without the empty segment after a
+    separator at the end of the pattern."""
     wildcards: tuple[bool, ...]
-    """For each segment, whether a `*` ended it."""
+    """For each segment, whether it ended with `*`."""
     subtree: bool
-    """Whether the pattern ended in a separator, or is empty."""
+    """Whether the pattern ended with a separator, or is empty."""
 
     @property
     def is_literal(self) -> bool:
-        """Whether the pattern matches one key only, namely the one spelled like it."""
+        """Whether the only key that it matches is the pattern itself."""
         return not self.subtree and True not in self.wildcards
 
 
 def parse_pattern(pattern: bytes, dialect: Dialect) -> PatternPath | None:
-    """The path of `pattern`, or None when no key can match it: bytes behind a `*` in its segment.
+    """The path of `pattern`, or None when it cannot match any key: a segment goes on after a `*`.
 
-    Repeated stars mean what one does.
+    Repeated stars are the same as one.
     """
     parts = pattern.split(dialect.separator)
     subtree = not parts[-1]
@@ -82,10 +80,7 @@ def parse_pattern(pattern: bytes, dialect: Dialect) -> PatternPath | None:
 
 
 def is_reserved(key_or_pattern: bytes, dialect: Dialect) -> bool:
-    """Whether it belongs to the protocol.
-
-    Slash dialect: some whole segment is `!`. Dot dialect: it begins with `!`.
-    """
+    """Whether a segment is `!` (slash dialect), or it begins with `!` (dot dialect)."""
     if RESERVED_SEGMENT not in key_or_pattern:
         return False
     if dialect == DOT:
@@ -96,9 +91,8 @@ def is_reserved(key_or_pattern: bytes, dialect: Dialect) -> bool:
 def check_key(key: bytes, dialect: Dialect, limits: Limits) -> None:
     """Accept a key that a client may publish with.
 
-    Raises Misbehaviour `key-too-long` (bytes) or `key-too-deep` (segments), and Refusal
-    `reserved`, which all keys with a `!` are but the secret ones; a key that is guilty of several
-    is judged in this order.
+    Raises, in this order, Misbehaviour `key-too-long` (bytes) or `key-too-deep` (segments), and
+    Refusal `reserved` for a reserved key that is not secret.
     """
     _check_size("key", key, dialect, limits.key_bytes_max, limits.key_segments_max)
     if is_reserved(key, dialect) and not (dialect == SLASH and is_secret_key(key)):
@@ -108,10 +102,9 @@ def check_key(key: bytes, dialect: Dialect, limits: Limits) -> None:
 def check_pattern(pattern: bytes, dialect: Dialect, limits: Limits) -> None:
     """Accept a pattern that a client may subscribe to.
 
-    Raises Misbehaviour `pattern-too-long` (bytes) or `pattern-too-deep` (segments, with the empty
-    one behind a separator that ends it), and Refusal `reserved` or, for what is meant as a secret
-    pattern and is none, Misbehaviour `bad-secret-pattern`, in this order. Whether a secret
-    pattern is this client's is not decided here.
+    Raises, in this order, Misbehaviour `pattern-too-long` (bytes) or `pattern-too-deep` (segments,
+    including the empty one after a separator at the end), and Refusal `reserved` or, for a
+    malformed secret pattern, Misbehaviour `bad-secret-pattern`. Ids are not compared here.
     """
     _check_size("pattern", pattern, dialect, limits.pattern_bytes_max, limits.pattern_segments_max)
     if not is_reserved(pattern, dialect):

@@ -1,10 +1,7 @@
-"""Packets: what their first bytes say, and how they are put together (PROTOCOL, "Transport").
+"""Encoding and parsing packets (PROTOCOL, "Transport").
 
-One packet is one message: a word, one space, a key or pattern up to the first NUL, a payload
-behind it. Parsing cuts a packet at those two places and keeps every byte as it came.
-
-Does not know whether a key is reserved, too long or matches anything, and reads no socket: a
-packet that is too large or arrived cut never gets here.
+A packet is a word, one space, a key or pattern up to the first NUL, and a payload after it. Parsing
+cuts a packet there and changes no byte. Keys and patterns are checked in `keys.py`.
 """
 
 from typing import Final
@@ -25,26 +22,26 @@ _CONTROL_KEY_AT = len(CONTROL_WORD)
 
 
 class Subscribe(msgspec.Struct, frozen=True):
-    """A client asks for what matches `pattern`, once more than before."""
+    """A client subscribes to `pattern`, once more than before."""
 
     pattern: bytes
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """A client gives back one occurrence of `pattern`."""
+    """A client removes one of its subscriptions to `pattern`."""
 
     pattern: bytes
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """A client sends `packet`, the whole of it as it came, to whom `key` concerns."""
+    """A client publishes a message; `packet` is all of it."""
 
     key: bytes
     packet: bytes
 
 
 class Control(msgspec.Struct, frozen=True):
-    """A client tells the server something; `payload` is empty where there was none."""
+    """A control message from a client; `payload` is b"" if there was none."""
 
     key: bytes
     payload: bytes
@@ -58,7 +55,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class ControlMessage(msgspec.Struct, frozen=True):
-    """The server itself tells a client something."""
+    """A control message from the bus: a reply or a notice."""
 
     key: bytes
     payload: bytes
@@ -67,15 +64,15 @@ class ControlMessage(msgspec.Struct, frozen=True):
 def parse_client_packet(
     packet: bytes, dialect: Dialect
 ) -> Subscribe | Unsubscribe | Publish | Control:
-    """What a client said.
+    """Parse a packet from a client.
 
     Raises Misbehaviour `empty-packet`, `no-nul` (a `MSG` whose key does not end) or
-    `unknown-word`, which `CMSG` is in a dialect without control messages.
+    `unknown-word`, which includes `CMSG` in a dialect without control messages.
     """
     if packet.startswith(PUBLISH_WORD):
         key_end = packet.find(NUL, _PUBLISH_KEY_AT)
         if key_end < 0:
-            raise Misbehaviour("no-nul", "a MSG packet needs a NUL behind its key")
+            raise Misbehaviour("no-nul", "a MSG packet needs a NUL after its key")
         return Publish(packet[_PUBLISH_KEY_AT:key_end], packet)
     if packet.startswith(SUBSCRIBE_WORD):
         return Subscribe(packet[len(SUBSCRIBE_WORD) :].partition(NUL)[0])
@@ -90,7 +87,7 @@ def parse_client_packet(
 
 
 def parse_server_packet(packet: bytes) -> Message | ControlMessage:
-    """What the server said; raises ProtocolViolation for what no server says."""
+    """Parse a packet from the bus; raises ProtocolViolation for any other packet."""
     if packet.startswith(PUBLISH_WORD):
         key, nul, payload = packet[_PUBLISH_KEY_AT:].partition(NUL)
         if nul:
@@ -99,28 +96,28 @@ def parse_server_packet(packet: bytes) -> Message | ControlMessage:
         key, nul, payload = packet[_CONTROL_KEY_AT:].partition(NUL)
         if nul:
             return ControlMessage(key, payload)
-    raise ProtocolViolation(f"the bus sent a packet that is none: {packet[:32]!r}")
+    raise ProtocolViolation(f"the bus sent an invalid packet: {packet[:32]!r}")
 
 
 def encode_subscribe(pattern: bytes) -> bytes:
-    """The `SUB` packet; raises ValueError when `pattern` holds a NUL."""
+    """The `SUB` packet; raises ValueError when `pattern` contains a NUL."""
     return SUBSCRIBE_WORD + _without_nul(pattern)
 
 
 def encode_unsubscribe(pattern: bytes) -> bytes:
-    """The `UNSUB` packet; raises ValueError when `pattern` holds a NUL."""
+    """The `UNSUB` packet; raises ValueError when `pattern` contains a NUL."""
     return UNSUBSCRIBE_WORD + _without_nul(pattern)
 
 
 def encode_publish(key: bytes, payload: bytes) -> bytes:
-    """The `MSG` packet; raises ValueError when `key` holds a NUL."""
+    """The `MSG` packet; raises ValueError when `key` contains a NUL."""
     return b"%b%b\0%b" % (PUBLISH_WORD, _without_nul(key), payload)
 
 
 def encode_control(key: bytes, payload: bytes | None = None) -> bytes:
-    """The `CMSG` packet, without its NUL where `payload` is None, which only clients may do.
+    """The `CMSG` packet; raises ValueError when `key` contains a NUL.
 
-    Raises ValueError when `key` holds a NUL.
+    Without `payload` it has no NUL, which only clients may send.
     """
     if payload is None:
         return CONTROL_WORD + _without_nul(key)

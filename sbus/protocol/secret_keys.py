@@ -1,13 +1,11 @@
-"""Secret keys, `!/cred/GID/UID/PID/rest`: their form, and the form of patterns for them.
+"""Secret keys, `!/cred/GID/UID/PID/rest`: the form of the keys and of patterns for them.
 
-A *part* is `!/cred/GID/UID/PID/`, each id in decimal without leading zeros or empty, and something
-behind it, possibly nothing. A secret key begins with a part, and that one decides who may receive
-it; its rest may hold further parts, which say whatever the programs that use them agree on. No
-other segment of it is `!`. All of this belongs to the slash dialect.
+A *part* is `!/cred/GID/UID/PID/`, where each id is empty or decimal without leading zeros, followed
+by a rest, which may be empty. A secret key begins with a part, which decides who may receive the
+message; its rest may contain further parts, whose meaning is up to the programs that use them. No
+other segment is `!`. Only the slash dialect has secret keys (PROTOCOL, "Secret messages").
 
-Ids are compared as they are spelled: there is one spelling for each, and none is too large.
-
-Does not know whose ids are whose (PROTOCOL, "Secret messages").
+Ids are compared as text: each has one spelling, and there is no largest one.
 """
 
 from typing import Final
@@ -23,11 +21,11 @@ _REST_AT: Final = 5
 """Of the segments of a part: `!`, `cred`, three ids, and at least one of the rest."""
 
 Ids = tuple[bytes, bytes, bytes]
-"""Group, user and process as a key or pattern spells them; empty: unspecified."""
+"""Group, user and process id as in a key or pattern; empty: unspecified."""
 
 
 def is_secret_key(key: bytes) -> bool:
-    """Whether `key` begins with a part, and every `!` in it begins one."""
+    """Whether `key` begins with a part, and every `!` segment begins a part."""
     return key.startswith(_BEGINNING) and _are_parts(key.split(_SEPARATOR), stars=False)
 
 
@@ -38,16 +36,16 @@ def ids_of(key_or_pattern: bytes) -> Ids:
 
 
 def begins_secret(pattern: bytes) -> bool:
-    """Whether `pattern` can only be meant for secret keys."""
+    """Whether `pattern` is a secret pattern, well-formed or not."""
     return (pattern + _SEPARATOR).startswith(_BEGINNING)
 
 
 def check_secret_pattern(pattern: bytes) -> None:
-    """Accept a pattern that `begins_secret` when it is one for secret keys.
+    """Accept a well-formed pattern among those that `begins_secret`.
 
     Raises Misbehaviour `bad-secret-pattern` when it does not begin with a whole part, and Refusal
-    `reserved` for a `!` in its rest that begins none. In the parts of its rest, whose ids match as
-    any segment does, an id may be a `*` (a choice of this server's).
+    `reserved` for a `!` in its rest that does not begin one. Ids in its rest match like any other
+    segment and may be `*` (a choice of this implementation).
     """
     segments = pattern.split(_SEPARATOR)
     if len(segments) <= _REST_AT or not all(map(_is_id, segments[_IDS_AT:_REST_AT])):
@@ -56,14 +54,14 @@ def check_secret_pattern(pattern: bytes) -> None:
             "the pattern does not begin with !/cred/GID/UID/PID/, each id a number or empty",
         )
     if not _are_parts(segments[_REST_AT:], stars=True):
-        raise Refusal("reserved", "the pattern has a '!' behind its ids that begins no others")
+        raise Refusal("reserved", "the pattern has a '!' after its ids that begins no other ids")
 
 
 def widened(pattern: bytes) -> bytes:
-    """The ordinary pattern that matches all that `pattern` may: `*` for an id that is empty.
+    """The ordinary pattern for a secret pattern: with `*` for each empty id.
 
-    An empty id stands for "mine, or unspecified", and whose it is has to be seen where the message
-    is delivered. Any pattern that is not secret is returned as it is.
+    An empty id means "mine, or unspecified", which is checked on delivery. A pattern that is not
+    secret is returned unchanged.
     """
     if not pattern.startswith(_BEGINNING):
         return pattern
@@ -73,7 +71,7 @@ def widened(pattern: bytes) -> bytes:
 
 
 def _are_parts(segments: list[bytes], *, stars: bool) -> bool:
-    """Whether each `!` among `segments` begins a part; ids may be a star if `stars`."""
+    """Whether each `!` in `segments` begins a part; with `stars`, an id may be `*`."""
     at = 0
     while _MARK in segments[at:]:
         at = segments.index(_MARK, at)

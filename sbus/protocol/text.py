@@ -1,12 +1,10 @@
-"""Bytes as text that reads well and loses nothing: for JSON, tables, logs.
+"""Bytes as readable text, without loss: for JSON, tables and logs.
 
-Keys, patterns and payloads are rows of bytes, mostly UTF-8. As text, what is not a printable
-character there, or could be taken for an escape, becomes `\\xNN` byte by byte and a backslash
-`\\\\`: nothing acts on a terminal, a line stays a line, and the bytes can be had back.
+Keys, patterns and payloads are bytes, mostly UTF-8. As text, every byte that is not part of a
+printable character becomes `\\xNN`, and a backslash `\\\\`: no terminal reacts to the text, a line
+stays a line, and the bytes can be recovered.
 
     from_text(to_text(b)) == b        for all bytes
-
-Knows nothing of what the bytes are.
 """
 
 import re
@@ -31,8 +29,7 @@ def _escape(character: str) -> str:
 
 
 def from_text(text: str) -> bytes:
-    """The bytes that `to_text` was given. Raises ValueError for a backslash that escapes
-    nothing."""
+    """The bytes that `to_text` encoded; raises ValueError for an invalid escape."""
     parts = []
     at = 0
     while (backslash := text.find("\\", at)) >= 0:
