@@ -1,1 +1,1 @@
-"""Which subscribers a key goes to: pure data structures, no input or output."""
+"""From a key to its subscribers: data structures without input or output."""

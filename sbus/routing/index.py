@@ -1,12 +1,10 @@
-"""The pattern index: who subscribed to something that matches a key?
+"""The pattern index: the subscribers whose patterns match a key.
 
-A pattern without wildcards matches one key, so those are a dict by key and cost one lookup however
-many there are. The rest are in a trie by segment, which a key is walked through, so that only
-patterns that match the key's beginning cost anything.
+A pattern without wildcards matches one key; all of these are in a dict and cost one lookup. The
+others are in a trie by segment, where only patterns that match the beginning of the key cost
+anything.
 
-Reserved keys are different: only a pattern whose first segment is literally `!` matches one.
-
-Does not know clients, rights or limits; a subscriber is whatever hashes.
+A reserved key is matched only by patterns whose first segment is literally `!`.
 """
 
 from collections.abc import Hashable
@@ -24,19 +22,19 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     """Sizes of an index at one instant."""
 
     nodes: int
-    """Places of the trie where patterns part or end, and its root; patterns without wildcards need
-    none, the others at most two each."""
+    """Nodes of the trie, including its root; a pattern without wildcards needs none, any other at
+    most two."""
     patterns: int
-    """Different paths that somebody subscribed to."""
+    """Different paths that have subscribers."""
     subscriptions: int
-    """Additions that were not removed yet."""
+    """Additions that have not been removed yet."""
 
 
 class PatternIndex(Generic[S]):
-    """A multiset of (pattern, subscriber), asked by key.
+    """A multiset of (pattern, subscriber), with lookup by key. A subscriber is any hashable.
 
-    Invariants: counts are at least 1; nobody's pattern has no subscribers; the trie holds no path
-    that is a literal; `_subscriptions` is the sum of all counts.
+    Invariants: counts are at least 1; every path has subscribers; no path in the trie is a literal;
+    `_subscriptions` is the sum of all counts.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -47,7 +45,7 @@ class PatternIndex(Generic[S]):
         self._subscriptions = 0
 
     def add(self, path: PatternPath, subscriber: S) -> bool:
-        """Add one occurrence; True when it is the subscriber's first one of this path."""
+        """Add one subscription; True when it is the subscriber's first one of this path."""
         if path.is_literal:
             subscribers = self._literals.setdefault(self._separator.join(path.segments), {})
         else:
@@ -58,9 +56,9 @@ class PatternIndex(Generic[S]):
         return not count
 
     def remove(self, path: PatternPath, subscriber: S) -> bool:
-        """Remove one occurrence; True when it was the subscriber's last one of this path.
+        """Remove one subscription; True when it was the subscriber's last one of this path.
 
-        KeyError, and no change, when there is none.
+        Raises KeyError, without a change, when there is none.
         """
         subscribers = self._subscribers(path)
         if subscribers is None:
@@ -76,7 +74,7 @@ class PatternIndex(Generic[S]):
         return was_last
 
     def match(self, key: bytes) -> set[S]:
-        """The subscribers of all patterns that match `key`; the set is the caller's."""
+        """The subscribers of all patterns that match `key`; the caller owns the set."""
         reserved = RESERVED_SEGMENT in key and is_reserved(key, self._dialect)
         segments = key.split(self._separator)
         if reserved and segments[0] != RESERVED_SEGMENT:
@@ -102,14 +100,14 @@ class PatternIndex(Generic[S]):
         assert sum(sum(held.values()) for held in holders) == self._subscriptions
 
     def _subscribers(self, path: PatternPath) -> dict[S, int] | None:
-        """Who subscribed to exactly this path, with counts; None when nobody did."""
+        """The subscribers of exactly this path, with counts, or None."""
         if path.is_literal:
             return self._literals.get(self._separator.join(path.segments))
         return self._trie.get(path)
 
 
 def _take_one(subscribers: dict[S, int], subscriber: S) -> bool:
-    """Remove one occurrence; True when it was the last. KeyError when there is none."""
+    """Remove one subscription; True when it was the last. KeyError when there is none."""
     count = subscribers[subscriber]
     if count > 1:
         subscribers[subscriber] = count - 1

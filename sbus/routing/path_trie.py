@@ -1,12 +1,10 @@
-"""A trie of pattern paths: which of them does a key, cut into segments, match?
+"""A trie of pattern paths: the subscribers of all paths that match a key, split into segments.
 
-It is compressed: p paths, however deep, make at most 2p nodes. A walk goes through the nodes whose
-paths match the key so far. They know their depth, so a plain list of them is all that is left to
-do, and there is no recursion. A node reached with segments left over yields its `subtree`
-subscribers, one reached at the end of the key its `exact` ones. The worst case is one step, with
-one test of a run, for each node whose parent matches.
-
-Does not know what subscribers are, nor what is reserved.
+It is compressed: p paths of any depth need at most 2p nodes. A lookup visits the nodes whose paths
+match the key so far. Each node knows its depth, so a list of nodes to visit is enough, without
+recursion. A node that is reached before the end of the key yields its `subtree` subscribers, one
+that is reached at the end its `exact` ones. The worst case is one step, with one test of a run, for
+each node whose parent matches.
 """
 
 from collections.abc import Iterator
@@ -19,14 +17,13 @@ S = TypeVar("S")
 
 
 class PathTrie(Generic[S]):
-    """Subscribers by path: for each path a dict from subscriber to count, made when first asked
-    for, and here until it is removed. What the counts are is their user's affair.
+    """Subscribers by path: for each path a dict from subscriber to count, which the caller changes.
 
     Invariants, for a node n and its parent p:
     p.depth < n.depth; the tests of n.run have different indices, from p.depth + 1 to n.depth - 1,
     and none is a lone `*`; n has subscribers or at least two children, so that
-    nodes <= max(1, 2 * paths). The root has depth 0 and no run, and need have nothing. `nodes` and
-    `paths` are what a recount gives.
+    nodes <= max(1, 2 * paths). The root has depth 0 and no run, and may be empty. `nodes` and
+    `paths` are their numbers.
     """
 
     def __init__(self) -> None:
@@ -35,14 +32,14 @@ class PathTrie(Generic[S]):
         self.paths = 0
 
     def get(self, path: PatternPath) -> dict[S, int] | None:
-        """The subscribers of exactly this path; None when it is not here."""
+        """The subscribers of exactly this path, or None."""
         node = self._find(path)[1]
         if node is None:
             return None
         return node.subtree if path.subtree else node.exact
 
     def enter(self, path: PatternPath) -> dict[S, int]:
-        """The subscribers of exactly this path, which is here from now on."""
+        """The subscribers of exactly this path, which is added if it is missing."""
         node = self._make(path)
         subscribers = node.subtree if path.subtree else node.exact
         if subscribers is None:
@@ -55,7 +52,7 @@ class PathTrie(Generic[S]):
         return subscribers
 
     def remove(self, path: PatternPath) -> None:
-        """Take out a path that is there, and the nodes that only it needed."""
+        """Remove a path that is there, and the nodes that only it needed."""
         parent, node = self._find(path)
         assert node is not None
         if path.subtree:
@@ -74,16 +71,14 @@ class PathTrie(Generic[S]):
                 self.nodes -= 1
 
     def collect(self, segments: list[bytes], found: set[S], literally: bool) -> None:
-        """Add to `found` the subscribers of all paths that match a key of these segments.
-
-        With `literally`, only of paths whose first segment is a literal.
-        """
+        """Add to `found` the subscribers of all paths that match a key with these segments; with
+        `literally`, only of paths whose first segment is a literal."""
         reached = [self._root]
         if literally:
             start = self._root.child(segments[0], wildcard=False)
             reached = [] if start is None else [start]
         size = len(segments)
-        for node in reached:  # which grows on the way
+        for node in reached:  # which grows meanwhile
             depth = node.depth
             if depth >= size:
                 if depth > size or node.exact is None:
@@ -156,7 +151,7 @@ class PathTrie(Generic[S]):
         return node
 
     def _find(self, path: PatternPath) -> tuple[Node[S], Node[S] | None]:
-        """The node at the end of exactly this path, or None, and the last one before it."""
+        """The last node before the end of exactly this path, and the node there, or None."""
         parent = node = self._root
         while node.depth < len(path.segments):
             begin = node.depth + 1
@@ -169,7 +164,7 @@ class PathTrie(Generic[S]):
         return parent, node
 
     def _edges(self) -> Iterator[tuple[Node[S], Node[S]]]:
-        """All nodes, each with its parent; the root is its own."""
+        """All nodes, each with its parent; the root is its own parent."""
         waiting = [(self._root, self._root)]
         while waiting:
             parent, node = waiting.pop()

@@ -1,13 +1,9 @@
-"""Patterns as sets of keys: does one hold all of another's, have two any in common?
+"""Patterns as sets of keys: does one contain another, do two overlap?
 
-Both are answered segment by segment, because a path's segments are independent of each other: what
-a pattern asks of one segment says nothing about the next. A segment is a literal, a set of one, or
-a prefix, the set of what begins so; of two prefixes one holds the other or they have nothing in
-common. How many segments a key may have is the other half: exactly as many as the path, or, with
-`subtree`, any number above.
-
-Does not know which keys are reserved: of patterns that begin with no literal `!`, none matches one
-(`index.py`), and nothing here changes by that.
+The segments of a path are independent of each other, so both are decided segment by segment. The
+literals that match a segment are one (a literal) or all with a prefix; of two prefixes, one extends
+the other or they are disjoint. The number of segments of a key must equal the path's or, with
+`subtree`, exceed it. Reserved keys (`index.py`) make no difference.
 """
 
 from sbus.protocol.keys import PatternPath

@@ -1,13 +1,10 @@
-"""A table of prefixes: which of them does a given text begin with?
+"""A table of non-empty prefixes: the values of all prefixes that a text begins with.
 
-A dict lookup answers that for one length, so a text is looked up once for each length that occurs
-among the prefixes with its first byte, shortest first. That is cheap as long as lengths are few
-and slices short, and a table never lets either grow: it holds what lies within `STRETCH_BYTES` of
-where it begins, and hands longer prefixes to a further table, found by that first stretch. So a
-text of n bytes costs at most n lookups of short slices, whatever the prefixes and however many,
-and prefixes that part from the text early cost nothing further on.
-
-Does not know what its values are. The empty prefix is not for tables: everything begins with it.
+There is one dict lookup for each length that occurs among the prefixes with the first byte of the
+text, shortest first. Lengths are few and slices short, because a table contains only prefixes of up
+to `STRETCH_BYTES`; longer ones are in further tables, found by that first stretch. So a text of n
+bytes costs at most n lookups of short slices, whatever the prefixes, and a prefix that differs from
+the text early costs nothing further on.
 """
 
 from collections.abc import Iterator
@@ -16,8 +13,8 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 STRETCH_BYTES: Final = 64
-"""Longer than segments usually are, so that one table is the rule, and short enough to slice and
-hash in about the time of a lookup. A prefix of the longest pattern makes 64 tables."""
+"""Longer than most segments, so that one table is usually enough, and short enough to slice and
+hash in about the time of a lookup. The longest possible prefix makes 64 tables."""
 
 
 class PrefixTable(Generic[T]):
@@ -47,7 +44,7 @@ class PrefixTable(Generic[T]):
         return None if table is None else table._ends.get(prefix)
 
     def add(self, prefix: bytes, value: T) -> None:
-        """Enter a prefix that is not there yet."""
+        """Add a prefix that is not there yet."""
         table = self
         while len(prefix) > STRETCH_BYTES:
             stretch = prefix[:STRETCH_BYTES]
@@ -64,7 +61,7 @@ class PrefixTable(Generic[T]):
             table._lengths[prefix[:1]] = dict(sorted(lengths.items()))
 
     def remove(self, prefix: bytes) -> None:
-        """Take out a prefix; KeyError when it is not there."""
+        """Remove a prefix; KeyError when it is not there."""
         trail: list[tuple[PrefixTable[T], bytes]] = []
         table = self
         while len(prefix) > STRETCH_BYTES:

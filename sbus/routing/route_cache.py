@@ -1,9 +1,9 @@
 """The route cache: key to route, bounded in bytes, in two halves, `recent` and `old`.
 
 Keys are the clients' bytes, so memory is what must be bounded. New entries go to `recent`. When
-that has used its half of the bound it becomes `old`, and what was old is forgotten. An entry of
-`old` that is asked for moves to `recent`, so keys in use survive a flood of keys that are used
-once: the flood only pushes out itself and what is idle.
+that has used its half of the bound it becomes `old`, and the previous `old` is forgotten. A lookup
+moves an entry of `old` to `recent`, so keys in use survive a flood of keys that are used once: the
+flood displaces only itself and idle keys.
 
 `recent` is one and the same dict for life: a caller that keeps it sees every invalidation.
 """
@@ -18,13 +18,13 @@ from sbus.protocol.keys import PatternPath
 R = TypeVar("R")
 
 ENTRY_OVERHEAD_BYTES: Final = 320
-"""Charged for each entry besides its key's length and what `resolve` says: the header of the
-key's object (33), its charge (32), and its places in two dicts that were just resized (up to 124
+"""Charged for each entry besides its key's length and the bytes from `resolve`: the header of the
+key's object (33), its charge (32), and its entries in two dicts that were just resized (up to 124
 each)."""
 
 
 class CacheStatistics(msgspec.Struct, frozen=True):
-    """Sizes of a cache at one instant, and what happened to it since it was made."""
+    """The size of a cache at one instant, and counts since it was made."""
 
     entries: int
     bytes: int
@@ -35,7 +35,7 @@ class CacheStatistics(msgspec.Struct, frozen=True):
     rotations: int
     """Times that `recent` became `old`."""
     invalidations: int
-    """Patterns for which something had to be forgotten, whether or not it was there."""
+    """Patterns that may have invalidated entries."""
 
 
 class RouteCache(Generic[R]):
@@ -46,7 +46,7 @@ class RouteCache(Generic[R]):
     """
 
     def __init__(self, resolve: Callable[[bytes], tuple[R, int]], bytes_max: int) -> None:
-        """`resolve` returns a key's route and the bytes it takes besides the key."""
+        """`resolve` returns a key's route and the bytes that it needs besides the key."""
         self.recent: dict[bytes, R] = {}
         self._recent_charges: dict[bytes, int] = {}
         self._recent_bytes = 0
@@ -56,15 +56,15 @@ class RouteCache(Generic[R]):
         self._resolve = resolve
         self._half_bytes_max = bytes_max // 2
         self._hits_old = 0
-        self._misses = 0
+        self.misses = 0
+        """Keys that had to be resolved."""
         self._rotations = 0
         self._invalidations = 0
 
     def miss(self, key: bytes) -> R:
-        """The route of a key that is not in `recent`; there it is from now on.
+        """The route of a key that is not in `recent`, where it is kept from now on.
 
-        Only an entry larger than half the bound is not kept. What `resolve` raises goes through,
-        and nothing is kept.
+        An entry larger than half the bound is not kept, nor anything when `resolve` raises.
         """
         assert key not in self.recent
         route = self._old.pop(key, None)
@@ -73,7 +73,7 @@ class RouteCache(Generic[R]):
             charge = self._old_charges.pop(key)
             self._old_bytes -= charge
         else:
-            self._misses += 1
+            self.misses += 1
             route, extra_bytes = self._resolve(key)
             charge = len(key) + extra_bytes + ENTRY_OVERHEAD_BYTES
             if charge > self._half_bytes_max:
@@ -85,16 +85,11 @@ class RouteCache(Generic[R]):
         self._recent_bytes += charge
         return route
 
-    @property
-    def misses(self) -> int:
-        """Keys that had to be resolved."""
-        return self._misses
-
     def invalidate(self, path: PatternPath | None, pattern: bytes) -> None:
-        """Forget what a change of subscriptions to `pattern`, parsed as `path`, may concern.
+        """Forget the routes that a changed subscription to `pattern`, parsed as `path`, may affect.
 
-        A literal pattern concerns the key spelled like it, one that can match nothing (None)
-        concerns no key, any other every key.
+        A literal pattern affects the key that is equal to it, a pattern that cannot match (None) no
+        key, any other pattern every key.
         """
         if path is None:
             return
@@ -107,7 +102,7 @@ class RouteCache(Generic[R]):
             self._old_bytes -= self._old_charges.pop(pattern)
 
     def limit(self, bytes_max: int) -> None:
-        """Forget everything, and remember within another bound from now on."""
+        """Forget everything, and set another bound."""
         self._forget_all()
         self._half_bytes_max = bytes_max // 2
 
@@ -116,7 +111,7 @@ class RouteCache(Generic[R]):
             entries=len(self.recent) + len(self._old),
             bytes=self._recent_bytes + self._old_bytes,
             hits_old=self._hits_old,
-            misses=self._misses,
+            misses=self.misses,
             rotations=self._rotations,
             invalidations=self._invalidations,
         )

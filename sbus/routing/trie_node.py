@@ -1,13 +1,11 @@
 """A node of the trie of pattern paths, and the run of segments that leads to it.
 
-Only places where paths part or end are nodes. A node is found in its parent by one segment, its
-edge: among literal children, as the one child for a lone `*`, or in a table of children for
-`prefix*`. The segments between that edge and the node are its run: a test for each, but none for a
-lone `*`, which anything passes. All literals of a run are picked from the key and compared in two
-calls, so that a run is cheap however long; then come its prefixes, from the end. Where a path
-leaves a run, the node is split there; a node left with one child and nothing else absorbs it.
-
-Does not know the whole trie, nor what subscribers are.
+There are nodes only where paths diverge or end. A parent finds a child by one segment, its edge:
+among the literal children, as the child of a lone `*`, or in a table of children for `prefix*`. The
+segments between that edge and the node are its run, with a test for each but lone `*`s. All
+literals of a run are taken from the key and compared in two calls, so that long runs are cheap;
+then its prefixes are tested, from the end. Where a path leaves a run, the node is split; a node
+that is left with nothing but one child absorbs it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,14 +18,14 @@ from sbus.routing.prefix_table import PrefixTable
 S = TypeVar("S")
 
 Test = tuple[int, bytes, bool]
-"""Index of a segment in the key, its literal or its literal prefix, whether it is a prefix."""
+"""Index of a segment in the key, its literal or prefix, and whether it is a prefix."""
 
 LONE_STAR: Final = (b"", True)
 """The segment that needs no test."""
 
 
 class Run:
-    """Tests of some of a key's segments, at least one; never changed."""
+    """Tests of some segments of a key, at least one; immutable."""
 
     __slots__ = ("_indices", "_literals", "_pick", "_prefixes")
 
@@ -39,11 +37,11 @@ class Run:
         self._indices = tuple(index for index, _ in literals)
         texts = tuple(text for _, text in literals)
         self._pick = itemgetter(*self._indices) if literals else None
-        self._literals = texts[0] if len(texts) == 1 else texts  # as `itemgetter` answers
+        self._literals = texts[0] if len(texts) == 1 else texts  # as `itemgetter` returns them
         self._prefixes = tuple(sorted(prefixes, reverse=True))
 
     def holds(self, segments: list[bytes]) -> bool:
-        """Whether a key of these segments, long enough for all tests, passes them."""
+        """Whether a key with these segments, long enough for all tests, passes them."""
         if self._pick is not None and self._pick(segments) != self._literals:
             return False
         for index, prefix in self._prefixes:  # noqa: SIM110, a generator costs more than the rest
@@ -61,13 +59,13 @@ class Run:
 
 
 def run_of(tests: Iterable[Test]) -> Run | None:
-    """The run of these tests; None when there are none."""
+    """The run of these tests, or None when there are none."""
     needed = list(tests)
     return Run(needed) if needed else None
 
 
 def run_behind(path: PatternPath, begin: int) -> Run | None:
-    """The run that goes through the segments of `path` from index `begin` on."""
+    """The run through the segments of `path` from index `begin` on."""
     if begin == len(path.segments):
         return None
     edges = zip(path.segments[begin:], path.wildcards[begin:], strict=True)
@@ -75,7 +73,7 @@ def run_behind(path: PatternPath, begin: int) -> Run | None:
 
 
 class Node(Generic[S]):
-    """A place where paths part or end; what it does not have is None, never empty."""
+    """A place where paths diverge or end; its missing parts are None, never empty."""
 
     __slots__ = ("anything", "depth", "exact", "literals", "prefixes", "run", "subtree")
 
@@ -97,7 +95,7 @@ class Node(Generic[S]):
         return not (self.literals is None and self.anything is None and self.prefixes is None)
 
     def child(self, segment: bytes, wildcard: bool) -> "Node[S] | None":
-        """The child behind exactly this edge."""
+        """The child with exactly this edge."""
         if not wildcard:
             return None if self.literals is None else self.literals.get(segment)
         if not segment:
@@ -105,7 +103,7 @@ class Node(Generic[S]):
         return None if self.prefixes is None else self.prefixes.get(segment)
 
     def enter_child(self, segment: bytes, wildcard: bool, node: "Node[S]") -> None:
-        """Put `node` behind an edge that is not there yet."""
+        """Add `node` with an edge that is not there yet."""
         if not wildcard:
             if self.literals is None:
                 self.literals = {}
@@ -118,7 +116,7 @@ class Node(Generic[S]):
             self.prefixes.add(segment, node)
 
     def drop_child(self, segment: bytes, wildcard: bool) -> None:
-        """Take out a child that is there."""
+        """Remove a child that is there."""
         if not wildcard:
             assert self.literals is not None
             del self.literals[segment]
@@ -139,7 +137,7 @@ class Node(Generic[S]):
             yield from self.prefixes.values()
 
     def only_child(self) -> "tuple[bytes, bool, Node[S]] | None":
-        """Edge and node of the only child; None when there is no child or more than one."""
+        """Edge and node of the only child, or None."""
         kinds = (self.literals, self.anything, self.prefixes)
         if kinds.count(None) != 2:
             return None
@@ -154,7 +152,7 @@ class Node(Generic[S]):
         return segment, False, node
 
     def shared_depth(self, path: PatternPath, begin: int) -> int:
-        """The depth up to which `path` and this node's run, which begins at `begin`, agree."""
+        """The depth up to which `path` agrees with this node's run, which begins at `begin`."""
         end = min(self.depth, len(path.segments))
         tests = self._tests()
         for index in range(begin, end):
@@ -164,7 +162,7 @@ class Node(Generic[S]):
         return end
 
     def split(self, depth: int) -> None:
-        """Become the node at `depth` on the run, with all that this node was as its child."""
+        """Become the node at `depth` on the run; what this node was becomes its child."""
         tests = self._tests()
         below: Node[S] = Node(self.depth, run_of((i, *tests[i]) for i in tests if i > depth))
         below._take_contents(self)
@@ -174,7 +172,7 @@ class Node(Generic[S]):
         self.enter_child(*tests.get(depth, LONE_STAR), below)
 
     def absorb(self, segment: bytes, wildcard: bool, child: "Node[S]") -> None:
-        """Become `child`, which is all that this node has, behind this edge; undoes `split`."""
+        """Become `child`, which is the only part of this node; reverses `split`."""
         tests = self._tests() | child._tests()
         if (segment, wildcard) != LONE_STAR:
             tests[self.depth] = (segment, wildcard)
