@@ -17,14 +17,12 @@ from sbus.broker.events.sinks import open_log
 from sbus.broker.front.acceptor import packet_bytes_carried
 from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front_process import Front
-from sbus.broker.worker.loop import Worker
+from sbus.broker.worker_process import worker_main
 from sbus.errors import ConfigurationError, SbusError
 from sbus.shared.ordered_log import check_log_size
 from sbus.shared.shared_memory import WORKERS_MAX, SharedMemory
 from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.notify import Notifier
-
-_ALLOCATOR_BYTES = 4 * 1024 * 1024
 
 
 def run_bus(
@@ -54,7 +52,7 @@ def run_bus(
     memory = SharedMemory(settings.workers, settings.limits)
     private = [sock for sock in (listener, admin_listener, notifier.sock) if sock is not None]
     fork_server = ForkServer(
-        partial(_worker_main, memory, settings, events), close=private, events=events
+        partial(worker_main, memory, settings, events), close=private, events=events
     )
     try:
         memory.lock.open()
@@ -110,25 +108,3 @@ def _first(group: BaseExceptionGroup[SbusError]) -> SbusError:
         error = error.exceptions[0]
     assert isinstance(error, SbusError)
     return error
-
-
-def _worker_main(
-    memory: SharedMemory,
-    settings: BusSettings,
-    events: EventEmitter,
-    number: int,
-    link_socket: socket.socket,
-) -> None:
-    memory.lock.open()
-    _prime_allocator()
-    trio.run(Worker(number, memory, settings, link_socket, events).run)
-
-
-def _prime_allocator() -> None:
-    """Make the C library serve buffers of a packet's size from its heap.
-
-    A buffer for the largest packet is allocated for every `recv` and cut to what came. By default
-    the allocator maps memory of that size anew each time (16 us); once a larger block was freed it
-    takes it from the heap (0.1 us).
-    """
-    bytes(_ALLOCATOR_BYTES)

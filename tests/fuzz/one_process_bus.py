@@ -24,7 +24,7 @@ from sbus.broker.ipc.worker_protocol import (
     SettingsApplied,
     Stop,
 )
-from sbus.broker.worker.loop import Worker
+from sbus.broker.worker_process import Worker, run_worker
 from sbus.limits import Limits
 from sbus.protocol.codes import PACKET_CODES
 from sbus.shared.accounts import (
@@ -96,21 +96,27 @@ class OneProcessBus:
         self.book = AccountBook(self.memory.accounts, WORKERS, limits)
         self.account = self.account_of(CREDENTIALS.uid)
         """The account of the user that clients belong to by default."""
-        settings = BusSettings(workers=WORKERS, dialect=dialect, limits=limits)
+        self._settings = BusSettings(workers=WORKERS, dialect=dialect, limits=limits)
+
+    async def start(self) -> None:
+        """Start the workers."""
         for number in range(WORKERS):
             front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            link.setblocking(False)
-            self._links.append(Link(front, nursery))
-            worker = Worker(number, self.memory, settings, link, logging_to([]))
-            self.workers.append(worker)
-            nursery.start_soon(self._run, worker, link)
+            self._links.append(Link(front, self._nursery))
+            self.workers.append(await self._nursery.start(self._run, number, link))
 
-    async def _run(self, worker: Worker, link: socket.socket) -> None:
-        try:
-            await worker.run()
-        finally:
-            worker._epoll.close()
-            link.close()
+    async def _run(
+        self, number: int, link: socket.socket, task_status: trio.TaskStatus[Worker]
+    ) -> None:
+        with link:
+            await run_worker(
+                self.memory,
+                self._settings,
+                logging_to([]),
+                number,
+                link,
+                task_status=task_status,
+            )
 
     def account_of(self, uid: int) -> Account:
         account = self.book.of(uid, self._limits.user, time.monotonic_ns())
@@ -174,13 +180,13 @@ class OneProcessBus:
         """What the workers counted, by code."""
         found: Counter[str] = Counter()
         for worker in self.workers:
-            refused = worker._clients._statistics.counts[REFUSED:LATENCY]
+            refused = worker.context.statistics.counts[REFUSED:LATENCY]
             found.update(dict(zip(PACKET_CODES, refused, strict=True)))
         return +found
 
     def index_sizes(self) -> list[tuple[int, int]]:
         """Nodes and subscriptions in every worker's index."""
-        found = [worker._clients._router._index.statistics() for worker in self.workers]
+        found = [worker.router._index.statistics() for worker in self.workers]
         return [(statistics.nodes, statistics.subscriptions) for statistics in found]
 
     def check_invariants(self) -> None:
@@ -189,18 +195,17 @@ class OneProcessBus:
             assert not self._log.statistics(words).used_bytes, "everybody rests: all is walked"
         subscriptions = subscription_bytes = 0
         for worker in self.workers:
-            clients = worker._clients
-            clients._router._index.check_invariants()
-            clients._router.cache.check_invariants()
-            assert not clients.scheduler.waiting._waits
-            assert not clients._stalls.any_stalled()
-            for session in clients._sessions.values():
+            worker.router._index.check_invariants()
+            worker.router.cache.check_invariants()
+            assert not worker.wait_queue._waits
+            assert not worker.context.stalls.any_stalled()
+            for session in worker.sessions:
                 subscriptions += sum(session.patterns.values())
                 subscription_bytes += session.subscription_bytes
                 ledger = session.outbox.statistics()
                 assert ledger.delivered == ledger.accepted - ledger.undelivered
                 assert ledger.lost == ledger.backlog == ledger.backlog_bytes == 0
-                assert not session.has_work()
+                assert not session.has_pending()
         assert self.account.use(SUBSCRIPTIONS) == subscriptions
         assert self.account.use(SUBSCRIPTION_BYTES) == subscription_bytes
         assert self.account.use(BACKLOG_BYTES) == 0
@@ -219,6 +224,7 @@ async def one_process_bus(dialect: str, limits: Limits) -> AsyncIterator[OneProc
     async with trio.open_nursery() as nursery:
         bus = OneProcessBus(dialect, limits, nursery)
         try:
+            await bus.start()
             await bus.settle()
             yield bus
             await bus.stop()

@@ -169,19 +169,20 @@ def check_nothing_is_left(bus: OneProcessBus) -> None:
     for place in (BUS, *bus.book._places.values()):
         assert [bus.book[place].use(kind) for kind in kinds] == [0] * len(kinds)
     for worker in bus.workers:
-        clients = worker._clients
-        waiting, subscriptions = clients.scheduler.waiting, clients.subscriptions
-        assert not clients._sessions
-        assert not clients._stalls.any_stalled()
-        assert len(clients._stalls._free) == LIMITS_HERE.blocking_clients_max
+        waiting, subscriptions = worker.wait_queue, worker.subscriptions
+        stalls, router = worker.context.stalls, worker.router
+        assert not list(worker.sessions)
+        assert not stalls.any_stalled()
+        assert len(stalls._free) == LIMITS_HERE.blocking_clients_max
         for left in (waiting._waits, waiting._wakeable, waiting._queues, waiting._held_by):
             assert not left
-        assert not any([waiting._holding, waiting._next_of_user])
-        assert not any([subscriptions._chores, subscriptions._stuck, subscriptions._unrecorded])
-        statistics = clients._router._index.statistics()
+        assert not any([waiting._holding, waiting._next_of_user, waiting.packet_bytes])
+        assert not any([subscriptions._background, subscriptions._stuck])
+        assert not any([subscriptions._unrecorded, subscriptions._watched])
+        statistics = router._index.statistics()
         assert (statistics.nodes, statistics.subscriptions) == (1, 0)
-        assert not clients._router._interest
-        assert not any(clients._router._remote_rules.values())
+        assert not router._interest
+        assert not any(router._remote_rules.values())
 
 
 async def campaign(seed: int) -> int:
@@ -199,7 +200,7 @@ async def campaign(seed: int) -> int:
                 await bus.settle()
             if crowd.random.random() < 0.05:
                 await bus.compact()
-            holds += sum(len(worker._clients.scheduler.waiting._held_by) for worker in bus.workers)
+            holds += sum(len(worker.wait_queue._held_by) for worker in bus.workers)
         await crowd.settle()
         crowd.check_received()
         for actor in (*crowd.readers, *crowd.publishers):

@@ -59,6 +59,7 @@ ROOMS = {
     "sbus.broker.admin": 2,
     "sbus.broker.worker": 2,
     "sbus.broker.front_process": 3,
+    "sbus.broker.worker_process": 3,
     "sbus.broker.bus": 4,
     "sbus.cli.terminal": 0,
     "sbus.cli.metrics": 1,

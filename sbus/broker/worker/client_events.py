@@ -1,11 +1,12 @@
-"""What one worker tells of its clients: what they did, what they were refused, what they lost.
+"""The events of a worker's clients: what they did, what they were refused, what they lost.
 
-Nothing is done where messages are discarded: outboxes count, and while somebody watches, who looks
-after them once in a while asks what has come since the last look. This module does not know when
-that is, nor what becomes of a client.
+Discarding a message emits nothing, because it happens in masses: outboxes count, and while events
+are watched the counts are compared once a second.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
+
+import trio
 
 from sbus.broker.events.emitter import EventEmitter, client_of
 from sbus.broker.events.rate_limit import LogRateLimiter
@@ -23,11 +24,11 @@ from sbus.protocol.events import (
     PacketRefused,
 )
 
-LOOK_SECONDS = 1.0
-"""Between two looks at what was discarded."""
-PIECE_SECONDS = 0.025
-"""Between two pieces of a look; a stream of events collects for a little less."""
-_TOLD_PER_PIECE = 50
+_DISCARDS_SECONDS = 1.0
+"""Between two reports of what was discarded."""
+_PAUSE_SECONDS = 0.025
+"""Within a report; a stream of events collects for a little less."""
+_CLIENTS_PER_PAUSE = 50
 
 
 def _who(session: Session) -> Client:
@@ -35,7 +36,7 @@ def _who(session: Session) -> Client:
 
 
 def _escaped(text: bytes, bytes_max: int = 64) -> str:
-    """A key or a pattern as a line of a log can carry it: printable, and not long."""
+    """A key or a pattern, printable and short enough for a line of a log."""
     escaped = "".join(
         chr(b) if 32 <= b < 127 and b != 92 else f"\\x{b:02x}" for b in text[:bytes_max]
     )
@@ -43,94 +44,97 @@ def _escaped(text: bytes, bytes_max: int = 64) -> str:
 
 
 class ClientEvents:
-    """Of the clients of one worker, which are in `sessions` by number."""
+    """Of the clients of one worker."""
 
-    def __init__(
-        self, events: EventEmitter, rate_limiter: LogRateLimiter, sessions: Mapping[int, Session]
-    ) -> None:
-        self._events = events
+    def __init__(self, emitter: EventEmitter, rate_limiter: LogRateLimiter) -> None:
+        self._emitter = emitter
         self._rate_limiter = rate_limiter
-        self._sessions = sessions
-        self._discarded: dict[int, dict[str, int]] = {}
-        """What was discarded for each client, as far as it was told."""
+        self._reports_discards = False
+        self._reported: dict[int, dict[str, int]] = {}
+        """What was discarded for each client, by reason, when it was last reported."""
 
-    # -- what is logged ------------------------------------------------------------------------
+    # -- logged at a limited rate --------------------------------------------------------------
     def expelled(self, session: Session, fault: ClientFault) -> None:
         """A client is disconnected for this."""
-
-        def describe() -> ClientExpelled:
-            return ClientExpelled(who=_who(session), code=fault.code, why=fault.text)
-
-        self._rate_limiter.log(fault.code, session.uid, describe)
+        self._rate_limiter.log(
+            fault.code,
+            session.uid,
+            lambda: ClientExpelled(who=_who(session), code=fault.code, why=fault.text),
+        )
 
     def denied(self, session: Session, what: str, text: bytes, rule: int) -> None:
         """The access rules do not let a client do something with this key or pattern."""
+        self._rate_limiter.log(
+            "not-allowed",
+            session.uid,
+            lambda: AccessDenied(who=_who(session), what=what, key=_escaped(text), rule=rule),
+        )
 
-        def describe() -> AccessDenied:
-            return AccessDenied(who=_who(session), what=what, key=_escaped(text), rule=rule)
+    def limit_reached(self, session: Session, limit: int) -> None:
+        """A client reached a limit of its user's."""
+        self._rate_limiter.log_limit_reached(limit, session.account, session.credentials)
 
-        self._rate_limiter.log("not-allowed", session.uid, describe)
-
-    # -- what is only shown --------------------------------------------------------------------
+    # -- only shown ----------------------------------------------------------------------------
     def refused(self, session: Session, fault: ClientFault) -> None:
         """A packet of a client is ignored for this."""
-        if self._events.is_watched:
-            self._events.emit(PacketRefused(who=_who(session), code=fault.code, why=fault.text))
+        if self._emitter.is_watched:
+            self._emitter.emit(PacketRefused(who=_who(session), code=fault.code, why=fault.text))
 
     def stalled(self, session: Session, is_stalled: bool) -> None:
         """A client that holds publishers back has no room, or has it again."""
-        if self._events.is_watched:
+        if self._emitter.is_watched:
             kind = ClientStalled if is_stalled else ClientResumed
-            self._events.emit(kind(who=_who(session)))
+            self._emitter.emit(kind(who=_who(session)))
 
     def subscribed(self, session: Session, pattern: bytes) -> None:
-        """A client has a pattern once more."""
-        if self._events.is_watched:
-            self._events.emit(ClientSubscribed(who=_who(session), pattern=_escaped(pattern)))
+        if self._emitter.is_watched:
+            self._emitter.emit(ClientSubscribed(who=_who(session), pattern=_escaped(pattern)))
 
     def unsubscribed(self, session: Session, pattern: bytes) -> None:
-        """A client has a pattern once less."""
-        if self._events.is_watched:
-            self._events.emit(ClientUnsubscribed(who=_who(session), pattern=_escaped(pattern)))
+        if self._emitter.is_watched:
+            self._emitter.emit(ClientUnsubscribed(who=_who(session), pattern=_escaped(pattern)))
 
     def leaves(self, session: Session) -> None:
         """A client is about to be forgotten."""
-        if self._events.is_watched:
-            self._look_at(session)
-        self._discarded.pop(session.id, None)
+        if self._emitter.is_watched:
+            self._report_discards_of(session)
+        self._reported.pop(session.id, None)
 
-    # -- what is discarded ---------------------------------------------------------------------
-    def begin_looking(self) -> None:
-        """Tell nothing of what was discarded before this."""
-        self._discarded = {
+    # -- discarded messages --------------------------------------------------------------------
+    async def report_discards(self, sessions: Iterable[Session]) -> None:
+        """Report what is discarded from now on, unless that is being done, while events are
+        watched."""
+        if self._reports_discards:
+            return
+        self._reports_discards = True
+        self._reported = {
             session.id: dict(session.outbox.discarded)
-            for session in self._sessions.values()
+            for session in sessions
             if session.outbox.discarded
         }
+        while self._emitter.is_watched:
+            await trio.sleep(_DISCARDS_SECONDS)
+            reported = 0
+            for session in list(sessions):
+                if session.is_open() and self._report_discards_of(session):
+                    reported += 1
+                    if not reported % _CLIENTS_PER_PAUSE:
+                        await trio.sleep(_PAUSE_SECONDS)
+        self._reports_discards = False
 
-    def look(self) -> Iterator[None]:
-        """Tell what was discarded since the last look, in pieces that watchers have room for."""
-        told = 0
-        for number in list(self._sessions):
-            session = self._sessions.get(number)
-            if session is not None and self._look_at(session):
-                told += 1
-                if not told % _TOLD_PER_PIECE:
-                    yield
-
-    def _look_at(self, session: Session) -> bool:
-        """Tell what was discarded for one client; whether there was anything."""
+    def _report_discards_of(self, session: Session) -> bool:
+        """Whether there was anything to report."""
         discarded = session.outbox.discarded
         if not discarded:
             return False
-        before = self._discarded.get(session.id, {})
+        before = self._reported.get(session.id, {})
         reasons = {
             reason: count - before.get(reason, 0)
             for reason, count in discarded.items()
             if count != before.get(reason, 0)
         }
         if reasons:
-            self._discarded[session.id] = dict(discarded)
+            self._reported[session.id] = dict(discarded)
             count = sum(reasons.values())
-            self._events.emit(MessagesDiscarded(who=_who(session), count=count, reasons=reasons))
+            self._emitter.emit(MessagesDiscarded(who=_who(session), count=count, reasons=reasons))
         return bool(reasons)

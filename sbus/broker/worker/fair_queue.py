@@ -1,25 +1,23 @@
-"""Whose turn it is: the user that has caused the least work, and the clients of a user in turn.
+"""Start-time fair queueing of clients: each user gets an equal share of a worker's work.
 
-Readiness only puts a client in line. A turn is one small batch of one client, and the work that it
-causes (packets, deliveries, bytes) is charged to its user. Next comes the user in line that
-was charged least: what a user gets of a worker does not depend on how many connections it has.
+A turn serves one client a small batch, and its cost (packets, deliveries, bytes) is charged to the
+client's user. The next turn belongs to the queued user with the lowest charge, and within a user to
+its clients in turn. So a user's share does not depend on how many connections it has.
 
-A client may stand in line twice, to be read and to be sent what waits for it. Of a user's turns the
-second kind comes first, but for one in five, so that who publishes does not fill backlogs faster
-than they are sent.
+A client can be queued twice: to be read, and to be sent its backlog. Four of five turns of a user
+send while backlogs are ready, so that a publisher does not fill backlogs faster than they are sent.
 
-Saving up does not pay: whoever comes to the line counts from then on as if it had been charged as
-much as whoever was served last, *now*. Nor does leaving and coming back: charges stay.
+Idle users save nothing up: a user that joins the queue is charged at least as much as the user who
+had the last turn had been charged before it, the *virtual time*. Leaving does not cancel a charge.
 
-    now = what the user who had the last turn was charged before it; it never falls
-    every user in line was charged now or more
-    |charged to one - charged to another| <= the largest turn of either, while both are in line
-    whoever comes to the line and owes nothing has the next turn, but for others like it before it
+    virtual time = the charge at which the last turn started; it never falls
+    every queued user's charge >= virtual time
+    |charge of one user - charge of another| <= the cost of the costliest turn, if both are queued
+    a user that joins without debt has the next turn, after others that joined like it before
 
-When nobody is in line, all debts are forgiven: there was no one to owe to. This is start-time fair
-queueing (Goyal, Vin and Cheng, 1996), with users for flows and turns for packets.
-
-Pure: knows neither sockets nor what a turn does.
+When the queue is empty all charges are forgotten, because nobody was kept waiting. This is SFQ as
+published by Goyal, Vin and Cheng ("Start-time Fair Queuing", SIGCOMM 1996), with users for flows
+and turns for packets.
 """
 
 from collections import deque
@@ -28,36 +26,36 @@ from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 _SENDING_TURNS_MAX = 4
-"""In a row while somebody is to be read: what one turn of a publisher with a large fan-out puts in
-backlogs takes about as many to send."""
+"""In a row while a client of the same user is to be read: what one turn of a publisher with a large
+fan-out puts in backlogs takes about as many to send."""
 _USERS_KEPT = 64
-"""More users than this are looked through for some who may be forgotten, each time they double."""
+"""With more users, those without debt are forgotten each time their number has doubled."""
 
 
-class InLine(Protocol):
-    """What may stand in line: it belongs to a user, and knows whether it is in line already."""
+class Queueable(Protocol):
+    """What can be queued: it belongs to a user and remembers whether it is queued."""
 
     uid: int
-    in_line: bool
+    is_queued: bool
 
 
-C = TypeVar("C", bound=InLine)
+C = TypeVar("C", bound=Queueable)
 
 
 class _User(Generic[C]):
-    __slots__ = ("charged_units", "in_line", "reading", "sending", "sent_in_row")
+    __slots__ = ("charge", "is_queued", "reading", "sending", "sent_in_row")
 
     def __init__(self) -> None:
         self.reading: deque[C] = deque()
         self.sending: deque[C] = deque()
         self.sent_in_row = 0
-        self.charged_units = 0
-        self.in_line = False
+        self.charge = 0
+        self.is_queued = False
 
-    def has_more(self) -> bool:
+    def is_ready(self) -> bool:
         return bool(self.reading or self.sending)
 
-    def take(self) -> C:
+    def pop(self) -> C:
         """The client that has this user's next turn."""
         overdue = self.reading and self.sent_in_row >= _SENDING_TURNS_MAX
         sending = bool(self.sending) and not overdue
@@ -66,16 +64,16 @@ class _User(Generic[C]):
 
 
 class FairQueue(Generic[C]):
-    """The clients that are ready, in the order in which they will be served."""
+    """The clients that are ready, in the order of their turns."""
 
     def __init__(self) -> None:
         self._users: dict[int, _User[C]] = {}
         self._users_kept = _USERS_KEPT
-        self._line: list[tuple[int, bool, int, _User[C]]] = []
-        """A heap of the users in line, but for the one being served: (charged, whether it stayed in
-        line after a turn, arrival, user)."""
+        self._heap: list[tuple[int, bool, int, _User[C]]] = []
+        """The queued users except the one being served: (charge, whether it stayed queued after a
+        turn, arrival, user)."""
         self._served: _User[C] | None = None
-        self._now_units = 0
+        self._virtual_time = 0
         self._arrivals = count()
 
     @property
@@ -83,66 +81,66 @@ class FairQueue(Generic[C]):
         return len(self._users)
 
     def add(self, client: C, *, sending: bool = False) -> None:
-        """Put a client at the end of its user's line, unless it is in line."""
-        if client.in_line:
+        """Queue a client behind its user's others, unless it is queued."""
+        if client.is_queued:
             return
-        client.in_line = True
+        client.is_queued = True
         user = self._users.get(client.uid)
         if user is None:
             user = self._new_user(client.uid)
         (user.sending if sending else user.reading).append(client)
-        if not user.in_line:
-            user.in_line = True
-            user.charged_units = max(user.charged_units, self._now_units)
-            self._stand_in_line(user, stayed=False)
+        if not user.is_queued:
+            user.is_queued = True
+            user.charge = max(user.charge, self._virtual_time)
+            self._push(user, stayed=False)
 
     def next(self) -> C | None:
-        """Take the client whose turn it is out of line; None when nobody is in line."""
+        """Take the client whose turn it is; None when the queue is empty."""
         user = self._next_user()
         if user is None:
             self._users.clear()
-            self._now_units = 0
+            self._virtual_time = 0
             return None
-        client = user.take()
-        client.in_line = False
+        client = user.pop()
+        client.is_queued = False
         return client
 
-    def charge(self, uid: int, units: int) -> None:
+    def charge(self, uid: int, cost: int) -> None:
         """Charge a user for work that one of its clients caused."""
         user = self._users.get(uid)
         if user is not None:
-            user.charged_units += units
+            user.charge += cost
 
-    def _stand_in_line(self, user: _User[C], *, stayed: bool) -> None:
-        heappush(self._line, (user.charged_units, stayed, next(self._arrivals), user))
+    def _push(self, user: _User[C], *, stayed: bool) -> None:
+        heappush(self._heap, (user.charge, stayed, next(self._arrivals), user))
 
     def _new_user(self, uid: int) -> _User[C]:
         users = self._users
         if len(users) >= self._users_kept:
             for known, user in list(users.items()):
-                if not user.in_line and user.charged_units <= self._now_units:
+                if not user.is_queued and user.charge <= self._virtual_time:
                     del users[known]
             self._users_kept = max(_USERS_KEPT, 2 * len(users))
         user = users[uid] = _User()
         return user
 
     def _next_user(self) -> _User[C] | None:
-        line = self._line
+        heap = self._heap
         last = self._served
         if last is not None:
-            if last.has_more() and not line:
-                self._now_units = last.charged_units
+            if last.is_ready() and not heap:
+                self._virtual_time = last.charge
                 return last
-            if last.has_more():
-                self._stand_in_line(last, stayed=True)
+            if last.is_ready():
+                self._push(last, stayed=True)
             else:
-                last.in_line = False
-        while line:
-            charged_units, _, _, user = heappop(line)
-            if charged_units == user.charged_units:
-                self._now_units = charged_units
+                last.is_queued = False
+        while heap:
+            charge, _, _, user = heappop(heap)
+            if charge == user.charge:
+                self._virtual_time = charge
                 self._served = user
                 return user
-            self._stand_in_line(user, stayed=True)
+            self._push(user, stayed=True)  # it was charged while it was queued
         self._served = None
         return None

@@ -1,12 +1,12 @@
-"""Watching messages: what one worker tells those who asked for the messages of the bus.
+"""Watching messages: what one worker sends to those who asked for the messages of the bus.
 
-A message is told by its publisher's worker, when it has its place in the order. The recipients that
-other workers have for it are told by those, when they walk over it (`admin_streams` says how the
-two are put together). So all workers ask of every key whether somebody watches it; the answer is
-remembered.
+The publisher's worker shows a message when it has its place in the order. Other workers send the
+number of recipients that they have for it when they walk over it; `sbus.protocol.admin_streams`
+says how the two are joined. So every worker finds out for every key whether a stream selects it,
+and remembers that.
 
-What a message costs, while anybody watches, is a look into a dict; one that is told, a structure
-more; a run, a packet more. This module does not know what is delivered, nor where a message waits.
+While any stream is open, a message costs a look into a dict, a message that is shown a structure
+more, and a batch a packet more.
 """
 
 import time
@@ -32,21 +32,21 @@ from sbus.routing.index import PatternIndex
 from sbus.unix.peer_process import peer_program
 
 _CACHE_BYTES_MAX = 1024 * 1024
-"""Of what one watch remembers about keys, which are the clients' bytes."""
+"""Of what one stream remembers about keys, which clients choose."""
 _BYTES_PER_KEY = 250
 _JSON_BYTES_PER_KEY_BYTE = 5
-"""At most: a byte that is no text is shown as `\\xNN`, with two backslashes in JSON."""
+"""At most: a byte that is not text is shown as `\\xNN`, with two backslashes in JSON."""
 _JSON_BYTES_PER_MESSAGE = 150
 _FULL_BYTES = STREAM_PACKET_BYTES_MAX // 4
 """A packet of messages is sent when it has so many: the next one may add half of the most."""
 _COUNTS_MAX = 2_000
-"""Messages whose recipients are told in one packet, 60 bytes each at most."""
+"""Messages whose numbers of recipients are sent in one packet, 60 bytes each at most."""
 _PROGRAMS_MAX = 4_096
 """Publishers whose program is remembered."""
 
 
 class KeySelection:
-    """Which keys a watch is about. No patterns: all, the secret ones included."""
+    """The keys that a stream shows. Without patterns: all, secret ones included."""
 
     def __init__(self, patterns: Iterable[bytes], dialect: Dialect) -> None:
         self._dialect = dialect
@@ -61,7 +61,7 @@ class KeySelection:
         self._known_bytes = 0
 
     def get(self, key: bytes) -> tuple[str, bool] | None:
-        """The key as text and whether it is a secret one; None if nobody asked for it."""
+        """The key as text and whether it is secret; None if it is not selected."""
         try:
             return self._known[key]
         except KeyError:
@@ -80,52 +80,52 @@ class KeySelection:
 
 
 class MessageStream:
-    """One stream of messages, as this worker writes it. Owns `watcher`; `payload`: with what the
-    messages hold."""
+    """One stream of messages, as this worker writes it. Owns `writer`; `payload`: whether it shows
+    the payloads."""
 
-    def __init__(self, watcher: StreamWriter, selection: KeySelection, *, payload: bool) -> None:
-        self.watcher = watcher
+    def __init__(self, writer: StreamWriter, selection: KeySelection, *, payload: bool) -> None:
+        self.writer = writer
         self.selection = selection
         self.payload = payload
         self.counts: list[tuple[int, int, int]] = []
-        """Recipients of what was walked and is not told yet."""
+        """Numbers of recipients of what was walked, to be sent."""
 
 
 class MessageMonitor:
-    """All streams of messages of worker `number`."""
+    """All streams of messages that worker `number` writes."""
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._watches: dict[int, MessageStream] = {}
+        self._streams: dict[int, MessageStream] = {}
+        self.is_watched = False
         self._programs: dict[int, str] = {}
         self._order = 0
         self._block = 0
         self._alive = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._watches)
+    def add_stream(self, number: int, stream: MessageStream) -> None:
+        self._streams[number] = stream
+        self.is_watched = True
 
-    def add_watch(self, number: int, watch: MessageStream) -> None:
-        self._watches[number] = watch
+    def remove_stream(self, number: int) -> None:
+        """Forget a stream, if it exists."""
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            stream.writer.close()
+        self.is_watched = bool(self._streams)
 
-    def remove_watch(self, number: int) -> None:
-        """Forget a watch, if there is such a one."""
-        watch = self._watches.pop(number, None)
-        if watch is not None:
-            watch.watcher.close()
-
-    # -- what the sequencer tells ---------------------------------------------------------------
+    # -- what the sequencer reports ------------------------------------------------------------
     def place(self, order_ns: int, block: int, alive: int) -> None:
-        """What is published next got its place at this time, its block of the log at this
-        position, and goes to those of its destinations that are alive."""
+        """The batch that is published next has its place: in the order at this time, in the log at
+        this block. It goes to those of its destinations that are alive."""
         self._order = order_ns
         self._block = block
         self._alive = alive
 
     def published(self, session: Session, batch: PublishBatch) -> None:
-        """A client's messages have their place, and are delivered after this."""
-        for watch in tuple(self._watches.values()):
-            self._show_batch(watch, session, batch)
+        """The messages of a batch are about to be delivered."""
+        for stream in tuple(self._streams.values()):
+            self._show_batch(stream, session, batch)
 
     def walked(
         self,
@@ -134,32 +134,32 @@ class MessageMonitor:
         entries: list[tuple[bytes, bytes]],
         route: Callable[[bytes], Route],
     ) -> None:
-        """These entries of a block, with these numbers in it, are delivered after this."""
-        for watch in tuple(self._watches.values()):
-            select = watch.selection.get
+        """Entries of a block, which have these numbers in it, are about to be delivered."""
+        for stream in tuple(self._streams.values()):
+            select = stream.selection.get
             for number, (key, _) in zip(numbers, entries, strict=True):
                 if select(key) is not None:
-                    watch.counts.append((block, number, _recipients(route(key))))
-            if len(watch.counts) >= _COUNTS_MAX:
-                self._tell_counts(watch)
+                    stream.counts.append((block, number, _recipients(route(key))))
+            if len(stream.counts) >= _COUNTS_MAX:
+                self._send_counts(stream)
 
-    def tell_walked(self) -> None:
-        """A walk is at its end."""
-        for watch in tuple(self._watches.values()):
-            if watch.counts:
-                self._tell_counts(watch)
+    def walk_ended(self) -> None:
+        """Send what the walk has found."""
+        for stream in tuple(self._streams.values()):
+            if stream.counts:
+                self._send_counts(stream)
 
     # -- pieces --------------------------------------------------------------------------------
-    def _tell_counts(self, watch: MessageStream) -> None:
-        counts, watch.counts = watch.counts, []
-        watch.watcher.send(
-            Recipients(source=watch.watcher.source, worker=self._number, counts=counts), 0
+    def _send_counts(self, stream: MessageStream) -> None:
+        counts, stream.counts = stream.counts, []
+        stream.writer.send(
+            Recipients(source=stream.writer.source, worker=self._number, counts=counts), 0
         )
 
-    def _show_batch(self, watch: MessageStream, session: Session, batch: PublishBatch) -> None:
-        select = watch.selection.get
-        told: list[Message] = []
-        told_bytes = 0
+    def _show_batch(self, stream: MessageStream, session: Session, batch: PublishBatch) -> None:
+        select = stream.selection.get
+        shown: list[Message] = []
+        shown_bytes = 0
         entry = -1
         for packet, key, route in batch.messages:
             if route.mask:
@@ -169,11 +169,11 @@ class MessageMonitor:
                 continue
             text, secret = selected
             payload = None
-            told_bytes += _JSON_BYTES_PER_MESSAGE + _JSON_BYTES_PER_KEY_BYTE * len(key)
+            shown_bytes += _JSON_BYTES_PER_MESSAGE + _JSON_BYTES_PER_KEY_BYTE * len(key)
             payload_at = len(key) + 5
-            if watch.payload and not secret:
+            if stream.payload and not secret:
                 payload = packet[payload_at : payload_at + PART_BYTES_MAX]
-                told_bytes += len(payload) * 4 // 3
+                shown_bytes += len(payload) * 4 // 3
             message = Message(
                 key=text,
                 size=None if secret else len(packet) - payload_at,
@@ -182,26 +182,26 @@ class MessageMonitor:
                 workers=_numbers(route.mask & self._alive),
                 entry=entry,
             )
-            told.append(message)
+            shown.append(message)
             if payload is not None and payload_at + PART_BYTES_MAX < len(packet):
-                self._tell(watch, session, told, packet[payload_at + PART_BYTES_MAX :])
-            elif told_bytes >= _FULL_BYTES:
-                self._tell(watch, session, told)
+                self._send(stream, session, shown, packet[payload_at + PART_BYTES_MAX :])
+            elif shown_bytes >= _FULL_BYTES:
+                self._send(stream, session, shown)
             else:
                 continue
-            told, told_bytes = [], 0
-        if told:
-            self._tell(watch, session, told)
+            shown, shown_bytes = [], 0
+        if shown:
+            self._send(stream, session, shown)
 
-    def _tell(
-        self, watch: MessageStream, session: Session, messages: list[Message], rest: bytes = b""
+    def _send(
+        self, stream: MessageStream, session: Session, messages: list[Message], rest: bytes = b""
     ) -> None:
-        """Tell messages; `rest` is what the last one holds besides what is told here."""
+        """`rest` is what the payload of the last message holds besides what is shown here."""
         own = session.credentials
-        source = watch.watcher.source
+        source = stream.writer.source
         packet = Messages(
             source=source,
-            missed=watch.watcher.missed,
+            missed=stream.writer.missed,
             worker=self._number,
             time=time.time(),
             order=self._order,
@@ -217,7 +217,7 @@ class MessageMonitor:
             Part(source=source, payload=rest[begin : begin + PART_BYTES_MAX])
             for begin in range(0, len(rest), PART_BYTES_MAX)
         ]
-        watch.watcher.send(packet, len(messages), parts)
+        stream.writer.send(packet, len(messages), parts)
 
     def _program(self, session: Session) -> str:
         program = self._programs.get(session.id)
@@ -230,7 +230,7 @@ class MessageMonitor:
 
 
 def _recipients(route: Route) -> int:
-    """Clients of this worker that a message on this route is accepted for now."""
+    """How many clients of this worker a message on this route is accepted for now."""
     return len([recipient for recipient in route.recipients if not recipient.is_closed])
 
 

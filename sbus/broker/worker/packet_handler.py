@@ -1,108 +1,140 @@
-"""What a client's packet asks for, if it is not a message that may be published: doing it.
+"""Handling a client's pending packets: messages are published, other packets are carried out.
 
-One packet at a time: subscriptions go to the subscriptions, control keys change the session or are
-answered, and a message comes here only to be refused. This module does not know turns or sockets.
+Consecutive messages are published as one batch. A packet that may not be carried out is refused,
+and its client disconnected if that is misbehaviour.
 """
 
-from collections.abc import Callable
+from functools import partial
 
-from sbus.broker.config.access_policy import KeyRules
-from sbus.broker.delivery.secret_recipient import SecretRecipient
-from sbus.broker.worker.client_events import ClientEvents
+from sbus.broker.config.access_policy import AccessProfile
+from sbus.broker.ipc.worker_protocol import SelfServiceRequest
+from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
+from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
-from sbus.errors import QuotaReached, Refusal
-from sbus.limits import Limits
+from sbus.broker.worker.wait_queue import FOR_ROOM, Wait
+from sbus.errors import ClientFault, QuotaReached, Refusal
 from sbus.protocol import controls
-from sbus.protocol.keys import Dialect, check_key, check_pattern
+from sbus.protocol.keys import check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
 from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.accounts import BLOCKING
-from sbus.shared.worker_statistics import WorkerStatistics
-from sbus.unix.open_files import watched_processes_max
 
 
 class PacketHandler:
-    """Of the clients of one worker. `begin_blocking` lets a client hold publishers back from now
-    on, and says whether there was a place for it; `inquire` has the front say what the bus has of
-    the client's user."""
+    """Of one worker."""
 
     def __init__(
         self,
-        dialect: Dialect,
-        limits: Limits,
-        rules: KeyRules,
+        context: WorkerContext,
+        router: Router,
         sequencer: Sequencer,
         subscriptions: Subscriptions,
-        begin_blocking: Callable[[Session], bool],
-        inquire: Callable[[Session], None],
-        events: ClientEvents,
-        statistics: WorkerStatistics,
+        sessions: Sessions,
     ) -> None:
-        self._dialect = dialect
-        self._limits = limits
-        self._rules = rules
+        self._context = context
+        self._dialect = context.dialect
+        self._rules = context.rules
+        self._statistics = context.statistics
+        self._client_events = context.client_events
+        self._router = router
+        self._routes = router.cache
         self._sequencer = sequencer
         self._subscriptions = subscriptions
-        self._begin_blocking = begin_blocking
-        self._inquire = inquire
-        self._events = events
-        self._statistics = statistics
-        self._watching: set[SecretRecipient] = set()
-        self._watched_max = watched_processes_max()
+        self._sessions = sessions
+        self._packet_cost = context.memory.workers
+        """Of a packet that is not a message: a subscription costs every worker something."""
 
-    def forget(self, recipient: SecretRecipient) -> None:
-        """A client leaves: its process is watched no more."""
-        self._watching.discard(recipient)
+    def handle_next(self, session: Session, cost_max: int) -> tuple[int, Wait | None]:
+        """Publish the client's next messages up to this cost, or carry out its next other packet.
 
-    def obey(self, session: Session, packet: bytes) -> bool:
-        """Do what a packet other than an ordinary message says; False when it has to wait.
-
-        Raises Refusal, Misbehaviour.
+        Returns the cost, and what the rest has to wait for. Raises Misbehaviour.
         """
-        what = parse_client_packet(packet, self._dialect)
-        if isinstance(what, Control):
-            return self._control(session, what.key)
-        if isinstance(what, Publish):
-            check_key(what.key, self._dialect, self._limits)
-            denied_by = self._rules.publish_denied_by(session.profile, what.key)
+        routes = self._routes
+        if session.profile.publish:
+            # Every key is looked up: its route does not say who may publish.
+            batch = session.gather({}, partial(self._route_if_allowed, session.profile), cost_max)
+        else:
+            batch = session.gather(routes.recent, routes.miss, cost_max)
+        if batch.messages:
+            wait = self._sequencer.publish(session, batch)
+            session.put_back(batch)
+            return 1 + batch.cost, wait
+        try:
+            done = self._carry_out(session, session.peek())
+        except Refusal as fault:
+            self._refuse(session, fault)
+            done = True
+        if done:
+            session.skip()
+        return self._packet_cost, None if done else FOR_ROOM
+
+    def _route_if_allowed(self, profile: AccessProfile, key: bytes) -> Route:
+        """The route of a key. Raises ClientFault if a client with this profile may not publish
+        under it; `_carry_out` then says why."""
+        route = self._router.route(key)
+        if self._rules.publish_denied_by(profile, key) is not None:
+            raise Refusal("not-allowed", "you may not publish under this key")
+        return route
+
+    def _refuse(self, session: Session, fault: ClientFault) -> None:
+        session.refused += 1
+        self._statistics.record_refusal(fault.code)
+        if isinstance(fault, QuotaReached):
+            self._client_events.limit_reached(session, fault.limit)
+        self._client_events.refused(session, fault)
+        if session.outbox.notices:
+            session.outbox.reply(controls.error_notice(fault.code, fault.text))
+
+    # -- packets that are not published --------------------------------------------------------
+    def _carry_out(self, session: Session, packet: bytes) -> bool:
+        """Do what a packet says; False when it has to wait. Raises Refusal, Misbehaviour.
+
+        A message comes here only when it may not be published.
+        """
+        request = parse_client_packet(packet, self._dialect)
+        if isinstance(request, Control):
+            return self._control(session, request.key)
+        limits = self._context.settings.limits
+        if isinstance(request, Publish):
+            check_key(request.key, self._dialect, limits)
+            denied_by = self._rules.publish_denied_by(session.profile, request.key)
             if denied_by is not None:
-                raise self._not_allowed(session, "publish under this key", what.key, denied_by)
-        elif isinstance(what, Subscribe):
-            check_pattern(what.pattern, self._dialect, self._limits)
-            denied_by = self._rules.subscribe_denied_by(session.profile, what.pattern)
-            if denied_by is not None:
-                raise self._not_allowed(
-                    session, "subscribe to this pattern", what.pattern, denied_by
-                )
-            if begins_secret(what.pattern):
-                self._prepare_secret(session.secret_recipient, what.pattern)
-            done = self._subscriptions.subscribe(session, what.pattern)
-            if done:
-                self._events.subscribed(session, what.pattern)
-            return done
-        elif isinstance(what, Unsubscribe):
-            check_pattern(what.pattern, self._dialect, self._limits)
-            if begins_secret(what.pattern):
-                session.secret_recipient.check_own(what.pattern)
-            if what.pattern in session.patterns:
-                done = self._subscriptions.unsubscribe(session, what.pattern)
-                if done:
-                    self._events.unsubscribed(session, what.pattern)
-                return done
-            self._statistics.record_refusal("unknown-unsubscription")
+                raise self._denial(session, "publish under this key", request.key, denied_by)
+        elif isinstance(request, Subscribe):
+            check_pattern(request.pattern, self._dialect, limits)
+            return self._subscribe(session, request.pattern)
+        elif isinstance(request, Unsubscribe):
+            check_pattern(request.pattern, self._dialect, limits)
+            return self._unsubscribe(session, request.pattern)
         return True
 
-    def _prepare_secret(self, recipient: SecretRecipient, pattern: bytes) -> None:
-        """Accept a client's secret pattern. Raises Refusal, Misbehaviour."""
-        recipient.check_own(pattern)
-        if recipient not in self._watching:
-            if len(self._watching) >= self._watched_max:
-                raise Refusal("too-many-secret", "the bus watches as many processes as it can")
-            recipient.watch()
-            self._watching.add(recipient)
-        recipient.check_alive(pattern)
+    def _denial(self, session: Session, what: str, text: bytes, denied_by: int) -> Refusal:
+        """The refusal of what an access rule denies a client; the log hears of it too."""
+        self._client_events.denied(session, what, text, denied_by)
+        return Refusal("not-allowed", f"you may not {what}")
+
+    def _subscribe(self, session: Session, pattern: bytes) -> bool:
+        denied_by = self._rules.subscribe_denied_by(session.profile, pattern)
+        if denied_by is not None:
+            raise self._denial(session, "subscribe to this pattern", pattern, denied_by)
+        done = self._subscriptions.subscribe(session, pattern)
+        if done:
+            self._client_events.subscribed(session, pattern)
+        return done
+
+    def _unsubscribe(self, session: Session, pattern: bytes) -> bool:
+        if begins_secret(pattern):
+            session.secret_recipient.check_own(pattern)
+        if pattern not in session.patterns:
+            self._statistics.record_refusal("unknown-unsubscription")
+            return True
+        done = self._subscriptions.unsubscribe(session, pattern)
+        if done:
+            self._client_events.unsubscribed(session, pattern)
+        return done
 
     def _control(self, session: Session, key: bytes) -> bool:
         if key == controls.WHOAMI:
@@ -111,7 +143,8 @@ class PacketHandler:
             session.outbox.reply(controls.whoami_reply(own.gid, own.uid, own.pid))
         elif key == controls.ME:
             self._sequencer.barrier()
-            self._inquire(session)
+            session.awaits_self_service = True
+            self._context.link.send(SelfServiceRequest(session.id))
         elif key == controls.ECHO_ON:
             session.echo = True
         elif key == controls.ECHO_OFF:
@@ -128,15 +161,10 @@ class PacketHandler:
 
     def _block(self, session: Session) -> bool:
         """Let a client hold publishers back; False until all workers know by which patterns."""
-        if session.backpressure is None and not self._begin_blocking(session):
+        if session.backpressure is None and not self._sessions.begin_blocking(session):
             raise QuotaReached(
                 "too-many-blocking",
                 "as many clients as may hold publishers back do: block acts as discard",
                 BLOCKING,
             )
         return self._subscriptions.is_settled(session)
-
-    def _not_allowed(self, session: Session, what: str, text: bytes, denied_by: int) -> Refusal:
-        """What is said to a client, and about it, when the access rules deny it something."""
-        self._events.denied(session, what, text, denied_by)
-        return Refusal("not-allowed", f"you may not {what}")

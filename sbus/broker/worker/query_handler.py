@@ -1,13 +1,11 @@
-"""A worker's answers to the front's questions: its clients, their patterns, and who gets what.
+"""A worker's replies to the front's queries: its clients, their patterns, and who receives what.
 
-An answer takes a bounded time, because everybody else waits for it, and a bounded number of bytes.
-It only looks. This module does not know who asks.
+A reply takes a bounded time, because all clients wait meanwhile, and a bounded number of bytes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from sbus.broker.config.access_policy import KeyRules
 from sbus.broker.ipc.queries import (
     ANSWER_BYTES_MAX,
     ActivityQuery,
@@ -21,12 +19,14 @@ from sbus.broker.ipc.queries import (
     SubscriptionsReply,
     encoder,
 )
+from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.session import Session
-from sbus.broker.worker.wait_queue import Reason
+from sbus.broker.worker.sessions import Sessions
+from sbus.broker.worker.wait_queue import WaitQueue
 from sbus.protocol.admin import EXPLAINED_MAX
 from sbus.protocol.admin_results import Activity, WhyNot
-from sbus.protocol.keys import Dialect, PatternPath, is_reserved, parse_pattern
+from sbus.protocol.keys import PatternPath, is_reserved, parse_pattern
 from sbus.protocol.secret_keys import ids_of, widened
 from sbus.routing.pattern_sets import contains, overlap
 
@@ -37,48 +37,43 @@ _ENTRY_BYTES = 24
 
 
 class QueryHandler:
-    """Of one worker. `sessions` are its clients by number, in the order in which they came;
-    `waits_for` tells why one is not read."""
+    """Of one worker."""
 
     def __init__(
-        self,
-        sessions: Mapping[int, Session],
-        router: Router,
-        rules: KeyRules,
-        dialect: Dialect,
-        waits_for: Callable[[Session], Reason | None],
+        self, context: WorkerContext, router: Router, sessions: Sessions, wait_queue: WaitQueue
     ) -> None:
-        self._sessions = sessions
+        self._dialect = context.dialect
+        self._rules = context.rules
         self._router = router
-        self._rules = rules
-        self._dialect = dialect
-        self._waits_for = waits_for
+        self._sessions = sessions
+        self._wait_queue = wait_queue
 
-    def answer(self, about: Query) -> bytes:
-        """The encoded answer to a question."""
-        if isinstance(about, ActivityQuery):
-            return encoder.encode(self._activities(about.clients))
-        if isinstance(about, SubscriptionsQuery):
-            return encoder.encode(self._subscriptions(about))
-        return encoder.encode(self._explanation(about))
+    def answer(self, query: Query) -> bytes:
+        """The encoded reply."""
+        if isinstance(query, ActivityQuery):
+            return encoder.encode(self._activities(query.clients))
+        if isinstance(query, SubscriptionsQuery):
+            return encoder.encode(self._subscriptions(query))
+        return encoder.encode(self._explanation(query))
 
     def _activities(self, clients: Iterable[int]) -> ActivityReply:
         return {
             number: self._activity(session)
             for number in clients
-            if (session := self._sessions.get(number)) is not None
+            if (session := self._sessions.find(number)) is not None
         }
 
     def _activity(self, session: Session) -> Activity:
-        ledger = session.outbox.statistics()
-        choice = session.outbox.flood_control
-        waits_for = self._waits_for(session)
+        outbox = session.outbox
+        ledger = outbox.statistics()
+        choice = outbox.flood_control
+        waits_for = self._wait_queue.reason(session)
         return Activity(
             messages_in=session.messages_in,
             bytes_in=session.bytes_in,
             accepted=ledger.accepted,
             delivered=ledger.delivered,
-            delivered_bytes=session.outbox.delivered_bytes,
+            delivered_bytes=outbox.delivered_bytes,
             discarded=ledger.lost,
             backlog=ledger.backlog,
             backlog_bytes=ledger.backlog_bytes,
@@ -87,27 +82,28 @@ class QueryHandler:
             soft=choice.soft.value,
             hard=choice.hard.value,
             order=choice.order.value,
-            stalled=session.backpressure is not None and session.backpressure.stalled,
+            stalled=session.is_stalled,
             waits_for="" if waits_for is None else waits_for.value,
         )
 
     # -- subscriptions -------------------------------------------------------------------------
-    def _subscriptions(self, about: SubscriptionsQuery) -> SubscriptionsReply:
-        wanted = None if about.pattern is None else parse_pattern(about.pattern, self._dialect)
-        nothing_matches = about.pattern is not None and wanted is None
+    def _subscriptions(self, query: SubscriptionsQuery) -> SubscriptionsReply:
+        wanted = None if query.pattern is None else parse_pattern(query.pattern, self._dialect)
+        nothing_matches = query.pattern is not None and wanted is None
         entries: list[Entry] = []
         size_bytes = 0
         looked_at = 0
-        for number, session in self._sessions.items():
-            if number < about.client or (about.uid is not None and session.uid != about.uid):
+        for session in self._sessions:
+            number = session.id
+            if number < query.client or (query.uid is not None and session.uid != query.uid):
                 continue
-            start = about.offset if number == about.client else 0
+            start = query.offset if number == query.client else 0
             for offset, (pattern, count) in enumerate(session.patterns.items()):
                 if offset < start:
                     continue
                 size_bytes += len(pattern) + _ENTRY_BYTES
                 if (
-                    len(entries) >= about.entries_max
+                    len(entries) >= query.entries_max
                     or looked_at >= _PATTERNS_LOOKED_AT_MAX
                     or size_bytes > ANSWER_BYTES_MAX
                 ):
@@ -126,21 +122,20 @@ class QueryHandler:
         return path is not None and overlap(path, wanted)
 
     # -- who gets what -------------------------------------------------------------------------
-    def _explanation(self, about: ExplanationQuery) -> ExplanationReply:
-        owners = {session.outbox: session for session in self._sessions.values()}
+    def _explanation(self, query: ExplanationQuery) -> ExplanationReply:
+        owners = {session.outbox: session for session in self._sessions}
         matching = [
-            owners[outbox] for outbox in self._router.matching(about.key) if outbox in owners
+            owners[outbox] for outbox in self._router.matching(query.key) if outbox in owners
         ]
         matching.sort(key=lambda session: session.id)
         recipients: list[MatchingClient] = []
         excluded: list[MatchingClient] = []
         counts = [0, 0, 0]
-        matched = self._matched_patterns(about.key)
+        matched = self._matched_patterns(query.key)
         for session in matching:
-            why_not, text = self._why_not(session, about.key)
-            stalled = session.backpressure is not None and session.backpressure.stalled
+            why_not, text = self._why_not(session, query.key)
             counts[bool(why_not)] += 1
-            counts[2] += stalled and not why_not
+            counts[2] += session.is_stalled and not why_not
             named = excluded if why_not else recipients
             if len(named) < EXPLAINED_MAX:
                 named.append(
@@ -148,7 +143,7 @@ class QueryHandler:
                         client=session.id,
                         patterns=matched(session),
                         backlog=session.outbox.statistics().backlog,
-                        stalled=stalled,
+                        stalled=session.is_stalled,
                         why_not=why_not,
                         text=text,
                     )
@@ -172,13 +167,13 @@ class QueryHandler:
         return "", ""
 
     def _matched_patterns(self, key: bytes) -> Callable[[Session], list[bytes]]:
-        """What finds those of a client's patterns that match, a bounded number in all."""
+        """Finds those of a client's patterns that match, a bounded number for all clients."""
         segments = tuple(key.split(self._dialect.separator))
         path = PatternPath(segments, (False,) * len(segments), subtree=False)
         left = _PATTERNS_LOOKED_AT_MAX
         left_bytes = ANSWER_BYTES_MAX
 
-        def those_that_match(session: Session) -> Iterator[bytes]:
+        def matches(session: Session) -> Iterator[bytes]:
             nonlocal left, left_bytes
             for pattern in session.patterns:
                 left -= 1
@@ -191,7 +186,4 @@ class QueryHandler:
                         return
                     yield pattern
 
-        def some(session: Session) -> list[bytes]:
-            return list(islice(those_that_match(session), _PATTERNS_SHOWN_MAX))
-
-        return some
+        return lambda session: list(islice(matches(session), _PATTERNS_SHOWN_MAX))

@@ -1,20 +1,20 @@
-"""Where a message goes, as one worker knows it.
+"""The router: where a message goes, as one worker knows it.
 
-The pattern index holds three kinds of subscribers: outboxes of this worker's own clients, the
+The pattern index holds three kinds of subscribers: the outboxes of this worker's clients, the
 numbers of other workers that have a client for the pattern, and the back-pressure rules of clients
-anywhere. A route is what the index says about one key, remembered in the route cache until a change
-of the index concerns it.
+of any worker. A route is what the index finds for one key. It is kept in the route cache until a
+change of the index affects it.
 
-For secret keys the index finds too many: an empty id of a pattern stands in it as a `*`, because no
-other worker knows whose the pattern is. Here it is known, and every secret recipient is asked.
-Likewise for clients whom access rules about subscribing concern, the rules are asked, key by key.
-
-This module does not know when a change takes effect (the sequencer does), nor how a route is used.
+For secret keys the index finds too much: an empty id of a pattern stands in it as a `*`, because
+other workers do not know whose pattern it is. So each secret recipient that is found is asked
+whether the ids that the key names are its own. Likewise, clients to whom access rules about
+subscribing apply receive a key only if the rules allow it.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from sbus.broker.config.access_policy import RuleSet
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SecretRecipient
@@ -36,22 +36,22 @@ _ROUTE_BYTES = 120
 _POINTER_BYTES = 8
 _BYTES_PER_SEGMENT = 64
 
-
 _NO_RULES: Mapping[int, Sequence[BackpressureRule]] = {}
 
 
-def _by_whom(rules: list[BackpressureRule]) -> Mapping[int, Sequence[BackpressureRule]]:
+def _by_held_user(rules: list[BackpressureRule]) -> Mapping[int, Sequence[BackpressureRule]]:
     """Rules by the user whose publishers they may hold."""
-    by_whom: dict[int, list[BackpressureRule]] = {}
+    by_user: dict[int, list[BackpressureRule]] = {}
     for rule in rules:
-        by_whom.setdefault(rule.holds, []).append(rule)
-    return by_whom or _NO_RULES
+        by_user.setdefault(rule.holds, []).append(rule)
+    return by_user or _NO_RULES
 
 
 class Route:
-    """Destinations of one key: other workers as a mask, this worker's clients as outboxes; and the
-    clients anywhere that publishers may have to wait for, by whose publishers: a user's, or
-    `ANYBODY`'s."""
+    """The destinations of one key: other workers as a mask, this worker's clients as recipients.
+
+    `backpressure_rules` are those of clients of any worker that publishers may have to wait for, by
+    the user whose publishers that are, or `ANYBODY`."""
 
     __slots__ = ("backpressure_rules", "fan_out", "mask", "recipients")
 
@@ -67,7 +67,7 @@ class Route:
         self.fan_out = len(recipients)
 
     def without(self, outbox: Outbox, client: int) -> "Route":
-        """The same route for a publisher that does not want its own messages back."""
+        """The route of messages of this client, which does not want them back."""
         recipients = tuple(
             other
             for other in self.recipients
@@ -81,34 +81,36 @@ class Route:
             for rule in rules
             if rule.client != client
         ]
-        return Route(self.mask, recipients, _by_whom(others))
+        return Route(self.mask, recipients, _by_held_user(others))
 
 
 class Router:
-    """One worker's view of all subscriptions. `lets_through` tells whether a key may be delivered
-    to a client that these access rules concern."""
+    """One worker's view of all subscriptions.
+
+    `may_receive` tells whether a client to whom these access rules apply may receive a key.
+    """
 
     def __init__(
         self,
         worker: int,
         dialect: Dialect,
         limits: Limits,
-        lets_through: Callable[[int, bytes], bool] = lambda _rules, _key: True,
+        may_receive: Callable[[RuleSet, bytes], bool] = lambda _rules, _key: True,
     ) -> None:
-        self._lets_through = lets_through
+        self._may_receive = may_receive
         self._worker = worker
         self._dialect = dialect
         self._limits = limits
         self._index: PatternIndex[Outbox | BackpressureRule | int] = PatternIndex(dialect)
         self.cache: RouteCache[Route] = RouteCache(self._resolve, limits.route_cache_bytes_max)
         self._secret_recipients: dict[Outbox, SecretRecipient] = {}
-        self._rules: dict[Outbox, int] = {}
-        """The rules about subscribing, of clients whom any concern."""
+        self._access_rules: dict[Outbox, RuleSet] = {}
+        """The access rules about subscribing, for clients to whom any apply."""
         self._interest: Counter[bytes] = Counter()
         self._remote: dict[int, set[bytes]] = {}
         self._remote_rules: dict[int, dict[tuple[int, bytes], _RemoteRule]] = {}
-        """By worker, then by client and what was packed: a client whose rule changes has two for
-        a moment."""
+        """By worker, then by client and encoded rule: a client whose rule changes has two for a
+        moment."""
 
     def route(self, key: bytes) -> Route:
         """The route of `key`. Raises ClientFault for a key that may not be used."""
@@ -123,30 +125,30 @@ class Router:
             if isinstance(subscriber, int):
                 mask |= 1 << subscriber
             elif isinstance(subscriber, BackpressureRule):
-                if self._lets_through(subscriber.profile.subscribe, key):
+                if self._may_receive(subscriber.profile.subscribe, key):
                     rules.append(subscriber)
             else:
                 local.append(subscriber)
-        if self._rules:
-            let_through = self._lets_through
-            local = [outbox for outbox in local if let_through(self._rules.get(outbox, 0), key)]
+        if self._access_rules:
+            access_rules, may_receive = self._access_rules, self._may_receive
+            local = [it for it in local if may_receive(access_rules.get(it, 0), key)]
         bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * (len(local) + len(rules))
         if is_reserved(key, self._dialect):
             named = ids_of(key)
             meant = [rule for rule in rules if rule.may_be_meant(named)]
-            return Route(mask, self._entitled(named, local), _by_whom(meant)), bytes_taken
-        return Route(mask, tuple(local), _by_whom(rules)), bytes_taken
+            return Route(mask, self._entitled(named, local), _by_held_user(meant)), bytes_taken
+        return Route(mask, tuple(local), _by_held_user(rules)), bytes_taken
 
     def matching(self, key: bytes) -> list[Outbox]:
-        """Of this worker's clients, those that have a pattern that matches, whatever else is said
-        about them. Raises ClientFault for a key that may not be used."""
+        """This worker's clients that have a matching pattern, whether or not they may receive the
+        key. Raises ClientFault for a key that may not be used."""
         check_key(key, self._dialect, self._limits)
         return [found for found in self._index.match(key) if isinstance(found, Outbox)]
 
     def _entitled(
         self, named: Ids, outboxes: list[Outbox]
     ) -> tuple[Outbox | ProcessLifetimeGuard, ...]:
-        """Of those whose patterns may match a secret key, those whose id is each one it names."""
+        """Those of the recipients found for a secret key whose ids are the ones it names."""
         entitled = []
         for outbox in outboxes:
             owner = self._secret_recipients.get(outbox)
@@ -155,39 +157,42 @@ class Router:
                 entitled.append(recipient)
         return tuple(entitled)
 
-    def admit(self, outbox: Outbox, owner: SecretRecipient) -> None:
-        """From now on `outbox` may receive the secret messages that name ids of `owner`."""
-        self._secret_recipients[outbox] = owner
+    # -- this worker's clients -----------------------------------------------------------------
+    def add_client(self, outbox: Outbox, recipient: SecretRecipient, rules: RuleSet) -> None:
+        """From now on `outbox` can have patterns, and receives secret messages that name ids of
+        `recipient`."""
+        self._secret_recipients[outbox] = recipient
+        self.set_access_rules(outbox, rules)
 
-    def restrict(self, outbox: Outbox, rules: int) -> None:
-        """`outbox` is to receive only what these rules let through, 0 being none: as soon as
-        something leads to it, or `forget_routes` was called."""
+    def set_access_rules(self, outbox: Outbox, rules: RuleSet) -> None:
+        """Routes that are found from now on lead to `outbox` only as these rules allow."""
         if rules:
-            self._rules[outbox] = rules
+            self._access_rules[outbox] = rules
         else:
-            self._rules.pop(outbox, None)
+            self._access_rules.pop(outbox, None)
 
-    def forget_routes(self, bytes_max: int) -> None:
-        """Find all routes anew, and remember them within another bound: rules have changed."""
+    def clear_cache(self, bytes_max: int) -> None:
+        """Find all routes anew, and keep them within this bound."""
         self.cache.limit(bytes_max)
 
-    def dismiss(self, outbox: Outbox) -> None:
-        """`outbox`, which takes nothing any more, receives no secret messages either."""
+    def remove_client(self, outbox: Outbox) -> None:
+        """`outbox` is closed and receives no secret messages any more. Its patterns may be removed
+        later."""
         del self._secret_recipients[outbox]
-        self._rules.pop(outbox, None)
+        self._access_rules.pop(outbox, None)
 
     def subscription_bytes(self, pattern: bytes) -> int:
-        """What a pattern makes every worker remember, as `client_subscription_bytes_max` counts."""
+        """The bytes of a subscription, as `client_subscription_bytes_max` counts them."""
         segments = pattern.count(self._dialect.separator) + 1
         return len(pattern) + _BYTES_PER_SEGMENT * segments
 
     def gain_interest(self, pattern: bytes) -> bool:
-        """Count one more occurrence of `pattern` here; whether it is this worker's first."""
+        """Count one more occurrence of `pattern`; whether it is this worker's first."""
         self._interest[pattern] += 1
         return self._interest[pattern] == 1
 
     def lose_interest(self, pattern: bytes, count: int = 1) -> bool:
-        """Count fewer occurrences of `pattern` here; whether those were this worker's last."""
+        """Count fewer occurrences of `pattern`; whether those were this worker's last."""
         self._interest[pattern] -= count
         if self._interest[pattern]:
             return False
@@ -195,7 +200,7 @@ class Router:
         return True
 
     def add(self, pattern: bytes, subscriber: Outbox | BackpressureRule) -> None:
-        """From now on `subscriber` is in the routes of what matches `pattern`."""
+        """Put `subscriber` in the routes of all keys that `pattern` matches."""
         self._change(pattern, subscriber, add=True)
 
     def remove(self, pattern: bytes, subscriber: Outbox | BackpressureRule) -> None:
@@ -214,10 +219,10 @@ class Router:
 
     # -- what other workers journalled ---------------------------------------------------------
     def apply(self, record: Record) -> None:
-        """Take over what another worker journalled.
+        """Apply a record of another worker.
 
-        A worker that begins after a compaction may meet interest whose edge is no longer there, and
-        the end of interest that it never met.
+        After a compaction, a worker that starts may find interest whose edge is no longer there,
+        and the end of interest that it did not find.
         """
         if record.worker == self._worker:
             return

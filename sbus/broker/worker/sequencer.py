@@ -1,25 +1,23 @@
-"""The sequencer: where one worker's messages get their place in the order of the whole bus.
+"""The sequencer: a worker's messages get their place in the total order of the bus.
 
-Every step that the rest of the bus can notice is one hold of the lock, and its place in the order
-is that hold: a run of messages, a subscription, a barrier. A step does, in this sequence,
+There is one lock for the whole bus, and the order of its critical sections is the total order. A
+*step* is one critical section and its effect: a publish batch, a subscription change or a barrier.
+It has three parts:
 
-    1. under the lock: check that the routes are current, append what other workers need to the log,
-       read how far the log is destined to this worker
-    2. walk the log to there: everything that came before
-    3. take effect here: deliver the run to this worker's own clients, or change the index
+    1. under the lock: check that the routes are current, append to the log what other workers need,
+       and read how far the log is destined to this worker
+    2. walk the log to there: everything that came before is delivered
+    3. take effect here: deliver the batch to this worker's own clients, or change the index
 
-without ever giving up control, so what this worker delivers is one sequence that agrees with the
-log, and with the same sequence on every other worker. A run was received before its hold; whatever
-caused it was therefore appended, or delivered here, before it. And a subscription is journalled in
-the hold whose messages it separates into before and after.
+A step never gives up control. So the deliveries of a worker are one sequence, and the critical
+sections make the sequences of all workers agree. Whatever caused a message was received before the
+message's critical section: it was appended to the log, or delivered here, before it. A subscription
+is journalled in the critical section that separates the messages before it from those after it.
 
-In the first part it is also found out whether a message must wait: for room in the log, for a
-stalled client that it matches, or because its user publishes too fast. Who is stalled is looked up
-before the lock is taken, because there may be many to look at, and confirmed under it. Then the run
-is cut before that message, and what is left of it goes back to the session.
-
-All methods are synchronous. This module does not know sockets, readiness or turns, nor which
-records change what.
+The first part also finds out whether a message must wait: for room in the log, for a stalled client
+that would receive it, or because its user publishes too fast. Stalled clients are looked up before
+the lock is taken, because there can be many, and confirmed under it. The batch is cut before the
+first message that has to wait.
 """
 
 import time
@@ -28,15 +26,14 @@ from collections.abc import Callable
 import msgspec
 
 from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
+from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
-from sbus.shared.accounts import Accounts
 from sbus.shared.ordered_log import TIME_MASK, Block, OrderedLog, build_block
-from sbus.shared.shared_memory import ALIVE, LOG_HEAD, SharedMemory
-from sbus.shared.stall_table import StallTable
+from sbus.shared.shared_memory import ALIVE, LOG_HEAD
 from sbus.shared.subscription_table import (
     WORKER_RESET,
     Record,
@@ -48,17 +45,16 @@ from sbus.shared.worker_statistics import (
     ACCEPTED_BYTES,
     MESSAGES_IN,
     ROUTE_LOOKUPS,
-    WorkerStatistics,
+    ROUTE_MISSES,
 )
 
-_RECORDS_PER_BEAT = 1_000
-"""A worker that reads a large table anew shows that it is alive."""
+_RECORDS_PER_HEARTBEAT = 1_000
+"""A worker that reads a large table shows that it is alive."""
 _LOOKUP_SECONDS_MAX = 0.001
-"""A run ends where it took so long to find out where it goes, which may be under the lock."""
+"""Messages behind those whose routes took so long to find are put off: the lock may be held."""
 _WALK_ENTRIES_PER_LOOK = 16
 _WALK_SECONDS_PER_SHARE = 0.002
-"""A long walk looks at the clock, and shares its cursor this often, so that the room it leaves can
-be used; and it shows that this worker is alive."""
+"""A long walk looks at the clock, and shares its progress, this often."""
 
 
 class HeldMessage(msgspec.Struct, frozen=True):
@@ -72,36 +68,29 @@ class HeldMessage(msgspec.Struct, frozen=True):
 
 
 class Sequencer:
-    """One worker's part in the order. `router` is its view of the subscriptions."""
+    """Of one worker."""
 
-    def __init__(
-        self,
-        memory: SharedMemory,
-        worker: int,
-        router: Router,
-        accounts: Accounts,
-        stalls: StallTable,
-        statistics: WorkerStatistics,
-    ) -> None:
-        self._memory = memory
-        self._worker = worker
+    def __init__(self, context: WorkerContext, router: Router, monitor: MessageMonitor) -> None:
+        self._memory = context.memory
+        self._lock = context.memory.lock
+        self._worker = context.number
+        self._accounts = context.accounts
+        self._stalls = context.stalls
+        self._statistics = context.statistics
         self._router = router
-        self._accounts = accounts
-        self._stalls = stalls
-        self._statistics = statistics
-        self._log = OrderedLog(memory, worker)
-        self._table = SubscriptionTable(memory, worker)
-        self._walked_units: dict[int, int] = {}
-        self.monitor: MessageMonitor | None = None
-        """Who watches messages, if anybody does."""
+        self._monitor = monitor
+        self._log = OrderedLog(context.memory, context.number)
+        self._table = SubscriptionTable(context.memory, context.number)
+        self._walking_cost: dict[int, int] = {}
+        self._misses_before = self._statistics.counts[ROUTE_MISSES]
 
     def start(self) -> bytes:
-        """Begin to serve: take the slot over and learn who listens to what.
+        """Take this worker's place in the shared memory, and read the subscription table.
 
-        Returns what is still to be journalled before anything else.
+        Returns the record that must be journalled before all others, if there was no room for it.
         """
         reset = encode_record(Record(WORKER_RESET, True, self._worker, 0))
-        with self._memory.lock as words:
+        with self._lock as words:
             self._log.start(words)
             self._table.start(words)
             recorded = self._table.append(words, reset, edge=True, frees=True)
@@ -127,8 +116,8 @@ class Sequencer:
             batch.put_off_from(0)
             return wait
         self._walk(end)
-        if self.monitor is not None:
-            self.monitor.published(session, batch)
+        if self._monitor.is_watched:
+            self._monitor.published(session, batch)
         self._deliver(session, batch)
         return wait
 
@@ -165,7 +154,7 @@ class Sequencer:
         the lock, it reads the table under the lock when it tries `again`.
         """
         block = _block_for_others(session, batch)
-        with self._memory.lock as words:
+        with self._lock as words:
             if not self._table.is_current(words):
                 if not (again and self._table.unread_is_small(words)):
                     return None
@@ -201,9 +190,9 @@ class Sequencer:
             if woken < 0:
                 return 0, FOR_ROOM
         session.account.pay_for(len(batch.messages), now_ns)
-        if self.monitor is not None:
+        if self._monitor.is_watched:
             block_bytes = 0 if block is None else len(block.data)
-            self.monitor.place(now_ns, words[LOG_HEAD] - block_bytes, words[ALIVE])
+            self._monitor.place(now_ns, words[LOG_HEAD] - block_bytes, words[ALIVE])
         return woken, None if held is None else self._begin_holding(batch, held, now_ns)
 
     def _fitting(
@@ -282,77 +271,87 @@ class Sequencer:
         return Wait(Reason.STALL, now_ns + left_ns, rule.account)
 
     def end_holding(self, account: int) -> None:
-        """Nobody here is held back by clients of this account any more."""
-        with self._memory.lock:
+        """No client of this account's user holds publishers here any more."""
+        with self._lock:
             self._accounts[account].end_holding(time.monotonic_ns())
 
+    # -- other steps ---------------------------------------------------------------------------
     def barrier(self) -> None:
-        """Deliver here everything that has its place before this instant."""
-        with self._memory.lock as words:
+        """Deliver everything that has its place in the order before now."""
+        with self._lock as words:
             self._table.share_epoch(words)
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
         self._memory.wake(wake)
         self._walk(end)
 
-    def record(self, data: bytes, *, edge: bool, frees: bool = False) -> bool:
-        """Journal records and walk to the instant of them, at which they are to take effect.
+    def journal_step(self, data: bytes, *, edge: bool, frees: bool = False) -> bool:
+        """Journal records and walk up to them, so that they can take effect.
 
         False when there is no room in the table before the next compaction.
         """
-        with self._memory.lock as words:
+        with self._lock as words:
             recorded = self._table.append(words, data, edge=edge, frees=frees)
             end = self._log.destined_end(words)
         if recorded:
             self._walk(end)
         return recorded
 
-    def note(self, data: bytes, *, frees: bool = False) -> bool:
-        """Journal records for which the instant does not matter; False as with `record`."""
-        with self._memory.lock as words:
+    def journal(self, data: bytes, *, frees: bool = False) -> bool:
+        """Journal records whose place in the order does not matter; False as with
+        `journal_step`."""
+        with self._lock as words:
             return self._table.append(words, data, edge=True, frees=frees)
 
     def is_table_full(self) -> bool:
         """Whether a compaction would not make room either."""
-        with self._memory.lock as words:
+        with self._lock as words:
             return self._table.is_full(words)
 
     def catch_up(self) -> bool:
         """Walk what is destined here. True when there was nothing, and this worker will be woken
         when there is.
 
-        The table is read on too, but a worker may sleep behind it: it looks before it publishes.
+        The table is read too, though a worker may sleep before it has read all of it: it checks
+        that before it publishes.
         """
-        with self._memory.lock as words:
+        with self._lock as words:
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
             self._table.share_epoch(words)
-            current = self._table.is_current(words)
-            asleep = self._log.sleep(words)
+            is_current = self._table.is_current(words)
+            may_sleep = self._log.sleep(words)
         self._memory.wake(wake)
-        if not current:
+        if not is_current:
             self._read_table()
         self._walk(end)
-        return asleep
+        return may_sleep
 
-    def take_walked_units(self) -> dict[int, int]:
-        """Work done by walking since this was last asked, by the publishers' users."""
-        units, self._walked_units = self._walked_units, {}
-        return units
+    def take_walking_cost(self) -> dict[int, int]:
+        """The cost of walking since the last call, by the publishers' users."""
+        cost, self._walking_cost = self._walking_cost, {}
+        return cost
 
-    # -- pieces --------------------------------------------------------------------------------
+    def share_statistics(self) -> None:
+        """Let other processes see what this worker has counted so far."""
+        counts, cache = self._statistics.counts, self._router.cache
+        counts[ROUTE_MISSES] = self._misses_before + cache.misses
+        self._statistics.share()
+
+    # -- reading what others wrote -------------------------------------------------------------
     def _read_table(self) -> None:
-        with self._memory.lock as words:
+        with self._lock as words:
             ranges = self._table.unread(words)
         self._apply(ranges)
 
     def _apply(self, ranges: list[tuple[int, int]]) -> None:
         for number, record in enumerate(self._table.read_records(ranges), 1):
             self._router.apply(record)
-            if not number % _RECORDS_PER_BEAT:
+            if not number % _RECORDS_PER_HEARTBEAT:
                 self._memory.record_heartbeat(self._worker)
 
     def _walk(self, end: int) -> None:
+        """Deliver what the log has for this worker's clients up to `end`."""
         start = self._log.cursor
         if start >= end:
             return
@@ -360,8 +359,8 @@ class Sequencer:
         route, statistics = self._router.route, self._statistics
         walked = 0
         for uid, received_us, entries in self._log.blocks(end):
-            if self.monitor is not None:
-                self.monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, route)
+            if self._monitor.is_watched:
+                self._monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, route)
             before = statistics.counts[ACCEPTED]
             deliveries = 0
             for key, packet in entries:
@@ -378,19 +377,24 @@ class Sequencer:
                 now = time.perf_counter()
                 if now - shared_at > _WALK_SECONDS_PER_SHARE:
                     shared_at = now
-                    with self._memory.lock as words:
-                        wake = self._log.share_cursor(words)
-                    self._memory.wake(wake)
-                    self._memory.record_heartbeat(self._worker)
+                    self._share_progress()
             accepted = statistics.counts[ACCEPTED] - before
             statistics.counts[ROUTE_LOOKUPS] += len(entries)
             latency_us = (time.monotonic_ns() // 1000 - received_us) & TIME_MASK
             statistics.record_latency(latency_us, accepted)
-            units = len(entries) + deliveries
-            self._walked_units[uid] = self._walked_units.get(uid, 0) + units
-        if self.monitor is not None:
-            self.monitor.tell_walked()
+            cost = len(entries) + deliveries
+            self._walking_cost[uid] = self._walking_cost.get(uid, 0) + cost
+        if self._monitor.is_watched:
+            self._monitor.walk_ended()
         self._log.note_pace(end - start, time.perf_counter() - began_at)
+
+    def _share_progress(self) -> None:
+        """In a long walk, make the room that it leaves usable, and show that this worker is
+        alive."""
+        with self._lock as words:
+            wake = self._log.share_cursor(words)
+        self._memory.wake(wake)
+        self._memory.record_heartbeat(self._worker)
 
 
 def _block_for_others(session: Session, batch: PublishBatch) -> Block | None:

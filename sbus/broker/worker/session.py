@@ -1,16 +1,16 @@
-"""One client as its worker knows it: what it is, what it set, what it sent that is not yet done.
+"""A client as its worker knows it: its connection, its choices and its pending packets.
 
-Packets are read from the socket in batches. Of a batch, messages that follow each other make a
-*run*, which gets its place in the order as a whole; every other packet is a step of its own. What
-is not done when the client's turn ends stays here, bounded by one batch, and nothing more is read
-until it is done: that is how a client is held back.
-
-This module does not know the order, the other clients, or what a control key does.
+Packets are read from the socket in batches. Those that are not done yet are *pending*. Consecutive
+messages of them make a publish batch, which gets its place in the order as a whole; every other
+packet is handled by itself. Nothing more is read while packets are pending, which is how a client
+is held back, and bounds what it can make the worker keep to one batch.
 """
 
 import socket
 import time
 from collections.abc import Callable
+
+import msgspec
 
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.backpressure import Backpressure
@@ -20,107 +20,131 @@ from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.limits import Limits
-from sbus.shared.accounts import Account
+from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
 
 _MESSAGE = b"MSG "
 
 
+class Connection(msgspec.Struct, frozen=True):
+    """What the front admitted: a client's number and peer credentials, its user's account and its
+    socket."""
+
+    client: int
+    credentials: Credentials
+    account: Account
+    sock: socket.socket
+
+
+class BacklogSender:
+    """A client's backlog as it is queued for turns."""
+
+    __slots__ = ("is_queued", "outbox", "uid")
+
+    def __init__(self, uid: int, outbox: Outbox) -> None:
+        self.uid = uid
+        self.outbox = outbox
+        self.is_queued = False
+
+
 class Session:
-    """A client of this worker's. Owns `sock`."""
+    """A client of this worker. Owns the connection's socket."""
 
     __slots__ = (
-        "_bytes_max",
-        "_next",
-        "_packet_bytes_max",
-        "_packets",
-        "_packets_max",
-        "account",
-        "backpressure",
-        "bytes_in",
-        "credentials",
-        "echo",
-        "ended",
-        "holding_patterns",
-        "id",
-        "in_line",
-        "inquiring",
-        "messages_in",
-        "more",
-        "outbox",
-        "patterns",
-        "profile",
-        "received_us",
-        "refused",
-        "secret_recipient",
-        "sock",
-        "subscription_bytes",
-        "subscriptions",
-        "uid",
-        "waiting_bytes",
+        *("id", "uid", "credentials", "account", "sock", "outbox", "backlog_sender"),
+        *("secret_recipient", "profile"),
+        *("patterns", "holding_patterns", "subscriptions", "subscription_bytes", "backpressure"),
+        *("echo", "awaits_self_service", "is_queued", "is_readable", "has_ended"),
+        *("received_us", "messages_in", "bytes_in", "refused", "waiting_bytes"),
+        *("_packets", "_next", "_packets_max", "_bytes_max", "_packet_bytes_max"),
     )
 
     def __init__(
         self,
-        number: int,
-        credentials: Credentials,
-        account: Account,
-        sock: socket.socket,
+        connection: Connection,
+        outbox: Outbox,
+        secret_recipient: SecretRecipient,
+        profile: AccessProfile,
         limits: Limits,
     ) -> None:
-        self.id = number
-        self.account = account
-        """Its user's."""
-        self.credentials = credentials
-        self.uid = credentials.uid
-        self.sock = sock
-        self.outbox: Outbox
-        self.secret_recipient: SecretRecipient
-        self.profile: AccessProfile
+        self.id = connection.client
+        self.credentials = connection.credentials
+        self.uid = connection.credentials.uid
+        self.account = connection.account
+        self.sock = connection.sock
+        self.outbox = outbox
+        self.backlog_sender = BacklogSender(self.uid, outbox)
+        self.secret_recipient = secret_recipient
+        self.profile = profile
         self.patterns: dict[bytes, int] = {}
-        """How often each pattern stands in the client's multiset."""
-        self.subscriptions = 0
-        self.subscription_bytes = 0
-        """What its patterns add up to, as limits count them."""
-        self.backpressure: Backpressure | None = None
-        """What it holds publishers back by, if it chose to and there was a place for it."""
+        """The client's patterns, with the number of times that it has subscribed to each."""
         self.holding_patterns: set[bytes] = set()
         """Those of its patterns that all workers know to hold publishers."""
+        self.subscriptions = 0
+        self.subscription_bytes = 0
+        """The sum over its patterns, as limits count them."""
+        self.backpressure: Backpressure | None = None
+        """None until the client chooses to block and there is a place for it."""
         self.echo = True
-        self.in_line = False
-        self.inquiring = False
-        """It wants to know what only the front can tell, and is not read until it does."""
-        self.more = False
-        """There may be more to read than the last batch."""
-        self.ended = False
+        self.awaits_self_service = False
+        """The front has not yet answered what the client asked; it is not read until then."""
+        self.is_queued = False
+        """It is in the fair queue, to be read."""
+        self.is_readable = False
+        """The socket may have more packets than the last batch."""
+        self.has_ended = False
         """The client sends no more."""
         self.received_us = 0
-        """When the batch was read, of `time.monotonic_ns`."""
+        """When the last batch was read, by `time.monotonic_ns`."""
         self.messages_in = 0
-        """Published so far."""
+        """Messages published so far."""
         self.bytes_in = 0
-        """Read so far, whatever it was."""
+        """Bytes read so far, of all kinds of packets."""
         self.refused = 0
         """Packets refused so far."""
         self.waiting_bytes = 0
-        """What its user is charged for packets that were read and cannot be done yet."""
+        """What the user is charged for pending packets that have to wait."""
         self._packets: list[bytes] = []
         self._next = 0
+        """Index of the first pending packet."""
         self._packets_max = limits.batch_packets_max
         self._bytes_max = limits.batch_bytes_max
         self._packet_bytes_max = limits.packet_bytes_max
 
+    # -- state ---------------------------------------------------------------------------------
+    def is_open(self) -> bool:
+        """Whether the client has not left."""
+        return self.sock.fileno() >= 0
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether publishers are held back, or would be, until the client has room."""
+        return self.backpressure is not None and self.backpressure.stalled
+
+    def begin_blocking(self, backpressure: Backpressure) -> None:
+        """From now on the client can hold publishers back."""
+        self.backpressure = self.outbox.backpressure = backpressure
+
+    def count_patterns(self, pattern: bytes, change: int, charge: int) -> None:
+        """Count so many more occurrences of a pattern, or fewer; `charge` is what each takes."""
+        count = self.patterns.get(pattern, 0) + change
+        if count:
+            self.patterns[pattern] = count
+        else:
+            del self.patterns[pattern]
+        self.subscriptions += change
+        self.subscription_bytes += change * charge
+        self.account.count(SUBSCRIPTIONS, change)
+        self.account.count(SUBSCRIPTION_BYTES, change * charge)
+
     # -- reading -------------------------------------------------------------------------------
     def receive(self) -> int:
-        """Read the next batch, and say of how many bytes; to be called once the last one is done.
-
-        Raises OSError.
-        """
+        """Read the next batch, once nothing is pending; returns its bytes. Raises OSError."""
         packets: list[bytes] = []
         self._packets = packets
         self._next = 0
-        self.more = False
+        self.is_readable = False
         receive = self.sock.recv
         size = self._packet_bytes_max + 1
         room = self._bytes_max
@@ -134,25 +158,24 @@ class Session:
                     self._at_empty_packet()
                     break
             else:
-                self.more = True
+                self.is_readable = True
         except BlockingIOError:
             pass
         except ConnectionResetError:
-            # The peer closed without reading everything; what it sent before can still be read.
-            self.more = True
+            # The client closed without reading everything; what it sent before can still be read.
+            self.is_readable = True
         read_bytes = self._bytes_max - room
         self.bytes_in += read_bytes
         return read_bytes
 
     def _at_empty_packet(self) -> None:
-        """Tell an empty packet, which stays in the batch as a fault, from the end."""
+        """Find out whether the connection has ended or the client sent an empty packet."""
         if is_hung_up(self.sock):
             self._packets.pop()
-            self.ended = True
+            self.has_ended = True
 
-    # -- what was read -------------------------------------------------------------------------
-    def has_work(self) -> bool:
-        """Whether something that was read is not done."""
+    # -- pending packets -----------------------------------------------------------------------
+    def has_pending(self) -> bool:
         return self._next < len(self._packets)
 
     def gather(
@@ -207,20 +230,12 @@ class Session:
         """Make the messages of a batch that were put off pending again."""
         self._next -= len(batch.put_off)
 
-    def keep_rest(self) -> int:
-        """Keep nothing but what is not done; returns how many bytes that is."""
-        self._packets = self._packets[self._next :]
-        self._next = 0
-        return sum(map(len, self._packets))
-
     def own_route(self, route: Route) -> Route:
         """The route of a message of this client's own."""
         return route if self.echo else route.without(self.outbox, self.id)
 
-    def peek(self) -> bytes | None:
-        """The next packet that is not done, or None. Raises Misbehaviour for one over the limit."""
-        if self._next >= len(self._packets):
-            return None
+    def peek(self) -> bytes:
+        """The next pending packet. Raises Misbehaviour for one over the limit."""
         packet = self._packets[self._next]
         if len(packet) > self._packet_bytes_max:
             raise Misbehaviour(
@@ -229,5 +244,18 @@ class Session:
         return packet
 
     def skip(self) -> None:
-        """The packet that `peek` gave is done."""
+        """The packet that `peek` returned is done."""
         self._next += 1
+
+    def drop_done(self) -> int:
+        """Keep nothing but the pending packets; returns their bytes."""
+        self._packets = self._packets[self._next :]
+        self._next = 0
+        return sum(map(len, self._packets))
+
+    def count_waiting(self, size_bytes: int) -> int:
+        """Charge the user for pending packets of this size; returns by how much that changes."""
+        change = size_bytes - self.waiting_bytes
+        self.waiting_bytes = size_bytes
+        self.account.count(WAITING_BYTES, change)
+        return change

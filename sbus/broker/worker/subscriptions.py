@@ -1,27 +1,28 @@
-"""What a worker's clients listen to: quotas, the journal's records and the index, kept together.
+"""The subscriptions of a worker's clients: quotas, the journal's records and the index agree.
 
-Every change is journalled by a step of the sequencer and takes effect at the instant of that. Much
-at once (a client that leaves, one that begins to block) is done piece by piece as a *chore*,
-between turns. Records that only take back are queued here until the table has room for them, in the
-order in which they must be journalled; nothing else is journalled before them.
+Every change is journalled by a step of the sequencer and takes effect in that step. Changes of many
+patterns at once (a client leaves, or begins to block) are made piece by piece in *background steps*
+between turns. Records that only take back wait here until the table has room for them, in the order
+in which they must be journalled; nothing else is journalled before them.
 
-    patterns of a session  =  its records that hold  =  its places in the index
-    holding patterns of a session  ⊆  its patterns;  equal, once its chores are done, if it blocks
-    what an earlier rule of a session held  →  nothing, once its chores are done
-
-This module does not know how a step gets its place in the order.
+    patterns of a session = its records that hold = its places in the index
+    holding patterns of a session <= its patterns;  equal after its background steps, if it blocks
+    what an earlier back-pressure rule of a session held  ->  nothing, after its background steps
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
+from sbus.broker.delivery.secret_recipient import SecretRecipient
+from sbus.broker.ipc.worker_protocol import SettingsApplied
+from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.errors import QuotaReached, Refusal
-from sbus.limits import Limits
+from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
@@ -32,42 +33,79 @@ from sbus.shared.subscription_table import (
     Record,
     encode_record,
 )
+from sbus.unix.open_files import watched_processes_max
 
 _RECORDS_PER_PIECE = 64
 
 
 class Subscriptions:
-    """One worker's. `unrecorded` is what has to be journalled before anything else; `on_settled`
-    is called when all patterns of a client that blocks are known to hold publishers."""
+    """Of one worker's clients."""
 
-    def __init__(
-        self,
-        worker: int,
-        sequencer: Sequencer,
-        router: Router,
-        limits: Limits,
-        unrecorded: bytes,
-        on_settled: Callable[[], None],
-    ) -> None:
-        self._worker = worker
+    def __init__(self, context: WorkerContext, sequencer: Sequencer, router: Router) -> None:
+        self._context = context
         self._sequencer = sequencer
         self._router = router
-        self.client_bytes_max = limits.client_subscription_bytes_max
-        self._unrecorded: deque[bytes] = deque([unrecorded] if unrecorded else [])
-        self._chores: deque[Iterator[bool]] = deque()
+        self._unrecorded: deque[bytes] = deque()
+        """Records that wait for room in the table."""
+        self._background: deque[Iterator[bool]] = deque()
+        """Changes in progress. Each `next` makes one step; it yields False where that has to wait
+        for room in the table."""
         self._stuck: list[Iterator[bool]] = []
         self._unsettled: set[Session] = set()
-        self._changing = 0
-        """Back-pressure rules that not all workers know to be over."""
-        self._on_changed: list[Callable[[], None]] = []
-        self._on_settled = on_settled
+        """Clients that block, by some of whose patterns publishers are not yet held."""
+        self._rule_changes = 0
+        """Back-pressure rules that were replaced and that some worker may still obey."""
+        self._settings_applied: list[int] = []
+        """Settings to report as applied once there are no such rules."""
+        self._watched: set[SecretRecipient] = set()
+        self._watched_max = watched_processes_max()
+
+    def start(self) -> None:
+        """Begin to serve in this worker's place in the shared memory."""
+        if reset := self._sequencer.start():
+            self._unrecorded.append(reset)
+
+    # -- clients -------------------------------------------------------------------------------
+    def add_client(self, session: Session) -> None:
+        """From now on the client can have patterns."""
+        rules = session.profile.subscribe
+        self._router.add_client(session.outbox, session.secret_recipient, rules)
+
+    def apply_profile(self, session: Session) -> None:
+        """A client's profile has changed: it receives, and holds publishers back, as that says."""
+        self._router.set_access_rules(session.outbox, session.profile.subscribe)
+        if session.backpressure is not None:
+            rule = session.backpressure.rule.changed_to(session.profile)
+            if rule is not None:
+                self.change_rule(session, rule)
+
+    def clear_routes(self) -> None:
+        """Access rules or limits have changed: find all routes anew."""
+        self._router.clear_cache(self._context.settings.limits.route_cache_bytes_max)
+
+    def remove_client(self, session: Session) -> None:
+        """A client leaves: drop all of its subscriptions, piece by piece.
+
+        A record of that is journalled first, in a few bytes that fit when nothing else does. The
+        next compaction drops the client's patterns by it, and so makes room for the edges. Until
+        all patterns are dropped they are routes to a closed outbox, which does no harm.
+        """
+        self._router.remove_client(session.outbox)
+        self._watched.discard(session.secret_recipient)
+        self._unsettled.discard(session)
+        if session.patterns:
+            self._unrecorded.append(self._encode(CLIENT_GONE, session, b"", edge=False))
+            self._background.append(self._drop_patterns(session))
 
     # -- steps ---------------------------------------------------------------------------------
     def subscribe(self, session: Session, pattern: bytes) -> bool:
-        """Journal and apply one occurrence of a pattern; False: try again when woken.
+        """Journal and apply one more occurrence of a pattern; False: try again when woken.
 
-        Raises Refusal when the table is full, or the share of the client or of its user.
+        Raises Refusal when there is no room, or none in the share of the client or of its user, and
+        Misbehaviour for another's secret pattern.
         """
+        if begins_secret(pattern):
+            self._watch_process(session.secret_recipient, pattern)
         charge = self._router.subscription_bytes(pattern)
         self._check_quotas(session, charge)
         if not self.flush_records():
@@ -77,13 +115,12 @@ class Subscriptions:
         holds = session.backpressure is not None and pattern not in session.holding_patterns
         if holds:
             data += self._encode_holding(HOLDS, session, _rule(session), pattern)
-        if not self._sequencer.record(data, edge=edge or holds):
+        if not self._sequencer.journal_step(data, edge=edge or holds):
             self._router.lose_interest(pattern)
             if self._sequencer.is_table_full():
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
             return False
-        session.patterns[pattern] = session.patterns.get(pattern, 0) + 1
-        self._count(session, 1, charge)
+        session.count_patterns(pattern, 1, charge)
         self._router.add(pattern, session.outbox)
         if holds:
             self._hold(session, pattern)
@@ -98,60 +135,45 @@ class Subscriptions:
         holds_no_more = session.patterns[pattern] == 1 and pattern in session.holding_patterns
         if holds_no_more:
             data += self._encode_holding(HOLDS_NO_MORE, session, _rule(session), pattern)
-        if not self._sequencer.record(data, edge=edge or holds_no_more, frees=True):
+        if not self._sequencer.journal_step(data, edge=edge or holds_no_more, frees=True):
             self._router.gain_interest(pattern)
             return False
-        self._count(session, -1, -self._router.subscription_bytes(pattern))
-        session.patterns[pattern] -= 1
-        if not session.patterns[pattern]:
-            del session.patterns[pattern]
+        session.count_patterns(pattern, -1, self._router.subscription_bytes(pattern))
         self._router.remove(pattern, session.outbox)
         if holds_no_more:
             self._hold_no_more(session, pattern)
         return True
 
-    # -- chores --------------------------------------------------------------------------------
-    def forget(self, session: Session) -> None:
-        """Drop all subscriptions of a client that has left, piece by piece.
-
-        That the client is gone is journalled first, in a few bytes that fit when nothing else does:
-        the next compaction drops its patterns by it, and makes room for the edges. Until they are
-        all dropped they are routes to an outbox that takes nothing, which harms nobody.
-        """
-        self._unsettled.discard(session)
-        if session.patterns:
-            self._unrecorded.append(self._encode(CLIENT_GONE, session, b"", edge=False))
-            self._chores.append(self._drop_patterns(session))
-
+    # -- background steps ----------------------------------------------------------------------
     def begin_holding(self, session: Session) -> None:
-        """By all patterns of a client that has backpressure from now on, publishers may be held.
+        """Let publishers be held by all patterns of a client that has back-pressure from now on.
 
-        They stay so until it leaves, whatever it chooses: it holds nobody while it does not stall.
+        That lasts until the client leaves, whatever it chooses: without stalling it holds nobody.
         """
         if session.patterns:
             self._unsettled.add(session)
-            self._chores.append(self._hold_by_patterns(session))
+            self._background.append(self._hold_by_patterns(session))
 
     def change_rule(self, session: Session, rule: BackpressureRule) -> None:
-        """Have publishers held by this one from now on, of a client that held them by another. That
-        one goes when all know of this one, so that there is no gap."""
+        """Replace the rule by which a client holds publishers. The old rule is taken back when all
+        workers know the new one, so that there is no gap."""
         backpressure = _backpressure(session)
         old, backpressure.rule = backpressure.rule, rule
         held, session.holding_patterns = session.holding_patterns, set()
         self._unsettled.discard(session)
         self.begin_holding(session)
-        self._changing += 1
-        self._chores.append(self._drop_holding(session, old, held))
+        self._rule_changes += 1
+        self._background.append(self._drop_holding(session, old, held))
 
-    def when_changed(self, on_changed: Callable[[], None]) -> None:
-        """Call this once no worker goes by a back-pressure rule that was changed."""
-        self._on_changed.append(on_changed)
-        self._tell_if_changed()
+    def report_applied(self, settings: int) -> None:
+        """Report these settings as applied once no worker obeys a rule that was replaced."""
+        self._settings_applied.append(settings)
+        self._report_if_applied()
 
     def is_settled(self, session: Session) -> bool:
-        """Whether by all patterns of a client that blocks publishers are held.
+        """Whether publishers are held by all patterns of a client that blocks.
 
-        Raises Refusal when there was no room in the table for that.
+        Raises Refusal when the table has no room for that.
         """
         if session in self._unsettled:
             return False
@@ -159,23 +181,23 @@ class Subscriptions:
             raise Refusal("table-full", "the bus has no room to hold publishers by all patterns")
         return True
 
-    def do_a_chore(self) -> bool:
-        """Do a piece of what is to be done; False when there is nothing that can be done now."""
-        if not self._chores:
+    def make_background_step(self) -> bool:
+        """Make one step of the changes in progress; False when there is none to make now."""
+        if not self._background:
             return False
-        chore = self._chores[0]
-        can_go_on = next(chore, None)
-        if not can_go_on:
-            self._chores.popleft()
-        if can_go_on is False:
-            self._stuck.append(chore)
+        change = self._background[0]
+        can_continue = next(change, None)
+        if not can_continue:
+            self._background.popleft()
+        if can_continue is False:
+            self._stuck.append(change)
         self.flush_records()
         return True
 
     def retry(self) -> None:
         """There may be room in the table again."""
         self.flush_records()
-        self._chores.extend(self._stuck)
+        self._background.extend(self._stuck)
         self._stuck.clear()
 
     def _drop_patterns(self, session: Session) -> Iterator[bool]:
@@ -188,23 +210,20 @@ class Subscriptions:
 
     def _drop(self, session: Session, pattern: bytes, count: int) -> int:
         """Drop some occurrences of a pattern of a client that has left; returns how many."""
-        self._count(session, -count, -count * self._router.subscription_bytes(pattern))
+        session.count_patterns(pattern, -count, self._router.subscription_bytes(pattern))
         for _ in range(count):
             self._router.remove(pattern, session.outbox)
         if self._router.lose_interest(pattern, count):
             self._unrecorded.append(self._encode(UNSUBSCRIBED, session, pattern, edge=True))
-        session.patterns[pattern] -= count
-        if not session.patterns[pattern]:
-            del session.patterns[pattern]
-            if pattern in session.holding_patterns:
-                self._hold_no_more(session, pattern)
-                self._unrecorded.append(
-                    self._encode_holding(HOLDS_NO_MORE, session, _rule(session), pattern)
-                )
+        if pattern not in session.patterns and pattern in session.holding_patterns:
+            self._hold_no_more(session, pattern)
+            self._unrecorded.append(
+                self._encode_holding(HOLDS_NO_MORE, session, _rule(session), pattern)
+            )
         return count
 
     def _hold_by_patterns(self, session: Session) -> Iterator[bool]:
-        """Until it is done, a client that asked to block is not read any further."""
+        """Until this is done, a client that asked to block is not read any further."""
         patterns = iter(list(session.patterns))
         rule = _rule(session)
         while session in self._unsettled and _rule(session) is rule:
@@ -217,7 +236,7 @@ class Subscriptions:
             data = b"".join(
                 self._encode_holding(HOLDS, session, rule, pattern) for pattern in piece
             )
-            while piece and not self._sequencer.note(data):
+            while piece and not self._sequencer.journal(data):
                 if self._sequencer.is_table_full():
                     piece.clear()
                     next_patterns.clear()
@@ -229,13 +248,13 @@ class Subscriptions:
                 self._hold(session, pattern)
             if not next_patterns:
                 self._unsettled.remove(session)
-                self._on_settled()
+                self._context.wake()
             yield True
 
     def _drop_holding(
         self, session: Session, rule: BackpressureRule, patterns: set[bytes]
     ) -> Iterator[bool]:
-        """Take back what another rule of a client held, whether or not it is still there."""
+        """Take back an old rule of a client, whether or not the client is still there."""
         while patterns:
             for pattern in list(islice(patterns, _RECORDS_PER_PIECE)):
                 patterns.remove(pattern)
@@ -245,30 +264,41 @@ class Subscriptions:
         while not self.flush_records():
             yield False
         _backpressure(session).release_waiters()
-        self._changing -= 1
-        self._tell_if_changed()
+        self._rule_changes -= 1
+        self._report_if_applied()
 
-    def _tell_if_changed(self) -> None:
-        if not self._changing:
-            tell, self._on_changed = self._on_changed, []
-            for on_changed in tell:
-                on_changed()
+    def _report_if_applied(self) -> None:
+        if not self._rule_changes:
+            for settings in self._settings_applied:
+                self._context.link.send(SettingsApplied(settings))
+            self._settings_applied.clear()
 
     # -- pieces --------------------------------------------------------------------------------
     def flush_records(self) -> bool:
-        """Journal what only takes back, piece by piece; False when not all of it fits yet."""
+        """Journal the records that wait for room; False when not all of them fit yet."""
         while self._unrecorded:
             piece = list(islice(self._unrecorded, _RECORDS_PER_PIECE))
-            if not self._sequencer.note(b"".join(piece), frees=True):
-                if len(piece) == 1 or not self._sequencer.note(piece[0], frees=True):
+            if not self._sequencer.journal(b"".join(piece), frees=True):
+                if len(piece) == 1 or not self._sequencer.journal(piece[0], frees=True):
                     return False
                 del piece[1:]
             for _ in piece:
                 self._unrecorded.popleft()
         return True
 
+    def _watch_process(self, recipient: SecretRecipient, pattern: bytes) -> None:
+        """Make a client ready for a secret pattern. Raises Refusal, Misbehaviour."""
+        recipient.check_own(pattern)
+        if recipient not in self._watched:
+            if len(self._watched) >= self._watched_max:
+                raise Refusal("too-many-secret", "the bus watches as many processes as it can")
+            recipient.watch()
+            self._watched.add(recipient)
+        recipient.check_alive(pattern)
+
     def _check_quotas(self, session: Session, charge: int) -> None:
-        if session.subscription_bytes + charge > self.client_bytes_max:
+        bytes_max = self._context.settings.limits.client_subscription_bytes_max
+        if session.subscription_bytes + charge > bytes_max:
             raise Refusal("too-many-patterns", "one client has no room for more subscriptions")
         for limit, more, client_use in (
             (SUBSCRIPTIONS, 1, session.subscriptions),
@@ -278,12 +308,6 @@ class Subscriptions:
                 raise QuotaReached(
                     "too-many-patterns", "your user has no room for more subscriptions", limit
                 )
-
-    def _count(self, session: Session, subscriptions: int, charge: int) -> None:
-        session.subscriptions += subscriptions
-        session.subscription_bytes += charge
-        session.account.count(SUBSCRIPTIONS, subscriptions)
-        session.account.count(SUBSCRIPTION_BYTES, charge)
 
     def _hold(self, session: Session, pattern: bytes) -> None:
         session.holding_patterns.add(pattern)
@@ -295,7 +319,7 @@ class Subscriptions:
         _backpressure(session).release_waiters()
 
     def _encode(self, kind: int, session: Session, pattern: bytes, *, edge: bool) -> bytes:
-        return encode_record(Record(kind, edge, self._worker, session.id, pattern))
+        return encode_record(Record(kind, edge, self._context.number, session.id, pattern))
 
     def _encode_holding(
         self, kind: int, session: Session, rule: BackpressureRule, pattern: bytes

@@ -1,17 +1,17 @@
-"""The waiting room: clients that are not read, because what they sent last has to wait.
+"""Clients that are not read, because what they sent last has to wait.
 
-    room     the log or the table has none: until this worker is woken
-    stall    a client that blocks has none: until this worker is woken, or the time in which that
-             client's user may hold publishers is spent
-    rate     its user publishes too fast, or has too much waiting already: until a known time
+    ROOM     for room in the log or in the subscription table: until this worker is woken
+    STALL    for a stalled client: until this worker is woken, or until the stalled client's user
+             has no time left in which it may hold publishers
+    RATE     for the user's rate limit, or because too much of the user's waits: until a known time
 
-Who waits for the rate waits behind the user's other clients: they are let go one by one, so that of
-hundreds that wait not all have to be tried for every one that may go on. Who was woken is tried
-again, and waits again if it was too early.
+A client that is released is tried again, and waits again if it was too early. Clients that wait for
+their user's rate are released one by one, so that of hundreds not all are tried for each one that
+can go on.
 
     held by an account  <=>  its last attempt ended at a stalled client of that account's user
 
-This module does not know what the clients sent, nor when there is room.
+The queue also counts the bytes of the packets that were read and have to wait.
 """
 
 import math
@@ -26,7 +26,7 @@ from sbus.broker.worker.session import Session
 
 _NEVER_NS = 1 << 63
 _NEXT_OF_USER_NS = 10_000_000
-"""When the next client of a user is let go, if the last one does not get on at once."""
+"""When the next client of a user is released, if the last one is not unblocked at once."""
 
 
 class Reason(Enum):
@@ -38,18 +38,21 @@ class Reason(Enum):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Why, until when at most (monotonic nanoseconds), and for a stall by whose account."""
+    """What a client waits for."""
 
     reason: Reason
     until_ns: int = _NEVER_NS
+    """At most, by `time.monotonic_ns`."""
     account: int = 0
+    """For a stall: of the stalled client's user."""
 
 
 FOR_ROOM = Wait(Reason.ROOM)
 
 
 class WaitQueue:
-    """One worker's. `end_holding` is called with an account that holds nobody here any more."""
+    """The waiting clients of one worker. `end_holding` is called with an account that holds none of
+    them any more."""
 
     def __init__(self, end_holding: Callable[[int], None]) -> None:
         self._end_holding = end_holding
@@ -58,29 +61,32 @@ class WaitQueue:
         self._queues: dict[int, deque[Session]] = {}
         """Those that wait for the rate, by user."""
         self._due_ns: dict[tuple[Reason, int], int] = {}
-        """When to let go, by account for stalls and by user for rates."""
+        """When to release, by account for stalls and by user for rates."""
         self._next_of_user: dict[int, Session] = {}
+        """The last that was released of those that wait for the rate, until it has tried again."""
         self._held_by: dict[int, int] = {}
         self._holding: Counter[int] = Counter()
         self.next_ns = _NEVER_NS
-        """When `due` has something to let go."""
+        """When `release_due` has something to release."""
+        self.packet_bytes = 0
+        """Of all packets that were read and have to wait."""
 
     def __contains__(self, session: Session) -> bool:
         return session.id in self._waits
 
     def reason(self, session: Session) -> Reason | None:
-        """Why a client is kept waiting; None for one that is not."""
+        """Why a client waits; None for one that does not."""
         wait = self._waits.get(session.id)
         return None if wait is None else wait.reason
 
-    def for_room(self) -> bool:
-        """Whether anybody waits for room in the log or in the table."""
+    def has_room_waiters(self) -> bool:
+        """Whether any client waits for room in the log or in the table."""
         return any(wait.reason is Reason.ROOM for wait in self._waits.values())
 
     def add(self, session: Session, wait: Wait) -> None:
         """Keep a client waiting."""
         self._waits[session.id] = wait
-        was_next = self._is_next_no_more(session)
+        was_next = self._has_tried(session)
         if wait.reason is Reason.RATE:
             queue = self._queues.setdefault(session.uid, deque())
             if was_next:
@@ -92,43 +98,19 @@ class WaitQueue:
             self._wakeable[session.id] = session
             if wait.reason is Reason.STALL:
                 self._set_due(Reason.STALL, wait.account, wait.until_ns)
-        self._note_holder(session, wait.account if wait.reason is Reason.STALL else None)
+        self._set_holder(session, wait.account if wait.reason is Reason.STALL else None)
 
-    def got_on(self, session: Session) -> None:
-        """What the client sent last has not to wait any more."""
+    def count_packets(self, session: Session, size_bytes: int) -> None:
+        """The packets of a client that wait now have this size."""
+        if size_bytes != session.waiting_bytes:
+            self.packet_bytes += session.count_waiting(size_bytes)
+
+    def unblocked(self, session: Session) -> None:
+        """What the client sent last does not have to wait any more."""
         if self._held_by:
-            self._note_holder(session, None)
-        if self._next_of_user and self._is_next_no_more(session):
+            self._set_holder(session, None)
+        if self._next_of_user and self._has_tried(session):
             self._set_due(Reason.RATE, session.uid, 0)
-
-    def woken(self) -> list[Session]:
-        """Let go everybody for whom there may be room now."""
-        sessions = list(self._wakeable.values())
-        self._wakeable.clear()
-        for session in sessions:
-            del self._waits[session.id]
-        return sessions
-
-    def due(self, now_ns: int) -> list[Session]:
-        """Let go those whose time has come."""
-        sessions = []
-        for (reason, number), at_ns in list(self._due_ns.items()):
-            if at_ns > now_ns:
-                continue
-            del self._due_ns[reason, number]
-            if reason is Reason.STALL:
-                sessions += self.woken()
-            elif number in self._queues:
-                sessions.append(self._let_go_next(number, now_ns))
-        self.next_ns = min(self._due_ns.values(), default=_NEVER_NS)
-        return sessions
-
-    def everybody(self) -> list[Session]:
-        """Let go all that wait, whatever for: what they wait for may be other than it was."""
-        sessions = self.woken()
-        for uid in list(self._queues):
-            self._set_due(Reason.RATE, uid, 0)
-        return sessions
 
     def remove(self, session: Session) -> None:
         """The client leaves."""
@@ -139,16 +121,47 @@ class WaitQueue:
             if not queue:
                 del self._queues[session.uid]
         self._wakeable.pop(session.id, None)
-        self.got_on(session)
+        self.unblocked(session)
+        self.count_packets(session, 0)
 
-    def delay_seconds(self) -> float:
-        """Time until `due` has something to let go; infinite when it never has."""
+    # -- releasing -----------------------------------------------------------------------------
+    def release_woken(self) -> list[Session]:
+        """Release the clients that wait for something other than their user's rate."""
+        sessions = list(self._wakeable.values())
+        self._wakeable.clear()
+        for session in sessions:
+            del self._waits[session.id]
+        return sessions
+
+    def release_due(self, now_ns: int) -> list[Session]:
+        """Release the clients whose time has come."""
+        sessions = []
+        for (reason, number), at_ns in list(self._due_ns.items()):
+            if at_ns > now_ns:
+                continue
+            del self._due_ns[reason, number]
+            if reason is Reason.STALL:
+                sessions += self.release_woken()
+            elif number in self._queues:
+                sessions.append(self._release_next(number, now_ns))
+        self.next_ns = min(self._due_ns.values(), default=_NEVER_NS)
+        return sessions
+
+    def release_all(self) -> list[Session]:
+        """Release all clients, those that wait for their user's rate one by one: settings have
+        changed."""
+        sessions = self.release_woken()
+        for uid in list(self._queues):
+            self._set_due(Reason.RATE, uid, 0)
+        return sessions
+
+    def seconds_until_due(self) -> float:
+        """Time until `release_due` has something to release; infinite when it never has."""
         if self.next_ns == _NEVER_NS:
             return math.inf
         return max(0, self.next_ns - time.monotonic_ns()) / 1e9
 
-    # -- pieces --------------------------------------------------------------------------------
-    def _let_go_next(self, uid: int, now_ns: int) -> Session:
+    def _release_next(self, uid: int, now_ns: int) -> Session:
         queue = self._queues[uid]
         session = self._next_of_user[uid] = queue.popleft()
         del self._waits[session.id]
@@ -158,7 +171,8 @@ class WaitQueue:
             del self._queues[uid]
         return session
 
-    def _is_next_no_more(self, session: Session) -> bool:
+    def _has_tried(self, session: Session) -> bool:
+        """Whether a client was the last of its user to be released for the rate; now it is not."""
         if self._next_of_user.get(session.uid) is not session:
             return False
         del self._next_of_user[session.uid]
@@ -168,7 +182,7 @@ class WaitQueue:
         self._due_ns[reason, number] = at_ns
         self.next_ns = min(self.next_ns, at_ns)
 
-    def _note_holder(self, session: Session, account: int | None) -> None:
+    def _set_holder(self, session: Session, account: int | None) -> None:
         before = self._held_by.pop(session.id, None)
         if account is not None:
             self._held_by[session.id] = account

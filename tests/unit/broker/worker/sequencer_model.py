@@ -1,4 +1,4 @@
-"""Several exchanges in one process, and a bus in which every step is one instant.
+"""Several sequencers in one process, and a bus in which every step is one instant.
 
 `Bus` holds the workers, lets other workers act between any two holds of a worker's lock, and keeps
 the model: who is subscribed to what, and what everybody is to receive. A step takes effect in the
@@ -13,15 +13,22 @@ from collections.abc import Callable
 from typing import cast
 from unittest.mock import patch
 
-from sbus.broker.config.access_policy import AccessProfile
+from sbus.broker.config.access_policy import AccessProfile, KeyRules
+from sbus.broker.config.settings import BusSettings
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
+from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_protocol import WorkerEvent
 from sbus.broker.worker import sequencer as sequencer_module
+from sbus.broker.worker.client_events import ClientEvents
+from sbus.broker.worker.context import CurrentSettings, WorkerContext
+from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
-from sbus.broker.worker.session import Session
+from sbus.broker.worker.session import Connection, Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import Reason, Wait
 from sbus.limits import Limits
@@ -36,6 +43,7 @@ from sbus.shared.subscription_table import SubscriptionTable, all_have_read
 from sbus.shared.worker_statistics import WorkerStatistics
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import PeerProcess
+from tests.support.events import logging_to
 from tests.unit.routing.specification import matches
 from tests.unit.shared.memories import close_memory, was_woken
 
@@ -55,11 +63,30 @@ EVERYTHING_SECRET = b"!/cred////"
 class Collector:
     """An outbox that keeps what it is given."""
 
+    backpressure: Backpressure | None = None
+
     def __init__(self) -> None:
         self.received: list[bytes] = []
 
     def deliver(self, packet: bytes, _publisher_uid: int) -> None:
         self.received.append(packet)
+
+
+class RecordingLink:
+    """A link to a front that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[WorkerEvent] = []
+
+    def send(self, event: WorkerEvent) -> None:
+        self.sent.append(event)
+
+
+class ContextThatWakesNobody(WorkerContext, frozen=True):
+    """The model looks for wake-ups by other workers."""
+
+    def wake(self) -> None:
+        pass
 
 
 class HookedLock(MemoryLock):
@@ -122,12 +149,11 @@ class Client:
     ) -> None:
         self.worker = worker
         own = Credentials(gid=1, uid=uid, pid=1)
-        self.session = Session(number, own, account, sock, LIMITS)
         self.collector = Collector()
-        self.session.outbox = cast(Outbox, self.collector)
-        self.session.secret_recipient = SecretRecipient(
-            own, self.session.outbox, PeerProcess(sock, own.pid, None)
-        )
+        outbox = cast(Outbox, self.collector)
+        recipient = SecretRecipient(own, outbox, PeerProcess(sock, own.pid, None))
+        connection = Connection(number, own, account, sock)
+        self.session = Session(connection, outbox, recipient, NO_RULES, LIMITS)
         self.subscriptions: Counter[bytes] = Counter()
         self.due: list[bytes] = []
         self.pending: list[tuple[bytes, bytes]] = []
@@ -169,8 +195,9 @@ class Bus:
         self.lock = self.memory.lock = HookedLock.instead_of(self.memory)
         self.lock.open()
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.link = RecordingLink()
         self.routers: list[Router] = []
-        self.exchanges: list[Sequencer] = []
+        self.sequencers: list[Sequencer] = []
         self.subscriptions: list[Subscriptions] = []
         self.stalls: list[StallTable] = []
         self.accounts: list[Accounts] = []
@@ -195,25 +222,43 @@ class Bus:
         close_memory(self.memory)
 
     def _start(self, worker: int) -> None:
+        context = self._context(worker)
         router = Router(worker, SLASH, self.limits)
-        accounts = Accounts(self.memory.accounts, self.memory.workers, self.limits, worker)
-        stalls = StallTable(self.memory.stalls, self.limits.blocking_clients_max, worker)
-        sequencer = Sequencer(self.memory, worker, router, accounts, stalls, WorkerStatistics())
+        sequencer = Sequencer(context, router, MessageMonitor(worker))
         log = HookedLog(self.memory, worker)
         sequencer._log = log
         sequencer._table = HookedTable(self.memory, worker)
         sequencer._table.log = log
+        subscriptions = Subscriptions(context, sequencer, router)
+        subscriptions.start()
         self.routers[worker : worker + 1] = [router]
-        self.exchanges[worker : worker + 1] = [sequencer]
+        self.sequencers[worker : worker + 1] = [sequencer]
         self.logs[worker : worker + 1] = [log]
-        subscriptions = Subscriptions(
-            worker, sequencer, router, self.limits, sequencer.start(), on_settled=lambda: None
-        )
         self.subscriptions[worker : worker + 1] = [subscriptions]
-        self.stalls[worker : worker + 1] = [stalls]
-        self.accounts[worker : worker + 1] = [accounts]
+        self.stalls[worker : worker + 1] = [context.stalls]
+        self.accounts[worker : worker + 1] = [context.accounts]
         for _ in range(self._clients_per_worker):
             self.connect(worker)
+
+    def _context(self, worker: int) -> WorkerContext:
+        memory, limits = self.memory, self.limits
+        settings = BusSettings(workers=memory.workers, limits=limits)
+        emitter = logging_to([])
+        rate_limiter = LogRateLimiter(limits.log_interval_seconds, emitter)
+        return ContextThatWakesNobody(
+            number=worker,
+            dialect=SLASH,
+            settings=CurrentSettings(settings),
+            rules=KeyRules((), SLASH, limits.rule_cache_bytes_max),
+            memory=memory,
+            accounts=Accounts(memory.accounts, memory.workers, limits, worker),
+            stalls=StallTable(memory.stalls, limits.blocking_clients_max, worker),
+            statistics=WorkerStatistics(),
+            link=cast(Link, self.link),
+            emitter=emitter,
+            rate_limiter=rate_limiter,
+            client_events=ClientEvents(emitter, rate_limiter),
+        )
 
     def connect(self, worker: int) -> Client:
         self.numbers += 1
@@ -222,7 +267,7 @@ class Bus:
         assert account is not None
         own = self.accounts[worker][account.place]
         client = Client(self.numbers, worker, own, uid, self.sock)
-        self.routers[worker].admit(client.session.outbox, client.session.secret_recipient)
+        self.subscriptions[worker].add_client(client.session)
         self.clients.append(client)
         return client
 
@@ -263,7 +308,7 @@ class Bus:
         outer = (lock.on_enter, lock.on_release)
         lock.on_enter, lock.on_release = on_enter, on_release
         try:
-            done = act(self.exchanges[worker])
+            done = act(self.sequencers[worker])
         finally:
             lock.on_enter, lock.on_release = outer
         assert done == placed, "a step has one instant if it was done, and none if it was not"
@@ -394,22 +439,21 @@ class Bus:
         self.look()
         self.asleep[worker] = self.woken[worker] = False
         self.step(worker, act, lambda: None, meanwhile)
-        if self.subscriptions[worker].do_a_chore():
+        if self.subscriptions[worker].make_background_step():
             self.asleep[worker] = False
 
     def leave(self, client: Client) -> None:
         """A client goes; another one comes to the same worker."""
         self.clients.remove(client)
         session, worker = client.session, client.worker
-        self.subscriptions[worker].forget(session)
-        self.routers[worker].dismiss(session.outbox)
+        self.subscriptions[worker].remove_client(session)
         if session.backpressure is not None:
             self.resume(client)
             self.stalls[worker].give_back(session.backpressure.rule.place)
         self.connect(worker)
 
     def block(self, client: Client) -> None:
-        """A client chooses to hold publishers back, by all of its patterns once chores are done."""
+        """A client chooses to hold publishers back; background steps do it for its patterns."""
         session, worker = client.session, client.worker
         place = self.stalls[worker].take_place()
         assert place is not None
@@ -426,9 +470,9 @@ class Bus:
         )
         self.subscriptions[worker].begin_holding(session)
 
-    def do_chores(self, worker: int) -> None:
+    def make_background_steps(self, worker: int) -> None:
         """All that can be done now."""
-        while self.subscriptions[worker].do_a_chore():
+        while self.subscriptions[worker].make_background_step():
             pass
 
     def stall(self, client: Client) -> None:
@@ -466,7 +510,7 @@ class Bus:
             with self.memory.lock as words:
                 assert self.compaction.finish(words)
             self.compaction = None
-            self.memory.wake((1 << len(self.exchanges)) - 1)
+            self.memory.wake((1 << len(self.sequencers)) - 1)
 
     # -- checks --------------------------------------------------------------------------------
     def check(self) -> None:
@@ -487,7 +531,7 @@ class Bus:
 
     def look(self) -> None:
         """Note who was woken."""
-        for worker in range(len(self.exchanges)):
+        for worker in range(len(self.sequencers)):
             if was_woken(self.memory, worker):
                 self.woken[worker] = self.told_of_room[worker] = True
                 for client in self.of_worker(worker):
@@ -499,7 +543,7 @@ class Bus:
             if client.stalled:
                 self.resume(client)
         for _ in range(100):
-            for worker in range(len(self.exchanges)):
+            for worker in range(len(self.sequencers)):
                 self.catch_up(worker, lambda: None)
             held = [client for client in self.clients if client.held]
             if not held and all(self.asleep):

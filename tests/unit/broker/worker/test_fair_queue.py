@@ -1,4 +1,4 @@
-"""Turns: shares by work and not by connections (DESIGN, "Turns"), as properties of long runs."""
+"""Fair queueing: shares by cost and not by connections, as properties of long runs."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -17,31 +17,31 @@ class Client:
     def __init__(self, uid: int, number: int = 0) -> None:
         self.uid = uid
         self.number = number
-        self.in_line = False
+        self.is_queued = False
 
     def __repr__(self) -> str:
         return f"{self.uid}.{self.number}"
 
 
-def line_up(turns: FairQueue[Client], **clients_of: int) -> None:
+def enqueue(queue: FairQueue[Client], **clients_of: int) -> None:
     for name, count in clients_of.items():
         for number in range(count):
-            turns.add(Client(ord(name), number))
+            queue.add(Client(ord(name), number))
 
 
 def run(
-    turns: FairQueue[Client], rounds: int, cost: Callable[[Client], int]
+    queue: FairQueue[Client], rounds: int, cost_of: Callable[[Client], int]
 ) -> tuple[Counter[int], list[Client]]:
-    """Everybody always has more to do; the units charged to each user, and who had turns."""
+    """Everybody always has more to do; the cost charged to each user, and who had turns."""
     charged: Counter[int] = Counter()
     served = []
     for _ in range(rounds):
-        client = turns.next()
+        client = queue.next()
         assert client is not None
-        units = cost(client)
-        turns.charge(client.uid, units)
-        turns.add(client)
-        charged[client.uid] += units
+        cost = cost_of(client)
+        queue.charge(client.uid, cost)
+        queue.add(client)
+        charged[client.uid] += cost
         served.append(client)
     return charged, served
 
@@ -56,8 +56,8 @@ def run(
 def test_two_users_who_always_want_more_get_equal_shares(
     clients: tuple[int, int], costs: tuple[list[int], list[int]]
 ) -> None:
-    turns: FairQueue[Client] = FairQueue()
-    line_up(turns, a=clients[0], b=clients[1])
+    queue: FairQueue[Client] = FairQueue()
+    enqueue(queue, a=clients[0], b=clients[1])
     served: Counter[int] = Counter()
 
     def cost(client: Client) -> int:
@@ -65,192 +65,192 @@ def test_two_users_who_always_want_more_get_equal_shares(
         served[client.uid] += 1
         return own[served[client.uid] % len(own)]
 
-    charged, _ = run(turns, 1000, cost)
+    charged, _ = run(queue, 1000, cost)
     largest = max(max(own) for own in costs)
     assert abs(charged[ord("a")] - charged[ord("b")]) <= largest
 
 
 def test_two_hundred_connections_delay_another_user_by_no_turn() -> None:
-    turns: FairQueue[Client] = FairQueue()
-    line_up(turns, a=200)
-    run(turns, 300, lambda client: TURN)
-    line_up(turns, b=1)
-    client = turns.next()
+    queue: FairQueue[Client] = FairQueue()
+    enqueue(queue, a=200)
+    run(queue, 300, lambda client: TURN)
+    enqueue(queue, b=1)
+    client = queue.next()
     assert client is not None
     assert client.uid == ord("b")
 
 
-@given(others=st.integers(1, 5), own_units=st.integers(1, TURN), away=st.integers(0, 400))
+@given(others=st.integers(1, 5), own_cost=st.integers(1, TURN), away=st.integers(0, 400))
 def test_who_wants_little_has_the_next_turn_whenever_it_comes(
-    others: int, own_units: int, away: int
+    others: int, own_cost: int, away: int
 ) -> None:
     """B, that wants less than its share, among users that always want more."""
-    turns: FairQueue[Client] = FairQueue()
-    line_up(turns, **dict.fromkeys("cdefg"[:others], 50))
+    queue: FairQueue[Client] = FairQueue()
+    enqueue(queue, **dict.fromkeys("cdefg"[:others], 50))
     own = Client(ord("b"))
-    run(turns, 10 * others, lambda client: TURN)
+    run(queue, 10 * others, lambda client: TURN)
     for _ in range(20):
-        turns.add(own)
-        assert turns.next() is own
-        turns.charge(own.uid, own_units)
+        queue.add(own)
+        assert queue.next() is own
+        queue.charge(own.uid, own_cost)
         # Everybody has been charged a turn more than B; then B is away, for longer or not.
-        run(turns, 2 * others + away, lambda client: TURN)
+        run(queue, 2 * others + away, lambda client: TURN)
 
 
 def test_leaving_and_coming_back_does_not_pay() -> None:
-    """A user that leaves the line after each turn gets no more than one that stays."""
-    turns: FairQueue[Client] = FairQueue()
-    line_up(turns, a=3)
+    """A user that leaves the queue after each turn gets no more than one that stays."""
+    queue: FairQueue[Client] = FairQueue()
+    enqueue(queue, a=3)
     visitor = Client(ord("b"))
     charged: Counter[int] = Counter()
-    turns.add(visitor)
+    queue.add(visitor)
     for _ in range(1000):
-        client = turns.next()
+        client = queue.next()
         assert client is not None
-        units = 1 if client.uid == ord("a") else 4 * TURN
-        turns.charge(client.uid, units)
-        charged[client.uid] += units
+        cost = 1 if client.uid == ord("a") else 4 * TURN
+        queue.charge(client.uid, cost)
+        charged[client.uid] += cost
         if client is not visitor:
-            turns.add(client)
-        turns.add(visitor)
+            queue.add(client)
+        queue.add(visitor)
     assert charged[ord("b")] <= charged[ord("a")] + 4 * TURN
 
 
 def test_staying_away_saves_nothing_up() -> None:
-    turns: FairQueue[Client] = FairQueue()
-    line_up(turns, a=1)
-    run(turns, 1000, lambda client: TURN)
-    line_up(turns, b=1)
-    charged, _ = run(turns, 100, lambda client: TURN)
+    queue: FairQueue[Client] = FairQueue()
+    enqueue(queue, a=1)
+    run(queue, 1000, lambda client: TURN)
+    enqueue(queue, b=1)
+    charged, _ = run(queue, 100, lambda client: TURN)
     assert abs(charged[ord("a")] - charged[ord("b")]) <= TURN
 
 
 def test_a_crowd_of_newcomers_is_served_in_the_order_of_its_coming() -> None:
-    turns: FairQueue[Client] = FairQueue()
-    line_up(turns, a=5)
-    run(turns, 10, lambda client: TURN)
+    queue: FairQueue[Client] = FairQueue()
+    enqueue(queue, a=5)
+    run(queue, 10, lambda client: TURN)
     crowd = [Client(1000 + number) for number in range(50)]
     for client in crowd:
-        turns.add(client)
+        queue.add(client)
     served = []
     for _ in crowd:
-        newcomer = turns.next()
+        newcomer = queue.next()
         assert newcomer is not None
         served.append(newcomer)
-        turns.charge(newcomer.uid, TURN)
-        turns.add(newcomer)
+        queue.charge(newcomer.uid, TURN)
+        queue.add(newcomer)
     assert served == crowd
 
 
 def test_a_charge_while_in_line_counts_too() -> None:
     """Work that shows only afterwards, for a user that waits for its turn."""
-    turns: FairQueue[Client] = FairQueue()
-    line_up(turns, a=1, b=1, c=1)
-    turns.charge(ord("b"), 10 * TURN)
-    charged, _ = run(turns, 20, lambda client: TURN)
+    queue: FairQueue[Client] = FairQueue()
+    enqueue(queue, a=1, b=1, c=1)
+    queue.charge(ord("b"), 10 * TURN)
+    charged, _ = run(queue, 20, lambda client: TURN)
     assert charged[ord("a")] == charged[ord("c")] == 10 * TURN
 
 
 def test_users_who_owe_nothing_are_forgotten() -> None:
-    turns: FairQueue[Client] = FairQueue()
-    line_up(turns, a=1)
-    run(turns, 1, lambda client: TURN)
+    queue: FairQueue[Client] = FairQueue()
+    enqueue(queue, a=1)
+    run(queue, 1, lambda client: TURN)
     for uid in range(1000, 3000):
         visitor = Client(uid)
-        turns.add(visitor)
-        assert turns.next() is visitor
-        turns.charge(uid, TURN)
-        run(turns, 2, lambda client: TURN)
-        assert turns.users_known <= 100
+        queue.add(visitor)
+        assert queue.next() is visitor
+        queue.charge(uid, TURN)
+        run(queue, 2, lambda client: TURN)
+        assert queue.users_known <= 100
 
 
 def test_who_caused_more_than_its_share_sits_out_until_it_is_paid_for() -> None:
-    turns: FairQueue[Client] = FairQueue()
-    line_up(turns, a=1, b=1)
-    first = turns.next()
+    queue: FairQueue[Client] = FairQueue()
+    enqueue(queue, a=1, b=1)
+    first = queue.next()
     assert first is not None
-    turns.charge(first.uid, 10 * TURN)
-    turns.add(first)
+    queue.charge(first.uid, 10 * TURN)
+    queue.add(first)
     other = 0
-    while (client := turns.next()) is not None and client is not first:
+    while (client := queue.next()) is not None and client is not first:
         other += 64
-        turns.charge(client.uid, 64)
-        turns.add(client)
+        queue.charge(client.uid, 64)
+        queue.add(client)
     assert 10 * TURN <= other <= 11 * TURN
 
 
 def test_who_is_alone_need_not_sit_out() -> None:
-    turns: FairQueue[Client] = FairQueue()
-    line_up(turns, a=1)
-    _, served = run(turns, 10, lambda client: 1_000_000)
+    queue: FairQueue[Client] = FairQueue()
+    enqueue(queue, a=1)
+    _, served = run(queue, 10, lambda client: 1_000_000)
     assert len(served) == 10
 
 
-def test_debts_are_forgiven_when_nobody_is_in_line() -> None:
-    turns: FairQueue[Client] = FairQueue()
+def test_debts_are_forgiven_when_the_queue_is_empty() -> None:
+    queue: FairQueue[Client] = FairQueue()
     mine, other = Client(1), Client(2)
-    turns.add(other)
-    turns.add(mine)
+    queue.add(other)
+    queue.add(mine)
     for _ in range(2):
-        client = turns.next()
+        client = queue.next()
         assert client is not None
         if client is mine:
-            turns.charge(1, 100 * TURN)
-    assert turns.next() is None
-    turns.add(mine)
-    turns.add(other)
-    _, served = run(turns, 4, lambda client: TURN)
+            queue.charge(1, 100 * TURN)
+    assert queue.next() is None
+    queue.add(mine)
+    queue.add(other)
+    _, served = run(queue, 4, lambda client: TURN)
     assert Counter(client.uid for client in served) == {1: 2, 2: 2}
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_clients_of_one_user_take_turns(count: int) -> None:
-    turns: FairQueue[Client] = FairQueue()
-    line_up(turns, a=count, b=3)
-    _, served = run(turns, 40 * count, lambda client: 10)
+    queue: FairQueue[Client] = FairQueue()
+    enqueue(queue, a=count, b=3)
+    _, served = run(queue, 40 * count, lambda client: 10)
     numbers = [client.number for client in served if client.uid == ord("a")]
     assert numbers == [at % count for at in range(len(numbers))]
 
 
 def test_a_charge_to_somebody_unknown_changes_nothing() -> None:
-    turns: FairQueue[Client] = FairQueue()
-    turns.charge(5, 100)
-    assert turns.next() is None
+    queue: FairQueue[Client] = FairQueue()
+    queue.charge(5, 100)
+    assert queue.next() is None
 
 
 class StandingInLine(RuleBasedStateMachine):
-    """Whoever is in line is there once, is served once, and in its user's order."""
+    """A queued client is queued once, is served once, and in the order of its user."""
 
     @initialize()
     def begin(self) -> None:
-        self.turns: FairQueue[Client] = FairQueue()
+        self.queue: FairQueue[Client] = FairQueue()
         self.clients = [Client(uid, number) for uid in range(3) for number in range(3)]
         self.lines: dict[int, list[Client]] = {0: [], 1: [], 2: []}
 
     @rule(pick=st.integers(0, 8))
     def add(self, pick: int) -> None:
         client = self.clients[pick]
-        self.turns.add(client)
+        self.queue.add(client)
         line = self.lines[client.uid]
         if client not in line:
             line.append(client)
-        assert client.in_line
+        assert client.is_queued
 
-    @rule(units=st.integers(0, 2000))
-    def serve(self, units: int) -> None:
-        client = self.turns.next()
+    @rule(cost=st.integers(0, 2000))
+    def serve(self, cost: int) -> None:
+        client = self.queue.next()
         if client is None:
             assert not any(self.lines.values())
             return
         assert client is self.lines[client.uid].pop(0)
-        assert not client.in_line
-        self.turns.charge(client.uid, units)
+        assert not client.is_queued
+        self.queue.charge(client.uid, cost)
 
     @precondition(lambda self: any(self.lines.values()))
     @rule()
     def serve_all(self) -> None:
         served = []
-        while (client := self.turns.next()) is not None:
+        while (client := self.queue.next()) is not None:
             served.append(client)
             assert client is self.lines[client.uid].pop(0)
         assert not any(self.lines.values())
@@ -262,20 +262,20 @@ TestStandingInLine = StandingInLine.TestCase
 @given(readers=st.integers(1, 50), writers=st.integers(1, 50))
 def test_a_user_is_read_once_for_four_times_it_is_sent_to(readers: int, writers: int) -> None:
     """However many there are of each; and each kind in turn among itself."""
-    turns: FairQueue[Client] = FairQueue()
+    queue: FairQueue[Client] = FairQueue()
     reading = [Client(1, number) for number in range(readers)]
     sending = [Client(1, -1 - number) for number in range(writers)]
     for each in reading:
-        turns.add(each)
+        queue.add(each)
     for each in sending:
-        turns.add(each, sending=True)
+        queue.add(each, sending=True)
     served = []
     for _ in range(5 * (readers + writers)):
-        client = turns.next()
+        client = queue.next()
         assert client is not None
         served.append(client)
-        turns.charge(1, TURN)
-        turns.add(client, sending=client.number < 0)
+        queue.charge(1, TURN)
+        queue.add(client, sending=client.number < 0)
     assert [client.number < 0 for client in served] == [True, True, True, True, False] * (
         readers + writers
     )
@@ -285,9 +285,9 @@ def test_a_user_is_read_once_for_four_times_it_is_sent_to(readers: int, writers:
 
 
 def test_who_is_only_sent_to_has_every_turn_of_its_user() -> None:
-    turns: FairQueue[Client] = FairQueue()
+    queue: FairQueue[Client] = FairQueue()
     lags = Client(1)
     for _ in range(3):
-        turns.add(lags, sending=True)
-        assert turns.next() is lags
-    assert turns.next() is None
+        queue.add(lags, sending=True)
+        assert queue.next() is lags
+    assert queue.next() is None

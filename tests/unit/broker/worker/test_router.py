@@ -292,7 +292,7 @@ def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
 def test_what_a_client_may_not_receive_does_not_lead_to_it() -> None:
     router = restricting_router()
     free, restricted = outbox(), outbox()
-    router.restrict(restricted, NOT_A_B)
+    router.set_access_rules(restricted, NOT_A_B)
     for subscriber in (free, restricted):
         for pattern in (b"", b"a/b", b"*/"):
             router.add(pattern, subscriber)
@@ -305,8 +305,7 @@ def test_what_a_client_may_not_receive_does_not_lead_to_it() -> None:
 def test_a_client_that_left_leaves_nothing_behind() -> None:
     router = new_router()
     leaver = outbox()
-    router.admit(leaver, cast(SecretRecipient, object()))
-    router.restrict(leaver, NOT_A_B)
-    router.dismiss(leaver)
-    assert not router._rules
+    router.add_client(leaver, cast(SecretRecipient, object()), NOT_A_B)
+    router.remove_client(leaver)
+    assert not router._access_rules
     assert not router._secret_recipients

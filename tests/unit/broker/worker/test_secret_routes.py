@@ -70,7 +70,7 @@ class Client:
             credentials, self.outbox, cast(PeerProcess, self.process)
         )
         self.patterns: list[bytes] = []
-        router.admit(self.outbox, self.secret_recipient)
+        router.add_client(self.outbox, self.secret_recipient, 0)
 
     def check(self, pattern: bytes) -> None:
         check_pattern(pattern, SLASH, Limits())
@@ -332,7 +332,7 @@ def test_root_is_somebody() -> None:
 def test_an_outbox_without_a_secret_recipient_gets_no_secret_message() -> None:
     client = Client(new_router(), ME)
     client.sub(OF_USER)
-    client.router.dismiss(client.outbox)
+    client.router.remove_client(client.outbox)
     publish(client.router, OF_USER)
     assert client.collector.take() == []
 

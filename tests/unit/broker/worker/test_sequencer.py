@@ -92,7 +92,7 @@ def perform(bus: Bus, act: Act, busy_worker: int | None = None) -> None:
     elif act.what == "stall":
         if client.session.backpressure is None:
             bus.block(client)
-            bus.do_chores(worker)
+            bus.make_background_steps(worker)
         bus.stall(client)
     elif act.what == "resume" and client.stalled:
         bus.resume(client)
@@ -171,7 +171,7 @@ def test_a_log_that_is_often_full_holds_back_but_loses_nothing(
             perform(bus, Act(what, who, [b"a", b"b", b"a/b"], b"", []))
             bus.check()
         held = {client.worker for client in bus.clients if client.waits_for_room}
-        for sequencer in bus.exchanges:
+        for sequencer in bus.sequencers:
             assert any(sequencer.catch_up() for _ in range(10)), "it never comes to rest"
         bus.look()
         for worker in held:
@@ -259,7 +259,7 @@ def test_a_newcomer_learns_of_an_interest_that_outlived_its_first_client(bus: Bu
     bus.subscribe(first, b"a", nothing)
     bus.barrier(1, nothing)
     bus.clients.remove(first)
-    bus.subscriptions[0].forget(first.session)
+    bus.subscriptions[0].remove_client(first.session)
     assert bus.subscriptions[0].flush_records()
     for finish in (False, True):
         bus.compact(finish=finish)
@@ -317,7 +317,7 @@ def offer(bus: Bus, client: Client, *keys: bytes) -> Wait | None:
     session, route = client.session, bus.routers[client.worker].route
     batch = PublishBatch()
     batch.messages += [(packet, key, route(key)) for packet, key in client.pending]
-    wait = bus.exchanges[client.worker].publish(session, batch)
+    wait = bus.sequencers[client.worker].publish(session, batch)
     del client.pending[: len(batch.messages)]
     return wait
 
@@ -356,13 +356,13 @@ def test_a_publisher_is_held_for_as_long_as_its_user_has_time_and_no_longer(cloc
             timed.subscribe(client, b"a", nothing)
         timed.subscribe(other, b"b", nothing)
         timed.block(stuck)
-        timed.do_chores(0)
+        timed.make_background_steps(0)
         timed.stall(stuck)
         place = stuck.session.account.place
         assert offer(timed, publisher, b"b", b"a", b"b") == Wait(
             Reason.STALL, clock.now_ns + 10 * SECOND_NS, place
         )
-        timed.exchanges[0].barrier()
+        timed.sequencers[0].barrier()
         assert other.collector.received == [b"MSG b\0"], "what came before is not held"
         for later_seconds in (3, 6):
             clock.now_ns += later_seconds * SECOND_NS
@@ -371,8 +371,8 @@ def test_a_publisher_is_held_for_as_long_as_its_user_has_time_and_no_longer(cloc
         clock.now_ns += SECOND_NS
         while publisher.pending:
             assert offer(timed, publisher) is None
-        timed.exchanges[1].end_holding(place)
-        timed.exchanges[0].barrier()
+        timed.sequencers[1].end_holding(place)
+        timed.sequencers[0].barrier()
         assert other.collector.received == [b"MSG b\0", b"MSG a\0", b"MSG b\0"]
         assert len(stuck.collector.received) == 1, "its outbox decides what becomes of it"
         clock.now_ns += 40 * SECOND_NS

@@ -7,10 +7,12 @@ from typing import cast
 
 import pytest
 
+from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route
-from sbus.broker.worker.session import Session
+from sbus.broker.worker.session import Connection, Session
 from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
@@ -31,6 +33,12 @@ def find_route(key: bytes) -> Route:
     return ROUTES[key]
 
 
+def open_session(connection: Connection, limits: Limits) -> Session:
+    nobody = cast(SecretRecipient, object())
+    profile = AccessProfile(publish=0, subscribe=0, may_block_others=False)
+    return Session(connection, OWN_OUTBOX, nobody, profile, limits)
+
+
 class Pair:
     """A session and the client's end of its connection."""
 
@@ -39,8 +47,8 @@ class Pair:
         ours.setblocking(False)
         self.client.settimeout(5)
         account = open_account(LIMITS)
-        self.session = Session(1, Credentials(gid=1, uid=2, pid=3), account, ours, LIMITS)
-        self.session.outbox = OWN_OUTBOX
+        self.connection = Connection(1, Credentials(gid=1, uid=2, pid=3), account, ours)
+        self.session = open_session(self.connection, LIMITS)
 
     def send(self, *packets: bytes) -> None:
         for packet in packets:
@@ -49,8 +57,8 @@ class Pair:
     def steps(self) -> list[bytes]:
         """Every packet of the batch, one by one."""
         packets = []
-        while (packet := self.session.peek()) is not None:
-            packets.append(packet)
+        while self.session.has_pending():
+            packets.append(self.session.peek())
             self.session.skip()
         return packets
 
@@ -77,7 +85,7 @@ def pair() -> Iterator[Pair]:
 def test_a_batch_ends_where_the_socket_is_empty(pair: Pair) -> None:
     pair.send(b"a", b"b")
     assert pair.receive() == [b"a", b"b"]
-    assert not pair.session.more
+    assert not pair.session.is_readable
     assert pair.receive() == []
 
 
@@ -85,15 +93,15 @@ def test_a_batch_has_so_many_packets_at_most(pair: Pair) -> None:
     packets = [b"%d" % number for number in range(8)]
     pair.send(*packets)
     assert pair.receive() == packets[:5]
-    assert pair.session.more
+    assert pair.session.is_readable
     assert pair.receive() == packets[5:]
-    assert not pair.session.more
+    assert not pair.session.is_readable
 
 
 def test_a_batch_ends_with_the_packet_that_fills_its_bytes(pair: Pair) -> None:
     pair.send(*[bytes(100)] * 4)
     assert pair.receive() == [bytes(100)] * 3
-    assert pair.session.more
+    assert pair.session.is_readable
     assert pair.receive() == [bytes(100)]
 
 
@@ -112,23 +120,23 @@ def test_an_empty_packet_is_a_packet(pair: Pair) -> None:
     pair.send(b"a", b"", b"b")
     pair.session.receive()
     assert pair.steps() == [b"a", b""]
-    assert not pair.session.ended
+    assert not pair.session.has_ended
 
 
 def test_the_end_is_not_a_packet(pair: Pair) -> None:
     pair.send(b"a")
     pair.client.close()
     assert pair.receive() == [b"a"]
-    assert pair.session.ended
+    assert pair.session.has_ended
     assert pair.receive() == []
-    assert pair.session.ended
+    assert pair.session.has_ended
 
 
 def test_a_client_that_only_stops_sending_has_ended(pair: Pair) -> None:
     pair.send(b"a")
     pair.client.shutdown(socket.SHUT_WR)
     assert pair.receive() == [b"a"]
-    assert pair.session.ended
+    assert pair.session.has_ended
 
 
 def test_what_was_sent_before_a_reset_is_still_read(pair: Pair) -> None:
@@ -138,11 +146,11 @@ def test_what_was_sent_before_a_reset_is_still_read(pair: Pair) -> None:
     got = []
     for _ in range(4):
         got += pair.receive()
-        if pair.session.ended:
+        if pair.session.has_ended:
             break
-        assert pair.session.more
+        assert pair.session.is_readable
     assert got == [b"a", b"b"]
-    assert pair.session.ended
+    assert pair.session.has_ended
 
 
 def test_descriptors_that_come_along_are_dropped(pair: Pair) -> None:
@@ -160,12 +168,12 @@ def test_messages_that_follow_each_other_are_a_publish_batch(pair: Pair) -> None
     pair.send(b"MSG here\0a", b"MSG away\0b", b"SUB x", b"MSG here\0c")
     pair.session.receive()
     assert pair.gather() == [b"MSG here\0a", b"MSG away\0b"]
-    assert pair.session.has_work()
+    assert pair.session.has_pending()
     assert pair.gather() == []
     assert pair.session.peek() == b"SUB x"
     pair.session.skip()
     assert pair.gather() == [b"MSG here\0c"]
-    assert not pair.session.has_work()
+    assert not pair.session.has_pending()
 
 
 @pytest.mark.parametrize("stranger", [b"MSG here", b"MSG !\0", b"", b"MSGhere\0", b"msg here\0"])
@@ -187,15 +195,12 @@ def test_a_publish_batch_ends_when_it_causes_enough_work(pair: Pair) -> None:
 
 def test_large_messages_are_more_work(pair: Pair) -> None:
     limits = Limits(packet_bytes_max=100_000)
-    given = pair.session
-    session = Session(1, given.credentials, given.account, given.sock.dup(), limits)
-    session.sock.setblocking(False)
+    session = open_session(pair.connection, limits)
     pair.client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 200_000)
     pair.send(b"MSG here\0" + bytes(40_960 - 9))
     assert session.receive() == 40_960
     # Reading it is charged by whoever reads; these are a message and two deliveries of ten pages.
     assert session.gather({}, find_route, 1000).cost == 3 + 2 * 10
-    session.sock.close()
 
 
 def test_a_known_route_is_not_looked_up(pair: Pair) -> None:
@@ -240,9 +245,9 @@ def test_what_is_put_off_is_gathered_again(pair: Pair) -> None:
     batch.put_off_from(1)
     assert (packets_of(batch), batch.deliveries) == ([b"MSG here\0a"], 2)
     pair.session.put_back(batch)
-    assert pair.session.has_work()
+    assert pair.session.has_pending()
     assert pair.gather() == [b"MSG here\0b"]
-    assert not pair.session.has_work()
+    assert not pair.session.has_pending()
 
 
 def test_routes_are_found_anew_for_what_was_put_off_too(pair: Pair) -> None:

@@ -50,11 +50,11 @@ async def test_limits_that_only_show_inside() -> None:
     async with bus() as opened:
         await apply_settings(opened, SettingsUpdate(settings(**limits)))
         for worker in opened.workers:
-            clients = worker._clients
-            assert clients._limits.quantum_units == 17
-            assert clients._limits.drain_packets_max == 18
-            assert clients._router.cache._half_bytes_max == 10_000
-            assert clients._rules._cache._half_bytes_max == 15_000
+            applied = worker.context.settings.limits
+            assert applied.quantum_units == 17
+            assert applied.drain_packets_max == 18
+            assert worker.router.cache._half_bytes_max == 10_000
+            assert worker.context.rules._cache._half_bytes_max == 15_000
 
 
 async def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> None:
@@ -73,7 +73,7 @@ async def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> N
         assert [packet[:25] for packet in before.read()] == [REFUSED]
         assert [packet[:25] for packet in after.read()] == [REFUSED]
         before_profile, after_profile = (
-            opened.workers[0]._clients._by_number[peer.number].profile for peer in (before, after)
+            opened.workers[0].sessions._by_number[peer.number].profile for peer in (before, after)
         )
         assert (before_profile.publish, after_profile.publish) == (0b10, 0b01)
         close(before, after)
@@ -95,7 +95,7 @@ async def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns
             slow.send(b"SUB k/%d" % number)
         slow.send(b"CMSG blocking/soft/block")
         await opened.settle()
-        router = opened.workers[1]._clients._router
+        router = opened.workers[1].router
         for expected in (True, False):
             concerning = {slow.number: encode_rule_set(0b1)} if expected else {}
             await apply_settings(opened, SettingsUpdate(new, concerning))
@@ -111,7 +111,7 @@ async def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns
             ]
             assert len(rules) == min(1, patterns)
             assert all(rule.profile.may_block_others == expected for rule in rules)
-            assert opened.workers[0]._clients.subscriptions._changing == 0
+            assert opened.workers[0].subscriptions._rule_changes == 0
         close(slow, publisher)
         await opened.settle()
 
@@ -134,7 +134,7 @@ async def test_a_worker_that_is_told_again_and_again() -> None:
         assert opened.reconfigured == [0] * len(numbers)
         opened.reconfigured.clear()
         for peer in peers[1:]:
-            session = opened.workers[0]._clients._by_number[peer.number]
+            session = opened.workers[0].sessions._by_number[peer.number]
             assert session.holding_patterns == session.patterns.keys()
             assert session.profile.subscribe == 0b1000
             assert session.backpressure is not None

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.backpressure import ANYBODY
+from sbus.broker.ipc.worker_protocol import SettingsApplied
 from sbus.broker.worker import subscriptions as subscriptions_module
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.session import Session
@@ -112,12 +113,14 @@ def test_a_full_table_hears_of_clients_that_leave(small_bus: Bus) -> None:
     fill(bus)
     bus.leave(bus.clients[0])
     subscriptions = bus.subscriptions[0]
-    assert patiently(bus, lambda: not subscriptions.do_a_chore() and subscriptions.flush_records())
+    assert patiently(
+        bus, lambda: not subscriptions.make_background_step() and subscriptions.flush_records()
+    )
 
 
 # -- any changes, piece by piece -------------------------------------------------------------------
 class Subscribing(RuleBasedStateMachine):
-    """Clients of two workers subscribe, block and leave; chores and compactions at any time."""
+    """Clients of two workers subscribe, block and leave, with background steps in between."""
 
     @initialize(
         room=st.sampled_from([4096, 64 * 1024]), user=st.sampled_from([700, 10_000, 1_000_000])
@@ -196,8 +199,8 @@ class Subscribing(RuleBasedStateMachine):
 
     # -- what goes on beside -------------------------------------------------------------------
     @rule(worker=st.integers(0, WORKERS - 1))
-    def do_a_chore(self, worker: int) -> None:
-        self.bus.subscriptions[worker].do_a_chore()
+    def make_background_step(self, worker: int) -> None:
+        self.bus.subscriptions[worker].make_background_step()
 
     @rule(worker=st.integers(0, WORKERS - 1))
     def retry(self, worker: int) -> None:
@@ -252,10 +255,10 @@ class Subscribing(RuleBasedStateMachine):
                 assert not router._interest
                 assert not any(router._remote_rules.values())
             for subscriptions in self.bus.subscriptions:
-                for left in (subscriptions._chores, subscriptions._stuck):
+                for left in (subscriptions._background, subscriptions._stuck):
                     assert not left
                 assert not subscriptions._unrecorded
-                assert not subscriptions._changing
+                assert not subscriptions._rule_changes
             assert self.bus.book[BUS].use(SUBSCRIPTIONS) == 0
             assert self.bus.book[BUS].use(SUBSCRIPTION_BYTES) == 0
         finally:
@@ -265,7 +268,7 @@ class Subscribing(RuleBasedStateMachine):
     def come_to_rest(self) -> None:
         def is_at_rest() -> bool:
             for worker, subscriptions in enumerate(self.bus.subscriptions):
-                self.bus.do_chores(worker)
+                self.bus.make_background_steps(worker)
                 if subscriptions._stuck or not subscriptions.flush_records():
                     return False
             return True
@@ -373,12 +376,12 @@ def test_much_is_done_in_pieces(bus: Bus) -> None:
     subscribe_all(bus, client, MANY)
     bus.block(client)
     progress = []
-    while bus.subscriptions[0].do_a_chore():
+    while bus.subscriptions[0].make_background_step():
         progress.append(len(held_elsewhere(bus, client)))
     assert progress[:3] == [64, 128, 150]
     bus.leave(client)
     left = []
-    while bus.subscriptions[0].do_a_chore():
+    while bus.subscriptions[0].make_background_step():
         left.append(len(client.session.patterns))
     assert left[:3] == [86, 22, 0]
     assert held_elsewhere(bus, client) == set()
@@ -390,7 +393,7 @@ def test_who_blocks_holds_by_a_new_pattern_at_once(bus: Bus) -> None:
     bus.block(client)
     subscribe_all(bus, client, [b"new", b"new", MANY[-1]])
     assert held_elsewhere(bus, client) == {b"new", MANY[-1]}
-    bus.do_chores(0)
+    bus.make_background_steps(0)
     assert held_elsewhere(bus, client) == {b"new", *MANY}
     assert bus.unsubscribe(client, sorted(client.subscriptions).index(b"new"), nothing)
     assert b"new" in held_elsewhere(bus, client), "it has it once more"
@@ -402,12 +405,12 @@ def test_what_is_taken_back_before_its_piece_never_holds(bus: Bus) -> None:
     client = bus.clients[0]
     subscribe_all(bus, client, MANY)
     bus.block(client)
-    bus.subscriptions[0].do_a_chore()
+    bus.subscriptions[0].make_background_step()
     late = sorted(client.session.patterns.keys() - client.session.holding_patterns)
     for pattern in late[:80]:
         assert bus.unsubscribe(client, sorted(client.subscriptions).index(pattern), nothing)
     subscribe_all(bus, client, late[:3])
-    bus.do_chores(0)
+    bus.make_background_steps(0)
     assert held_elsewhere(bus, client) == set(client.session.patterns) == set(client.subscriptions)
 
 
@@ -415,13 +418,12 @@ def test_a_changed_rule_takes_over_without_a_gap(bus: Bus) -> None:
     client = bus.clients[0]
     subscribe_all(bus, client, MANY)
     bus.block(client)
-    bus.do_chores(0)
+    bus.make_background_steps(0)
     other = bus.routers[1]
-    done: list[bool] = []
     change_rule(bus, client, 0b10)
-    bus.subscriptions[0].when_changed(lambda: done.append(True))
-    while not done:
-        assert bus.subscriptions[0].do_a_chore()
+    bus.subscriptions[0].report_applied(7)
+    while bus.link.sent != [SettingsApplied(7)]:
+        assert bus.subscriptions[0].make_background_step()
         bus.catch_up(1, nothing)
         for pattern in MANY:
             rules = other.route(pattern).backpressure_rules
@@ -437,11 +439,11 @@ def test_a_client_may_leave_in_the_midst_of_beginning_to_hold(bus: Bus, pieces: 
     subscribe_all(bus, client, MANY)
     bus.block(client)
     for _ in range(pieces):
-        bus.subscriptions[0].do_a_chore()
+        bus.subscriptions[0].make_background_step()
     bus.leave(client)
     bus.block(other)
     subscribe_all(bus, other, MANY[:2])
-    bus.do_chores(0)
+    bus.make_background_steps(0)
     assert held_elsewhere(bus, client) == set()
     assert held_elsewhere(bus, other) == set(MANY[:2])
     assert not client.session.patterns
@@ -450,7 +452,7 @@ def test_a_client_may_leave_in_the_midst_of_beginning_to_hold(bus: Bus, pieces: 
 
 
 def test_holding_that_finds_the_table_full_goes_on_when_it_is_compacted(small_bus: Bus) -> None:
-    """Chores of others are not kept from being done meanwhile."""
+    """Background steps of others go on meanwhile."""
     bus = small_bus
     client, other = bus.clients[0], bus.clients[1]
     subscribe_all(bus, other, [b"other"])
@@ -462,10 +464,10 @@ def test_holding_that_finds_the_table_full_goes_on_when_it_is_compacted(small_bu
         while bus.subscribe(bus.clients[2], taken_back, nothing):
             assert bus.unsubscribe(bus.clients[2], 0, nothing)
         bus.block(client)
-        bus.do_chores(0)
+        bus.make_background_steps(0)
         assert len(client.session.holding_patterns) < 12, "there was room all the same"
         bus.leave(other)
-        bus.do_chores(0)
+        bus.make_background_steps(0)
         assert not other.session.patterns
         assert patiently(bus, lambda: len(held_elsewhere(bus, client)) == 12)
 

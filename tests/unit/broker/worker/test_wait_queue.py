@@ -1,4 +1,4 @@
-"""The waiting room against a plain list of who waits, and for what."""
+"""The wait queue against a plain list of who waits, and for what."""
 
 import math
 from collections import Counter
@@ -21,15 +21,16 @@ PICKS = st.integers(0, 100)
 
 
 class Client:
-    """All that a waiting room knows of a session; and what the model does."""
+    """All that the wait queue knows of a session; and what the model does."""
 
     def __init__(self, number: int) -> None:
         self.id = number
         self.uid = number % USERS
+        self.waiting_bytes = 0
         self.wait: Wait | None = None
         """What it waits for."""
         self.tries = False
-        """It was let go, and how that ended is not known yet."""
+        """It was released, and how that ended is not known yet."""
         self.holder: int | None = None
         """The account whose client it found stalled when it tried last."""
 
@@ -39,12 +40,12 @@ def as_session(client: Client) -> Session:
 
 
 class Waiting(RuleBasedStateMachine):
-    """Clients that come, try, wait, are let go and leave, in any order."""
+    """Clients that come, try, wait, are released and leave, in any order."""
 
     @initialize()
     def begin(self) -> None:
         self.ended: Counter[int] = Counter()
-        self.room = WaitQueue(lambda account: self.ended.update([account]))
+        self.queue = WaitQueue(lambda account: self.ended.update([account]))
         self.clients = [Client(number) for number in range(CLIENTS)]
         self.numbers = CLIENTS
         self.now_ns = 1_000_000_000
@@ -52,8 +53,8 @@ class Waiting(RuleBasedStateMachine):
         """The last time that anybody was told, by user for rates and by account for stalls."""
         self.lines: dict[int, list[Client]] = {uid: [] for uid in range(USERS)}
         """Who waits for the rate."""
-        self.let_go: dict[int, Client] = {}
-        """Who of a user was let go last, while it has not tried."""
+        self.released: dict[int, Client] = {}
+        """Who of a user was released last, while it has not tried."""
 
     def waiting(self, *reasons: Reason) -> list[Client]:
         return [it for it in self.clients if it.wait is not None and it.wait.reason in reasons]
@@ -83,7 +84,7 @@ class Waiting(RuleBasedStateMachine):
         else:
             self.until_ns[key] = until_ns
             wait = Wait(reason, until_ns, account if reason is Reason.STALL else 0)
-        self.room.add(as_session(client), wait)
+        self.queue.add(as_session(client), wait)
         was_next = self.comes_back(client)
         client.wait, client.tries = wait, False
         if reason is Reason.RATE:
@@ -97,35 +98,35 @@ class Waiting(RuleBasedStateMachine):
             self.get_on(client)
 
     def get_on(self, client: Client) -> None:
-        self.room.got_on(as_session(client))
+        self.queue.unblocked(as_session(client))
         if self.comes_back(client) and self.lines[client.uid]:
-            assert self.room.next_ns <= self.now_ns, "its user's next client goes at once"
+            assert self.queue.next_ns <= self.now_ns, "its user's next client goes at once"
         client.tries = False
         self.set_holder(client, None)
 
     def comes_back(self, client: Client) -> bool:
         """It has tried, or left: whether its user's others were waiting for that."""
-        was_next = self.let_go.get(client.uid) is client
+        was_next = self.released.get(client.uid) is client
         if was_next:
-            del self.let_go[client.uid]
+            del self.released[client.uid]
         return was_next
 
     def free(self, pick: int) -> Client | None:
         free = [it for it in self.clients if it.wait is None]
         return free[pick % len(free)] if free else None
 
-    # -- being let go --------------------------------------------------------------------------
+    # -- being released ---------------------------------------------------------------------------
     @rule()
     def wake(self) -> None:
-        assert self.taken(self.room.woken()) == self.waiting(Reason.ROOM, Reason.STALL)
-        self.note_let_go(self.waiting(Reason.ROOM, Reason.STALL))
+        assert self.taken(self.queue.release_woken()) == self.waiting(Reason.ROOM, Reason.STALL)
+        self.note_released(self.waiting(Reason.ROOM, Reason.STALL))
 
     def taken(self, sessions: list[Session]) -> list[Client]:
         clients = [cast(Client, session) for session in sessions]
-        assert len({client.id for client in clients}) == len(clients), "let go twice"
+        assert len({client.id for client in clients}) == len(clients), "released twice"
         return sorted(clients, key=self.clients.index)
 
-    def note_let_go(self, clients: list[Client]) -> None:
+    def note_released(self, clients: list[Client]) -> None:
         for client in clients:
             client.wait, client.tries = None, True
 
@@ -138,23 +139,23 @@ class Waiting(RuleBasedStateMachine):
             for it in self.waiting(Reason.STALL)
             if self.until_ns[Reason.STALL, it.wait.account if it.wait else 0] <= self.now_ns
         ]
-        sessions = self.taken(self.room.due(self.now_ns))
+        sessions = self.taken(self.queue.release_due(self.now_ns))
         of_rate = [it for it in sessions if it.wait is not None and it.wait.reason is Reason.RATE]
         assert len({it.uid for it in of_rate}) == len(of_rate), "one of a user at a time"
         for client in of_rate:
             assert client is self.lines[client.uid].pop(0), "in their order"
-            self.let_go[client.uid] = client
+            self.released[client.uid] = client
         rest = [it for it in sessions if it not in of_rate]
         assert rest in ([], others), "all who might get on, or nobody"
         assert not overdue or rest
-        self.note_let_go(sessions)
+        self.note_released(sessions)
 
     # -- leaving -------------------------------------------------------------------------------
     @rule(pick=PICKS)
     def leave(self, pick: int) -> None:
         """A client leaves whatever it does, and another one comes."""
         client = self.clients.pop(pick % CLIENTS)
-        self.room.remove(as_session(client))
+        self.queue.remove(as_session(client))
         if client in self.lines[client.uid]:
             self.lines[client.uid].remove(client)
         self.comes_back(client)
@@ -166,26 +167,26 @@ class Waiting(RuleBasedStateMachine):
     @invariant()
     def it_knows_who_waits(self) -> None:
         for client in self.clients:
-            assert (as_session(client) in self.room) == (client.wait is not None)
-        assert self.room.for_room() == bool(self.waiting(Reason.ROOM))
+            assert (as_session(client) in self.queue) == (client.wait is not None)
+        assert self.queue.has_room_waiters() == bool(self.waiting(Reason.ROOM))
         waits_for_a_time = self.waiting(Reason.STALL, Reason.RATE)
-        assert not waits_for_a_time or not math.isinf(self.room.delay_seconds())
+        assert not waits_for_a_time or not math.isinf(self.queue.seconds_until_due())
         for client in self.waiting(Reason.STALL):
             assert client.wait is not None
-            assert self.room.next_ns <= self.until_ns[Reason.STALL, client.wait.account]
+            assert self.queue.next_ns <= self.until_ns[Reason.STALL, client.wait.account]
 
     @invariant()
     def it_remembers_no_more_than_there_is(self) -> None:
-        room = self.room
-        assert len(room._waits) <= CLIENTS
-        assert len(room._held_by) <= CLIENTS
-        assert sum(room._holding.values()) == len(room._held_by)
-        assert all(room._queues.values())
-        assert len(room._next_of_user) <= USERS
-        assert len(room._due_ns) <= USERS + len(ACCOUNTS)
+        queue = self.queue
+        assert len(queue._waits) <= CLIENTS
+        assert len(queue._held_by) <= CLIENTS
+        assert sum(queue._holding.values()) == len(queue._held_by)
+        assert all(queue._queues.values())
+        assert len(queue._next_of_user) <= USERS
+        assert len(queue._due_ns) <= USERS + len(ACCOUNTS)
 
     def teardown(self) -> None:
-        """Everybody is let go in the end, if those who are let go get on; then nothing is left."""
+        """All are released in the end, if released clients get on; then nothing is left."""
         rounds = 0
         while True:
             tries = [it for it in self.clients if it.tries]
@@ -195,15 +196,15 @@ class Waiting(RuleBasedStateMachine):
                 break
             rounds += 1
             assert rounds <= 2 * CLIENTS + USERS + len(ACCOUNTS)
-            self.time_passes(max(0, self.room.next_ns - self.now_ns))
+            self.time_passes(max(0, self.queue.next_ns - self.now_ns))
         self.wake()
         for client in self.clients:
-            self.room.got_on(as_session(client))
-        self.room.due(self.now_ns + 100 * PATIENCE_NS)
-        assert math.isinf(self.room.delay_seconds())
-        room = self.room
-        assert not any([room._waits, room._wakeable, room._queues, room._due_ns])
-        assert not any([room._next_of_user, room._held_by, room._holding])
+            self.queue.unblocked(as_session(client))
+        self.queue.release_due(self.now_ns + 100 * PATIENCE_NS)
+        assert math.isinf(self.queue.seconds_until_due())
+        queue = self.queue
+        assert not any([queue._waits, queue._wakeable, queue._queues, queue._due_ns])
+        assert not any([queue._next_of_user, queue._held_by, queue._holding])
 
 
 TestWaiting = Waiting.TestCase
@@ -211,36 +212,36 @@ TestWaiting.settings = settings(max_examples=200, stateful_step_count=40)
 
 
 def test_of_hundreds_that_wait_for_the_rate_one_is_tried_for_each_that_may_go_on() -> None:
-    room = WaitQueue(lambda _: None)
+    queue = WaitQueue(lambda _: None)
     clients = [Client(2 * number) for number in range(300)]
     for client in clients:
-        room.add(as_session(client), Wait(Reason.RATE, 1_000))
-    assert room.due(999) == []
+        queue.add(as_session(client), Wait(Reason.RATE, 1_000))
+    assert queue.release_due(999) == []
     tried = []
-    while not math.isinf(room.delay_seconds()):
-        for session in room.due(1_000):
+    while not math.isinf(queue.seconds_until_due()):
+        for session in queue.release_due(1_000):
             tried.append(session.id)
-            room.got_on(session)
+            queue.unblocked(session)
     assert tried == [client.id for client in clients]
 
 
 @pytest.mark.parametrize("until_ns", [2_000, 1_500])
 def test_who_was_let_go_too_early_stays_in_front(until_ns: int) -> None:
-    room = WaitQueue(lambda _: None)
+    queue = WaitQueue(lambda _: None)
     first, second = Client(0), Client(2)
     for client in (first, second):
-        room.add(as_session(client), Wait(Reason.RATE, 1_000))
-    assert room.due(1_000) == [as_session(first)]
-    room.add(as_session(first), Wait(Reason.RATE, until_ns))
-    assert room.due(until_ns - 1) == []
-    assert room.due(until_ns) == [as_session(first)]
+        queue.add(as_session(client), Wait(Reason.RATE, 1_000))
+    assert queue.release_due(1_000) == [as_session(first)]
+    queue.add(as_session(first), Wait(Reason.RATE, until_ns))
+    assert queue.release_due(until_ns - 1) == []
+    assert queue.release_due(until_ns) == [as_session(first)]
 
 
 def test_who_does_not_get_on_keeps_the_others_waiting_for_a_moment_only() -> None:
-    room = WaitQueue(lambda _: None)
+    queue = WaitQueue(lambda _: None)
     first, second = Client(0), Client(2)
     for client in (first, second):
-        room.add(as_session(client), Wait(Reason.RATE, 1_000))
-    assert room.due(1_000) == [as_session(first)]
-    assert room.due(1_000 + PATIENCE_NS - 1) == []
-    assert room.due(1_000 + PATIENCE_NS) == [as_session(second)]
+        queue.add(as_session(client), Wait(Reason.RATE, 1_000))
+    assert queue.release_due(1_000) == [as_session(first)]
+    assert queue.release_due(1_000 + PATIENCE_NS - 1) == []
+    assert queue.release_due(1_000 + PATIENCE_NS) == [as_session(second)]

@@ -1,0 +1,200 @@
+"""The sessions of one worker: it adopts clients from the front, finds them, and closes them."""
+
+import socket
+from collections.abc import Iterator
+
+import trio
+
+from sbus.broker.config.access_policy import AccessProfile, decode_rule_set
+from sbus.broker.config.settings import SettingsUpdate
+from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
+from sbus.broker.delivery.outbox import Outbox, StartWriter
+from sbus.broker.delivery.secret_recipient import SecretRecipient
+from sbus.broker.ipc.worker_protocol import AdoptClient, ClientLeft
+from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.fair_queue import FairQueue
+from sbus.broker.worker.poller import Poller
+from sbus.broker.worker.session import BacklogSender, Connection, Session
+from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.broker.worker.wait_queue import WaitQueue
+from sbus.errors import ClientFault, Misbehaviour
+from sbus.protocol.controls import error_notice
+from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING, HELD_TIME
+from sbus.unix.closing import discard_unread, shut_down
+from sbus.unix.peer_process import PeerProcess
+
+
+class Sessions:
+    """Of one worker. `start_writer` runs a task that waits for a client's socket."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        subscriptions: Subscriptions,
+        fair_queue: FairQueue[Session | BacklogSender],
+        wait_queue: WaitQueue,
+        poller: Poller,
+        start_writer: StartWriter,
+    ) -> None:
+        self._context = context
+        self._settings = context.settings
+        self._stalls = context.stalls
+        self._statistics = context.statistics
+        self._client_events = context.client_events
+        self._subscriptions = subscriptions
+        self._fair_queue = fair_queue
+        self._wait_queue = wait_queue
+        self._poller = poller
+        self._start_writer = start_writer
+        self._by_fd: dict[int, Session] = {}
+        self._by_number: dict[int, Session] = {}
+
+    def __iter__(self) -> Iterator[Session]:
+        """All sessions, in the order in which they were adopted."""
+        return iter(self._by_number.values())
+
+    def find(self, number: int) -> Session | None:
+        return self._by_number.get(number)
+
+    # -- adopting ------------------------------------------------------------------------------
+    def adopt(self, command: AdoptClient, fd: int) -> None:
+        """Take over a client; `fd` belongs to this worker from now on."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
+        sock.setblocking(False)
+        own = command.credentials
+        account = self._context.accounts[command.account]
+        limits = self._settings.limits
+        outbox = Outbox(
+            sock,
+            limits,
+            self._settings.flood_control,
+            account,
+            self._statistics,
+            self._start_writer,
+            lambda: self._on_room(session),
+            lambda: self._on_replied(session),
+            lambda: self.resume(session),
+            lambda: self._client_events.limit_reached(session, BACKLOG_BYTES),
+        )
+        process = PeerProcess(sock, own.pid, own.began_at_ticks)
+        session = Session(
+            Connection(command.client, own, account, sock),
+            outbox,
+            SecretRecipient(own, outbox, process),
+            self._profile(command.rules),
+            limits,
+        )
+        self._subscriptions.add_client(session)
+        if outbox.blocks and not self.begin_blocking(session):
+            self._client_events.limit_reached(session, BLOCKING)
+        self._by_fd[fd] = self._by_number[session.id] = session
+        self._poller.add(sock)
+
+    def _profile(self, rules: bytes) -> AccessProfile:
+        return self._context.rules.profile(decode_rule_set(rules))
+
+    def begin_blocking(self, session: Session) -> bool:
+        """Let a client hold publishers back from now on; False when there is no place for it, or
+        its user has as many here as it leaves to others."""
+        account, stalls = session.account, self._stalls
+        leaves_enough = account.own_use(BLOCKING) < stalls.free
+        place = stalls.take_place() if leaves_enough else None
+        if place is None:
+            return False
+        account.count(BLOCKING, 1)
+        rule = BackpressureRule(
+            session.id, place, account.place, session.credentials, session.profile
+        )
+        session.begin_blocking(
+            Backpressure(
+                rule,
+                account,
+                self._context.memory,
+                stalls,
+                self._statistics,
+                lambda: self._client_events.limit_reached(session, HELD_TIME),
+                lambda is_stalled: self._client_events.stalled(session, is_stalled),
+            )
+        )
+        self._subscriptions.begin_holding(session)
+        return True
+
+    # -- serving -------------------------------------------------------------------------------
+    def on_readable(self, fd: int) -> None:
+        """The client with this descriptor may have sent something."""
+        session = self._by_fd.get(fd)
+        if session is not None:
+            session.is_readable = True
+            self._fair_queue.add(session)
+
+    def resume(self, session: Session) -> None:
+        """What a client was held for may be over: give it a turn soon."""
+        self._fair_queue.add(session)
+        self._context.wake()
+
+    def _on_room(self, session: Session) -> None:
+        self._fair_queue.add(session.backlog_sender, sending=True)
+        self._poller.end_sleep()
+
+    def _on_replied(self, session: Session) -> None:
+        if not session.outbox.replies_waiting:
+            self.resume(session)
+
+    def reply_to_self_service(self, number: int, packet: bytes) -> None:
+        """Send a client, if it is still there, what the front says about its user."""
+        session = self.find(number)
+        if session is not None:
+            session.awaits_self_service = False
+            session.outbox.reply(packet)
+            self.resume(session)
+
+    def apply_settings(self, number: int, update: SettingsUpdate) -> None:
+        """Obey new settings, and report that when other workers obey them where they wait for
+        clients of this one. Clients that wait are tried again."""
+        self._context.apply_settings(update.settings)
+        for session in self:
+            session.profile = self._profile(update.rules_by_client.get(session.id, b""))
+            self._subscriptions.apply_profile(session)
+        self._subscriptions.clear_routes()
+        for session in self._wait_queue.release_all():
+            self._fair_queue.add(session)
+        self._subscriptions.report_applied(number)
+
+    # -- closing -------------------------------------------------------------------------------
+    def disconnect(self, number: int, text: str) -> None:
+        """Disconnect a client by order of an administrator, if it is still there."""
+        session = self.find(number)
+        if session is not None:
+            self.expel(session, Misbehaviour("kicked", text))
+
+    def expel(self, session: Session, fault: ClientFault) -> None:
+        """Disconnect a client for a fault, so that it can still read why."""
+        self._statistics.record_refusal(fault.code)
+        self._client_events.expelled(session, fault)
+        discard_unread(session.sock, self._settings.limits.drain_packets_max)
+        if session.outbox.notices:
+            session.outbox.send_last(error_notice(fault.code, fault.text))
+        self.close(session, fault.code)
+
+    def close(self, session: Session, reason: str) -> None:
+        """End a session; the front closes its copy of the socket when it hears of it."""
+        self._client_events.leaves(session)
+        self._wait_queue.remove(session)
+        self._subscriptions.remove_client(session)
+        session.secret_recipient.close()
+        session.outbox.close()
+        if session.backpressure is not None:
+            self._stalls.give_back(session.backpressure.rule.place)
+            session.account.count(BLOCKING, -1)
+        self._poller.remove(session.sock)
+        del self._by_fd[session.sock.fileno()]
+        del self._by_number[session.id]
+        trio.lowlevel.notify_closing(session.sock)
+        shut_down(session.sock)
+        self._context.link.send(ClientLeft(session.id, reason))
+
+    def close_all(self) -> None:
+        """The bus stops."""
+        for session in list(self):
+            discard_unread(session.sock, self._settings.limits.drain_packets_max)
+            self.close(session, "the bus stops")

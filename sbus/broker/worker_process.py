@@ -1,0 +1,181 @@
+"""A worker: one process that serves its share of the clients.
+
+`build_worker` makes its parts and gives each what it needs. Tasks run beside the loop: one carries
+out the front's commands, one records heartbeats, one sends what waits for a slow front, and one for
+each client with a backlog waits for its socket. A worker ends when the front tells it to, and at
+once when the front has ended.
+"""
+
+import socket
+from contextlib import closing
+
+import msgspec
+import trio
+
+from sbus.broker.config.access_policy import KeyRules
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_protocol import WorkerReady
+from sbus.broker.worker.client_events import ClientEvents
+from sbus.broker.worker.command_handler import CommandHandler
+from sbus.broker.worker.context import CurrentSettings, WorkerContext
+from sbus.broker.worker.fair_queue import FairQueue
+from sbus.broker.worker.loop import WorkerLoop
+from sbus.broker.worker.monitor import MessageMonitor
+from sbus.broker.worker.packet_handler import PacketHandler
+from sbus.broker.worker.poller import Poller
+from sbus.broker.worker.query_handler import QueryHandler
+from sbus.broker.worker.router import Router
+from sbus.broker.worker.scheduler import Scheduler
+from sbus.broker.worker.sequencer import Sequencer
+from sbus.broker.worker.session import BacklogSender, Session
+from sbus.broker.worker.sessions import Sessions
+from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.broker.worker.wait_queue import WaitQueue
+from sbus.broker.worker.worker_streams import WorkerStreams
+from sbus.protocol.keys import DIALECTS
+from sbus.shared.accounts import Accounts
+from sbus.shared.shared_memory import SharedMemory
+from sbus.shared.stall_table import StallTable
+from sbus.shared.worker_statistics import WorkerStatistics, counters_of
+
+_ALLOCATOR_BYTES = 4 * 1024 * 1024
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a worker that its process runs; tests look into the others."""
+
+    context: WorkerContext
+    router: Router
+    sequencer: Sequencer
+    subscriptions: Subscriptions
+    wait_queue: WaitQueue
+    sessions: Sessions
+    loop: WorkerLoop
+    command_handler: CommandHandler
+
+
+def worker_main(
+    memory: SharedMemory,
+    settings: BusSettings,
+    emitter: EventEmitter,
+    number: int,
+    link_socket: socket.socket,
+) -> None:
+    """Run worker `number` until it ends. Takes `link_socket`, its end of the link to the front."""
+    memory.lock.open()
+    _prime_allocator()
+    trio.run(run_worker, memory, settings, emitter, number, link_socket)
+
+
+def _prime_allocator() -> None:
+    """Make the C library serve buffers of a packet's size from its heap.
+
+    A buffer for the largest packet is allocated for every `recv` and cut to what came. By default
+    the allocator maps memory of that size anew each time (16 us); once a larger block was freed it
+    takes it from the heap (0.1 us).
+    """
+    bytes(_ALLOCATOR_BYTES)
+
+
+async def run_worker(
+    memory: SharedMemory,
+    settings: BusSettings,
+    emitter: EventEmitter,
+    number: int,
+    link_socket: socket.socket,
+    *,
+    task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """`task_status` is given the worker when it serves."""
+    memory.record_heartbeat(number)
+    with closing(Poller(memory.eventfds[number])) as poller:
+        async with trio.open_nursery() as tasks:
+            async with trio.open_nursery() as writers:
+                context = _build_context(
+                    memory, settings, emitter, number, Link(link_socket, tasks)
+                )
+                worker = build_worker(context, poller, tasks, writers)
+                worker.subscriptions.start()
+                tasks.start_soon(_carry_out_commands, worker.command_handler, tasks.cancel_scope)
+                tasks.start_soon(_record_heartbeats, context)
+                context.link.send(WorkerReady())
+                task_status.started(worker)
+                await worker.loop.serve()
+                tasks.start_soon(worker.loop.send_backlogs)
+                stop_seconds = context.settings.limits.stop_seconds_max / 2
+                writers.cancel_scope.deadline = trio.current_time() + stop_seconds
+            worker.sessions.close_all()
+            emitter.close()
+            worker.sequencer.share_statistics()
+            tasks.cancel_scope.cancel()
+
+
+async def _carry_out_commands(handler: CommandHandler, worker: trio.CancelScope) -> None:
+    """The worker ends with its commands."""
+    await handler.run()
+    worker.cancel()
+
+
+async def _record_heartbeats(context: WorkerContext) -> None:
+    while True:
+        context.memory.record_heartbeat(context.number)
+        await trio.sleep(context.settings.limits.heartbeat_seconds)
+
+
+def build_worker(
+    context: WorkerContext, poller: Poller, tasks: trio.Nursery, writers: trio.Nursery
+) -> Worker:
+    """Make the parts of a worker. Those that write backlogs run in `writers`, others in `tasks`."""
+    router = Router(
+        context.number, context.dialect, context.settings.limits, context.rules.may_receive
+    )
+    monitor = MessageMonitor(context.number)
+    sequencer = Sequencer(context, router, monitor)
+    subscriptions = Subscriptions(context, sequencer, router)
+    fair_queue: FairQueue[Session | BacklogSender] = FairQueue()
+    wait_queue = WaitQueue(sequencer.end_holding)
+    sessions = Sessions(context, subscriptions, fair_queue, wait_queue, poller, writers.start_soon)
+    packet_handler = PacketHandler(context, router, sequencer, subscriptions, sessions)
+    scheduler = Scheduler(context, packet_handler, sessions, fair_queue, wait_queue)
+    loop = WorkerLoop(context, sequencer, subscriptions, sessions, scheduler, poller)
+    streams = WorkerStreams(context, sessions, monitor, tasks.start_soon)
+    query_handler = QueryHandler(context, router, sessions, wait_queue)
+    return Worker(
+        context=context,
+        router=router,
+        sequencer=sequencer,
+        subscriptions=subscriptions,
+        wait_queue=wait_queue,
+        sessions=sessions,
+        loop=loop,
+        command_handler=CommandHandler(context, sessions, streams, query_handler, loop),
+    )
+
+
+def _build_context(
+    memory: SharedMemory,
+    settings: BusSettings,
+    emitter: EventEmitter,
+    number: int,
+    link: Link,
+) -> WorkerContext:
+    limits = settings.limits
+    dialect = DIALECTS[settings.dialect]
+    rate_limiter = LogRateLimiter(limits.log_interval_seconds, emitter, memory.lock)
+    return WorkerContext(
+        number=number,
+        dialect=dialect,
+        settings=CurrentSettings(settings),
+        rules=KeyRules(settings.rules, dialect, limits.rule_cache_bytes_max),
+        memory=memory,
+        accounts=Accounts(memory.accounts, memory.workers, limits, number),
+        stalls=StallTable(memory.stalls, limits.blocking_clients_max, number),
+        statistics=WorkerStatistics(counters_of(memory.statistics, number)),
+        link=link,
+        emitter=emitter,
+        rate_limiter=rate_limiter,
+        client_events=ClientEvents(emitter, rate_limiter),
+    )
