@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from sbus.broker.events.stream_writer import StreamWriter
-from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route
-from sbus.broker.worker.session import Session
+from sbus.broker.worker.session import PublishBatch, Session
 from sbus.protocol.admin_streams import (
     PART_BYTES_MAX,
     STREAM_PACKET_BYTES_MAX,
@@ -122,10 +121,10 @@ class MessageMonitor:
         self._block = block
         self._alive = alive
 
-    def published(self, session: Session, batch: PublishBatch) -> None:
+    def published(self, batch: PublishBatch) -> None:
         """The messages of a batch are about to be delivered."""
         for stream in tuple(self._streams.values()):
-            self._show_batch(stream, session, batch)
+            self._show_batch(stream, batch)
 
     def walked(
         self,
@@ -156,7 +155,7 @@ class MessageMonitor:
             Recipients(source=stream.writer.source, worker=self._number, counts=counts), 0
         )
 
-    def _show_batch(self, stream: MessageStream, session: Session, batch: PublishBatch) -> None:
+    def _show_batch(self, stream: MessageStream, batch: PublishBatch) -> None:
         select = stream.selection.get
         shown: list[Message] = []
         shown_bytes = 0
@@ -184,14 +183,14 @@ class MessageMonitor:
             )
             shown.append(message)
             if payload is not None and payload_at + PART_BYTES_MAX < len(packet):
-                self._send(stream, session, shown, packet[payload_at + PART_BYTES_MAX :])
+                self._send(stream, batch.session, shown, packet[payload_at + PART_BYTES_MAX :])
             elif shown_bytes >= _FULL_BYTES:
-                self._send(stream, session, shown)
+                self._send(stream, batch.session, shown)
             else:
                 continue
             shown, shown_bytes = [], 0
         if shown:
-            self._send(stream, session, shown)
+            self._send(stream, batch.session, shown)
 
     def _send(
         self, stream: MessageStream, session: Session, messages: list[Message], rest: bytes = b""

@@ -59,7 +59,7 @@ class PacketHandler:
         else:
             batch = session.gather(routes.recent, routes.miss, cost_max)
         if batch.messages:
-            wait = self._sequencer.publish(session, batch)
+            wait = self._sequencer.publish(batch)
             session.put_back(batch)
             return 1 + batch.cost, wait
         try:

@@ -21,18 +21,14 @@ first message that has to wait.
 """
 
 import time
-from collections.abc import Callable
-
-import msgspec
 
 from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
-from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route, Router
-from sbus.broker.worker.session import Session
+from sbus.broker.worker.session import PublishBatch
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
-from sbus.shared.ordered_log import TIME_MASK, Block, OrderedLog, build_block
+from sbus.shared.ordered_log import TIME_MASK, Block, OrderedLog
 from sbus.shared.shared_memory import ALIVE, LOG_HEAD
 from sbus.shared.subscription_table import (
     WORKER_RESET,
@@ -55,16 +51,6 @@ _LOOKUP_SECONDS_MAX = 0.001
 _WALK_ENTRIES_PER_LOOK = 16
 _WALK_SECONDS_PER_SHARE = 0.002
 """A long walk looks at the clock, and shares its progress, this often."""
-
-
-class HeldMessage(msgspec.Struct, frozen=True):
-    """A message that has to wait for a stalled client."""
-
-    rule: BackpressureRule
-    """Of the stalled client."""
-    key: bytes
-    index: int
-    """In its batch, which was cut before it."""
 
 
 class Sequencer:
@@ -98,146 +84,127 @@ class Sequencer:
         return b"" if recorded else reset
 
     # -- steps ---------------------------------------------------------------------------------
-    def publish(self, session: Session, batch: PublishBatch) -> Wait | None:
+    def publish(self, batch: PublishBatch) -> Wait | None:
         """Give a client's messages their place in the order, and deliver them here.
 
         Messages that cannot have a place now are put off; returns what they have to wait for, None
-        where they can be tried again at once.
+        if they can be tried again at once.
         """
-        held = self._cut_before_held(session, batch)
-        placed = self._place(session, batch, held)
+        self._put_off_held(batch)
+        placed = self._place(batch)
         while placed is None:
             self._read_table()
-            batch.reroute(self._routes_of(session), _LOOKUP_SECONDS_MAX, whole=True)
-            held = self._cut_before_held(session, batch)
-            placed = self._place(session, batch, held, again=True)
+            batch.take_back()
+            batch.reroute(self._router.route, _LOOKUP_SECONDS_MAX)
+            self._put_off_held(batch)
+            placed = self._place(batch, again=True)
         end, wait = placed
         if wait is not None and wait.reason is not Reason.STALL:
             batch.put_off_from(0)
             return wait
         self._walk(end)
         if self._monitor.is_watched:
-            self._monitor.published(session, batch)
-        self._deliver(session, batch)
+            self._monitor.published(batch)
+        self._deliver(batch)
         return wait
 
-    def _deliver(self, session: Session, batch: PublishBatch) -> None:
+    def _deliver(self, batch: PublishBatch) -> None:
         """Deliver messages that have their place to this worker's own clients."""
-        statistics, count = self._statistics, len(batch.messages)
+        session, counts, count = batch.session, self._statistics.counts, len(batch.messages)
         session.messages_in += count
-        statistics.counts[MESSAGES_IN] += count
-        statistics.counts[ROUTE_LOOKUPS] += count
+        counts[MESSAGES_IN] += count
+        counts[ROUTE_LOOKUPS] += count
         if not batch.deliveries:
             return
-        before = statistics.counts[ACCEPTED]
-        statistics.counts[ACCEPTED] += batch.deliveries
-        statistics.counts[ACCEPTED_BYTES] += batch.delivery_bytes
+        before = counts[ACCEPTED]
+        counts[ACCEPTED] += batch.deliveries
+        counts[ACCEPTED_BYTES] += batch.delivery_bytes
         uid = session.uid
         for packet, _, route in batch.messages:
             for outbox in route.recipients:
                 outbox.deliver(packet, uid)
-        accepted = statistics.counts[ACCEPTED] - before
-        statistics.record_latency(time.monotonic_ns() // 1000 - session.received_us, accepted)
+        latency_us = time.monotonic_ns() // 1000 - session.received_us
+        self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)
 
-    def _place(
-        self,
-        session: Session,
-        batch: PublishBatch,
-        held: HeldMessage | None,
-        *,
-        again: bool = False,
-    ) -> tuple[int, Wait | None] | None:
-        """The critical section of a batch: to where the log is destined here, and what the rest of
-        the batch waits for.
+    def _place(self, batch: PublishBatch, *, again: bool = False) -> tuple[int, Wait | None] | None:
+        """The critical section of a batch: to where the log is destined here, and what the messages
+        that were put off wait for.
 
         None when its routes are not current. Where others subscribe faster than this worker gets
         the lock, it reads the table under the lock when it tries `again`.
         """
-        block = _block_for_others(session, batch)
+        block = batch.block()
         with self._lock as words:
             if not self._table.is_current(words):
                 if not (again and self._table.unread_is_small(words)):
                     return None
                 self._apply(self._table.unread(words))
-                batch.reroute(self._routes_of(session), _LOOKUP_SECONDS_MAX)
-                block = _block_for_others(session, batch)
+                batch.reroute(self._router.route, _LOOKUP_SECONDS_MAX)
+                block = batch.block()
             self._table.share_epoch(words)
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
-            woken, wait = self._append(words, session, batch, block, held)
+            woken, wait = self._append(words, batch, block)
         self._memory.wake(wake | woken)
         return end, wait
 
     def _append(
-        self,
-        words: memoryview,
-        session: Session,
-        batch: PublishBatch,
-        block: Block | None,
-        held: HeldMessage | None,
+        self, words: memoryview, batch: PublishBatch, block: Block | None
     ) -> tuple[int, Wait | None]:
         """Append what other workers need of a batch; returns the workers to wake, and what the
-        rest of the batch waits for."""
+        messages that were put off wait for."""
+        account = batch.session.account
         now_ns = time.monotonic_ns()
-        delay_ns = session.account.publish_delay_ns(now_ns)
+        delay_ns = account.publish_delay_ns(now_ns)
         if delay_ns:
             return 0, Wait(Reason.RATE, now_ns + delay_ns)
         woken = 0
         if block is not None:
-            block = self._fitting(words, session, batch, block)
+            block = self._fitting(words, batch, block)
         if block is not None:
-            woken = self._log.append(words, block, session.account.log_share)
+            woken = self._log.append(words, block, account.log_share)
             if woken < 0:
                 return 0, FOR_ROOM
-        session.account.pay_for(len(batch.messages), now_ns)
+        account.pay_for(len(batch.messages), now_ns)
         if self._monitor.is_watched:
             block_bytes = 0 if block is None else len(block.data)
             self._monitor.place(now_ns, words[LOG_HEAD] - block_bytes, words[ALIVE])
-        return woken, None if held is None else self._begin_holding(batch, held, now_ns)
+        return woken, None if batch.held_by is None else self._begin_holding(batch, now_ns)
 
-    def _fitting(
-        self, words: memoryview, session: Session, batch: PublishBatch, block: Block
-    ) -> Block | None:
+    def _fitting(self, words: memoryview, batch: PublishBatch, block: Block) -> Block | None:
         """Put off what would occupy another worker for too long; returns the block of the rest."""
         bytes_max = self._log.block_bytes_max(words, block.mask)
         count = len(batch.messages)
         if len(block.data) <= bytes_max or count == 1:
             return block
         batch.put_off_from(max(1, count * bytes_max // len(block.data)))
-        return _block_for_others(session, batch)
-
-    def _routes_of(self, session: Session) -> Callable[[bytes], Route]:
-        """Finds the routes of a client's own messages."""
-        find_route = self._router.route
-        return lambda key: session.own_route(find_route(key))
+        return batch.block()
 
     # -- stalled clients -----------------------------------------------------------------------
-    def _cut_before_held(self, session: Session, batch: PublishBatch) -> HeldMessage | None:
+    def _put_off_held(self, batch: PublishBatch) -> None:
         """Put off messages from the first on that has to wait for a stalled client.
 
         This only looks, without the lock: a client that stalls after this look gets one batch more,
         and one that has room again is found out under the lock.
         """
         if not self._stalls.any_stalled():
-            return None
+            return
         began_at = 0.0
-        held, last = None, None
-        for index, (_, key, route) in enumerate(batch.messages):
+        last = None
+        for index, (_, _, route) in enumerate(batch.messages):
             if route is last or not route.backpressure_rules:
                 continue
             last = route
             began_at = began_at or time.perf_counter()
-            rule = self._first_stalled(session.uid, route)
+            rule = self._first_stalled(batch.session.uid, route)
             if rule is not None:
-                batch.put_off_from(index)
-                held = HeldMessage(rule, key, index)
+                batch.put_off_from(index, held_by=rule)
                 break
             if time.perf_counter() - began_at > _LOOKUP_SECONDS_MAX:
                 batch.put_off_from(index + 1)
                 break
         if began_at:
             batch.charge_lookup(time.perf_counter() - began_at)
-        return held
 
     def _first_stalled(self, uid: int, route: Route) -> BackpressureRule | None:
         """A stalled client for which this user's publishers may be held."""
@@ -254,17 +221,18 @@ class Sequencer:
                     return rule
         return None
 
-    def _begin_holding(self, batch: PublishBatch, held: HeldMessage, now_ns: int) -> Wait | None:
-        """Have a publisher wait for a stalled client, unless other messages come first, the client
-        has room again, is not concerned any more, or its user has no time left. Under the lock."""
-        rule = held.rule
-        if len(batch.messages) != held.index:
-            return None
+    def _begin_holding(self, batch: PublishBatch, now_ns: int) -> Wait | None:
+        """Have a publisher wait for a stalled client. Under the lock.
+
+        None when the client has room again or no longer matches, or its user has no time left.
+        """
+        rule, (_, key, _) = batch.held_by, batch.put_off[0]
+        assert rule is not None
         account = self._accounts[rule.account]
         left_ns = account.held_left_ns(now_ns)
         if not left_ns or not self._stalls.is_stalled(rule.place, rule.client):
             return None
-        if rule not in self._router.route(held.key).backpressure_rules.get(rule.holds, ()):
+        if rule not in self._router.route(key).backpressure_rules.get(rule.holds, ()):
             return None
         self._stalls.wait(rule.place)
         account.begin_holding(now_ns)
@@ -395,11 +363,3 @@ class Sequencer:
             wake = self._log.share_cursor(words)
         self._memory.wake(wake)
         self._memory.record_heartbeat(self._worker)
-
-
-def _block_for_others(session: Session, batch: PublishBatch) -> Block | None:
-    """The messages of a batch that other workers need, or None."""
-    entries = [
-        (route.mask, packet, len(key)) for packet, key, route in batch.messages if route.mask
-    ]
-    return build_block(session.id, session.uid, session.received_us, entries) if entries else None

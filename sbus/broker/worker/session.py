@@ -13,18 +13,107 @@ from collections.abc import Callable
 import msgspec
 
 from sbus.broker.config.access_policy import AccessProfile
-from sbus.broker.delivery.backpressure import Backpressure
+from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
-from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.limits import Limits
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
+from sbus.shared.ordered_log import Block, build_block
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
 
 _MESSAGE = b"MSG "
+_COST_PER_BYTE = 1 / 4096
+_COST_PER_SECOND = 250_000
+"""Matching a new key costs what it takes: there may be many patterns that match almost."""
+
+
+Message = tuple[bytes, bytes, Route]
+"""A packet, its key and its route."""
+
+
+class PublishBatch:
+    """Consecutive messages of a client that get their place in the order together.
+
+    Messages at its end that cannot have a place now are *put off*. They become pending again and
+    are gathered anew later, so that no route that waits has to be kept current.
+    """
+
+    __slots__ = (
+        *("session", "messages", "put_off", "held_by"),
+        *("deliveries", "delivery_bytes", "lookup_cost"),
+    )
+
+    def __init__(self, session: "Session") -> None:
+        self.session = session
+        self.messages: list[Message] = []
+        self.put_off: tuple[Message, ...] = ()
+        """Messages that followed, and have to wait."""
+        self.held_by: BackpressureRule | None = None
+        """The rule of the stalled client that the first of them waits for, if it does."""
+        self.deliveries = 0
+        """To clients of this worker, one for each message and recipient."""
+        self.delivery_bytes = 0
+        self.lookup_cost = 0
+        """The cost of finding the routes."""
+
+    @property
+    def cost(self) -> int:
+        """The cost of publishing the messages, and of finding their routes."""
+        copying_cost = int(self.delivery_bytes * _COST_PER_BYTE)
+        return self.lookup_cost + len(self.messages) + self.deliveries + copying_cost
+
+    def add(self, packet: bytes, key: bytes, route: Route) -> None:
+        self.messages.append((packet, key, route))
+        self.deliveries += route.fan_out
+        self.delivery_bytes += len(packet) * route.fan_out
+
+    def put_off_from(self, index: int, held_by: BackpressureRule | None = None) -> None:
+        """Put off the message at this index and all behind it."""
+        put_off = self.messages[index:]
+        for packet, _, route in put_off:
+            self.deliveries -= route.fan_out
+            self.delivery_bytes -= len(packet) * route.fan_out
+        del self.messages[index:]
+        self.put_off = (*put_off, *self.put_off)
+        self.held_by = held_by
+
+    def take_back(self) -> None:
+        """Put nothing off, if routes are looked up again next."""
+        self.messages += self.put_off
+        self.put_off, self.held_by = (), None
+
+    def reroute(self, find_route: Callable[[bytes], Route], seconds_max: float) -> None:
+        """Look up the routes again, because subscriptions have changed. Messages for which the time
+        does not suffice are put off."""
+        messages, self.messages = self.messages, []
+        self.deliveries = self.delivery_bytes = 0
+        began_at = now = time.perf_counter()
+        for packet, key, _ in messages:
+            self.add(packet, key, self.session.own_route(find_route(key)))
+            now = time.perf_counter()
+            if now - began_at > seconds_max:
+                break
+        self.charge_lookup(now - began_at)
+        if len(self.messages) < len(messages):
+            self.put_off = (*messages[len(self.messages) :], *self.put_off)
+            self.held_by = None
+
+    def charge_lookup(self, seconds: float) -> None:
+        """Count time that was spent on finding routes."""
+        self.lookup_cost += int(seconds * _COST_PER_SECOND)
+
+    def block(self) -> Block | None:
+        """The messages that other workers need, if any, as a block of the log."""
+        entries = [
+            (route.mask, packet, len(key)) for packet, key, route in self.messages if route.mask
+        ]
+        session = self.session
+        if not entries:
+            return None
+        return build_block(session.id, session.uid, session.received_us, entries)
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -188,7 +277,7 @@ class Session:
 
         The batch ends before any other packet, and before a message that may not be published.
         """
-        batch = PublishBatch()
+        batch = PublishBatch(self)
         packets = self._packets
         messages = batch.messages
         count, size_max = len(packets), self._packet_bytes_max

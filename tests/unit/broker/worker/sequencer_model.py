@@ -25,10 +25,9 @@ from sbus.broker.worker import sequencer as sequencer_module
 from sbus.broker.worker.client_events import ClientEvents
 from sbus.broker.worker.context import CurrentSettings, WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
-from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
-from sbus.broker.worker.session import Connection, Session
+from sbus.broker.worker.session import Connection, PublishBatch, Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import Reason, Wait
 from sbus.limits import Limits
@@ -331,7 +330,7 @@ class Bus:
                 self.numbers += 1
                 client.pending.append((b"MSG %b\0%d" % (key, self.numbers), key))
         pending = client.pending
-        batch = PublishBatch()
+        batch = PublishBatch(session)
         for packet, key in pending:
             batch.add(packet, key, session.own_route(router.route(key)))
         before = self.who_holds_whom(session.uid), self.effects
@@ -354,7 +353,7 @@ class Bus:
 
         def act(sequencer: Sequencer) -> bool:
             nonlocal wait
-            wait = sequencer.publish(session, batch)
+            wait = sequencer.publish(batch)
             return wait is None or wait.reason is not Reason.ROOM
 
         client.woken = False

@@ -16,7 +16,7 @@ from sbus.broker.worker import router as router_module
 from sbus.broker.worker import sequencer as sequencer_module
 from sbus.broker.worker import subscriptions as subscriptions_module
 from sbus.broker.worker import wait_queue as waiting
-from sbus.broker.worker.publish_batch import PublishBatch
+from sbus.broker.worker.session import PublishBatch
 from sbus.broker.worker.wait_queue import Reason, Wait
 from sbus.shared import (
     accounts,
@@ -315,9 +315,9 @@ def offer(bus: Bus, client: Client, *keys: bytes) -> Wait | None:
     """What a batch waits for that the client sent now, or of what it has to publish still."""
     client.pending += [(b"MSG %b\0" % key, key) for key in keys]
     session, route = client.session, bus.routers[client.worker].route
-    batch = PublishBatch()
+    batch = PublishBatch(session)
     batch.messages += [(packet, key, route(key)) for packet, key in client.pending]
-    wait = bus.sequencers[client.worker].publish(session, batch)
+    wait = bus.sequencers[client.worker].publish(batch)
     del client.pending[: len(batch.messages)]
     return wait
 

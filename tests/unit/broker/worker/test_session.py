@@ -10,9 +10,8 @@ import pytest
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
-from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Route
-from sbus.broker.worker.session import Connection, Session
+from sbus.broker.worker.session import Connection, PublishBatch, Session
 from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
@@ -222,7 +221,7 @@ def test_without_echo_a_client_is_no_recipient_of_its_own_messages(pair: Pair) -
     ((_, _, route),) = batch.messages
     assert route.recipients == (OTHER_OUTBOX,)
     elsewhere = Route(6, (OTHER_OUTBOX, OWN_OUTBOX))
-    batch.reroute(lambda key: pair.session.own_route(elsewhere), math.inf)
+    batch.reroute(lambda key: elsewhere, math.inf)
     ((packet, key, route),) = batch.messages
     assert (packet, key, route.mask) == (b"MSG here\0a", b"here", 6)
     assert route.recipients == (OTHER_OUTBOX,)
@@ -256,6 +255,7 @@ def test_routes_are_found_anew_for_what_was_put_off_too(pair: Pair) -> None:
     batch = pair.session.gather(ROUTES, find_route, 1000)
     batch.put_off_from(2)
     batch.put_off_from(1)
-    batch.reroute(lambda key: ROUTES[b"away"], math.inf, whole=True)
+    batch.take_back()
+    batch.reroute(lambda key: ROUTES[b"away"], math.inf)
     assert packets_of(batch) == [b"MSG here\0a", b"MSG here\0b", b"MSG here\0c"]
     assert (batch.put_off, batch.deliveries, batch.delivery_bytes) == ((), 0, 0)
