@@ -20,12 +20,15 @@ hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
 hypothesis.settings.load_profile("sbus")
 
 
+SPARK_FOLDERS = {f"tests/pipeline/{room}" for room in ("cli", "jobs", "spark")}
+
+
 class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]
     """Hands out the tests of one file together, and those that share a Spark session too."""
 
     def _split_scope(self, nodeid: str) -> str:
-        folder, _, _ = nodeid.rpartition("/")
-        return folder if folder == "tests/pipeline" else nodeid.partition("::")[0]
+        file, _, _ = nodeid.partition("::")
+        return "a Spark session" if file.rpartition("/")[0] in SPARK_FOLDERS else file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneProcessForSpark:

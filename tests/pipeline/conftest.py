@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.spark_program import JAVA_FOR_TESTS
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -18,8 +20,7 @@ def spark() -> "Iterator[SparkSession]":
 
     conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
     with pytest.MonkeyPatch.context() as patched:
-        # What runs for seconds is not worth compiling for speed, nor planning anew meanwhile.
-        patched.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        patched.setenv(*JAVA_FOR_TESTS)
         session = spark_session(master="local[2]", conf=conf)
     java = session.sparkContext._gateway
     assert java is not None

