@@ -20,7 +20,7 @@ from sbus.broker.ipc.link import Link
 from sbus.broker.ipc.worker_protocol import WorkerReady
 from sbus.broker.worker.client_events import ClientEvents
 from sbus.broker.worker.command_handler import CommandHandler
-from sbus.broker.worker.context import CurrentSettings, WorkerContext
+from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.fair_queue import FairQueue
 from sbus.broker.worker.loop import WorkerLoop
 from sbus.broker.worker.monitor import MessageMonitor
@@ -34,7 +34,6 @@ from sbus.broker.worker.session import BacklogSender, Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
-from sbus.broker.worker.worker_streams import WorkerStreams
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import Accounts
 from sbus.shared.shared_memory import SharedMemory
@@ -141,7 +140,6 @@ def build_worker(
     packet_handler = PacketHandler(context, router, sequencer, subscriptions, sessions)
     scheduler = Scheduler(context, packet_handler, sessions, fair_queue, wait_queue)
     loop = WorkerLoop(context, sequencer, subscriptions, sessions, scheduler, poller)
-    streams = WorkerStreams(context, sessions, monitor, tasks.start_soon)
     query_handler = QueryHandler(context, router, sessions, wait_queue)
     return Worker(
         context=context,
@@ -151,7 +149,9 @@ def build_worker(
         wait_queue=wait_queue,
         sessions=sessions,
         loop=loop,
-        command_handler=CommandHandler(context, sessions, streams, query_handler, loop),
+        command_handler=CommandHandler(
+            context, sessions, monitor, query_handler, loop, tasks.start_soon
+        ),
     )
 
 
@@ -168,7 +168,7 @@ def _build_context(
     return WorkerContext(
         number=number,
         dialect=dialect,
-        settings=CurrentSettings(settings),
+        settings=settings,
         rules=KeyRules(settings.rules, dialect, limits.rule_cache_bytes_max),
         memory=memory,
         accounts=Accounts(memory.accounts, memory.workers, limits, number),
@@ -176,6 +176,5 @@ def _build_context(
         statistics=WorkerStatistics(counters_of(memory.statistics, number)),
         link=link,
         emitter=emitter,
-        rate_limiter=rate_limiter,
         client_events=ClientEvents(emitter, rate_limiter),
     )

@@ -53,6 +53,10 @@ class ClientEvents:
         self._reported: dict[int, dict[str, int]] = {}
         """What was discarded for each client, by reason, when it was last reported."""
 
+    def set_log_interval(self, seconds: float) -> None:
+        """Log the same of the same user once in this time."""
+        self._rate_limiter.set_interval(seconds)
+
     # -- logged at a limited rate --------------------------------------------------------------
     def expelled(self, session: Session, fault: ClientFault) -> None:
         """A client is disconnected for this."""

@@ -1,50 +1,42 @@
 """A worker carries out the commands of the front."""
 
 import os
+from functools import partial
 
 from sbus.broker.config.settings import read_memfd
+from sbus.broker.events.emitter import EventStream
+from sbus.broker.events.stream_writer import StartTask, StreamWriter
+from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.link import lost_command
-from sbus.broker.ipc.worker_protocol import (
-    AdoptClient,
-    ApplySettings,
-    ClientLeft,
-    DisconnectClient,
-    QueryReply,
-    Quiesce,
-    RunQuery,
-    SelfServiceReply,
-    StartStream,
-    Stop,
-    StopStream,
-    StreamStarted,
-    WorkerCommand,
-)
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.loop import WorkerLoop
+from sbus.broker.worker.monitor import KeySelection, MessageMonitor, MessageStream
 from sbus.broker.worker.query_handler import QueryHandler
 from sbus.broker.worker.sessions import Sessions
-from sbus.broker.worker.worker_streams import WorkerStreams
-from sbus.protocol.events import WorkerGivesUp
+from sbus.protocol.events import StreamMissed, WorkerGivesUp
 from sbus.unix.fd_passing import DescriptorsLost
 
 
 class CommandHandler:
-    """Of one worker."""
+    """Of one worker. `start_task` runs a task until it ends."""
 
     def __init__(
         self,
         context: WorkerContext,
         sessions: Sessions,
-        streams: WorkerStreams,
+        monitor: MessageMonitor,
         query_handler: QueryHandler,
         loop: WorkerLoop,
+        start_task: StartTask,
     ) -> None:
         self._context = context
         self._link = context.link
+        self._emitter = context.emitter
         self._sessions = sessions
-        self._streams = streams
+        self._monitor = monitor
         self._query_handler = query_handler
         self._loop = loop
+        self._start_task = start_task
 
     async def run(self) -> None:
         """Carry out commands until the front has ended, or the worker has to give up."""
@@ -63,40 +55,63 @@ class CommandHandler:
             self._carry_out(command, fds)
             self._context.wake()
 
-    def _carry_out(self, command: WorkerCommand, fds: list[int]) -> None:
+    def _carry_out(self, command: protocol.WorkerCommand, fds: list[int]) -> None:
         match command:
-            case AdoptClient():
+            case protocol.AdoptClient():
                 self._sessions.adopt(command, fds[0])
-            case DisconnectClient():
+            case protocol.DisconnectClient():
                 self._sessions.disconnect(command.client, command.text)
-            case SelfServiceReply():
+            case protocol.SelfServiceReply():
                 self._sessions.reply_to_self_service(command.client, command.packet)
-            case ApplySettings():
-                self._sessions.apply_settings(command.number, read_memfd(fds[0]))
+            case protocol.ApplySettings():
+                update = read_memfd(fds[0])
                 os.close(fds[0])
-            case RunQuery():
+                self._sessions.apply_settings(command.number, update)
+            case protocol.RunQuery():
                 reply = self._query_handler.answer(command.query)
-                self._link.send(QueryReply(command.number, reply))
-            case StartStream():
-                self._streams.begin(command, fds[0])
-                self._link.send(StreamStarted(command.stream))
-            case StopStream():
-                self._streams.end(command.stream)
-            case Quiesce():
+                self._link.send(protocol.QueryReply(command.number, reply))
+            case protocol.StartStream():
+                self._start_stream(command, fds[0])
+            case protocol.StopStream():
+                self._stop_stream(command.stream)
+            case protocol.Quiesce():
                 self._loop.quiesce()
-            case Stop():
+            case protocol.Stop():
                 self._loop.stop()
 
-    def _decline(self, command: WorkerCommand) -> bool:
-        """A command came without its descriptor, because this worker has none left; False when the
-        worker cannot go on without it."""
+    def _decline(self, command: protocol.WorkerCommand) -> bool:
+        """A command came without its descriptor, because this worker has none left; False if the
+        worker cannot go on without the command."""
         match command:
-            case AdoptClient():
-                self._link.send(ClientLeft(command.client, "the worker has no descriptors left"))
-            case StartStream():
-                self._link.send(StreamStarted(command.stream, has_begun=False))
-            case ApplySettings():
+            case protocol.AdoptClient():
+                why = "the worker has no descriptors left"
+                self._link.send(protocol.ClientLeft(command.client, why))
+            case protocol.StartStream():
+                self._link.send(protocol.StreamStarted(command.stream, has_begun=False))
+            case protocol.ApplySettings():
                 # It must not go on under the old rules. A successor begins with the new ones.
-                self._context.emitter.emit(WorkerGivesUp(worker=self._context.number))
+                self._emitter.emit(WorkerGivesUp(worker=self._context.number))
                 return False
         return True
+
+    # -- streams -------------------------------------------------------------------------------
+    def _start_stream(self, command: protocol.StartStream, fd: int) -> None:
+        """Write a stream to `fd`, which belongs to this worker from now on."""
+        on_gone = partial(self._stop_stream, command.stream)
+        if command.kind == "events":
+            writer = StreamWriter(fd, self._start_task, on_gone)
+            self._emitter.add_stream(command.stream, EventStream(writer, self._start_task))
+            self._start_task(partial(self._context.client_events.report_discards, self._sessions))
+        else:
+            writer = StreamWriter(fd, self._start_task, on_gone, self._on_missing)
+            selection = KeySelection(command.patterns, self._context.dialect)
+            stream = MessageStream(writer, selection, payload=command.payload)
+            self._monitor.add_stream(command.stream, stream)
+        self._link.send(protocol.StreamStarted(command.stream))
+
+    def _stop_stream(self, number: int) -> None:
+        self._emitter.remove_stream(number)
+        self._monitor.remove_stream(number)
+
+    def _on_missing(self) -> None:
+        self._emitter.emit(StreamMissed(worker=self._context.number))

@@ -5,7 +5,6 @@ import msgspec
 from sbus.broker.config.access_policy import KeyRules
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
-from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.ipc.link import Link
 from sbus.broker.worker.client_events import ClientEvents
 from sbus.protocol.keys import Dialect
@@ -15,25 +14,15 @@ from sbus.shared.stall_table import StallTable
 from sbus.shared.worker_statistics import WorkerStatistics
 
 
-class CurrentSettings:
-    """The settings that the worker obeys now. Its parts look here each time and keep no copy."""
+class WorkerContext(msgspec.Struct, kw_only=True):
+    """One worker's number and settings, its views of the shared memory, and its ways to report.
 
-    __slots__ = ("flood_control", "limits")
-
-    def __init__(self, settings: BusSettings) -> None:
-        self.replace(settings)
-
-    def replace(self, settings: BusSettings) -> None:
-        self.limits = settings.limits
-        self.flood_control = settings.flood_control
-
-
-class WorkerContext(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker's number and settings, its views of the shared memory, and its ways to report."""
+    Nothing here changes, except that new settings replace the old ones as a whole.
+    """
 
     number: int
     dialect: Dialect
-    settings: CurrentSettings
+    settings: BusSettings
     rules: KeyRules
     memory: SharedMemory
     accounts: Accounts
@@ -42,14 +31,13 @@ class WorkerContext(msgspec.Struct, frozen=True, kw_only=True):
     link: Link
     """To the front."""
     emitter: EventEmitter
-    rate_limiter: LogRateLimiter
     client_events: ClientEvents
 
     def apply_settings(self, settings: BusSettings) -> None:
         """Obey these settings from now on."""
-        self.settings.replace(settings)
+        self.settings = settings
         self.rules.replace(settings.rules, settings.limits.rule_cache_bytes_max)
-        self.rate_limiter.set_interval(settings.limits.log_interval_seconds)
+        self.client_events.set_log_interval(settings.limits.log_interval_seconds)
 
     def wake(self) -> None:
         """Have this worker look again, before it sleeps, at what is ready."""

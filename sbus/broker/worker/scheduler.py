@@ -36,7 +36,7 @@ class Scheduler:
         fair_queue: FairQueue[Session | BacklogSender],
         wait_queue: WaitQueue,
     ) -> None:
-        self._settings = context.settings
+        self._context = context
         self._statistics = context.statistics
         self._client_events = context.client_events
         self._packet_handler = packet_handler
@@ -92,7 +92,7 @@ class Scheduler:
         return client is not None
 
     def _send_backlog(self, sender: BacklogSender) -> int:
-        cost, has_more = sender.outbox.send_backlog(self._settings.limits.quantum_units)
+        cost, has_more = sender.outbox.send_backlog(self._context.settings.limits.quantum_units)
         self._fair_queue.charge(sender.uid, cost)
         if has_more:
             self._fair_queue.add(sender, sending=True)
@@ -108,7 +108,7 @@ class Scheduler:
         if self._is_held(session):
             return 0
         cost = 1
-        quantum = self._settings.limits.quantum_units
+        quantum = self._context.settings.limits.quantum_units
         self._wait_queue.count_packets(session, 0)
         try:
             if not session.has_pending() and not self.is_quiescing:
@@ -146,7 +146,7 @@ class Scheduler:
 
         While no client's packets wait, no account is asked.
         """
-        bytes_max = self._settings.limits.batch_bytes_max
+        bytes_max = self._context.settings.limits.batch_bytes_max
         if not self._wait_queue.packet_bytes or session.account.may_read(bytes_max):
             return True
         self._wait_queue.add(session, Wait(Reason.RATE, time.monotonic_ns() + _NO_ROOM_RETRY_NS))

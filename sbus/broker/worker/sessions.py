@@ -37,7 +37,6 @@ class Sessions:
         start_writer: StartWriter,
     ) -> None:
         self._context = context
-        self._settings = context.settings
         self._stalls = context.stalls
         self._statistics = context.statistics
         self._client_events = context.client_events
@@ -63,11 +62,11 @@ class Sessions:
         sock.setblocking(False)
         own = command.credentials
         account = self._context.accounts[command.account]
-        limits = self._settings.limits
+        settings = self._context.settings
         outbox = Outbox(
             sock,
-            limits,
-            self._settings.flood_control,
+            settings.limits,
+            settings.flood_control,
             account,
             self._statistics,
             self._start_writer,
@@ -82,7 +81,7 @@ class Sessions:
             outbox,
             SecretRecipient(own, outbox, process),
             self._profile(command.rules),
-            limits,
+            settings.limits,
         )
         self._subscriptions.add_client(session)
         if outbox.blocks and not self.begin_blocking(session):
@@ -171,7 +170,7 @@ class Sessions:
         """Disconnect a client for a fault, so that it can still read why."""
         self._statistics.record_refusal(fault.code)
         self._client_events.expelled(session, fault)
-        discard_unread(session.sock, self._settings.limits.drain_packets_max)
+        discard_unread(session.sock, self._context.settings.limits.drain_packets_max)
         if session.outbox.notices:
             session.outbox.send_last(error_notice(fault.code, fault.text))
         self.close(session, fault.code)
@@ -196,5 +195,5 @@ class Sessions:
     def close_all(self) -> None:
         """The bus stops."""
         for session in list(self):
-            discard_unread(session.sock, self._settings.limits.drain_packets_max)
+            discard_unread(session.sock, self._context.settings.limits.drain_packets_max)
             self.close(session, "the bus stops")

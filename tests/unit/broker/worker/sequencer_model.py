@@ -23,7 +23,7 @@ from sbus.broker.ipc.link import Link
 from sbus.broker.ipc.worker_protocol import WorkerEvent
 from sbus.broker.worker import sequencer as sequencer_module
 from sbus.broker.worker.client_events import ClientEvents
-from sbus.broker.worker.context import CurrentSettings, WorkerContext
+from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
@@ -81,7 +81,7 @@ class RecordingLink:
         self.sent.append(event)
 
 
-class ContextThatWakesNobody(WorkerContext, frozen=True):
+class ContextThatWakesNobody(WorkerContext):
     """The model looks for wake-ups by other workers."""
 
     def wake(self) -> None:
@@ -241,13 +241,12 @@ class Bus:
 
     def _context(self, worker: int) -> WorkerContext:
         memory, limits = self.memory, self.limits
-        settings = BusSettings(workers=memory.workers, limits=limits)
         emitter = logging_to([])
         rate_limiter = LogRateLimiter(limits.log_interval_seconds, emitter)
         return ContextThatWakesNobody(
             number=worker,
             dialect=SLASH,
-            settings=CurrentSettings(settings),
+            settings=BusSettings(workers=memory.workers, limits=limits),
             rules=KeyRules((), SLASH, limits.rule_cache_bytes_max),
             memory=memory,
             accounts=Accounts(memory.accounts, memory.workers, limits, worker),
@@ -255,7 +254,6 @@ class Bus:
             statistics=WorkerStatistics(),
             link=cast(Link, self.link),
             emitter=emitter,
-            rate_limiter=rate_limiter,
             client_events=ClientEvents(emitter, rate_limiter),
         )
 
