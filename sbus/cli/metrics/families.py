@@ -9,8 +9,9 @@ so that `rate()` sees the first increase.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -71,40 +72,42 @@ def collect(snapshot: Snapshot | None) -> Iterator[Metric]:
 
 
 # -- where samples are -----------------------------------------------------------------------------
-def _bus(name: str, path: str, meaning: str) -> Family:
-    """A field of a snapshot, given by its path; no sample where it, or a part of the path, is
-    null."""
-
-    def samples(snapshot: Snapshot) -> Iterable[Sample]:
-        figure = _field(snapshot, path)
-        return [] if figure is None else [Sample(figure, {})]
-
-    return Family(name, _kind(name), (), meaning, samples)
+Labelled = Iterable[tuple[Any, dict[str, str]]]
+"""Records with the labels of their samples."""
 
 
-def _worker(name: str, path: str, meaning: str) -> Family:
-    """A field of each worker."""
+def _families(
+    fields: Mapping[str, tuple[str, str]], records: Callable[[Snapshot], Labelled], *labels: str
+) -> Iterator[Family]:
+    """A metric for each name, with a path in the records and a meaning."""
+    for name, (path, meaning) in fields.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        yield Family(name, kind, labels, meaning, partial(_fields, path, records))
 
-    def samples(snapshot: Snapshot) -> Iterable[Sample]:
-        for worker in snapshot.stats.workers:
-            yield Sample(_field(worker, path), {"worker": str(worker.worker)})
 
-    return Family(name, _kind(name), ("worker",), meaning, samples)
+def _fields(
+    path: str, records: Callable[[Snapshot], Labelled], snapshot: Snapshot
+) -> Iterator[Sample]:
+    """A sample of each record, unless the field or a part of its path is null."""
+    for record, labels in records(snapshot):
+        figure = _field(record, path)
+        if figure is not None:
+            yield Sample(figure, labels)
 
 
-def _user(name: str, path: str, meaning: str) -> Family:
-    """A field of each user. The label `uid` tells users with the same name apart."""
+def _workers(snapshot: Snapshot) -> Labelled:
+    return [(worker, {"worker": str(worker.worker)}) for worker in snapshot.stats.workers]
 
-    def samples(snapshot: Snapshot) -> Iterable[Sample]:
-        for user in snapshot.users:
-            shown_name = to_text(os.fsencode(user_name(user.uid)))
-            yield Sample(_field(user, path), {"uid": str(user.uid), "user": shown_name})
 
-    return Family(name, _kind(name), ("uid", "user"), meaning, samples)
+def _users(snapshot: Snapshot) -> Labelled:
+    """Labelled with the id as well, because names may be ambiguous."""
+    for user in snapshot.users:
+        shown_name = to_text(os.fsencode(user_name(user.uid)))
+        yield user, {"uid": str(user.uid), "user": shown_name}
 
 
 def _counts(name: str, path: str, label: str, known: Iterable[str], meaning: str) -> Family:
-    """A table of counts by reason or code, with all `known` ones."""
+    """Counts by reason or code, with all `known` ones."""
     zeros = dict.fromkeys(known, 0)
 
     def samples(snapshot: Snapshot) -> Iterable[Sample]:
@@ -114,19 +117,11 @@ def _counts(name: str, path: str, label: str, known: Iterable[str], meaning: str
     return Family(name, "counter", (label,), meaning, samples)
 
 
-def _kind(name: str) -> str:
-    return "counter" if name.endswith("_total") else "gauge"
-
-
 def _field(record: Any, path: str) -> Any:
-    """The field at a dotted path; null where a record on the way is."""
+    """The field at a dotted path; null if a part of the path is."""
     for name in path.split("."):
         record = None if record is None else getattr(record, name)
     return record
-
-
-def _is_up(_snapshot: Snapshot) -> Iterable[Sample]:
-    return [Sample(1.0, {})]
 
 
 _BUILD_LABELS = ("version", "protocol", "python", "dialect", "address")
@@ -137,14 +132,13 @@ def _build(snapshot: Snapshot) -> Iterable[Sample]:
 
 
 def _serving_workers(snapshot: Snapshot) -> Iterable[Sample]:
-    for worker in snapshot.stats.workers:
-        yield Sample(worker.state == "serving", {"worker": str(worker.worker)})
+    return [Sample(worker.state == "serving", labels) for worker, labels in _workers(snapshot)]
 
 
 def _latencies(snapshot: Snapshot) -> Iterable[Sample]:
     """Buckets by their upper bounds in seconds, with all deliveries up to those."""
-    for worker in snapshot.stats.workers:
-        latency, labels = worker.traffic.latency, {"worker": str(worker.worker)}
+    for worker, labels in _workers(snapshot):
+        latency = worker.traffic.latency
         bounds = [*(repr(bound_us / 1e6) for bound_us in latency.bounds_us), "+Inf"]
         for bound, deliveries in zip(bounds, accumulate(latency.counts), strict=True):
             yield Sample(deliveries, {**labels, "le": bound}, "_bucket")
@@ -155,33 +149,120 @@ def _latencies(snapshot: Snapshot) -> Iterable[Sample]:
 # -- the metrics, in the order of the text ---------------------------------------------------------
 _UP = "Whether the bus answered on its admin socket."
 
-FAMILIES: tuple[Family, ...] = (
-    Family("sbus_up", "gauge", (), _UP, _is_up),
-    Family("sbus_build_info", "info", _BUILD_LABELS, "Version and settings of the bus.", _build),
-    # -- the bus
-    _bus(
-        "sbus_start_time_seconds",
-        "stats.started_at",
-        "When the bus started, in seconds since 1970.",
-    ),
-    _bus(
-        "sbus_draining",
+_BUS_FIELDS = {
+    "sbus_start_time_seconds": ("stats.started_at", "When the bus started, in seconds since 1970."),
+    "sbus_draining": (
         "stats.draining",
         "Whether the bus accepts no more clients and ends with its last one.",
     ),
-    _bus("sbus_clients", "stats.clients", "Connected clients."),
-    _bus("sbus_users", "stats.users", "Users with at least one client."),
-    _bus(
-        "sbus_users_left_out",
+    "sbus_clients": ("stats.clients", "Connected clients."),
+    "sbus_users": ("stats.users", "Users with at least one client."),
+    "sbus_users_left_out": (
         "users_left_out",
         "Users without metrics of their own, because there would be too many.",
     ),
-    _bus(
-        "sbus_stalled_clients",
+    "sbus_stalled_clients": (
         "stats.stalled_clients",
         "Clients that have no room and hold their publishers back.",
     ),
-    _bus("sbus_connections_accepted_total", "stats.connections_accepted", "Clients admitted."),
+    "sbus_connections_accepted_total": ("stats.connections_accepted", "Clients admitted."),
+    "sbus_log_used_bytes": ("stats.log.used_bytes", "Used part of the ordered log."),
+    "sbus_log_size_bytes": ("stats.log.size_bytes", "Capacity of the ordered log."),
+    "sbus_table_used_bytes": ("stats.table.used_bytes", "Used part of the subscription table."),
+    "sbus_table_size_bytes": ("stats.table.size_bytes", "Capacity of the subscription table."),
+}
+"""By the name of the metric: the path of its field in a snapshot, and its meaning."""
+_WORKER_FIELDS = {
+    "sbus_worker_start_time_seconds": (
+        "started_at",
+        "When the worker's process started, in seconds since 1970.",
+    ),
+    "sbus_worker_silence_seconds": (
+        "silence_seconds",
+        "Time since the worker's last heartbeat, which is due once a second.",
+    ),
+    "sbus_worker_deaths_total": ("deaths", "Workers that died in this place."),
+    "sbus_worker_cpu_seconds_total": ("cpu_seconds", "CPU time of the worker's process."),
+    "sbus_worker_memory_bytes": ("memory_bytes", "Memory of the worker's process."),
+    "sbus_worker_clients": ("clients", "Clients of the worker."),
+    "sbus_messages_published_total": (
+        "traffic.messages_in",
+        "Messages that clients published and the bus accepted.",
+    ),
+    "sbus_received_bytes_total": ("traffic.bytes_in", "Bytes read from clients."),
+    "sbus_deliveries_due_total": (
+        "traffic.accepted",
+        "Deliveries due, one for each message and recipient: delivered, discarded, undelivered, or "
+        "in a backlog now.",
+    ),
+    "sbus_deliveries_total": (
+        "traffic.delivered",
+        "Messages sent to clients, one for each message and recipient.",
+    ),
+    "sbus_delivered_bytes_total": ("traffic.delivered_bytes", "Bytes sent to clients in messages."),
+    "sbus_undelivered_total": (
+        "traffic.undelivered",
+        "Messages in the backlog of a client when it left.",
+    ),
+    "sbus_backlog_messages": (
+        "traffic.backlog",
+        "Messages waiting for clients that read too slowly.",
+    ),
+    "sbus_backlog_bytes": ("traffic.backlog_bytes", "Size of those messages."),
+    "sbus_stalls_total": (
+        "traffic.stalls",
+        "How often a client had no room and its publishers were to be held back.",
+    ),
+    "sbus_subscriptions": (
+        "traffic.subscriptions",
+        "Subscriptions of the worker's clients; each occurrence of a pattern counts.",
+    ),
+    "sbus_route_lookups_total": ("traffic.route_lookups", "Look-ups of a key's recipients."),
+    "sbus_route_misses_total": (
+        "traffic.route_misses",
+        "Look-ups that were not in the route cache.",
+    ),
+}
+"""The same with paths in a worker's report."""
+_USER_FIELDS = {
+    "sbus_user_connections": ("connections", "Clients of the user."),
+    "sbus_user_connections_limit": ("limits.connections_max", "Clients the user may have."),
+    "sbus_user_subscriptions": ("subscriptions", "Subscriptions of the user's clients."),
+    "sbus_user_subscriptions_limit": (
+        "limits.subscriptions_max",
+        "Subscriptions the user may have.",
+    ),
+    "sbus_user_backlog_bytes": (
+        "backlog_bytes",
+        "Size of the backlogs of the user's clients, as the limit counts it.",
+    ),
+    "sbus_user_backlog_limit_bytes": (
+        "limits.backlog_bytes_max",
+        "Size those backlogs may have.",
+    ),
+    "sbus_user_waiting_bytes": (
+        "waiting_bytes",
+        "Bytes that were read from the user's clients and have to wait.",
+    ),
+    "sbus_user_blocking_clients": (
+        "blocking_clients",
+        "Clients of the user that may hold publishers back.",
+    ),
+    "sbus_user_held_seconds": (
+        "held_seconds",
+        "How long the user's clients held publishers back in the last minute.",
+    ),
+    "sbus_user_discarded_total": (
+        "discarded",
+        "Messages not delivered to the user's clients because they were too slow.",
+    ),
+}
+"""The same with paths in a user's report."""
+
+FAMILIES: tuple[Family, ...] = (
+    Family("sbus_up", "gauge", (), _UP, lambda _: [Sample(1.0, {})]),
+    Family("sbus_build_info", "info", _BUILD_LABELS, "Version and settings of the bus.", _build),
+    *_families(_BUS_FIELDS, lambda snapshot: [(snapshot, {})]),
     _counts(
         "sbus_connections_refused_total",
         "stats.connections_refused",
@@ -189,10 +270,6 @@ FAMILIES: tuple[Family, ...] = (
         CONNECTION_CODES,
         "Connections refused.",
     ),
-    _bus("sbus_log_used_bytes", "stats.log.used_bytes", "Used part of the ordered log."),
-    _bus("sbus_log_size_bytes", "stats.log.size_bytes", "Capacity of the ordered log."),
-    _bus("sbus_table_used_bytes", "stats.table.used_bytes", "Used part of the subscription table."),
-    _bus("sbus_table_size_bytes", "stats.table.size_bytes", "Capacity of the subscription table."),
     _counts(
         "sbus_discarded_total",
         "stats.traffic.discarded",
@@ -207,7 +284,6 @@ FAMILIES: tuple[Family, ...] = (
         PACKET_CODES,
         "Packets refused or ignored, and clients disconnected for what they did.",
     ),
-    # -- workers
     Family(
         "sbus_worker_up",
         "gauge",
@@ -215,70 +291,7 @@ FAMILIES: tuple[Family, ...] = (
         "Whether the worker serves its clients.",
         _serving_workers,
     ),
-    _worker(
-        "sbus_worker_start_time_seconds",
-        "started_at",
-        "When the worker's process started, in seconds since 1970.",
-    ),
-    _worker(
-        "sbus_worker_silence_seconds",
-        "silence_seconds",
-        "Time since the worker's last heartbeat, which is due once a second.",
-    ),
-    _worker("sbus_worker_deaths_total", "deaths", "Workers that died in this place."),
-    _worker("sbus_worker_cpu_seconds_total", "cpu_seconds", "CPU time of the worker's process."),
-    _worker("sbus_worker_memory_bytes", "memory_bytes", "Memory of the worker's process."),
-    _worker("sbus_worker_clients", "clients", "Clients of the worker."),
-    # -- their traffic
-    _worker(
-        "sbus_messages_published_total",
-        "traffic.messages_in",
-        "Messages that clients published and the bus accepted.",
-    ),
-    _worker("sbus_received_bytes_total", "traffic.bytes_in", "Bytes read from clients."),
-    _worker(
-        "sbus_deliveries_due_total",
-        "traffic.accepted",
-        "Deliveries that were due, one for each message and recipient: delivered, discarded, "
-        "undelivered, or in a backlog now.",
-    ),
-    _worker(
-        "sbus_deliveries_total",
-        "traffic.delivered",
-        "Messages sent to clients, one for each message and recipient.",
-    ),
-    _worker(
-        "sbus_delivered_bytes_total",
-        "traffic.delivered_bytes",
-        "Bytes sent to clients in messages.",
-    ),
-    _worker(
-        "sbus_undelivered_total",
-        "traffic.undelivered",
-        "Messages in the backlog of a client when it left.",
-    ),
-    _worker(
-        "sbus_backlog_messages",
-        "traffic.backlog",
-        "Messages that wait for clients that read too slowly.",
-    ),
-    _worker("sbus_backlog_bytes", "traffic.backlog_bytes", "Size of those messages."),
-    _worker(
-        "sbus_stalls_total",
-        "traffic.stalls",
-        "How often a client had no room and its publishers were to be held back.",
-    ),
-    _worker(
-        "sbus_subscriptions",
-        "traffic.subscriptions",
-        "Subscriptions of the worker's clients; each occurrence of a pattern counts.",
-    ),
-    _worker("sbus_route_lookups_total", "traffic.route_lookups", "Look-ups of a key's recipients."),
-    _worker(
-        "sbus_route_misses_total",
-        "traffic.route_misses",
-        "Look-ups of keys that were not in the route cache.",
-    ),
+    *_families(_WORKER_FIELDS, _workers, "worker"),
     Family(
         "sbus_latency_seconds",
         "histogram",
@@ -287,43 +300,5 @@ FAMILIES: tuple[Family, ...] = (
         "into a backlog.",
         _latencies,
     ),
-    # -- users
-    _user("sbus_user_connections", "connections", "Clients of the user."),
-    _user("sbus_user_connections_limit", "limits.connections_max", "Clients the user may have."),
-    _user("sbus_user_subscriptions", "subscriptions", "Subscriptions of the user's clients."),
-    _user(
-        "sbus_user_subscriptions_limit",
-        "limits.subscriptions_max",
-        "Subscriptions the user may have.",
-    ),
-    _user(
-        "sbus_user_backlog_bytes",
-        "backlog_bytes",
-        "Size of the backlogs of the user's clients, as the limit counts it.",
-    ),
-    _user(
-        "sbus_user_backlog_limit_bytes",
-        "limits.backlog_bytes_max",
-        "Size that those backlogs may have.",
-    ),
-    _user(
-        "sbus_user_waiting_bytes",
-        "waiting_bytes",
-        "Bytes that were read from the user's clients and have to wait.",
-    ),
-    _user(
-        "sbus_user_blocking_clients",
-        "blocking_clients",
-        "Clients of the user that may hold publishers back.",
-    ),
-    _user(
-        "sbus_user_held_seconds",
-        "held_seconds",
-        "How long the user's clients held publishers back in the last minute.",
-    ),
-    _user(
-        "sbus_user_discarded_total",
-        "discarded",
-        "Messages not delivered to the user's clients because they were too slow.",
-    ),
+    *_families(_USER_FIELDS, _users, "uid", "user"),
 )

@@ -3,7 +3,7 @@
 import click
 
 from sbus.cli.sbusctl.shared_options import (
-    BusOptions,
+    SelectedBus,
     complete_clients,
     complete_limits,
     complete_users,
@@ -23,11 +23,11 @@ Examples:
 @click.option("--text", default="", metavar="TEXT", help="Reason to send to the client.")
 @json_option
 @click.pass_obj
-def kick(options: BusOptions, client: int, text: str, as_json: bool) -> None:
+def kick(selected: SelectedBus, client: int, text: str, as_json: bool) -> None:
     """Disconnect CLIENT, a number that `sbusctl clients` shows."""
     from sbus.protocol.admin import Kick
 
-    options.ask_and_show(Kick(client=client, text=text), as_json=as_json)
+    selected.ask_and_show(Kick(client=client, text=text), as_json=as_json)
 
 
 @click.command(
@@ -40,7 +40,7 @@ Examples:
 @click.argument("assignments", nargs=-1, metavar="[NAME=VALUE]...", shell_complete=complete_limits)
 @json_option
 @click.pass_obj
-def limit(options: BusOptions, user: str, assignments: tuple[str, ...], as_json: bool) -> None:
+def limit(selected: SelectedBus, user: str, assignments: tuple[str, ...], as_json: bool) -> None:
     """Show or change the limits of USER.
 
     USER is a name or an id. Without NAME=VALUE, all limits are shown. A change takes effect at
@@ -51,20 +51,20 @@ def limit(options: BusOptions, user: str, assignments: tuple[str, ...], as_json:
     from sbus.unix.users import user_id
 
     request = Limit(uid=user_id(user), limits=parse_user_limits(assignments))
-    options.ask_and_show(request, as_json=as_json)
+    selected.ask_and_show(request, as_json=as_json)
 
 
 @click.command(epilog="\b\nExample:\n  sbusctl reload")
 @json_option
 @click.pass_obj
-def reload(options: BusOptions, as_json: bool) -> None:
+def reload(selected: SelectedBus, as_json: bool) -> None:
     """Reload the configuration file of the bus.
 
     If anything in the file is wrong, nothing changes.
     """
     from sbus.protocol.admin import Reload
 
-    options.ask_and_show(Reload(), as_json=as_json)
+    selected.ask_and_show(Reload(), as_json=as_json)
 
 
 @click.command(
@@ -83,12 +83,12 @@ Examples:
 @click.option("--wait", is_flag=True, help="Return when the bus has ended.")
 @json_option
 @click.pass_obj
-def drain(options: BusOptions, timeout_seconds: float | None, wait: bool, as_json: bool) -> None:
+def drain(selected: SelectedBus, timeout_seconds: float | None, wait: bool, as_json: bool) -> None:
     """Accept no more clients, and end the bus when the last one leaves."""
     from sbus.cli.sbusctl.admin_requests import ask_and_show, wait_for_end
     from sbus.protocol.admin import Drain
 
-    with options.connect_admin() as admin:
+    with selected.connect_admin() as admin:
         ask_and_show(admin, Drain(timeout_seconds=timeout_seconds), as_json=as_json)
         if wait:
             wait_for_end(admin)

@@ -12,11 +12,8 @@ from sbus.cli.terminal.error_output import report_error
 from sbus.cli.terminal.screen import Screen
 from sbus.cli.terminal.standard_output import write_json
 from sbus.cli.terminal.units import enumerated
-from sbus.cli.views.actions_view import drain_lines, kick_lines, reload_lines
-from sbus.cli.views.clients_view import clients_lines, explain_lines, subscriptions_lines
+from sbus.cli.views import bus_view, clients_view, users_view
 from sbus.cli.views.paging import ask_all_pages
-from sbus.cli.views.stats_view import stats_lines, version_lines, workers_lines
-from sbus.cli.views.users_view import limit_lines, users_lines
 from sbus.client.admin import AdminConnection
 from sbus.errors import Disconnected
 from sbus.protocol import admin as protocol
@@ -26,17 +23,17 @@ Lines = Callable[[R, int | None], list[Text]]
 """Makes lines of a result, for a terminal's width or for a program."""
 
 LINES: dict[type[msgspec.Struct], Lines[Any]] = {
-    protocol.Clients: clients_lines,
-    protocol.Drain: drain_lines,
-    protocol.Explain: explain_lines,
-    protocol.Kick: kick_lines,
-    protocol.Limit: limit_lines,
-    protocol.Reload: reload_lines,
-    protocol.Stats: stats_lines,
-    protocol.Subs: subscriptions_lines,
-    protocol.Users: users_lines,
-    protocol.Version: version_lines,
-    protocol.Workers: lambda result, width: workers_lines(result.workers, width),
+    protocol.Clients: clients_view.clients_lines,
+    protocol.Drain: bus_view.drain_lines,
+    protocol.Explain: clients_view.explain_lines,
+    protocol.Kick: clients_view.kick_lines,
+    protocol.Limit: users_view.limit_lines,
+    protocol.Reload: bus_view.reload_lines,
+    protocol.Stats: bus_view.stats_lines,
+    protocol.Subs: clients_view.subscriptions_lines,
+    protocol.Users: users_view.users_lines,
+    protocol.Version: bus_view.version_lines,
+    protocol.Workers: lambda result, width: bus_view.workers_lines(result.workers, width),
 }
 """How the result of each request is shown."""
 

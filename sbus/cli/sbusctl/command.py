@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 import sbus
-from sbus.cli.sbusctl.shared_options import BusOptions
+from sbus.cli.sbusctl.shared_options import SelectedBus
 from sbus.cli.terminal.exit_status import CommandGroup, run_command
 from sbus.client.link import LinkOptions
 
@@ -79,7 +79,7 @@ def sbusctl(
     context: click.Context, address: str | None, admin_address: str | None, dialect: str
 ) -> None:
     """Use and administer a message bus."""
-    context.obj = BusOptions(address, admin_address, LinkOptions(dialect=dialect))
+    context.obj = SelectedBus(address, admin_address, LinkOptions(dialect=dialect))
 
 
 def main() -> NoReturn:

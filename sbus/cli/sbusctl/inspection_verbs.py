@@ -5,7 +5,7 @@ import os
 import click
 
 import sbus
-from sbus.cli.sbusctl.shared_options import BusOptions, complete_users, json_option
+from sbus.cli.sbusctl.shared_options import SelectedBus, complete_users, json_option
 
 ME_SECONDS_MAX = 10.0
 
@@ -26,7 +26,7 @@ Examples:
 )
 @json_option
 @click.pass_obj
-def clients(options: BusOptions, user: str | None, as_json: bool) -> None:
+def clients(selected: SelectedBus, user: str | None, as_json: bool) -> None:
     """Show the connected clients and what each does.
 
     SUBS counts subscriptions, IN messages published, OUT messages received, LOST messages
@@ -40,7 +40,7 @@ def clients(options: BusOptions, user: str | None, as_json: bool) -> None:
     from sbus.unix.users import user_id
 
     request = Clients(uid=None if user is None else user_id(user), limit=PAGE_MAX)
-    options.ask_and_show(request, as_json=as_json)
+    selected.ask_and_show(request, as_json=as_json)
 
 
 @click.command(
@@ -52,7 +52,7 @@ Examples:
 @click.argument("pattern", type=os.fsencode, default="")
 @json_option
 @click.pass_obj
-def subs(options: BusOptions, pattern: bytes, as_json: bool) -> None:
+def subs(selected: SelectedBus, pattern: bytes, as_json: bool) -> None:
     """Show the subscriptions of all clients.
 
     With a PATTERN, which may be a key, show only the subscriptions that have keys in common with
@@ -61,13 +61,13 @@ def subs(options: BusOptions, pattern: bytes, as_json: bool) -> None:
     from sbus.protocol.admin import PAGE_MAX, Subs
     from sbus.protocol.text import to_text
 
-    options.ask_and_show(Subs(pattern=to_text(pattern), limit=PAGE_MAX), as_json=as_json)
+    selected.ask_and_show(Subs(pattern=to_text(pattern), limit=PAGE_MAX), as_json=as_json)
 
 
 @click.command(epilog="\b\nExample:\n  sbusctl users")
 @json_option
 @click.pass_obj
-def users(options: BusOptions, as_json: bool) -> None:
+def users(selected: SelectedBus, as_json: bool) -> None:
     """Show what each user uses, and its limits.
 
     The limit stands after the /. HELD is how long the user's clients held publishers back in the
@@ -76,7 +76,7 @@ def users(options: BusOptions, as_json: bool) -> None:
     """
     from sbus.protocol.admin import PAGE_MAX, Users
 
-    options.ask_and_show(Users(limit=PAGE_MAX), as_json=as_json)
+    selected.ask_and_show(Users(limit=PAGE_MAX), as_json=as_json)
 
 
 @click.command(
@@ -88,7 +88,7 @@ Examples:
 @click.argument("key", type=os.fsencode)
 @json_option
 @click.pass_obj
-def explain(options: BusOptions, key: bytes, as_json: bool) -> None:
+def explain(selected: SelectedBus, key: bytes, as_json: bool) -> None:
     """Show which clients would receive a message under KEY.
 
     Also show those that would not although they have a pattern that matches, and why. Nothing is
@@ -97,13 +97,13 @@ def explain(options: BusOptions, key: bytes, as_json: bool) -> None:
     from sbus.protocol.admin import Explain
     from sbus.protocol.text import to_text
 
-    options.ask_and_show(Explain(key=to_text(key)), as_json=as_json)
+    selected.ask_and_show(Explain(key=to_text(key)), as_json=as_json)
 
 
 @click.command(epilog="\b\nExample:\n  sbusctl me")
 @json_option
 @click.pass_obj
-def me(options: BusOptions, as_json: bool) -> None:
+def me(selected: SelectedBus, as_json: bool) -> None:
     """Show what the bus knows about you.
 
     Your clients, subscriptions, losses and limits. Every user may ask; the answer includes this
@@ -113,7 +113,7 @@ def me(options: BusOptions, as_json: bool) -> None:
     from sbus.cli.views.users_view import me_lines
 
     with sbus.blocking.connect(
-        options.address, timeout_seconds=ME_SECONDS_MAX, **options.link
+        selected.address, timeout_seconds=ME_SECONDS_MAX, **selected.link
     ) as bus:
         result = bus.me(timeout_seconds=ME_SECONDS_MAX)
     show(result, me_lines, as_json=as_json)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 import sbus
-from sbus.cli.sbusctl.shared_options import BusOptions
+from sbus.cli.sbusctl.shared_options import SelectedBus
 from sbus.client.link import PACKET_BYTES_MAX
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
@@ -38,7 +38,7 @@ Examples:
     help="Publish the content of FILE as one message; - is standard input. Repeatable.",
 )
 @click.pass_obj
-def pub(options: BusOptions, key: bytes, payload: bytes | None, files: tuple[str, ...]) -> None:
+def pub(selected: SelectedBus, key: bytes, payload: bytes | None, files: tuple[str, ...]) -> None:
     """Publish PAYLOAD under KEY.
 
     Without PAYLOAD, publish each line of standard input. Returns when the bus has processed all
@@ -47,7 +47,7 @@ def pub(options: BusOptions, key: bytes, payload: bytes | None, files: tuple[str
     if payload is not None and files:
         raise click.UsageError("a message is either PAYLOAD or --file, not both")
     payloads: Iterable[bytes] = _contents(files) if files else _lines(_standard_input())
-    with sbus.blocking.connect(options.address, **options.link) as bus:
+    with sbus.blocking.connect(selected.address, **selected.link) as bus:
         _publish_all(bus, key, payloads if payload is None else [payload])
 
 
@@ -116,7 +116,7 @@ Examples:
 )
 @click.pass_obj
 def sub(
-    options: BusOptions,
+    selected: SelectedBus,
     patterns: tuple[bytes, ...],
     form: str | None,
     count: int | None,
@@ -135,7 +135,7 @@ def sub(
 
     if form == "raw" and os.isatty(OUTPUT):
         raise click.UsageError("--raw could do anything to a terminal: send it to a file or a pipe")
-    with sbus.blocking.connect(options.address, losses="report", **options.link) as bus:
+    with sbus.blocking.connect(selected.address, losses="report", **selected.link) as bus:
         for key, choice in (("blocking/soft", soft), ("blocking/hard", hard), ("order", order)):
             if choice is not None:
                 bus.control(f"{key}/{choice}")
@@ -149,12 +149,12 @@ def sub(
 # -- whoami and ping -------------------------------------------------------------------------------
 @click.command(epilog="\b\nExample:\n  sbusctl whoami")
 @click.pass_obj
-def whoami(options: BusOptions) -> None:
+def whoami(selected: SelectedBus) -> None:
     """Print the peer credentials that the bus sees: !/cred/GID/UID/PID."""
     from sbus.cli.terminal.standard_output import write
     from sbus.protocol.text import to_text
 
-    with sbus.blocking.connect(options.address, **options.link) as bus:
+    with sbus.blocking.connect(selected.address, **selected.link) as bus:
         write(to_text(bus.whoami().key).encode() + b"\n")
 
 
@@ -179,7 +179,7 @@ def whoami(options: BusOptions) -> None:
 )
 @click.pass_obj
 def ping(
-    options: BusOptions, count: int | None, interval: float, size: int, timeout: float
+    selected: SelectedBus, count: int | None, interval: float, size: int, timeout: float
 ) -> None:
     """Measure the round trip of a message through the bus. Fails if none came back."""
     from sbus.cli.sbusctl.round_trips import PingPlan, measure_round_trips
@@ -188,7 +188,7 @@ def ping(
     plan = PingPlan(
         count=count, interval_seconds=interval, size_bytes=size, timeout_seconds=timeout
     )
-    with sbus.blocking.connect(options.address, timeout_seconds=timeout, **options.link) as bus:
-        trips = measure_round_trips(bus, DIALECTS[options.link["dialect"]], plan)
+    with sbus.blocking.connect(selected.address, timeout_seconds=timeout, **selected.link) as bus:
+        trips = measure_round_trips(bus, DIALECTS[selected.link["dialect"]], plan)
     if not trips.received:
         sys.exit(1)

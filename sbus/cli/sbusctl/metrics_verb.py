@@ -6,7 +6,7 @@ extra `metrics`.
 
 import click
 
-from sbus.cli.sbusctl.shared_options import BusOptions
+from sbus.cli.sbusctl.shared_options import SelectedBus
 from sbus.errors import ConfigurationError
 
 
@@ -61,7 +61,7 @@ Examples:
 )
 @click.pass_obj
 def metrics(
-    options: BusOptions,
+    selected: SelectedBus,
     textfile: str | None,
     interval: float | None,
     listen: str | None,
@@ -87,7 +87,7 @@ def metrics(
         raise ConfigurationError(
             "metrics need the package prometheus-client: pip install 'sbus[metrics]'"
         ) from error
-    collector = BusCollector(options.address, address=options.admin_address, users_max=users_max)
+    collector = BusCollector(selected.address, address=selected.admin_address, users_max=users_max)
     if textfile is not None:
         from sbus.cli.metrics.textfile import write_textfile
 

@@ -24,7 +24,7 @@ COMPLETION_SECONDS_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class BusOptions:
+class SelectedBus:
     """The options before the verb: which bus, and how to talk to it."""
 
     address: str | None

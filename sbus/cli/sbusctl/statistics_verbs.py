@@ -2,7 +2,7 @@
 
 import click
 
-from sbus.cli.sbusctl.shared_options import BusOptions, interval_option, json_option
+from sbus.cli.sbusctl.shared_options import SelectedBus, interval_option, json_option
 
 
 @click.command(
@@ -16,7 +16,7 @@ Examples:
 @interval_option
 @json_option
 @click.pass_obj
-def stats(options: BusOptions, watch: bool, interval_seconds: float, as_json: bool) -> None:
+def stats(selected: SelectedBus, watch: bool, interval_seconds: float, as_json: bool) -> None:
     """Show the traffic of the bus.
 
     Totals, rates, losses, use of shared memory, and each worker. Every message that is accepted for
@@ -26,7 +26,7 @@ def stats(options: BusOptions, watch: bool, interval_seconds: float, as_json: bo
     from sbus.cli.sbusctl.admin_requests import ask_and_show, ask_and_show_again
     from sbus.protocol.admin import Stats
 
-    with options.connect_admin() as admin:
+    with selected.connect_admin() as admin:
         if watch:
             ask_and_show_again(admin, Stats(), interval_seconds, as_json=as_json)
         else:
@@ -67,7 +67,7 @@ Examples:
 @json_option
 @click.pass_obj
 def top(
-    options: BusOptions,
+    selected: SelectedBus,
     by: str,
     depth: int,
     sort: str,
@@ -91,8 +91,8 @@ def top(
 
     if by == "key" and sort not in KEY_SORTS:
         raise click.UsageError(f"keys cannot be sorted by {sort}; sort by {', '.join(KEY_SORTS)}")
-    separator = DIALECTS[options.link["dialect"]].separator.decode()
-    with options.connect_admin() as admin:
+    separator = DIALECTS[selected.link["dialect"]].separator.decode()
+    with selected.connect_admin() as admin:
         source: Source
         if by == "worker":
             source = WorkerSource(admin)
@@ -106,24 +106,24 @@ def top(
 @click.command(epilog="\b\nExample:\n  sbusctl workers")
 @json_option
 @click.pass_obj
-def workers(options: BusOptions, as_json: bool) -> None:
+def workers(selected: SelectedBus, as_json: bool) -> None:
     """Show the processes that serve clients.
 
     A worker without a heartbeat for long is killed and replaced, which counts as a death.
     """
     from sbus.protocol.admin import Workers
 
-    options.ask_and_show(Workers(), as_json=as_json)
+    selected.ask_and_show(Workers(), as_json=as_json)
 
 
 @click.command(epilog="\b\nExample:\n  sbusctl version")
 @json_option
 @click.pass_obj
-def version(options: BusOptions, as_json: bool) -> None:
+def version(selected: SelectedBus, as_json: bool) -> None:
     """Show the version and settings of the running bus.
 
     The version may differ from that of this program, which `sbusctl --version` shows.
     """
     from sbus.protocol.admin import Version
 
-    options.ask_and_show(Version(), as_json=as_json)
+    selected.ask_and_show(Version(), as_json=as_json)

@@ -4,7 +4,7 @@ import os
 
 import click
 
-from sbus.cli.sbusctl.shared_options import BusOptions, json_option
+from sbus.cli.sbusctl.shared_options import SelectedBus, json_option
 
 count_option = click.option("--count", type=click.IntRange(min=1), help="End after this many.")
 
@@ -22,7 +22,7 @@ Examples:
 @json_option
 @click.pass_obj
 def monitor(
-    options: BusOptions,
+    selected: SelectedBus,
     patterns: tuple[bytes, ...],
     payload: bool,
     count: int | None,
@@ -40,7 +40,7 @@ def monitor(
     from sbus.cli.sbusctl.stream_output import MessageView, print_stream
     from sbus.client.streams import MessageStream
 
-    with options.connect_admin() as connection:
+    with selected.connect_admin() as connection:
         stream = MessageStream(connection, patterns, payload=payload)
         print_stream(stream, MessageView(payload=payload), as_json=as_json, count=count)
 
@@ -54,7 +54,7 @@ Examples:
 @count_option
 @json_option
 @click.pass_obj
-def events(options: BusOptions, count: int | None, as_json: bool) -> None:
+def events(selected: SelectedBus, count: int | None, as_json: bool) -> None:
     """Show events: clients that come and go, and packets refused or discarded.
 
     Events that are not read in time are missed, and reported on standard error, in JSON as
@@ -63,5 +63,5 @@ def events(options: BusOptions, count: int | None, as_json: bool) -> None:
     from sbus.cli.sbusctl.stream_output import EventView, print_stream
     from sbus.client.streams import EventStream
 
-    with options.connect_admin() as connection:
+    with selected.connect_admin() as connection:
         print_stream(EventStream(connection), EventView(), as_json=as_json, count=count)

@@ -1,7 +1,8 @@
-"""What `clients`, `subs` and `explain` print for people."""
+"""What `clients`, `kick`, `subs` and `explain` print for people."""
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.text import Text
 
@@ -13,6 +14,7 @@ from sbus.protocol.admin_results import (
     ClientReport,
     ClientsResult,
     ExplainResult,
+    KickResult,
     Recipient,
     SubscriptionReport,
     SubsResult,
@@ -76,6 +78,13 @@ _CLIENT: Sequence[Field[ClientReport]] = (
 )
 
 
+def kick_lines(result: KickResult, width: int | None) -> list[Text]:
+    """Who was disconnected."""
+    program = result.program or "a program that ended"
+    who = f"{user_name(result.uid)}, pid {result.pid}, {program}"
+    return paragraph(f"client {result.client} is disconnected: {who}", width)
+
+
 # -- subs ------------------------------------------------------------------------------------------
 def subscriptions_lines(result: SubsResult, width: int | None) -> list[Text]:
     """One line for each pattern of a client."""
@@ -87,12 +96,16 @@ def shown_pattern(pattern: str) -> str:
     return pattern or "''"
 
 
-_SUBSCRIPTION: Sequence[Field[SubscriptionReport]] = (
+_IDENTITY: Sequence[Field[Any]] = (
     Field(Column("CLIENT"), lambda one: str(one.client)),
     Field(name_column("USER"), lambda one: user_name(one.uid)),
     Field(Column("PID"), lambda one: str(one.pid)),
     Field(Column("WORKER", rank=2), lambda one: str(one.worker)),
     Field(name_column("PROGRAM"), lambda one: one.program),
+)
+"""Of a client with a subscription or as a recipient."""
+_SUBSCRIPTION: Sequence[Field[SubscriptionReport]] = (
+    *_IDENTITY,
     Field(Column("TIMES", rank=1), lambda one: count(one.count)),
     Field(name_column("PATTERN"), lambda one: shown_pattern(one.pattern)),
 )
@@ -138,13 +151,6 @@ def _sentences(result: ExplainResult) -> list[str]:
     return sentences
 
 
-_IDENTITY: Sequence[Field[Recipient]] = (
-    Field(Column("CLIENT"), lambda one: str(one.client)),
-    Field(name_column("USER"), lambda one: user_name(one.uid)),
-    Field(Column("PID"), lambda one: str(one.pid)),
-    Field(Column("WORKER", rank=1), lambda one: str(one.worker)),
-    Field(name_column("PROGRAM"), lambda one: one.program),
-)
 _PATTERNS: Field[Recipient] = Field(
     name_column("PATTERNS"),
     lambda one: " ".join(shown_pattern(pattern).replace(" ", "\\x20") for pattern in one.patterns),

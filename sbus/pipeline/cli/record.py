@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from sbus.cli.sbusctl.shared_options import BusOptions
+from sbus.cli.sbusctl.shared_options import SelectedBus
 from sbus.cli.terminal.error_output import report_error
 from sbus.client.link import default_address
 from sbus.errors import ConfigurationError
@@ -88,7 +88,7 @@ Examples:
 )
 @click.pass_obj
 def record(
-    options: BusOptions,
+    selected: SelectedBus,
     directory: Path,
     patterns: tuple[bytes, ...],
     plain: bool,
@@ -122,16 +122,16 @@ def record(
         raise ConfigurationError(
             f"recording needs the package {error.name}: pip install 'sbus[recorder]'"
         ) from error
-    address = options.address or default_address()
+    address = selected.address or default_address()
     plan = Plan(
         directory=directory.absolute(),
         identity=RecorderIdentity.of(
             socket.gethostname(), os.path.abspath(parse_address(address).format())
         ),
         address=address,
-        options=options.link,
+        options=selected.link,
         patterns=patterns,
-        connect_admin=None if plain else options.connect_admin,
+        connect_admin=None if plain else selected.connect_admin,
         probe=probe,
         flush_seconds=flush_ms / 1000,
         flush_rows=flush_messages,

@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from sbus.cli.sbusctl.command import sbusctl
-from sbus.cli.sbusctl.shared_options import BusOptions
+from sbus.cli.sbusctl.shared_options import SelectedBus
 from sbus.client.admin import AdminConnection
 from sbus.limits import Limits
 from sbus.protocol.admin import PAGE_MAX, Fault
@@ -258,10 +258,10 @@ def test_a_bus_that_says_no_or_nonsense(
 def test_a_bus_that_never_answers(
     admin: FakeAdmin, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def connect_impatiently(options: BusOptions) -> AdminConnection:
-        return AdminConnection(options.address, timeout_seconds=0.05)
+    def connect_impatiently(selected: SelectedBus) -> AdminConnection:
+        return AdminConnection(selected.address, timeout_seconds=0.05)
 
-    monkeypatch.setattr(BusOptions, "connect_admin", connect_impatiently)
+    monkeypatch.setattr(SelectedBus, "connect_admin", connect_impatiently)
     for verb, (words, _) in COMMANDS.items():
         admin.answers[verb] = None
         assert run("-a", admin.bus_address, *words) == 1

@@ -14,8 +14,8 @@ from rich.text import Text
 from sbus.cli.terminal import user_names
 from sbus.cli.top.loads import ClientLoad, KeyLoad, Top, UserLoad, WorkerLoad
 from sbus.cli.top.top_view import top_lines
+from sbus.cli.views.bus_view import stats_lines, version_lines, workers_lines
 from sbus.cli.views.clients_view import clients_lines, explain_lines, subscriptions_lines
-from sbus.cli.views.stats_view import stats_lines, version_lines, workers_lines
 from sbus.cli.views.users_view import limit_lines, me_lines, users_lines
 from sbus.limits import Limits
 from sbus.protocol.admin_results import (

@@ -1,6 +1,6 @@
-"""What `stats`, `workers` and `version` print for people."""
+"""What `stats`, `workers`, `version`, `reload` and `drain` print for people."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from rich.text import Text
@@ -13,6 +13,7 @@ from sbus.cli.terminal.tables import (
     Field,
     fit,
     layout,
+    paragraph,
     shorten,
     table,
     text,
@@ -23,14 +24,17 @@ from sbus.cli.terminal.units import (
     count,
     counted,
     duration,
+    enumerated,
     mean,
     percent,
     quantile,
     size,
 )
 from sbus.protocol.admin_results import (
+    DrainResult,
     Fill,
     Rates,
+    ReloadResult,
     StatsResult,
     Traffic,
     VersionResult,
@@ -73,42 +77,32 @@ def _summary(stats: StatsResult, width: int | None) -> list[Text]:
     return [fit(first, width), fit(text(f"{clients}, {subscriptions}; {stalls}"), width)]
 
 
+_LEDGER = {
+    "published": ("messages_in", "bytes_in"),
+    "accepted": ("accepted", "accepted_bytes"),
+    "delivered": ("delivered", "delivered_bytes"),
+    "discarded": ("discarded", "discarded_bytes"),
+    "undelivered": ("undelivered", "undelivered_bytes"),
+    "backlog": ("backlog", "backlog_bytes"),
+}
+"""The fields of each row; accepted = delivered + discarded + undelivered + backlog."""
+
+
 def _ledger(traffic: Traffic, rates: Rates, width: int | None) -> list[Text]:
-    """accepted = delivered + discarded + undelivered + backlog, and the rates if known."""
-    known = rates.window_seconds > 0
+    """Messages and bytes, and the rates of some of them."""
 
-    def row(name: str, number: int, number_bytes: int, *rate_names: str) -> list[str]:
-        shown_rates = [
-            shown(getattr(rates, rate)) if known else ""
-            for rate, shown in zip(rate_names, (count, size), strict=False)
-        ]
-        shown_rates += [""] * (2 - len(shown_rates))
-        return [name, count(number), size(number_bytes), *shown_rates]
+    def rate(field: str, shown: Callable[[float], str]) -> str:
+        per_second = getattr(rates, f"{field}_per_second", None)
+        return "" if per_second is None or not rates.window_seconds else shown(per_second)
 
-    discarded = sum(traffic.discarded.values())
+    rows = []
+    for name, (messages, of_bytes) in _LEDGER.items():
+        number = getattr(traffic, messages)
+        number = sum(number.values()) if isinstance(number, dict) else number
+        totals = [count(number), size(getattr(traffic, of_bytes))]
+        rows.append([name, *totals, rate(messages, count), rate(of_bytes, size)])
     titles = ("MESSAGES", "BYTES", "MESSAGES/S", "BYTES/S")
-    columns = [Column("LEDGER", right=False), *map(Column, titles)]
-    rows = [
-        row(
-            "published",
-            traffic.messages_in,
-            traffic.bytes_in,
-            "messages_in_per_second",
-            "bytes_in_per_second",
-        ),
-        row("accepted", traffic.accepted, traffic.accepted_bytes),
-        row(
-            "delivered",
-            traffic.delivered,
-            traffic.delivered_bytes,
-            "delivered_per_second",
-            "delivered_bytes_per_second",
-        ),
-        row("discarded", discarded, traffic.discarded_bytes, "discarded_per_second"),
-        row("undelivered", traffic.undelivered, traffic.undelivered_bytes),
-        row("backlog", traffic.backlog, traffic.backlog_bytes),
-    ]
-    return layout(columns, rows, width)
+    return layout([Column("LEDGER", right=False), *map(Column, titles)], rows, width)
 
 
 def _facts(stats: StatsResult, width: int | None) -> list[Text]:
@@ -239,3 +233,19 @@ def version_lines(version: VersionResult, width: int | None) -> list[Text]:
         "started": started.isoformat(" ", "seconds"),
     }
     return [fit(_fact(name, str(value)), width) for name, value in facts.items()]
+
+
+# -- reload and drain ------------------------------------------------------------------------------
+def reload_lines(result: ReloadResult, width: int | None) -> list[Text]:
+    """Which settings changed, and which wait for a restart."""
+    applied = enumerated(result.applied) if result.applied else "nothing new"
+    lines = paragraph(f"in force now: {applied}", width)
+    if result.needs_restart:
+        waiting = enumerated(result.needs_restart)
+        lines += paragraph(f"unchanged until the bus is restarted: {waiting}", width)
+    return lines
+
+
+def drain_lines(result: DrainResult, width: int | None) -> list[Text]:
+    """How many clients are left."""
+    return paragraph(f"{counted(result.clients, 'client')} left", width)
