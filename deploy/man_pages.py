@@ -1,11 +1,9 @@
-"""Manual pages out of the command lines themselves: what `--help` says, in roff.
+"""Manual pages made from the command lines: the text of `--help`, in roff.
 
-A command's help is its DESCRIPTION, its options are the OPTIONS, and of its epilog the paragraph
-that begins with "Example:" or "Examples:" is the EXAMPLES; anything else there are NOTES. What
-begins with a `\\b` is set as it stands. Nothing of a text can act in roff: every character that
-could is escaped.
-
-Knows click's commands, and nothing of what they do.
+A command's help becomes DESCRIPTION, its options become OPTIONS, and the paragraph of its epilog
+that begins with "Example:" or "Examples:" becomes EXAMPLES; the rest of the epilog becomes NOTES. A
+paragraph that begins with `\\b` keeps its line breaks. Every character that means something to roff
+is escaped.
 """
 
 import inspect
@@ -21,24 +19,27 @@ import sbus
 from sbus.cli.sbusctl.command import sbusctl
 from sbus.cli.sbusd.command import sbusd
 
-ENDINGS = {
+EXIT_STATUSES = {
     "sbusd": [
-        ("0", "The bus ended as it was told to, or runs in the background."),
-        ("1", "It cannot be; standard error says why, in one line."),
-        ("2", "The command line cannot be understood."),
+        ("0", "The bus ended as requested, or runs in the background."),
+        ("1", "Failure; one line on standard error gives the reason."),
+        ("2", "Invalid command line."),
     ],
     "sbusctl": [
-        ("0", "It is done."),
-        ("1", "The bus, a file or the system said no; standard error says why, in one line."),
-        ("2", "The command line cannot be understood."),
-        ("130", "It was interrupted with Ctrl-C."),
-        ("141", "Nobody reads its output any more."),
+        ("0", "Success."),
+        (
+            "1",
+            "The bus, a file or the system refused; one line on standard error gives the reason.",
+        ),
+        ("2", "Invalid command line."),
+        ("130", "Interrupted with Ctrl-C."),
+        ("141", "The reader of its output has gone."),
     ],
 }
 
 
 def write_all(folder: Path) -> None:
-    """Write a page of each command that is not hidden."""
+    """Write the page of each command that is not hidden."""
     for command, name, section in ((sbusd, "sbusd", 8), (sbusctl, "sbusctl", 1)):
         context = click.Context(command, info_name=name, **command.context_settings)
         for page, text in pages(context, section):
@@ -46,7 +47,7 @@ def write_all(folder: Path) -> None:
 
 
 def pages(context: click.Context, section: int) -> Iterator[tuple[str, str]]:
-    """The page of a command and those of its verbs: names and texts."""
+    """Name and text of a command's page, and of those of its verbs."""
     yield context.command_path.replace(" ", "-"), page(context, section)
     for name, verb in verbs(context):
         inner = click.Context(verb, info_name=name, parent=context, **verb.context_settings)
@@ -54,7 +55,7 @@ def pages(context: click.Context, section: int) -> Iterator[tuple[str, str]]:
 
 
 def verbs(context: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """The verbs of a group that are not hidden, by name."""
+    """The verbs of a group that are not hidden."""
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
             verb = context.command.get_command(context, name)
@@ -87,7 +88,7 @@ def page(context: click.Context, section: int) -> str:
     if notes:
         lines += [".SH NOTES", *set_paragraphs(notes)]
     lines.append(".SH EXIT STATUS")
-    for status, meaning in ENDINGS[path.split(" ")[0]]:
+    for status, meaning in EXIT_STATUSES[path.split(" ")[0]]:
         lines += [".TP", f"\\fB{status}\\fR", escape(meaning)]
     if examples:
         lines += [".SH EXAMPLES", *set_paragraphs(examples)]
@@ -103,7 +104,7 @@ def summary(command: click.Command) -> str:
 
 
 def options(context: click.Context) -> Iterator[str]:
-    """What `--help` says of each option."""
+    """The options as `--help` describes them."""
     for parameter in context.command.get_params(context):
         record = parameter.get_help_record(context)
         if isinstance(parameter, click.Option) and record is not None:
@@ -114,7 +115,7 @@ def options(context: click.Context) -> Iterator[str]:
 
 
 def see_also(context: click.Context, listed: list[str]) -> Iterator[str]:
-    """The pages next to this one."""
+    """References to related pages."""
     near = [f"{context.command_path}-{verb}(1)" for verb in listed]
     if context.parent is not None:
         near.append(f"{context.parent.command_path}(1)")
@@ -129,7 +130,7 @@ def see_also(context: click.Context, listed: list[str]) -> Iterator[str]:
 
 # -- text ------------------------------------------------------------------------------------------
 def paragraphs(text: str) -> Iterator[tuple[bool, list[str]]]:
-    """The paragraphs of a help text: whether each is to be set as it stands, and its lines."""
+    """The paragraphs of a help text: whether each keeps its line breaks, and its lines."""
     for block in re.split(r"\n{2,}", inspect.cleandoc(text.partition("\f")[0])):
         lines = block.strip("\n").split("\n")
         verbatim = lines[0].strip() == "\b"
@@ -141,7 +142,7 @@ def paragraphs(text: str) -> Iterator[tuple[bool, list[str]]]:
 def split_epilog(
     epilog: str,
 ) -> tuple[list[tuple[bool, list[str]]], list[tuple[bool, list[str]]]]:
-    """The paragraphs of examples, without their heading, and the others."""
+    """The paragraphs with examples, without their heading, and the other paragraphs."""
     examples, notes = [], []
     for verbatim, lines in paragraphs(epilog):
         if re.fullmatch(r"Examples?:", lines[0].strip()):
@@ -176,6 +177,6 @@ _ESCAPES = {
 
 
 def escape(line: str) -> str:
-    """A line as text, whatever it holds: no request, no escape, no typographer's quotes."""
+    """A line without requests and escape sequences, in which quotes stay ASCII."""
     escaped = "".join(_ESCAPES.get(character, character) for character in line)
     return f"\\&{escaped}" if escaped.startswith(".") else escaped

@@ -1,7 +1,7 @@
-"""A Sphinx extension: makes sphinx-click show the help of our commands as it is meant.
+"""A Sphinx extension that makes sphinx-click show the help of our commands correctly.
 
-Help is written for a terminal: a star is a star, and what follows a `\\b` is set as it stands. For
-sphinx-click it is reStructuredText. What is an example is found as for the manual pages.
+Help is written for a terminal: a star is a star, and what follows a `\\b` keeps its line breaks.
+sphinx-click would read it as reStructuredText. Examples are found as for the manual pages.
 """
 
 import click

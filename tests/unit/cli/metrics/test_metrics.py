@@ -1,4 +1,4 @@
-"""Metrics of hand-made answers, read with the client library's own parser."""
+"""Metrics of made-up results, read with the client library's own parser."""
 
 import json
 import os
@@ -206,7 +206,7 @@ def at(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset(labels.items())
 
 
-def test_figures_of_the_bus(fake_bus: FakeBus) -> None:
+def test_metrics_of_the_bus(fake_bus: FakeBus) -> None:
     found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
     assert found[at("sbus_up")] == 1
     assert found[at("sbus_start_time_seconds")] == 99.5
@@ -219,7 +219,7 @@ def test_figures_of_the_bus(fake_bus: FakeBus) -> None:
     assert found[at("sbus_connections_refused_total", code="too-many-users")] == 0
     assert found[at("sbus_log_used_bytes")] == 100
     assert found[at("sbus_log_size_bytes")] == 8192
-    assert at("sbus_table_used_bytes") not in found, "nobody could look"
+    assert at("sbus_table_used_bytes") not in found, "the table was in use"
     assert found[at("sbus_discarded_total", reason="soft")] == 5007
     assert found[at("sbus_discarded_total", reason="hard")] == 5008
     assert found[at("sbus_discarded_total", reason="quota")] == 0
@@ -236,7 +236,7 @@ def test_figures_of_the_bus(fake_bus: FakeBus) -> None:
     assert found[build] == 1
 
 
-def test_figures_of_workers(fake_bus: FakeBus) -> None:
+def test_metrics_of_workers(fake_bus: FakeBus) -> None:
     found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
     assert found[at("sbus_worker_up", worker="0")] == 1
     assert found[at("sbus_worker_up", worker="1")] == 0
@@ -268,7 +268,7 @@ def test_figures_of_workers(fake_bus: FakeBus) -> None:
         assert found[at("sbus_latency_seconds_bucket", worker="1", le=bound)] == count
 
 
-def test_figures_of_users(fake_bus: FakeBus) -> None:
+def test_metrics_of_users(fake_bus: FakeBus) -> None:
     found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
     who = {"uid": "3000000003", "user": "3000000003"}
     expected = {
@@ -292,7 +292,7 @@ def test_figures_of_users(fake_bus: FakeBus) -> None:
 
 
 @pytest.mark.parametrize("users_max", [0, 1, 3, 4])
-def test_users_are_as_many_as_asked_for(fake_bus: FakeBus, users_max: int) -> None:
+def test_users_max_bounds_the_users_with_metrics(fake_bus: FakeBus, users_max: int) -> None:
     found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=users_max)))
     shown = [place for place in found if place[0] == "sbus_user_connections"]
     assert len(shown) == users_max
@@ -300,8 +300,8 @@ def test_users_are_as_many_as_asked_for(fake_bus: FakeBus, users_max: int) -> No
     assert any(request["verb"] == "users" for request in fake_bus.asked) == (users_max > 0)
 
 
-def test_no_family_is_missing_and_none_is_twice(fake_bus: FakeBus) -> None:
-    """`sbus_table_*` have no samples, since nobody could look."""
+def test_every_family_is_exported_once(fake_bus: FakeBus) -> None:
+    """`sbus_table_*` have no samples here: the table was in use."""
     families = families_of(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
     names = [family.name for family in families]
     assert len(names) == len(set(names))
@@ -316,7 +316,7 @@ def test_no_family_is_missing_and_none_is_twice(fake_bus: FakeBus) -> None:
         assert family.meaning.endswith(".")
 
 
-def test_a_bus_that_is_away_is_down_and_says_why_once(
+def test_a_bus_that_is_down_is_reported_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     collector = BusCollector(str(tmp_path / "bus"), users_max=10)
@@ -332,15 +332,13 @@ def test_a_bus_that_is_away_is_down_and_says_why_once(
     assert capsys.readouterr().err.count("cannot connect to") == 1
 
 
-def test_an_address_that_is_none_is_an_error() -> None:
+def test_a_malformed_address_is_an_error() -> None:
     with pytest.raises(AddressError, match="odd number"):
         BusCollector("/dev/unix/abstract/001", users_max=1)
 
 
 # -- files -----------------------------------------------------------------------------------------
-def test_the_file_is_whole_readable_and_in_the_format_of_its_reader(
-    fake_bus: FakeBus, tmp_path: Path
-) -> None:
+def test_the_textfile_is_complete_and_readable_by_others(fake_bus: FakeBus, tmp_path: Path) -> None:
     path = tmp_path / "sbus.prom"
     umask = os.umask(0o077)
     try:
@@ -359,7 +357,7 @@ def test_the_file_is_whole_readable_and_in_the_format_of_its_reader(
     )
 
 
-def test_a_file_that_cannot_be_replaced_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
     (tmp_path / "sbus.prom" / "in the way").mkdir(parents=True)
     with pytest.raises(OSError, match="directory"):
         replace_file(str(tmp_path / "sbus.prom"), b"x")
@@ -379,13 +377,15 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing(tmp_path: Path) -> None:
         ["--users-max", "-1"],
     ],
 )
-def test_words_that_do_not_go_together(words: list[str]) -> None:
+def test_options_that_exclude_each_other(words: list[str]) -> None:
     assert (
         CliRunner().invoke(metrics, words, obj=(None, {})).exit_code == click.UsageError.exit_code
     )
 
 
-def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in [name for name in sys.modules if name.startswith("prometheus_client")]:
         monkeypatch.setitem(sys.modules, name, None)
     for part in ("collector", "families", "textfile", "http_exporter"):
@@ -395,8 +395,8 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPa
     assert str(outcome.exception).endswith("pip install 'sbus[metrics]'")
 
 
-def test_users_are_told_apart_whatever_they_are_called() -> None:
-    """Two accounts may share a name; a series may not."""
+def test_users_are_identified_by_uid() -> None:
+    """Two users may have the same name."""
     for family in FAMILIES:
         if family.name.startswith("sbus_user_"):
             assert family.labels[:2] == ("uid", "user")

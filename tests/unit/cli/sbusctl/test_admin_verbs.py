@@ -1,4 +1,4 @@
-"""The administrator's verbs against an admin socket that says what it is told to, even nonsense."""
+"""The administrator's verbs against an admin socket that gives any reply, even malformed ones."""
 
 import json
 import os
@@ -104,7 +104,7 @@ def run(*words: str) -> int:
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_asks_what_it_was_told_to_and_prints_the_answer_as_it_came(
+def test_a_verb_sends_its_request_and_prints_the_result_as_json(
     verb: str, admin: FakeAdmin, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words, arguments = COMMANDS[verb]
@@ -124,7 +124,7 @@ def test_asks_what_it_was_told_to_and_prints_the_answer_as_it_came(
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_people_are_shown_plain_text_where_there_is_no_terminal(
+def test_without_a_terminal_the_output_is_plain_text(
     verb: str,
     admin: FakeAdmin,
     capfd: pytest.CaptureFixture[str],
@@ -140,7 +140,7 @@ def test_people_are_shown_plain_text_where_there_is_no_terminal(
     assert not any(line.endswith(" ") for line in output.splitlines())
 
 
-def test_says_what_was_done(admin: FakeAdmin, capfd: pytest.CaptureFixture[str]) -> None:
+def test_actions_print_what_was_done(admin: FakeAdmin, capfd: pytest.CaptureFixture[str]) -> None:
     for verb, said in {
         "kick": "client 12 is disconnected: root, pid 99, lampd\n",
         "drain": "3 clients left\n",
@@ -151,7 +151,7 @@ def test_says_what_was_done(admin: FakeAdmin, capfd: pytest.CaptureFixture[str])
         assert capfd.readouterr().out == said
 
 
-def test_the_admin_address_may_stand_in_the_environment(
+def test_the_admin_address_may_come_from_the_environment(
     admin: FakeAdmin, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SBUS_ADMIN_ADDRESS", admin.address)
@@ -159,7 +159,9 @@ def test_the_admin_address_may_stand_in_the_environment(
     assert "slash" in capfd.readouterr().out
 
 
-def test_pages_are_put_together(admin: FakeAdmin, capfd: pytest.CaptureFixture[str]) -> None:
+def test_all_pages_of_a_list_are_printed(
+    admin: FakeAdmin, capfd: pytest.CaptureFixture[str]
+) -> None:
     def page(request: dict[str, Any]) -> ClientsResult:
         after = request["after"]
         return ClientsResult(
@@ -177,7 +179,9 @@ def test_pages_are_put_together(admin: FakeAdmin, capfd: pytest.CaptureFixture[s
     assert errors == "sbusctl: workers 0, 1 and 2 did not answer in time: something is missing\n"
 
 
-def test_watch_shows_again_and_again(admin: FakeAdmin, capfd: pytest.CaptureFixture[str]) -> None:
+def test_watch_prints_again_after_the_interval(
+    admin: FakeAdmin, capfd: pytest.CaptureFixture[str]
+) -> None:
     left: Iterator[Any] = iter([sample.stats(clients=1), sample.stats(clients=2), b""])
     admin.answers["stats"] = lambda _request: next(left)
     words = ("stats", "--watch", "--interval", "0.1", "--json")
@@ -228,7 +232,9 @@ def one_line(capfd: pytest.CaptureFixture[str]) -> str:
     return errors
 
 
-def test_no_admin_socket(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_admin_socket_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     for verb, (words, _) in COMMANDS.items():
         assert run("-a", str(tmp_path / "none"), *words) == 1, verb
         assert f"cannot connect to {tmp_path}/none.admin" in one_line(capfd)
@@ -247,7 +253,7 @@ def test_no_admin_socket(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> N
     ],
     ids=repr,
 )
-def test_a_bus_that_says_no_or_nonsense(
+def test_a_fault_or_malformed_reply_is_one_line(
     answer: Any, said: str, admin: FakeAdmin, capfd: pytest.CaptureFixture[str]
 ) -> None:
     admin.answers["kick"] = answer
@@ -255,7 +261,7 @@ def test_a_bus_that_says_no_or_nonsense(
     assert said in one_line(capfd)
 
 
-def test_a_bus_that_never_answers(
+def test_a_missing_reply_is_one_line(
     admin: FakeAdmin, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def connect_impatiently(selected: SelectedBus) -> AdminConnection:
@@ -268,7 +274,7 @@ def test_a_bus_that_never_answers(
         assert "gave no answer within" in one_line(capfd)
 
 
-def test_why_a_bus_hangs_up_is_told_though_it_never_read_the_question(
+def test_the_reason_is_printed_if_the_bus_closes_before_it_reads_the_request(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     address = str(tmp_path / "bus.admin")
@@ -305,7 +311,7 @@ def test_why_a_bus_hangs_up_is_told_though_it_never_read_the_question(
         (("clients", "--user", "\x1b[2J"), "there is no user '\\x1b[2J'"),
     ],
 )
-def test_what_cannot_be_is_said_without_asking(
+def test_invalid_arguments_are_reported_without_a_request(
     words: tuple[str, ...], said: str, admin: FakeAdmin, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run("-a", admin.bus_address, *words) == 1
@@ -315,13 +321,13 @@ def test_what_cannot_be_is_said_without_asking(
 
 # -- completion ------------------------------------------------------------------------------------
 def completed(*words: str) -> list[str]:
-    """What may come in place of the last word."""
+    """The completions of the last word."""
     shell = ShellComplete(sbusctl, {}, "sbusctl", "_SBUSCTL_COMPLETE")
     *before, begun = words
     return [item.value for item in shell.get_completions(list(before), begun)]
 
 
-def test_completion_knows_what_the_bus_knows(admin: FakeAdmin) -> None:
+def test_completion_asks_the_bus(admin: FakeAdmin) -> None:
     at = ("-a", admin.bus_address)
     assert completed(*at, "kick", "") == ["1", "12"]
     assert completed(*at, "kick", "12") == ["12"]
@@ -332,7 +338,7 @@ def test_completion_knows_what_the_bus_knows(admin: FakeAdmin) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"garbage", Fault("failed", "no")])
-def test_completion_says_nothing_where_it_cannot_know(
+def test_completion_is_silent_without_an_answer(
     answer: Any, admin: FakeAdmin, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     admin.answers["clients"] = admin.answers["users"] = answer

@@ -1,4 +1,4 @@
-"""sbusctl on a terminal: as wide as it is, quietly coloured, repainted in place, and given back."""
+"""`sbusctl` on a terminal: width, colours, repainting, and the terminal restored at the end."""
 
 import codecs
 import fcntl
@@ -120,7 +120,7 @@ def test_lines_are_as_wide_as_the_terminal_and_colours_can_be_refused(admin: Fak
             assert all(row.endswith("…") for row in rows[1:-1])
 
 
-def test_top_shows_the_whole_screen_obeys_keys_and_gives_the_terminal_back(
+def test_top_fills_the_screen_obeys_keys_and_restores_the_terminal(
     admin: FakeAdmin,
 ) -> None:
     with terminal(admin, "top", "--interval", "0.2") as screen:
@@ -136,7 +136,7 @@ def test_top_shows_the_whole_screen_obeys_keys_and_gives_the_terminal_back(
         assert screen.mode_now() == screen.mode
 
 
-def test_an_interrupt_ends_it_as_any_other_command(admin: FakeAdmin) -> None:
+def test_an_interrupt_has_the_usual_exit_status(admin: FakeAdmin) -> None:
     with terminal(admin, "top", "--interval", "0.2") as screen:
         screen.read_until("BACKLOG")
         screen.process.send_signal(signal.SIGINT)
@@ -147,9 +147,7 @@ def test_an_interrupt_ends_it_as_any_other_command(admin: FakeAdmin) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
-def test_whoever_ends_it_the_terminal_is_given_back(
-    admin: FakeAdmin, signum: signal.Signals
-) -> None:
+def test_the_terminal_is_restored_after_a_signal(admin: FakeAdmin, signum: signal.Signals) -> None:
     with terminal(admin, "top", "--interval", "0.2") as screen:
         screen.read_until("BACKLOG")
         screen.process.send_signal(signum)
@@ -158,7 +156,7 @@ def test_whoever_ends_it_the_terminal_is_given_back(
         assert screen.mode_now() == screen.mode
 
 
-def test_watch_repaints_where_it_stands(admin: FakeAdmin) -> None:
+def test_watch_repaints_below_the_cursor(admin: FakeAdmin) -> None:
     with terminal(admin, "stats", "--watch", "--interval", "0.1") as screen:
         screen.read_until("LEDGER")
         screen.read_until("LEDGER")
@@ -169,7 +167,7 @@ def test_watch_repaints_where_it_stands(admin: FakeAdmin) -> None:
         assert screen.end() == 130
 
 
-def test_who_stops_reading_ends_it_without_a_word(admin: FakeAdmin) -> None:
+def test_a_closed_output_is_no_error_message(admin: FakeAdmin) -> None:
     command = [sys.executable, "-m", "sbus.cli.sbusctl", "-a", admin.bus_address]
     with subprocess.Popen(
         [*command, "stats", "--watch", "--interval", "0.1"],

@@ -1,4 +1,4 @@
-"""Numbers as people read them: short, close to the number, one word each."""
+"""Numbers for people: short, close to the number, one word each."""
 
 import math
 
@@ -71,7 +71,7 @@ def test_sizes(number: float, shown: str) -> None:
 
 
 @given(st.integers(0, 2**64) | st.floats(0, 1e18))
-def test_every_number_is_a_short_word_and_close(number: float) -> None:
+def test_every_number_is_one_short_word_close_to_it(number: float) -> None:
     for show, units, width in ((count, THOUSANDS, 5), (size, BYTES, 7)):
         shown = show(number)
         digits = shown.rstrip("kKMGTPEiB")
@@ -119,9 +119,7 @@ def test_quantiles_are_the_bounds_of_their_buckets() -> None:
     st.lists(st.integers(1, 10**7), min_size=1, max_size=8, unique=True).map(sorted),
     st.data(),
 )
-def test_a_quantile_is_a_bound_that_enough_deliveries_kept(
-    bounds: list[int], data: st.DataObject
-) -> None:
+def test_enough_deliveries_are_within_a_quantile(bounds: list[int], data: st.DataObject) -> None:
     number = len(bounds) + 1
     counts = data.draw(st.lists(st.integers(0, 50), min_size=number, max_size=number))
     part = data.draw(st.sampled_from([0.01, 0.5, 0.9, 0.99, 1.0]))

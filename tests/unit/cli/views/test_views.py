@@ -1,4 +1,4 @@
-"""What people are shown: the right figures, no line too wide, whatever strangers are called."""
+"""Results as lines: the right figures, and no line too wide, whatever names hold."""
 
 import io
 import pwd
@@ -41,12 +41,12 @@ HOSTILE = [
     "",
 ]
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
-"""What a terminal is told of colours, and nothing else."""
+"""Colours, and no other control sequences."""
 
 
 @pytest.fixture(autouse=True)
 def users_without_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host's users are none of these tests' business, except root."""
+    """Make the tests independent of the host's users."""
     monkeypatch.setattr(pwd, "getpwuid", _getpwuid)
     user_names.user_name.cache_clear()
 
@@ -58,7 +58,7 @@ def _getpwuid(uid: int) -> Any:
 
 
 def shown(lines: list[Text], width: int = 80) -> list[str]:
-    """The lines as a terminal gets them, without colours."""
+    """The lines as a terminal shows them, without colours."""
     console = Console(width=width, file=io.StringIO(), force_terminal=True, markup=False)
     for line in lines:
         console.print(line, soft_wrap=True)
@@ -84,7 +84,7 @@ def table(lines: list[Text], first_title: str, width: int = 80) -> list[dict[str
 
 
 class TestStats:
-    def test_the_ledger_is_that_of_the_bus(self) -> None:
+    def test_the_ledger_sums_up_the_bus(self) -> None:
         ledger = table(stats_lines(sample.stats(), 80), "LEDGER")
         assert {row["LEDGER"]: (row["MESSAGES"], row["BYTES"]) for row in ledger} == {
             "published": ("12.3k", "4.5MiB"),
@@ -99,7 +99,7 @@ class TestStats:
         assert rates["delivered"] == ("12.3k", "4.5MiB")
         assert rates["discarded"] == ("0.4", "-")
 
-    def test_rates_that_are_not_known_are_not_zero(self) -> None:
+    def test_unknown_rates_are_not_zero(self) -> None:
         stats = sample.stats(rates=sample.rates(window_seconds=0.0))
         ledger = table(stats_lines(stats, 80), "LEDGER")
         assert {(row["MESSAGES/S"], row["BYTES/S"]) for row in ledger} == {("-", "-")}
@@ -117,7 +117,7 @@ class TestStats:
         ):
             assert fact in text
 
-    def test_bars_are_as_long_as_what_they_show_is_full(self) -> None:
+    def test_a_bar_shows_how_full_memory_is(self) -> None:
         stats = sample.stats(
             log=Fill(used_bytes=40, size_bytes=100), table=Fill(used_bytes=100, size_bytes=100)
         )
@@ -130,7 +130,7 @@ class TestStats:
         assert "########............   40% of 100B" in "\n".join(plain)
         assert "\n".join(plain).replace("µ", "u").isascii()
 
-    def test_what_was_in_use_is_said_to_be(self) -> None:
+    def test_memory_in_use_for_too_long_is_reported(self) -> None:
         rows = shown(stats_lines(sample.stats(log=None, table=None), 80))
         assert sum("in use for too long" in row for row in rows) == 2
 
@@ -141,7 +141,7 @@ class TestStats:
             (str(n), str(4_000 + n), str(n)) for n in range(64)
         ]
 
-    def test_it_says_that_it_drains(self) -> None:
+    def test_draining_is_shown(self) -> None:
         assert "draining" in shown(stats_lines(sample.stats(draining=True), 80))[0]
 
 
@@ -264,7 +264,7 @@ class TestExplain:
             "Nobody would receive a message under this key now.",
         ]
 
-    def test_who_would_and_who_would_not(self) -> None:
+    def test_recipients_and_excluded_clients(self) -> None:
         result = self.result(
             recipients=[
                 sample.recipient(1),
@@ -295,7 +295,7 @@ class TestExplain:
         assert (second["STATE"], second["BACKLOG"]) == ("stalled", "12.3k")
         assert second["PATTERNS"] == "lamps/ a\\x20b"
 
-    def test_a_secret_key_is_said_to_be_one(self) -> None:
+    def test_a_secret_key_is_marked(self) -> None:
         assert any("secret" in row for row in shown(explain_lines(self.result(secret=True), 80)))
 
 
@@ -327,7 +327,7 @@ class TestUsers:
         assert styles(connections=820) == ["yellow"]
         assert styles(connections=1_024) == ["red"]
 
-    def test_limits_are_exact_and_changes_show_what_was(self) -> None:
+    def test_limits_are_exact_and_show_the_values_before_a_change(self) -> None:
         before = Limits().user
         shown_now = table(limit_lines(LimitResult(0, before, before), 80), "LIMIT")
         assert {row["LIMIT"]: row["NOW"] for row in shown_now} == {
@@ -404,7 +404,7 @@ def test_top(by: str, first_title: str, who: dict[str, str]) -> None:
     assert third.startswith("q quit")
 
 
-def test_top_of_keys_shows_what_is_known_and_what_was_missed() -> None:
+def test_top_by_key_shows_missed_messages() -> None:
     rate = {"messages_in_per_second": 10.0, "bytes_in_per_second": 1_024.0}
     rows: list[Any] = [
         KeyLoad(prefix=prefix, delivered_per_second=20.0, **rate) for prefix in ("a b/", "", None)
@@ -421,7 +421,7 @@ def test_top_of_keys_shows_what_is_known_and_what_was_missed() -> None:
 
 
 def views(hostile: str) -> dict[str, Callable[[int | None], list[Text]]]:
-    """Everything that shows what somebody else may have chosen."""
+    """All views that show text of strangers."""
     client = sample.client(program=hostile)
     subscription = sample.subscription(pattern=hostile, program=hostile)
     recipient = sample.recipient(patterns=[hostile] * 10, program=hostile)
@@ -458,7 +458,9 @@ def views(hostile: str) -> dict[str, Callable[[int | None], list[Text]]]:
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=repr)
 @pytest.mark.parametrize("view", ["stats", "clients", "subs", "explain", "me", "top"])
-def test_nobody_s_name_acts_on_the_terminal_or_widens_a_line(view: str, hostile: str) -> None:
+def test_hostile_names_neither_act_on_the_terminal_nor_widen_a_line(
+    view: str, hostile: str
+) -> None:
     lines = views(hostile)[view]
     for width in (200, 80, 40, 20):
         shown(lines(width), width)

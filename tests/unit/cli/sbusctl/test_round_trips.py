@@ -1,4 +1,4 @@
-"""The arithmetic and the words of a ping's summary, as ping(8) has them."""
+"""The summary of `sbusctl ping`, which has the form of ping(8)'s."""
 
 import statistics
 
@@ -13,14 +13,14 @@ def summary(trips: RoundTrips) -> list[str]:
     return trips.describe("/bus", 1.5).splitlines()
 
 
-def test_nothing_sent_and_nothing_lost() -> None:
+def test_without_pings_nothing_is_lost() -> None:
     assert summary(RoundTrips()) == [
         "--- /bus ping statistics ---",
         "0 packets transmitted, 0 received, 0% packet loss, time 1500ms",
     ]
 
 
-def test_what_did_not_come_back_is_lost() -> None:
+def test_pings_that_did_not_come_back_are_lost() -> None:
     trips = RoundTrips()
     trips.sent = 8
     trips.add(0.002)
@@ -32,7 +32,7 @@ def test_what_did_not_come_back_is_lost() -> None:
 
 
 @given(st.lists(st.floats(1e-6, 10), min_size=1))
-def test_times_are_those_of_the_statistics_module(seconds: list[float]) -> None:
+def test_times_agree_with_the_statistics_module(seconds: list[float]) -> None:
     trips = RoundTrips()
     trips.sent = len(seconds)
     for each in seconds:

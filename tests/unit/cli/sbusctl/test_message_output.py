@@ -1,4 +1,4 @@
-"""Messages as lines: a line stays a line, and nothing is lost in what is shown."""
+"""Messages as lines: one line each, and nothing is lost."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ anything = st.one_of(st.binary(), st.text().map(lambda text: text.encode(errors=
 
 
 @given(anything, anything)
-def test_a_text_line_is_one_line_of_key_space_payload(key: bytes, payload: bytes) -> None:
+def test_a_text_line_is_key_space_payload(key: bytes, payload: bytes) -> None:
     line = text_line(Message(key, payload)).decode()
     assert line.endswith("\n")
     shown_key, space, shown_payload = line[:-1].partition(" ")
@@ -27,7 +27,7 @@ def test_a_text_line_is_one_line_of_key_space_payload(key: bytes, payload: bytes
     assert shown_payload == to_text(payload)
 
 
-def test_a_raw_line_is_the_payload_as_it_came() -> None:
+def test_a_raw_line_is_the_payload_unchanged() -> None:
     assert raw_line(Message(b"a", b"\x1b\0\xff")) == b"\x1b\0\xff\n"
 
 
@@ -47,6 +47,6 @@ def test_a_json_line_holds_exactly_the_bytes(key: bytes, payload: bytes) -> None
                 value.decode()
 
 
-def test_a_loss_is_an_object_too() -> None:
+def test_a_loss_is_an_object_in_json() -> None:
     assert json.loads(json_line(Lost(5))) == {"lost": 5}
     assert json.loads(json_line(Lost(None))) == {"lost": None}

@@ -1,4 +1,4 @@
-"""sbusctl as a command: what it says when it cannot, and what it must not load."""
+"""`sbusctl` as a command: help, errors, and imports at start."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verbs_help_has_an_example(verb: str) -> None:
+def test_the_help_of_every_verb_has_an_example(verb: str) -> None:
     result = run(verb, "--help")
     assert result.returncode == 0
     examples = result.stdout.partition("Example")[2]
@@ -54,7 +54,7 @@ def test_every_verbs_help_has_an_example(verb: str) -> None:
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_understood_is_one_line_and_status_2(words: tuple[str, ...]) -> None:
+def test_a_usage_error_is_one_line_and_status_2(words: tuple[str, ...]) -> None:
     result = run(*words)
     assert result.returncode == 2
     assert result.stdout == ""
@@ -64,7 +64,7 @@ def test_what_cannot_be_understood_is_one_line_and_status_2(words: tuple[str, ..
 
 
 @pytest.mark.parametrize("words", [("pub", "k", "p"), ("sub", "k"), ("whoami",), ("ping",)])
-def test_no_bus_there_is_one_line_and_status_1(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_missing_bus_is_one_line_and_status_1(words: tuple[str, ...], tmp_path: Path) -> None:
     address = str(tmp_path / "none")
     for result in (run("-a", address, *words), run(*words, SBUS_ADDRESS=address)):
         assert result.returncode == 1
@@ -75,14 +75,14 @@ def test_no_bus_there_is_one_line_and_status_1(words: tuple[str, ...], tmp_path:
         )
 
 
-def test_an_address_cannot_play_tricks_on_a_terminal(tmp_path: Path) -> None:
+def test_an_address_in_an_error_is_escaped(tmp_path: Path) -> None:
     result = run("-a", str(tmp_path / "\x1b[2J"), "whoami")
     assert result.returncode == 1
     assert "\x1b" not in result.stderr
 
 
-def test_raw_bytes_do_not_go_to_a_terminal() -> None:
-    """Known before anything is connected to."""
+def test_raw_output_to_a_terminal_is_refused() -> None:
+    """Before it connects to the bus."""
     controller, terminal = os.openpty()
     try:
         result = subprocess.run(
@@ -102,8 +102,8 @@ def test_raw_bytes_do_not_go_to_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("words", [("--help",), ("whoami",), ("pub", "k", "p"), ("sub", "k")])
-def test_nothing_heavy_is_loaded(words: tuple[str, ...], tmp_path: Path) -> None:
-    """People wait for it: trio, or rich, would double the time until it does something."""
+def test_nothing_heavy_is_imported(words: tuple[str, ...], tmp_path: Path) -> None:
+    """trio or rich would double the time to start."""
     command = [sys.executable, "-X", "importtime", *SBUSCTL[1:], "-a", str(tmp_path / "none")]
     result = subprocess.run(
         [*command, *words],

@@ -1,10 +1,20 @@
-"""Who keeps the bus busy: differences of two looks, and what became of who is not in both."""
+"""The rows of `sbusctl top`: differences of two looks, and prefixes of keys."""
 
 from typing import Any
 
 import pytest
 
-from sbus.cli.top.loads import ClientLoad, Top, client_loads, sorted_by, user_loads, worker_loads
+from sbus.cli.top.loads import (
+    PREFIXES_MAX,
+    ClientLoad,
+    PrefixCounts,
+    Top,
+    client_loads,
+    sorted_by,
+    user_loads,
+    worker_loads,
+)
+from sbus.client.message_joiner import MonitoredMessage
 from sbus.protocol.admin_results import ClientReport
 from tests.support import admin_samples as sample
 
@@ -18,7 +28,7 @@ def by_number(*clients: ClientReport) -> dict[int, ClientReport]:
     return {one.client: one for one in clients}
 
 
-def test_rates_are_differences_by_the_time_and_a_backlog_is_that_of_now() -> None:
+def test_rates_are_differences_divided_by_the_time() -> None:
     before = by_number(
         client(1, messages_in=100, bytes_in=1_000, delivered=50, discarded=5, backlog=70)
     )
@@ -29,12 +39,12 @@ def test_rates_are_differences_by_the_time_and_a_backlog_is_that_of_now() -> Non
     assert (row.delivered_per_second, row.discarded_per_second, row.backlog) == (5.0, 0.5, 7)
 
 
-def test_who_came_in_between_had_counted_from_nothing_and_who_left_is_gone() -> None:
+def test_a_new_client_counted_from_zero_and_one_that_left_is_not_shown() -> None:
     rows = client_loads(by_number(client(1, messages_in=9)), [client(2, messages_in=8)], 4.0)
     assert [(row.client, row.messages_in_per_second) for row in rows] == [(2, 2.0)]
 
 
-def test_who_is_unknown_in_one_of_the_looks_is_left_out() -> None:
+def test_a_client_that_is_unknown_in_one_look_is_left_out() -> None:
     unknown = sample.client(1, activity=None)
     assert client_loads(by_number(unknown), [client(1, messages_in=9)], 1.0) == []
     assert client_loads(by_number(client(1)), [unknown], 1.0) == []
@@ -63,7 +73,7 @@ def test_users_are_the_sums_of_their_clients() -> None:
     assert (seven.backlog, eight.backlog) == (5_000, 2_000)
 
 
-def test_workers_count_on_when_they_are_replaced_but_not_their_processor_time() -> None:
+def test_counters_of_a_replaced_worker_continue_except_for_cpu_time() -> None:
     before = {n: sample.worker(n, cpu_seconds=100.0) for n in range(2)}
     traffic = sample.traffic(
         messages_in=12_345 + 30,
@@ -85,7 +95,7 @@ def test_workers_count_on_when_they_are_replaced_but_not_their_processor_time() 
     assert first.discarded_per_second == 1.0
 
 
-def test_the_order_is_what_was_asked_for_and_equal_rows_keep_theirs() -> None:
+def test_sorting_is_stable() -> None:
     now = [
         client(1, messages_in=5, backlog=3),
         client(2, messages_in=9, backlog=3),
@@ -99,3 +109,67 @@ def test_the_order_is_what_was_asked_for_and_equal_rows_keep_theirs() -> None:
     assert numbers("in") == [2, 3, 1]
     assert numbers("backlog") == [3, 1, 2]
     assert numbers("lost") == [1, 2, 3]
+
+
+# -- keys ------------------------------------------------------------------------------------------
+def message(key: str, size: int | None = 0, recipients: int | None = 0) -> MonitoredMessage:
+    return MonitoredMessage(
+        time=0.0,
+        order=0,
+        key=key,
+        size=size,
+        payload=None,
+        recipients=recipients,
+        client=1,
+        uid=2,
+        gid=3,
+        pid=4,
+        program="p",
+        worker=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("separator", "depth", "key", "prefix"),
+    [
+        ("/", 1, "a", "a"),
+        ("/", 1, "a/b/c", "a/"),
+        ("/", 1, "", ""),
+        ("/", 1, "/a", "/"),
+        ("/", 2, "a/b", "a/b"),
+        ("/", 2, "a/b/", "a/b/"),
+        ("/", 2, "a/b/c", "a/b/"),
+        ("/", 2, "a.b/c.d/e", "a.b/c.d/"),
+        (".", 2, "a.b/c.d/e", "a.b/c."),
+        ("/", 1, "\\x1b/\\\\", "\\x1b/"),
+    ],
+)
+def test_a_prefix_ends_in_a_separator_if_the_key_is_longer(
+    separator: str, depth: int, key: str, prefix: str
+) -> None:
+    counts = PrefixCounts(separator, depth)
+    counts.add(message(key))
+    assert [row.prefix for row in counts.take(1.0)] == [prefix]
+
+
+def test_messages_bytes_and_recipients_are_summed_until_they_are_taken() -> None:
+    counts = PrefixCounts("/", 1)
+    counts.add(message("a/\\xff", size=10, recipients=3))
+    counts.add(message("a/b", size=None, recipients=None))
+    (row,) = counts.take(2.0)
+    packets = len(b"MSG a/\xff\0") + 10 + len(b"MSG a/b\0")
+    assert row.messages_in_per_second == 1.0
+    assert row.bytes_in_per_second == packets / 2.0
+    assert row.delivered_per_second == 1.5
+    assert counts.take(1.0) == []
+
+
+def test_prefixes_beyond_the_bound_are_counted_together() -> None:
+    counts = PrefixCounts("/", 1)
+    for _ in range(2):
+        for number in range(PREFIXES_MAX + 10):
+            counts.add(message(f"{number}/x"))
+    rows = counts.take(1.0)
+    assert len(rows) == PREFIXES_MAX + 1
+    assert {row.prefix: row.messages_in_per_second for row in rows}[None] == 20.0
+    assert sum(row.messages_in_per_second for row in rows) == 2 * (PREFIXES_MAX + 10)
