@@ -121,7 +121,7 @@ def make_closed(path: Path) -> None:
     [
         (lambda path: None, "cannot read {}: No such file or directory"),
         (Path.mkdir, "cannot read {}: Is a directory"),
-        (make_fifo, "{}: it is no regular file; name a TOML file"),
+        (make_fifo, "{}: not a regular file; name a TOML file"),
         (make_loop, "cannot read {}: Too many levels of symbolic links"),
         (make_closed, "cannot read {}: Permission denied"),
     ],

@@ -36,10 +36,10 @@ def test_a_good_file_is_summarised_in_one_line_and_nothing_starts(tmp_path: Path
     [
         (
             GOOD.replace("audit", "!"),
-            "bad: rules[0].keys[0]: '!' is the bus's own; secret messages have rules of their own",
+            "bad: rules[0].keys[0]: '!' is reserved; the keys of secret messages name their ",
         ),
         ("[limits]\nlog_bytes = 1", "log_bytes=1: must be a multiple of 4096 and"),
-        ("[limits", "bad: this is no TOML: "),
+        ("[limits", "bad: not valid TOML: "),
     ],
 )
 def test_a_bad_file_is_one_line_and_a_status(tmp_path: Path, text: str, expected: str) -> None:

@@ -121,19 +121,19 @@ def wrong_as_a_whole() -> Iterator[Bad]:
     for table in ("bus", "limits", "users", "rules", "users.root"):
         yield bad(f"{table} = 7", f"{table}: ")
     yield bad("[users.nobody-has-this-name]", "users.nobody-has-this-name: there is no user")
-    yield bad("[users.root]\n[users.0]", "users.0: this is the user of users.root again")
-    yield bad('[[rules]]\nusers = ["root"]', "rules[0]: it needs either allow or deny")
+    yield bad("[users.root]\n[users.0]", "users.0: this is the same user as users.root")
+    yield bad('[[rules]]\nusers = ["root"]', "rules[0]: needs either allow or deny")
     yield bad('[[rules]]\nallow = ["block"]\nkeys = ["a"]', "rules[0].keys: ")
     yield bad('[[rules]]\nallow = ["block"]\n' * 1025, "rules: ")
 
 
 def no_toml() -> Iterator[Bad]:
-    yield bad("[bus]\nworkers = 1\nworkers = 2", "this is no TOML: Cannot overwrite *at line 3,")
-    yield bad("[bus]\n[bus]", "this is no TOML: Cannot declare")
+    yield bad("[bus]\nworkers = 1\nworkers = 2", "not valid TOML: Cannot overwrite *at line 3,")
+    yield bad("[bus]\n[bus]", "not valid TOML: Cannot declare")
     for at in range(0, len(GOOD), 7):
         line = GOOD.count("\n", 0, at) + 1
         # A control character may stand nowhere.
-        yield Bad(f"{GOOD[:at]}\x01{GOOD[at:]}".encode(), f"this is no TOML: *line {line},")
+        yield Bad(f"{GOOD[:at]}\x01{GOOD[at:]}".encode(), f"not valid TOML: *line {line},")
         yield Bad(GOOD[:at].encode() + b"\xff" + GOOD[at:].encode(), f"line {line} is not UTF-8")
     yield bad("a = " + "[" * 9_000, "arrays or tables are nested too deeply")
     yield bad("a = " + "1" * 9_000, "a number has too many digits")

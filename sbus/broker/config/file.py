@@ -166,7 +166,7 @@ def _read(path: str) -> bytes:
     # Without O_NONBLOCK, opening a pipe would wait for somebody to write to it.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ConfigurationError("it is no regular file; name a TOML file")
+            raise ConfigurationError("not a regular file; name a TOML file")
         data = file.read(FILE_BYTES_MAX + 1)
     if len(data) > FILE_BYTES_MAX:
         raise ConfigurationError(f"it has more than {FILE_BYTES_MAX} bytes; is it the right file?")
@@ -185,7 +185,7 @@ def _parse_toml(data: bytes) -> dict[str, Any]:
         # With a newline at its end, a mistake in the last line has a number as well.
         return tomllib.loads(f"{text}\n")
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"this is no TOML: {printable(str(error))}") from error
+        raise ConfigurationError(f"not valid TOML: {printable(str(error))}") from error
     except RecursionError as error:
         raise ConfigurationError("arrays or tables are nested too deeply") from error
     except ValueError as error:

@@ -7,6 +7,7 @@ name the place as those of `file` do.
 
 import os
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -131,7 +132,7 @@ def _user_names(file: ConfigFile) -> dict[int, str]:
         uid = _at(place, user_id, name)
         if uid in names:
             first = printable(names[uid])
-            raise ConfigurationError(f"{place}: this is the user of users.{first} again")
+            raise ConfigurationError(f"{place}: this is the same user as users.{first}")
         names[uid] = name
     return names
 
@@ -151,24 +152,22 @@ def _rules(tables: list[RuleTable], dialect: Dialect, limits: Limits) -> tuple[A
         _rule(table, f"rules[{number}]", dialect, limits) for number, table in enumerate(tables)
     )
     if sum(len(rule.patterns) for rule in rules) > RULE_KEYS_MAX:
-        raise ConfigurationError(f"rules: at most {RULE_KEYS_MAX} keys may be in all of them")
+        raise ConfigurationError(f"rules: all of them together have at most {RULE_KEYS_MAX} keys")
     return rules
 
 
 def _rule(table: RuleTable, place: str, dialect: Dialect, limits: Limits) -> AccessRule:
     if bool(table.allow) == bool(table.deny):
-        raise ConfigurationError(f"{place}: it needs either allow or deny, and not both")
+        raise ConfigurationError(f"{place}: needs either allow or deny, but not both")
     field = "allow" if table.allow else "deny"
     permissions = _each(f"{place}.{field}", table.allow or table.deny, _permission)
     for permission in permissions:
         if table.keys and permission not in _PERMISSIONS_WITH_KEYS:
             raise ConfigurationError(
-                f"{place}.keys: {permission.value} is not about keys; give it a rule of its own"
+                f"{place}.keys: {permission.value} does not depend on keys; give it its own rule"
             )
 
-    def pattern(key: str) -> bytes:
-        return _pattern(key, dialect, limits)
-
+    pattern = partial(_pattern, dialect=dialect, limits=limits)
     return AccessRule(
         allows=bool(table.allow),
         permissions=frozenset(permissions),
@@ -193,7 +192,8 @@ def _pattern(key: str, dialect: Dialect, limits: Limits) -> bytes:
     """A pattern as `SUB` takes it, but no secret one. Raises ConfigurationError."""
     pattern = key.encode()
     if is_reserved(pattern, dialect):
-        raise ConfigurationError("'!' is the bus's own; secret messages have rules of their own")
+        text = "'!' is reserved; the keys of secret messages name their recipients"
+        raise ConfigurationError(text)
     try:
         check_pattern(pattern, dialect, limits)
     except ClientFault as fault:
@@ -202,8 +202,8 @@ def _pattern(key: str, dialect: Dialect, limits: Limits) -> bytes:
         raise ConfigurationError("it can match nothing: no key holds a NUL")
     if parse_pattern(pattern, dialect) is None:
         raise ConfigurationError(
-            f"it can match nothing: a '*' stands for the rest of its segment, and something other "
-            f"than '{dialect.separator.decode()}' follows it"
+            f"it can match nothing: '*' stands for the rest of its segment, so only "
+            f"'{dialect.separator.decode()}' can follow it"
         )
     return pattern
 

@@ -11,6 +11,7 @@ in a directory that it may not write to, and prints a warning.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from sbus.bus_options import NO_ADMIN
@@ -77,7 +78,6 @@ class Sockets:
 
 def open_sockets(addresses: Addresses, options: Mapping[str, Any]) -> Sockets:
     """Listen, with the mode that the options give the bus's own socket. Raises SbusError."""
-    group, others, replace = options["group"], options["others"], options["replace"]
     passed = None
     if addresses.bus is None:
         passed = take_passed_sockets()
@@ -85,27 +85,22 @@ def open_sockets(addresses: Addresses, options: Mapping[str, Any]) -> Sockets:
         forget_passed_sockets()
     if passed is not None:
         _check_open(passed)
-        bus_address: Address = passed.bus
-    else:
-        bus_address = addresses.bus or PathAddress(DEFAULT_ADDRESS)
-    if isinstance(bus_address, FdAddress):
-        for option, given in (("-g", group), ("-o", others)):
-            if given:
-                report_error(f"warning: {option} is ignored on a socket that is passed down")
-    mode = 0o700 | (0o070 if group else 0) | (0o007 if others else 0)
-    bus = open_listener(bus_address, mode=mode, replace=replace)
+    address = passed.bus if passed else addresses.bus or PathAddress(DEFAULT_ADDRESS)
+    if isinstance(address, FdAddress):
+        for flag, is_given in (("-g", options["group"]), ("-o", options["others"])):
+            if is_given:
+                report_error(f"warning: {flag} is ignored on a socket that is passed down")
+    mode = 0o700 | (0o070 if options["group"] else 0) | (0o007 if options["others"] else 0)
+    bus = open_listener(address, mode=mode, replace=options["replace"])
     try:
-        admin = _wanted_admin_address(addresses, passed)
-        if admin is None:
-            return Sockets(bus, _open_derived_admin(bus, bus_address, addresses, replace))
-        return Sockets(bus, None if admin == NO_ADMIN else _open_admin(admin, addresses, replace))
+        return Sockets(bus, _open_admin(addresses, passed, bus, options["replace"]))
     except BaseException:
         bus.close()
         raise
 
 
 def _check_open(passed: PassedSockets) -> None:
-    """Before anything is opened, which might get the number of what is missing."""
+    """Check before anything is opened, which might get the number of a descriptor that is not."""
     for address in (passed.bus, passed.admin):
         if address is not None and not os.path.exists(f"/proc/self/fd/{address.number}"):
             raise ConfigurationError(
@@ -113,41 +108,31 @@ def _check_open(passed: PassedSockets) -> None:
             )
 
 
-def _wanted_admin_address(
-    addresses: Addresses, passed: PassedSockets | None
-) -> AdminAddress | None:
-    if passed is None or passed.admin is None:
-        return addresses.admin
-    if addresses.admin is not None:
-        raise ConfigurationError(
-            "the service manager passes an admin socket and --admin-address is given: "
-            "leave one of them out"
-        )
-    return passed.admin
-
-
-def _open_derived_admin(
-    bus: Listener, bus_address: Address, addresses: Addresses, replace: bool
+def _open_admin(
+    addresses: Addresses, passed: PassedSockets | None, bus: Listener, replace: bool
 ) -> Listener | None:
-    """The admin socket where clients expect that of this bus, or a warning and None."""
+    """The admin socket, if the bus gets one. Raises SbusError."""
+    address = addresses.admin
+    if passed is not None and passed.admin is not None:
+        if address is not None:
+            raise ConfigurationError(
+                "the service manager passes an admin socket and --admin-address is given: "
+                "leave one of them out"
+            )
+        address = passed.admin
+    if address == NO_ADMIN:
+        return None
+    mode = _OWNER_MODE if addresses.admin_group is None else _GROUP_MODE
+    open_at = partial(open_listener, mode=mode, replace=replace, group=addresses.admin_group)
+    if address is not None:
+        return open_at(address)
+    derived = None
     try:
         derived = admin_address(bus.bound_address)
+        return open_at(derived)
     except AddressError as error:
-        _warn_of_none(error)
-        return None
-    try:
-        return _open_admin(derived, addresses, replace)
-    except AddressError as error:
-        if not isinstance(bus_address, FdAddress):
+        is_inherited = passed is not None or isinstance(addresses.bus, FdAddress)
+        if derived is not None and not is_inherited:
             raise
-        _warn_of_none(error)
+        report_error(f"warning: no admin socket: {error}; say where with --admin-address, or none")
         return None
-
-
-def _open_admin(address: Address, addresses: Addresses, replace: bool) -> Listener:
-    mode = _OWNER_MODE if addresses.admin_group is None else _GROUP_MODE
-    return open_listener(address, mode=mode, replace=replace, group=addresses.admin_group)
-
-
-def _warn_of_none(error: AddressError) -> None:
-    report_error(f"warning: no admin socket: {error}; say where with --admin-address, or none")

@@ -152,9 +152,9 @@ def complaint(data: bytes) -> str:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[limits", r"this is no TOML: .*line 1, column 8"),
-        ("\na = 1\na = 2", r"this is no TOML: .*line 3, column \d"),
-        ("[limits]\n[limits]", r"this is no TOML: .*line 2, column \d"),
+        ("[limits", r"not valid TOML: .*line 1, column 8"),
+        ("\na = 1\na = 2", r"not valid TOML: .*line 3, column \d"),
+        ("[limits]\n[limits]", r"not valid TOML: .*line 2, column \d"),
         ("a = " + "[" * 9_000, r"arrays or tables are nested too deeply"),
         ("a = " + "1" * 9_000, r"a number has too many digits"),
         ("limit = 1", r"limit: there is no such field; did you mean limits\?"),
@@ -187,14 +187,14 @@ def complaint(data: bytes) -> str:
             "[limits]\nusers_max = 3\n[users.70001]\n[users.70002]",
             r"users: 2 have limits of their own, .* raise limits\.users_max, which is 3, .*",
         ),
-        ("[users.root]\n[users.0]", r"users\.0: this is the user of users\.root again"),
+        ("[users.root]\n[users.0]", r"users\.0: this is the same user as users\.root"),
         ("[users.root]\nuser_connections_max = 1", r"users\.root\.user_connections_max: .*mean.*"),
         ("[users.root]\nconnections_max = 0", r"users\.root\.connections_max: .*>= 1"),
         ("[users.root]\nheld_seconds_max = inf", r"users\.root\.held_seconds_max: .* number <="),
-        ("[[rules]]", r"rules\[0\]: it needs either allow or deny, and not both"),
+        ("[[rules]]", r"rules\[0\]: needs either allow or deny, but not both"),
         (
             '[[rules]]\nallow = ["connect"]\ndeny = ["connect"]',
-            r"rules\[0\]: it needs either allow or deny, and not both",
+            r"rules\[0\]: needs either allow or deny, but not both",
         ),
         (
             '[[rules]]\nallow = ["conect"]',
@@ -202,10 +202,13 @@ def complaint(data: bytes) -> str:
         ),
         ("[[rules]]\nallow = []", r"rules\[0\]\.allow: expected an array of length >= 1"),
         ('[[rules]]\nallow = ["block", "block"]', r"rules\[0\]\.allow\[1\]: .*already"),
-        ('[[rules]]\nallow = ["block"]\nkeys = ["a"]', r"rules\[0\]\.keys: block is not about .*"),
+        (
+            '[[rules]]\nallow = ["block"]\nkeys = ["a"]',
+            r"rules\[0\]\.keys: block does not .*",
+        ),
         (
             '[[rules]]\ndeny = ["publish", "connect"]\nkeys = ["a"]',
-            r"rules\[0\]\.keys: connect is not about .*",
+            r"rules\[0\]\.keys: connect does not depend on keys.*",
         ),
         (
             '[[rules]]\nallow = ["block"]\n[[rules]]\nallow = ["block"]\nusers = [0, "alcie"]',
@@ -234,7 +237,7 @@ def complaint(data: bytes) -> str:
         ('[[rules]]\nallow = ["publish"]\nkeys = ["a/!/b"]', r"rules\[0\]\.keys\[0\]: .*'!'.*"),
         (
             '[[rules]]\nallow = ["publish"]\nkeys = ["!/cred/1/2/3/"]',
-            r"rules\[0\]\.keys\[0\]: .*secret messages have rules of their own",
+            r"rules\[0\]\.keys\[0\]: .*secret messages name their recipients",
         ),
         (
             f'[[rules]]\nallow = ["publish"]\nkeys = ["{"a/" * 200}"]',
@@ -264,7 +267,7 @@ def test_rules_and_their_keys_are_bounded() -> None:
     (rule,) = understand(f"{one}keys = {json.dumps(keys)}".encode())[1].rules
     assert len(rule.patterns) == RULE_KEYS_MAX
     one_more = f'{one}keys = ["a"]\n{one}keys = {json.dumps(keys)}'
-    assert complaint(one_more.encode()).startswith("rules: at most ")
+    assert complaint(one_more.encode()).startswith("rules: all of them together ")
 
 
 # -- mistakes at any place -------------------------------------------------------------------------
@@ -408,8 +411,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     )
     assert complaint_about(tmp_path) == f"cannot read {tmp_path}: Is a directory"
     os.mkfifo(tmp_path / "pipe")
-    assert re.fullmatch(r".*/pipe: .*no regular file.*", complaint_about(tmp_path / "pipe"))
-    assert re.fullmatch(r"/dev/zero: .*no regular file.*", complaint_about(Path("/dev/zero")))
+    assert re.fullmatch(r".*/pipe: not a regular file.*", complaint_about(tmp_path / "pipe"))
+    assert re.fullmatch(r"/dev/zero: not a regular file.*", complaint_about(Path("/dev/zero")))
     (tmp_path / "loop").symlink_to("loop")
     assert complaint_about(tmp_path / "loop").startswith(f"cannot read {tmp_path}/loop: ")
 
