@@ -24,11 +24,14 @@ SPARK_FOLDERS = {f"tests/pipeline/{room}" for room in ("cli", "jobs", "spark")}
 
 
 class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]
-    """Hands out the tests of one file together, and those that share a Spark session too."""
+    """Hands out the tests of one file together, and those of tests/pipeline, which share Spark.
+
+    While these keep one processor busy, most of the others wait for processes of theirs.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        file, _, _ = nodeid.partition("::")
-        return "a Spark session" if file.rpartition("/")[0] in SPARK_FOLDERS else file
+        pipeline = "tests/pipeline"
+        return pipeline if nodeid.startswith(f"{pipeline}/") else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> OneProcessForSpark:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 
-MODULE_LINES_MAX = 425
+MODULE_LINES_MAX = 401
 FUNCTION_LINES_MAX = 84
 CONSTRUCTOR_PARAMETERS_MAX = 11
 BANNED_PHRASES_MAX = 97
@@ -68,14 +68,14 @@ ROOMS = {
     "sbus.cli.top": 2,
     "sbus.cli.sbusctl": 3,
     "sbus.pipeline.store": 0,
+    "sbus.pipeline.jobs": 1,
     "sbus.pipeline.recorder": 1,
     "sbus.pipeline.spark": 1,
+    "sbus.pipeline.bench": 2,
     "sbus.pipeline.java": 2,
-    "sbus.pipeline.jobs": 2,
-    "sbus.pipeline.report": 3,
-    "sbus.pipeline.bench": 4,
-    "sbus.pipeline.cli": 4,
-    "sbus.pipeline.__main__": 5,
+    "sbus.pipeline.report": 2,
+    "sbus.pipeline.cli": 3,
+    "sbus.pipeline.__main__": 4,
 }
 """The same within a part: a room is a folder, or a module that stands beside the folders."""
 
