@@ -1,1 +1,1 @@
-"""The command lines: words in, one plan or one error out."""
+"""The command lines of `sbusd` and `sbusctl`."""

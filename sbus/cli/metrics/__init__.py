@@ -1,1 +1,1 @@
-"""`sbusctl metrics`: what a bus tells Prometheus."""
+"""`sbusctl metrics`: the statistics of a bus for Prometheus."""

@@ -46,7 +46,7 @@ def limit(selected: SelectedBus, user: str, assignments: tuple[str, ...], as_jso
     USER is a name or an id. Without NAME=VALUE, all limits are shown. A change takes effect at
     once, for all connections of the user, until the bus ends or reloads its configuration.
     """
-    from sbus.cli.terminal.limit_options import parse_user_limits
+    from sbus.cli.limit_options import parse_user_limits
     from sbus.protocol.admin import Limit
     from sbus.unix.users import user_id
 

@@ -16,7 +16,7 @@ from sbus.client.link import LinkOptions
 
 COMMAND = "sbusctl"
 
-_VERBS_BY_MODULE = {
+VERBS_BY_MODULE = {
     "sbus.cli.sbusctl.action_verbs": ("drain", "kick", "limit", "reload"),
     "sbus.cli.sbusctl.inspection_verbs": ("clients", "explain", "me", "subs", "users"),
     "sbus.cli.sbusctl.message_verbs": ("ping", "pub", "sub", "whoami"),
@@ -26,7 +26,7 @@ _VERBS_BY_MODULE = {
     "sbus.pipeline.cli.record": ("record",),
 }
 """Each module holds click commands of these names."""
-VERBS = {verb: module for module, verbs in _VERBS_BY_MODULE.items() for verb in verbs}
+VERBS = {verb: module for module, verbs in VERBS_BY_MODULE.items() for verb in verbs}
 
 
 class _Verbs(CommandGroup):

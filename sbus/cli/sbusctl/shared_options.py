@@ -57,7 +57,7 @@ interval_option = click.option(
     type=click.FloatRange(min=0.1, max=86_400),
     default=2.0,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two updates.",
 )
 
 

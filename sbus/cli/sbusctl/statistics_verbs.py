@@ -12,7 +12,7 @@ Examples:
   sbusctl stats --watch --interval 1
   sbusctl stats --json | jq .traffic.discarded"""
 )
-@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Update until Ctrl-C.")
 @interval_option
 @json_option
 @click.pass_obj
@@ -63,7 +63,7 @@ Examples:
     help="Order: by messages or bytes published, or by messages delivered, lost or in the backlog.",
 )
 @interval_option
-@click.option("--count", type=click.IntRange(min=1), help="End after this many looks.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many updates.")
 @json_option
 @click.pass_obj
 def top(
@@ -77,9 +77,9 @@ def top(
 ) -> None:
     """Show the busiest clients, users, keys or workers.
 
-    Looks again and again, until q or Ctrl-C; a letter changes the order. Figures are rates between
-    two looks, except for BACKLOG, which is that of the last look. Keys are counted from the stream
-    of all messages; a very busy bus drops some of it, and top says how many.
+    Updates until q or Ctrl-C; a letter changes the order. Figures are rates since the update
+    before, except for BACKLOG, which is that of now. Keys are counted from the stream of all
+    messages; on a very busy bus some are missed, and top shows how many.
     """
     from typing import cast
 

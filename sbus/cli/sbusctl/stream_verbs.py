@@ -55,9 +55,10 @@ Examples:
 @json_option
 @click.pass_obj
 def events(selected: SelectedBus, count: int | None, as_json: bool) -> None:
-    """Show events: clients that come and go, and packets refused or discarded.
+    """Show events as they happen.
 
-    Events that are not read in time are missed, and reported on standard error, in JSON as
+    Clients that come and go, packets that are refused, messages that are discarded, and why. Events
+    that are not read in time are missed, and reported on standard error, in JSON as
     {"missed": COUNT}.
     """
     from sbus.cli.sbusctl.stream_output import EventView, print_stream

@@ -54,7 +54,7 @@ def _print_limits(
     context: click.Context, _option: click.Parameter, values: tuple[str, ...]
 ) -> tuple[str, ...]:
     if "help" in values:
-        from sbus.cli.terminal.limit_options import describe_limits
+        from sbus.cli.limit_options import describe_limits
 
         click.echo(describe_limits())
         context.exit()

@@ -103,7 +103,7 @@ def _resolve(
 
     from sbus.broker.config.file import ConfigFile
     from sbus.broker.config.resolution import resolve
-    from sbus.cli.terminal.limit_options import parse_limits
+    from sbus.cli.limit_options import parse_limits
     from sbus.limits import Limits
     from sbus.protocol.keys import DIALECTS
 

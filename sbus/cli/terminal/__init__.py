@@ -1,1 +1,1 @@
-"""What every command of this project prints, and how it ends."""
+"""How commands print results and errors, and how they end."""

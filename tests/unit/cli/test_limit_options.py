@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.cli.terminal.limit_options import describe_limits, parse_limits
+from sbus.cli.limit_options import describe_limits, parse_limits
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 
