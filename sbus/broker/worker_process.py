@@ -8,17 +8,14 @@ once when the front has ended.
 
 import socket
 from contextlib import closing
+from typing import NamedTuple
 
-import msgspec
 import trio
 
-from sbus.broker.config.access_policy import KeyRules
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
-from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.ipc.link import Link
 from sbus.broker.ipc.worker_protocol import WorkerReady
-from sbus.broker.worker.client_events import ClientEvents
 from sbus.broker.worker.command_handler import CommandHandler
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.fair_queue import FairQueue
@@ -34,16 +31,12 @@ from sbus.broker.worker.session import BacklogSender, Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
-from sbus.protocol.keys import DIALECTS
-from sbus.shared.accounts import Accounts
 from sbus.shared.shared_memory import SharedMemory
-from sbus.shared.stall_table import StallTable
-from sbus.shared.worker_statistics import WorkerStatistics, counters_of
 
 _ALLOCATOR_BYTES = 4 * 1024 * 1024
 
 
-class Worker(msgspec.Struct, frozen=True, kw_only=True):
+class Worker(NamedTuple):
     """The parts of a worker that its process runs; tests look into the others."""
 
     context: WorkerContext
@@ -53,7 +46,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     wait_queue: WaitQueue
     sessions: Sessions
     loop: WorkerLoop
-    command_handler: CommandHandler
+    commands: CommandHandler
 
 
 def worker_main(
@@ -93,14 +86,13 @@ async def run_worker(
     with closing(Poller(memory.eventfds[number])) as poller:
         async with trio.open_nursery() as tasks:
             async with trio.open_nursery() as writers:
-                context = _build_context(
-                    memory, settings, emitter, number, Link(link_socket, tasks)
-                )
+                link = Link(link_socket, tasks)
+                context = WorkerContext(number, memory, settings, emitter, link)
                 worker = build_worker(context, poller, tasks, writers)
                 worker.subscriptions.start()
-                tasks.start_soon(_carry_out_commands, worker.command_handler, tasks.cancel_scope)
+                tasks.start_soon(_carry_out_commands, worker.commands, tasks.cancel_scope)
                 tasks.start_soon(_record_heartbeats, context)
-                context.link.send(WorkerReady())
+                link.send(WorkerReady())
                 task_status.started(worker)
                 await worker.loop.serve()
                 tasks.start_soon(worker.loop.send_backlogs)
@@ -141,40 +133,6 @@ def build_worker(
     scheduler = Scheduler(context, packet_handler, sessions, fair_queue, wait_queue)
     loop = WorkerLoop(context, sequencer, subscriptions, sessions, scheduler, poller)
     query_handler = QueryHandler(context, router, sessions, wait_queue)
-    return Worker(
-        context=context,
-        router=router,
-        sequencer=sequencer,
-        subscriptions=subscriptions,
-        wait_queue=wait_queue,
-        sessions=sessions,
-        loop=loop,
-        command_handler=CommandHandler(
-            context, sessions, monitor, query_handler, loop, tasks.start_soon
-        ),
-    )
-
-
-def _build_context(
-    memory: SharedMemory,
-    settings: BusSettings,
-    emitter: EventEmitter,
-    number: int,
-    link: Link,
-) -> WorkerContext:
-    limits = settings.limits
-    dialect = DIALECTS[settings.dialect]
-    rate_limiter = LogRateLimiter(limits.log_interval_seconds, emitter, memory.lock)
-    return WorkerContext(
-        number=number,
-        dialect=dialect,
-        settings=settings,
-        rules=KeyRules(settings.rules, dialect, limits.rule_cache_bytes_max),
-        memory=memory,
-        accounts=Accounts(memory.accounts, memory.workers, limits, number),
-        stalls=StallTable(memory.stalls, limits.blocking_clients_max, number),
-        statistics=WorkerStatistics(counters_of(memory.statistics, number)),
-        link=link,
-        emitter=emitter,
-        client_events=ClientEvents(emitter, rate_limiter),
-    )
+    start_task = tasks.start_soon
+    commands = CommandHandler(context, sessions, monitor, query_handler, loop, start_task)
+    return Worker(context, router, sequencer, subscriptions, wait_queue, sessions, loop, commands)

@@ -1,37 +1,45 @@
 """What all parts of one worker share."""
 
-import msgspec
-
 from sbus.broker.config.access_policy import KeyRules
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.ipc.link import Link
 from sbus.broker.worker.client_events import ClientEvents
-from sbus.protocol.keys import Dialect
+from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import Accounts
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
-from sbus.shared.worker_statistics import WorkerStatistics
+from sbus.shared.worker_statistics import WorkerStatistics, counters_of
 
 
-class WorkerContext(msgspec.Struct, kw_only=True):
+class WorkerContext:
     """One worker's number and settings, its views of the shared memory, and its ways to report.
 
-    Nothing here changes, except that new settings replace the old ones as a whole.
+    Nothing here is replaced, except the settings as a whole. `link` leads to the front.
     """
 
-    number: int
-    dialect: Dialect
-    settings: BusSettings
-    rules: KeyRules
-    memory: SharedMemory
-    accounts: Accounts
-    stalls: StallTable
-    statistics: WorkerStatistics
-    link: Link
-    """To the front."""
-    emitter: EventEmitter
-    client_events: ClientEvents
+    def __init__(
+        self,
+        number: int,
+        memory: SharedMemory,
+        settings: BusSettings,
+        emitter: EventEmitter,
+        link: Link,
+    ) -> None:
+        limits = settings.limits
+        self.number = number
+        self.settings = settings
+        self.dialect = DIALECTS[settings.dialect]
+        self.rules = KeyRules(settings.rules, self.dialect, limits.rule_cache_bytes_max)
+        self.memory = memory
+        self.accounts = Accounts(memory.accounts, memory.workers, limits, number)
+        self.stalls = StallTable(memory.stalls, limits.blocking_clients_max, number)
+        self.statistics = WorkerStatistics(counters_of(memory.statistics, number))
+        self.link = link
+        self.emitter = emitter
+        rate_limiter = LogRateLimiter(limits.log_interval_seconds, emitter, memory.lock)
+        self.client_events = ClientEvents(emitter, rate_limiter)
 
     def apply_settings(self, settings: BusSettings) -> None:
         """Obey these settings from now on."""

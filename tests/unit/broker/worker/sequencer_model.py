@@ -13,16 +13,14 @@ from collections.abc import Callable
 from typing import cast
 from unittest.mock import patch
 
-from sbus.broker.config.access_policy import AccessProfile, KeyRules
+from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
-from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.ipc.link import Link
 from sbus.broker.ipc.worker_protocol import WorkerEvent
 from sbus.broker.worker import sequencer as sequencer_module
-from sbus.broker.worker.client_events import ClientEvents
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.router import Router
@@ -221,7 +219,9 @@ class Bus:
         close_memory(self.memory)
 
     def _start(self, worker: int) -> None:
-        context = self._context(worker)
+        settings = BusSettings(workers=self.memory.workers, limits=self.limits)
+        link = cast(Link, self.link)
+        context = ContextThatWakesNobody(worker, self.memory, settings, logging_to([]), link)
         router = Router(worker, SLASH, self.limits)
         sequencer = Sequencer(context, router, MessageMonitor(worker))
         log = HookedLog(self.memory, worker)
@@ -238,24 +238,6 @@ class Bus:
         self.accounts[worker : worker + 1] = [context.accounts]
         for _ in range(self._clients_per_worker):
             self.connect(worker)
-
-    def _context(self, worker: int) -> WorkerContext:
-        memory, limits = self.memory, self.limits
-        emitter = logging_to([])
-        rate_limiter = LogRateLimiter(limits.log_interval_seconds, emitter)
-        return ContextThatWakesNobody(
-            number=worker,
-            dialect=SLASH,
-            settings=BusSettings(workers=memory.workers, limits=limits),
-            rules=KeyRules((), SLASH, limits.rule_cache_bytes_max),
-            memory=memory,
-            accounts=Accounts(memory.accounts, memory.workers, limits, worker),
-            stalls=StallTable(memory.stalls, limits.blocking_clients_max, worker),
-            statistics=WorkerStatistics(),
-            link=cast(Link, self.link),
-            emitter=emitter,
-            client_events=ClientEvents(emitter, rate_limiter),
-        )
 
     def connect(self, worker: int) -> Client:
         self.numbers += 1
