@@ -97,6 +97,13 @@ def test_every_link_leads_somewhere(document: Path) -> None:
             assert anchor in anchors(linked.read_text()), f"{target} has no such heading"
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_every_path_exists(document: Path) -> None:
+    """Paths of source files without a link, such as `sbus/limits.py`."""
+    named = re.findall(r"`((?:sbus|tests|deploy|docs)/[\w./-]+\.\w+)`", document.read_text())
+    assert not [path for path in named if not (PROJECT / path).exists()]
+
+
 def anchors(text: str) -> set[str]:
     """The anchors that a Markdown renderer gives the headings."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
