@@ -1,4 +1,4 @@
-"""The life of one bus, from its sockets to its end.
+"""The lifecycle of a bus, from its sockets to its end.
 
 The command line and its file have been checked before. First come the sockets, because clients wait
 for their address; then the background, while this process is still small; and only then the broker,
@@ -30,13 +30,13 @@ def run(plan: Plan) -> None:
     hold_standard_numbers()
     notifier = Notifier.of_environment(report_error)
     try:
-        _Life(plan, notifier).run()
+        _Lifecycle(plan, notifier).run()
     except SbusError as error:
         notifier.status(str(error))
         raise
 
 
-class _Life:
+class _Lifecycle:
     def __init__(self, plan: Plan, notifier: Notifier) -> None:
         self._plan = plan
         self._notifier = notifier

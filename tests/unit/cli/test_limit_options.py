@@ -14,30 +14,30 @@ from sbus.limits import Limits
 FIELDS = msgspec.structs.fields(Limits)
 
 
-def test_none_given_is_the_defaults() -> None:
+def test_without_assignments_the_defaults_stay() -> None:
     assert parse_limits([], Limits()) == Limits()
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: str(field.name))
-def test_every_limit_can_be_set_and_changes_no_other(field: msgspec.structs.FieldInfo) -> None:
+def test_every_limit_can_be_set_alone(field: msgspec.structs.FieldInfo) -> None:
     more = field.default + 1
     changed = parse_limits([f"{field.name}={more}"], Limits())
     assert changed == msgspec.structs.replace(Limits(), **{field.name: more})
     assert type(getattr(changed, field.name)) is type(field.default)
 
 
-def test_several_limits_and_the_last_of_one_name_hold() -> None:
+def test_of_several_values_of_a_limit_the_last_holds() -> None:
     limits = parse_limits(["key_bytes_max=1", "packet_bytes_max=7", "key_bytes_max=2"], Limits())
     assert (limits.key_bytes_max, limits.packet_bytes_max) == (2, 7)
 
 
-def test_what_is_given_wins_over_what_is_beneath() -> None:
+def test_assignments_override_the_limits_beneath() -> None:
     beneath = Limits(key_bytes_max=10, packet_bytes_max=20)
     assert parse_limits(["key_bytes_max=4096"], beneath) == Limits(packet_bytes_max=20)
 
 
 @pytest.mark.parametrize(
-    ("assignment", "complaint"),
+    ("assignment", "expected"),
     [
         ("key_bytes_max", "NAME=VALUE"),
         ("", "NAME=VALUE"),
@@ -55,14 +55,14 @@ def test_what_is_given_wins_over_what_is_beneath() -> None:
         ("stop_seconds_max=-0.1", "stop_seconds_max cannot be '-0.1'"),
     ],
 )
-def test_mistake_is_named(assignment: str, complaint: str) -> None:
+def test_a_mistake_is_named(assignment: str, expected: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         parse_limits(["packet_bytes_max=1000", assignment], Limits())
-    assert complaint in str(refused.value)
+    assert expected in str(refused.value)
 
 
 @given(st.sampled_from([field.name for field in FIELDS]), st.text())
-def test_no_value_does_anything_but_count_or_be_refused(name: str, value: str) -> None:
+def test_a_value_is_either_taken_exactly_or_refused(name: str, value: str) -> None:
     try:
         limits = parse_limits([f"{name}={value}"], Limits())
     except ConfigurationError as refused:
@@ -74,6 +74,6 @@ def test_no_value_does_anything_but_count_or_be_refused(name: str, value: str) -
     assert name in named
 
 
-def test_description_has_a_line_for_each_with_its_default() -> None:
+def test_every_limit_is_described_with_its_default() -> None:
     lines = [line.split() for line in describe_limits().splitlines()]
     assert lines == [[field.name, str(field.default)] for field in FIELDS]

@@ -1,4 +1,4 @@
-"""Access rules against a reading of them one by one: the last one that concerns a case decides."""
+"""Access rules against a model that reads them one by one: the last one that applies decides."""
 
 import socket
 
@@ -59,12 +59,12 @@ def rule(
 # -- the specification -----------------------------------------------------------------------------
 
 
-def concerns_peer(rule: AccessRule, uid: int, groups: frozenset[int]) -> bool:
+def applies_to_peer(rule: AccessRule, uid: int, groups: frozenset[int]) -> bool:
     everybody = not rule.uids and not rule.gids
     return everybody or uid in rule.uids or any(gid in rule.gids for gid in groups)
 
 
-def concerns_key(rule: AccessRule, key: bytes, dialect: Dialect) -> bool:
+def applies_to_key(rule: AccessRule, key: bytes, dialect: Dialect) -> bool:
     return not rule.patterns or any(matches(pattern, key, dialect) for pattern in rule.patterns)
 
 
@@ -78,16 +78,16 @@ def decision(rules: list[AccessRule], verb: Permission) -> bool:
 
 
 @given(RULES, IDS, st.frozensets(IDS), st.one_of(KEYS, SECRET_KEYS), st.booleans())
-def test_the_last_rule_that_concerns_a_case_decides(
+def test_the_last_rule_that_applies_decides(
     rules: list[AccessRule], uid: int, groups: frozenset[int], key: bytes, remembering: bool
 ) -> None:
-    of_peer = [rule for rule in rules if concerns_peer(rule, uid, groups)]
-    of_key = [rule for rule in of_peer if concerns_key(rule, key, SLASH)]
+    of_peer = [rule for rule in rules if applies_to_peer(rule, uid, groups)]
+    of_key = [rule for rule in of_peer if applies_to_key(rule, key, SLASH)]
     peers = PeerRules(rules)
-    concerning = peers.rules_for(uid, groups)
-    assert (peers.connect_denied_by(concerning) is None) == decision(of_peer, Permission.CONNECT)
+    rule_set = peers.rules_for(uid, groups)
+    assert (peers.connect_denied_by(rule_set) is None) == decision(of_peer, Permission.CONNECT)
     keys = KeyRules(rules, SLASH, CACHE_BYTES if remembering else 0)
-    profile = keys.profile(decode_rule_set(encode_rule_set(concerning)))
+    profile = keys.profile(decode_rule_set(encode_rule_set(rule_set)))
     assert profile.may_block_others == decision(of_peer, Permission.BLOCK)
     for _ in range(2):
         assert (keys.publish_denied_by(profile, key) is None) == decision(
@@ -96,7 +96,7 @@ def test_the_last_rule_that_concerns_a_case_decides(
         assert keys.may_receive(profile.subscribe, key) == decision(of_key, Permission.SUBSCRIBE)
 
 
-def test_the_rule_that_denied_is_named() -> None:
+def test_the_denying_rule_is_returned() -> None:
     rules = [
         rule(False, Permission.CONNECT, Permission.PUBLISH),
         rule(True, Permission.CONNECT, uid=1),
@@ -124,7 +124,7 @@ def test_a_client_without_rules_about_a_permission_has_an_empty_profile() -> Non
 
 
 @given(RULES, PATTERNS, st.one_of(KEYS, PATTERNS))
-def test_only_patterns_that_could_bring_nothing_are_refused(
+def test_only_patterns_without_any_deliverable_message_are_refused(
     rules: list[AccessRule], pattern: bytes, key: bytes
 ) -> None:
     keys = KeyRules(rules, SLASH, 0)
@@ -177,7 +177,7 @@ def test_rules_are_compared_from_the_last_to_the_first(pattern: str, denied_by: 
 
 
 @pytest.mark.parametrize(("keyed", "denied_by"), [(True, None), (False, 0)])
-def test_secret_messages_are_for_rules_without_keys_only(
+def test_only_rules_without_keys_apply_to_secret_messages(
     keyed: bool, denied_by: int | None
 ) -> None:
     rules = [rule(False, Permission.PUBLISH, Permission.SUBSCRIBE, keys="*/" if keyed else None)]
@@ -188,7 +188,7 @@ def test_secret_messages_are_for_rules_without_keys_only(
     assert keys.subscribe_denied_by(profile, b"!/cred////") == denied_by
 
 
-def test_segments_are_those_of_the_dialect() -> None:
+def test_patterns_are_split_as_the_dialect_says() -> None:
     keys = KeyRules([rule(False, Permission.PUBLISH, keys="a.*")], DOT, 0)
     profile = keys.profile(1)
     assert keys.publish_denied_by(profile, b"a.b/c") == 0
@@ -198,7 +198,7 @@ def test_segments_are_those_of_the_dialect() -> None:
 # -- bounds ----------------------------------------------------------------------------------------
 
 
-def test_what_is_remembered_of_keys_is_bounded() -> None:
+def test_the_cache_of_keys_is_bounded() -> None:
     rules = [rule(False, Permission.PUBLISH, keys="a/1*")] * RULES_MAX
     keys = KeyRules(rules, SLASH, CACHE_BYTES)
     profile = keys.profile((1 << RULES_MAX) - 1)
@@ -210,8 +210,8 @@ def test_what_is_remembered_of_keys_is_bounded() -> None:
 
 
 @given(st.integers(0, (1 << RULES_MAX) - 1))
-def test_packed_rules_come_back(concerning: int) -> None:
-    assert decode_rule_set(encode_rule_set(concerning)) == concerning
+def test_an_encoded_rule_set_is_decoded_unchanged(rule_set: int) -> None:
+    assert decode_rule_set(encode_rule_set(rule_set)) == rule_set
 
 
 async def test_a_client_with_all_rules_fits_the_packet_that_hands_it_over() -> None:

@@ -1,4 +1,4 @@
-"""What can change while the bus runs: every field of the file is on one side, and named right."""
+"""What a running bus can change: every option and limit either can or needs a restart."""
 
 from typing import Any
 
@@ -57,14 +57,14 @@ def with_settings(**more: Any) -> Configuration:
     return replace(before, settings=replace(before.settings, **more))
 
 
-def test_the_two_sets_are_all_there_is() -> None:
+def test_every_option_and_limit_is_in_one_set() -> None:
     assert not LIVE_BUS & RESTART_BUS
     assert set(OPTION_NAMES) == LIVE_BUS | RESTART_BUS | MODE
     assert not LIVE_LIMITS & RESTART_LIMITS
     assert set(Limits.__struct_fields__) == LIVE_LIMITS | RESTART_LIMITS
 
 
-def test_nothing_changed() -> None:
+def test_equal_configurations_have_no_differences() -> None:
     found = changes(configuration(), configuration())
     assert (found.applied, found.needs_restart) == ([], [])
     assert found.merged == configuration()
@@ -95,7 +95,7 @@ def test_each_limit(field: str) -> None:
     assert getattr(found.merged.settings.limits, field) == (value if live else value - 1)
 
 
-def test_who_is_let_in_and_how_clients_begin() -> None:
+def test_admission_and_flood_control_change() -> None:
     more = {
         "admit_uids": frozenset({7}),
         "admit_gids": frozenset({8}),
@@ -110,7 +110,7 @@ def test_who_is_let_in_and_how_clients_begin() -> None:
     )
 
 
-def test_rules_and_the_dialect_that_they_are_written_in() -> None:
+def test_rules_wait_for_a_restart_if_the_dialect_changed() -> None:
     found = changes(configuration(), with_settings(rules=()))
     assert (found.applied, found.needs_restart) == (["rules"], [])
     assert found.merged.settings.rules == ()
@@ -131,7 +131,7 @@ def of_users(limits: Limits, names: dict[int, str], **fields: dict[int, int]) ->
     return replace(before, user_names=names)
 
 
-def test_limits_of_users_are_named_as_the_file_names_the_user() -> None:
+def test_changed_limits_of_users_are_named_as_in_the_file() -> None:
     one = of_users(Limits(), {1: "alice"}, connections_max={1: 5})
     both = {1: "alice", 2: "bob"}
     two = of_users(Limits(), both, connections_max={1: 6}, held_seconds_max={2: 0})
@@ -143,7 +143,7 @@ def test_limits_of_users_are_named_as_the_file_names_the_user() -> None:
     assert found.merged.settings.user_limits == {}
 
 
-def test_what_a_user_has_like_everybody_is_no_change_of_the_user() -> None:
+def test_a_change_for_everybody_is_not_a_change_for_a_user() -> None:
     fewer = msgspec.structs.replace(Limits(), user_connections_max=9)
     before = of_users(Limits(), {1: "alice"}, subscriptions_max={1: 5})
     after = of_users(fewer, {1: "alice"}, subscriptions_max={1: 5})

@@ -1,4 +1,4 @@
-"""The configuration file: what it means, and that every mistake is one line naming its place."""
+"""The configuration file: its meaning, and that every mistake is one line that names its place."""
 
 import json
 import math
@@ -68,7 +68,7 @@ def bus_limits(file: ConfigFile) -> Limits:
     return msgspec.structs.replace(Limits(), **file.limits)
 
 
-def test_everything_that_can_be_said() -> None:
+def test_a_file_with_every_table() -> None:
     file, resolved = understand(EXAMPLE)
     assert file.bus == {
         "workers": 3,
@@ -109,7 +109,7 @@ def test_empty_file_changes_nothing() -> None:
     assert resolved == Resolved()
 
 
-def test_a_relative_path_begins_where_the_file_is(tmp_path: Path) -> None:
+def test_a_relative_path_begins_in_the_directory_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "sbus.toml"
     path.write_text('[bus]\naddress = "run/bus"\npidfile = "/run/sbus.pid"')
     assert read_config(str(path)).bus == {
@@ -118,7 +118,7 @@ def test_a_relative_path_begins_where_the_file_is(tmp_path: Path) -> None:
     }
 
 
-def test_users_have_their_own_limits_above_those_of_the_bus() -> None:
+def test_limits_of_a_user_override_those_of_the_bus() -> None:
     file, resolved = understand(EXAMPLE)
     limits = bus_limits(file)
     assert (limits.backlog_bytes_max, limits.stop_seconds_max) == (1000, 3)
@@ -130,17 +130,17 @@ def test_users_have_their_own_limits_above_those_of_the_bus() -> None:
     assert settings.limits_of(1002) == limits.user
 
 
-def test_keys_are_of_the_dialect_of_the_bus() -> None:
+def test_keys_are_parsed_in_the_dialect_of_the_bus() -> None:
     data = b'[[rules]]\ndeny = ["publish"]\nkeys = ["a/!/*.b"]'
     assert understand(data, DOT)[1].rules[0].patterns == (b"a/!/*.b",)
-    assert complaint(data).startswith("rules[0].keys[0]: ")
+    assert error_of(data).startswith("rules[0].keys[0]: ")
 
 
 # -- mistakes --------------------------------------------------------------------------------------
 
 
-def complaint(data: bytes) -> str:
-    """The one line that is said about a file."""
+def error_of(data: bytes) -> str:
+    """The error about a file, which is one line."""
     with pytest.raises(ConfigurationError) as refused:
         understand(data)
     text = str(refused.value).removeprefix(": ")
@@ -250,24 +250,24 @@ def complaint(data: bytes) -> str:
     ],
     ids=lambda text: text[:40],
 )
-def test_mistake_is_named(text: str, expected: str) -> None:
-    assert re.match(expected, complaint(text.encode()))
+def test_the_first_mistake_is_reported_with_its_place(text: str, expected: str) -> None:
+    assert re.match(expected, error_of(text.encode()))
 
 
-def test_bytes_that_are_no_text_are_named_with_their_line() -> None:
-    assert complaint(b"[limits]\n# \xe4\n") == "line 2 is not UTF-8: it holds the byte 0xe4"
+def test_bytes_that_are_not_utf_8_are_reported_with_their_line() -> None:
+    assert error_of(b"[limits]\n# \xe4\n") == "line 2 is not UTF-8: it holds the byte 0xe4"
 
 
 def test_rules_and_their_keys_are_bounded() -> None:
     one = '[[rules]]\nallow = ["publish"]\n'
     assert len(understand((one * RULES_MAX).encode())[1].rules) == RULES_MAX
-    too_many = complaint((one * (RULES_MAX + 1)).encode())
+    too_many = error_of((one * (RULES_MAX + 1)).encode())
     assert re.fullmatch(rf"rules: .*{RULES_MAX}", too_many)
     keys = [f"k{number}" for number in range(RULE_KEYS_MAX)]
     (rule,) = understand(f"{one}keys = {json.dumps(keys)}".encode())[1].rules
     assert len(rule.patterns) == RULE_KEYS_MAX
     one_more = f'{one}keys = ["a"]\n{one}keys = {json.dumps(keys)}'
-    assert complaint(one_more.encode()).startswith("rules: all of them together ")
+    assert error_of(one_more.encode()).startswith("rules: all of them together ")
 
 
 # -- mistakes at any place -------------------------------------------------------------------------
@@ -338,19 +338,21 @@ def member(tables: Any, place: tuple[str | int, ...]) -> Any:
     return tables
 
 
-def test_the_good_document_is_good() -> None:
+def test_the_valid_document_is_accepted() -> None:
     assert len(understand(document(GOOD))[1].rules) == 2
 
 
 @pytest.mark.parametrize("place", list(places(GOOD)), ids=spelled)
 @given(st.sampled_from(WRONG))
-def test_a_wrong_value_anywhere_is_named(place: tuple[str | int, ...], wrong: Any) -> None:
+def test_a_wrong_value_anywhere_is_reported_with_its_place(
+    place: tuple[str | int, ...], wrong: Any
+) -> None:
     tables = deepcopy(GOOD)
     member(tables, place[:-1])[place[-1]] = wrong
     if is_right(place, wrong):
         understand(document(tables))
     else:
-        text = complaint(document(tables))
+        text = error_of(document(tables))
         assert text.startswith(spelled(place)), text
 
 
@@ -370,25 +372,25 @@ def is_right(place: tuple[str | int, ...], value: Any) -> bool:
 @pytest.mark.parametrize(
     "place", [(), *(p for p in places(GOOD) if isinstance(member(GOOD, p), dict))], ids=spelled
 )
-def test_an_unknown_field_anywhere_is_named(place: tuple[str | int, ...]) -> None:
+def test_an_unknown_field_anywhere_is_reported_with_its_place(place: tuple[str | int, ...]) -> None:
     tables = deepcopy(GOOD)
     member(tables, place)["xyzzy"] = {}
-    text = complaint(document(tables))
+    text = error_of(document(tables))
     assert text.startswith(spelled((*place, "xyzzy"))), text
 
 
 @given(st.data())
-def test_damage_does_nothing_but_be_refused(data: st.DataObject) -> None:
+def test_a_damaged_file_raises_nothing_but_configuration_errors(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(EXAMPLE)))
     cut = data.draw(st.integers(0, 8))
     put = data.draw(st.one_of(st.binary(max_size=6), st.sampled_from([b'"', b"]", b"\n", b"-1"])))
     damaged = EXAMPLE[:at] + put + EXAMPLE[at + cut :]
-    said = ""
+    text = ""
     try:
         understand(damaged)
     except ConfigurationError as refused:
-        said = str(refused)
-    assert said.isprintable()
+        text = str(refused)
+    assert text.isprintable()
 
 
 # -- the file itself -------------------------------------------------------------------------------
@@ -398,48 +400,46 @@ def complete(path: Path) -> Resolved:
     return resolve(read_config(str(path)), SLASH, Limits())
 
 
-def complaint_about(path: Path) -> str:
+def error_about(path: Path) -> str:
     with pytest.raises(ConfigurationError) as refused:
         complete(path)
     assert "\n" not in str(refused.value)
     return str(refused.value)
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    assert complaint_about(tmp_path / "none") == (
+def test_a_file_that_cannot_be_read_is_reported_with_its_path(tmp_path: Path) -> None:
+    assert error_about(tmp_path / "none") == (
         f"cannot read {tmp_path}/none: No such file or directory"
     )
-    assert complaint_about(tmp_path) == f"cannot read {tmp_path}: Is a directory"
+    assert error_about(tmp_path) == f"cannot read {tmp_path}: Is a directory"
     os.mkfifo(tmp_path / "pipe")
-    assert re.fullmatch(r".*/pipe: not a regular file.*", complaint_about(tmp_path / "pipe"))
-    assert re.fullmatch(r"/dev/zero: not a regular file.*", complaint_about(Path("/dev/zero")))
+    assert re.fullmatch(r".*/pipe: not a regular file.*", error_about(tmp_path / "pipe"))
+    assert re.fullmatch(r"/dev/zero: not a regular file.*", error_about(Path("/dev/zero")))
     (tmp_path / "loop").symlink_to("loop")
-    assert complaint_about(tmp_path / "loop").startswith(f"cannot read {tmp_path}/loop: ")
+    assert error_about(tmp_path / "loop").startswith(f"cannot read {tmp_path}/loop: ")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_file_that_this_user_may_not_read_is_named(tmp_path: Path) -> None:
+def test_a_file_without_permission_is_reported_with_its_path(tmp_path: Path) -> None:
     path = tmp_path / "closed"
     path.touch(mode=0)
-    assert complaint_about(path) == f"cannot read {path}: Permission denied"
+    assert error_about(path) == f"cannot read {path}: Permission denied"
 
 
-def test_large_files_are_refused_and_not_read(tmp_path: Path) -> None:
+def test_large_files_are_refused_without_reading_them(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"#" * FILE_BYTES_MAX)
     assert read_config(str(path)) == ConfigFile(path=str(path))
     os.truncate(path, 1 << 40)
-    assert re.fullmatch(
-        rf"{path}: it has more than {FILE_BYTES_MAX} bytes.*", complaint_about(path)
-    )
+    assert re.fullmatch(rf"{path}: it has more than {FILE_BYTES_MAX} bytes.*", error_about(path))
 
 
-def test_mistakes_are_told_with_the_file(tmp_path: Path) -> None:
+def test_mistakes_are_reported_with_the_path(tmp_path: Path) -> None:
     path = tmp_path / "sbus.toml"
     path.write_bytes(EXAMPLE.replace(b"1001]", b"nosuch]"))
-    assert complaint_about(path) == f"{path}: users.nosuch: there is no user 'nosuch'"
+    assert error_about(path) == f"{path}: users.nosuch: there is no user 'nosuch'"
 
 
-def test_no_event_loop_is_needed_to_read_one() -> None:
+def test_reading_a_file_imports_no_event_loop() -> None:
     program = "import sys, sbus.broker.config.file; sys.exit('trio' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
