@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from sbus.protocol.text import one_line
+
 _SHOWN_CHARACTERS_MAX = 160
 
 _TYPES: Final = {
@@ -65,5 +67,5 @@ def choose_from(names: Iterable[str]) -> str:
 
 def printable(text: str) -> str:
     """Text from outside as part of one line that does not get long."""
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:_SHOWN_CHARACTERS_MAX])
+    line = one_line(text[:_SHOWN_CHARACTERS_MAX])
     return line if len(text) <= _SHOWN_CHARACTERS_MAX else f"{line}..."

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from sbus.protocol.text import one_line
+
 ERROR: Final = 3
 WARNING: Final = 4
 NOTICE: Final = 5
@@ -69,12 +71,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_i
 
     def text(self) -> str:
         """One line for people."""
-        text = self.template.format(**{n: _shown(n, value) for n, value in self.fields().items()})
-        return text if text.isprintable() else "".join(map(_printable, text))
-
-
-def _printable(character: str) -> str:
-    return character if character.isprintable() else ascii(character)[1:-1]
+        shown = {name: _shown(name, value) for name, value in self.fields().items()}
+        return one_line(self.template.format(**shown))
 
 
 def _shown(name: str, value: Any) -> str:

@@ -41,3 +41,10 @@ def from_text(text: str) -> bytes:
         at = escape.end()
     parts.append(text[at:].encode(errors="surrogateescape"))
     return b"".join(parts)
+
+
+def one_line(text: str) -> str:
+    """The text with everything unprintable escaped, so that nothing acts on a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

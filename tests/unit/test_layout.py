@@ -33,10 +33,10 @@ TOP_LEVEL = {
 FLOORS = {
     "sbus.errors": 0,
     "sbus.limits": 0,
-    "sbus.validation": 0,
     "sbus.version": 0,
     "sbus.protocol": 1,
     "sbus.routing": 2,
+    "sbus.validation": 2,
     "sbus.unix": 2,
     "sbus.bus_options": 3,
     "sbus.shared": 3,

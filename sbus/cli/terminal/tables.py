@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from sbus.cli.terminal.error_output import one_line
+from sbus.protocol.text import one_line
 
 GAP = "  "
 ELLIPSIS = "…"

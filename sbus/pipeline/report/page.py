@@ -15,10 +15,10 @@ from plotly.offline import get_plotlyjs
 
 import sbus
 from sbus.cli.terminal import units
-from sbus.cli.terminal.error_output import one_line
 from sbus.pipeline.report.facts import Facts
 from sbus.pipeline.report.figures import draw, worst_by_start
 from sbus.pipeline.report.plot import COLOURS, OTHERS, Plot, shortened
+from sbus.protocol.text import one_line
 
 STRANGE_SHOWN = 12
 BAD_EVENTS = {

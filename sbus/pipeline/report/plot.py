@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from sbus.cli.terminal.error_output import one_line
 from sbus.pipeline.report.facts import Rows
+from sbus.protocol.text import one_line
 
 COLOURS = ("#2b7bba", "#e2803b", "#2f9e77", "#c05a9d", "#8b6fd0", "#b0912a", "#d1495b")
 OTHERS = "#8d959e"
