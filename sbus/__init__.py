@@ -30,9 +30,9 @@ from sbus.version import __version__
 
 if TYPE_CHECKING:
     from sbus.client import blocking
-    from sbus.client.barrier import Identity
     from sbus.client.connection import Connection, connect
     from sbus.client.inbox import InboxFull, InboxStatistics, Lost
+    from sbus.client.requests import Identity
     from sbus.protocol.packets import Message
 
 __all__ = [
@@ -57,7 +57,7 @@ __all__ = [
 
 _HOMES = {
     "Connection": "sbus.client.connection",
-    "Identity": "sbus.client.barrier",
+    "Identity": "sbus.client.requests",
     "InboxFull": "sbus.client.inbox",
     "InboxStatistics": "sbus.client.inbox",
     "Lost": "sbus.client.inbox",

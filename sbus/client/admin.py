@@ -1,7 +1,7 @@
 """A connection to the admin socket of a bus, without an event loop.
 
-Every question waits for its answer. After `monitor` or `events` the connection serves one stream
-and nothing else. This module does not know what the answers mean.
+Every request waits for its reply. After `monitor` or `events` the connection is for that stream
+only.
 """
 
 import errno
@@ -26,18 +26,19 @@ _reply_decoder = msgspec.json.Decoder(admin.Reply)
 
 REPLY_BYTES_MAX = 2 * admin.REPLY_BYTES_MAX
 _AHEAD_MAX = 1_000
-"""Of those that are older than the reply by more than that nothing is promised."""
+"""Packets of a stream that are kept until the reply comes."""
+_NO_ACCESS = "only root, the bus's own user and its admin group may administer it"
 _ADVICE = {
     errno.ENOENT: "is sbusd running there, and does it have an admin socket?",
     errno.ECONNREFUSED: "is sbusd running? Nothing listens there",
-    errno.EACCES: "only root, the bus's own user and its admin group may administer it",
-    errno.EPERM: "only root, the bus's own user and its admin group may administer it",
-    errno.EPROTOTYPE: "that socket is of another kind, and no admin socket",
+    errno.EACCES: _NO_ACCESS,
+    errno.EPERM: _NO_ACCESS,
+    errno.EPROTOTYPE: "that socket is of another type and not an admin socket",
 }
 
 
 class AdminError(BusError):
-    """The bus did not do what it was asked for; `code` as the bus gave it."""
+    """The bus did not carry out a request; `code` is the one that it sent."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{text} ({code})")
@@ -46,10 +47,10 @@ class AdminError(BusError):
 
 
 class AdminConnection:
-    """A connection to the admin socket of the bus at `bus_address`, the default one if None, or to
-    the admin socket at `address`, if given. An answer may take `timeout_seconds`.
+    """A connection to the admin socket of the bus at `bus_address` (None: the default bus), or to
+    the admin socket at `address`, if given. A reply may take `timeout_seconds`.
 
-    Raises AddressError when there is no such socket, or we may not use it.
+    Raises AddressError when there is no such socket, or it is not accessible.
     """
 
     def __init__(
@@ -65,10 +66,10 @@ class AdminConnection:
             parsed = parse_address(address)
         self.address = parsed.format()
         self._timeout_seconds = timeout_seconds
-        self._asked = 0
+        self._requests = 0
         self._buffer = bytearray(REPLY_BYTES_MAX)
         self._ahead: deque[bytes] = deque(maxlen=_AHEAD_MAX)
-        """Packets of a stream that came before the reply to the request that began it."""
+        """Packets of a stream that arrived before the reply to the request that began it."""
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.settimeout(timeout_seconds)
         try:
@@ -83,19 +84,18 @@ class AdminConnection:
         return self._sock.fileno()
 
     def ask(self, request: admin.Request, expected: type[R]) -> R:
-        """The answer to a question, of the type that `admin.RESULTS` says.
+        """The result of a request, of the type in `admin.RESULTS`.
 
-        Raises AdminError when the bus says no, Disconnected, ProtocolViolation.
+        Raises AdminError when the bus refuses it, Disconnected, ProtocolViolation.
         """
-        self._asked += 1
-        question = msgspec.structs.replace(request, id=self._asked)
-        packet = msgspec.json.encode(question)
+        self._requests += 1
+        packet = msgspec.json.encode(msgspec.structs.replace(request, id=self._requests))
         if len(packet) > admin.REQUEST_BYTES_MAX:
             raise AdminError("bad-request", f"the request has {len(packet)} bytes, too many")
         try:
             self._sock.send(packet)
         except OSError as error:
-            # The bus may have said why, and closed: then that is there to be read.
+            # The bus may have sent the reason before it closed the connection.
             if error.errno not in (errno.EPIPE, errno.ECONNRESET):
                 raise
         return self._result(expected)
@@ -112,8 +112,10 @@ class AdminConnection:
                 if reply.error is not None:
                     raise AdminError(reply.error.code, reply.error.text)
             except msgspec.DecodeError as error:
-                raise ProtocolViolation(f"{self.address} is no admin socket: {error}") from error
-            if reply.id == self._asked and isinstance(reply.result, msgspec.Raw):
+                raise ProtocolViolation(
+                    f"{self.address} is no admin socket: {error}"
+                ) from error
+            if reply.id == self._requests and isinstance(reply.result, msgspec.Raw):
                 return self._understood(reply.result, expected)
 
     def _understood(self, result: msgspec.Raw, expected: type[R]) -> R:
@@ -121,11 +123,11 @@ class AdminConnection:
             return msgspec.json.decode(result, type=expected)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(
-                f"the bus at {self.address} answers in words of another version than ours ({error})"
+                f"the bus at {self.address} sent a result of another version ({error})"
             ) from error
 
     def receive(self, timeout_seconds: float | None) -> bytes:
-        """The next packet, as it came. Raises Disconnected, TimeoutError."""
+        """The next packet. Raises Disconnected, TimeoutError."""
         return self._ahead.popleft() if self._ahead else self._receive(timeout_seconds)
 
     def _receive(self, timeout_seconds: float | None) -> bytes:
@@ -135,7 +137,7 @@ class AdminConnection:
         try:
             length = self._sock.recv_into(self._buffer)
         except ConnectionResetError:
-            # Said once, and before the packets that are still there, and their end.
+            # Reported once, before the packets that are still there and the end.
             length = self._sock.recv_into(self._buffer)
         if not length:
             raise Disconnected("the bus has ended, or has closed this connection")

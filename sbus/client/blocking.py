@@ -1,11 +1,8 @@
-"""The client library for programs without an event loop: `connection.py`, without `await`.
+"""The client library for programs without an event loop.
 
 Every call that can wait takes `timeout_seconds` and raises TimeoutError when that has passed; None
-waits for ever. A call that timed out has sent, and taken, nothing, except that a question may be
-on its way: its answer is then dropped when it comes. Not for use by several threads at a time:
-connect once in each.
-
-Knows nothing of what packets mean.
+waits for ever. A call that timed out has not sent or taken anything, except that a request may have
+been sent: its reply is ignored. A connection is for one thread at a time.
 """
 
 import select
@@ -14,17 +11,17 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack, overload
 
-from sbus.client.barrier import Identity, Questions
 from sbus.client.inbox import InboxStatistics, Item, Losses, Lost
 from sbus.client.link import (
     CONNECT_RETRY_SECONDS,
-    LAST_WORD_SECONDS_MAX,
-    NO_LAST_WORD,
+    NO_REASON,
     READ_PACKETS_MAX,
+    REASON_SECONDS_MAX,
     Link,
     LinkOptions,
     to_bytes,
 )
+from sbus.client.requests import Identity, Requests
 from sbus.errors import Disconnected
 from sbus.protocol.packets import Message, encode_publish, encode_subscribe, encode_unsubscribe
 
@@ -61,10 +58,10 @@ def connect(
 ) -> "Connection[Any]":
     """Connect to the bus at `address`; the default is `$SBUS_ADDRESS`, else `/run/sbus.socket`.
 
-    With `losses="report"` a gap in the messages is an item, `Lost`, and not `MessagesLost` raised;
-    for the further options see `LinkOptions`. Use it in a `with` block, or `close` it.
+    With `losses="report"` a gap in the messages is an item, `Lost`; otherwise it raises
+    MessagesLost. For further options see `LinkOptions`. Use it in a `with` block, or `close` it.
 
-    Raises AddressError, ConfigurationError, and Disconnected when the bus does not want us.
+    Raises AddressError, ConfigurationError, and Disconnected when the bus refuses the connection.
     """
     bus = Connection[Any](Link(address, losses, options))
     try:
@@ -76,14 +73,14 @@ def connect(
 
 
 class _Deadline:
-    """The moment at which one call gives up, if ever."""
+    """The moment when a call gives up, if ever."""
 
     def __init__(self, timeout_seconds: float | None) -> None:
         self._timeout_seconds = timeout_seconds
         self._at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
 
     def left_ms(self) -> float | None:
-        """Time that is left, at least 0; None: no end to it."""
+        """The time that is left, at least 0; None without a timeout."""
         return None if self._at is None else max(0.0, (self._at - time.monotonic()) * 1000)
 
     def expire(self) -> NoReturn:
@@ -91,11 +88,11 @@ class _Deadline:
 
 
 class Connection(Generic[Item]):
-    """A connection to a bus; made by `connect`. It is its own, resumable, iterator.
+    """A connection to a bus, made by `connect`; iterating over it receives messages.
 
-    Every call but `close` and `statistics` raises Disconnected when the bus has gone, with its
-    last word if it had one, and ProtocolViolation when the peer is no bus. Texts are sent as
-    UTF-8; a NUL in a key or pattern is a ValueError. Source: PROTOCOL.
+    Every call except `close` and `statistics` raises Disconnected when the bus has gone, with the
+    reason if there was one, and ProtocolViolation when the peer is not a bus. Text is sent as
+    UTF-8; a NUL in a key or pattern is a ValueError. Section names refer to the protocol.
     """
 
     def __init__(self, link: Link[Item]) -> None:
@@ -108,14 +105,14 @@ class Connection(Generic[Item]):
     # -- sending -------------------------------------------------------------------------------
 
     def subscribe(self, pattern: bytes | str, *, timeout_seconds: float | None = None) -> None:
-        """Ask for the messages that match `pattern`, once more than before ("Transport").
+        """Subscribe to `pattern`, once more than before ("Transport").
 
-        It holds for every message published after a `sync` that follows it.
+        The subscription is in force for every message that is published after a later `sync`.
         """
         self._send(encode_subscribe(to_bytes(pattern)), _Deadline(timeout_seconds))
 
     def unsubscribe(self, pattern: bytes | str, *, timeout_seconds: float | None = None) -> None:
-        """Give back one `subscribe` of the same pattern ("Transport")."""
+        """Undo one `subscribe` with the same pattern ("Transport")."""
         self._send(encode_unsubscribe(to_bytes(pattern)), _Deadline(timeout_seconds))
 
     def publish(
@@ -140,38 +137,36 @@ class Connection(Generic[Item]):
         *,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Tell the bus itself something ("Flood control"); ConfigurationError in dot dialect."""
+        """Send a control message ("Flood control"); ConfigurationError in the dot dialect."""
         name = to_bytes(key)
         packet = self._link.control_packet(name, None if payload is None else to_bytes(payload))
-        self._send(packet, _Deadline(timeout_seconds), self._link.questions(name))
+        self._send(packet, _Deadline(timeout_seconds), self._link.requests_of(name))
 
     # -- asking --------------------------------------------------------------------------------
 
     def sync(self, *, timeout_seconds: float | None = None) -> None:
         """Return when the bus has processed everything that was sent before.
 
-        Raises PacketRefused if it refused any of that, and InboxFull when too many messages are
-        in front of its answer. In the dot dialect the answer is a message to oneself, and a bus
-        that drops messages for this client can drop it: give a timeout there.
+        Raises PacketRefused if it refused any of that, and InboxFull when too many messages come
+        before its reply. In the dot dialect the reply is a message to oneself, and a bus
+        that drops messages for this client may drop it: use a timeout there.
         """
         self._ask(self._link.barrier, _Deadline(timeout_seconds))
 
     def whoami(self, *, timeout_seconds: float | None = None) -> Identity:
-        """Who the bus takes this client for ("Secret messages"); includes a `sync`.
+        """This client's peer credentials ("Secret messages"); includes a `sync`.
 
         ConfigurationError in the dot dialect.
         """
         self._link.must_have_control_messages()
         self._ask(self._link.barrier, _Deadline(timeout_seconds))
-        identity = self._link.barrier.identity
-        assert identity is not None
-        return identity
+        return self._link.identity()
 
     def me(self, *, timeout_seconds: float | None = None) -> "MeResult":
-        """What the bus knows about this client's user: its clients, subscriptions, losses, limits.
+        """What the bus knows about this client's user: clients, subscriptions, losses, limits.
 
-        Includes a `sync`. ConfigurationError in the dot dialect. A bus that has no such question
-        does not answer: give a timeout.
+        Includes a `sync`. ConfigurationError in the dot dialect. A bus of an earlier version does
+        not reply: use a timeout.
         """
         self._link.must_have_control_messages()
         self._ask(self._link.inbox.me, _Deadline(timeout_seconds))
@@ -182,8 +177,8 @@ class Connection(Generic[Item]):
     def receive(self, *, timeout_seconds: float | None = None) -> Item:
         """The next message.
 
-        Raises MessagesLost exactly where messages are missing (unless losses are reported) and
-        PacketRefused for what this client sent; in both cases the next call goes on.
+        Raises MessagesLost exactly where messages are missing (unless losses are reported), and
+        PacketRefused for packets of this client; in both cases the next call continues.
         """
         inbox = self._link.inbox
         item = inbox.take()
@@ -196,9 +191,9 @@ class Connection(Generic[Item]):
     def receive_many(
         self, limit: int = 1024, *, timeout_seconds: float | None = None
     ) -> list[Item]:
-        """What is there, up to `limit` (at least 1) messages; waits while there is nothing.
+        """Up to `limit` (at least 1) messages; waits until there is one.
 
-        Raises what `receive` raises, in its place: a loss behind other messages comes next time.
+        Raises the same as `receive`; a loss after other messages is raised by the next call.
         """
         if limit < 1:
             raise ValueError("receive_many takes at least one message")
@@ -231,7 +226,7 @@ class Connection(Generic[Item]):
     def close(self) -> None:
         """Close the connection; iteration ends, other calls raise Disconnected from now on.
 
-        What was sent is sent, but only a `sync` tells whether the bus accepted it.
+        Only a `sync` before it tells whether the bus accepted what was sent.
         """
         self._link.close()
 
@@ -255,28 +250,28 @@ class Connection(Generic[Item]):
             time.sleep(CONNECT_RETRY_SECONDS)
         self._send(self._link.barrier.greeting, deadline)
 
-    def _send(self, packet: bytes, deadline: _Deadline, questions: Questions | None = None) -> int:
-        """Send when the bus takes it; returns the ticket when it is a question."""
+    def _send(self, packet: bytes, deadline: _Deadline, requests: Requests | None = None) -> int:
+        """Send when the bus has room; returns the ticket if it is a request."""
         try:
             while not self._link.send_nowait(packet):
                 self._wait(self._writable.poll, deadline)
         except BrokenPipeError:
-            self._raise_last_word()
-        return questions.asked(packet) if questions else 0
+            self._raise_reason()
+        return requests.sent(packet) if requests else 0
 
-    def _ask(self, questions: Questions, deadline: _Deadline) -> None:
+    def _ask(self, requests: Requests, deadline: _Deadline) -> None:
         inbox = self._link.inbox
-        ticket = self._send(questions.question(), deadline, questions)
+        ticket = self._send(requests.encode(), deadline, requests)
         try:
-            while not questions.settled(ticket):
+            while not requests.is_settled(ticket):
                 inbox.raise_end()
                 self._read(READ_PACKETS_MAX, deadline)
         finally:
-            questions.abandon(ticket)
+            requests.abandon(ticket)
         inbox.raise_refusal()
 
     def _read(self, packets_max: int, deadline: _Deadline) -> None:
-        """Return when something may have come in."""
+        """Return when something may have arrived."""
         if not self._link.read_nowait(packets_max):
             self._wait(self._readable.poll, deadline)
 
@@ -284,14 +279,14 @@ class Connection(Generic[Item]):
         if not poll(deadline.left_ms()):
             deadline.expire()
 
-    def _raise_last_word(self) -> NoReturn:
-        """The bus takes nothing more: why that is may be the next that comes in."""
+    def _raise_reason(self) -> NoReturn:
+        """The bus accepts nothing more; the reason may be the next packet that arrives."""
         inbox = self._link.inbox
-        deadline = _Deadline(LAST_WORD_SECONDS_MAX)
+        deadline = _Deadline(REASON_SECONDS_MAX)
         try:
             while not inbox.ended and inbox.has_room:
                 self._read(READ_PACKETS_MAX, deadline)
         except TimeoutError:
-            raise Disconnected(NO_LAST_WORD) from None
+            raise Disconnected(NO_REASON) from None
         inbox.raise_end()
-        raise Disconnected(NO_LAST_WORD)
+        raise Disconnected(NO_REASON)

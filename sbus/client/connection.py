@@ -1,12 +1,9 @@
 """The client library for trio.
 
-No task runs in the background. Whoever needs a packet reads, one task at a time; what it finds
-goes to the inbox, and the others look there when it has read. So one task can iterate while
-another syncs, answers reach who waits for them, and a task that is cancelled loses nothing: a
-packet is received and put in the inbox, or sent, without a checkpoint between.
-
-Every coroutine of the public interface is a checkpoint. Apart from that it is `blocking.py`, with
-`await`. Knows nothing of what packets mean.
+There is no background task. A task that needs a packet reads, one task at a time; the packets go to
+the inbox, where the other tasks look when it has read. So one task can iterate while another syncs,
+and a cancelled task loses nothing: receiving a packet and putting it in the inbox, or sending one,
+includes no checkpoint. Every public coroutine is a checkpoint.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack,
 
 import trio
 
-from sbus.client.barrier import Identity, Questions
 from sbus.client.inbox import InboxStatistics, Item, Losses, Lost
 from sbus.client.link import (
     CONNECT_RETRY_SECONDS,
-    LAST_WORD_SECONDS_MAX,
-    NO_LAST_WORD,
+    NO_REASON,
     READ_PACKETS_MAX,
+    REASON_SECONDS_MAX,
     Link,
     LinkOptions,
     to_bytes,
 )
+from sbus.client.requests import Identity, Requests
 from sbus.errors import Disconnected
 from sbus.protocol.packets import Message, encode_publish, encode_subscribe, encode_unsubscribe
 
@@ -53,10 +50,10 @@ def connect(
 ) -> "AbstractAsyncContextManager[Connection[Any]]":
     """Connect to the bus at `address`; the default is `$SBUS_ADDRESS`, else `/run/sbus.socket`.
 
-    With `losses="report"` a gap in the messages is an item, `Lost`, and not `MessagesLost` raised;
-    for the further options see `LinkOptions`. Leaving the block closes the connection.
+    With `losses="report"` a gap in the messages is an item, `Lost`; otherwise it raises
+    MessagesLost. For further options see `LinkOptions`. Leaving the block closes the connection.
 
-    Raises AddressError, ConfigurationError, and Disconnected when the bus does not want us.
+    Raises AddressError, ConfigurationError, and Disconnected when the bus refuses the connection.
     """
     return _connected(lambda: Link(address, losses, options))
 
@@ -72,11 +69,11 @@ async def _connected(prepare: "Callable[[], Link[Item]]") -> "AsyncIterator[Conn
 
 
 class Connection(Generic[Item]):
-    """A connection to a bus; made by `connect`. It is its own, resumable, iterator.
+    """A connection to a bus, made by `connect`; iterating over it receives messages.
 
-    Every call but `close` and `statistics` raises Disconnected when the bus has gone, with its
-    last word if it had one, and ProtocolViolation when the peer is no bus. Texts are sent as
-    UTF-8; a NUL in a key or pattern is a ValueError. Source: PROTOCOL.
+    Every call except `close` and `statistics` raises Disconnected when the bus has gone, with the
+    reason if there was one, and ProtocolViolation when the peer is not a bus. Text is sent as
+    UTF-8; a NUL in a key or pattern is a ValueError. Section names refer to the protocol.
     """
 
     def __init__(self, link: Link[Item]) -> None:
@@ -88,57 +85,55 @@ class Connection(Generic[Item]):
     # -- sending -------------------------------------------------------------------------------
 
     async def subscribe(self, pattern: bytes | str) -> None:
-        """Ask for the messages that match `pattern`, once more than before ("Transport").
+        """Subscribe to `pattern`, once more than before ("Transport").
 
-        It holds for every message published after a `sync` that follows it.
+        The subscription is in force for every message that is published after a later `sync`.
         """
         await self._send(encode_subscribe(to_bytes(pattern)))
 
     async def unsubscribe(self, pattern: bytes | str) -> None:
-        """Give back one `subscribe` of the same pattern ("Transport")."""
+        """Undo one `subscribe` with the same pattern ("Transport")."""
         await self._send(encode_unsubscribe(to_bytes(pattern)))
 
     async def publish(self, key: bytes | str, payload: bytes | str = b"") -> None:
-        """Send a message to whom it concerns; waits while the bus holds this client back.
+        """Publish a message; waits while the bus holds this client back.
 
-        Cancelled, it has sent nothing. Raises PacketRefused for more than `packet_bytes_max`
-        bytes; what the bus refuses is raised by a later `sync`, `whoami` or `receive`.
+        If it is cancelled, nothing was sent. Raises PacketRefused for more than `packet_bytes_max`
+        bytes; a refusal by the bus is raised by a later `sync`, `whoami` or `receive`.
         """
         await self._send(encode_publish(to_bytes(key), to_bytes(payload)))
 
     async def control(self, key: bytes | str, payload: bytes | str | None = None) -> None:
-        """Tell the bus itself something ("Flood control"); ConfigurationError in dot dialect."""
+        """Send a control message ("Flood control"); ConfigurationError in the dot dialect."""
         name = to_bytes(key)
         packet = self._link.control_packet(name, None if payload is None else to_bytes(payload))
-        await self._send(packet, self._link.questions(name))
+        await self._send(packet, self._link.requests_of(name))
 
     # -- asking --------------------------------------------------------------------------------
 
     async def sync(self) -> None:
         """Return when the bus has processed everything that was sent before.
 
-        Raises PacketRefused if it refused any of that, and InboxFull when too many messages are
-        in front of its answer. In the dot dialect the answer is a message to oneself, and a bus
-        that drops messages for this client can drop it: bound the wait there.
+        Raises PacketRefused if it refused any of that, and InboxFull when too many messages come
+        before its reply. In the dot dialect the reply is a message to oneself, and a bus
+        that drops messages for this client may drop it: use a timeout there.
         """
         await self._ask(self._link.barrier)
 
     async def whoami(self) -> Identity:
-        """Who the bus takes this client for ("Secret messages"); includes a `sync`.
+        """This client's peer credentials ("Secret messages"); includes a `sync`.
 
         ConfigurationError in the dot dialect.
         """
         self._link.must_have_control_messages()
         await self._ask(self._link.barrier)
-        identity = self._link.barrier.identity
-        assert identity is not None
-        return identity
+        return self._link.identity()
 
     async def me(self) -> "MeResult":
-        """What the bus knows about this client's user: its clients, subscriptions, losses, limits.
+        """What the bus knows about this client's user: clients, subscriptions, losses, limits.
 
-        Includes a `sync`. ConfigurationError in the dot dialect. A bus that has no such question
-        does not answer: bound the wait.
+        Includes a `sync`. ConfigurationError in the dot dialect. A bus of an earlier version does
+        not reply: use a timeout.
         """
         self._link.must_have_control_messages()
         await self._ask(self._link.inbox.me)
@@ -147,10 +142,10 @@ class Connection(Generic[Item]):
     # -- receiving -----------------------------------------------------------------------------
 
     async def receive(self) -> Item:
-        """The next message. Cancelled, it has taken none.
+        """The next message. If it is cancelled, none was taken.
 
-        Raises MessagesLost exactly where messages are missing (unless losses are reported) and
-        PacketRefused for what this client sent; in both cases the next call goes on.
+        Raises MessagesLost exactly where messages are missing (unless losses are reported), and
+        PacketRefused for packets of this client; in both cases the next call continues.
         """
         await trio.lowlevel.checkpoint()
         inbox = self._link.inbox
@@ -159,9 +154,9 @@ class Connection(Generic[Item]):
         return item
 
     async def receive_many(self, limit: int = 1024) -> list[Item]:
-        """What is there, up to `limit` (at least 1) messages; waits while there is nothing.
+        """Up to `limit` (at least 1) messages; waits until there is one.
 
-        Raises what `receive` raises, in its place: a loss behind other messages comes next time.
+        Raises the same as `receive`; a loss after other messages is raised by the next call.
         """
         if limit < 1:
             raise ValueError("receive_many takes at least one message")
@@ -194,7 +189,7 @@ class Connection(Generic[Item]):
     def close(self) -> None:
         """Close the connection; iteration in other tasks ends, other calls raise Disconnected.
 
-        What was sent is sent, but only a `sync` tells whether the bus accepted it.
+        Only a `sync` before it tells whether the bus accepted what was sent.
         """
         if self._link.closed:
             return
@@ -208,29 +203,29 @@ class Connection(Generic[Item]):
             await trio.sleep(CONNECT_RETRY_SECONDS)
         await self._send(self._link.barrier.greeting)
 
-    async def _send(self, packet: bytes, questions: Questions | None = None) -> int:
-        """Send when the bus takes it; returns the ticket when it is a question."""
+    async def _send(self, packet: bytes, requests: Requests | None = None) -> int:
+        """Send when the bus has room; returns the ticket if it is a request."""
         async with self._sending:
             try:
                 while not self._link.send_nowait(packet):
                     await self._wait(trio.lowlevel.wait_writable)
             except BrokenPipeError:
-                await self._raise_last_word()
-            return questions.asked(packet) if questions else 0
+                await self._raise_reason()
+            return requests.sent(packet) if requests else 0
 
-    async def _ask(self, questions: Questions) -> None:
+    async def _ask(self, requests: Requests) -> None:
         inbox = self._link.inbox
-        ticket = await self._send(questions.question(), questions)
+        ticket = await self._send(requests.encode(), requests)
         try:
-            while not questions.settled(ticket):
+            while not requests.is_settled(ticket):
                 inbox.raise_end()
                 await self._read(READ_PACKETS_MAX)
         finally:
-            questions.abandon(ticket)
+            requests.abandon(ticket)
         inbox.raise_refusal()
 
     async def _read(self, packets_max: int) -> None:
-        """Return when something may have come in, whoever of us has read it."""
+        """Return when something may have arrived, read by this or another task."""
         if self._reading:
             await self._news.park()
             return
@@ -248,11 +243,11 @@ class Connection(Generic[Item]):
         except trio.ClosedResourceError:
             self._link.inbox.raise_end()
 
-    async def _raise_last_word(self) -> NoReturn:
-        """The bus takes nothing more: why that is may be the next that comes in."""
+    async def _raise_reason(self) -> NoReturn:
+        """The bus accepts nothing more; the reason may be the next packet that arrives."""
         inbox = self._link.inbox
-        with trio.move_on_after(LAST_WORD_SECONDS_MAX):
+        with trio.move_on_after(REASON_SECONDS_MAX):
             while not inbox.ended and inbox.has_room:
                 await self._read(READ_PACKETS_MAX)
         inbox.raise_end()
-        raise Disconnected(NO_LAST_WORD)
+        raise Disconnected(NO_REASON)

@@ -1,13 +1,9 @@
-"""What has arrived from the bus and has not been handed to the user yet.
+"""The inbox of a connection: what has arrived from the bus and the user has not taken yet.
 
-Fed with packets as they come, it sorts them: answers settle their questions, messages wait in line,
-a loss waits in the same line, exactly where the gap is, and refusals and the end of the connection
-are raised to whoever asks next. Nothing is dropped on the way and nothing grows without
-bound: reading stops when `messages_max` or `bytes_max` is reached, and the bus's own limits take
-over from there.
-
-Pure: knows no socket, and does not wait. Both clients, trio's and the blocking one, are this and
-a way to wait.
+Replies settle their requests. Messages wait in a queue, and losses in the same queue, exactly where
+the gaps are. Refusals and the end of the connection are raised by the next call. Nothing is
+dropped, and nothing grows without bound: reading stops when `messages_max` or `bytes_max` is
+reached, and then the limits of the bus apply.
 """
 
 from collections import deque
@@ -16,34 +12,32 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from sbus.client.barrier import Barrier
-from sbus.client.me import MeQuestions
+from sbus.client.requests import Barrier, MeRequests
 from sbus.errors import BusError, Disconnected, MessagesLost, PacketRefused, ProtocolViolation
 from sbus.protocol import controls
 from sbus.protocol.packets import ControlMessage, Message, parse_server_packet
 
 Losses = Literal["raise", "report"]
-"""What a gap in the messages is to the user: MessagesLost raised there, or a Lost item."""
-
+"""For a gap in the messages, MessagesLost is raised there, or it is an item, Lost."""
 
 COUNT_DIGITS_MAX = 20
-"""Digits of a count in a notice: 64 bits never need more."""
+"""Digits of a count of 64 bits in a notice."""
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Here the bus dropped `count` messages for this client; None where it cannot know how many."""
+    """Here the bus dropped `count` messages for this client; None when the number is unknown."""
 
     count: int | None
 
 
 class InboxFull(BusError):
-    """Too much arrived while waiting for an answer. Nothing is lost: receive, then ask again."""
+    """Too much arrived while waiting for a reply. Nothing is lost: receive, then try again."""
 
 
 class InboxStatistics(msgspec.Struct, frozen=True):
-    """`messages` and `bytes` wait now; the others count from the connection's beginning.
+    """`messages` and `bytes` wait now; the others count since the beginning of the connection.
 
-    `messages_lost` leaves out the losses that the bus could not count; `gaps` has them all.
+    `messages_lost` excludes losses that the bus could not count; `gaps` includes them.
     """
 
     messages: int
@@ -59,13 +53,13 @@ Item = TypeVar("Item", bound=Message | Lost)
 
 
 class Inbox(Generic[Item]):
-    """One connection's inbox; `Item` is Message, and Lost as well where losses are reported."""
+    """The inbox of one connection; `Item` is Message, or also Lost if losses are reported."""
 
     def __init__(
         self, barrier: Barrier, *, losses: Losses, messages_max: int, bytes_max: int
     ) -> None:
         """`bytes_max` counts keys and payloads, and may be exceeded by one packet."""
-        self.me = MeQuestions()
+        self.me = MeRequests()
         self._barrier = barrier
         self._echo_key = barrier.echo_key
         self._raises_losses = losses == "raise"
@@ -76,7 +70,7 @@ class Inbox(Generic[Item]):
         self._gaps_waiting = 0
         self._refusal: tuple[str, str] | None = None
         self._refusals_more = 0
-        self._last_word: tuple[str, str] | None = None
+        self._last_notice: tuple[str, str] | None = None
         self._end: tuple[type[BusError], str] | None = None
         self._messages_received = 0
         self._messages_lost = 0
@@ -96,7 +90,7 @@ class Inbox(Generic[Item]):
         return self._end is not None
 
     def feed(self, packet: bytes) -> None:
-        """Sort in one packet from the bus. One that no bus sends ends the connection."""
+        """Take in one packet from the bus; an invalid one ends the connection."""
         try:
             parsed = parse_server_packet(packet)
             if isinstance(parsed, ControlMessage):
@@ -105,21 +99,21 @@ class Inbox(Generic[Item]):
         except ProtocolViolation as violation:
             self.end(ProtocolViolation, str(violation))
             return
-        self._last_word = None
+        self._last_notice = None
         if parsed.key == self._echo_key:
-            self._barrier.answered(parsed.payload)
+            self._barrier.replied(parsed.payload)
             return
         self._messages_received += 1
         self._bytes += len(parsed.key) + len(parsed.payload)
         self._items.append(parsed)
 
     def feed_end_of_connection(self) -> None:
-        """The bus has closed it. A notice of an error just before says why."""
-        if self._last_word is None:
+        """The bus has closed the connection; a notice just before it is the reason."""
+        if self._last_notice is None:
             self.end(Disconnected, "the bus closed the connection")
             return
-        code, text = self._last_word
-        # Said once is enough: what ends the connection is not raised as a refusal before.
+        code, text = self._last_notice
+        # The reason for the end is not raised as a refusal before.
         if self._refusals_more:
             self._refusals_more -= 1
         else:
@@ -127,12 +121,12 @@ class Inbox(Generic[Item]):
         self.end(Disconnected, f"the bus closed the connection: {text} ({code})")
 
     def end(self, kind: type[BusError], text: str) -> None:
-        """Nothing more will arrive: once the line is empty, `kind(text)` is all there is."""
+        """Nothing more will arrive: once the queue is empty, raise `kind(text)`."""
         if self._end is None:
             self._end = (kind, text)
 
     def discard(self) -> None:
-        """The user has no use for what waits here."""
+        """Forget everything that waits."""
         self._items.clear()
         self._bytes = 0
         self._gaps_waiting = 0
@@ -140,11 +134,11 @@ class Inbox(Generic[Item]):
         self._refusals_more = 0
 
     def _feed_control(self, control: ControlMessage) -> None:
-        self._last_word = None
+        self._last_notice = None
         if control.key == controls.WHOAMI:
-            self._barrier.answered(control.payload)
+            self._barrier.replied(control.payload)
         elif control.key == controls.ME:
-            self.me.answered(control.payload)
+            self.me.replied(control.payload)
         elif control.key == controls.LOST:
             self._feed_loss(_parse_count(control.payload))
         elif control.key == controls.ERROR:
@@ -165,19 +159,19 @@ class Inbox(Generic[Item]):
     def _feed_refusal(self, notice: str) -> None:
         code, _, text = notice.partition(" ")
         self._packets_refused += 1
-        self._last_word = (code, text)
+        self._last_notice = (code, text)
         if self._refusal is None:
-            self._refusal = self._last_word
+            self._refusal = self._last_notice
         else:
             self._refusals_more += 1
 
-    # -- being taken ---------------------------------------------------------------------------
+    # -- leaving -------------------------------------------------------------------------------
 
     def take(self) -> Item | None:
         """The next item, or None while there is none.
 
-        Raises PacketRefused first of all, MessagesLost in its place in the line (unless losses are
-        reported), and how the connection ended when the line is empty.
+        Raises PacketRefused first, MessagesLost in its place in the queue (unless losses are
+        reported), and the end of the connection when the queue is empty.
         """
         self.raise_refusal()
         if self._items:
@@ -186,7 +180,7 @@ class Inbox(Generic[Item]):
         return None
 
     def take_many(self, limit: int) -> list[Item]:
-        """Up to `limit` items, perhaps none, up to the next loss; raises what `take` raises."""
+        """Up to `limit` items, perhaps none, up to the next loss; raises the same as `take`."""
         self.raise_refusal()
         items: list[Item]
         if len(self._items) <= limit and not self._gaps_waiting:
@@ -215,7 +209,7 @@ class Inbox(Generic[Item]):
         return self._raises_losses and isinstance(self._items[0], Lost)
 
     def raise_refusal(self) -> None:
-        """PacketRefused, if the bus refused something since the last time."""
+        """Raise PacketRefused if the bus refused something since the last time."""
         if self._refusal is None:
             return
         code, text = self._refusal
@@ -226,22 +220,22 @@ class Inbox(Generic[Item]):
         raise PacketRefused(code, text)
 
     def raise_end(self) -> None:
-        """How the connection ended, if it did: Disconnected, or ProtocolViolation."""
+        """Raise Disconnected or ProtocolViolation if the connection has ended."""
         if self._end is not None:
             kind, text = self._end
             raise kind(text)
 
     def raise_full(self) -> None:
-        """InboxFull, if there is no room for what comes next."""
+        """Raise InboxFull if there is no room for a packet."""
         if not self.has_room:
             raise InboxFull(
-                f"{len(self._items)} messages ({self._bytes} bytes) wait to be received, there is "
-                "no room to look for an answer behind them: receive them before asking, or connect "
-                "with a larger inbox_messages_max and inbox_bytes_max"
+                f"{len(self._items)} messages ({self._bytes} bytes) wait to be received, and there "
+                "is no room to look for a reply after them: receive them first, or connect with a "
+                "larger inbox_messages_max and inbox_bytes_max"
             )
 
     def check_invariants(self) -> None:
-        """bytes == Σ bytes of what waits; gaps waiting == losses in the line; no two adjacent."""
+        """bytes == Σ bytes in the queue; gaps waiting == losses in it; no two are adjacent."""
         waiting = [item for item in self._items if isinstance(item, Message)]
         assert self._bytes == sum(len(item.key) + len(item.payload) for item in waiting)
         assert self._gaps_waiting == len(self._items) - len(waiting)

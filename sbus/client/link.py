@@ -1,10 +1,7 @@
 """A connection to a bus that never waits: a socket, an inbox, and the packets between them.
 
-Everything here is done at once or not at all. A client asks again when the socket is writable or
-readable, and how it waits for that is all it adds. The packets of the public calls are put
-together here as well, so that both clients say the same.
-
-This module does not know trio, and reads no clock.
+Every call does its work at once or not at all. Both client libraries try again when the socket is
+readable or writable, and only add the way of waiting for that.
 """
 
 import errno
@@ -12,8 +9,8 @@ import os
 import socket
 from typing import Generic, TypedDict
 
-from sbus.client.barrier import Questions, barrier_of
 from sbus.client.inbox import Inbox, Item, Losses
+from sbus.client.requests import Identity, Requests, barrier_of
 from sbus.errors import (
     AddressError,
     ConfigurationError,
@@ -30,37 +27,38 @@ from sbus.unix.errno_sets import PEER_GONE
 
 PACKET_BYTES_MAX = Limits().packet_bytes_max
 INBOX_MESSAGES_MAX = 2 * Limits().backlog_messages_max
-"""A bus with default limits keeps half as many for one client, so an answer always gets through."""
+"""A bus with default limits keeps half as many for one client, so there is room for a reply."""
 INBOX_BYTES_MAX = 4 * Limits().backlog_bytes_max
-"""Likewise, with room for what the socket itself holds."""
+"""Likewise, with room for what the socket contains."""
 PACKET_OVERHEAD_BYTES = 32
-"""What the kernel asks `SO_SNDBUF` to hold besides the packet, see unix_dgram_sendmsg()."""
-LAST_WORD_SECONDS_MAX = 2.0
-"""How long a client that can no longer send waits to be told why."""
-NO_LAST_WORD = "the bus takes nothing more from this client and did not say why"
+"""What the kernel needs of `SO_SNDBUF` besides the packet, see unix_dgram_sendmsg()."""
+REASON_SECONDS_MAX = 2.0
+"""How long a client that can no longer send waits for the reason."""
+NO_REASON = "the bus accepts nothing more from this client and gave no reason"
 CONNECT_RETRY_SECONDS = 0.01
-"""Pause before connecting again while the bus has more callers than it keeps in line; the kernel
-has no way to tell when that changes."""
+"""Pause before connecting again while the listen queue of the bus is full; the kernel does not
+report when that changes."""
 READ_PACKETS_MAX = 64
-"""Packets read at a time where the user asked for one."""
+"""Packets read at a time when the user wants one."""
 
+_NO_ACCESS = "only users with access to the socket and its directories may use this bus"
 _ADVICE = {
     errno.ENOENT: "is sbusd running, and is this its address?",
     errno.ECONNREFUSED: "is sbusd running? Nothing listens there",
-    errno.EACCES: "only those whom the socket and its directories let through may use this bus",
-    errno.EPERM: "only those whom the socket and its directories let through may use this bus",
-    errno.EPROTOTYPE: "that socket is of another kind, and no sbus",
+    errno.EACCES: _NO_ACCESS,
+    errno.EPERM: _NO_ACCESS,
+    errno.EPROTOTYPE: "that socket is of another type, and no sbus",
     errno.ENOTDIR: "is this the address of a bus?",
 }
 
 
 class LinkOptions(TypedDict, total=False):
-    """What `connect` takes besides the address.
+    """The options of `connect` besides the address.
 
-    `dialect`: the one the bus was started with, "slash" (default) or "dot".
-    `packet_bytes_max`: the bus's own limit, where it differs from 409,600 bytes.
-    `inbox_messages_max`, `inbox_bytes_max`: how much may wait here, unread by the user, while an
-    answer is looked for behind it.
+    `dialect`: the dialect of the bus, "slash" (default) or "dot".
+    `packet_bytes_max`: the limit of the bus, if it is not 409,600 bytes.
+    `inbox_messages_max`, `inbox_bytes_max`: how much may wait to be received while a call looks for
+    a reply.
     """
 
     dialect: str
@@ -70,16 +68,16 @@ class LinkOptions(TypedDict, total=False):
 
 
 class Link(Generic[Item]):
-    """One connection, from before it is connected until it is closed."""
+    """One connection: not yet connected, connected, closed."""
 
     def __init__(self, address: str | None, losses: Losses, options: LinkOptions) -> None:
         """Prepare a connection to `address`, `$SBUS_ADDRESS` or the default, in this order.
 
-        Raises AddressError, or ConfigurationError for options that cannot be.
+        Raises AddressError, or ConfigurationError for invalid options.
         """
         name = options.get("dialect", "slash")
         if name not in DIALECTS:
-            raise ConfigurationError(f"no dialect is called {name!r}: {' or '.join(DIALECTS)}")
+            raise ConfigurationError(f"there is no dialect {name!r}: use {' or '.join(DIALECTS)}")
         self.dialect = DIALECTS[name]
         self.address = address if address is not None else default_address()
         self.closed = False
@@ -98,7 +96,7 @@ class Link(Generic[Item]):
     # -- connecting and closing ----------------------------------------------------------------
 
     def connect_nowait(self) -> bool:
-        """Whether it is connected now; False while the bus has too many callers in line.
+        """Whether it is connected now; False while the listen queue of the bus is full.
 
         Raises AddressError, in one line: where, why, and what to do.
         """
@@ -113,7 +111,7 @@ class Link(Generic[Item]):
         return True
 
     def close(self) -> None:
-        """Close the socket, now and for good; what nobody received is gone."""
+        """Close the socket; messages that were not received are gone."""
         self.closed = True
         self.inbox.discard()
         self.inbox.end(Disconnected, "this program has closed the connection")
@@ -122,17 +120,16 @@ class Link(Generic[Item]):
     # -- packets out ---------------------------------------------------------------------------
 
     def send_nowait(self, packet: bytes) -> bool:
-        """Whether the bus took it; False while it holds this client back.
+        """Whether it was sent; False while the bus holds this client back.
 
-        Raises PacketRefused `packet-too-long` for what must not be sent, Disconnected when the
-        end is already known, and BrokenPipeError when the bus is gone, or going: then the reason
-        may be on its way.
+        Raises PacketRefused `packet-too-long`, Disconnected when the end is known, and
+        BrokenPipeError when the bus is gone, or going: then the reason may still arrive.
         """
         if len(packet) > self._packet_bytes_max:
             raise PacketRefused(
                 "packet-too-long",
                 f"not sent: the packet would have {len(packet)} bytes, at most "
-                f"{self._packet_bytes_max} may be; send it in parts",
+                f"{self._packet_bytes_max} are allowed; send it in parts",
             )
         self.inbox.raise_end()
         try:
@@ -146,31 +143,35 @@ class Link(Generic[Item]):
         return True
 
     def control_packet(self, key: bytes, payload: bytes | None) -> bytes:
-        """A control message; raises as `must_have_control_messages` does."""
+        """A control message; ConfigurationError in the dot dialect."""
         self.must_have_control_messages()
         return encode_control(key, payload)
 
     def must_have_control_messages(self) -> None:
-        """ConfigurationError in the dialect that has none."""
+        """Raise ConfigurationError in the dot dialect."""
         if not self.dialect.has_control_messages:
             raise ConfigurationError(
                 f"the {self.dialect.name} dialect has no control messages: "
                 "there is neither whoami nor me"
             )
 
-    def questions(self, control_key: bytes) -> Questions | None:
-        """What this control message is one of, if the bus answers it."""
+    def requests_of(self, control_key: bytes) -> Requests | None:
+        """The kind of request of this control message, if the bus replies to it."""
         if control_key == controls.WHOAMI:
             return self.barrier
         return self.inbox.me if control_key == controls.ME else None
 
+    def identity(self) -> Identity:
+        """From the newest reply to `whoami`."""
+        assert self.barrier.identity is not None
+        return self.barrier.identity
+
     # -- packets in ----------------------------------------------------------------------------
 
     def read_nowait(self, packets_max: int) -> bool:
-        """Move up to `packets_max` packets from the socket to the inbox; False: none were there.
+        """Move up to `packets_max` packets from the socket to the inbox; False if there were none.
 
-        Raises InboxFull when there is no room for one. The end of the connection counts as a
-        packet.
+        Raises InboxFull when there is no room for one. The end of the connection counts as one.
         """
         inbox = self.inbox
         inbox.raise_full()
@@ -184,7 +185,7 @@ class Link(Generic[Item]):
             except BlockingIOError:
                 break
             except ConnectionResetError:
-                # Said once, and before the packets that are still there, and their end.
+                # Reported once, before the packets that are still there and the end.
                 continue
             found = True
             if not length:
@@ -203,9 +204,9 @@ class Link(Generic[Item]):
 
 
 def open_socket(packet_bytes_max: int) -> socket.socket:
-    """A socket that is not connected, does not block, and can send packets of this size.
+    """A non-blocking socket that can send packets of this size.
 
-    Raises ConfigurationError where the kernel does not let this user have one.
+    Raises ConfigurationError when the kernel does not allow that.
     """
     try:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
@@ -213,24 +214,24 @@ def open_socket(packet_bytes_max: int) -> socket.socket:
         raise ConfigurationError(f"cannot open a socket: {error.strerror}") from error
     needed = packet_bytes_max + PACKET_OVERHEAD_BYTES
     if sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < needed:
-        # The kernel doubles what it is asked for, and cuts it to its ceiling before that.
+        # The kernel limits the value to its ceiling, and then doubles it.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, needed // 2 + 1)
         granted = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
         if granted < needed:
             sock.close()
             raise ConfigurationError(
-                f"packets of {packet_bytes_max} bytes cannot be sent from here: the kernel grants "
-                f"a socket {granted} bytes; ask for less with packet_bytes_max, or set "
-                f"net.core.wmem_max to {needed // 2 + 1} or more"
+                f"packets of {packet_bytes_max} bytes cannot be sent from here: the kernel allows "
+                f"{granted} bytes for a socket; lower packet_bytes_max, or set net.core.wmem_max "
+                f"to {needed // 2 + 1} or more"
             )
     return sock
 
 
 def to_bytes(text: bytes | str) -> bytes:
-    """A key, pattern or payload as it goes into a packet; text goes as UTF-8."""
+    """A key, pattern or payload as bytes; text is encoded as UTF-8."""
     return text.encode() if isinstance(text, str) else text
 
 
 def default_address() -> str:
-    """Where a bus is when nobody says otherwise."""
+    """The address of the bus if none is given."""
     return os.environ.get("SBUS_ADDRESS") or DEFAULT_ADDRESS

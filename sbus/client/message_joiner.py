@@ -1,14 +1,13 @@
-"""Putting the messages of a monitor's stream together from what several processes tell.
+"""Joining the messages of a stream from the packets of several processes.
 
-A message is told by its publisher's worker; the recipients that other workers had come separately,
-before or after, as do further parts of a large payload (`admin_streams` says how). Here a message
-waits until it is complete, and at least for `WINDOW_SECONDS`, so that one of another worker that
-came before it in the order of the bus can overtake it. What is not complete in
-`COMPLETE_SECONDS_MAX`, because a worker died or a packet had no room, is given with its number of
-recipients unknown or, if its payload is not whole, as missed. What waits is bounded: where it is
-too much the first goes as it is.
+The publisher's worker sends a message; the numbers of recipients of other workers come separately,
+before or after, as do further parts of a large payload (see `admin_streams`). Here a message waits
+until it is complete, and for at least `WINDOW_SECONDS`, so that an earlier message in the total
+order, from another worker, can overtake it. After `COMPLETE_SECONDS_MAX` without the rest, because
+a worker died or a packet had no room, its number of recipients is unknown, or it counts as missed
+if its payload is incomplete. When too many messages wait, the first one leaves as it is.
 
-Pure: knows no socket and no clock but the `now` that it is given, in seconds.
+`now` is in seconds, of any clock.
 """
 
 import heapq
@@ -22,46 +21,46 @@ from sbus.protocol.admin_streams import Message, Messages, Missed, Part, Recipie
 WINDOW_SECONDS = 0.02
 COMPLETE_SECONDS_MAX = 1.0
 WAITING_MAX = 50_000
-"""Messages that wait here, and recipients that wait for their message."""
+"""Messages that wait, and counts of recipients that wait for their message."""
 WAITING_BYTES_MAX = 64 * 1024 * 1024
-"""Of payloads that wait."""
+"""Of all payloads that wait."""
 
 _decoder: msgspec.json.Decoder[StreamPacket] = msgspec.json.Decoder(StreamPacket)
 
 
 class MonitoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that was published. `key` and `program` are text as `text.to_text` writes it."""
+    """A published message. `key` and `program` are text as written by `text.to_text`."""
 
     time: float
-    """When it got its place in the order of the bus, in seconds since 1970."""
+    """When it got its place in the total order, in seconds since 1970."""
     order: int
-    """Messages with the same were published in one go, those with a smaller one before."""
+    """The same within a publish batch; it increases with the total order."""
     key: str
     size: int | None
-    """Of the payload, in bytes; None for a secret message."""
+    """Size of the payload in bytes; None for a secret message."""
     payload: bytes | None
-    """None where it was not asked for, and for a secret message."""
+    """None if it was not requested, and for a secret message."""
     recipients: int | None
-    """Clients that it was accepted for; None when that cannot be known."""
+    """The number of recipients; None when it is unknown."""
     client: int
     uid: int
     gid: int
     pid: int
     program: str
-    """The publisher, the process that connected; `program` is "" when that had ended."""
+    """The name of the publisher's program; "" if its process had ended."""
     worker: int
 
 
 class MissedItems(msgspec.Struct, frozen=True):
-    """So much of a stream was not sent, because it was not read fast enough."""
+    """So much of a stream was not sent, because it was read too slowly."""
 
     count: int
 
 
 class _Waiting:
-    """A message that may not be complete. `missing` are payload bytes."""
+    """A message that may be incomplete; `missing` bytes of its payload have not come yet."""
 
-    __slots__ = (*("arrived_at", "message", "missing", "packet", "parts", "recipients", "workers"),)
+    __slots__ = ("arrived_at", "message", "missing", "packet", "parts", "recipients", "workers")
 
     def __init__(self, packet: Messages, message: Message, now: float) -> None:
         self.packet = packet
@@ -100,8 +99,8 @@ class _Waiting:
 
 
 class MessageJoiner:
-    """One stream. Messages of a smaller order than `order` are left out: not everybody knew of the
-    stream yet when they were published."""
+    """Joins one stream. Messages with a smaller order than `order` are left out: they were
+    published before the stream had begun on all workers."""
 
     def __init__(self, order: int) -> None:
         self._order = order
@@ -109,39 +108,37 @@ class MessageJoiner:
         self._fed = 0
         self._bytes = 0
         self._places: dict[tuple[int, int], _Waiting] = {}
-        """Messages that wait for other workers, by their place in the log."""
+        """Messages that wait for the counts of other workers, by their place in the log."""
         self._early: dict[tuple[int, int, int], int] = {}
-        """Recipients that came before their message: by place and worker."""
+        """Counts of recipients that came before their message, by place and worker."""
         self._missed: dict[int, int] = {}
-        """What each source has told that was missed."""
-        self._missed_untold = 0
+        """How much each source has reported as missed."""
+        self._missed_unreported = 0
         self._open: dict[int, _Waiting] = {}
-        """The message of each source of which the next packet is to bring more."""
+        """The message of each source whose payload is incomplete."""
 
-    # -- what comes ----------------------------------------------------------------------------
+    # -- in ------------------------------------------------------------------------------------
     def feed(self, data: bytes, now: float) -> None:
-        """Take in a packet of the stream. Raises ProtocolViolation."""
+        """Take in a packet of the stream; raises ProtocolViolation."""
         try:
             packet = _decoder.decode(data)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(f"not a packet of a stream: {error}") from error
         if isinstance(packet, Part):
             self._take_part(packet)
-            return
-        if isinstance(packet, Recipients):
+        elif isinstance(packet, Recipients):
             self._take_recipients(packet)
-            return
-        if isinstance(packet, Messages):
+        elif isinstance(packet, Missed):
+            self._note_missed(packet.source, packet.missed)
+        elif isinstance(packet, Messages):
             if packet.order < self._order:
                 self._missed[packet.source] = packet.missed
                 return
             self._note_missed(packet.source, packet.missed)
             self._take_messages(packet, now)
-        elif isinstance(packet, Missed):
-            self._note_missed(packet.source, packet.missed)
 
     def _note_missed(self, source: int, missed: int) -> None:
-        self._missed_untold += missed - self._missed.get(source, 0)
+        self._missed_unreported += missed - self._missed.get(source, 0)
         self._missed[source] = missed
 
     def _take_messages(self, packet: Messages, now: float) -> None:
@@ -157,7 +154,7 @@ class MessageJoiner:
             heapq.heappush(self._heap, (packet.order, self._fed, waiting))
 
     def _take_early(self, waiting: _Waiting) -> None:
-        """Add up the recipients that are known already."""
+        """Add the recipients that are known already."""
         assert waiting.workers is not None
         place = (waiting.packet.block, waiting.message.entry)
         if self._early:
@@ -195,22 +192,22 @@ class MessageJoiner:
                 if not waiting.workers:
                     del self._places[block, entry]
 
-    # -- what goes -----------------------------------------------------------------------------
+    # -- out -----------------------------------------------------------------------------------
     def take(self, now: float) -> list[MonitoredMessage | MissedItems]:
-        """What is ready, messages in the order of the bus."""
+        """What is complete, messages in the total order."""
         return list(self._ready(now))
 
     def take_all(self) -> list[MonitoredMessage | MissedItems]:
-        """Everything, as it is: nothing more will come."""
+        """Everything, as it is, because nothing more will come."""
         return list(self._ready(float("inf")))
 
     def next_at(self) -> float | None:
-        """When `take` has something, if nothing comes; None if never."""
+        """When `take` returns something even if nothing comes; None if never."""
         return self._heap[0][2].ready_at() if self._heap else None
 
     def _ready(self, now: float) -> Iterator[MonitoredMessage | MissedItems]:
-        if self._missed_untold > 0:
-            missed, self._missed_untold = self._missed_untold, 0
+        if self._missed_unreported > 0:
+            missed, self._missed_unreported = self._missed_unreported, 0
             yield MissedItems(missed)
         heap = self._heap
         while heap:
@@ -223,7 +220,7 @@ class MessageJoiner:
             yield MissedItems(1) if waiting.missing > 0 else waiting.finish()
 
     def _forget(self, waiting: _Waiting) -> None:
-        """Wait for nothing that concerns this message any more."""
+        """Remove all references to this message."""
         place = (waiting.packet.block, waiting.message.entry)
         if waiting.workers and self._places.get(place) is waiting:
             del self._places[place]

@@ -1,8 +1,7 @@
-"""Watching a bus: its messages, or what happens, as streams that a program reads.
+"""Streams of the messages and events of a bus.
 
-Each takes a connection to the admin socket, which from then on serves nothing else. Whoever reads
-too slowly misses some of it and is told how much; nobody on the bus waits for a reader. This module
-does not know how a stream is shown.
+A stream needs a connection to the admin socket for itself. A slow reader misses some of it, and
+learns how much; the bus never waits for a reader.
 """
 
 import heapq
@@ -21,7 +20,7 @@ from sbus.protocol.admin_streams import Events, Missed
 from sbus.protocol.text import to_text
 
 EVENTS_WINDOW_SECONDS = 0.05
-"""For which an event waits for earlier ones that another process tells later."""
+"""How long an event waits for earlier ones from other processes."""
 _PACKETS_AT_ONCE_MAX = 64
 
 _decoder: msgspec.json.Decoder[Events | Missed] = msgspec.json.Decoder(Events | Missed)
@@ -30,7 +29,7 @@ T = TypeVar("T")
 
 
 class Stream(Generic[T]):
-    """What `MessageStream` and `EventStream` have in common. `unanswered` are the workers on which
+    """The common part of `MessageStream` and `EventStream`; `unanswered` are the workers on which
     it has not begun yet."""
 
     def __init__(
@@ -47,9 +46,9 @@ class Stream(Generic[T]):
         self._ended: BusError | None = None
 
     def receive_many(self, timeout_seconds: float | None = None) -> list[T]:
-        """What is there, waiting for something; nothing only when the time is up.
+        """What has arrived; waits until there is something or the time is up.
 
-        Raises Disconnected when the bus has ended and all was read, ProtocolViolation.
+        Raises Disconnected when the bus has ended and everything was read, ProtocolViolation.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while not (found := self._take()):
@@ -67,7 +66,7 @@ class Stream(Generic[T]):
         return None
 
     def _receive(self, timeout_seconds: float | None) -> bool:
-        """Take in what there is, waiting for it; whether anything came."""
+        """Read what there is, waiting for the first packet; False if none came."""
         for count in range(_PACKETS_AT_ONCE_MAX):
             try:
                 packet = self._connection.receive(0 if count else timeout_seconds)
@@ -84,8 +83,8 @@ class Stream(Generic[T]):
 
 
 class MessageStream(Stream[MonitoredMessage | MissedItems]):
-    """The messages of a bus whose key matches one of `patterns`, or all; with what they hold, if
-    `payload`. Of secret ones only the key is shown.
+    """The messages of a bus whose key matches one of `patterns`, or all; with their payload if that
+    is requested. Of secret messages only the key is shown.
 
     Raises AdminError, Disconnected, ProtocolViolation.
     """
@@ -113,8 +112,8 @@ class MessageStream(Stream[MonitoredMessage | MissedItems]):
 
 
 class EventStream(Stream[dict[str, Any] | MissedItems]):
-    """What happens on a bus: for each event its `time`, `event` (the id), `priority`, `text` and
-    what else there is to say of its kind.
+    """The events of a bus, each with its `time`, `event` (the id), `priority`, `text` and the
+    fields of its kind.
 
     Raises AdminError, Disconnected, ProtocolViolation.
     """
@@ -122,9 +121,9 @@ class EventStream(Stream[dict[str, Any] | MissedItems]):
     def __init__(self, connection: AdminConnection) -> None:
         begun = connection.ask(admin.Events(), EventsResult)
         self._missed: dict[int, int] = {}
-        self._missed_untold = 0
+        self._missed_unreported = 0
         self._heap: list[tuple[float, int, float, dict[str, Any]]] = []
-        """Events by their time, each with when it came."""
+        """Events by their time, each with the time of its arrival."""
         self._fed = 0
         super().__init__(connection, begun.unanswered, self._feed_events, self._take_ready)
 
@@ -133,7 +132,7 @@ class EventStream(Stream[dict[str, Any] | MissedItems]):
             packet = _decoder.decode(data)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(f"not a packet of a stream: {error}") from error
-        self._missed_untold += packet.missed - self._missed.get(packet.source, 0)
+        self._missed_unreported += packet.missed - self._missed.get(packet.source, 0)
         self._missed[packet.source] = packet.missed
         now = time.monotonic()
         for event in packet.events if isinstance(packet, Events) else ():
@@ -142,9 +141,9 @@ class EventStream(Stream[dict[str, Any] | MissedItems]):
 
     def _take_ready(self) -> list[dict[str, Any] | MissedItems]:
         found: list[dict[str, Any] | MissedItems] = []
-        if self._missed_untold > 0:
-            found.append(MissedItems(self._missed_untold))
-            self._missed_untold = 0
+        if self._missed_unreported > 0:
+            found.append(MissedItems(self._missed_unreported))
+            self._missed_unreported = 0
         while (at := self._next_at()) is not None and at <= time.monotonic():
             found.append(heapq.heappop(self._heap)[3])
         return found

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sbus.client import blocking, connection
-from sbus.client.barrier import EchoBarrier, Identity
 from sbus.client.inbox import InboxFull, Lost
+from sbus.client.requests import EchoBarrier, Identity
 from sbus.errors import (
     AddressError,
     ConfigurationError,
@@ -226,7 +226,7 @@ class TestIteration:
 
 
 class TestDisconnection:
-    def test_seen_while_publishing_has_the_last_word_for_its_reason(
+    def test_seen_while_publishing_has_the_reason_that_the_bus_gave(
         self, fake: FakeBus, bus: Bus
     ) -> None:
         fake.send(b"MSG a\x001", b"CMSG !/error\0flood too much")
@@ -237,13 +237,13 @@ class TestDisconnection:
         with pytest.raises(Disconnected, match="too much"):
             bus.receive()
 
-    def test_without_a_last_word_does_not_wait_for_ever(
+    def test_without_a_reason_does_not_wait_for_ever(
         self, fake: FakeBus, bus: Bus, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(blocking, "LAST_WORD_SECONDS_MAX", SOON_S)
+        monkeypatch.setattr(blocking, "REASON_SECONDS_MAX", SOON_S)
         assert fake.client is not None
         fake.client.shutdown(0)
-        with pytest.raises(Disconnected, match="did not say why"):
+        with pytest.raises(Disconnected, match="gave no reason"):
             bus.publish("a")
 
     def test_failed_connections_leave_no_socket_behind(self, tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import trio
 import trio.testing
 
 import sbus
-from sbus.client.barrier import EchoBarrier
 from sbus.client.connection import Connection
 from sbus.client.inbox import InboxFull, Lost
 from sbus.client.link import LinkOptions
+from sbus.client.requests import EchoBarrier
 from sbus.errors import (
     AddressError,
     ConfigurationError,
@@ -231,7 +231,7 @@ class TestSync:
     ) -> None:
         async with connected(fake, inbox_messages_max=10) as bus:
             fake.send(*[b"MSG a\0%d" % number for number in range(11)], ANSWER)
-            with pytest.raises(InboxFull, match=r"10 messages .*receive them before asking"):
+            with pytest.raises(InboxFull, match=r"10 messages .*receive them first"):
                 await bus.sync()
             assert len(await bus.receive_many()) == 10
             assert await bus.receive() == Message(b"a", b"10")
@@ -414,7 +414,7 @@ class TestReceiveMany:
 
 
 class TestDisconnection:
-    async def test_seen_while_publishing_has_the_last_word_for_its_reason(
+    async def test_seen_while_publishing_has_the_reason_that_the_bus_gave(
         self, fake: FakeBus
     ) -> None:
         """The reason may come after the moment from which sending fails."""
@@ -431,13 +431,13 @@ class TestDisconnection:
             fake.send(b"MSG a\x001", b"CMSG !/error\0flood too much")
             fake.hang_up()
 
-    async def test_without_a_last_word_does_not_wait_for_ever(
+    async def test_without_a_reason_does_not_wait_for_ever(
         self, fake: FakeBus, autojump_clock: trio.testing.MockClock
     ) -> None:
         async with connected(fake) as bus:
             assert fake.client is not None
             fake.client.shutdown(0)
-            with pytest.raises(Disconnected, match="did not say why"):
+            with pytest.raises(Disconnected, match="gave no reason"):
                 await bus.publish("a")
 
     async def test_at_once_is_an_error_of_connecting(self, tmp_path: Path) -> None:

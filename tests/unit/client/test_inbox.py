@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.client.barrier import WhoamiBarrier
 from sbus.client.inbox import Inbox, InboxFull, Lost
+from sbus.client.requests import WhoamiBarrier
 from sbus.errors import Disconnected, MessagesLost, PacketRefused, ProtocolViolation
 from sbus.protocol.packets import Message
 

@@ -93,7 +93,7 @@ class TestConnecting:
 
         with monkeypatch.context() as patch:
             patch.setattr(link, "sock", FakeSocket(refuse))
-            with pytest.raises(AddressError, match="Permission denied: only those whom"):
+            with pytest.raises(AddressError, match="Permission denied: only users with access"):
                 link.connect_nowait()
         link.close()
 

@@ -1,8 +1,8 @@
-"""Questions and their answers, in both dialects."""
+"""Requests and their replies, in both dialects."""
 
 import pytest
 
-from sbus.client.barrier import (
+from sbus.client.requests import (
     EchoBarrier,
     Identity,
     WhoamiBarrier,
@@ -49,30 +49,30 @@ class TestSlash:
     def test_greets_by_asking_for_notices_and_asks_whoami(self) -> None:
         barrier = barrier_of(SLASH)
         assert barrier.greeting == b"CMSG !/notices/on"
-        assert barrier.question() == b"CMSG !/cred/whoami"
+        assert barrier.encode() == b"CMSG !/cred/whoami"
         assert barrier.echo_key is None
 
-    def test_an_answer_settles_the_oldest_question(self) -> None:
+    def test_a_reply_settles_the_oldest_request(self) -> None:
         barrier = WhoamiBarrier()
-        first = barrier.asked(barrier.question())
-        second = barrier.asked(barrier.question())
-        assert not barrier.settled(first)
-        barrier.answered(b"!/cred/1/2/3")
-        assert barrier.settled(first)
-        assert not barrier.settled(second)
-        barrier.answered(b"!/cred/1/2/3")
-        assert barrier.settled(second)
+        first = barrier.sent(barrier.encode())
+        second = barrier.sent(barrier.encode())
+        assert not barrier.is_settled(first)
+        barrier.replied(b"!/cred/1/2/3")
+        assert barrier.is_settled(first)
+        assert not barrier.is_settled(second)
+        barrier.replied(b"!/cred/1/2/3")
+        assert barrier.is_settled(second)
 
-    def test_the_answer_to_an_abandoned_question_is_nobody_elses(self) -> None:
+    def test_the_reply_to_an_abandoned_request_is_nobody_elses(self) -> None:
         barrier = WhoamiBarrier()
-        barrier.abandon(barrier.asked(barrier.question()))
-        second = barrier.asked(barrier.question())
-        barrier.answered(b"!/cred/1/2/3")
-        assert not barrier.settled(second)
+        barrier.abandon(barrier.sent(barrier.encode()))
+        second = barrier.sent(barrier.encode())
+        barrier.replied(b"!/cred/1/2/3")
+        assert not barrier.is_settled(second)
 
 
-def _token(question: bytes) -> bytes:
-    return question.partition(b"\0")[2]
+def _token(request: bytes) -> bytes:
+    return request.partition(b"\0")[2]
 
 
 class TestDot:
@@ -81,40 +81,40 @@ class TestDot:
         assert barrier.echo_key
         assert b"*" not in barrier.echo_key
         assert barrier.greeting == b"SUB " + barrier.echo_key
-        assert barrier.question().startswith(b"MSG " + barrier.echo_key + b"\0")
+        assert barrier.encode().startswith(b"MSG " + barrier.echo_key + b"\0")
         assert barrier.echo_key != other.echo_key
 
-    def test_an_answer_settles_its_question_and_those_before(self) -> None:
+    def test_a_reply_settles_its_request_and_those_before(self) -> None:
         barrier = EchoBarrier(b".")
-        questions = [barrier.question() for _ in range(3)]
-        first, second, third = map(barrier.asked, questions)
-        barrier.answered(_token(questions[1]))
-        assert barrier.settled(first)
-        assert barrier.settled(second)
-        assert not barrier.settled(third)
+        requests = [barrier.encode() for _ in range(3)]
+        first, second, third = map(barrier.sent, requests)
+        barrier.replied(_token(requests[1]))
+        assert barrier.is_settled(first)
+        assert barrier.is_settled(second)
+        assert not barrier.is_settled(third)
 
-    def test_an_answer_that_was_overtaken_unsettles_nothing(self) -> None:
+    def test_a_reply_that_was_overtaken_unsettles_nothing(self) -> None:
         barrier = EchoBarrier(b".")
-        questions = [barrier.question() for _ in range(2)]
-        _, second = map(barrier.asked, questions)
-        barrier.answered(_token(questions[1]))
-        barrier.answered(_token(questions[0]))
-        assert barrier.settled(second)
+        requests = [barrier.encode() for _ in range(2)]
+        _, second = map(barrier.sent, requests)
+        barrier.replied(_token(requests[1]))
+        barrier.replied(_token(requests[0]))
+        assert barrier.is_settled(second)
 
     def test_what_somebody_else_sends_under_that_key_settles_nothing(self) -> None:
         barrier = EchoBarrier(b".")
-        old = barrier.question()
-        barrier.asked(old)
-        barrier.answered(_token(old))
-        ticket = barrier.asked(barrier.question())
+        old = barrier.encode()
+        barrier.sent(old)
+        barrier.replied(_token(old))
+        ticket = barrier.sent(barrier.encode())
         for forged in (b"", b"1", _token(old), b"\0" * 32):
-            barrier.answered(forged)
-        assert not barrier.settled(ticket)
+            barrier.replied(forged)
+        assert not barrier.is_settled(ticket)
 
-    def test_abandoned_questions_leave_nothing_behind(self) -> None:
+    def test_abandoned_requests_leave_nothing_behind(self) -> None:
         barrier = EchoBarrier(b".")
-        question = barrier.question()
-        ticket = barrier.asked(question)
+        request = barrier.encode()
+        ticket = barrier.sent(request)
         barrier.abandon(ticket)
-        barrier.answered(_token(question))
-        assert not barrier.settled(ticket)
+        barrier.replied(_token(request))
+        assert not barrier.is_settled(ticket)
