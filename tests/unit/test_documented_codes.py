@@ -1,4 +1,4 @@
-"""Every code that a client can meet stands in the protocol's documentation, and no other does."""
+"""Every code that a client can receive is in the protocol's documentation, and no other."""
 
 import ast
 import re
@@ -7,7 +7,8 @@ from pathlib import Path
 from sbus.protocol.codes import CONNECTION_CODES, PACKET_CODES
 
 PROJECT = Path(__file__).resolve().parents[2]
-FAULTS = {"Refusal", "Misbehaviour", "QuotaReached"}
+CODE_ARGUMENTS = {"Refusal": 0, "Misbehaviour": 0, "QuotaReached": 0, "self._turn_away": 1}
+"""The calls in the sources that name a code, and the place of the code among their arguments."""
 
 
 def documented() -> set[str]:
@@ -16,26 +17,28 @@ def documented() -> set[str]:
     return set(re.findall(r"`([a-z]+(?:-[a-z]+)+|kicked|reserved)`", section))
 
 
-def raised() -> set[object]:
-    """The codes that faults are made with, where they are spelled out."""
+def used() -> set[object]:
+    """The codes that the sources spell out."""
     codes: set[object] = set()
     for path in (PROJECT / "sbus").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in FAULTS:
-                code = node.args[0]
-                if isinstance(code, ast.Constant):
-                    codes.add(code.value)
-                elif isinstance(code, ast.JoinedStr):
-                    end = ast.literal_eval(code.values[-1])
-                    codes |= {f"{what}{end}" for what in ("key", "pattern")}
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call) or ast.unparse(call.func) not in CODE_ARGUMENTS:
+                continue
+            code = call.args[CODE_ARGUMENTS[ast.unparse(call.func)]]
+            if isinstance(code, ast.Constant):
+                codes.add(code.value)
+            elif isinstance(code, ast.JoinedStr):
+                end = ast.literal_eval(code.values[-1])
+                codes |= {f"{what}{end}" for what in ("key", "pattern")}
     return codes
 
 
 def test_every_code_is_documented() -> None:
-    # Who is none of the users that the bus is for is turned away in silence.
+    # A user that the bus does not admit gets no code.
     told = {*PACKET_CODES, *CONNECTION_CODES} - {"not-admitted"}
     assert documented() == told
 
 
-def test_every_fault_has_a_code_that_is_counted() -> None:
-    assert raised() <= set(PACKET_CODES)
+def test_every_code_in_the_sources_is_counted() -> None:
+    assert {"reserved", "no-nul", "key-too-long", "too-many-users"} <= used()
+    assert used() <= {*PACKET_CODES, *CONNECTION_CODES}

@@ -1,6 +1,5 @@
 """The documents agree with the sources: limits, codes, links, paths."""
 
-import ast
 import itertools
 import re
 import tomllib
@@ -29,29 +28,6 @@ def test_the_documented_limits_are_the_defaults() -> None:
     assert len(rows) >= 7
     defaults = Limits()
     assert rows == [(name, str(getattr(defaults, name))) for name, _ in rows]
-
-
-def test_every_code_that_the_bus_may_send_is_documented() -> None:
-    documented = set(re.findall(r"`([a-z-]+)`", chapter("What is refused, and what disconnects")))
-    raised: set[str] = set()
-    for folder in ("protocol", "broker"):
-        for path in (PROJECT / "sbus" / folder).rglob("*.py"):
-            raised |= codes_raised(ast.parse(path.read_text()))
-    assert raised
-    assert raised <= documented
-
-
-def codes_raised(tree: ast.Module) -> set[str]:
-    """The codes that clients are told, where they are written out."""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    places = {"Refusal": 0, "QuotaReached": 0, "Misbehaviour": 0, "self._turn_away": 1}
-    codes = set()
-    for call in calls:
-        place = places.get(ast.unparse(call.func))
-        code = None if place is None else call.args[place]
-        if isinstance(code, ast.Constant):
-            codes.add(str(code.value))
-    return codes
 
 
 def test_the_documented_configurations_are_valid(monkeypatch: pytest.MonkeyPatch) -> None:
