@@ -181,7 +181,7 @@ class TestPub:
     ) -> None:
         result = run(bus, "pub", "k", stdin=b"short\n" + bytes(2_000_000))
         assert result.returncode == 1
-        assert b"at most 409600 may be" in result.stderr
+        assert b"at most 409600 are allowed" in result.stderr
         assert listener.sync() == [b"MSG k\0short"]
 
     def test_ctrl_c_ends_it_quietly(self, bus: Bus, listener: RawClient) -> None:
