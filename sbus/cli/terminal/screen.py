@@ -53,11 +53,12 @@ class Screen:
         """A function that shows lines in place of those before: on the `whole` screen, which is
         restored at the end, or below the cursor. Without a terminal they follow each other."""
         if not self.is_terminal or self._console.is_dumb_terminal:
-            blank: list[Text] = []
+            is_first = True
 
             def show_below(lines: Sequence[Text]) -> None:
-                self.show([*blank, *lines])
-                blank[:] = [Text()]
+                nonlocal is_first
+                self.show(lines if is_first else [Text(), *lines])
+                is_first = False
 
             yield show_below
             return
