@@ -9,8 +9,8 @@
         bus.publish("lamps/3/state", "on")
         bus.sync()
 
-Names are loaded when they are first used: `import sbus` alone loads no event loop, so that the
-daemon's processes and the command line tools start fast. This module defines nothing of its own.
+Names are loaded when they are first used: `import sbus` alone does not load an event loop, so that
+the daemon's processes and the command line tools start fast.
 """
 
 import importlib
