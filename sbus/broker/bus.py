@@ -1,7 +1,6 @@
-"""One bus from start to end: shared memory, fork server, front and workers, put together.
+"""One bus from start to end: its shared memory, its fork server and the front's event loop.
 
-The order matters: the fork server is forked before this process opens its lock and starts its loop.
-This module does not know where the listening socket came from.
+The fork server is forked before this process opens its lock and starts its loop.
 """
 
 import socket
@@ -16,7 +15,7 @@ from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.sinks import open_log
 from sbus.broker.front.acceptor import packet_bytes_carried
 from sbus.broker.front.fork_server import ForkServer
-from sbus.broker.front_process import Front
+from sbus.broker.front_process import Endpoints, FrontResources, run_front
 from sbus.broker.worker_process import worker_main
 from sbus.errors import ConfigurationError, SbusError
 from sbus.shared.ordered_log import check_log_size
@@ -27,48 +26,34 @@ from sbus.unix.notify import Notifier
 
 def run_bus(
     configuration: Configuration,
-    listener: socket.socket,
+    endpoints: Endpoints,
     *,
     reread: Callable[[], Configuration],
     on_ready: Callable[[], None],
     notifier: Notifier,
-    admin_listener: socket.socket | None = None,
-    admin_gids: frozenset[int] = frozenset(),
 ) -> None:
-    """Serve on `listener`, which is borrowed, until SIGTERM, SIGINT or the last client's leaving.
+    """Serve at `endpoints`, which are borrowed, until SIGTERM, SIGINT or the last client's leaving.
 
-    `reread` says anew what is to hold, at any time and in any thread; it raises ConfigurationError.
-    Administrators are served on `admin_listener`, likewise borrowed; `admin_gids` are the groups
-    whose members are some besides root and the bus's own user.
-
-    Calls `on_ready` once, when every worker serves; what follows is told to `notifier`. Raises
-    SbusError when the bus cannot start or cannot go on.
+    `reread` returns the configuration as it is written now, at any time and in any thread; it
+    raises ConfigurationError. `on_ready` is called once, when every worker serves; `notifier` gets
+    what follows. Raises SbusError when the bus cannot start or cannot go on.
     """
     settings = configuration.settings
     check_settings(settings)
     if settings.refuse_descriptors:
-        _refuse_descriptors(listener)
+        _refuse_descriptors(endpoints.listener)
     events = EventEmitter(open_log(settings.log))
     memory = SharedMemory(settings.workers, settings.limits)
-    private = [sock for sock in (listener, admin_listener, notifier.sock) if sock is not None]
+    private = (endpoints.listener, endpoints.admin_listener, notifier.sock)
     fork_server = ForkServer(
-        partial(worker_main, memory, settings, events), close=private, events=events
+        partial(worker_main, memory, settings, events),
+        close=[sock for sock in private if sock is not None],
+        events=events,
     )
     try:
         memory.lock.open()
-        front = Front(
-            configuration,
-            reread,
-            listener,
-            memory,
-            fork_server,
-            on_ready,
-            events,
-            notifier,
-            admin_listener,
-            admin_gids,
-        )
-        trio.run(front.run)
+        resources = FrontResources(endpoints, memory, fork_server, events, notifier)
+        trio.run(run_front, configuration, reread, resources, on_ready)
     except BaseExceptionGroup as group:
         expected, unexpected = group.split(SbusError)
         if unexpected is not None or expected is None:

@@ -3,34 +3,34 @@
 import json
 import socket
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import trio
 
 from sbus.broker.admin.server import AdminServer
+from sbus.broker.admin.streams import StreamRegistry
 from sbus.protocol import admin
-from sbus.protocol.admin_results import DrainResult, MonitorResult
+from sbus.protocol.admin_results import DrainResult
+from tests.support.events import logging_to
 
 QUESTIONS = 50
 """They all fit into the connection."""
 
 
-def fail(error: Exception) -> None:
-    raise error
-
-
 def test_an_administrator_that_floods_requests_leaves_turns_to_others(tmp_path: Path) -> None:
     answered: list[int] = []
+    lines: list[str] = []
+    no_streams = cast(StreamRegistry, None)
 
-    async def answer(request: admin.Request) -> msgspec.Struct:
+    async def answer(request: admin.Version) -> msgspec.Struct:
         answered.append(request.id)
         return DrainResult(0)
 
-    async def begin_stream(_: object, __: socket.socket) -> MonitorResult:
-        raise AssertionError("nobody asked for a stream")
-
     async def serve(listener: socket.socket, others: socket.socket) -> None:
-        server = AdminServer(listener, frozenset(), answer, begin_stream, fail)
+        server = AdminServer(
+            listener, frozenset(), {admin.Version: answer}, no_streams, logging_to(lines)
+        )
         with trio.fail_after(5):
             async with trio.open_nursery() as tasks:
                 tasks.start_soon(server.run)
@@ -51,4 +51,5 @@ def test_an_administrator_that_floods_requests_leaves_turns_to_others(tmp_path: 
             for number in numbers:
                 sock.send(json.dumps({"verb": "version", "id": number}).encode())
         trio.run(serve, listener, other)
+    assert not lines, "a fault in answering"
     assert answered.index(0) < QUESTIONS / 2

@@ -46,7 +46,7 @@ def test_the_first_client_starts_the_bus_and_a_later_one_starts_it_again(seen: A
 
 
 def test_clients_that_connect_during_a_drain_are_served_by_the_next_bus(seen: Any) -> None:
-    assert seen["drained"] == "Lets nobody in any more, 1 clients are left"
+    assert seen["drained"] == "Admits no more clients, 1 are left"
     assert seen["answered after a drain"].startswith("CMSG !/cred/whoami\0!/cred/0/0/")
 
 
@@ -69,7 +69,7 @@ def test_metrics_are_exported_from_a_sandbox_of_their_own(seen: Any) -> None:
 def test_systemctl_shows_the_status_and_reloads(seen: Any) -> None:
     assert seen["status"].endswith(" workers serve at /run/sbus.socket")
     assert seen["reload"] == ""
-    assert seen["status after reload"] == "Serves with the configuration that was read anew"
+    assert seen["status after reload"] == "Serves with the configuration that was read again"
 
 
 def test_sockets_have_their_modes_and_leave_nothing(seen: Any) -> None:

@@ -1,10 +1,7 @@
-"""The statistics_collector: figures about the bus, its workers and its users, out of shared memory.
+"""The statistics collector: figures about the bus, its workers and its users, from shared memory.
 
-Nothing here waits for a worker, or for long for the lock, so it is right to the last millisecond,
-or some more where a worker hangs, whatever the workers are doing. Rates are of samples, one each
-second.
-
-This module does not know who asks.
+It waits for no worker, and for the lock no longer than a moment, so figures are recent even while a
+worker hangs. Rates are from samples, one each second.
 """
 
 import time
@@ -14,9 +11,9 @@ from typing import Literal
 
 import trio
 
-from sbus.broker.front.bounded_lock import trying
 from sbus.broker.front.client_registry import ClientRegistry
-from sbus.broker.front.supervisor import Supervisor, WorkerSlot
+from sbus.broker.front.polled_lock import polled
+from sbus.broker.front.supervisor import SupervisedWorker, Supervisor
 from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.protocol.admin_results import Fill, Latency, Rates, Traffic, UserReport, WorkerReport
 from sbus.protocol.codes import DISCARD_REASONS, PACKET_CODES
@@ -33,13 +30,14 @@ from sbus.shared.accounts import (
 )
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import TABLE_TAIL, SharedMemory
+from sbus.shared.stall_table import StallTable
 from sbus.unix.process_usage import process_usage
 
-SAMPLE_SECONDS = 1.0
+_SAMPLE_SECONDS = 1.0
 _SAMPLES = 11
 """Rates are over the last ten seconds."""
 _SILENT_SECONDS = 3.0
-"""Three beats."""
+"""Three heartbeats."""
 _LOCK_SECONDS_MAX = 0.05
 """A worker that hangs may have the lock."""
 
@@ -47,27 +45,31 @@ Words = Sequence[int]
 
 
 class StatisticsCollector:
-    """Of one bus. Sample it every `SAMPLE_SECONDS`."""
+    """Of one bus."""
 
     def __init__(
         self,
         memory: SharedMemory,
         supervisor: Supervisor,
         registry: ClientRegistry,
-        book: AccountBook,
         user_limits: EffectiveUserLimits,
+        book: AccountBook,
+        stalls: StallTable,
     ) -> None:
         self._memory = memory
         self._supervisor = supervisor
         self._registry = registry
         self._book = book
+        self._stalls = stalls
         self._user_limits = user_limits
         self._log = OrderedLog(memory)
         self._samples: deque[tuple[float, list[Words]]] = deque(maxlen=_SAMPLES)
 
-    def sample(self) -> None:
-        """Remember the counters of this moment, for rates."""
-        self._samples.append((time.monotonic(), self._counters()))
+    async def run(self) -> None:
+        """Sample the counters for ever, for rates."""
+        while True:
+            self._samples.append((time.monotonic(), self._counters()))
+            await trio.sleep(_SAMPLE_SECONDS)
 
     def _counters(self) -> list[Words]:
         return [
@@ -79,28 +81,30 @@ class StatisticsCollector:
     def workers(self) -> list[WorkerReport]:
         """Every worker's state, traffic and rates."""
         counters = self._counters()
-        return [self._worker(slot, counters[slot.number]) for slot in self._supervisor.slots]
+        return [
+            self._report(worker, counters[worker.number]) for worker in self._supervisor.workers
+        ]
 
-    def _worker(self, slot: WorkerSlot, words: Words) -> WorkerReport:
-        silence_seconds = self._memory.silence_seconds(slot.number)
+    def _report(self, worker: SupervisedWorker, words: Words) -> WorkerReport:
+        silence_seconds = self._memory.silence_seconds(worker.number)
         state: Literal["starting", "serving", "silent"] = "serving"
-        if not slot.ready:
+        if not worker.is_serving:
             state = "starting"
         elif silence_seconds > _SILENT_SECONDS:
             state = "silent"
-        usage = process_usage(slot.pid)
+        usage = process_usage(worker.pid)
         return WorkerReport(
-            worker=slot.number,
-            pid=slot.pid,
+            worker=worker.number,
+            pid=worker.pid,
             state=state,
-            started_at=time.time() - (time.monotonic() - slot.born_at),
-            deaths=slot.deaths,
+            started_at=time.time() - (time.monotonic() - worker.forked_at),
+            deaths=worker.deaths,
             silence_seconds=silence_seconds,
             cpu_seconds=usage.cpu_seconds,
             memory_bytes=usage.memory_bytes,
-            clients=self._registry.load[slot.number],
-            traffic=self._traffic(words, self._book[BUS].worker_use(SUBSCRIPTIONS, slot.number)),
-            rates=self._rates(words, slot.number),
+            clients=self._registry.load[worker.number],
+            traffic=self._traffic(words, self._book[BUS].worker_use(SUBSCRIPTIONS, worker.number)),
+            rates=self._rates(words, worker.number),
         )
 
     def totals(self) -> tuple[Traffic, Rates]:
@@ -172,7 +176,7 @@ class StatisticsCollector:
     async def fills(self) -> tuple[Fill | None, Fill | None]:
         """How full the log and the table are; None each where others have the lock all the time."""
         with trio.move_on_after(_LOCK_SECONDS_MAX):
-            async with trying(self._memory.lock) as words:
+            async with polled(self._memory.lock) as words:
                 log = self._log.statistics(words)
                 table_bytes = words[TABLE_TAIL]
             return (
@@ -183,17 +187,13 @@ class StatisticsCollector:
 
     def stalled_clients(self) -> int:
         """Clients for which publishers are held back now, or would be."""
-        return self._supervisor.stalls.count()
+        return self._stalls.count()
 
     # -- users ---------------------------------------------------------------------------------
     def users(self, after: int, size: int) -> list[UserReport]:
         """Up to `size` users that have an account, by their ids, behind `after`."""
         uids = sorted(uid for uid in self._book.uids() if uid > after)
         return [report for uid in uids[:size] if (report := self.user(uid)) is not None]
-
-    def connected_users(self) -> int:
-        """Users with at least one connection."""
-        return len({client.credentials.uid for client in self._registry})
 
     def user(self, uid: int) -> UserReport | None:
         """What a user has; None for one without an account."""
@@ -210,7 +210,7 @@ class StatisticsCollector:
             blocking_clients=account.use(BLOCKING),
             held_seconds=account.held_time.spent_ns(time.monotonic_ns()) / 1e9,
             discarded=account.use(LOST),
-            limits=self._user_limits.of(uid),
+            limits=self._user_limits.limits_of(uid),
         )
 
 

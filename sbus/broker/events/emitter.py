@@ -120,12 +120,12 @@ class EventEmitter:
             self.remove_stream(number)
 
 
-def process_of(own: Credentials, program: bytes) -> Process:
+def describe_process(own: Credentials, program: bytes) -> Process:
     """What events say of a process that connected, or wanted to."""
     return Process(uid=own.uid, gid=own.gid, pid=own.pid, program=to_text(program))
 
 
-def client_of(number: int, own: Credentials, sock: socket.socket) -> Client:
+def describe_client(number: int, own: Credentials, sock: socket.socket) -> Client:
     """What events say of a client; `sock` is the bus's end of its connection."""
     program = to_text(peer_program(sock, own.pid))
     return Client(client=number, uid=own.uid, gid=own.gid, pid=own.pid, program=program)

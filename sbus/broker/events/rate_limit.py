@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from sbus.broker.events.emitter import EventEmitter, process_of
+from sbus.broker.events.emitter import EventEmitter, describe_process
 from sbus.protocol.events import Event, LimitReached
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
@@ -54,7 +54,7 @@ def limit_reached(limit: int, own: Credentials) -> LimitReached:
     """The event about the client that reached a limit."""
     name, text = _LIMITS[limit]
     why = f"{text} ({name}{_SHARED.get(limit, '')})"
-    return LimitReached(who=process_of(own, program_name(own.pid)), limit=name, why=why)
+    return LimitReached(who=describe_process(own, program_name(own.pid)), limit=name, why=why)
 
 
 class LogRateLimiter:

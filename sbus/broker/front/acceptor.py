@@ -1,27 +1,26 @@
-"""The acceptor: accepting connections, and who may come in.
+"""The acceptor: accepts connections, and decides which clients may come in.
 
-Only named errors are survived. Those that mean "this one connection failed" are skipped; those that
-mean "out of descriptors or memory" make the acceptor wait until a client leaves or a moment passes,
-while whoever knocks stands in the kernel's listen queue. Anything else is a bug and escapes.
+Only named errors are survived: one connection that failed is skipped; without descriptors or memory
+the acceptor waits until a client leaves or a moment passes, while new clients wait in the kernel's
+listen queue.
 
-Whoever is none of the users that the bus is for is turned away in silence. Whom the access rules do
-not let connect is told so: that is one packet, which the socket takes or not.
-
-This module does not know what happens to a client that was let in.
+A client of a user that the bus is not for is disconnected without a word. One that the access rules
+or a quota keep out is told so in one packet, if the socket takes it.
 """
 
 import os
 import resource
 import socket
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import msgspec
 import trio
 
-from sbus.broker.config.access_policy import PeerRules
+from sbus.broker.config.access_policy import PeerRules, RuleSet
 from sbus.broker.config.settings import BusSettings
-from sbus.broker.events.emitter import EventEmitter, process_of
+from sbus.broker.events.emitter import EventEmitter, describe_process
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.protocol.controls import error_notice
@@ -37,20 +36,37 @@ from sbus.unix.peer_process import program_name
 _BACK_OFF_SECONDS = 0.5
 _DESCRIPTORS_PER_WORKER = 3
 """A link, the end of it that is on its way to the worker, and a pidfd."""
-_DESCRIPTORS_SPARE = 12
-"""The event loop, and whatever the standard library opens for a moment."""
+_DESCRIPTORS_SPARE = 7
+"""For what the standard library opens for a moment."""
 
 
 class AcceptedClient(msgspec.Struct, frozen=True):
-    """A client that may come in. `sock` is non-blocking and belongs to whoever has this."""
+    """A client that may come in. `sock` is non-blocking and belongs to the receiver."""
 
     sock: socket.socket
     credentials: Credentials
     account: Account
 
 
+async def accept_connection(
+    listener: socket.socket, back_off: Callable[[str], Awaitable[None]]
+) -> socket.socket:
+    """The next connection to a non-blocking listening socket. `back_off` is awaited with the reason
+    when the process or the host is out of resources."""
+    while True:
+        try:
+            return listener.accept()[0]
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(listener)
+        except OSError as error:
+            if error.errno in OUT_OF_RESOURCES:
+                await back_off(os.strerror(error.errno))
+            elif error.errno not in ACCEPT_FAILED:
+                raise
+
+
 class Acceptor:
-    """Lets clients in from a listening socket, which it borrows."""
+    """Accepts clients from a listening socket, which it borrows."""
 
     def __init__(
         self,
@@ -65,46 +81,35 @@ class Acceptor:
         self._user_limits = user_limits
         self._rate_limiter = rate_limiter
         self._events = events
-        self.apply_settings(settings, PeerRules(settings.rules))
-        self.counts: Counter[str] = Counter()
+        self.apply_settings(settings)
+        self.refused: Counter[str] = Counter()
         """Connections that were refused, by code."""
         self._room = trio.Event()
         self._clients = 0
         self._clients_max = _clients_max(settings.workers)
 
-    def apply_settings(self, settings: BusSettings, rules: PeerRules) -> None:
-        """Have other settings from now on; `rules` are theirs."""
+    def apply_settings(self, settings: BusSettings) -> None:
         self._settings = settings
-        self._rules = rules
+        self._rules = PeerRules(settings.rules)
+        self._rate_limiter.set_interval(settings.limits.log_interval_seconds)
 
-    def concerning(self, sock: socket.socket, own: Credentials) -> int:
+    def rules_for(self, sock: socket.socket, own: Credentials) -> RuleSet:
         """The access rules in force that concern a peer."""
-        return concerning(self._rules, sock, own)
+        return rules_for_peer(self._rules, sock, own)
 
     async def next_client(self) -> AcceptedClient:
         """The next client that may come in; the caller owns its socket."""
         while True:
-            if self._clients >= self._clients_max:
+            while self._clients >= self._clients_max:
                 await self._back_off(
                     f"{self._clients} clients are as many as the limit of open files allows"
                 )
-                continue
-            try:
-                sock, _ = self._listener.accept()
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._listener)
-            except OSError as error:
-                if error.errno in OUT_OF_RESOURCES:
-                    await self._back_off(os.strerror(error.errno or 0))
-                elif error.errno not in ACCEPT_FAILED:
-                    raise
-            else:
-                admitted = self._admit(sock)
-                if admitted is not None:
-                    self._clients += 1
-                    admitted.account.count_connection(1)
-                    return admitted
-                await trio.lowlevel.checkpoint()
+            client = self._check(await accept_connection(self._listener, self._back_off))
+            if client is not None:
+                self._clients += 1
+                client.account.count_connection(1)
+                return client
+            await trio.lowlevel.checkpoint()
 
     async def _back_off(self, why: str) -> None:
         self._rate_limiter.log("accept", 0, lambda: AcceptingPaused(why=why))
@@ -118,71 +123,63 @@ class Acceptor:
         account.count_connection(-1)
         self._room.set()
 
-    def _admit(self, sock: socket.socket) -> AcceptedClient | None:
-        """What is known of a client that may come in; the socket of any other is closed."""
-        credentials = peer_credentials(sock)
-        if not self._may_enter(sock, credentials):
-            self._complain("not-admitted", credentials, "none of the users that the bus is for")
+    def _check(self, sock: socket.socket) -> AcceptedClient | None:
+        """The client, if it may come in; any other is rejected and its socket closed."""
+        own = peer_credentials(sock)
+        if not self._is_admitted(sock, own):
+            self._log_refusal("not-admitted", own, "none of the users that the bus is for")
             sock.close()
             return None
         sock.setblocking(False)
-        denied_by = self._rules.connect_denied_by(self.concerning(sock, credentials))
+        denied_by = self._rules.connect_denied_by(self.rules_for(sock, own))
         if denied_by is not None:
-            self._complain("not-allowed", credentials, f"rules[{denied_by}]")
-            self._turn_away(sock, "not-allowed", "you may not connect to this bus")
+            self._log_refusal("not-allowed", own, f"rules[{denied_by}]")
+            self._reject(sock, "not-allowed", "you may not connect to this bus")
             return None
-        account = self._account(sock, credentials)
+        account = self._user_limits.open_account(own.uid)
         if account is None:
+            self._log_refusal("too-many-users", own, "the bus keeps no more accounts (users_max)")
+            self._reject(sock, "too-many-users", "the bus keeps accounts for no more users")
+            return None
+        if not account.has_room_for_connection():
+            why = "your user has as many as it may"
+            self.refused["too-many-connections"] += 1
+            if self._events.is_watched:
+                self._events.show(_refusal(own, "too-many-connections", why))
+            self._rate_limiter.log_limit_reached(CONNECTIONS, account, own)
+            self._reject(sock, "too-many-connections", why)
             return None
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(self._settings))
-        return AcceptedClient(sock, credentials, account)
+        return AcceptedClient(sock, own, account)
 
-    def _account(self, sock: socket.socket, own: Credentials) -> Account | None:
-        """The user's account, if it has room for one more connection; else the socket is closed."""
-        account = self._user_limits.account(own.uid)
-        if account is None:
-            self._complain("too-many-users", own, "the bus keeps no more accounts (users_max)")
-            self._turn_away(sock, "too-many-users", "the bus keeps accounts for no more users")
-            return None
-        if account.has_room_for_connection():
-            return account
-        why = "your user has as many as it may"
-        self.counts["too-many-connections"] += 1
-        if self._events.is_watched:
-            self._events.show(_refused(own, "too-many-connections", why))
-        self._rate_limiter.log_limit_reached(CONNECTIONS, account, own)
-        self._turn_away(sock, "too-many-connections", why)
-        return None
+    def _is_admitted(self, sock: socket.socket, own: Credentials) -> bool:
+        uids, gids = self._settings.admit_uids, self._settings.admit_gids
+        if uids is None or own.uid in uids:
+            return True
+        return bool(gids) and (own.gid in gids or not gids.isdisjoint(peer_groups(sock)))
 
-    def _complain(self, code: str, who: Credentials, why: str) -> None:
-        self.counts[code] += 1
-        self._rate_limiter.log(code, who.uid, lambda: _refused(who, code, why))
+    def _log_refusal(self, code: str, own: Credentials, why: str) -> None:
+        self.refused[code] += 1
+        self._rate_limiter.log(code, own.uid, lambda: _refusal(own, code, why))
 
-    def _turn_away(self, sock: socket.socket, code: str, text: str) -> None:
+    def _reject(self, sock: socket.socket, code: str, text: str) -> None:
         """Close a client's socket so that it can read why, in a dialect that has words for it."""
         discard_unread(sock, self._settings.limits.drain_packets_max)
         if DIALECTS[self._settings.dialect].has_control_messages:
-            # It has gone, or the packets that it left unread are in the way: then it need not know.
+            # It has left, or the packets that it left unread are in the way: then it is not told.
             with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
                 sock.send(error_notice(code, text))
         shut_down(sock)
 
-    def _may_enter(self, sock: socket.socket, credentials: Credentials) -> bool:
-        uids = self._settings.admit_uids
-        if uids is None or credentials.uid in uids:
-            return True
-        gids = self._settings.admit_gids
-        return bool(gids) and (credentials.gid in gids or not gids.isdisjoint(peer_groups(sock)))
 
-
-def concerning(rules: PeerRules, sock: socket.socket, own: Credentials) -> int:
+def rules_for_peer(rules: PeerRules, sock: socket.socket, own: Credentials) -> RuleSet:
     """The access rules that concern a peer; the kernel is asked for its groups if need be."""
     groups = peer_groups(sock) | {own.gid} if rules.depend_on_groups else frozenset({own.gid})
     return rules.rules_for(own.uid, groups)
 
 
-def _refused(who: Credentials, code: str, why: str) -> ConnectionRefused:
-    process = process_of(who, program_name(who.pid))
+def _refusal(own: Credentials, code: str, why: str) -> ConnectionRefused:
+    process = describe_process(own, program_name(own.pid))
     return ConnectionRefused(who=process, code=code, why=why)
 
 

@@ -1,8 +1,4 @@
-"""The front's list of clients: who is connected, since when, and on which worker.
-
-Numbers only grow, so clients stand here in the order of their numbers. This module does not know
-how clients come and go.
-"""
+"""The front's list of clients: who is connected, since when, and on which worker."""
 
 import socket
 from collections.abc import Iterator
@@ -10,6 +6,8 @@ from itertools import islice
 
 import msgspec
 
+from sbus.broker.events.emitter import describe_client
+from sbus.protocol import events
 from sbus.shared.accounts import Account
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import peer_program
@@ -31,14 +29,19 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         """The name of the process that connected; empty when that has ended."""
         return peer_program(self.sock, self.credentials.pid)
 
+    def describe(self) -> events.Client:
+        """What events say of it."""
+        return describe_client(self.number, self.credentials, self.sock)
+
 
 class ClientRegistry:
-    """All clients of a bus. `load` is how many each worker has."""
+    """All clients of a bus, in the order of their numbers, which only grow."""
 
     def __init__(self, workers: int) -> None:
         self.load = [0] * workers
+        """How many clients each worker has."""
         self.admitted = 0
-        """How many there have been."""
+        """How many clients there have been."""
         self._clients: dict[int, Client] = {}
 
     def __len__(self) -> int:
@@ -47,8 +50,7 @@ class ClientRegistry:
     def __iter__(self) -> Iterator[Client]:
         return iter(self._clients.values())
 
-    def number(self) -> int:
-        """The number of the next client."""
+    def next_number(self) -> int:
         self.admitted += 1
         return self.admitted
 
@@ -68,11 +70,15 @@ class ClientRegistry:
     def of_worker(self, worker: int) -> list[Client]:
         return [client for client in self if client.worker == worker]
 
+    def connected_users(self) -> int:
+        """Users with at least one client."""
+        return len({client.credentials.uid for client in self})
+
     def page(self, uid: int | None, after: int, size: int) -> list[Client]:
         """Up to `size` clients, of one user or of all, in the order of their numbers."""
-        those = (
+        matching = (
             client
             for client in self
             if client.number > after and (uid is None or client.credentials.uid == uid)
         )
-        return list(islice(those, size))
+        return list(islice(matching, size))

@@ -1,20 +1,13 @@
-"""The supervisor: keeps a living worker in every slot.
+"""The supervisor: keeps a worker running under every number.
 
-A worker that dies is reaped (what was destined to it, and its stalled clients, hold nobody back;
-what it had counted is taken off the accounts), its clients are given up, and a new one is forked at
-once; one that dies young is forked again after a growing pause.
+A worker that dies is reaped, and a new one is forked at once; one that dies soon after it was
+forked is forked again after a growing delay. A worker whose heartbeat stops is killed, unless it
+waits for the lock: then the worker that has the lock is to blame, and will be found silent too. One
+is killed at a time, because the others may recover by it.
 
-A worker whose heartbeat stops is killed, unless it waits for the lock: then the worker that has the
-lock is to blame, and will be found silent too. One is killed at a time, because the others may
-recover by it.
-
-Where a service manager watches over the front, it is told that all is well from here, because a bus
-that cannot replace a hung worker is not well: whenever that is due, the loop that looks at the
-heartbeats pings the fork server, and its answer is what the manager is told.
-
-The front never waits for the lock, it tries; so neither a worker that stopped while holding it nor
-one that died can stop the supervisor. This module does not know what clients are, beyond telling
-whose worker died.
+A service manager's watchdog is fed from here, because a bus that cannot replace a hung worker is
+not well: the loop that looks at the heartbeats pings the fork server, and its answer feeds the
+watchdog.
 """
 
 import math
@@ -24,13 +17,14 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 import trio
 
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
-from sbus.broker.front.bounded_lock import trying
 from sbus.broker.front.fork_server import ForkServer, Pong, WorkerForked
+from sbus.broker.front.reaper import Reaper
 from sbus.broker.ipc.link import Link
 from sbus.broker.ipc.worker_protocol import (
     ApplySettings,
@@ -45,145 +39,133 @@ from sbus.broker.ipc.worker_protocol import (
 from sbus.errors import SbusError
 from sbus.limits import Limits
 from sbus.protocol.events import WorkerDelayed, WorkerDied, WorkerSilent, WorkerStarted
-from sbus.shared import worker_statistics
-from sbus.shared.accounts import AccountBook
-from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory
-from sbus.shared.stall_table import StallTable
 from sbus.unix.errno_sets import OUT_OF_RESOURCES
 from sbus.unix.notify import Notifier
 
 _QUEUE_RETRY_SECONDS = 0.05
-_YOUNG_SECONDS = 1.0
-_PAUSE_SECONDS_MAX = 5.0
+_EARLY_DEATH_SECONDS = 1.0
+_RESTART_DELAY_SECONDS_MIN = 0.1
+_RESTART_DELAY_SECONDS_MAX = 5.0
 
 
-class WorkerSlot:
-    """One worker's place."""
+class WorkerObserver(Protocol):
+    """What a supervisor reports about its workers."""
+
+    def worker_forked(self, worker: int) -> None:
+        """A worker was asked for: it can be sent commands, and has no clients yet."""
+
+    def worker_event(self, worker: int, event: WorkerEvent) -> None:
+        """A worker sent an event that is not about its own life."""
+
+    def worker_died(self, worker: int) -> None:
+        """A worker has died and was reaped."""
+
+
+class SupervisedWorker:
+    """The process that has this number now, or had it last."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.link: Link | None = None
+        """From the moment it is asked for until it has ended."""
         self.pid = 0
         self.pidfd = -1
-        self.alive = False
-        """It was asked for, and has not died."""
-        self.ready = False
-        self.quiet = False
-        self.obeyed = 0
-        """The number of the settings it goes by; 0 for those of the start."""
-        self.born_at = 0.0
+        self.is_serving = False
+        self.has_quiesced = False
+        self.settings_number = 0
+        """Of the settings that it has applied; 0 for those of the start."""
+        self.forked_at = 0.0
         self.deaths = 0
-        self.pause_seconds = 0.0
+        self.restart_delay_seconds = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self.link is not None
 
     def kill(self) -> None:
         if self.pidfd >= 0:
-            with suppress(ProcessLookupError):  # its death is on the way to us
+            with suppress(ProcessLookupError):  # the event that it has exited is on its way
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
 
 class Supervisor:
-    """All slots of a bus. `on_fork` gets the number of a worker that was just asked for and can be
-    told something, `on_report` what workers say, `on_death` who of them died."""
+    """Of all workers of a bus."""
 
     def __init__(
         self,
         fork_server: ForkServer,
         memory: SharedMemory,
+        reaper: Reaper,
         settings: BusSettings,
-        book: AccountBook,
         events: EventEmitter,
-        on_fork: Callable[[int], None],
-        on_report: Callable[[int, WorkerEvent], None],
-        on_death: Callable[[int], None],
         notifier: Notifier,
     ) -> None:
         self._fork_server = fork_server
         self._memory = memory
+        self._reaper = reaper
         self._limits = settings.limits
         self._events = events
-        self._on_fork = on_fork
-        self._on_report = on_report
-        self._on_death = on_death
         self._notifier = notifier
-        self._ping_is_open = False
-        self._pinged_at = -math.inf
-        self._log = OrderedLog(memory)
-        self._book = book
-        self.stalls = StallTable(memory.stalls, settings.limits.blocking_clients_max, None)
-        self.slots = [WorkerSlot(number) for number in range(settings.workers)]
+        self.workers = [SupervisedWorker(number) for number in range(settings.workers)]
         self._settings_number = 0
         self._settings_memfds: list[int] = []
-        """The last one is in force; others may be on their way to somebody who is slow."""
-        self._serving = False
-        self._stopping = False
-        self._changed = trio.Event()
+        """The last one is in force; others may be on their way to a worker that is slow."""
+        self._ping_is_open = False
+        self._pinged_at = -math.inf
+        self._has_started = False
+        self._is_stopping = False
+        self._changed = trio.lowlevel.ParkingLot()
 
-    async def run(self, nursery: trio.Nursery) -> None:
+    async def run(self, nursery: trio.Nursery, observer: WorkerObserver) -> None:
         """Start all workers; returns once they serve, leaving tasks in `nursery`.
 
         Raises SbusError when one dies before that.
         """
         self._nursery = nursery
+        self._observer = observer
         nursery.start_soon(self._watch_fork_server)
-        for slot in self.slots:
-            self._fork(slot)
-        await self._wait_for(lambda: all(slot.ready for slot in self.slots))
-        self._serving = True
+        for worker in self.workers:
+            self._fork(worker)
+        await self._wait_for(lambda: all(worker.is_serving for worker in self.workers))
+        self._has_started = True
         nursery.start_soon(self._watch_heartbeats)
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            await self._changed.wait()
+            await self._changed.park()
 
-    def _tell_waiters(self) -> None:
-        changed, self._changed = self._changed, trio.Event()
-        changed.set()
-
-    # -- lives ---------------------------------------------------------------------------------
-    def _fork(self, slot: WorkerSlot) -> None:
+    # -- processes -----------------------------------------------------------------------------
+    def _fork(self, worker: SupervisedWorker) -> None:
+        worker.forked_at = time.monotonic()
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
             if error.errno not in OUT_OF_RESOURCES:
                 raise
-            self._events.emit(WorkerDelayed(worker=slot.number, why=error.strerror or str(error)))
-            slot.born_at = time.monotonic()
-            self._nursery.start_soon(self._replace, slot)
+            self._events.emit(WorkerDelayed(worker=worker.number, why=os.strerror(error.errno)))
+            self._nursery.start_soon(self._restart, worker)
             return
-        slot.link = Link(ours, self._nursery)
-        slot.alive = True
-        slot.born_at = time.monotonic()
-        self._memory.record_heartbeat(slot.number)
-        self._fork_server.fork_worker(slot.number, theirs)
-        self._tell_settings(slot)
-        slot.obeyed = self._settings_number  # it has them before it has clients
-        self._nursery.start_soon(self._hear, slot, slot.link)
-        self._on_fork(slot.number)
+        worker.link = Link(ours, self._nursery)
+        self._memory.record_heartbeat(worker.number)
+        self._fork_server.fork_worker(worker.number, theirs)
+        self._send_settings(worker)
+        worker.settings_number = self._settings_number  # it applies them before it has clients
+        self._nursery.start_soon(self._receive_events, worker, worker.link)
+        self._observer.worker_forked(worker.number)
 
-    async def _hear(self, slot: WorkerSlot, link: Link) -> None:
-        """Pass on what one worker says, until it says no more."""
-        while slot.link is link:
-            try:
-                report = link.receive_event()
-            except BlockingIOError:
-                try:
-                    await link.wait()
-                except trio.ClosedResourceError:
-                    return
-                continue
-            if report is None:
-                return
-            if isinstance(report, WorkerReady):
-                slot.ready = True
-                self._tell_started(slot)
-            elif isinstance(report, WorkerQuiesced):
-                slot.quiet = True
-            elif isinstance(report, SettingsApplied):
-                slot.obeyed = max(slot.obeyed, report.number)
+    async def _receive_events(self, worker: SupervisedWorker, link: Link) -> None:
+        while (event := await link.wait_for_event()) is not None:
+            if isinstance(event, WorkerReady):
+                worker.is_serving = True
+                self._emit_started(worker)
+            elif isinstance(event, WorkerQuiesced):
+                worker.has_quiesced = True
+            elif isinstance(event, SettingsApplied):
+                worker.settings_number = max(worker.settings_number, event.number)
             else:
-                self._on_report(slot.number, report)
-            self._tell_waiters()
+                self._observer.worker_event(worker.number, event)
+            self._changed.unpark_all()
 
     async def _watch_fork_server(self) -> None:
         while True:
@@ -193,62 +175,60 @@ class Supervisor:
                 await trio.lowlevel.wait_readable(self._fork_server.sock)
                 continue
             if event is None:
-                for slot in self.slots:
-                    slot.kill()
+                self._kill_all()
                 raise SbusError("the fork server died: no worker can be started any more")
             if isinstance(event, Pong):
                 self._ping_is_open = False
                 self._notifier.alive()
                 continue
-            slot = self.slots[event.worker]
+            worker = self.workers[event.worker]
             if isinstance(event, WorkerForked):
-                slot.pid, slot.pidfd = event.pid, event.pidfd
-                self._tell_started(slot)
+                worker.pid, worker.pidfd = event.pid, event.pidfd
+                self._emit_started(worker)
             else:
-                await self._reap(slot, event.status)
-            self._tell_waiters()
+                await self._handle_exit(worker, event.status)
+            self._changed.unpark_all()
 
-    def _tell_started(self, slot: WorkerSlot) -> None:
-        """Tell that a worker serves, once it has said so and its birth has been heard of."""
-        if slot.ready and slot.pid:
-            self._events.emit(WorkerStarted(worker=slot.number, worker_pid=slot.pid))
+    def _emit_started(self, worker: SupervisedWorker) -> None:
+        """A worker has started when it says that it serves and its pid is known."""
+        if worker.is_serving and worker.pid:
+            self._events.emit(WorkerStarted(worker=worker.number, worker_pid=worker.pid))
 
-    async def _reap(self, slot: WorkerSlot, status: int) -> None:
-        slot.alive = False
-        slot.deaths += 1
-        if slot.pidfd >= 0:
-            os.close(slot.pidfd)
-            slot.pidfd = -1
-        if slot.link is not None:
-            slot.link.close()
-            slot.link = None
-        if self._stopping:
+    async def _handle_exit(self, worker: SupervisedWorker, status: int) -> None:
+        worker.deaths += 1
+        worker.is_serving = False
+        if worker.pidfd >= 0:
+            os.close(worker.pidfd)
+            worker.pidfd = -1
+        if worker.link is not None:
+            worker.link.close()
+            worker.link = None
+        if self._is_stopping:
             return
         how = f"signal {-code}" if (code := os.waitstatus_to_exitcode(status)) < 0 else f"{code}"
-        self._events.emit(WorkerDied(worker=slot.number, worker_pid=slot.pid, how=how))
-        slot.pid = 0
-        if not self._serving:
-            raise SbusError(f"worker {slot.number} did not start")
-        slot.ready = False
-        async with trying(self._memory.lock) as words:
-            self._log.reap(words, slot.number)
-            self.stalls.reap(slot.number)
-            self._book.reap(slot.number, time.monotonic_ns())
-            worker_statistics.reap(self._memory.statistics, slot.number)
-        # It may have died between taking somebody's sleep and waking it, so all look again.
-        self._memory.wake((1 << len(self.slots)) - 1)
-        self._on_death(slot.number)
-        self._nursery.start_soon(self._replace, slot)
+        self._events.emit(WorkerDied(worker=worker.number, worker_pid=worker.pid, how=how))
+        worker.pid = 0
+        if not self._has_started:
+            raise SbusError(f"worker {worker.number} did not start")
+        await self._reaper.reap(worker.number)
+        self._observer.worker_died(worker.number)
+        self._nursery.start_soon(self._restart, worker)
 
-    async def _replace(self, slot: WorkerSlot) -> None:
-        if time.monotonic() - slot.born_at < _YOUNG_SECONDS:
-            slot.pause_seconds = min(max(0.1, 2 * slot.pause_seconds), _PAUSE_SECONDS_MAX)
-            await trio.sleep(slot.pause_seconds)
+    async def _restart(self, worker: SupervisedWorker) -> None:
+        if time.monotonic() - worker.forked_at < _EARLY_DEATH_SECONDS:
+            delay_seconds = max(_RESTART_DELAY_SECONDS_MIN, 2 * worker.restart_delay_seconds)
+            worker.restart_delay_seconds = min(delay_seconds, _RESTART_DELAY_SECONDS_MAX)
+            await trio.sleep(worker.restart_delay_seconds)
         else:
-            slot.pause_seconds = 0.0
-        if not self._stopping:
-            self._fork(slot)
+            worker.restart_delay_seconds = 0.0
+        if not self._is_stopping:
+            self._fork(worker)
 
+    def _kill_all(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+    # -- heartbeats ----------------------------------------------------------------------------
     async def _watch_heartbeats(self) -> None:
         interval = self._limits.heartbeat_seconds
         watchdog_seconds = self._notifier.watchdog_seconds
@@ -259,104 +239,111 @@ class Supervisor:
                 self._ping_fork_server(watchdog_seconds / 2 - interval)
             asleep_at = time.monotonic()
             await trio.sleep(interval)
-            if time.monotonic() - asleep_at > 2 * interval:
-                # The front itself was stopped, and perhaps the workers too: give them time.
-                continue
-            silent = [
-                slot
-                for slot in self.slots
-                if slot.alive
-                and self._silence_seconds(slot) > self._limits.worker_silence_seconds_max
-            ]
-            waiting = self._memory.lock.waiters() if silent else set()
-            culprits = [slot for slot in silent if slot.pid not in waiting]
-            if culprits:
-                slot = max(culprits, key=self._silence_seconds)
-                self._events.emit(WorkerSilent(worker=slot.number, worker_pid=slot.pid))
-                slot.kill()
+            # A longer sleep: the front was stopped, and perhaps the workers too. Give them time.
+            if time.monotonic() - asleep_at <= 2 * interval:
+                self._kill_most_silent()
 
     def _ping_fork_server(self, seconds_min: float) -> None:
         """Feed the watchdog through the fork server, unless that was done in the last `seconds_min`
-        or it has not answered yet."""
+        or a ping is unanswered."""
         now = trio.current_time()
         if not self._ping_is_open and now >= self._pinged_at + seconds_min:
             self._ping_is_open = True
             self._pinged_at = now
             self._fork_server.ping()
 
-    def _silence_seconds(self, slot: WorkerSlot) -> float:
-        return self._memory.silence_seconds(slot.number)
+    def _kill_most_silent(self) -> None:
+        """Kill the worker that has been silent for longest, for too long, and without waiting for
+        the lock."""
+        silent = [
+            worker
+            for worker in self.workers
+            if worker.is_running
+            and self._silence_seconds(worker) > self._limits.worker_silence_seconds_max
+        ]
+        waiting = self._memory.lock.waiters() if silent else set()
+        culprits = [worker for worker in silent if worker.pid not in waiting]
+        if culprits:
+            worker = max(culprits, key=self._silence_seconds)
+            self._events.emit(WorkerSilent(worker=worker.number, worker_pid=worker.pid))
+            worker.kill()
+
+    def _silence_seconds(self, worker: SupervisedWorker) -> float:
+        return self._memory.silence_seconds(worker.number)
 
     # -- settings ------------------------------------------------------------------------------
-    def reconfigure(self, limits: Limits, memfd: int) -> None:
-        """Tell all workers, and those that are forked from now on, to go by other settings: those
-        that this memfd holds, which is taken. `limits` are theirs."""
+    def distribute_settings(self, limits: Limits, memfd: int) -> None:
+        """Have all workers, also those that are forked later, apply the settings in this memfd,
+        which is taken. `limits` are theirs."""
         self._settings_memfds.append(memfd)
         self._settings_number += 1
         self._limits = limits
-        for slot in self.slots:
-            self._tell_settings(slot)
+        for worker in self.workers:
+            self._send_settings(worker)
 
-    def _tell_settings(self, slot: WorkerSlot) -> None:
-        if slot.link is not None and self._settings_memfds:
-            slot.link.send(ApplySettings(self._settings_number), self._settings_memfds[-1])
+    def _send_settings(self, worker: SupervisedWorker) -> None:
+        if worker.link is not None and self._settings_memfds:
+            worker.link.send(ApplySettings(self._settings_number), self._settings_memfds[-1])
 
-    async def wait_until_reconfigured(self, seconds_max: float) -> list[int]:
-        """Wait until all workers go by the settings in force; returns who did not say so."""
+    async def wait_until_settings_applied(self, seconds_max: float) -> list[int]:
+        """Wait until all workers have applied the settings in force; returns those that have not
+        in time."""
         with trio.move_on_after(seconds_max):
-            await self._wait_for(lambda: not self._behind())
-        behind = self._behind()
+            await self._wait_for(lambda: not self._workers_without_settings())
+        behind = self._workers_without_settings()
         if not behind:
             for memfd in self._settings_memfds[:-1]:
                 os.close(memfd)
             del self._settings_memfds[:-1]
         return behind
 
-    def _behind(self) -> list[int]:
+    def _workers_without_settings(self) -> list[int]:
         return [
-            slot.number for slot in self.slots if slot.alive and slot.obeyed < self._settings_number
+            worker.number
+            for worker in self.workers
+            if worker.is_running and worker.settings_number < self._settings_number
         ]
 
-    # -- the end -------------------------------------------------------------------------------
-    async def stop(self) -> None:
-        """Let the workers hand over what they accepted and end; kill those that do not."""
-        self._stopping = True
-        with trio.move_on_after(self._limits.stop_seconds_max):
-            self.tell_all(Quiesce())
-            await self._wait_for(lambda: all(slot.quiet or not slot.alive for slot in self.slots))
-            self.tell_all(Stop())
-            await self._wait_for(lambda: not any(slot.alive for slot in self.slots))
-            return
-        for slot in self.slots:
-            slot.kill()
+    # -- commands ------------------------------------------------------------------------------
+    def running_workers(self) -> list[int]:
+        """The workers that can be sent a command: asked for, and not dead."""
+        return [worker.number for worker in self.workers if worker.is_running]
 
-    async def wait_for_worker(self, load: list[int]) -> int:
-        """The worker with the smallest load that serves and keeps up with what it is told."""
+    def send(self, worker: int, command: WorkerCommand, fd: int | None = None) -> None:
+        """Send a worker a command, if it runs; `fd` is borrowed until it is sent."""
+        link = self.workers[worker].link
+        if link is not None:
+            link.send(command, fd)
+
+    def _send_all(self, command: WorkerCommand) -> None:
+        for number in self.running_workers():
+            self.send(number, command)
+
+    async def wait_for_available_worker(self, load: list[int]) -> int:
+        """The worker with the smallest load that serves and keeps up with its commands."""
         while True:
-            able = [
-                slot.number
-                for slot in self.slots
-                if slot.ready
-                and slot.link is not None
-                and slot.link.queued < self._limits.handoff_clients_max
+            available = [
+                worker.number
+                for worker in self.workers
+                if worker.is_serving
+                and worker.link is not None
+                and worker.link.queued < self._limits.handoff_clients_max
             ]
-            if able:
-                return min(able, key=load.__getitem__)
+            if available:
+                return min(available, key=load.__getitem__)
             with trio.move_on_after(_QUEUE_RETRY_SECONDS):
-                await self._wait_for(lambda: any(slot.ready for slot in self.slots))
+                await self._wait_for(lambda: any(worker.is_serving for worker in self.workers))
                 await trio.sleep_forever()
 
-    def who_can_be_told(self) -> list[int]:
-        """The workers that have been asked for and have not died."""
-        return [slot.number for slot in self.slots if slot.link is not None]
-
-    def tell(self, worker: int, order: WorkerCommand, fd: int | None = None) -> None:
-        """Tell one worker something, if there is one; `fd` is borrowed until it is sent."""
-        link = self.slots[worker].link
-        if link is not None:
-            link.send(order, fd)
-
-    def tell_all(self, order: WorkerCommand) -> None:
-        for slot in self.slots:
-            if slot.link is not None:
-                slot.link.send(order)
+    async def stop(self) -> None:
+        """Have the workers hand over what they accepted and end; kill those that do not in time."""
+        self._is_stopping = True
+        with trio.move_on_after(self._limits.stop_seconds_max):
+            self._send_all(Quiesce())
+            await self._wait_for(
+                lambda: all(w.has_quiesced or not w.is_running for w in self.workers)
+            )
+            self._send_all(Stop())
+            await self._wait_for(lambda: not self.running_workers())
+            return
+        self._kill_all()

@@ -1,6 +1,4 @@
-"""What each user may have, as it is in force: as the settings say, or as an administrator has said
-since. This module does not know who asks, nor what becomes of what is too much.
-"""
+"""The limits of each user that are in force: of the settings, as changed by administrators."""
 
 import os
 import time
@@ -24,7 +22,7 @@ class EffectiveUserLimits:
         self._changed: dict[int, UserLimits] = {}
 
     def apply_settings(self, settings: BusSettings) -> None:
-        """Have the limits that these settings say, whatever an administrator has said until now.
+        """Apply the limits of these settings, whatever an administrator has changed until now.
 
         From then on root, the bus's own user and those that the settings name have accounts that
         are never closed, so that nobody else keeps them out.
@@ -34,13 +32,12 @@ class EffectiveUserLimits:
         kept = {0, os.getuid(), *settings.user_limits}
         self._book.apply_limits(settings.limits, settings.limits_of, kept)
 
-    def of(self, uid: int) -> UserLimits:
-        """What this user may have."""
+    def limits_of(self, uid: int) -> UserLimits:
         return self._changed.get(uid) or self._settings.limits_of(uid)
 
-    def account(self, uid: int) -> Account | None:
-        """The account of a user who comes; None when the bus keeps no more of them."""
-        return self._book.of(uid, self.of(uid), time.monotonic_ns())
+    def open_account(self, uid: int) -> Account | None:
+        """The account of a user who connects; None when the bus keeps no more of them."""
+        return self._book.of(uid, self.limits_of(uid), time.monotonic_ns())
 
     def change(self, uid: int, changes: Mapping[str, int | float]) -> UserLimits:
         """Change some limits of a user, for all processes from now on; returns all of them.
@@ -53,7 +50,7 @@ class EffectiveUserLimits:
                 raise ConfigurationError(f"a user has no limit {name[:64]!r}{advice}")
         try:
             limits = msgspec.convert(
-                {**msgspec.structs.asdict(self.of(uid)), **changes}, UserLimits
+                {**msgspec.structs.asdict(self.limits_of(uid)), **changes}, UserLimits
             )
         except msgspec.ValidationError as error:
             raise ConfigurationError(explain(error)) from error

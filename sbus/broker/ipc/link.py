@@ -6,6 +6,7 @@ length is bounded by the number of clients.
 
 import socket
 from collections import deque
+from contextlib import suppress
 
 import msgspec
 import trio
@@ -91,6 +92,16 @@ class Link:
         except ConnectionResetError:
             return None
         return _event_decoder.decode(data) if data else None
+
+    async def wait_for_event(self) -> WorkerEvent | None:
+        """The next event; None when the worker has ended, or this end is closed."""
+        while self._sock.fileno() >= 0:
+            try:
+                return self.receive_event()
+            except BlockingIOError:
+                with suppress(trio.ClosedResourceError):
+                    await self.wait()
+        return None
 
     def close(self) -> None:
         self._unsent.clear()

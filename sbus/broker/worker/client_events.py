@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import trio
 
-from sbus.broker.events.emitter import EventEmitter, client_of
+from sbus.broker.events.emitter import EventEmitter, describe_client
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.worker.session import Session
 from sbus.errors import ClientFault
@@ -32,7 +32,7 @@ _CLIENTS_PER_PAUSE = 50
 
 
 def _who(session: Session) -> Client:
-    return client_of(session.id, session.credentials, session.sock)
+    return describe_client(session.id, session.credentials, session.sock)
 
 
 def _escaped(text: bytes, bytes_max: int = 64) -> str:

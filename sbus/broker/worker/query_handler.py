@@ -6,18 +6,19 @@ A reply takes a bounded time, because all clients wait meanwhile, and a bounded 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
+import msgspec
+
 from sbus.broker.ipc.queries import (
-    ANSWER_BYTES_MAX,
+    PATTERN_BYTES_MAX,
     ActivityQuery,
     ActivityReply,
-    Entry,
     ExplanationQuery,
     ExplanationReply,
     MatchingClient,
     Query,
+    SubscriptionEntry,
     SubscriptionsQuery,
     SubscriptionsReply,
-    encoder,
 )
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.router import Router
@@ -35,6 +36,8 @@ _PATTERNS_LOOKED_AT_MAX = 5_000
 _PATTERNS_SHOWN_MAX = 10
 _ENTRY_BYTES = 24
 
+_encoder = msgspec.msgpack.Encoder()
+
 
 class QueryHandler:
     """Of one worker."""
@@ -51,10 +54,10 @@ class QueryHandler:
     def answer(self, query: Query) -> bytes:
         """The encoded reply."""
         if isinstance(query, ActivityQuery):
-            return encoder.encode(self._activities(query.clients))
+            return _encoder.encode(self._activities(query.clients))
         if isinstance(query, SubscriptionsQuery):
-            return encoder.encode(self._subscriptions(query))
-        return encoder.encode(self._explanation(query))
+            return _encoder.encode(self._subscriptions(query))
+        return _encoder.encode(self._explanation(query))
 
     def _activities(self, clients: Iterable[int]) -> ActivityReply:
         return {
@@ -90,7 +93,7 @@ class QueryHandler:
     def _subscriptions(self, query: SubscriptionsQuery) -> SubscriptionsReply:
         wanted = None if query.pattern is None else parse_pattern(query.pattern, self._dialect)
         nothing_matches = query.pattern is not None and wanted is None
-        entries: list[Entry] = []
+        entries: list[SubscriptionEntry] = []
         size_bytes = 0
         looked_at = 0
         for session in self._sessions:
@@ -105,12 +108,12 @@ class QueryHandler:
                 if (
                     len(entries) >= query.entries_max
                     or looked_at >= _PATTERNS_LOOKED_AT_MAX
-                    or size_bytes > ANSWER_BYTES_MAX
+                    or size_bytes > PATTERN_BYTES_MAX
                 ):
                     return SubscriptionsReply(entries, (number, offset))
                 looked_at += 1
                 if not nothing_matches and self._has_keys_in_common(pattern, wanted):
-                    entries.append(Entry(number, pattern, count))
+                    entries.append(SubscriptionEntry(number, pattern, count))
                 else:
                     size_bytes -= len(pattern) + _ENTRY_BYTES
         return SubscriptionsReply(entries, None)
@@ -171,7 +174,7 @@ class QueryHandler:
         segments = tuple(key.split(self._dialect.separator))
         path = PatternPath(segments, (False,) * len(segments), subtree=False)
         left = _PATTERNS_LOOKED_AT_MAX
-        left_bytes = ANSWER_BYTES_MAX
+        left_bytes = PATTERN_BYTES_MAX
 
         def matches(session: Session) -> Iterator[bytes]:
             nonlocal left, left_bytes

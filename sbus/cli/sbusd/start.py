@@ -78,6 +78,7 @@ class _Lifecycle:
     def _serve(self, sockets: Sockets, on_ready: Callable[[], None]) -> None:
         """Run the broker; signals that came before it had handlers reach it when it is ready."""
         from sbus.broker.bus import run_bus
+        from sbus.broker.front_process import Endpoints
 
         raise_open_files_limit()
         plan, is_abstract = self._plan, sockets.bus.is_abstract
@@ -96,12 +97,14 @@ class _Lifecycle:
         try:
             run_bus(
                 plan.configuration(is_abstract=is_abstract),
-                sockets.bus.socket,
+                Endpoints(
+                    listener=sockets.bus.socket,
+                    admin_listener=None if sockets.admin is None else sockets.admin.socket,
+                    admin_gids=plan.addresses.admin_gids,
+                ),
                 reread=reread,
                 on_ready=ready_then_stoppable,
                 notifier=self._notifier,
-                admin_listener=None if sockets.admin is None else sockets.admin.socket,
-                admin_gids=plan.addresses.admin_gids,
             )
         finally:
             self._stop.ignore_further()

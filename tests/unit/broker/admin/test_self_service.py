@@ -6,8 +6,11 @@ from typing import cast
 import trio
 import trio.testing
 
+from sbus.broker.admin.inspection_handlers import InspectionHandlers
 from sbus.broker.admin.self_service import SelfServiceQueries
 from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.supervisor import Supervisor
+from sbus.broker.ipc.worker_protocol import SelfServiceReply
 from sbus.protocol.admin_results import MeResult, UserReport
 from sbus.shared.accounts import Account
 from sbus.unix.credentials import Credentials
@@ -26,36 +29,44 @@ def client(number: int, uid: int) -> Client:
     )
 
 
+class Bus:
+    """Stands in for the handlers that answer and for the supervisor that sends."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answered: list[int] = []
+        self.done = trio.Event()
+
+    async def me(self, uid: int) -> MeResult:
+        self.asked.append(uid)
+        await trio.lowlevel.checkpoint()
+        return MeResult(user=cast(UserReport, None), clients=[], subscriptions=[], unanswered=[])
+
+    def send(self, _worker: int, command: SelfServiceReply) -> None:
+        self.answered.append(command.client)
+        if len(self.answered) > MANY:
+            self.done.set()
+
+
 def test_a_user_who_asks_with_many_connections_has_others_wait_for_some_of_them() -> None:
     registry = ClientRegistry(1)
     for number in range(MANY + 1):
         registry.add(client(number, uid=2 if number == MANY else 1))
-    told: list[int] = []
-    asked: list[int] = []
+    bus = Bus()
 
-    async def find_out(uid: int) -> MeResult:
-        asked.append(uid)
-        await trio.lowlevel.checkpoint()
-        return MeResult(user=cast(UserReport, None), clients=[], subscriptions=[], unanswered=[])
-
-    async def all_are_told() -> None:
-        done = trio.Event()
-
-        def tell(number: int, _: bytes) -> None:
-            told.append(number)
-            if len(told) > MANY:
-                done.set()
-
-        self_service = SelfServiceQueries(registry, 65_536, find_out, tell)
+    async def all_are_answered() -> None:
+        self_service = SelfServiceQueries(
+            registry, cast(Supervisor, bus), cast(InspectionHandlers, bus), 65_536
+        )
         for number in range(MANY + 1):
             self_service.add(number)
         with trio.fail_after(60):
             async with trio.open_nursery() as tasks:
                 tasks.start_soon(self_service.run)
-                await done.wait()
+                await bus.done.wait()
                 tasks.cancel_scope.cancel()
 
-    trio.run(all_are_told, clock=trio.testing.MockClock(autojump_threshold=0))
-    assert sorted(told) == list(range(MANY + 1)), "everybody is told once"
-    assert told.index(MANY) < MANY / 2
-    assert len(asked) < MANY / 2, "clients of a user share an answer"
+    trio.run(all_are_answered, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert sorted(bus.answered) == list(range(MANY + 1)), "every client is answered once"
+    assert bus.answered.index(MANY) < MANY / 2
+    assert len(bus.asked) < MANY / 2, "clients of a user share an answer"

@@ -3,20 +3,19 @@
 import json
 import socket
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import trio
 
 from sbus.broker.admin.server import AdminServer
+from sbus.broker.admin.streams import StreamRegistry
 from sbus.protocol import admin
-from sbus.protocol.admin_results import DrainResult, MonitorResult
+from sbus.protocol.admin_results import DrainResult
+from tests.support.events import logging_to
 
 
-async def begin_stream(_: object, __: socket.socket) -> MonitorResult:
-    raise AssertionError("nobody asked for a stream")
-
-
-async def answer(request: admin.Request) -> msgspec.Struct:
+async def answer(request: admin.Version) -> msgspec.Struct:
     if request.id == 13:
         raise LookupError("a fault")
     return DrainResult(0)
@@ -31,16 +30,20 @@ async def ask(path: str, number: int) -> bytes:
 
 
 async def test_a_fault_ends_one_connection(tmp_path: Path, nursery: trio.Nursery) -> None:
-    failures: list[Exception] = []
+    lines: list[str] = []
+    no_streams = cast(StreamRegistry, None)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         path = str(tmp_path / "admin")
         listener.bind(path)
         listener.listen()
-        server = AdminServer(listener, frozenset(), answer, begin_stream, failures.append)
+        server = AdminServer(
+            listener, frozenset(), {admin.Version: answer}, no_streams, logging_to(lines)
+        )
         nursery.start_soon(server.run)
         with trio.fail_after(5):
             assert json.loads(await ask(path, 1))["id"] == 1
             assert await ask(path, 13) == b""
             assert json.loads(await ask(path, 2))["id"] == 2
         nursery.cancel_scope.cancel()
-    assert [repr(failure) for failure in failures] == ["LookupError('a fault')"]
+    (line,) = lines
+    assert "LookupError('a fault')" in line

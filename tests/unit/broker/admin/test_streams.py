@@ -4,59 +4,57 @@ import errno
 import os
 import socket
 from collections.abc import AsyncIterator
-from typing import Self
+from typing import Self, cast
 
 import pytest
 import trio
 import trio.testing
 
-from sbus.broker.admin.handlers import AdminFault
-from sbus.broker.admin.streams import ANSWER_SECONDS_MAX, StreamRegistry
+from sbus.broker.admin.requests import AdminFault
+from sbus.broker.admin.streams import START_SECONDS_MAX, StreamRegistry
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_protocol import StartStream, StopStream, StreamStarted, WorkerCommand
 from sbus.limits import Limits
 from sbus.protocol import admin
 from sbus.protocol.admin_results import MonitorResult
 from sbus.protocol.events import AcceptingPaused
-from sbus.protocol.keys import SLASH
 from tests.support.events import logging_to
 
 
 class Scene:
-    """Two workers, one watcher."""
+    """Two workers, one watcher; stands in for the supervisor."""
 
     def __init__(self, nursery: trio.Nursery, watchers_max: int = 2) -> None:
         self.nursery = nursery
         self.workers = [0, 1]
         self.told: list[tuple[int, WorkerCommand]] = []
         self.events = logging_to([])
-        self.watches = StreamRegistry(
-            Limits(watchers_max=watchers_max),
-            SLASH,
-            self.events,
-            lambda: list(self.workers),
-            self._tell,
-        )
-        self.watches.run(nursery)
+        settings = BusSettings(workers=2, limits=Limits(watchers_max=watchers_max))
+        self.streams = StreamRegistry(nursery, cast(Supervisor, self), settings, self.events)
         self.server, self.watcher = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.watcher.setblocking(False)
         self.result: MonitorResult | None = None
 
-    def _tell(self, worker: int, order: WorkerCommand, fd: int | None) -> None:
+    def running_workers(self) -> list[int]:
+        return list(self.workers)
+
+    def send(self, worker: int, command: WorkerCommand, fd: int | None = None) -> None:
         if fd is not None:
             os.fstat(fd)
-        self.told.append((worker, order))
+        self.told.append((worker, command))
 
     async def begin(self, request: admin.Monitor | admin.Events) -> None:
         """Begin, as far as that goes without answers."""
 
         async def run() -> None:
-            self.result = await self.watches.begin(request, self.server)
+            self.result = await self.streams.begin(request, self.server)
 
         self.nursery.start_soon(run)
         await trio.testing.wait_all_tasks_blocked()
 
     async def answer(self, worker: int, *, has_begun: bool = True) -> None:
-        self.watches.on_answer(worker, StreamStarted(1, has_begun))
+        self.streams.on_started(worker, StreamStarted(1, has_begun))
         await trio.testing.wait_all_tasks_blocked()
 
     async def leave(self) -> None:
@@ -65,13 +63,13 @@ class Scene:
 
     @property
     def kept(self) -> int:
-        return len(self.watches._watches)
+        return len(self.streams._streams)
 
     def close(self) -> None:
         self.server.close()
         self.watcher.close()
-        for watch in self.watches._watches.values():
-            watch.sock.close()
+        for stream in self.streams._streams.values():
+            stream.sock.close()
         self.events.close()
 
 
@@ -101,10 +99,10 @@ async def test_a_worker_that_does_not_answer_is_not_waited_for_for_long(
     before = trio.current_time()
     await scene.begin(admin.Monitor())
     await scene.answer(1)
-    await trio.sleep(ANSWER_SECONDS_MAX * 1.5)
+    await trio.sleep(START_SECONDS_MAX * 1.5)
     assert scene.result is not None
     assert scene.result.unanswered == [0]
-    assert trio.current_time() - before < 2 * ANSWER_SECONDS_MAX
+    assert trio.current_time() - before < 2 * START_SECONDS_MAX
 
 
 async def test_a_worker_that_cannot_have_it_is_named(scene: Scene) -> None:
@@ -120,11 +118,11 @@ async def test_a_worker_that_dies_is_not_waited_for_and_its_successor_is_told(
 ) -> None:
     await scene.begin(admin.Monitor(patterns=["a/\\xff"], payload=True))
     await scene.answer(0)
-    scene.watches.on_worker_death(1)
+    scene.streams.on_worker_death(1)
     await trio.testing.wait_all_tasks_blocked()
     assert scene.result is not None
     scene.told.clear()
-    scene.watches.introduce(1)
+    scene.streams.on_worker_forked(1)
     assert scene.told == [(1, StartStream(1, "messages", [b"a/\xff"], True))]
 
 
@@ -137,7 +135,7 @@ async def test_a_connection_is_kept_until_all_have_answered(scene: Scene) -> Non
     assert scene.kept == 1
     await scene.answer(1)
     assert scene.kept == 0
-    scene.watches.introduce(0)
+    scene.streams.on_worker_forked(0)
     assert len(scene.told) == 4
 
 
@@ -152,9 +150,9 @@ async def test_what_a_watcher_sends_means_nothing(scene: Scene) -> None:
 async def test_watchers_are_bounded(scene: Scene) -> None:
     scene.workers = []
     for _ in range(2):
-        await scene.watches.begin(admin.Monitor(), scene.server)
+        await scene.streams.begin(admin.Monitor(), scene.server)
     with pytest.raises(AdminFault, match="watchers_max"):
-        await scene.watches.begin(admin.Events(), scene.server)
+        await scene.streams.begin(admin.Events(), scene.server)
 
 
 async def test_without_descriptors_it_cannot_be(
@@ -166,7 +164,7 @@ async def test_without_descriptors_it_cannot_be(
 
     with Exhausted(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         with pytest.raises(AdminFault, match="too many open files") as fault:
-            await scene.watches.begin(admin.Monitor(), sock)
+            await scene.streams.begin(admin.Monitor(), sock)
         assert fault.value.code == "failed"
     assert scene.kept == 0
 
@@ -175,7 +173,7 @@ async def test_the_front_tells_its_own_events(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     scene.workers = []
-    await scene.watches.begin(admin.Events(), scene.server)
+    await scene.streams.begin(admin.Events(), scene.server)
     scene.events.emit(AcceptingPaused(why="a path: \udcff"))
     await trio.sleep(1)
     packet = scene.watcher.recv(10_000)

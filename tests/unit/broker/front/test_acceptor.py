@@ -40,7 +40,7 @@ class Failing(socket.socket):
 
 
 class Knocking:
-    """A acceptor, its address, and what it complained about."""
+    """An acceptor, its address, and what it complained about."""
 
     def __init__(self, directory: Path) -> None:
         self.address = str(directory / "acceptor")
@@ -95,7 +95,7 @@ async def test_who_may_enter_does(
         admitted = await acceptor.next_client()
     with admitted.sock as sock:
         assert admitted.credentials == ME
-        assert acceptor.concerning(admitted.sock, ME) == 0
+        assert acceptor.rules_for(admitted.sock, ME) == 0
         assert admitted.account is knocking.book.of(ME.uid, Limits().user, 0)
         assert admitted.account.connections == 1
         assert not sock.getblocking()
@@ -131,7 +131,7 @@ async def test_a_connection_that_failed_is_skipped(knocking: Knocking, code: int
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-async def test_without_descriptors_the_door_waits_until_a_client_leaves(
+async def test_without_descriptors_it_waits_until_a_client_leaves(
     knocking: Knocking, mock_clock: trio.testing.MockClock, code: int
 ) -> None:
     acceptor = knocking.acceptor()
@@ -152,7 +152,7 @@ async def test_without_descriptors_the_door_waits_until_a_client_leaves(
         assert leaver.connections == 0
 
 
-async def test_without_descriptors_the_door_tries_again_after_a_moment(
+async def test_without_descriptors_it_tries_again_after_a_moment(
     knocking: Knocking, autojump_clock: trio.testing.MockClock
 ) -> None:
     acceptor = knocking.acceptor()
@@ -163,7 +163,7 @@ async def test_without_descriptors_the_door_tries_again_after_a_moment(
     assert len(knocking.lines) == 1
 
 
-async def test_an_error_of_the_door_itself_is_not_survived(knocking: Knocking) -> None:
+async def test_an_error_of_the_listener_is_not_survived(knocking: Knocking) -> None:
     acceptor = knocking.acceptor()
     knocking.listener.failures = [errno.EINVAL]
     with pytest.raises(OSError, match="accept failed"):
@@ -203,7 +203,7 @@ def connect_rule(
 MY_GROUPS = frozenset({ME.gid, *os.getgroups()})
 
 
-async def turned_away(acceptor: Acceptor, client: socket.socket) -> list[bytes]:
+async def rejected(acceptor: Acceptor, client: socket.socket) -> list[bytes]:
     """What a client that may not connect is sent before the end."""
     packets = []
     async with trio.open_nursery() as nursery:
@@ -229,8 +229,8 @@ async def test_whom_the_rules_deny_is_told_counted_and_logged(
     acceptor = knocking.acceptor(rules=rules, dialect=dialect)
     client = knocking.knock()
     client.send(b"SUB unread")
-    assert await turned_away(acceptor, client) == told
-    assert acceptor.counts == {"not-allowed": 1}
+    assert await rejected(acceptor, client) == told
+    assert acceptor.refused == {"not-allowed": 1}
     (line,) = knocking.lines
     assert f"uid {ME.uid}, pid {ME.pid} ({MY_PROGRAM}): rules[0]" in line
 
@@ -247,14 +247,14 @@ async def test_rules_about_any_group_of_the_peer_concern_it(knocking: Knocking, 
     with trio.fail_after(SOON_SECONDS):
         admitted = await acceptor.next_client()
     with admitted.sock:
-        assert acceptor.concerning(admitted.sock, admitted.credentials) == 0b11
+        assert acceptor.rules_for(admitted.sock, admitted.credentials) == 0b11
 
 
 async def test_a_client_that_has_gone_need_not_be_told(knocking: Knocking) -> None:
     acceptor = knocking.acceptor(rules=(connect_rule(False),))
     knocking.knock().close()
-    assert await turned_away(acceptor, knocking.knock())
-    assert acceptor.counts == {"not-allowed": 2}
+    assert await rejected(acceptor, knocking.knock())
+    assert acceptor.refused == {"not-allowed": 2}
 
 
 async def test_names_of_programs_are_escaped(
@@ -262,7 +262,7 @@ async def test_names_of_programs_are_escaped(
 ) -> None:
     monkeypatch.setattr("sbus.broker.front.acceptor.program_name", lambda _: b"a\n\x1b\\\xff")
     acceptor = knocking.acceptor(rules=(connect_rule(False),))
-    await turned_away(acceptor, knocking.knock())
+    await rejected(acceptor, knocking.knock())
     assert r"(a\x0a\x1b\\\xff)" in knocking.lines[0]
 
 
@@ -278,7 +278,7 @@ async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
     refused = [knocking.knock() for _ in range(3)]
     for client in refused:
         client.send(b"MSG a\0b")
-    await turn_away(acceptor)
+    await reject_all(acceptor)
     for client in refused:
         assert client.recv(1000).startswith(b"CMSG !/error\0too-many-connections ")
         assert client.recv(1000) == b""
@@ -305,7 +305,7 @@ async def test_when_others_have_all_accounts_a_user_is_told_so(
     assert other is not None
     other.count_connection(1)
     client = knocking.knock()
-    await turn_away(acceptor)
+    await reject_all(acceptor)
     assert client.recv(1000).startswith(b"CMSG !/error\0too-many-users ")
     assert client.recv(1000) == b""
     (line,) = knocking.lines
@@ -318,7 +318,7 @@ async def test_when_others_have_all_accounts_a_user_is_told_so(
     assert admitted.account.connections == 1
 
 
-async def turn_away(acceptor: Acceptor) -> None:
+async def reject_all(acceptor: Acceptor) -> None:
     """Let the acceptor look at everybody who knocks; it admits nobody."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(acceptor.next_client)

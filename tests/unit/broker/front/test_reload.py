@@ -25,18 +25,18 @@ AFTER = Configuration(settings=BusSettings(workers=2, limits=Limits(quantum_unit
 APPLIED = ReloadResult(["limits.quantum_units"], [])
 
 
-class PretendedSupervisor:
+class FakeSupervisor:
     """Notes what it is told; `behind` do not obey."""
 
     def __init__(self) -> None:
         self.told: list[Limits] = []
         self.behind: list[int] = []
 
-    def reconfigure(self, limits: Limits, memfd: int) -> None:
+    def distribute_settings(self, limits: Limits, memfd: int) -> None:
         os.close(memfd)
         self.told.append(limits)
 
-    async def wait_until_reconfigured(self, _seconds_max: float) -> list[int]:
+    async def wait_until_settings_applied(self, _seconds_max: float) -> list[int]:
         await trio.lowlevel.checkpoint()
         return self.behind
 
@@ -44,19 +44,22 @@ class PretendedSupervisor:
 class Scene:
     def __init__(self) -> None:
         self.reread: Callable[[], Configuration] = lambda: AFTER
-        self.supervisor = PretendedSupervisor()
-        self.gone_by: list[BusSettings] = []
+        self.supervisor = FakeSupervisor()
+        self.applied: list[BusSettings] = []
         self.reloader = Reloader(
             BEFORE,
             lambda: self.reread(),
             ClientRegistry(2),
             cast(Supervisor, self.supervisor),
-            lambda settings, _rules: self.gone_by.append(settings),
+            [self],
             Notifier(),
         )
 
+    def apply_settings(self, settings: BusSettings) -> None:
+        self.applied.append(settings)
+
     def is_untouched(self) -> bool:
-        return self.reloader.in_force == BEFORE and not self.supervisor.told and not self.gone_by
+        return self.reloader.in_force == BEFORE and not self.supervisor.told and not self.applied
 
 
 @pytest.fixture
@@ -75,7 +78,7 @@ async def test_what_changed_is_in_force(scene: Scene) -> None:
     assert await scene.reloader.reload() == APPLIED
     assert scene.reloader.in_force == AFTER
     assert scene.supervisor.told == [AFTER.settings.limits]
-    assert scene.gone_by == [AFTER.settings]
+    assert scene.applied == [AFTER.settings]
     assert await scene.reloader.reload() == ReloadResult([], [])
 
 

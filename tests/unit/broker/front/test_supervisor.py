@@ -15,6 +15,7 @@ import trio.testing
 
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.fork_server import ForkServer, Pong, WorkerExited, WorkerForked
+from sbus.broker.front.reaper import Reaper
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
@@ -33,6 +34,7 @@ from sbus.limits import Limits
 from sbus.shared.accounts import AccountBook
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import ALIVE, SharedMemory
+from sbus.shared.stall_table import StallTable
 from sbus.unix.credentials import Credentials
 from sbus.unix.notify import Notifier
 from tests.support.events import logging_to
@@ -108,37 +110,44 @@ class Scene:
         self.memory = SharedMemory(WORKERS, small_limits())
         self.memory.lock.open()
         self.fork_server = FakeForkServer()
-        self.reports: list[tuple[int, WorkerEvent]] = []
+        self.worker_events: list[tuple[int, WorkerEvent]] = []
         self.deaths: list[int] = []
         self.forks: list[int] = []
         self.lines: list[str] = []
         self.killed: list[int] = []
         self.notifier = PretendedNotifier()
         settings = BusSettings(workers=WORKERS, limits=Limits(worker_silence_seconds_max=10.0))
+        stalls = StallTable(self.memory.stalls, settings.limits.blocking_clients_max, None)
         self.book = AccountBook(self.memory.accounts, WORKERS, settings.limits)
         self.supervisor = Supervisor(
             cast(ForkServer, self.fork_server),
             self.memory,
+            Reaper(self.memory, self.book, stalls),
             settings,
-            self.book,
             logging_to(self.lines),
-            self.forks.append,
-            lambda worker, report: self.reports.append((worker, report)),
-            self.deaths.append,
             self.notifier,
         )
-        for slot in self.supervisor.slots:
-            slot.kill = lambda number=slot.number: self.killed.append(number)  # type: ignore[method-assign, misc]
+        for worker in self.supervisor.workers:
+            worker.kill = lambda number=worker.number: self.killed.append(number)  # type: ignore[method-assign, misc]
+
+    def worker_forked(self, worker: int) -> None:
+        self.forks.append(worker)
+
+    def worker_event(self, worker: int, event: WorkerEvent) -> None:
+        self.worker_events.append((worker, event))
+
+    def worker_died(self, worker: int) -> None:
+        self.deaths.append(worker)
 
     async def serve(self) -> None:
         """Start it, with every worker serving."""
-        self.nursery.start_soon(self.supervisor.run, self.nursery)
+        self.nursery.start_soon(self.supervisor.run, self.nursery, self)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(WORKERS):
             await self.say(number, WorkerReady())
 
-    async def say(self, worker: int, report: WorkerEvent) -> None:
-        self.fork_server.workers[worker].say(report)
+    async def say(self, worker: int, event: WorkerEvent) -> None:
+        self.fork_server.workers[worker].say(event)
         await trio.testing.wait_all_tasks_blocked()
 
     async def kill(self, worker: int, status: int = signal.SIGKILL) -> None:
@@ -150,11 +159,11 @@ class Scene:
 
     def close(self) -> None:
         self.nursery.cancel_scope.cancel()
-        for slot in self.supervisor.slots:
-            if slot.link is not None:
-                slot.link.close()
-            if slot.pidfd >= 0:
-                os.close(slot.pidfd)
+        for worker in self.supervisor.workers:
+            if worker.link is not None:
+                worker.link.close()
+            if worker.pidfd >= 0:
+                os.close(worker.pidfd)
         for memfd in self.supervisor._settings_memfds:
             os.close(memfd)
         self.fork_server.close()
@@ -173,7 +182,7 @@ async def test_it_serves_once_every_worker_does(scene: Scene) -> None:
     done = trio.Event()
 
     async def run() -> None:
-        await scene.supervisor.run(scene.nursery)
+        await scene.supervisor.run(scene.nursery, scene)
         done.set()
 
     scene.nursery.start_soon(run)
@@ -192,7 +201,7 @@ async def test_a_worker_that_dies_at_the_start_ends_the_bus(status: int) -> None
         async with trio.open_nursery() as nursery:
             scene = Scene(nursery)
             try:
-                nursery.start_soon(scene.supervisor.run, nursery)
+                nursery.start_soon(scene.supervisor.run, nursery, scene)
                 await trio.testing.wait_all_tasks_blocked()
                 await scene.say(0, WorkerReady())
                 await scene.kill(1, status)
@@ -216,7 +225,7 @@ async def test_what_workers_say_about_clients_is_passed_on(scene: Scene) -> None
     await scene.serve()
     await scene.say(1, ClientLeft(5, "no-nul"))
     await scene.say(0, ClientLeft(6, ""))
-    assert scene.reports == [(1, ClientLeft(5, "no-nul")), (0, ClientLeft(6, ""))]
+    assert scene.worker_events == [(1, ClientLeft(5, "no-nul")), (0, ClientLeft(6, ""))]
 
 
 async def test_a_dead_worker_is_reaped_and_replaced(
@@ -268,7 +277,7 @@ async def test_without_descriptors_a_worker_is_replaced_later(
         return socketpair(family, kind)
 
     monkeypatch.setattr("sbus.broker.front.supervisor.socket.socketpair", exhausted)
-    scene.supervisor.slots[1].born_at = -1000.0  # it has lived long
+    scene.supervisor.workers[1].forked_at = -1000.0  # it has lived long
     await scene.kill(1)
     await trio.sleep(30)
     assert scene.fork_server.forks == [0, 1, 2, 1]
@@ -277,23 +286,23 @@ async def test_without_descriptors_a_worker_is_replaced_later(
 
 async def test_the_least_loaded_worker_that_serves_is_chosen(scene: Scene) -> None:
     await scene.serve()
-    assert await scene.supervisor.wait_for_worker([3, 1, 2]) == 1
-    scene.supervisor.slots[1].ready = False
-    assert await scene.supervisor.wait_for_worker([3, 1, 2]) == 2
+    assert await scene.supervisor.wait_for_available_worker([3, 1, 2]) == 1
+    scene.supervisor.workers[1].is_serving = False
+    assert await scene.supervisor.wait_for_available_worker([3, 1, 2]) == 2
 
 
-async def test_a_worker_that_does_not_read_its_orders_gets_no_clients(scene: Scene) -> None:
+async def test_a_worker_that_does_not_read_its_commands_gets_no_clients(scene: Scene) -> None:
     await scene.serve()
     credentials = Credentials(gid=1, uid=2, pid=3)
     read_end, write_end = os.pipe()
-    link = scene.supervisor.slots[0].link
+    link = scene.supervisor.workers[0].link
     assert link is not None
     while link.queued < Limits().handoff_clients_max:
-        scene.supervisor.tell(0, AdoptClient(1, credentials, 1), write_end)
-    assert await scene.supervisor.wait_for_worker([0, 7, 8]) == 1
+        scene.supervisor.send(0, AdoptClient(1, credentials, 1), write_end)
+    assert await scene.supervisor.wait_for_available_worker([0, 7, 8]) == 1
     assert scene.told(0)
     link.close()  # before the descriptor that it has borrowed
-    scene.supervisor.slots[0].link = None
+    scene.supervisor.workers[0].link = None
     os.close(read_end)
     os.close(write_end)
 
@@ -399,7 +408,7 @@ def some_memfd() -> int:
 async def test_all_workers_are_told_of_other_settings(scene: Scene) -> None:
     await scene.serve()
     limits = Limits(handoff_clients_max=1)
-    scene.supervisor.reconfigure(limits, some_memfd())
+    scene.supervisor.distribute_settings(limits, some_memfd())
     assert scene.supervisor._limits == limits
     for number in range(WORKERS):
         assert scene.told(number) == [ApplySettings(1)]
@@ -420,7 +429,7 @@ class Waiting:
         scene.nursery.start_soon(self._wait)
 
     async def _wait(self) -> None:
-        self.behind = await self._scene.supervisor.wait_until_reconfigured(30)
+        self.behind = await self._scene.supervisor.wait_until_settings_applied(30)
 
     async def is_over(self) -> bool:
         await trio.testing.wait_all_tasks_blocked()
@@ -431,12 +440,12 @@ async def test_who_does_not_obey_in_time_is_named(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     await scene.serve()
-    scene.supervisor.reconfigure(Limits(), some_memfd())
+    scene.supervisor.distribute_settings(Limits(), some_memfd())
     await scene.say(1, SettingsApplied(1))
-    assert await scene.supervisor.wait_until_reconfigured(5) == [0, 2]
+    assert await scene.supervisor.wait_until_settings_applied(5) == [0, 2]
     await scene.say(0, SettingsApplied(1))
     await scene.say(2, SettingsApplied(1))
-    assert await scene.supervisor.wait_until_reconfigured(5) == []
+    assert await scene.supervisor.wait_until_settings_applied(5) == []
 
 
 async def test_an_answer_to_earlier_settings_is_none_to_these(
@@ -444,20 +453,20 @@ async def test_an_answer_to_earlier_settings_is_none_to_these(
 ) -> None:
     await scene.serve()
     for _ in range(2):
-        scene.supervisor.reconfigure(Limits(), some_memfd())
+        scene.supervisor.distribute_settings(Limits(), some_memfd())
     for number in range(WORKERS):
         await scene.say(number, SettingsApplied(1))
-    assert await scene.supervisor.wait_until_reconfigured(5) == [0, 1, 2]
+    assert await scene.supervisor.wait_until_settings_applied(5) == [0, 1, 2]
 
 
 async def test_a_worker_that_is_forked_later_is_told_first_of_all(scene: Scene) -> None:
     await scene.serve()
-    scene.supervisor.reconfigure(Limits(), some_memfd())
+    scene.supervisor.distribute_settings(Limits(), some_memfd())
     waiting = Waiting(scene)
     await scene.say(0, SettingsApplied(1))
     await scene.say(1, SettingsApplied(1))
     assert not await waiting.is_over()
-    scene.supervisor.slots[2].born_at = -1e9  # it is no young worker, and replaced at once
+    scene.supervisor.workers[2].forked_at = -1e9  # it has lived long, and is replaced at once
     await scene.kill(2)
     assert await waiting.is_over()
     assert waiting.behind == [], "its successor begins with them"
@@ -468,10 +477,10 @@ async def test_settings_that_nobody_needs_any_more_are_not_kept(scene: Scene) ->
     await scene.serve()
     memfds = [some_memfd() for _ in range(3)]
     for memfd in memfds:
-        scene.supervisor.reconfigure(Limits(), memfd)
+        scene.supervisor.distribute_settings(Limits(), memfd)
     for number in range(WORKERS):
         await scene.say(number, SettingsApplied(3))
-    assert await scene.supervisor.wait_until_reconfigured(5) == []
+    assert await scene.supervisor.wait_until_settings_applied(5) == []
     assert scene.supervisor._settings_memfds == memfds[2:]
     for closed in memfds[:2]:
         with pytest.raises(OSError, match="Bad file descriptor"):

@@ -1,0 +1,83 @@
+"""The verbs that report figures: `stats`, `workers`, `users`, and `version`."""
+
+import os
+import platform
+import time
+
+from sbus.broker.admin.requests import Handlers
+from sbus.broker.admin.statistics import StatisticsCollector
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.front.acceptor import Acceptor
+from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.shutdown import Shutdown
+from sbus.protocol import admin
+from sbus.protocol.admin_results import StatsResult, UsersResult, VersionResult, WorkersResult
+from sbus.protocol.text import to_text
+from sbus.version import __version__
+
+
+class StatisticsHandlers:
+    """Of the bus at `address`."""
+
+    def __init__(
+        self,
+        settings: BusSettings,
+        address: str,
+        collector: StatisticsCollector,
+        registry: ClientRegistry,
+        acceptor: Acceptor,
+        shutdown: Shutdown,
+    ) -> None:
+        self._settings = settings
+        self._address = to_text(address.encode(errors="surrogateescape"))
+        self._collector = collector
+        self._registry = registry
+        self._acceptor = acceptor
+        self._shutdown = shutdown
+        self._started_at = time.time()
+        self._started_monotonic = time.monotonic()
+        self.handlers: Handlers = {
+            admin.Stats: self._stats,
+            admin.Workers: self._workers,
+            admin.Users: self._users,
+            admin.Version: self._version,
+        }
+
+    async def _stats(self, _request: admin.Stats) -> StatsResult:
+        log, table = await self._collector.fills()
+        traffic, rates = self._collector.totals()
+        return StatsResult(
+            address=self._address,
+            started_at=self._started_at,
+            uptime_seconds=time.monotonic() - self._started_monotonic,
+            draining=self._shutdown.is_draining,
+            clients=len(self._registry),
+            users=self._registry.connected_users(),
+            connections_accepted=self._registry.admitted,
+            connections_refused=dict(self._acceptor.refused),
+            stalled_clients=self._collector.stalled_clients(),
+            log=log,
+            table=table,
+            traffic=traffic,
+            rates=rates,
+            workers=self._collector.workers(),
+        )
+
+    async def _workers(self, _request: admin.Workers) -> WorkersResult:
+        return WorkersResult(self._collector.workers())
+
+    async def _users(self, request: admin.Users) -> UsersResult:
+        users = self._collector.users(request.after, request.limit)
+        return UsersResult(users=users, next=users[-1].uid if len(users) == request.limit else None)
+
+    async def _version(self, _request: admin.Version) -> VersionResult:
+        return VersionResult(
+            version=__version__,
+            protocol=admin.VERSION,
+            python=platform.python_version(),
+            address=self._address,
+            dialect=self._settings.dialect,
+            workers=self._settings.workers,
+            pid=os.getpid(),
+            started_at=self._started_at,
+        )

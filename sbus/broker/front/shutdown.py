@@ -1,0 +1,66 @@
+"""When the bus ends: on a signal, with its last client, or when the time for draining is over."""
+
+import signal
+
+import trio
+
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.front.client_registry import ClientRegistry
+from sbus.protocol.events import BusStopping, Draining
+from sbus.unix.notify import Notifier
+
+
+class Shutdown:
+    """Of one bus. `admission` is the scope in which clients are admitted."""
+
+    def __init__(
+        self,
+        registry: ClientRegistry,
+        settings: BusSettings,
+        events: EventEmitter,
+        notifier: Notifier,
+    ) -> None:
+        self._registry = registry
+        self._events = events
+        self._notifier = notifier
+        self.is_draining = False
+        self.admission = trio.CancelScope()
+        self._requested = trio.Event()
+        self._deadline = trio.CancelScope()
+        self.apply_settings(settings)
+
+    def apply_settings(self, settings: BusSettings) -> None:
+        self._exit_when_empty = settings.exit_when_empty
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Have signals end the bus."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for _ in signals:
+                self._requested.set()
+
+    def drain(self, timeout_seconds: float | None) -> None:
+        """Admit no more clients; the bus ends with the last one, or when the time is up."""
+        self.is_draining = True
+        left = len(self._registry)
+        self._notifier.status(f"Admits no more clients, {left} are left")
+        self._events.emit(Draining(clients=left))
+        self.admission.cancel()
+        self.check_empty()
+        if timeout_seconds is not None:
+            deadline = trio.current_time() + timeout_seconds
+            self._deadline.deadline = min(self._deadline.deadline, deadline)
+
+    def check_empty(self) -> None:
+        """End the bus if the last client has left and that is a reason to end."""
+        if not self._registry and (self._exit_when_empty or self.is_draining):
+            self._requested.set()
+
+    async def wait(self) -> None:
+        """Wait until the bus has to end, and announce it."""
+        with self._deadline:
+            await self._requested.wait()
+        self._notifier.stopping(f"Stopping, with {len(self._registry)} clients")
+        self._events.emit(BusStopping(clients=len(self._registry)))
+        self.admission.cancel()
