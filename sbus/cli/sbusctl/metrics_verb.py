@@ -6,8 +6,8 @@ extra `metrics`.
 
 import click
 
+from sbus.cli.extras import needs_packages
 from sbus.cli.sbusctl.shared_options import SelectedBus
-from sbus.errors import ConfigurationError
 
 
 def _file_mode(text: str) -> int:
@@ -79,14 +79,9 @@ def metrics(
         raise click.UsageError("--interval needs --textfile")
     if mode is not None and listen is None:
         raise click.UsageError("--mode needs --listen")
-    try:
+    with needs_packages({"prometheus_client": "metrics"}):
         from sbus.cli.metrics.collector import BusCollector, openmetrics_text
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "prometheus_client":
-            raise
-        raise ConfigurationError(
-            "metrics need the package prometheus-client: pip install 'sbus[metrics]'"
-        ) from error
+
     collector = BusCollector(selected.address, address=selected.admin_address, users_max=users_max)
     if textfile is not None:
         from sbus.cli.metrics.textfile import write_textfile

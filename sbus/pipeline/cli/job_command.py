@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sbus.errors import ConfigurationError, SbusError
+from sbus.cli.extras import needs_packages
+from sbus.errors import SbusError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,20 +122,6 @@ def first_reason(text: str) -> str:
     return own[1] if own else text.strip().partition("\n")[0]
 
 
-@contextmanager
-def needs_packages() -> Iterator[None]:
-    """Turn a missing package into an error that says how to install it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
-            raise
-        raise ConfigurationError(
-            f"this needs the package {package}: pip install 'sbus[{EXTRAS[package]}]'"
-        ) from error
-
-
 def reads_recording(verb: Verb) -> Verb:
     """Add the common options; the verb's first parameter becomes a `JobRun` with their values."""
 
@@ -146,7 +133,7 @@ def reads_recording(verb: Verb) -> Verb:
         hosts: tuple[str, ...],
         **options: Any,
     ) -> None:
-        with needs_packages():
+        with needs_packages(EXTRAS):
             from sbus.pipeline.spark.selection import Selection
 
             selection = Selection(directory=directory, since=since, until=until, hosts=hosts)

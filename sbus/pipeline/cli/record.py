@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
+from sbus.cli.extras import needs_packages
 from sbus.cli.sbusctl.shared_options import SelectedBus
 from sbus.cli.terminal.error_output import report_error
 from sbus.client.link import default_address
-from sbus.errors import ConfigurationError
 from sbus.unix.address import parse_address
 from sbus.unix.notify import Notifier
 
@@ -108,7 +108,7 @@ def record(
     missing there is a row of kind GAP. One recorder of a bus writes to DIR at a time; recorders of
     other buses and hosts may write there, too.
     """
-    try:
+    with needs_packages({"pyarrow": "recorder", "numpy": "recorder"}):
         import trio
 
         from sbus.pipeline.recorder.recorder import Plan
@@ -116,12 +116,7 @@ def record(
         from sbus.pipeline.store.batches import RecorderIdentity
         from sbus.pipeline.store.retention import Retention
         from sbus.pipeline.store.writer import Rolling
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("pyarrow", "numpy"):
-            raise
-        raise ConfigurationError(
-            f"recording needs the package {error.name}: pip install 'sbus[recorder]'"
-        ) from error
+
     address = selected.address or default_address()
     plan = Plan(
         directory=directory.absolute(),

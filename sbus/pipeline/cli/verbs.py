@@ -12,7 +12,8 @@ from typing import Literal, TypeVar
 
 import click
 
-from sbus.pipeline.cli.job_command import JobRun, Seconds, answers, needs_packages, reads_recording
+from sbus.cli.extras import needs_packages
+from sbus.pipeline.cli.job_command import EXTRAS, JobRun, Seconds, answers, reads_recording
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
 
@@ -176,7 +177,7 @@ def gaps(run: JobRun, each: bool, window_seconds: float) -> None:
 )
 def compact(directory: Path, before: datetime | None, file_mib: int) -> None:
     """Merge small Parquet files into large ones, while others record and read."""
-    with needs_packages():
+    with needs_packages(EXTRAS):
         from sbus.pipeline.store.rewriting import compact
 
         until = None if before is None else before.date()
