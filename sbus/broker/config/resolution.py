@@ -18,7 +18,7 @@ from sbus.broker.config.settings import OPTION_FIELDS, BusSettings
 from sbus.bus_options import OPTIONS, Kind
 from sbus.errors import ClientFault, ConfigurationError
 from sbus.limits import Limits, UserLimits
-from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
+from sbus.protocol.controls import FloodControl
 from sbus.protocol.keys import Dialect, check_pattern, is_reserved, parse_pattern
 from sbus.unix.address import parse_address
 from sbus.unix.users import group_id, user_id
@@ -72,11 +72,7 @@ def build_configuration(
         limits=resolved.limits,
         user_limits=resolved.user_limits,
         rules=resolved.rules,
-        flood_control=FloodControl(
-            soft=Soft(options["soft"]),
-            hard=Hard(options["hard"]),
-            order=BacklogOrder(options["order"]),
-        ),
+        flood_control=msgspec.convert(options, FloodControl),
         admit_uids=admit_uids,
         admit_gids=admit_gids,
     )

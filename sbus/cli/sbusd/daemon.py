@@ -26,49 +26,46 @@ _REPORT_BYTES_MAX = 4_000
 class StopRequest:
     """Takes over the signals that end a bus; `is_requested` once one of them has come.
 
-    It is used from the moment that something exists which must be removed again, until the bus has
-    handlers of its own. A signal is only noted meanwhile, so that nothing is torn in the middle.
-    SIGHUP is turned into SIGTERM for good: the bus, which takes over the others, does not know it.
+    It is in use from the time that something exists which has to be removed, until the bus has its
+    own handlers. A signal only sets a flag, so that it interrupts nothing. SIGHUP becomes SIGTERM
+    for good, because the bus handles only the others.
     """
 
     def __init__(self) -> None:
         self.is_requested = False
-        signal.signal(signal.SIGTERM, self._note)
-        signal.signal(signal.SIGINT, self._note)
+        signal.signal(signal.SIGTERM, self.request)
+        signal.signal(signal.SIGINT, self.request)
         signal.signal(signal.SIGHUP, self._terminate)
 
-    def request(self) -> None:
+    def request(self, _signum: int = 0, _frame: FrameType | None = None) -> None:
         self.is_requested = True
 
     def pass_on(self) -> None:
-        """Send SIGTERM, whose handler is the bus's by now, if a stop was requested before."""
+        """Send SIGTERM, which the bus handles by now, if a stop was requested before."""
         if self.is_requested:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def ignore_further(self) -> None:
-        """The end has begun: signals do not interrupt it."""
+        """Keep signals from interrupting the end."""
         for signum in _ENDING:
             signal.signal(signum, signal.SIG_IGN)
-
-    def _note(self, _signum: int, _frame: FrameType | None) -> None:
-        self.is_requested = True
 
     def _terminate(self, _signum: int, _frame: FrameType | None) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Launcher:
-    """What the daemon knows of the process that waits for it to be ready."""
+    """The process that waits for the daemon to be ready, as the daemon sees it."""
 
     def __init__(self, write_fd: int) -> None:
         self._write_fd: int | None = write_fd
 
     def report_ready(self) -> bool:
-        """Let the launcher exit with status 0; False when it is not there any more."""
+        """Let the launcher exit with status 0; False if it has gone."""
         return self._report(_READY)
 
     def report_failure(self, text: str) -> bool:
-        """Let the launcher print this error and exit with status 1; False when it is gone."""
+        """Let the launcher print this error and exit with status 1; False if it has gone."""
         return self._report(text.encode(errors="backslashreplace")[:_REPORT_BYTES_MAX])
 
     def _report(self, report: bytes) -> bool:
@@ -113,11 +110,11 @@ def _fork() -> int:
 
 
 def _wait_as_launcher(child: int, read_fd: int, stop: StopRequest) -> NoReturn:
-    """Exit as the daemon reports; nothing that was made is removed here, it is the daemon's."""
+    """Exit as the daemon reports. Nothing is removed here: everything belongs to the daemon."""
     for signum in _ENDING:
         signal.signal(signum, signal.SIG_DFL)
-    # The request came before the fork, then the daemon has it too, or just after it, then the
-    # daemon finds its launcher gone.
+    # If the request came before the fork, the daemon has it too; if it came just after, the daemon
+    # finds its launcher gone.
     if stop.is_requested:
         os._exit(1)
     os.waitpid(child, 0)
@@ -130,10 +127,10 @@ def _wait_as_launcher(child: int, read_fd: int, stop: StopRequest) -> NoReturn:
 
 
 class Pidfile:
-    """A file that holds the process id of the daemon for as long as that runs."""
+    """A file that holds the process id of the daemon while it runs."""
 
     def __init__(self, path: str) -> None:
-        """Write this process's id to a new file; ConfigurationError when there is one already."""
+        """Write this process's id to a new file. Raises ConfigurationError if the file exists."""
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except FileExistsError as error:
@@ -151,6 +148,6 @@ class Pidfile:
             raise ConfigurationError(f"cannot write pidfile {path}: {error.strerror}") from error
 
     def remove(self) -> None:
-        """Remove the file, if it is still this one."""
+        """Remove the file, unless another has taken its place."""
         self._owned_path.remove()
         os.close(self._fd)

@@ -1,4 +1,4 @@
-"""What sbusd is to start: its command line, above its configuration file, above the defaults.
+"""What sbusd starts: the command line overrides the configuration file, which overrides defaults.
 
 Options have the same names on the command line and in the file's table `[bus]`, so they are merged
 as one dict. That is done when sbusd starts, and again from the same command line when the file is
@@ -30,7 +30,7 @@ class CommandLine:
     file: str | None
 
     def plan(self) -> "Plan":
-        """Read the file, if there is one, and find out what to start. Raises ConfigurationError."""
+        """Merge the options, and read the file if there is one. Raises ConfigurationError."""
         file = None
         if self.file is not None:
             from sbus.broker.config.file import read_config
@@ -53,26 +53,26 @@ class CommandLine:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A command line that has been understood, with its file."""
+    """What a command line means, together with its file."""
 
     command_line: CommandLine
     options: Mapping[str, Any]
     """The values of all options."""
     file: "ConfigFile | None"
     resolved: "Resolved | None"
-    """What the file and the limits mean; None if there are neither."""
+    """What the file and the limits mean; None if neither was given."""
     users: frozenset[int]
     addresses: Addresses
 
     def configuration(self, *, is_abstract: bool) -> "Configuration":
-        """What holds for a bus with such an address."""
+        """The configuration of a bus whose address is abstract or is not."""
         from sbus.broker.config.resolution import Resolved, build_configuration
 
         resolved = self.resolved or Resolved()
         return build_configuration(self.options, self.users, resolved, is_abstract=is_abstract)
 
     def check(self) -> None:
-        """Raise SbusError if the bus could not start, as far as that shows without an address."""
+        """Raise SbusError if the bus could not start, as far as that shows without its socket."""
         from sbus.broker.bus import check_settings
 
         check_settings(self.configuration(is_abstract=False).settings)

@@ -36,12 +36,12 @@ _GROUP_MODE = 0o660
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the sockets are to be, as far as the options say."""
+    """The addresses that the options name."""
 
     bus: Address | None
-    """None: the service manager's choice, else the default."""
+    """None: that of the service manager, else the default."""
     admin: AdminAddress | None
-    """None: where clients expect that of this bus."""
+    """None: the default, which follows from the address of the bus."""
     admin_group: int | None
     """The group whose members may administer the bus."""
 
@@ -68,7 +68,7 @@ class Sockets:
     admin: Listener | None
 
     def close(self) -> None:
-        """Close both, and remove what was made. May be repeated."""
+        """Close both and remove their files. May be repeated."""
         try:
             if self.admin is not None:
                 self.admin.close()
@@ -100,7 +100,7 @@ def open_sockets(addresses: Addresses, options: Mapping[str, Any]) -> Sockets:
 
 
 def _check_open(passed: PassedSockets) -> None:
-    """Check before anything is opened, which might get the number of a descriptor that is not."""
+    """Check now: what is opened later may get the number of a missing descriptor."""
     for address in (passed.bus, passed.admin):
         if address is not None and not os.path.exists(f"/proc/self/fd/{address.number}"):
             raise ConfigurationError(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def run(plan: Plan) -> None:
-    """Be a bus until it is told to end; SbusError, with nothing left behind, when it cannot be."""
+    """Run a bus until it is told to stop. Raises SbusError, with nothing left behind."""
     hold_standard_numbers()
     notifier = Notifier.of_environment(report_error)
     try:
@@ -76,7 +76,7 @@ class _Lifecycle:
             raise SystemExit(1) from error
 
     def _serve(self, sockets: Sockets, on_ready: Callable[[], None]) -> None:
-        """Run the broker; signals that came before it had handlers reach it when it is ready."""
+        """Run the broker. It gets a signal that came before it had handlers once it is ready."""
         from sbus.broker.bus import run_bus
         from sbus.broker.front_process import Endpoints
 
