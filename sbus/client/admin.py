@@ -9,7 +9,6 @@ import select
 import socket
 import time
 from collections import deque
-from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
@@ -112,9 +111,7 @@ class AdminConnection:
                 if reply.error is not None:
                     raise AdminError(reply.error.code, reply.error.text)
             except msgspec.DecodeError as error:
-                raise ProtocolViolation(
-                    f"{self.address} is no admin socket: {error}"
-                ) from error
+                raise ProtocolViolation(f"{self.address} is no admin socket: {error}") from error
             if reply.id == self._requests and isinstance(reply.result, msgspec.Raw):
                 return self._understood(reply.result, expected)
 
@@ -149,10 +146,5 @@ class AdminConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

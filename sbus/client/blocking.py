@@ -8,7 +8,6 @@ been sent: its reply is ignored. A connection is for one thread at a time.
 import select
 import time
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack, overload
 
 from sbus.client.inbox import InboxStatistics, Item, Losses, Lost
@@ -233,12 +232,7 @@ class Connection(Generic[Item]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- waiting -------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import errno
 import os
 import socket
 import stat
-from types import TracebackType
 from typing import Self
 
 from sbus.errors import AddressError
@@ -68,12 +67,7 @@ class Listener:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -114,7 +114,13 @@ def test_waiting_for_the_lock_ends_when_its_holder_is_killed() -> None:
         child_holding_the_lock(memory, lambda words: None) as child,
     ):
         memory.lock.open()
-        killer = threading.Timer(0.05, kill_and_reap, [child])
+
+        def kill_once_we_wait() -> None:
+            while not memory.lock.waiters():
+                os.sched_yield()
+            kill_and_reap(child)
+
+        killer = threading.Thread(target=kill_once_we_wait)
         killer.start()
         with memory.lock as words:
             assert words[LOG_HEAD] == 0
