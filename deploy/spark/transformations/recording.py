@@ -1,6 +1,6 @@
-"""The recording's tables, as streaming tables: each run appends what has been recorded since.
+"""The recording's tables as streaming tables; each run appends what has been recorded since.
 
-They are copies, so they stay when the recorder has deleted what is old (`--retain-days`).
+They are copies, so they keep rows that the recorder deletes (`--retain-days`).
 """
 
 from pyspark import pipelines as dp

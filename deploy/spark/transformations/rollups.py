@@ -1,4 +1,4 @@
-"""What the jobs make of the recording's tables, made anew with each run."""
+"""The results of the jobs on the recording's tables, computed anew with each run."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession

@@ -118,11 +118,10 @@ def record(
         from sbus.pipeline.store.writer import Rolling
 
     address = selected.address or default_address()
+    bus = os.path.abspath(parse_address(address).format())
     plan = Plan(
         directory=directory.absolute(),
-        identity=RecorderIdentity.of(
-            socket.gethostname(), os.path.abspath(parse_address(address).format())
-        ),
+        identity=RecorderIdentity.of(socket.gethostname(), bus),
         address=address,
         options=selected.link,
         patterns=patterns,

@@ -1,14 +1,14 @@
 """The verbs of `python -m sbus.pipeline`: their options, and the job of each.
 
-The jobs are in `sbus.pipeline.jobs`. A verb imports its job when it is used, because that loads
-Spark.
+Options are named as the parameters of the job. A verb imports its job when it is used, because that
+loads Spark.
 """
 
 import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -19,19 +19,20 @@ Verb = TypeVar("Verb", bound=Callable[..., object])
 
 
 def by_prefix(verb: Verb) -> Verb:
-    verb = click.option(
+    separator = click.option(
         "--separator",
         type=click.Choice(["/", "."]),
         default="/",
         help="Between segments: . for a bus of the dot dialect.",
-    )(verb)
-    return click.option(
+    )
+    depth = click.option(
         "--depth",
         type=click.IntRange(1, 128),
         default=2,
         show_default=True,
         help="How many segments of a key are its prefix.",
-    )(verb)
+    )
+    return depth(separator(verb))
 
 
 by_window = click.option(
@@ -48,11 +49,11 @@ by_window = click.option(
 @answers
 @by_prefix
 @by_window
-def traffic(run: JobRun, depth: int, separator: str, window_seconds: float) -> None:
+def traffic(run: JobRun, **options: Any) -> None:
     """How much is sent, under which prefix, when: messages, bytes and publishers."""
     from sbus.pipeline.jobs.traffic import traffic
 
-    run.answer(traffic, "messages", depth=depth, separator=separator, window_seconds=window_seconds)
+    run.answer(traffic, "messages", **options)
 
 
 @click.command()
@@ -61,11 +62,11 @@ def traffic(run: JobRun, depth: int, separator: str, window_seconds: float) -> N
 @click.option(
     "--by", type=click.Choice(["messages", "bytes"]), default="messages", show_default=True
 )
-def hot_keys(run: JobRun, top: int, by: Literal["messages", "bytes"]) -> None:
+def hot_keys(run: JobRun, **options: Any) -> None:
     """Which keys carry the most."""
     from sbus.pipeline.jobs.hot_keys import hot_keys
 
-    run.answer(hot_keys, "messages", top=top, by=by)
+    run.answer(hot_keys, "messages", **options)
 
 
 @click.command()
@@ -78,12 +79,12 @@ def hot_keys(run: JobRun, top: int, by: Literal["messages", "bytes"]) -> None:
     help="Messages by number of recipients, or deliveries by prefix.",
 )
 @by_prefix
-def fan_out(run: JobRun, by: str, depth: int, separator: str) -> None:
+def fan_out(run: JobRun, by: str, **options: Any) -> None:
     """How many clients receive a message, and which messages nobody receives."""
     from sbus.pipeline.jobs.fan_out import deliveries, fan_out
 
     if by == "prefix":
-        run.answer(deliveries, "messages", depth=depth, separator=separator)
+        run.answer(deliveries, "messages", **options)
     else:
         run.answer(fan_out, "messages")
 
@@ -110,14 +111,14 @@ def users(run: JobRun) -> None:
 @answers
 @click.option("--broker", is_flag=True, help="The broker's own histogram, of all deliveries.")
 @by_window
-def latency(run: JobRun, broker: bool, window_seconds: float) -> None:
+def latency(run: JobRun, broker: bool, **options: Any) -> None:
     """How long messages take: the recorder's probes, one each second, in milliseconds."""
     from sbus.pipeline.jobs.latency import broker_latency, latency
 
     if broker:
         run.answer(broker_latency, "events")
     else:
-        run.answer(latency, "messages", window_seconds=window_seconds)
+        run.answer(latency, "messages", **options)
 
 
 @click.command()
@@ -132,33 +133,25 @@ def latency(run: JobRun, broker: bool, window_seconds: float) -> None:
     show_default=True,
     help="How many usual deviations are unusual.",
 )
-def anomalies(
-    run: JobRun, depth: int, separator: str, window_seconds: float, score_min: float
-) -> None:
+def anomalies(run: JobRun, **options: Any) -> None:
     """When a prefix had more or fewer messages than it usually has, and how many."""
     from sbus.pipeline.jobs.anomalies import anomalies
 
-    run.answer(
-        *(anomalies, "messages"),
-        depth=depth,
-        separator=separator,
-        window_seconds=window_seconds,
-        score_min=score_min,
-    )
+    run.answer(anomalies, "messages", **options)
 
 
 @click.command()
 @answers
 @click.option("--each", is_flag=True, help="Every single gap, instead of sums by window.")
 @by_window
-def gaps(run: JobRun, each: bool, window_seconds: float) -> None:
+def gaps(run: JobRun, each: bool, **options: Any) -> None:
     """What is missing from the recording, where, and how much."""
     from sbus.pipeline.jobs.gaps import gaps, losses
 
     if each:
         run.answer(gaps, "messages")
     else:
-        run.answer(losses, "messages", window_seconds=window_seconds)
+        run.answer(losses, "messages", **options)
 
 
 @click.command()
@@ -229,9 +222,7 @@ def replay(run: JobRun, address: str | None, speed: float, at_once: bool) -> Non
     type=Seconds(),
     help="Length of the windows of its plots.  [default: depends on the recording]",
 )
-def report(
-    run: JobRun, page: Path, title: str, depth: int, separator: str, window_seconds: float | None
-) -> None:
+def report(run: JobRun, page: Path, title: str, **options: Any) -> None:
     """The results of all jobs on one page, with plots; the page needs no network."""
     from sbus.pipeline.cli.results import check_folder, replace_file
     from sbus.pipeline.report.facts import Scope, gather
@@ -242,9 +233,8 @@ def report(
             click.echo(f"report: {step} ...", err=True)
 
     check_folder(page)
-    scope = Scope(depth=depth, separator=separator, window_seconds=window_seconds)
     with run.session() as spark:
-        facts = gather(lambda table: run.selection.read(spark, table), scope, tell)
+        facts = gather(lambda table: run.selection.read(spark, table), Scope(**options), tell)
         text = render(facts, title=title)
         replace_file(page, lambda new: new.write_text(text, encoding="utf-8"))
     click.echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB", err=True)

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from sbus.errors import AddressError, ClientFault, ConfigurationError
@@ -76,35 +76,11 @@ class SinkOptions:
 def source_options(given: Mapping[str, str]) -> SourceOptions:
     """Parse the options of a read. Raises ConfigurationError, which names the option."""
     chosen = _canonical(given, SOURCE_OPTIONS)
-    path, socket = chosen.get("path"), chosen.get("socket")
-    if (path is None) == (socket is None):
-        both = "both path and socket are given" if path is not None else "nothing says what to read"
-        raise ConfigurationError(
-            f"{both}: give path, the directory of a recording, or socket, the address of a bus"
-        )
-    if path == "":
-        raise ConfigurationError("path is empty: give the directory of a recording")
     table = chosen.get("table", "messages")
-    if table not in TABLES:
-        raise ConfigurationError(f"table={table!r}: there are {', '.join(TABLES)}")
-    if "subscribe" in chosen and table != "messages":
-        raise ConfigurationError(f"subscribe is about keys, and the table {table} has none")
-    if socket is None:
-        _refuse(chosen, "is for a live bus: it goes with socket, not with path", "spoolDir")
-    else:
-        socket = _address(socket)
-        if table != "messages":
-            raise ConfigurationError(
-                f"socket: a live bus has messages, only a recording has {table}"
-            )
-        _refuse(
-            chosen,
-            "is for recordings: a live bus is read from now on, by one task",
-            *("startingOffsets", "startingTimestamp", "minPartitions"),
-        )
+    _check_source(chosen, table)
     return SourceOptions(
-        path=path,
-        socket=socket,
+        path=chosen.get("path"),
+        socket=_address(chosen["socket"]) if "socket" in chosen else None,
         spool_dir=chosen.get("spoolDir"),
         table=table,
         patterns=_patterns(chosen["subscribe"]) if "subscribe" in chosen else None,
@@ -114,6 +90,30 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         partitions_min=_count(chosen, "minPartitions") or 1,
         fail_on_data_loss=_flag(chosen, "failOnDataLoss", default=True),
     )
+
+
+def _check_source(chosen: Mapping[str, str], table: str) -> None:
+    path, socket = chosen.get("path"), chosen.get("socket")
+    if (path is None) == (socket is None):
+        both = "both path and socket are given" if path is not None else "nothing says what to read"
+        raise ConfigurationError(
+            f"{both}: give path, the directory of a recording, or socket, the address of a bus"
+        )
+    if path == "":
+        raise ConfigurationError("path is empty: give the directory of a recording")
+    if table not in TABLES:
+        raise ConfigurationError(f"table={table!r}: there are {', '.join(TABLES)}")
+    if table != "messages" and "subscribe" in chosen:
+        raise ConfigurationError(f"subscribe is about keys, and the table {table} has none")
+    if table != "messages" and socket is not None:
+        raise ConfigurationError(f"socket: a live bus has messages, only a recording has {table}")
+    if socket is None and "spoolDir" in chosen:
+        raise ConfigurationError("spoolDir is for a live bus: it goes with socket, not with path")
+    for name in ("startingOffsets", "startingTimestamp", "minPartitions"):
+        if socket is not None and name in chosen:
+            raise ConfigurationError(
+                f"{name} is for recordings: a live bus is read from now on, by one task"
+            )
 
 
 def check_batch(options: SourceOptions) -> None:
@@ -159,12 +159,6 @@ def _canonical(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, st
             raise ConfigurationError(f"unknown option {name!r}: {hint} {', '.join(names)}")
         chosen[spelled[name.lower()]] = value
     return chosen
-
-
-def _refuse(chosen: Mapping[str, str], why: str, *names: str) -> None:
-    for name in chosen:
-        if name in names:
-            raise ConfigurationError(f"{name} {why}")
 
 
 def _address(text: str) -> str:
@@ -255,8 +249,7 @@ def _timestamp_us(option: str, text: str) -> int:
             f"{option}={text!r}: it is milliseconds since 1970, or like 2026-05-04T12:30:00Z"
         ) from error
     zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    since = zoned - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return (zoned - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _count(chosen: Mapping[str, str], option: str) -> int | None:

@@ -10,6 +10,7 @@ The bus is on one host, so all tasks must run there.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -19,11 +20,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from sbus.client.blocking import Connection, connect
+from sbus.client.blocking import connect
 from sbus.errors import BusError, ConfigurationError, Disconnected, PacketRefused
 from sbus.pipeline.spark.options import SinkOptions
 from sbus.protocol.keys import SLASH, is_reserved
-from sbus.protocol.packets import Message
 from sbus.protocol.secret_keys import is_secret_key
 from sbus.protocol.text import from_text, to_text
 
@@ -64,10 +64,17 @@ class Publication:
         """
         count = 0
         try:
-            with _Bus(self.socket) as bus:
-                for key, value in self._messages(batches):
-                    bus.publish(key, value)
+            messages = self._messages(batches)
+            first = next(messages, None)
+            if first is None:
+                return Published(0)
+            with connect(self.socket, timeout_seconds=ANSWER_SECONDS_MAX) as bus:
+                for key, value in chain([first], messages):
+                    bus.publish(key, value, timeout_seconds=ANSWER_SECONDS_MAX)
                     count += 1
+                    if count % SYNC_MESSAGES == 0:
+                        bus.sync(timeout_seconds=ANSWER_SECONDS_MAX)
+                bus.sync(timeout_seconds=ANSWER_SECONDS_MAX)
         except (PacketRefused, RowsRefused) as refusal:
             return Published(count, str(refusal))
         except Disconnected as end:
@@ -130,38 +137,6 @@ def publication(options: SinkOptions, schema: StructType, overwrite: bool) -> Pu
         )
         raise ConfigurationError(f"{wrong} called key: give one of them")
     return Publication(options.socket, options.key)
-
-
-class _Bus:
-    """A connection that is made with the first message, and synchronised at the end."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._connection: Connection[Message] | None = None
-        self._unconfirmed = 0
-
-    def __enter__(self) -> "_Bus":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._connection is not None:
-            try:
-                if kind is None:
-                    self._sync(self._connection)
-            finally:
-                self._connection.close()
-
-    def publish(self, key: bytes, value: bytes | str) -> None:
-        if self._connection is None:
-            self._connection = connect(self._address, timeout_seconds=ANSWER_SECONDS_MAX)
-        self._connection.publish(key, value, timeout_seconds=ANSWER_SECONDS_MAX)
-        self._unconfirmed += 1
-        if self._unconfirmed == SYNC_MESSAGES:
-            self._sync(self._connection)
-
-    def _sync(self, connection: Connection[Message]) -> None:
-        connection.sync(timeout_seconds=ANSWER_SECONDS_MAX)
-        self._unconfirmed = 0
 
 
 def _raise_refusal(messages: Iterable[WriterCommitMessage | None]) -> None:
