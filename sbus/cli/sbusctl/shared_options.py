@@ -3,7 +3,6 @@
 Completion asks the bus. It has to be quick, and silent where the bus does not answer.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,11 +13,12 @@ from sbus.errors import SbusError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+    from msgspec import Struct
 
     from sbus.client.admin import AdminConnection
     from sbus.protocol.admin import Request
 
-R = TypeVar("R")
+R = TypeVar("R", bound="Struct")
 
 COMPLETION_SECONDS_MAX = 1.0
 
@@ -72,7 +72,7 @@ def complete_clients(
     from sbus.protocol.admin import PAGE_MAX, Clients
     from sbus.protocol.admin_results import ClientsResult
 
-    found = _ask(context, lambda admin: admin.ask(Clients(limit=PAGE_MAX), ClientsResult))
+    found = _ask(context, Clients(limit=PAGE_MAX), ClientsResult)
     return [
         CompletionItem(str(client.client), help=f"{user_name(client.uid)} {client.program}")
         for client in (found.clients if found else ())
@@ -86,7 +86,7 @@ def complete_users(context: click.Context, _parameter: click.Parameter, prefix: 
     from sbus.protocol.admin import PAGE_MAX, Users
     from sbus.protocol.admin_results import UsersResult
 
-    found = _ask(context, lambda admin: admin.ask(Users(limit=PAGE_MAX), UsersResult))
+    found = _ask(context, Users(limit=PAGE_MAX), UsersResult)
     names = [user_name(user.uid) for user in (found.users if found else ())]
     return [name for name in names if name.startswith(prefix)]
 
@@ -98,7 +98,7 @@ def complete_limits(_context: click.Context, _parameter: click.Parameter, prefix
     return [f"{name}=" for name in UserLimits.__struct_fields__ if name.startswith(prefix)]
 
 
-def _ask(context: click.Context, ask: "Callable[[AdminConnection], R]") -> R | None:
+def _ask(context: click.Context, request: "Request", expected: type[R]) -> R | None:
     """The answer of the bus, or None: an error message would end up on the command line."""
     from sbus.client.admin import AdminConnection
 
@@ -109,6 +109,6 @@ def _ask(context: click.Context, ask: "Callable[[AdminConnection], R]") -> R | N
             address=options.get("admin_address"),
             timeout_seconds=COMPLETION_SECONDS_MAX,
         ) as admin:
-            return ask(admin)
+            return admin.ask(request, expected)
     except (SbusError, OSError):
         return None

@@ -91,19 +91,17 @@ def layout(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], width: int | None
 ) -> list[Text]:
     """A title line and the rows, for a terminal of this width or, if None, for a program."""
-    cells = [[_clean(cell) for cell in row] for row in rows]
+    titles = [Cell(column.title, column.style) for column in columns]
+    lines = [titles, *([_clean(cell) for cell in row] for row in rows)]
     if width is None:
-        cells = [[*map(_one_word, row[:-1]), row[-1]] for row in cells]
-    widths = [
-        max([cell_len(column.title), *(cell_len(row[i].text) for row in cells)])
-        for i, column in enumerate(columns)
-    ]
-    shown = list(range(len(columns)))
+        lines = [[*map(_one_word, line[:-1]), line[-1]] for line in lines]
+    widths = [max(cell_len(line[i].text) for line in lines) for i in range(len(columns))]
     if width is not None:
         shown = _choose(columns, widths, width)
-        _shrink(columns, widths, shown, width)
-    titles = [Cell(column.title, column.style) for column in columns]
-    return [_line(columns, row, widths, shown, width) for row in [titles, *cells]]
+        columns, widths = [columns[i] for i in shown], [widths[i] for i in shown]
+        lines = [[line[i] for i in shown] for line in lines]
+        _shrink(columns, widths, width)
+    return [fit(_line(columns, line, widths), width) for line in lines]
 
 
 def _clean(cell: str | Cell) -> Cell:
@@ -134,36 +132,26 @@ def _choose(columns: Sequence[Column], widths: Sequence[int], width: int) -> lis
     return shown
 
 
-def _shrink(columns: Sequence[Column], widths: list[int], shown: list[int], width: int) -> None:
-    """Shorten the widest flexible columns until the table fits, or they are gone."""
-    flexible = [i for i in shown if columns[i].flexible]
-    excess = _total([widths[i] for i in shown]) - width
-    while excess > 0 and flexible:
-        widest = max(flexible, key=lambda i: widths[i])
-        if widths[widest] <= 1:
+def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
+    """Shorten the widest flexible column, again and again, until the table fits."""
+    flexible = [i for i, column in enumerate(columns) if column.flexible]
+    for _ in range(_total(widths) - width):
+        widest = max(flexible, key=lambda i: widths[i], default=None)
+        if widest is None or widths[widest] <= 1:
             break
         widths[widest] -= 1
-        excess -= 1
 
 
-def _line(
-    columns: Sequence[Column],
-    row: Sequence[Cell],
-    widths: Sequence[int],
-    shown: Sequence[int],
-    width: int | None,
-) -> Text:
+def _line(columns: Sequence[Column], cells: Sequence[Cell], widths: Sequence[int]) -> Text:
     line = Text(no_wrap=True, overflow="ellipsis", end="\n")
-    for i in shown:
-        if i != shown[0]:
-            line.append(GAP)
-        cell = shorten(row[i].text, widths[i])
-        pad = " " * (widths[i] - cell_len(cell))
-        right = columns[i].right
-        line.append(pad if right else "")
-        line.append(cell, style=row[i].style or None)
-        line.append("" if right or i == shown[-1] else pad)
-    return fit(line, width)
+    for i, (column, cell, width) in enumerate(zip(columns, cells, widths, strict=True)):
+        shown = shorten(cell.text, width)
+        pad = " " * (width - cell_len(shown))
+        line.append(GAP if i else "")
+        line.append(pad if column.right else "")
+        line.append(shown, style=cell.style or None)
+        line.append("" if column.right or i == len(columns) - 1 else pad)
+    return line
 
 
 def shorten(words: str, width: int) -> str:
