@@ -12,14 +12,12 @@ A worker that takes the place of a dead one is handed all streams before it gets
 import socket
 import time
 from contextlib import suppress
-from functools import partial
 
 import trio
 
 from sbus.broker.admin.requests import AdminFault
 from sbus.broker.config.settings import BusSettings
-from sbus.broker.events.emitter import EventEmitter, EventStream
-from sbus.broker.events.stream_writer import StreamWriter
+from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_protocol import StartStream, StopStream, StreamStarted
 from sbus.errors import ClientFault
@@ -85,7 +83,7 @@ class StreamRegistry:
         copy, own = _copies(sock)
         stream = self._streams[command.stream] = _Stream(command, copy)
         if command.kind == "events":
-            self._write_own_events(stream, own)
+            self._events.open_stream(stream.number, own.detach(), self._nursery.start_soon)
         else:
             own.close()
         for worker in self._supervisor.running_workers():
@@ -133,13 +131,6 @@ class StreamRegistry:
             self._settle(stream, worker)
 
     # -- pieces --------------------------------------------------------------------------------
-    def _write_own_events(self, stream: _Stream, own: socket.socket) -> None:
-        """Write the front's events to a stream, too; `own` is taken."""
-        start_task = self._nursery.start_soon
-        on_gone = partial(self._events.remove_stream, stream.number)
-        writer = StreamWriter(own.detach(), start_task, on_gone)
-        self._events.add_stream(stream.number, EventStream(writer, start_task))
-
     def _hand_over(self, stream: _Stream, worker: int) -> None:
         stream.unanswered.add(worker)
         self._supervisor.send(worker, stream.command, stream.sock.fileno())
@@ -158,7 +149,7 @@ class StreamRegistry:
             with suppress(BlockingIOError, ConnectionResetError):
                 stream.sock.recv(1)
         stream.has_ended = True
-        self._events.remove_stream(stream.number)
+        self._events.close_stream(stream.number)
         for worker in self._supervisor.running_workers():
             self._supervisor.send(worker, StopStream(stream.number))
         if not stream.unanswered:

@@ -1,21 +1,19 @@
-"""Where events of one process go: to the log, if their kind is logged, and to those who watch.
+"""The event emitter: sends the events of one process to the log and to streams of events.
 
-What is shown is collected for a moment and sent in one packet, so that many events cost little and
-somebody who provokes them in masses makes others miss some, counted, and nothing worse. While
-nobody watches an event that is not logged costs one look: `watched`.
-
-This module does not know when something happens, nor how often it may be logged.
+A kind of event that is not logged goes to streams alone. A stream collects events for a moment and
+sends them in one packet, so many events cost little, and a client that provokes masses of them does
+no more harm than that a watcher misses some, which are counted.
 """
 
 import socket
 import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import trio
 
 from sbus.broker.events.sinks import WriteEvent
-from sbus.broker.events.stream_writer import StreamWriter
+from sbus.broker.events.stream_writer import StartTask, StreamWriter
 from sbus.protocol import admin_streams
 from sbus.protocol.events import Client, Event, Process
 from sbus.protocol.text import to_text
@@ -27,31 +25,28 @@ EVENTS_PER_PACKET_MAX = 100
 """So many in one `COLLECTING_SECONDS`, at hardly more than 1 KiB each; more are missed."""
 
 
-class EventStream:
-    """One stream of events, as this process writes it. Owns `watcher`."""
+class _Stream:
+    """A stream of events, as this process writes it. Owns `writer`."""
 
-    def __init__(
-        self, writer: StreamWriter, start_task: Callable[[Callable[[], Any]], None]
-    ) -> None:
+    def __init__(self, writer: StreamWriter, start_task: StartTask) -> None:
         self._writer = writer
         self._start_task = start_task
         self._collected: list[dict[str, Any]] = []
 
-    def show(self, shown: dict[str, Any]) -> None:
-        """Send this soon."""
+    def add(self, event: dict[str, Any]) -> None:
+        """Send an event soon."""
         if len(self._collected) >= EVENTS_PER_PACKET_MAX:
             self._writer.miss(1)
             return
-        self._collected.append(shown)
+        self._collected.append(event)
         if len(self._collected) == 1:
-            self._start_task(self._send_soon)
+            self._start_task(self._flush_later)
 
-    async def _send_soon(self) -> None:
+    async def _flush_later(self) -> None:
         await trio.sleep(COLLECTING_SECONDS)
         self.flush()
 
     def flush(self) -> None:
-        """Send what was collected."""
         events, self._collected = self._collected, []
         if events:
             writer = self._writer
@@ -64,19 +59,19 @@ class EventStream:
 
 
 class EventEmitter:
-    """One process's. `write` writes to the log."""
+    """Of one process. `write` writes to the log."""
 
     def __init__(self, write: WriteEvent) -> None:
         self._write = write
-        self._streams: dict[int, EventStream] = {}
+        self._streams: dict[int, _Stream] = {}
 
     @property
     def is_watched(self) -> bool:
-        """Whether anybody is shown events."""
+        """Whether there is a stream. If not, an event that is not logged need not be made."""
         return bool(self._streams)
 
     def emit(self, event: Event) -> None:
-        """Something happened."""
+        """Send an event to all streams, and to the log if its kind is logged."""
         self.show(event)
         if event.logged:
             self.log(event)
@@ -87,7 +82,7 @@ class EventEmitter:
         self._write(event, f"{event.text()}{more}")
 
     def show(self, event: Event) -> None:
-        """Show an event to whoever watches."""
+        """Send an event to all streams."""
         if not self._streams:
             return
         shown = {
@@ -102,22 +97,24 @@ class EventEmitter:
                 # A path, say, that is no UTF-8.
                 shown[name] = value.encode(errors="backslashreplace").decode()
         for stream in tuple(self._streams.values()):
-            stream.show(shown)
+            stream.add(shown)
 
-    def add_stream(self, number: int, stream: EventStream) -> None:
-        self._streams[number] = stream
+    def open_stream(self, number: int, fd: int, start_task: StartTask) -> None:
+        """Write a stream to `fd`, which is taken, until the watcher has gone."""
+        writer = StreamWriter(fd, start_task, partial(self.close_stream, number))
+        self._streams[number] = _Stream(writer, start_task)
 
-    def remove_stream(self, number: int) -> None:
-        """Forget a watch, if there is such a one."""
+    def close_stream(self, number: int) -> None:
+        """Write this stream no more, if it is one of events."""
         stream = self._streams.pop(number, None)
         if stream is not None:
             stream.close()
 
     def close(self) -> None:
-        """Send at once what was collected, and show nothing more."""
+        """Send at once what was collected, and close all streams."""
         for number, stream in tuple(self._streams.items()):
             stream.flush()
-            self.remove_stream(number)
+            self.close_stream(number)
 
 
 def describe_process(own: Credentials, program: bytes) -> Process:

@@ -1,12 +1,12 @@
-"""A connection that this process writes a stream to, and never waits for.
+"""The stream writer: writes a stream to a watcher's connection, and never waits for it.
 
 Several processes write to the same connection, each by a descriptor of its own. What it has no room
-for is counted as missed; as soon as there is room again that is told, in whatever goes there next
-or, if nothing does, by itself.
+for is counted as missed. The count is sent as soon as there is room again, in the next packet of
+the stream or, if there is none, in one of its own.
 
-    what was given to `send`  =  sent + missed,  but for a rest, which is sent in any case
+    items given to `send` and `miss`  =  items sent + missed
 
-This module does not know what a stream holds.
+Once a packet has been sent, its `rest` is sent in any case.
 """
 
 import errno
@@ -25,26 +25,23 @@ _NO_ROOM = SOCKET_FULL | {errno.EMSGSIZE}
 _RETRY_SECONDS = 0.001
 """The kernel may have no memory for a packet though it calls a socket writable."""
 
-StartTask = Callable[[Callable[[], Awaitable[None]]], None]
-
 _encoder = msgspec.json.Encoder()
 
 
-class StreamWriter:
-    """Takes `fd`. `start_task` runs a task until it ends; `on_gone` is called when nobody is at the
-    other end, `on_missing` when something is missed for the first time since all was told."""
+StartTask = Callable[[Callable[[], Awaitable[None]]], None]
+"""Starts a task, which runs until it ends."""
 
-    __slots__ = (
-        *("_catching_up", "_on_gone", "_on_missing", "_rest", "_sock", "_start_task", "_told"),
-        *("missed", "source"),
-    )
+
+class StreamWriter:
+    """Takes `fd`. `on_gone` is called when nobody is at the other end, `on_missing` when something
+    is missed for the first time since the watcher knew all that it missed."""
 
     def __init__(
         self,
         fd: int,
         start_task: StartTask,
         on_gone: Callable[[], None],
-        on_missing: Callable[[], None] = lambda: None,
+        on_missing: Callable[[], None] | None = None,
     ) -> None:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
         self._sock.setblocking(False)
@@ -52,15 +49,16 @@ class StreamWriter:
         self._on_missing = on_missing
         self._on_gone = on_gone
         self._rest: deque[msgspec.Struct] = deque()
-        self._catching_up = False
+        self._is_catching_up = False
         self.missed = 0
-        """How much of the stream this process could not send."""
-        self._told = 0
+        """Items of the stream that this process could not send."""
+        self._reported = 0
+        """How many of them the watcher knows of."""
         self.source = os.getpid()
 
     def send(self, packet: msgspec.Struct, count: int, rest: Iterable[msgspec.Struct] = ()) -> None:
-        """Send a packet, or count what it tells as missed. What belongs to it follows, the `rest`,
-        if need be later, and nothing in between."""
+        """Send a packet with so many items, or count them as missed. The `rest` of the packet
+        follows it, if need be later, with nothing in between."""
         if self._rest or not self._try_to_send(packet):
             self.miss(count)
             return
@@ -69,12 +67,12 @@ class StreamWriter:
             self._catch_up_later()
 
     def miss(self, count: int) -> None:
-        """Count something as missed that there is no room for."""
+        """Count items as missed that there is no room for."""
         if count and self._sock.fileno() >= 0:
-            all_told = self.missed == self._told
+            is_first = self.missed == self._reported
             self.missed += count
             self._catch_up_later()
-            if all_told:
+            if is_first and self._on_missing is not None:
                 self._on_missing()
 
     def close(self) -> None:
@@ -104,22 +102,25 @@ class StreamWriter:
         return not self._rest
 
     def _catch_up_later(self) -> None:
-        if not self._catching_up:
-            self._catching_up = True
+        if not self._is_catching_up:
+            self._is_catching_up = True
             self._start_task(self._catch_up)
 
     async def _catch_up(self) -> None:
-        """Wait for room, send what belongs to something that was sent, and tell what was missed."""
+        """Wait for room, send what is left of a packet, and report how much was missed."""
         while self._sock.fileno() >= 0:
             try:
                 await trio.lowlevel.wait_writable(self._sock)
             except trio.ClosedResourceError:
                 return
-            missed = self.missed
-            if self._send_rest() and (
-                missed == self._told or self._try_to_send(Missed(source=self.source, missed=missed))
-            ):
-                self._told = missed
-                self._catching_up = False
+            if self._send_rest() and self._report_missed():
+                self._is_catching_up = False
                 return
             await trio.sleep(_RETRY_SECONDS)
+
+    def _report_missed(self) -> bool:
+        """Have the watcher know how much it missed; whether that was possible."""
+        missed = Missed(source=self.source, missed=self.missed)
+        if self.missed != self._reported and self._try_to_send(missed):
+            self._reported = self.missed
+        return self.missed == self._reported

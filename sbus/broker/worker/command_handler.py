@@ -4,7 +4,6 @@ import os
 from functools import partial
 
 from sbus.broker.config.settings import read_memfd
-from sbus.broker.events.emitter import EventStream
 from sbus.broker.events.stream_writer import StartTask, StreamWriter
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.link import lost_command
@@ -97,12 +96,11 @@ class CommandHandler:
     # -- streams -------------------------------------------------------------------------------
     def _start_stream(self, command: protocol.StartStream, fd: int) -> None:
         """Write a stream to `fd`, which belongs to this worker from now on."""
-        on_gone = partial(self._stop_stream, command.stream)
         if command.kind == "events":
-            writer = StreamWriter(fd, self._start_task, on_gone)
-            self._emitter.add_stream(command.stream, EventStream(writer, self._start_task))
+            self._emitter.open_stream(command.stream, fd, self._start_task)
             self._start_task(partial(self._context.client_events.report_discards, self._sessions))
         else:
+            on_gone = partial(self._stop_stream, command.stream)
             writer = StreamWriter(fd, self._start_task, on_gone, self._on_missing)
             selection = KeySelection(command.patterns, self._context.dialect)
             stream = MessageStream(writer, selection, payload=command.payload)
@@ -110,7 +108,7 @@ class CommandHandler:
         self._link.send(protocol.StreamStarted(command.stream))
 
     def _stop_stream(self, number: int) -> None:
-        self._emitter.remove_stream(number)
+        self._emitter.close_stream(number)
         self._monitor.remove_stream(number)
 
     def _on_missing(self) -> None:

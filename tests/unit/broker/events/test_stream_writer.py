@@ -23,20 +23,20 @@ class Scene:
         self.theirs.setblocking(False)
         self.gone = 0
         self.missing = 0
-        self.watcher = StreamWriter(
+        self.writer = StreamWriter(
             ours.detach(), nursery.start_soon, self._on_gone, self._on_missing
         )
 
     def _on_gone(self) -> None:
         self.gone += 1
-        self.watcher.close()
+        self.writer.close()
 
     def _on_missing(self) -> None:
         self.missing += 1
 
     def send(self, number: int, parts: int = 0) -> None:
         rest = [Part(source=number, payload=bytes(4000)) for _ in range(parts)]
-        self.watcher.send(Recipients(source=number, worker=0, counts=[(0, 0, 0)] * 50), 1, rest)
+        self.writer.send(Recipients(source=number, worker=0, counts=[(0, 0, 0)] * 50), 1, rest)
 
     async def read(self, packets_max: int = 1_000_000) -> list[StreamPacket]:
         """What is there, and what comes when there is room."""
@@ -58,7 +58,7 @@ class Scene:
 async def scene(nursery: trio.Nursery) -> AsyncIterator[Scene]:
     made = Scene(nursery)
     yield made
-    made.watcher.close()
+    made.writer.close()
     made.theirs.close()
 
 
@@ -70,7 +70,7 @@ async def test_what_there_is_no_room_for_is_counted_and_told_when_there_is(scene
     *sent, told = found
     assert [packet.source for packet in sent] == list(range(len(sent)))
     assert isinstance(told, Missed)
-    assert told.missed == scene.watcher.missed == 200 - len(sent)
+    assert told.missed == scene.writer.missed == 200 - len(sent)
     scene.send(7)
     (again,) = await scene.read()
     assert again.source == 7
@@ -85,7 +85,7 @@ async def test_what_was_begun_is_sent_to_its_end_with_nothing_in_between(scene: 
     first, *parts, told = await scene.read()
     assert isinstance(first, Recipients)
     assert [type(part) for part in parts] == [Part] * 30
-    assert told == Missed(source=scene.watcher.source, missed=1)
+    assert told == Missed(source=scene.writer.source, missed=1)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -101,11 +101,11 @@ async def test_nothing_is_lost_without_being_counted(scene: Scene, seed: int) ->
     found += await scene.read()
     sent = [packet.source for packet in found if isinstance(packet, Recipients)]
     assert sent == sorted(set(sent))
-    assert len(sent) + scene.watcher.missed == given
-    assert scene.watcher.missed
+    assert len(sent) + scene.writer.missed == given
+    assert scene.writer.missed
     told = [packet.missed for packet in found if isinstance(packet, Missed)]
     assert told == sorted(told)
-    assert told[-1] == scene.watcher.missed
+    assert told[-1] == scene.writer.missed
     for before, packet in pairwise(found):
         assert not isinstance(packet, Part) or packet.source == before.source
 
@@ -114,7 +114,7 @@ async def test_who_has_gone_is_written_to_no_more(scene: Scene) -> None:
     scene.theirs.close()
     for number in range(3):
         scene.send(number)
-    assert (scene.gone, scene.missing, scene.watcher.missed) == (1, 0, 0)
+    assert (scene.gone, scene.missing, scene.writer.missed) == (1, 0, 0)
 
 
 async def test_who_goes_while_something_waits_is_let_go(scene: Scene) -> None:
