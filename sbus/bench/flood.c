@@ -211,7 +211,7 @@ static bool expects_messages(const struct subscriber *subscriber)
     return false;
 }
 
-/* `idle_...` counts those for whom nothing happened since the report before this one. */
+/* `idle_...` counts the clients that did nothing since the previous report. */
 static void report(const char *word)
 {
     uint64_t sent = 0, received = 0, notices = 0, lost = 0;

@@ -8,7 +8,7 @@
  * more comes, and answers `stopped` with how long it went on and how many messages were sent in
  * that time, and received.
  *
- * It does not check what it receives, and knows nothing of whom it disturbs.
+ * It does not check what it receives.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -82,7 +82,7 @@ static void listen_in(int fd)
     }
 }
 
-/* One look at whoever is ready, within a time; how many were, and whether stdin was. */
+/* Serve what becomes ready within a time; returns how many were, and tells whether stdin was. */
 static int serve(int epoll, int milliseconds, bool *told)
 {
     struct epoll_event events[EVENTS_MAX];

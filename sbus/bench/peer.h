@@ -18,7 +18,7 @@
 enum { PACKET_BYTES_MAX = 409600 }; /* the largest packet of the protocol */
 
 /* Where extra idle connections go among the measured ones: a bus with two workers gives each new
- * connection to the worker with fewer clients, so these decide who meets whom. */
+ * connection to the worker with fewer clients, so these decide where clients are. */
 enum fillers { FILLERS_NONE, FILLERS_BEFORE, FILLERS_AFTER };
 
 /* Print one line to stderr and end with status 1. */

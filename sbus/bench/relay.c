@@ -1,14 +1,14 @@
-/* The least that a broker can do, to hold the broker's figures against.
+/* The least that a broker can do, for comparison with the broker.
  *
  * usage: relay PATH each|drain
  *
- * Whoever says `SUB pattern` gets, from then on, every `MSG ...` packet of everybody else whose key
- * begins as the pattern does, up to its first `*`; further patterns of the same client mean nothing.
+ * After `SUB pattern` a client receives every `MSG ...` packet of other clients whose key begins like
+ * the pattern, up to its first `*`; further patterns of the same client have no effect.
  * `each`: epoll_wait, recv and send for every packet. `drain`: when a socket is
  * readable, recv until EAGAIN or a batch is full, then send each. A full subscriber blocks it.
  * Stdout is closed once it listens; SIGTERM ends it.
  *
- * It knows no limits, no users, no order between publishers.
+ * It has no limits, no users, and no order between publishers.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -121,9 +121,9 @@ class Connection(Generic[Item]):
         *,
         timeout_seconds: float | None = None,
     ) -> None:
-        """Send a message to whom it concerns; waits while the bus holds this client back.
+        """Publish a message; waits while the bus holds this client back.
 
-        Raises PacketRefused for more than `packet_bytes_max` bytes; what the bus refuses is raised
+        Raises PacketRefused for more than `packet_bytes_max` bytes; a refusal by the bus is raised
         by a later `sync`, `whoami` or `receive`.
         """
         packet = encode_publish(to_bytes(key), to_bytes(payload))

@@ -75,6 +75,12 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_i
         return one_line(self.template.format(**shown))
 
 
+class LoggedEvent(Event, frozen=True, kw_only=True):
+    """The root of the kinds that are logged."""
+
+    logged = True
+
+
 def _shown(name: str, value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "nothing"
@@ -86,52 +92,46 @@ def _shown(name: str, value: Any) -> str:
 
 
 # -- the bus ---------------------------------------------------------------------------------------
-class BusReady(Event, frozen=True, kw_only=True):
+class BusReady(LoggedEvent, frozen=True, kw_only=True):
     priority = INFO
     template = "the bus serves at {address} with {workers} workers"
-    logged = True
 
     address: str
     workers: int
 
 
-class BusStopping(Event, frozen=True, kw_only=True):
+class BusStopping(LoggedEvent, frozen=True, kw_only=True):
     priority = INFO
     template = "the bus stops; clients connected: {clients}"
-    logged = True
 
     clients: int
 
 
-class Draining(Event, frozen=True, kw_only=True):
+class Draining(LoggedEvent, frozen=True, kw_only=True):
     priority = NOTICE
-    template = "nobody is let in any more; clients left: {clients}"
-    logged = True
+    template = "no more clients are admitted; clients left: {clients}"
 
     clients: int
 
 
-class ConfigurationReloaded(Event, frozen=True, kw_only=True):
+class ConfigurationReloaded(LoggedEvent, frozen=True, kw_only=True):
     priority = NOTICE
     template = "configuration read again; in force: {applied}; after a restart: {needs_restart}"
-    logged = True
 
     applied: list[str]
     needs_restart: list[str]
 
 
-class ConfigurationRejected(Event, frozen=True, kw_only=True):
+class ConfigurationRejected(LoggedEvent, frozen=True, kw_only=True):
     priority = ERROR
     template = "configuration rejected, nothing changes: {why}"
-    logged = True
 
     why: str
 
 
-class LimitsChanged(Event, frozen=True, kw_only=True):
+class LimitsChanged(LoggedEvent, frozen=True, kw_only=True):
     priority = NOTICE
     template = "limits of uid {uid} changed: {changes}"
-    logged = True
 
     uid: int
     changes: list[str]
@@ -139,19 +139,17 @@ class LimitsChanged(Event, frozen=True, kw_only=True):
 
 
 # -- the workers -----------------------------------------------------------------------------------
-class WorkerStarted(Event, frozen=True, kw_only=True):
+class WorkerStarted(LoggedEvent, frozen=True, kw_only=True):
     priority = INFO
     template = "worker {worker} (pid {worker_pid}) serves"
-    logged = True
 
     worker: int
     worker_pid: int
 
 
-class WorkerDied(Event, frozen=True, kw_only=True):
+class WorkerDied(LoggedEvent, frozen=True, kw_only=True):
     priority = ERROR
     template = "worker {worker} (pid {worker_pid}) died: {how}"
-    logged = True
 
     worker: int
     worker_pid: int
@@ -159,54 +157,48 @@ class WorkerDied(Event, frozen=True, kw_only=True):
     """`signal N`, or the exit status."""
 
 
-class WorkerSilent(Event, frozen=True, kw_only=True):
+class WorkerSilent(LoggedEvent, frozen=True, kw_only=True):
     priority = ERROR
     template = "worker {worker} (pid {worker_pid}) shows no sign of life: killed"
-    logged = True
 
     worker: int
     worker_pid: int
 
 
-class WorkerDelayed(Event, frozen=True, kw_only=True):
+class WorkerDelayed(LoggedEvent, frozen=True, kw_only=True):
     priority = ERROR
     template = "worker {worker} cannot be started for now: {why}"
-    logged = True
 
     worker: int
     why: str
 
 
-class WorkerGivesUp(Event, frozen=True, kw_only=True):
+class WorkerGivesUp(LoggedEvent, frozen=True, kw_only=True):
     priority = ERROR
     template = "worker {worker} has no descriptors left for its new settings"
-    logged = True
 
     worker: int
 
 
-class AdminRequestFailed(Event, frozen=True, kw_only=True):
+class AdminRequestFailed(LoggedEvent, frozen=True, kw_only=True):
     priority = ERROR
-    template = "an administrator's request failed, which is a fault of the bus: {why} ({where})"
-    logged = True
+    template = "an administrator's request failed because of a bug: {why} ({where})"
 
     why: str
     where: str
 
 
 # -- coming and going ------------------------------------------------------------------------------
-class AcceptingPaused(Event, frozen=True, kw_only=True):
+class AcceptingPaused(LoggedEvent, frozen=True, kw_only=True):
     priority = WARNING
     template = "cannot accept connections for now: {why}"
-    logged = True
 
     why: str
 
 
-class ConnectionRefused(Event, frozen=True, kw_only=True):
+class ConnectionRefused(LoggedEvent, frozen=True, kw_only=True):
     priority = WARNING
     template = "refused connection of uid {uid}, pid {pid} ({program}): {why}"
-    logged = True
 
     who: Process
     code: str
@@ -229,17 +221,16 @@ class ClientDisconnected(Event, frozen=True, kw_only=True):
     who: Client
     worker: int
     reason: str
-    """"" when it left by itself; else a code, or words for what happened to it."""
+    """"" when it left by itself, otherwise a code or a text."""
 
     def text(self) -> str:
         text = super().text()
         return f"{text}: {self.reason}" if self.reason else text
 
 
-class ClientExpelled(Event, frozen=True, kw_only=True):
+class ClientExpelled(LoggedEvent, frozen=True, kw_only=True):
     priority = WARNING
     template = "client of uid {uid}, pid {pid} disconnected: {code}: {why}"
-    logged = True
 
     who: Client
     code: str
@@ -247,10 +238,9 @@ class ClientExpelled(Event, frozen=True, kw_only=True):
     why: str
 
 
-class ClientKicked(Event, frozen=True, kw_only=True):
+class ClientKicked(LoggedEvent, frozen=True, kw_only=True):
     priority = NOTICE
     template = "client {client} of uid {uid}, pid {pid} ({program}) kicked: {why}"
-    logged = True
 
     who: Client
     why: str
@@ -283,10 +273,9 @@ class PacketRefused(Event, frozen=True, kw_only=True):
     why: str
 
 
-class AccessDenied(Event, frozen=True, kw_only=True):
+class AccessDenied(LoggedEvent, frozen=True, kw_only=True):
     priority = WARNING
     template = "client of uid {uid}, pid {pid} may not {what}: '{key}' (rules[{rule}])"
-    logged = True
 
     who: Client
     what: str
@@ -325,10 +314,9 @@ class ClientResumed(Event, frozen=True, kw_only=True):
     who: Client
 
 
-class LimitReached(Event, frozen=True, kw_only=True):
+class LimitReached(LoggedEvent, frozen=True, kw_only=True):
     priority = WARNING
     template = "uid {uid} {why}: pid {pid} ({program})"
-    logged = True
 
     who: Process
     limit: str
@@ -338,10 +326,10 @@ class LimitReached(Event, frozen=True, kw_only=True):
 
 class StreamMissed(Event, frozen=True, kw_only=True):
     priority = NOTICE
-    template = "somebody who watches messages reads too slowly and misses some of worker {worker}"
+    template = "a stream of messages is read too slowly and misses some of worker {worker}"
 
     worker: int
-    """That could not tell them."""
+    """The worker that could not send them."""
 
 
 def _kinds(root: type[Event]) -> list[type[Event]]:

@@ -1,7 +1,7 @@
 """A bus of bare packets for tests of the client library: the test itself says what the bus says.
 
 The client connects to a real socket; there is no thread and no task here, so nothing happens in
-the bus before the test makes it happen. Every wait is bounded. Knows no encoder of the project.
+the bus before the test makes it happen. Every wait is bounded.
 """
 
 import socket

@@ -255,7 +255,7 @@ class Journalling(RuleBasedStateMachine):
         assert fold.holds == self.holds
 
     @invariant()
-    def whoever_missed_an_edge_knows_it(self) -> None:
+    def a_worker_that_missed_an_edge_knows_it(self) -> None:
         with self.memory.lock as words:
             for worker in range(WORKERS):
                 if self.edge_unread[worker]:

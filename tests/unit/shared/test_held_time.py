@@ -107,7 +107,7 @@ def test_a_hold_longer_than_any_window_counts_as_one_window() -> None:
 
 @pytest.mark.parametrize("earlier_ns", [1, SLICE_NS, WINDOW_NS, 10 * WINDOW_NS])
 def test_a_process_that_read_the_clock_a_little_earlier_forgets_nothing(earlier_ns: int) -> None:
-    """Whoever read the clock before another one may write behind it."""
+    """A worker may write after another one although it read the clock earlier."""
     time = held_time()
     late_ns = 100 * WINDOW_NS
     time.begin(late_ns - 10)

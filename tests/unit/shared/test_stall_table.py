@@ -1,4 +1,4 @@
-"""Stalls against a dictionary: who stalls, who waits for whom, whoever dies at whatever instant."""
+"""The stall table against a dictionary: stalls, waiters, and deaths at any instant."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -107,7 +107,7 @@ class Stalling(RuleBasedStateMachine):
 
     @rule()
     def reap(self) -> None:
-        """Whoever waited for a client of a dead worker is woken; its places are free again."""
+        """Waiters for clients of a dead worker are woken; its places are free again."""
         for worker in self.dead:
             ended = [it for it in self.clients if it.worker == worker]
             expected = 0
