@@ -1,4 +1,4 @@
-"""The demo to its end, as the README says to run it, only shorter: all of it is on a page."""
+"""The whole demo, as in the README but shorter, ends with a page about it."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ DEMO = (sys.executable, "-m", "sbus.demo", "--workers", "2", "--seconds", "1")
 SECONDS_MAX = 240.0
 
 
-def test_the_demo_ends_with_a_report_of_itself(tmp_path: Path) -> None:
+def test_the_demo_makes_a_report_of_itself(tmp_path: Path) -> None:
     environment = {**sbusd_environment(), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         DEMO, env=environment, capture_output=True, timeout=SECONDS_MAX, check=False, text=True

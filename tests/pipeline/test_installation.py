@@ -10,7 +10,7 @@ from tests.support.bus import PROJECT
 
 
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
-def test_it_is_installed_at_top_level(
+def test_the_package_for_spark_is_installed_at_top_level(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.chdir(PROJECT)

@@ -1,6 +1,6 @@
-"""Spark in processes of its own: killed at any instant, spread over executors, without a Java.
+"""Spark in separate processes: killed at any instant, and with executors on a host without Java.
 
-How many times the stream is killed can be set with SBUS_TEST_KILLS.
+SBUS_TEST_KILLS sets how many times the stream is killed.
 """
 
 import json
@@ -34,7 +34,7 @@ def environment() -> dict[str, str]:
 
 
 def grow(recorder: SmallRecorder, directory: Path, stop: threading.Event) -> None:
-    """Record numbered messages all the time; seal each segment, and compact every few."""
+    """Record numbered messages all the time, and seal and compact them."""
     never = threading.Event()
     while not stop.wait(0.02):
         recorder.record(numbered(BATCH_ROWS, recorder.end))
@@ -58,7 +58,7 @@ def run_once(*arguments: str, **options: Any) -> dict[str, Any]:
 
 
 def committed(checkpoint: Path) -> int:
-    """How many batches the checkpoint has as done."""
+    """How many batches are done according to the checkpoint."""
     folder = checkpoint / "commits"
     return sum(path.name.isdecimal() for path in folder.iterdir()) if folder.is_dir() else 0
 
@@ -89,7 +89,7 @@ def test_a_stream_that_is_killed_at_any_instant_has_every_row_once(tmp_path: Pat
     print(f"{KILLS} kills, {committed(checkpoint)} batches: {len(rows)} rows, each once")
 
 
-def test_executors_of_their_own_on_a_host_without_java(tmp_path: Path) -> None:
+def test_separate_executors_on_a_host_without_java(tmp_path: Path) -> None:
     """Nothing depends on the driver's memory, on the current directory, or on an installed Java."""
     recording, programs, elsewhere, site = (
         tmp_path / name for name in ("rec", "bin", "elsewhere", "site")

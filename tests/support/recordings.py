@@ -1,9 +1,8 @@
-"""A recording of a busy hour on two hosts, made up: large, the same for the same seed, and fast.
+"""A generated recording of a busy hour on two hosts: large, reproducible by its seed, and fast.
 
-What happens in it, so that there is something to find: users with several programs, keys of very
-different weight, a burst, a silence, gaps with and without a count, a client that falls behind and
-loses messages and one that stalls, keys that are not UTF-8 and names that would like to be markup.
-Tables are made with numpy and pyarrow in the recorder's schemas; `write` hands them to its writer.
+It has something for every job to find: users with several programs, keys of very different weight,
+a burst, a silence, gaps with and without a count, a client that falls behind and loses messages,
+one that stalls, keys that are not UTF-8, and names that look like markup.
 """
 
 import json
@@ -23,7 +22,7 @@ from sbus.pipeline.store.schemas import CLIENTS, EVENTS, MESSAGES, PROBE_KEY_PRE
 from sbus.pipeline.store.writer import RecordingWriter
 
 BEGIN_US = int(datetime(2026, 3, 2, 23, 20, tzinfo=UTC).timestamp()) * 1_000_000
-"""So it lasts to the next day."""
+"""So that it lasts to the next day."""
 SECOND_US = 1_000_000
 SNAPSHOT_SECONDS = 10
 HOSTS = ("alder", "birch")

@@ -1,4 +1,4 @@
-"""Recordings of a few messages, as the recorder writes them: for tests that know each row."""
+"""Recordings of a few messages, for tests that know each row."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from sbus.protocol.text import to_text
 
 BUS = "/run/sbus.socket"
 FIRST_US = 1_790_000_000_000_000
-"""When the first row of every recorder was written; each further one is a millisecond later."""
+"""The time of the first row of every recorder; each further row is a millisecond later."""
 STEP_US = 1_000
 
 
@@ -40,7 +40,7 @@ class SmallRecorder:
         self._append([(b"", b"")], {0: lost})
 
     def roll(self) -> None:
-        """End the segment."""
+        """End the segment file."""
         self._table.roll()
 
     def _append(self, rows: Sequence[tuple[bytes, bytes]], losses: Losses) -> None:
@@ -65,5 +65,5 @@ class SmallRecorder:
 
 
 def numbered(count: int, first: int = 0) -> list[tuple[bytes, bytes]]:
-    """Messages that tell their number, under seven keys."""
+    """Messages with their number as payload, under seven keys."""
     return [(b"n/%d" % (number % 7), b"%d" % number) for number in range(first, first + count)]

@@ -1,4 +1,4 @@
-"""Recordings written by hand: rows with given times, no bus and no process."""
+"""Recordings of rows with given times, written without a bus and a recorder process."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
@@ -28,7 +28,7 @@ def append(writer: RecordingWriter, stamps_us: Sequence[int]) -> None:
 
 
 def write_segments(directory: Path, *segments: Sequence[int]) -> None:
-    """A complete segment for each row of times."""
+    """Write a complete segment file for each sequence of times."""
     with RecordingWriter(directory, IDENTITY) as writer:
         for stamps_us in segments:
             append(writer, stamps_us)
@@ -40,7 +40,7 @@ def messages(directory: Path) -> TableSnapshot:
 
 
 def files(directory: Path) -> list[FileEntry]:
-    """What the manifest lists of messages."""
+    """The files of messages in the manifest."""
     return manifest.load(directory, RECORDER).tables["messages"].files
 
 
@@ -49,8 +49,7 @@ def seal(directory: Path) -> None:
 
 
 def offsets(table: TableSnapshot, first: int = 0, end: int = 2**62) -> list[int]:
-    """The offsets of the rows between two, each as often as it is there; every row is what was
-    written there."""
+    """The offsets of the rows between two, as often as they are read; checks the rows."""
     found: list[int] = []
     for piece in table.plan(first, end):
         in_piece: list[int] = []

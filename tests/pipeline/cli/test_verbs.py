@@ -1,4 +1,4 @@
-"""The pipeline's command lines on a recording that the recorder's writer wrote, and its page."""
+"""The command lines of the pipeline on a recording, and the page of the report."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def recording(tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def nothing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recorder was there, and nobody said anything."""
+    """A recording without rows."""
     folder = tmp_path_factory.mktemp("nothing")
     with RecordingWriter(folder, RecorderIdentity.of("alder", "/run/sbus.socket")):
         return folder
@@ -44,7 +44,7 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def arguments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is typed is not what the test runner was given."""
+    """The command must not see the arguments of the test runner."""
     monkeypatch.setattr("sys.argv", ["pipeline"])
     return iter(())
 
@@ -56,7 +56,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
     return int(ended.value.code or 0)
 
 
-def test_a_table_on_the_terminal(
+def test_a_result_is_a_table_on_the_terminal(
     spark: SparkSession,
     recording: Path,
     tables: Tables,
@@ -71,14 +71,14 @@ def test_a_table_on_the_terminal(
     assert shown == [[row[0], *map(str, row[1:4])] for row in expected]
 
 
-def test_an_answer_in_a_file(
+def test_a_result_in_a_file_of_each_format(
     spark: SparkSession,
     recording: Path,
     tables: Tables,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """The same in each format; of one host, and of a part of the time."""
+    """The same rows in each format, for one host and a part of the time."""
     own = [row for row in oracles.rows(tables.messages) if row.host == HOSTS[0]]
     begin = min(row.time_us for row in own) // 60_000_000 * 60_000_000
     part = [row for row in own if begin + 120_000_000 <= row.time_us < begin + 240_000_000]
@@ -109,7 +109,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_every_question_of_an_empty_recording(
+def test_every_job_on_an_empty_recording_prints_nothing(
     spark: SparkSession,
     nothing: Path,
     question: str,
@@ -136,7 +136,7 @@ def test_every_question_of_an_empty_recording(
         (["nonsense"], "No such command 'nonsense'"),
     ],
 )
-def test_what_cannot_be_is_one_clear_line(
+def test_an_error_is_one_line_with_its_reason(
     words: list[str],
     reason: str,
     nothing: Path,
@@ -155,7 +155,7 @@ def test_what_cannot_be_is_one_clear_line(
 
 # -- the page --------------------------------------------------------------------------------------
 class Page(HTMLParser):
-    """Elements, what they ask other places for, and the text of a page."""
+    """The elements, scripts and text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def test_the_page(
+def test_the_report_of_a_recording(
     spark: SparkSession,
     recording: Path,
     tables: Tables,
@@ -222,7 +222,7 @@ def test_the_page(
     assert out.stat().st_size < 5_500_000
 
 
-def test_the_page_of_an_empty_recording(
+def test_the_report_of_an_empty_recording(
     spark: SparkSession, nothing: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out = tmp_path / "report.html"

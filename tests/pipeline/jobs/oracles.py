@@ -1,6 +1,6 @@
-"""The jobs' figures, computed a second time: one row after the other, in plain Python.
+"""The results of the jobs, computed a second time: row by row, in plain Python.
 
-Slow and simple on purpose, and made of the words of the documentation, not of the jobs.
+They are slow and simple on purpose, and follow the documentation, not the jobs.
 """
 
 import re

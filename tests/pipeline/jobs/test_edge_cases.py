@@ -1,5 +1,5 @@
-"""Jobs on what recordings may hold at the edges: nothing, gaps alone, nobody's name, odd keys,
-clocks that step back."""
+"""Jobs on unusual recordings: empty, only gaps, without publishers, with odd keys, with clocks that
+were set back."""
 
 import math
 from datetime import UTC, datetime
@@ -42,7 +42,7 @@ clients = st.sampled_from([(None, None, None), (1, 10, 0), (2, 20, 1000), (1, 11
 
 @st.composite
 def recordings(draw: st.DrawFn) -> list[Row]:
-    """Rows of two recorders, whose clocks go as they like."""
+    """Rows of two recorders with arbitrary clocks."""
     rows = []
     for recorder, host in (("r1", "alder"), ("r2", "birch")):
         for offset in range(draw(st.integers(0, 12))):
@@ -107,7 +107,9 @@ NOBODY = [
 @example(ONLY_GAPS)
 @example(NOBODY)
 @given(recordings())
-def test_figures_of_messages(spark: SparkSession, found_rows: list[Row]) -> None:
+def test_results_equal_the_oracles_for_any_messages(
+    spark: SparkSession, found_rows: list[Row]
+) -> None:
     made = table(found_rows)
     rows = oracles.rows(made)
     messages = frame(spark, found_rows).persist()
@@ -164,7 +166,7 @@ def snapshot(offset: int, **columns: Any) -> Row:
     }
 
 
-def test_what_was_counted_before_the_recording_is_none_of_it(spark: SparkSession) -> None:
+def test_counts_from_before_the_recording_do_not_belong_to_it(spark: SparkSession) -> None:
     rows = [
         snapshot(0, messages_in=100, discarded=5),
         # The clock goes back, and then its worker does not answer.
@@ -181,7 +183,7 @@ def test_what_was_counted_before_the_recording_is_none_of_it(spark: SparkSession
     assert sorted(found) == [("alder", 7, 3, 30 + 40 + 9, 0), ("birch", 7, 1, 0, 0)]
 
 
-def test_nobody_is_slow_who_never_waited(spark: SparkSession) -> None:
+def test_clients_without_backlog_stall_or_discard_are_not_slow(spark: SparkSession) -> None:
     rows = [
         snapshot(0, discarded=5),
         snapshot(1, discarded=5),
@@ -197,7 +199,7 @@ def test_nobody_is_slow_who_never_waited(spark: SparkSession) -> None:
     assert answer(users(frame(spark, [], CLIENTS)), "uid") == []
 
 
-def test_probes_that_cannot_be_right_are_counted_as_such(spark: SparkSession) -> None:
+def test_impossible_probes_are_counted_as_unusable(spark: SparkSession) -> None:
     own: Row = {"recorder": "r1", "host": "alder"}
     rows = [
         message(b"sbus/probe/r1", b"%d" % (T0 - 1_500), **own, offset=0, timestamp=T0),
@@ -213,7 +215,7 @@ def test_probes_that_cannot_be_right_are_counted_as_such(spark: SparkSession) ->
     assert answer(latency(frame(spark, rows[1:3])), *names) == [("r1", 2, 2, None, None)]
 
 
-def test_a_bus_that_is_started_again_counts_from_nothing(spark: SparkSession) -> None:
+def test_counts_of_a_restarted_bus_begin_at_zero(spark: SparkSession) -> None:
     counts = ([5, 5], [8, 6], [1, 0], [2, 3])
     rows = [
         {
@@ -227,7 +229,7 @@ def test_a_bus_that_is_started_again_counts_from_nothing(spark: SparkSession) ->
     assert found == [(100, 3 + 1 + 1), (None, 1 + 0 + 3)]
 
 
-def test_patterns_lead_to_whom_the_protocol_says(spark: SparkSession) -> None:
+def test_receivers_match_patterns_as_the_protocol_does(spark: SparkSession) -> None:
     patterns = ["", "a/", "a/*/c", "a/b*", "a.*", "a/b/c", "\\xff*/", "(", "[^/]*", "*/b/"]
     texts = [b"a", b"a/", b"a/b", b"a/bcd", b"a/b/c", b"axb", b"\xff\xfe/x", b"(", b"!/cred//0/7/k"]
     rows = [
@@ -255,7 +257,7 @@ def pa_json(pattern: str) -> str:
     return f'{{"pattern": "{escaped}"}}'
 
 
-def test_replay_publishes_messages_as_they_were(spark: SparkSession) -> None:
+def test_replay_publishes_the_recorded_messages(spark: SparkSession) -> None:
     r1: Row = {"recorder": "r1", "host": "alder"}
     r2: Row = {"recorder": "r2", "host": "birch"}
     rows = [
@@ -279,7 +281,7 @@ def test_replay_publishes_messages_as_they_were(spark: SparkSession) -> None:
 
 
 class Clock:
-    """Goes on when somebody sleeps or works, and not otherwise."""
+    """A clock that only sleeping and working advance."""
 
     def __init__(self) -> None:
         self._now = 50.0
@@ -300,10 +302,10 @@ class Clock:
     st.floats(0.1, 100),
     st.lists(st.floats(0, 3), min_size=20, max_size=20),
 )
-def test_a_message_is_published_when_it_is_due_or_at_once(
+def test_a_message_is_published_when_it_is_due_or_immediately_if_late(
     due: list[int], speed: float, delays: list[float]
 ) -> None:
-    """Publishing takes some time; what that makes late is not waited for."""
+    """Publishing takes some time; a message that is late because of that is not delayed further."""
     clock = Clock()
     messages = [Recorded(b"k", b"", when) for when in due]
     free_at = began = clock.now()
@@ -314,7 +316,7 @@ def test_a_message_is_published_when_it_is_due_or_at_once(
         free_at = clock.now()
 
 
-def test_times_are_utc_whatever_the_session_thinks(spark: SparkSession) -> None:
+def test_times_are_utc(spark: SparkSession) -> None:
     rows = [message(b"a", b"x", recorder="r1", host="h", offset=0, timestamp=T0 + 90 * SECOND_US)]
     (start,) = traffic(frame(spark, rows), window_seconds=60).toArrow()["start"].to_pylist()
     assert start == datetime.fromtimestamp((T0 // SECOND_US + 90) // 60 * 60, UTC)

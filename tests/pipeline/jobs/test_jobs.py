@@ -1,4 +1,4 @@
-"""Every job on a recording of a million messages, against its figure computed row by row."""
+"""Every job on a recording of a million messages, compared with results computed row by row."""
 
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -120,7 +120,7 @@ def test_latency_of_probes(recorded: Recorded) -> None:
 
 
 def test_latency_in_the_broker(recorded: Recorded) -> None:
-    """Its counts grow by the same each second in the generated recording, but for the last."""
+    """In the generated recording all counts but the last grow steadily."""
     found = answer(broker_latency(recorded.events), "recorder", "bound_us", "deliveries")
     growth = [3_600 * share for share in (40, 300, 220, 90, 30, 12, 6, 3, 1, 0)]
     bounds: list[int | None] = [*BOUNDS_US, None]

@@ -1,6 +1,6 @@
-"""The declarative pipeline's definitions, each run as Spark would: rows once, however often.
+"""The declarative pipeline's definitions, run twice: every row is there once.
 
-What runs them is pretended here: it knows no graph, only the order in which they are written down.
+A stand-in for `spark-pipelines` runs them in the order in which they are defined.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ FOLDER = PROJECT / "deploy/spark"
 
 
 class Definitions(GraphElementRegistry):
-    """What the files define, in order."""
+    """The definitions of the files, in order."""
 
     def __init__(self) -> None:
         self.outputs: dict[str, Output] = {}
@@ -90,7 +90,7 @@ HALF = 1_000
 """An offset in the middle of each recorder's messages."""
 
 
-def test_rows_that_come_between_two_runs(
+def test_a_second_run_adds_the_rows_recorded_since(
     spark: SparkSession, definitions: Definitions, catalog: Path
 ) -> None:
     tables = generate(3_000, seed=3, seconds=600)

@@ -1,7 +1,6 @@
-"""Recorders that are killed at any instant, under load, again and again, on one recording.
+"""Recorders of one recording that are killed at any instant, under load.
 
-Whatever was committed is there exactly once, nothing is torn, and where messages are missing there
-is a row that says so.
+Committed rows are there exactly once, nothing is torn, and a GAP stands where messages are missing.
 """
 
 import os
@@ -21,9 +20,7 @@ LIFE_SECONDS_MAX = 0.25
 RUN_MESSAGES = 50
 
 
-def test_what_was_committed_is_there_once_whenever_the_recorder_is_killed(
-    bus: Bus, tmp_path: Path
-) -> None:
+def test_committed_rows_survive_a_kill_at_any_instant(bus: Bus, tmp_path: Path) -> None:
     directory = tmp_path / "recording"
     chance = random.Random(SEED)
     options = ("--plain", "--flush-ms", "3", "--roll-bytes", "60000", "--grace-minutes", "0")
@@ -48,7 +45,7 @@ def test_what_was_committed_is_there_once_whenever_the_recorder_is_killed(
 
 
 def committed_end(directory: Path) -> int:
-    """Behind the last offset; without a grace period a file may go while it is looked for."""
+    """The end of the recording; without a grace period a file may disappear meanwhile."""
     while True:
         try:
             return snapshot(directory).end
@@ -68,8 +65,8 @@ def publish(bus: Bus, stop: threading.Event) -> None:
 
 
 def check_sequence(rows: list[dict[str, object]]) -> int:
-    """Numbers follow each other but over gaps, which say how many are missing where they can;
-    returns how many gaps do not."""
+    """Numbers are consecutive except for what the gaps count; returns the number of gaps without a
+    count."""
     unknown = 0
     last: int | None = None
     missing: int | None = 0

@@ -1,4 +1,4 @@
-"""Recorders of real buses: what was published is what was recorded, and what was not says so."""
+"""Recorders of real buses record what is published, or a GAP."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_every_message_is_recorded_as_it_was_published(
     assert {row["recorder"] for row in rows} == set(Recording(tmp_path / "rec").recorders())
 
 
-def test_messages_are_there_to_be_read_while_recording_goes_on(
+def test_messages_can_be_read_while_recording_continues(
     bus: Bus, started: Recorders, tmp_path: Path
 ) -> None:
     recorder = started.start(bus.address, tmp_path / "rec", "--plain", "--flush-ms", "5")
@@ -93,7 +93,7 @@ def test_messages_are_there_to_be_read_while_recording_goes_on(
 
 
 @pytest.mark.parametrize("option", ["--plain", "--flush-ms=50"])
-def test_only_what_matches_is_recorded_and_each_message_once(
+def test_only_matching_messages_are_recorded_each_once(
     bus: Bus, started: Recorders, tmp_path: Path, option: str
 ) -> None:
     recorder = started.start(bus.address, tmp_path / "rec", option, patterns=("a/", "*/x"))
@@ -105,7 +105,7 @@ def test_only_what_matches_is_recorded_and_each_message_once(
     assert shown(recorded(tmp_path / "rec"), "key") == [("a/x",), ("b/x",), ("a/z",)]
 
 
-def test_a_recorder_that_goes_on_says_that_something_may_be_missing(
+def test_a_recorder_that_continues_begins_with_a_gap(
     bus: Bus, started: Recorders, tmp_path: Path
 ) -> None:
     for number in range(3):
@@ -120,15 +120,13 @@ def test_a_recorder_that_goes_on_says_that_something_may_be_missing(
     assert {row["lost"] for row in rows} == {None}
 
 
-def test_an_empty_recording_can_be_gone_on_with(
-    bus: Bus, started: Recorders, tmp_path: Path
-) -> None:
+def test_an_empty_recording_can_be_continued(bus: Bus, started: Recorders, tmp_path: Path) -> None:
     for _ in range(2):
         started.start(bus.address, tmp_path / "rec", "--plain").stop()
     assert recorded(tmp_path / "rec") == []
 
 
-def test_what_the_bus_drops_is_a_gap_in_its_place_with_the_number(
+def test_messages_that_the_bus_drops_are_a_gap_with_their_number(
     started: Recorders, tmp_path: Path
 ) -> None:
     limits = ("--limit", "backlog_messages_max=10")
@@ -185,7 +183,7 @@ def test_recorders_of_two_buses_share_a_directory(
     assert found == {(each.address, each.address.encode()) for each in (bus, other)}
 
 
-def test_when_the_bus_ends_what_came_is_recorded_and_the_recorder_fails(
+def test_when_the_bus_ends_the_recorder_writes_what_came_and_fails(
     started: Recorders, tmp_path: Path
 ) -> None:
     with running_bus(tmp_path, workers=1) as bus:
@@ -199,14 +197,16 @@ def test_when_the_bus_ends_what_came_is_recorded_and_the_recorder_fails(
     assert "the bus has closed the connection" in recorder.stderr_text()
 
 
-def test_without_a_bus_nothing_is_recorded_and_no_gap(started: Recorders, tmp_path: Path) -> None:
+def test_without_a_bus_neither_rows_nor_a_gap_are_recorded(
+    started: Recorders, tmp_path: Path
+) -> None:
     recorder = started.begin(str(tmp_path / "no.socket"), tmp_path / "rec")
     assert recorder.wait() == 1
     assert "cannot connect" in recorder.stderr_text()
     assert recorded(tmp_path / "rec") == []
 
 
-def test_segments_become_parquet_while_recording_goes_on(
+def test_segment_files_are_sealed_while_recording_continues(
     bus: Bus, started: Recorders, tmp_path: Path
 ) -> None:
     options = ("--plain", "--flush-ms", "2", "--roll-bytes", "1", "--grace-minutes", "0")
@@ -230,7 +230,7 @@ def publish_some(client: RawClient, first: int) -> None:
 
 
 # -- with the right to administer the bus ----------------------------------------------------------
-def test_an_administrator_records_who_published_and_for_how_many(
+def test_an_administrator_records_publishers_and_recipients(
     bus: Bus, started: Recorders, tmp_path: Path
 ) -> None:
     recorder = started.start(bus.address, tmp_path / "rec")
@@ -301,7 +301,7 @@ def test_an_administrator_records_clients_and_events(
     recorder.stop()
 
 
-def test_who_may_not_administer_records_messages_and_is_told_so(
+def test_without_the_right_to_administer_only_messages_are_recorded(
     started: Recorders, tmp_path: Path
 ) -> None:
     with running_bus(tmp_path, "--admin-address", "none", workers=1) as bus:
@@ -316,7 +316,7 @@ def test_who_may_not_administer_records_messages_and_is_told_so(
 
 
 @pytest.mark.parametrize("option", ["--plain", "--flush-ms=50"])
-def test_probes_say_when_they_were_sent(
+def test_probes_hold_their_time_of_sending(
     bus: Bus, started: Recorders, tmp_path: Path, option: str
 ) -> None:
     before_us = time.time_ns() // 1000
@@ -381,7 +381,7 @@ def fill(disk: Path) -> None:
             pass
 
 
-def test_a_full_disk_stops_it_cleanly_and_with_room_it_goes_on(
+def test_a_full_disk_stops_the_recorder_until_there_is_room(
     bus: Bus, started: Recorders, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
@@ -408,7 +408,7 @@ def test_a_full_disk_stops_it_cleanly_and_with_room_it_goes_on(
     assert found[end:] == list(range(found[end], found[end] + 20))
 
 
-def test_files_that_may_not_grow_stop_it_as_a_full_disk_does(
+def test_a_file_size_limit_stops_the_recorder_like_a_full_disk(
     bus: Bus, started: Recorders, tmp_path: Path
 ) -> None:
     options = ("--plain", "--flush-ms", "5")
@@ -419,7 +419,7 @@ def test_files_that_may_not_grow_stop_it_as_a_full_disk_does(
 
 # -- how it ends -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_when_everything_is_written(
+def test_a_signal_ends_the_recorder_once_everything_is_written(
     bus: Bus, started: Recorders, tmp_path: Path, signum: signal.Signals
 ) -> None:
     recorder = started.start(bus.address, tmp_path / "rec", "--plain", "--flush-ms", "60000")
@@ -432,9 +432,7 @@ def test_a_signal_ends_it_when_everything_is_written(
     assert shown(recorded(tmp_path / "rec"), "value") == [(b"%d" % n,) for n in range(300)]
 
 
-def test_a_worker_that_dies_leaves_a_recording_that_fails_or_says_so(
-    started: Recorders, tmp_path: Path
-) -> None:
+def test_the_death_of_a_worker_ends_the_recorder(started: Recorders, tmp_path: Path) -> None:
     with running_bus(tmp_path, workers=1) as bus:
         recorder = started.start(bus.address, tmp_path / "rec", "--plain")
         os.kill(worker_pids(bus)[0], signal.SIGKILL)

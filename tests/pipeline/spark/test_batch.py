@@ -1,4 +1,4 @@
-"""A recording read by Spark as a batch: every row once, and only those that were asked for."""
+"""Spark reads a recording as a batch: every selected row once."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def rows(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def seal_first_segment(directory: Path, recorder: str) -> None:
-    """What sealing does: a hot segment becomes Parquet, exchanged in the manifest at once."""
+    """As sealing does, with small row groups."""
     table = Recording(directory).snapshot(recorder).table("messages")
     old = table.files[0]
     assert old.end is not None
@@ -79,7 +79,7 @@ def test_every_row_of_every_recorder_once(
     assert found == [(alder, n) for n in range(24)] + [(birch, n) for n in range(5)]
 
 
-def test_keys_that_are_no_text_and_payloads_of_any_size(
+def test_binary_keys_and_payloads_of_any_size(
     spark: SparkSession, recorded: tuple[Path, str, str]
 ) -> None:
     directory, alder, _ = recorded
@@ -88,7 +88,7 @@ def test_keys_that_are_no_text_and_payloads_of_any_size(
     assert found == {"\\xff/\\\\": b"", "grüße": LARGE, "new\\x0aline": b"\x00", "": b""}
 
 
-def test_a_column_is_as_it_was_recorded(
+def test_columns_are_as_they_were_recorded(
     spark: SparkSession, recorded: tuple[Path, str, str]
 ) -> None:
     directory, _, birch = recorded
@@ -99,7 +99,7 @@ def test_a_column_is_as_it_was_recorded(
     assert (row.timestamp_us, row.client, row.program) == (FIRST_US, None, None)
 
 
-def test_a_subscription_takes_its_keys_and_the_gaps(
+def test_a_subscription_selects_its_keys_and_the_gaps(
     spark: SparkSession, recorded: tuple[Path, str, str]
 ) -> None:
     directory, _, _ = recorded
@@ -124,7 +124,7 @@ def test_between_offsets(
     assert found == [(offset,) for offset in range(first, last)]
 
 
-def test_between_moments(spark: SparkSession, recorded: tuple[Path, str, str]) -> None:
+def test_between_timestamps(spark: SparkSession, recorded: tuple[Path, str, str]) -> None:
     directory, _, _ = recorded
     first_ms, last_ms = ((FIRST_US + n * STEP_US) // 1000 for n in (3, 12))
     frame = load(spark, directory, startingTimestamp=first_ms, endingTimestamp=last_ms)
@@ -134,9 +134,7 @@ def test_between_moments(spark: SparkSession, recorded: tuple[Path, str, str]) -
     ]
 
 
-def test_only_the_columns_that_a_schema_names(
-    spark: SparkSession, recorded: tuple[Path, str, str]
-) -> None:
+def test_a_schema_selects_columns(spark: SparkSession, recorded: tuple[Path, str, str]) -> None:
     directory, _, _ = recorded
     reader = spark.read.format("sbus").schema("value BINARY, offset BIGINT")
     frame = reader.option("subscribe", "n/4").load(str(directory)).where("offset < 8")
@@ -154,7 +152,7 @@ def test_a_table_without_rows(
     assert {"recorder", "offset", "timestamp", "client"} <= set(frame.columns)
 
 
-def test_a_directory_in_which_nobody_has_recorded_yet(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_directory_without_a_recorder_is_empty(spark: SparkSession, tmp_path: Path) -> None:
     assert load(spark, tmp_path).collect() == []
 
 
@@ -167,7 +165,7 @@ def test_a_directory_in_which_nobody_has_recorded_yet(spark: SparkSession, tmp_p
         ({"socket": "/run/sbus.socket"}, "both path and socket"),
     ],
 )
-def test_a_slip_is_told_where_it_was_made(
+def test_a_mistake_is_reported_where_it_was_made(
     spark: SparkSession, recorded: tuple[Path, str, str], options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(AnalysisException) as caught:
@@ -175,7 +173,7 @@ def test_a_slip_is_told_where_it_was_made(
     assert said in str(caught.value)
 
 
-def test_a_directory_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_directory_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(AnalysisException) as caught:
         load(spark, tmp_path / "nowhere")
     assert f"{tmp_path}/nowhere is no directory" in str(caught.value)
@@ -185,7 +183,7 @@ def test_a_directory_that_is_not_there_is_named(spark: SparkSession, tmp_path: P
     ("schema", "said"),
     [("rooms STRING", "no column 'rooms'"), ("offset STRING", "offset of the table messages is")],
 )
-def test_a_schema_that_does_not_fit_is_told(
+def test_a_schema_that_does_not_fit_is_reported(
     spark: SparkSession, recorded: tuple[Path, str, str], schema: str, said: str
 ) -> None:
     frame = spark.read.format("sbus").schema(schema).load(str(recorded[0]))

@@ -1,4 +1,4 @@
-"""A stream from the bus itself, with a spool and without: what arrives, what a restart costs."""
+"""A stream from the bus itself, with and without a spool: what arrives, what a restart loses."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ Live = Callable[..., LiveReader]
 
 @pytest.fixture
 def live(bus: Bus) -> Iterator[Live]:
-    """Make readers, which are stopped in the end. Each says that it promises nothing."""
+    """Makes readers, and stops them in the end. Each warns that it promises nothing."""
     made = []
 
     def make(**options: str) -> LiveReader:
@@ -72,7 +72,7 @@ def wait_for(
     return reader.latestOffset(start, ALL)
 
 
-def test_what_matches_arrives_from_now_on(bus: Bus, live: Live) -> None:
+def test_matching_messages_arrive_from_now_on(bus: Bus, live: Live) -> None:
     publish(bus, (b"a/early", b""))
     reader = live(subscribe="a/,b\\xff")
     start = reader.initialOffset()
@@ -98,13 +98,13 @@ def test_a_limit_holds_for_each_batch(bus: Bus, live: Live) -> None:
     assert [value for _, value, _, _ in rows(reader, middle, end)] == [b"2", b"3", b"4"]
 
 
-def test_after_a_restart_there_is_a_gap_for_what_was_missed(live: Live) -> None:
+def test_after_a_restart_a_gap_stands_for_what_was_missed(live: Live) -> None:
     reader = live()
     end = wait_for(reader, {"live": 7}, 1)
     assert rows(reader, {"live": 7}, end) == [("", b"", "GAP", None)]
 
 
-def test_a_batch_that_did_not_get_through_is_a_gap_that_is_counted(live: Live) -> None:
+def test_an_unfinished_batch_becomes_a_counted_gap(live: Live) -> None:
     reader = live()
     start, end = {"live": 3}, {"live": 9}
     assert rows(reader, start, end) == [("", b"", "GAP", 6)]
@@ -112,7 +112,7 @@ def test_a_batch_that_did_not_get_through_is_a_gap_that_is_counted(live: Live) -
     assert rows(reader, end, after) == [("", b"", "GAP", None)]
 
 
-def test_the_end_of_the_bus_is_told_when_everything_has_been_read(bus: Bus, live: Live) -> None:
+def test_the_end_of_the_bus_is_raised_after_all_rows_are_read(bus: Bus, live: Live) -> None:
     reader = live()
     start = reader.initialOffset()
     publish(bus, (b"a", b""))
@@ -130,7 +130,7 @@ def test_the_end_of_the_bus_is_told_when_everything_has_been_read(bus: Bus, live
     wait_until(ended, "the end of the bus")
 
 
-def test_a_bus_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_bus_is_named(tmp_path: Path) -> None:
     options = source_options({"socket": str(tmp_path / "nothing")})
     with pytest.warns(match="spoolDir"), pytest.raises(ConfigurationError, match="nothing"):
         LiveReader(options, MESSAGES).initialOffset()
@@ -144,7 +144,7 @@ def spool(bus: Bus, directory: Path) -> Iterator[SpoolReader]:
     reader.stop()
 
 
-def test_what_was_received_is_read_again_after_a_restart(bus: Bus, tmp_path: Path) -> None:
+def test_received_rows_are_read_again_after_a_restart(bus: Bus, tmp_path: Path) -> None:
     with spool(bus, tmp_path / "spool") as reader:
         start = reader.initialOffset()
         publish(bus, (b"a", b"1"), (b"b", b"2"))
@@ -157,7 +157,7 @@ def test_what_was_received_is_read_again_after_a_restart(bus: Bus, tmp_path: Pat
         assert rows(reader, end, after) == [("", b"", "GAP", None)]
 
 
-def test_the_end_of_the_bus_is_told_when_the_spool_has_been_read(bus: Bus, tmp_path: Path) -> None:
+def test_the_end_of_the_bus_is_raised_after_the_spool_is_read(bus: Bus, tmp_path: Path) -> None:
     with spool(bus, tmp_path / "spool") as reader:
         start = reader.initialOffset()
         publish(bus, (b"a", b"1"))
@@ -168,7 +168,7 @@ def test_the_end_of_the_bus_is_told_when_the_spool_has_been_read(bus: Bus, tmp_p
             wait_until(lambda: reader.latestOffset(end, ALL) != end, "the end of the bus")
 
 
-def test_the_spool_keeps_only_what_is_still_needed(bus: Bus, tmp_path: Path) -> None:
+def test_the_spool_drops_committed_rows(bus: Bus, tmp_path: Path) -> None:
     with spool(bus, tmp_path / "spool") as reader:
         start = reader.initialOffset()
         publish(bus, (b"a", b"1"))
@@ -192,7 +192,7 @@ Begin = Callable[[], StreamingQuery]
 
 
 @pytest.mark.parametrize("with_spool", [False, True])
-def test_spark_streams_what_is_published(
+def test_spark_streams_published_messages(
     spark: SparkSession, bus: Bus, tmp_path: Path, with_spool: bool
 ) -> None:
     name = f"live_{with_spool}".lower()

@@ -1,4 +1,4 @@
-"""Publishing what Spark has: everything arrives, and what cannot be published is told."""
+"""Spark publishes rows: everything arrives, and what cannot be published is reported."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,7 +39,7 @@ def batches(keys: Iterable[object], values: Iterable[object]) -> Iterable[pa.Rec
 # -- without Spark -----------------------------------------------------------------------------
 
 
-def test_keys_as_text_and_as_bytes_and_payloads_of_any_size(bus: Bus) -> None:
+def test_keys_as_text_or_bytes_and_payloads_of_any_size(bus: Bus) -> None:
     sink = Publication(bus.address, None)
     with subscriber(bus) as reader:
         done = sink.publish(batches(["a\\xff/\\\\", "grüße", ""], [b"", LARGE, b"\x00"]))
@@ -52,7 +52,7 @@ def test_keys_as_text_and_as_bytes_and_payloads_of_any_size(bus: Bus) -> None:
         assert received(reader) == [(b"k", "ü".encode()), (b"\xff\\x", b"text")]
 
 
-def test_rows_without_keys_have_the_one_of_the_option(bus: Bus) -> None:
+def test_rows_without_a_key_use_that_of_the_option(bus: Bus) -> None:
     rows = [pa.record_batch({"value": [b"1", b"2"]})]
     with subscriber(bus) as reader:
         assert Publication(bus.address, b"k").publish(rows).messages == 2
@@ -71,7 +71,7 @@ def test_rows_without_keys_have_the_one_of_the_option(bus: Bus) -> None:
         ("k", b"x" * 409_600, "409606 bytes"),
     ],
 )
-def test_a_row_that_cannot_be_published_is_told_and_what_came_before_it_arrives(
+def test_rows_before_one_that_is_refused_are_published(
     bus: Bus, key: str | None, value: bytes | None, said: str
 ) -> None:
     with subscriber(bus) as reader:
@@ -81,7 +81,7 @@ def test_a_row_that_cannot_be_published_is_told_and_what_came_before_it_arrives(
         assert reader.receive(timeout_seconds=10).key == b"before"
 
 
-def test_who_has_no_rows_does_not_connect() -> None:
+def test_a_task_without_rows_does_not_connect() -> None:
     assert Publication("/nowhere/bus", None).publish([]).messages == 0
     with pytest.raises(AddressError):
         Publication("/nowhere/bus", None).publish(batches(["a"], [b""]))
@@ -90,7 +90,7 @@ def test_who_has_no_rows_does_not_connect() -> None:
 # -- by Spark ----------------------------------------------------------------------------------
 
 
-def test_a_data_frame_is_published_by_all_of_its_tasks(spark: SparkSession, bus: Bus) -> None:
+def test_all_tasks_of_a_data_frame_publish_their_rows(spark: SparkSession, bus: Bus) -> None:
     frame = spark.range(3_000, numPartitions=4).selectExpr(
         "concat('n/', id % 7) AS key", "encode(string(id), 'utf-8') AS value", "id AS more"
     )
@@ -99,7 +99,7 @@ def test_a_data_frame_is_published_by_all_of_its_tasks(spark: SparkSession, bus:
         assert received(reader) == sorted(numbered(3_000))
 
 
-def test_a_stream_is_published_once_it_is_recorded(
+def test_a_stream_of_a_recording_is_published(
     spark: SparkSession, bus: Bus, tmp_path: Path
 ) -> None:
     with SmallRecorder(tmp_path / "rec") as alder:
@@ -128,7 +128,7 @@ def test_a_stream_is_published_once_it_is_recorded(
         (["'v' AS value", "'k' AS key"], {"sockt": "x"}, "did you mean socket"),
     ],
 )
-def test_what_cannot_be_published_is_told_by_the_driver(
+def test_the_driver_reports_what_cannot_be_published(
     spark: SparkSession, bus: Bus, columns: list[str], options: dict[str, str], said: str
 ) -> None:
     writer = spark.range(1).selectExpr(*columns).write.format("sbus").mode("append")

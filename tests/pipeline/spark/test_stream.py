@@ -1,4 +1,4 @@
-"""A recording read by Spark as a stream: each row once, while it grows and is rewritten."""
+"""Spark streams a recording: each row once, while it grows and is rewritten."""
 
 import json
 import threading
@@ -25,8 +25,8 @@ Start = Callable[..., StreamingQuery]
 
 @pytest.fixture
 def start(spark: SparkSession, tmp_path: Path) -> Start:
-    """Start a stream from the recording in `tmp_path/rec` to files, with what remains of the last
-    one; with `once` it ends when it has what is there."""
+    """Start a stream from the recording in `tmp_path/rec` to files, with the checkpoint of the last
+    one; with `once` it ends when it has read what is there."""
 
     def begin(*, once: bool, **options: str) -> StreamingQuery:
         frame = spark.readStream.format("sbus").options(**options).load(str(tmp_path / "rec"))
@@ -47,7 +47,7 @@ def offsets(spark: SparkSession, directory: Path) -> list[tuple[str, int]]:
     return sorted((row.host, row.offset) for row in out.select("host", "offset").collect())
 
 
-def test_it_goes_on_where_it_was_and_finds_new_recorders(
+def test_a_stream_continues_at_its_checkpoint_and_finds_new_recorders(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
     recording = tmp_path / "rec"
@@ -74,7 +74,7 @@ def test_it_goes_on_where_it_was_and_finds_new_recorders(
     ]
 
 
-def test_a_recording_may_be_sealed_compacted_and_expire_while_it_runs(
+def test_sealing_compaction_and_retention_do_not_disturb_a_stream(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
     recording, never = tmp_path / "rec", threading.Event()
@@ -98,7 +98,7 @@ def test_a_recording_may_be_sealed_compacted_and_expire_while_it_runs(
     assert left == 5, "what was dropped is gone, but the segment being written stays"
 
 
-def test_by_default_it_begins_with_what_comes(
+def test_by_default_a_stream_begins_with_the_next_row(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
     with SmallRecorder(tmp_path / "rec") as alder:
@@ -109,7 +109,7 @@ def test_by_default_it_begins_with_what_comes(
     assert offsets(spark, tmp_path) == [("alder", offset) for offset in (10, 11, 12)]
 
 
-def test_it_may_begin_before_any_recorder_does(
+def test_a_stream_may_begin_before_any_recorder(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "rec").mkdir()
@@ -120,7 +120,7 @@ def test_it_may_begin_before_any_recorder_does(
     assert offsets(spark, tmp_path) == [("alder", offset) for offset in range(3)]
 
 
-def test_rows_that_expired_are_an_error_unless_said_otherwise(
+def test_expired_rows_are_an_error_unless_allowed(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
     recording = tmp_path / "rec"
@@ -139,7 +139,7 @@ def test_rows_that_expired_are_an_error_unless_said_otherwise(
     assert offsets(spark, tmp_path) == [("alder", offset) for offset in (*range(4), *range(8, 12))]
 
 
-def test_an_end_makes_no_sense_for_a_stream(start: Start, tmp_path: Path) -> None:
+def test_an_end_is_refused_for_a_stream(start: Start, tmp_path: Path) -> None:
     (tmp_path / "rec").mkdir()
     with pytest.raises(StreamingQueryException) as caught:
         start(once=True, endingOffsets="latest")

@@ -1,4 +1,4 @@
-"""Rows out of what was received, whatever that is; columns against those of `pyarrow.array`."""
+"""Rows of any received messages; columns are compared with those of `pyarrow.array`."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 
 
 @given(st.sampled_from(KINDS), st.data())
-def test_columns_hold_what_they_were_made_of(
+def test_columns_hold_the_values_they_were_made_of(
     kind: tuple[pa.DataType, st.SearchStrategy[Any]], data: st.DataObject
 ) -> None:
     values = data.draw(st.lists(st.none() | kind[1], max_size=20))
@@ -43,7 +43,7 @@ def test_a_repeated_text_is_in_every_row(text: str, count: int) -> None:
 
 
 @given(st.lists(NUMBERS, min_size=1), st.data())
-def test_numbers_come_back_out_of_a_slice(values: list[int], data: st.DataObject) -> None:
+def test_numbers_can_be_read_from_a_slice(values: list[int], data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(values) - 1))
     column = arrow_columns.of_numbers(np.array(values), pa.int64())[first:]
     assert arrow_columns.numbers(column).tolist() == values[first:]
@@ -54,7 +54,7 @@ def test_numbers_come_back_out_of_a_slice(values: list[int], data: st.DataObject
     st.integers(0, 2**40),
     st.data(),
 )
-def test_packets_and_losses_become_rows_in_their_order(
+def test_packets_and_losses_become_rows_in_order(
     items: list[tuple[bytes, bytes] | int | None], first: int, data: st.DataObject
 ) -> None:
     stamps_ns = data.draw(st.lists(NUMBERS, min_size=len(items), max_size=len(items)))
@@ -75,7 +75,7 @@ def test_packets_and_losses_become_rows_in_their_order(
             assert (kind, key, value, lost) == ("GAP", "", b"", item)
 
 
-def test_monitored_messages_bring_who_published_them() -> None:
+def test_monitored_messages_become_rows_with_their_publishers() -> None:
     message = MonitoredMessage(
         time=1.5,
         order=7,

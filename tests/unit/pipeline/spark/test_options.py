@@ -1,4 +1,4 @@
-"""What may be said to `format("sbus")`, and that every slip is told by the name of the option."""
+"""The options of `format("sbus")`; the error for a mistake names the option."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def test_only_the_path_is_needed() -> None:
     check_stream(options)
 
 
-def test_names_are_understood_in_any_case_and_those_of_spark_passed_over() -> None:
+def test_names_are_accepted_in_any_case_and_those_of_spark_ignored() -> None:
     options = source_options(
         {"PATH": "/r", "maxoffsetspertrigger": "7", "checkpointLocation": "/c"}
     )
@@ -45,7 +45,7 @@ def test_names_are_understood_in_any_case_and_those_of_spark_passed_over() -> No
         ("comma\\x2cspace\\x20", (b"comma,space ",)),
     ],
 )
-def test_subscribe_is_patterns_with_commas_between(text: str, patterns: tuple[bytes, ...]) -> None:
+def test_subscribe_is_patterns_separated_by_commas(text: str, patterns: tuple[bytes, ...]) -> None:
     assert source_options({**PATH, "subscribe": text}).patterns == patterns
 
 
@@ -60,7 +60,7 @@ def test_subscribe_is_patterns_with_commas_between(text: str, patterns: tuple[by
         ("9999-12-31T23:59:59.999999Z", 253_402_300_799_999_999),
     ],
 )
-def test_moments_are_milliseconds_or_written_out(text: str, timestamp_us: int) -> None:
+def test_timestamps_are_milliseconds_or_iso_8601(text: str, timestamp_us: int) -> None:
     options = source_options({**PATH, "startingTimestamp": text})
     assert options.starting == Bound("startingTimestamp", timestamp_us=timestamp_us)
 
@@ -111,7 +111,7 @@ def test_offsets_are_a_word_or_json(text: str, bound: Bound) -> None:
         ({"socket": "x" * 200}, "socket"),
     ],
 )
-def test_a_slip_is_named(given: dict[str, str], said: str) -> None:
+def test_a_mistake_in_a_read_names_the_option(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         source_options(given)
 
@@ -126,7 +126,7 @@ def test_a_slip_is_named(given: dict[str, str], said: str) -> None:
         ({**PATH, "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger"),
     ],
 )
-def test_a_batch_has_an_end_and_something_in_it(given: dict[str, str], said: str) -> None:
+def test_a_batch_has_an_end_and_is_not_empty(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         check_batch(source_options(given))
 
@@ -147,7 +147,7 @@ def test_a_sink_is_a_socket_and_perhaps_a_key() -> None:
     ("given", "said"),
     [({}, "socket"), ({**SOCKET, "path": "/x"}, "'path'"), ({**SOCKET, "key": "\\"}, "key")],
 )
-def test_a_slip_in_a_write_is_named(given: dict[str, str], said: str) -> None:
+def test_a_mistake_in_a_write_names_the_option(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         sink_options(given)
 

@@ -1,4 +1,4 @@
-"""Which rows a batch of a stream has, and how they are shared among tasks."""
+"""Which rows a batch of a stream has, and how tasks share them."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_tasks_share_all_rows_evenly_and_in_order(sizes: list[int], tasks: int) 
     assert not counts or max(counts) - min(counts) <= 1
 
 
-def test_a_large_read_has_several_tasks_unasked() -> None:
+def test_a_large_read_has_several_tasks_by_default() -> None:
     assert [sum(one.rows for one in part) for part in share([piece(0, 3_000_000)], 1)] == [
         1_000_000
     ] * 3
@@ -76,7 +76,7 @@ def test_a_limit_is_used_up_and_never_exceeded(
     assert all(0 <= taken[name] <= rows for name, (_, rows) in waiting.items())
 
 
-def test_who_is_new_begins_with_what_is_kept() -> None:
+def test_a_new_recorder_is_read_from_its_earliest_row() -> None:
     found = {"new": table(30, 40)}
     assert advance({}, {"new": 40}, found, 4) == {"new": 34}
 
@@ -89,9 +89,7 @@ def test_who_is_new_begins_with_what_is_kept() -> None:
         (9, 5, "went back"),
     ],
 )
-def test_what_is_not_there_any_more_is_an_error_or_a_warning(
-    first: int, last: int, said: str
-) -> None:
+def test_missing_rows_are_an_error_or_a_warning(first: int, last: int, said: str) -> None:
     found = {"r": table(10, 20)}
     with pytest.raises(DataLost, match=said):
         pieces(found, {"r": first}, {"r": last}, fail_on_data_loss=True)
@@ -99,7 +97,7 @@ def test_what_is_not_there_any_more_is_an_error_or_a_warning(
         pieces(found, {"r": first}, {"r": last}, fail_on_data_loss=False)
 
 
-def test_a_recorder_that_is_gone_is_missed_only_for_rows_it_had() -> None:
+def test_a_recorder_that_is_gone_matters_only_for_rows_it_had() -> None:
     assert pieces({}, {"r": 5}, {"r": 5}, fail_on_data_loss=True) == []
     with pytest.raises(DataLost, match="r is gone"):
         pieces({}, {"r": 5}, {"r": 6}, fail_on_data_loss=True)
@@ -133,7 +131,9 @@ def name(host: str, found: Offsets) -> str:
         (Bound("startingTimestamp", timestamp_us=FIRST_US + 1000 * STEP_US), 30, 5),
     ],
 )
-def test_what_a_bound_stands_for(recorded: Path, bound: Bound, alder: int, birch: int) -> None:
+def test_a_bound_stands_for_an_offset_of_each_recorder(
+    recorded: Path, bound: Bound, alder: int, birch: int
+) -> None:
     found = TableCache(str(recorded), "messages").tables()
     offsets = resolve(bound, found)
     assert (offsets[name("alder", offsets)], offsets[name("birch", offsets)]) == (alder, birch)
@@ -148,7 +148,7 @@ def test_what_a_bound_stands_for(recorded: Path, bound: Bound, alder: int, birch
         ("endingOffsets", -2, 0, 5),
     ],
 )
-def test_who_is_not_named_is_taken_whole(
+def test_recorders_that_a_bound_does_not_name_are_read_whole(
     recorded: Path, option: str, offset: int, alder: int, birch: int
 ) -> None:
     found = TableCache(str(recorded), "messages").tables()
@@ -157,7 +157,7 @@ def test_who_is_not_named_is_taken_whole(
     assert (offsets[name("alder", names)], offsets[name("birch", names)]) == (alder, birch)
 
 
-def test_offsets_beyond_the_end_and_recorders_that_are_not_there_are_named(recorded: Path) -> None:
+def test_unknown_recorders_and_offsets_beyond_the_end_are_named(recorded: Path) -> None:
     found = TableCache(str(recorded), "messages").tables()
     with pytest.raises(ConfigurationError, match="nobody"):
         resolve(Bound("startingOffsets", offsets={"nobody": 1}), found)
@@ -166,7 +166,7 @@ def test_offsets_beyond_the_end_and_recorders_that_are_not_there_are_named(recor
         resolve(Bound("startingOffsets", offsets={alder: 31}), found)
 
 
-def test_what_has_expired_is_not_planned(recorded: Path) -> None:
+def test_expired_rows_are_not_planned(recorded: Path) -> None:
     alder = name("alder", ends(TableCache(str(recorded), "messages").tables()))
     with manifest.edit(recorded, alder) as change:
         kept = [file for file in change.table("messages").files if file.first >= 10]

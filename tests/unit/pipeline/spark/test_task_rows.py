@@ -1,4 +1,4 @@
-"""Rows are taken by the bytes of their keys, as the bus would have delivered them."""
+"""Rows are selected by the bytes of their keys, as the bus delivers messages."""
 
 import re
 
@@ -33,7 +33,7 @@ def expression(pattern: bytes) -> re.Pattern[bytes]:
 
 
 @given(st.lists(KEYS, max_size=8), st.lists(PATTERNS, min_size=1, max_size=3))
-def test_what_matches_any_of_the_patterns(keys: list[bytes], patterns: list[bytes]) -> None:
+def test_rows_that_match_any_pattern_are_selected(keys: list[bytes], patterns: list[bytes]) -> None:
     expressions = [expression(pattern) for pattern in patterns]
     expected = [
         to_text(key)
@@ -44,7 +44,7 @@ def test_what_matches_any_of_the_patterns(keys: list[bytes], patterns: list[byte
     assert found["key"].to_pylist() == expected
 
 
-def test_secret_messages_are_had_by_secret_patterns_alone_and_an_empty_id_is_anybodys() -> None:
+def test_secret_messages_match_only_secret_patterns_where_an_empty_id_is_any_id() -> None:
     keys = [b"!/cred/1/2/3/x", b"!/cred/1/9/3/x", b"!/cred/1//3/y", b"x"]
     rows = batch(keys, [MESSAGE] * len(keys))
     assert KeyFilter([b""]).select(rows)["key"].to_pylist() == ["x"]
@@ -54,12 +54,12 @@ def test_secret_messages_are_had_by_secret_patterns_alone_and_an_empty_id_is_any
     ]
 
 
-def test_a_gap_is_in_every_subscription() -> None:
+def test_a_gap_matches_every_subscription() -> None:
     rows = batch([b"", b"", b"a"], [GAP, MESSAGE, MESSAGE])
     assert KeyFilter([b"a"]).select(rows)["kind"].to_pylist() == [GAP, MESSAGE]
 
 
-def test_what_was_found_out_about_a_key_holds_in_the_next_batch() -> None:
+def test_cached_keys_match_in_the_next_batch() -> None:
     wanted = KeyFilter([b"a*"])
     for _ in range(2):
         assert wanted.select(batch([b"ab", b"b", b"ab"], [MESSAGE] * 3))["key"].to_pylist() == [

@@ -1,7 +1,6 @@
-"""What counts of a segment that was cut anywhere, or in which any bit was flipped.
+"""Which batches of a segment file are committed after a cut anywhere, or with any bit flipped.
 
-The oracle keeps the batches themselves: a prefix of them counts, all that are whole on disk, and
-none that is not as it was written.
+The oracle has the batches themselves: those up to the first that is not whole on disk.
 """
 
 import struct
@@ -20,7 +19,7 @@ BATCHES = st.lists(
 
 
 def files(batches: list[tuple[bytes, int, int]]) -> tuple[bytes, bytes, list[Entry]]:
-    """Segment and index with these batches, by the words of the format, and what they mean."""
+    """A segment file and its index, written as documented, and the entries in it."""
     segment, index, entries = b"", b"", []
     offset = 0
     for data, rows, newest_us in batches:
@@ -38,7 +37,7 @@ def committed(segment: bytes, index: bytes) -> list[Entry]:
 
 
 @given(BATCHES)
-def test_everything_that_was_written_counts(batches: list[tuple[bytes, int, int]]) -> None:
+def test_all_written_batches_are_committed(batches: list[tuple[bytes, int, int]]) -> None:
     segment, index, entries = files(batches)
     assert committed(segment, index) == entries
     assert commit_index.parse(index) == entries
@@ -46,7 +45,7 @@ def test_everything_that_was_written_counts(batches: list[tuple[bytes, int, int]
 
 
 @given(BATCHES, st.data())
-def test_what_is_cut_off_does_not_count_and_all_before_does(
+def test_after_a_cut_exactly_the_whole_batches_are_committed(
     batches: list[tuple[bytes, int, int]], data: st.DataObject
 ) -> None:
     segment, index, entries = files(batches)
@@ -61,7 +60,7 @@ def test_what_is_cut_off_does_not_count_and_all_before_does(
 
 
 @given(BATCHES.filter(bool), st.binary(max_size=100), st.data())
-def test_a_torn_entry_does_not_count_whatever_it_holds(
+def test_a_torn_entry_is_not_committed(
     batches: list[tuple[bytes, int, int]], torn: bytes, data: st.DataObject
 ) -> None:
     segment, index, entries = files(batches)
@@ -73,7 +72,7 @@ def test_a_torn_entry_does_not_count_whatever_it_holds(
 
 
 @given(BATCHES.filter(bool), st.data())
-def test_a_flipped_bit_of_the_last_batch_is_noticed(
+def test_a_flipped_bit_in_the_last_batch_is_detected(
     batches: list[tuple[bytes, int, int]], data: st.DataObject
 ) -> None:
     segment, index, entries = files(batches)
@@ -86,7 +85,7 @@ def test_a_flipped_bit_of_the_last_batch_is_noticed(
     assert committed(flipped_segment, flipped_index) == entries[:-1]
 
 
-def test_extents_say_where_each_batch_begins() -> None:
+def test_extents_tell_where_each_batch_begins() -> None:
     _, _, entries = files([(b"abc", 2, 9), (b"d", 1, 9)])
     assert [(first, start) for first, start, _ in commit_index.extents(entries, 0)] == [
         (0, 0),

@@ -1,4 +1,4 @@
-"""Sealing, compaction and retention: every row stays there once, for readers before and after."""
+"""Sealing, compaction and retention: readers see every row once, before and after."""
 
 import os
 import threading
@@ -44,7 +44,7 @@ def on_disk(directory: Path) -> set[str]:
     return {str(path.relative_to(directory)) for path in found}
 
 
-def test_a_sealed_segment_is_parquet_with_the_same_rows(tmp_path: Path) -> None:
+def test_a_sealed_segment_file_is_parquet_with_the_same_rows(tmp_path: Path) -> None:
     write_segments(tmp_path, [NOON_US, NOON_US + 1])
     before = messages(tmp_path)
     seal(tmp_path)
@@ -60,7 +60,7 @@ def test_a_sealed_segment_is_parquet_with_the_same_rows(tmp_path: Path) -> None:
     assert offsets(before) == [0, 1], "who planned before can still read"
 
 
-def test_midnight_divides_a_segment_into_two_files(tmp_path: Path) -> None:
+def test_midnight_divides_a_segment_file_into_two_files(tmp_path: Path) -> None:
     midnight_us = NOON_US + HALF_DAY_US
     write_segments(tmp_path, [midnight_us - 1, midnight_us, midnight_us + 1])
     seal(tmp_path)
@@ -71,7 +71,7 @@ def test_midnight_divides_a_segment_into_two_files(tmp_path: Path) -> None:
     assert offsets(messages(tmp_path)) == [0, 1, 2]
 
 
-def test_where_a_clock_was_set_back_a_file_says_which_rows_it_has(tmp_path: Path) -> None:
+def test_after_a_clock_was_set_back_a_file_lists_its_ranges(tmp_path: Path) -> None:
     midnight_us = NOON_US + HALF_DAY_US
     write_segments(tmp_path, [midnight_us - 1, midnight_us, midnight_us - 2, midnight_us + 5])
     seal(tmp_path)
@@ -100,7 +100,7 @@ def test_retired_files_are_deleted_after_the_grace_period(tmp_path: Path) -> Non
         offsets(before)
 
 
-def test_sealing_that_is_interrupted_leaves_everything_as_it_was(tmp_path: Path) -> None:
+def test_interrupted_sealing_changes_nothing(tmp_path: Path) -> None:
     write_segments(tmp_path, [NOON_US])
     before = manifest.load(tmp_path, RECORDER)
     stop = threading.Event()
@@ -111,7 +111,7 @@ def test_sealing_that_is_interrupted_leaves_everything_as_it_was(tmp_path: Path)
     assert not [path for path in (tmp_path / "messages").rglob("*") if path.is_file()]
 
 
-def test_files_are_replaced_by_the_same_rows_only(tmp_path: Path) -> None:
+def test_files_are_only_replaced_by_files_with_the_same_rows(tmp_path: Path) -> None:
     write_segments(tmp_path, [NOON_US], [NOON_US + 1])
     first, second = files(tmp_path)
     with pytest.raises(ConfigurationError, match="same offsets"):
@@ -121,7 +121,7 @@ def test_files_are_replaced_by_the_same_rows_only(tmp_path: Path) -> None:
         rewrite(tmp_path, RECORDER, "messages", [first])
 
 
-def test_compaction_makes_one_file_of_many_of_a_day_that_is_over(tmp_path: Path) -> None:
+def test_compaction_merges_the_files_of_a_past_day(tmp_path: Path) -> None:
     tomorrow_us = NOON_US + DAY_US
     write_segments(tmp_path, [NOON_US], [NOON_US + 1], [NOON_US + 2], [tomorrow_us], [tomorrow_us])
     seal(tmp_path)
@@ -133,7 +133,7 @@ def test_compaction_makes_one_file_of_many_of_a_day_that_is_over(tmp_path: Path)
     assert compact(tmp_path, before=TOMORROW) == [], "there is nothing left to do"
 
 
-def test_compaction_leaves_files_that_are_large_enough(tmp_path: Path) -> None:
+def test_compaction_respects_the_size_of_files(tmp_path: Path) -> None:
     write_segments(tmp_path, *([NOON_US + at] for at in range(5)))
     seal(tmp_path)
     size = max(file.bytes or 0 for file in files(tmp_path))
@@ -142,7 +142,7 @@ def test_compaction_leaves_files_that_are_large_enough(tmp_path: Path) -> None:
     assert offsets(messages(tmp_path)) == [0, 1, 2, 3, 4]
 
 
-def test_what_is_too_old_is_dropped_from_the_front(tmp_path: Path) -> None:
+def test_old_files_are_dropped_from_the_front(tmp_path: Path) -> None:
     write_segments(tmp_path, [NOON_US], [NOON_US + DAY_US], [NOON_US + 2 * DAY_US])
     seal(tmp_path)
     keeping = Retention(seconds=DAY_US / 1e6, bytes=None, grace_seconds=0)
@@ -157,7 +157,7 @@ def test_what_is_too_old_is_dropped_from_the_front(tmp_path: Path) -> None:
         assert offsets(messages(tmp_path)) == [3], "what is being written stays"
 
 
-def test_the_oldest_goes_where_there_is_too_much(tmp_path: Path) -> None:
+def test_the_oldest_files_are_dropped_beyond_the_size(tmp_path: Path) -> None:
     write_segments(tmp_path, *([NOON_US + at] for at in range(4)))
     seal(tmp_path)
     sizes = [file.bytes or 0 for file in files(tmp_path)]
@@ -167,7 +167,7 @@ def test_the_oldest_goes_where_there_is_too_much(tmp_path: Path) -> None:
     assert offsets(messages(tmp_path)) == [2, 3]
 
 
-def test_what_is_kept_has_no_holes_where_days_overlap(tmp_path: Path) -> None:
+def test_retention_leaves_no_holes_where_days_overlap(tmp_path: Path) -> None:
     midnight_us = NOON_US + HALF_DAY_US
     write_segments(tmp_path, [midnight_us - 1, midnight_us, midnight_us - 2], [midnight_us])
     seal(tmp_path)
@@ -178,7 +178,7 @@ def test_what_is_kept_has_no_holes_where_days_overlap(tmp_path: Path) -> None:
     assert offsets(messages(tmp_path)) == []
 
 
-def test_what_was_written_and_never_listed_is_deleted_in_the_end(tmp_path: Path) -> None:
+def test_orphaned_files_are_deleted_after_a_while(tmp_path: Path) -> None:
     write_segments(tmp_path, [NOON_US])
     seal(tmp_path)
     (listed,) = files(tmp_path)
@@ -193,7 +193,7 @@ def test_what_was_written_and_never_listed_is_deleted_in_the_end(tmp_path: Path)
     assert set(folder.iterdir()) == {tmp_path / listed.path, *others}
 
 
-def test_readers_see_every_row_once_whatever_happens_to_the_files(tmp_path: Path) -> None:
+def test_readers_see_every_row_once_while_files_change(tmp_path: Path) -> None:
     """One thread writes, seals, compacts and drops; another plans and reads all the time."""
     write_segments(tmp_path, [NOON_US])
     patient = Retention(seconds=None, bytes=20_000, grace_seconds=60)
@@ -226,7 +226,7 @@ def test_readers_see_every_row_once_whatever_happens_to_the_files(tmp_path: Path
 @given(
     st.lists(st.lists(st.integers(0, 3 * 86_400), min_size=1, max_size=6), max_size=4), st.data()
 )
-def test_the_offset_of_a_moment_is_that_of_the_first_row_as_new(
+def test_the_offset_at_a_timestamp_is_that_of_the_first_row_as_new(
     tmp_path_factory: pytest.TempPathFactory, segments: list[list[int]], data: st.DataObject
 ) -> None:
     directory = tmp_path_factory.mktemp("recording")

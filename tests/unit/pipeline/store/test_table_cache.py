@@ -1,4 +1,4 @@
-"""A recording that is looked at again and again: changes are seen, and only they are read."""
+"""A table that is asked for repeatedly: changes are seen, and nothing else is read again."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def ends(cache: TableCache) -> list[int]:
     return [table.end for table in cache.tables().values()]
 
 
-def test_every_change_is_seen_at_once(tmp_path: Path) -> None:
+def test_every_change_is_seen_immediately(tmp_path: Path) -> None:
     cache = TableCache(str(tmp_path), "messages")
     assert ends(cache) == []
     with SmallRecorder(tmp_path) as alder:
@@ -33,7 +33,7 @@ def test_every_change_is_seen_at_once(tmp_path: Path) -> None:
         assert [table.earliest for table in cache.tables().values()] == [5, 0]
 
 
-def test_nothing_is_read_again_while_nothing_changes(
+def test_nothing_is_read_again_without_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = TableCache(str(tmp_path), "messages")

@@ -1,4 +1,4 @@
-"""What a recorder finds that opens the recording of one that ended in whatever way."""
+"""Writing a recording, and continuing one whose recorder ended in any way."""
 
 import resource
 import shutil
@@ -31,7 +31,7 @@ STAMPS = [NOON_US, NOON_US + 1, NOON_US + 2]
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """No file can be made larger, as on a disk that is full."""
+    """No file can grow beyond this, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -41,7 +41,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 def abandoned(directory: Path, batches: int) -> Path:
-    """A copy of a recording whose recorder was killed after so many batches; its segment."""
+    """Make a recording whose recorder was killed after these batches; returns its segment file."""
     original = directory.with_name("original")
     with RecordingWriter(original, IDENTITY) as writer:
         for _ in range(batches):
@@ -58,7 +58,7 @@ def test_an_empty_recording_has_a_manifest_and_no_rows(tmp_path: Path) -> None:
     assert offsets(messages(tmp_path)) == []
 
 
-def test_what_is_committed_can_be_read_while_the_segment_is_written(tmp_path: Path) -> None:
+def test_committed_rows_can_be_read_while_the_file_is_written(tmp_path: Path) -> None:
     with RecordingWriter(tmp_path, IDENTITY) as writer:
         for count in range(1, 4):
             append(writer, STAMPS)
@@ -70,14 +70,14 @@ def test_what_is_committed_can_be_read_while_the_segment_is_written(tmp_path: Pa
     assert (file.min_timestamp_us, file.max_timestamp_us) == (NOON_US, NOON_US + 2)
 
 
-def test_offsets_go_on_where_the_last_recorder_ended(tmp_path: Path) -> None:
+def test_offsets_continue_where_the_last_recorder_ended(tmp_path: Path) -> None:
     for _ in range(3):
         with RecordingWriter(tmp_path, IDENTITY) as writer:
             append(writer, STAMPS)
     assert offsets(messages(tmp_path)) == list(range(9))
 
 
-def test_a_plan_for_some_offsets_reads_these_alone(tmp_path: Path) -> None:
+def test_a_plan_reads_only_its_offsets(tmp_path: Path) -> None:
     write_segments(tmp_path, STAMPS, STAMPS, STAMPS)
     assert offsets(messages(tmp_path), 2, 7) == [2, 3, 4, 5, 6]
     assert offsets(messages(tmp_path), 9, 12) == []
@@ -106,7 +106,7 @@ def test_a_tail_torn_at_any_byte_is_cut_off(tmp_path: Path, torn: str) -> None:
             assert rest.end == cut // 32 * 3
 
 
-def test_a_recorder_goes_on_behind_a_torn_tail(tmp_path: Path) -> None:
+def test_a_recorder_continues_after_a_torn_tail(tmp_path: Path) -> None:
     segment = abandoned(tmp_path / "killed", 2)
     with segment.open("ab") as file:
         file.write(b"torn")
@@ -118,7 +118,7 @@ def test_a_recorder_goes_on_behind_a_torn_tail(tmp_path: Path) -> None:
     assert offsets(messages(tmp_path / "killed")) == list(range(9))
 
 
-def test_a_segment_that_was_begun_and_never_listed_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_segment_file_that_was_never_listed_is_deleted(tmp_path: Path) -> None:
     write_segments(tmp_path, STAMPS)
     stray = tmp_path / RECORDER / "hot" / "messages-00000000000000000003.arrows"
     stray.write_bytes(b"")
@@ -129,15 +129,15 @@ def test_a_segment_that_was_begun_and_never_listed_is_in_nobodys_way(tmp_path: P
     assert offsets(messages(tmp_path)) == list(range(6))
 
 
-def test_a_name_that_is_used_again_is_not_deleted_for_what_had_it_before(tmp_path: Path) -> None:
-    """A segment in which nothing was committed is retired, and the next one has its name."""
+def test_a_reused_file_name_is_not_deleted_with_its_predecessor(tmp_path: Path) -> None:
+    """A segment file without committed rows is retired; the next one has the same name."""
     with RecordingWriter(tmp_path, IDENTITY) as writer:
         table = writer.tables["messages"]
         table._file = table._begin()
     (retired,) = manifest.load(tmp_path, RECORDER).retired
     with RecordingWriter(tmp_path, IDENTITY) as writer:
         with manifest.edit(tmp_path, RECORDER) as change:
-            # As housekeeping does when the grace period is over.
+            # As retention does after the grace period.
             (tmp_path / retired.path).unlink()
             task = Task(lambda: append(writer, STAMPS))
             assert not task.ends_within(0.2)
@@ -148,7 +148,7 @@ def test_a_name_that_is_used_again_is_not_deleted_for_what_had_it_before(tmp_pat
     assert manifest.load(tmp_path, RECORDER).retired == []
 
 
-def test_two_recorders_of_one_bus_do_not_write_together(tmp_path: Path) -> None:
+def test_two_recorders_of_one_bus_exclude_each_other(tmp_path: Path) -> None:
     with RecordingWriter(tmp_path, IDENTITY):
         with pytest.raises(ConfigurationError, match="another recorder"):
             RecordingWriter(tmp_path, IDENTITY)
@@ -158,7 +158,7 @@ def test_two_recorders_of_one_bus_do_not_write_together(tmp_path: Path) -> None:
         pass
 
 
-def test_a_flipped_bit_in_the_middle_is_an_error_and_no_row(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_committed_batch_is_an_error(tmp_path: Path) -> None:
     write_segments(tmp_path, STAMPS, STAMPS)
     first, _ = sorted(tmp_path.glob("*/hot/*.arrows"))
     data = bytearray(first.read_bytes())
@@ -171,7 +171,7 @@ def test_a_flipped_bit_in_the_middle_is_an_error_and_no_row(tmp_path: Path) -> N
     assert [file.kind for file in files(tmp_path)] == ["hot", "parquet"], "others are sealed"
 
 
-def test_what_does_not_fit_the_disk_costs_nothing_that_was_committed(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_committed_rows_intact(tmp_path: Path) -> None:
     with RecordingWriter(tmp_path, IDENTITY) as writer:
         append(writer, STAMPS)
         (segment,) = tmp_path.glob("*/hot/*.arrows")
@@ -185,7 +185,7 @@ def test_what_does_not_fit_the_disk_costs_nothing_that_was_committed(tmp_path: P
     assert offsets(messages(tmp_path)) == list(range(6))
 
 
-def test_a_disk_that_is_full_from_the_start_changes_nothing(tmp_path: Path) -> None:
+def test_a_disk_that_was_full_before_changes_nothing(tmp_path: Path) -> None:
     write_segments(tmp_path, STAMPS)
     before = manifest.load(tmp_path, RECORDER)
     with (
