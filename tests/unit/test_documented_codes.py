@@ -7,7 +7,7 @@ from pathlib import Path
 from sbus.protocol.codes import CONNECTION_CODES, PACKET_CODES
 
 PROJECT = Path(__file__).resolve().parents[2]
-CODE_ARGUMENTS = {"Refusal": 0, "Misbehaviour": 0, "QuotaReached": 0, "self._turn_away": 1}
+CODE_ARGUMENTS = {"Refusal": 0, "Misbehaviour": 0, "QuotaReached": 0, "self._reject": 1}
 """The calls in the sources that name a code, and the place of the code among their arguments."""
 
 
