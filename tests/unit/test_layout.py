@@ -15,13 +15,15 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 
-MODULE_LINES_MAX = 401
-FUNCTION_LINES_MAX = 84
-CONSTRUCTOR_PARAMETERS_MAX = 11
-BANNED_PHRASES_MAX = 97
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 63
+CONSTRUCTOR_PARAMETERS_MAX = 10
+BANNED_PHRASES_MAX = 9
 """These four may only go down."""
 
-BANNED_PHRASES = re.compile(r"\b(whoever|whom|gone by|let pass|is said|are said)\b", re.IGNORECASE)
+BANNED_PHRASES = re.compile(
+    r"\b(whoever|of whom|gone by|let pass|is said|are said)\b", re.IGNORECASE
+)
 """Turns of phrase that hide the subject of a sentence."""
 
 TOP_LEVEL = {

@@ -1,4 +1,4 @@
-"""Backpressure: whom a client may hold, for how long, and that those who wait are woken."""
+"""Back-pressure: which publishers a client may hold, for how long, and that they are released."""
 
 import time
 from collections.abc import Iterator

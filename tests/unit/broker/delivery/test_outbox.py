@@ -167,7 +167,7 @@ async def test_a_peer_that_leaves_while_something_waits_is_deaf(peers: Make) -> 
         while peer.writers:
             await trio.testing.wait_all_tasks_blocked()
     assert peer.outbox.is_closed
-    assert peer.replied == 1, "whoever waits for the reply must hear that it will not come"
+    assert peer.replied == 1, "a task that waits for the reply must learn that it will not come"
     statistics = peer.outbox.statistics()
     assert (statistics.delivered, statistics.undelivered) == (taken, 2)
     peer.deliver(b"later")

@@ -1,7 +1,7 @@
 """An outbox that holds publishers back: when it says so, until when, and what it takes meanwhile.
 
-Expectations follow PROTOCOL, "A slow client", and the theory on top of `outbox.py`: whoever
-publishes next is held back; what is on its way already is kept, up to the size of the log.
+Expectations follow PROTOCOL, "A slow client", and the theory on top of `outbox.py`: the
+next publisher is held back; messages on their way already are kept, up to the size of the log.
 """
 
 from collections.abc import AsyncIterator, Iterator

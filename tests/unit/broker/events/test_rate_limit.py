@@ -39,7 +39,7 @@ class Log:
         self.rate_limiter.log(code, uid, lambda: AcceptingPaused(why=text))
 
     def texts(self) -> list[str]:
-        """What was logged, without what is said of every pause."""
+        """What was logged, without the words that every pause has."""
         return [line.partition(": ")[2] for line in self.lines]
 
 

@@ -138,7 +138,7 @@ async def test_a_directory_that_does_not_answer_stops_nobody(
 
 
 async def test_one_reads_after_the_other(scene: Scene) -> None:
-    """So that whoever asks last has what the file says then."""
+    """So that the last request applies the file as it is then."""
     reading = threading.Lock()
     count = 0
 

@@ -348,7 +348,7 @@ async def test_the_most_silent_worker_that_does_not_wait_for_the_lock_is_killed(
     waiting: list[int],
     killed: list[int],
 ) -> None:
-    """Who waits may recover once whoever has the lock is gone; so one goes at a time."""
+    """Waiting workers may recover when the lock is free; so one is killed at a time."""
     await scene.serve()
     silence = {0: 9.9, 1: 10.1, 2: 11.0}
     monkeypatch.setattr(scene.memory, "silence_seconds", silence.__getitem__)

@@ -517,7 +517,7 @@ class Bus:
                     client.woken = True
 
     def settle(self) -> None:
-        """All have room and catch up, and whoever was held goes on: then all is delivered."""
+        """All have room and catch up, and held publishers continue: then all is delivered."""
         for client in self.clients:
             if client.stalled:
                 self.resume(client)

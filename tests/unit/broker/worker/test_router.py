@@ -52,7 +52,7 @@ def backpressure_rule(client: int, own: Credentials = SOMEBODY) -> BackpressureR
 
 
 def all_rules(route: Route) -> list[BackpressureRule]:
-    """Whoever's publishers they hold."""
+    """The rules of all users together."""
     return [found for rules in route.backpressure_rules.values() for found in rules]
 
 

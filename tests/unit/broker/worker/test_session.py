@@ -198,7 +198,7 @@ def test_large_messages_are_more_work(pair: Pair) -> None:
     pair.client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 200_000)
     pair.send(b"MSG here\0" + bytes(40_960 - 9))
     assert session.receive() == 40_960
-    # Reading it is charged by whoever reads; these are a message and two deliveries of ten pages.
+    # The caller charges the read itself; these are a message and two deliveries of ten pages.
     assert session.gather({}, find_route, 1000).cost == 3 + 2 * 10
 
 

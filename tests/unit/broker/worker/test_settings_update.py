@@ -87,7 +87,7 @@ def close(*peers: Peer) -> None:
 
 @pytest.mark.parametrize("patterns", [0, 1, 200])
 async def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns: int) -> None:
-    """Whoever publishes on another worker goes by them."""
+    """Publishers on another worker are held according to them."""
     new = settings(rule(Permission.BLOCK, allows=True))
     async with bus() as opened:
         slow, publisher = opened.connect(0), opened.connect(1)

@@ -1,4 +1,4 @@
-"""Subscriptions: quotas, records and index agree, however full the table is and whoever leaves."""
+"""Subscriptions: quotas, records and index agree, even when the table is full or clients leave."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -371,7 +371,7 @@ MANY = [b"%d" % number for number in range(150)]
 
 
 def test_much_is_done_in_pieces(bus: Bus) -> None:
-    """64 records a piece, so that whoever else wants the worker waits for no more than that."""
+    """64 records at a time, so that other clients of the worker wait no longer than that."""
     client = bus.clients[0]
     subscribe_all(bus, client, MANY)
     bus.block(client)
