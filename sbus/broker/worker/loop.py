@@ -42,12 +42,13 @@ class WorkerLoop:
         self._sessions = sessions
         self._scheduler = scheduler
         self._poller = poller
-        self._has_reported_quiesced = False
+        self._is_quiescing = False
         self._is_stopping = False
 
     def quiesce(self) -> None:
         """Read no more from any client; `WorkerQuiesced` is reported when that is so."""
         self._scheduler.quiesce()
+        self._is_quiescing = True
 
     def stop(self) -> None:
         """Let `serve` end."""
@@ -66,7 +67,8 @@ class WorkerLoop:
                 self._sequencer.share_statistics()
                 await trio.lowlevel.checkpoint()
                 continue
-            self._report_quiesced()
+            if self._is_quiescing:
+                self._report_quiesced()
             if self._sequencer.catch_up():
                 cost = 0
                 self._sequencer.share_statistics()
@@ -115,6 +117,6 @@ class WorkerLoop:
         return total
 
     def _report_quiesced(self) -> None:
-        if self._scheduler.has_quiesced() and not self._has_reported_quiesced:
-            self._has_reported_quiesced = True
+        if not self._scheduler.has_room_waiters():
+            self._is_quiescing = False
             self._link.send(WorkerQuiesced())

@@ -43,7 +43,7 @@ class Scheduler:
         self._sessions = sessions
         self._fair_queue = fair_queue
         self._wait_queue = wait_queue
-        self.is_quiescing = False
+        self._is_quiescing = False
         """No client is read any more."""
 
     # -- waiting clients -----------------------------------------------------------------------
@@ -65,11 +65,11 @@ class Scheduler:
 
     def quiesce(self) -> None:
         """Read no more from any client."""
-        self.is_quiescing = True
+        self._is_quiescing = True
 
-    def has_quiesced(self) -> bool:
-        """Whether no client is read any more, and none waits for room in the log or the table."""
-        return self.is_quiescing and not self._wait_queue.has_room_waiters()
+    def has_room_waiters(self) -> bool:
+        """Whether any client waits for room in the log or in the table."""
+        return self._wait_queue.has_room_waiters()
 
     # -- turns ---------------------------------------------------------------------------------
     def charge(self, uid: int, cost: int) -> None:
@@ -111,7 +111,7 @@ class Scheduler:
         quantum = self._context.settings.limits.quantum_units
         self._wait_queue.count_packets(session, 0)
         try:
-            if not session.has_pending() and not self.is_quiescing:
+            if not session.has_pending() and not self._is_quiescing:
                 if not self._may_read(session):
                     return cost
                 read_bytes = session.receive()
@@ -127,7 +127,7 @@ class Scheduler:
             self._sessions.expel(session, fault)
             return cost
         self._fair_queue.charge(session.uid, cost)
-        if session.has_pending() or (session.is_readable and not self.is_quiescing):
+        if session.has_pending() or (session.is_readable and not self._is_quiescing):
             self._fair_queue.add(session)
         elif session.has_ended:
             self._sessions.close(session, "")
