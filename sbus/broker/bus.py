@@ -19,7 +19,7 @@ from sbus.broker.front_process import Endpoints, FrontResources, run_front
 from sbus.broker.worker_process import worker_main
 from sbus.errors import ConfigurationError, SbusError
 from sbus.shared.ordered_log import check_log_size
-from sbus.shared.shared_memory import WORKERS_MAX, SharedMemory
+from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.notify import Notifier
 
@@ -65,10 +65,6 @@ def run_bus(
 
 def check_settings(settings: BusSettings) -> None:
     """Find out whether a bus can start so on this host. Raises ConfigurationError."""
-    if not 1 <= settings.workers <= WORKERS_MAX:
-        raise ConfigurationError(
-            f"workers={settings.workers}: a bus has 1 to {WORKERS_MAX} of them"
-        )
     check_log_size(settings.limits)
     carried = packet_bytes_carried(settings)
     if carried < settings.limits.packet_bytes_max:
