@@ -5,8 +5,8 @@
     random    largest first, then oldest            O(log n)
 
 A *reply* is a barrier: what was accepted before it is sent before it, what comes later after it. So
-a backlog is a row of sections; each is ended by a reply, but for the last. An order holds within
-each section, and a change of it re-orders what is there within its section.
+a backlog is a row of sections; each but the last is ended by a reply. An order holds within each
+section, and a change of it re-orders what is there within its section.
 
 A *gap* stands for messages that were dropped. In order `queue` it stands exactly where they are
 missing, and neighbours are one gap. The other orders have no such place: there all that is missing
@@ -15,21 +15,19 @@ comes first, and so does what was missing when such an order was chosen.
     messages = Σ len(section);  bytes = Σ len(packet)
     every section but the last ends in a reply:  replies = sections - 1
     order ≠ queue  ⇒  no section has a gap
-    order ≠ random  ⇒  no section without messages has an index
+    order ≠ random  ⇒  no section without messages is sorted by size
     gap positions of a section grow strictly, from its messages sent to those ever put in it
 
 All changes of order together cost no more than the messages that came, so a client may flip it as
-it likes: a section is indexed by size when `random` is first chosen, and keeps the index until it
-is empty.
-
-Pure: knows no socket, no limit, and not what becomes of what it hands out.
+it likes: a section is sorted by size when `random` is first chosen, and stays sorted until it is
+empty.
 """
 
-import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 
 import msgspec
+from sortedcontainers import SortedList
 
 from sbus.protocol.controls import BacklogOrder
 
@@ -44,76 +42,56 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A packet of the server's own, at its place."""
+    """A control message, at its place."""
 
     packet: bytes
 
 
 class _Row(deque[bytes]):
-    """Messages as they came; both ends can be taken."""
+    """Messages in the order in which they came."""
 
     __slots__ = ()
 
     def first(self, order: BacklogOrder) -> bytes:
         return self[-1 if order is _STACK else 0]
 
-    def drop_first(self, order: BacklogOrder) -> None:
-        if order is _STACK:
-            self.pop()
-        else:
-            self.popleft()
+    def pop_first(self, order: BacklogOrder) -> bytes:
+        return self.pop() if order is _STACK else self.popleft()
 
 
-class _Sized:
-    """Messages as they came, numbered, and an index of them by size.
+class _SortedRow:
+    """Messages in the order in which they came, and sorted by size as well."""
 
-    The index forgets only what it finds gone at its top; when most of it is gone it is made anew.
-
-        live ⊆ {number of each entry of the index};  len(index) <= 2 * len(live) + 1
-    """
-
-    __slots__ = ("_by_size", "_live", "_next")
+    __slots__ = ("_by_number", "_by_size", "_next")
 
     def __init__(self, packets: Iterable[bytes]) -> None:
-        self._live = OrderedDict(enumerate(packets))
-        self._next = len(self._live)
-        self._index()
-
-    def _index(self) -> None:
-        self._by_size = [(-len(packet), number) for number, packet in self._live.items()]
-        heapq.heapify(self._by_size)
+        self._by_number = OrderedDict(enumerate(packets))
+        self._by_size = SortedList((-len(packet), n) for n, packet in self._by_number.items())
+        self._next = len(self._by_number)
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self._by_number)
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._live.values())
+        return iter(self._by_number.values())
 
     def append(self, packet: bytes) -> None:
-        self._live[self._next] = packet
-        heapq.heappush(self._by_size, (-len(packet), self._next))
+        self._by_number[self._next] = packet
+        self._by_size.add((-len(packet), self._next))
         self._next += 1
 
     def first(self, order: BacklogOrder) -> bytes:
-        return self._live[self._first_number(order)]
+        if order is _RANDOM:
+            return self._by_number[self._by_size[0][1]]
+        numbers = reversed(self._by_number) if order is _STACK else iter(self._by_number)
+        return self._by_number[next(numbers)]
 
-    def drop_first(self, order: BacklogOrder) -> None:
-        del self._live[self._first_number(order)]
-        if len(self._by_size) > 2 * len(self._live) + 1:
-            self._index()
-
-    def _first_number(self, order: BacklogOrder) -> int:
-        if order is _QUEUE:
-            return next(iter(self._live))
-        if order is _STACK:
-            return next(reversed(self._live))
-        while self._by_size[0][1] not in self._live:
-            heapq.heappop(self._by_size)
-        return self._by_size[0][1]
-
-    def check_invariants(self) -> None:
-        assert self._live.keys() <= {number for _, number in self._by_size}
-        assert len(self._by_size) <= 2 * len(self._live) + 1
+    def pop_first(self, order: BacklogOrder) -> bytes:
+        if order is _RANDOM:
+            return self._by_number.pop(self._by_size.pop(0)[1])
+        number, packet = self._by_number.popitem(last=order is _STACK)
+        self._by_size.remove((-len(packet), number))
+        return packet
 
 
 class _Section:
@@ -121,24 +99,26 @@ class _Section:
 
     __slots__ = ("gaps", "messages", "reply", "sent")
 
-    def __init__(self) -> None:
-        self.messages: _Row | _Sized = _Row()
+    def __init__(self, order: BacklogOrder) -> None:
+        self.messages: _Row | _SortedRow = _Row()
         self.sent = 0
         self.gaps: deque[list[int]] = deque()
         """Each as how many messages of this section are sent before it, and its count."""
         self.reply: Reply | None = None
+        self.arrange(order)
 
     def arrange(self, order: BacklogOrder) -> None:
         if order is not _RANDOM and not self.messages:
             self.messages = _Row()
-        elif order is _RANDOM and not isinstance(self.messages, _Sized):
-            self.messages = _Sized(self.messages)
+        elif order is _RANDOM and not isinstance(self.messages, _SortedRow):
+            self.messages = _SortedRow(self.messages)
 
-    def drop_first(self, order: BacklogOrder) -> None:
-        self.messages.drop_first(order)
+    def pop_first(self, order: BacklogOrder) -> bytes:
+        packet = self.messages.pop_first(order)
         self.sent += 1
         if not self.messages:
             self.arrange(order)
+        return packet
 
     def lose(self) -> None:
         position = self.sent + len(self.messages)
@@ -148,7 +128,7 @@ class _Section:
             self.gaps.append([position, 1])
 
     def gap_is_due(self) -> bool:
-        return bool(self.gaps) and self.gaps[0][0] == self.sent
+        return self.gaps[0][0] == self.sent
 
 
 class Backlog:
@@ -158,21 +138,11 @@ class Backlog:
 
     def __init__(self, order: BacklogOrder) -> None:
         self._order = order
-        self._sections: deque[_Section] = deque()
+        self._sections = deque([_Section(order)])
         self._missing = 0
         """Messages missing at no particular place."""
         self.messages = 0
         self.bytes = 0
-        self._begin_section()
-
-    def _begin_section(self) -> None:
-        section = _Section()
-        section.arrange(self._order)
-        self._sections.append(section)
-
-    @property
-    def order(self) -> BacklogOrder:
-        return self._order
 
     @property
     def replies(self) -> int:
@@ -198,9 +168,9 @@ class Backlog:
             self._missing += 1
 
     def reply(self, packet: bytes) -> None:
-        """Add a packet behind all that is here, ahead of all that comes."""
+        """Add a control message behind all that is here, ahead of all that comes."""
         self._sections[-1].reply = Reply(packet)
-        self._begin_section()
+        self._sections.append(_Section(self._order))
 
     def reorder(self, order: BacklogOrder) -> None:
         """Send in this order from now on, what is here already as well."""
@@ -217,33 +187,34 @@ class Backlog:
         if self._missing:
             return Gap(self._missing)
         section = self._sections[0]
-        if section.gap_is_due():
+        if section.gaps and section.gap_is_due():
             return Gap(section.gaps[0][1])
         if section.messages:
             return section.messages.first(self._order)
         assert section.reply is not None, "nothing waits"
         return section.reply
 
-    def pop(self) -> None:
-        """Drop what `first` returns."""
+    def pop(self) -> bytes | None:
+        """Drop what `first` returns; returns it if it is a message."""
         section = self._sections[0]
         if self._missing:
             self._missing = 0
-        elif section.gap_is_due():
+        elif section.gaps and section.gap_is_due():
             section.gaps.popleft()
         elif section.messages:
-            self.bytes -= len(section.messages.first(self._order))
+            packet = section.pop_first(self._order)
             self.messages -= 1
-            section.drop_first(self._order)
+            self.bytes -= len(packet)
+            return packet
         else:
             assert section.reply is not None, "nothing waits"
             self._sections.popleft()
+        return None
 
     def clear(self) -> None:
-        """Drop everything, indexes as well."""
-        self._sections.clear()
+        """Drop everything, sorted rows as well."""
+        self._sections = deque([_Section(self._order)])
         self._missing = self.messages = self.bytes = 0
-        self._begin_section()
 
     def check_invariants(self) -> None:
         """AssertionError where a formula above does not hold."""
@@ -262,6 +233,4 @@ class Backlog:
             )
             assert not positions or self._order is _QUEUE
             assert all(count > 0 for _, count in section.gaps)
-            if isinstance(section.messages, _Sized):
-                assert section.messages or self._order is _RANDOM
-                section.messages.check_invariants()
+            assert section.messages or isinstance(section.messages, _Row) or self._order is _RANDOM

@@ -85,7 +85,7 @@ class PacketHandler:
         if isinstance(fault, QuotaReached):
             self._client_events.limit_reached(session, fault.limit)
         self._client_events.refused(session, fault)
-        if session.outbox.notices:
+        if session.outbox.wants_notices:
             session.outbox.reply(controls.error_notice(fault.code, fault.text))
 
     # -- packets that are not published --------------------------------------------------------
@@ -150,7 +150,7 @@ class PacketHandler:
         elif key == controls.ECHO_OFF:
             session.echo = False
         elif key == controls.NOTICES_ON:
-            session.outbox.notices = True
+            session.outbox.enable_notices()
         elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:
             session.outbox.choose(choice)
             if choice in (controls.Soft.BLOCK, controls.Hard.BLOCK):

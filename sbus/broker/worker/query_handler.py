@@ -156,7 +156,7 @@ class QueryHandler:
     def _why_not(self, session: Session, key: bytes) -> tuple[WhyNot, str]:
         """Why a client that has a matching pattern would not receive; two empty texts if it
         would."""
-        if session.outbox.is_closed or session.outbox.fault is not None:
+        if session.outbox.is_closed:
             return "disconnecting", "the client is leaving"
         denied_by = self._rules.subscribe_key_denied_by(session.profile, key)
         if denied_by is not None:

@@ -209,11 +209,12 @@ class Session:
     @property
     def is_stalled(self) -> bool:
         """Whether publishers are held back, or would be, until the client has room."""
-        return self.backpressure is not None and self.backpressure.stalled
+        return self.backpressure is not None and self.backpressure.is_stalled
 
     def begin_blocking(self, backpressure: Backpressure) -> None:
         """From now on the client can hold publishers back."""
-        self.backpressure = self.outbox.backpressure = backpressure
+        self.backpressure = backpressure
+        self.outbox.enable_block(backpressure)
 
     def count_patterns(self, pattern: bytes, change: int, charge: int) -> None:
         """Count so many more occurrences of a pattern, or fewer; `charge` is what each takes."""

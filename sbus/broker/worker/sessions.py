@@ -1,14 +1,14 @@
 """The sessions of one worker: it adopts clients from the front, finds them, and closes them."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import trio
 
 from sbus.broker.config.access_policy import AccessProfile, decode_rule_set
 from sbus.broker.config.settings import SettingsUpdate
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
-from sbus.broker.delivery.outbox import Outbox, StartWriter
+from sbus.broker.delivery.outbox import Outbox, WriterTask
 from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.ipc.worker_protocol import AdoptClient, ClientLeft
 from sbus.broker.worker.context import WorkerContext
@@ -34,23 +34,26 @@ class Sessions:
         fair_queue: FairQueue[Session | BacklogSender],
         wait_queue: WaitQueue,
         poller: Poller,
-        start_writer: StartWriter,
+        start_writer: Callable[[WriterTask], None],
     ) -> None:
         self._context = context
         self._stalls = context.stalls
         self._statistics = context.statistics
-        self._client_events = context.client_events
+        self.client_events = context.client_events
         self._subscriptions = subscriptions
         self._fair_queue = fair_queue
         self._wait_queue = wait_queue
         self._poller = poller
-        self._start_writer = start_writer
+        self.start_writer = start_writer
         self._by_fd: dict[int, Session] = {}
         self._by_number: dict[int, Session] = {}
 
     def __iter__(self) -> Iterator[Session]:
         """All sessions, in the order in which they were adopted."""
         return iter(self._by_number.values())
+
+    def __getitem__(self, number: int) -> Session:
+        return self._by_number[number]
 
     def find(self, number: int) -> Session | None:
         return self._by_number.get(number)
@@ -65,15 +68,11 @@ class Sessions:
         settings = self._context.settings
         outbox = Outbox(
             sock,
-            settings.limits,
             settings.flood_control,
+            settings.limits,
             account,
             self._statistics,
-            self._start_writer,
-            lambda: self._on_room(session),
-            lambda: self._on_replied(session),
-            lambda: self.resume(session),
-            lambda: self._client_events.limit_reached(session, BACKLOG_BYTES),
+            _DeliveryListener(self, command.client),
         )
         process = PeerProcess(sock, own.pid, own.began_at_ticks)
         session = Session(
@@ -85,7 +84,7 @@ class Sessions:
         )
         self._subscriptions.add_client(session)
         if outbox.blocks and not self.begin_blocking(session):
-            self._client_events.limit_reached(session, BLOCKING)
+            self.client_events.limit_reached(session, BLOCKING)
         self._by_fd[fd] = self._by_number[session.id] = session
         self._poller.add(sock)
 
@@ -111,8 +110,7 @@ class Sessions:
                 self._context.memory,
                 stalls,
                 self._statistics,
-                lambda: self._client_events.limit_reached(session, HELD_TIME),
-                lambda is_stalled: self._client_events.stalled(session, is_stalled),
+                _DeliveryListener(self, session.id),
             )
         )
         self._subscriptions.begin_holding(session)
@@ -131,13 +129,10 @@ class Sessions:
         self._fair_queue.add(session)
         self._context.wake()
 
-    def _on_room(self, session: Session) -> None:
+    def send_backlog(self, session: Session) -> None:
+        """There is room for what waits for a client: give its backlog turns soon."""
         self._fair_queue.add(session.backlog_sender, sending=True)
         self._poller.end_sleep()
-
-    def _on_replied(self, session: Session) -> None:
-        if not session.outbox.replies_waiting:
-            self.resume(session)
 
     def reply_to_self_service(self, number: int, packet: bytes) -> None:
         """Send a client, if it is still there, what the front says about its user."""
@@ -169,15 +164,15 @@ class Sessions:
     def expel(self, session: Session, fault: ClientFault) -> None:
         """Disconnect a client for a fault, so that it can still read why."""
         self._statistics.record_refusal(fault.code)
-        self._client_events.expelled(session, fault)
+        self.client_events.expelled(session, fault)
         discard_unread(session.sock, self._context.settings.limits.drain_packets_max)
-        if session.outbox.notices:
+        if session.outbox.wants_notices:
             session.outbox.send_last(error_notice(fault.code, fault.text))
         self.close(session, fault.code)
 
     def close(self, session: Session, reason: str) -> None:
         """End a session; the front closes its copy of the socket when it hears of it."""
-        self._client_events.leaves(session)
+        self.client_events.leaves(session)
         self._wait_queue.remove(session)
         self._subscriptions.remove_client(session)
         session.secret_recipient.close()
@@ -197,3 +192,39 @@ class Sessions:
         for session in list(self):
             discard_unread(session.sock, self._context.settings.limits.drain_packets_max)
             self.close(session, "the bus stops")
+
+
+class _DeliveryListener:
+    """Passes on what the outbox and the back-pressure of one client tell."""
+
+    __slots__ = ("_client", "_sessions")
+
+    def __init__(self, sessions: Sessions, client: int) -> None:
+        self._sessions = sessions
+        self._client = client
+
+    def start_writer(self, task: WriterTask) -> None:
+        self._sessions.start_writer(task)
+
+    def on_writable(self) -> None:
+        self._sessions.send_backlog(self._sessions[self._client])
+
+    def on_reply_sent(self) -> None:
+        session = self._sessions[self._client]
+        if not session.outbox.replies_waiting:
+            self._sessions.resume(session)
+
+    def on_fault(self) -> None:
+        self._sessions.resume(self._sessions[self._client])
+
+    def on_quota_reached(self) -> None:
+        self._limit_reached(BACKLOG_BYTES)
+
+    def on_held_time_spent(self) -> None:
+        self._limit_reached(HELD_TIME)
+
+    def on_stall(self, is_stalled: bool) -> None:
+        self._sessions.client_events.stalled(self._sessions[self._client], is_stalled)
+
+    def _limit_reached(self, limit: int) -> None:
+        self._sessions.client_events.limit_reached(self._sessions[self._client], limit)

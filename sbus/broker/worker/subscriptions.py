@@ -157,8 +157,7 @@ class Subscriptions:
     def change_rule(self, session: Session, rule: BackpressureRule) -> None:
         """Replace the rule by which a client holds publishers. The old rule is taken back when all
         workers know the new one, so that there is no gap."""
-        backpressure = _backpressure(session)
-        old, backpressure.rule = backpressure.rule, rule
+        old = _backpressure(session).replace_rule(rule)
         held, session.holding_patterns = session.holding_patterns, set()
         self._unsettled.discard(session)
         self.begin_holding(session)

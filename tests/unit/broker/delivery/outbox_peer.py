@@ -1,7 +1,7 @@
 """A client's end of a real socket, and the outbox that serves it."""
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import trio
@@ -9,7 +9,7 @@ import trio.testing
 
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
-from sbus.broker.delivery.outbox import Outbox, OutboxStatistics
+from sbus.broker.delivery.outbox import Outbox, OutboxStatistics, WriterTask
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
 from sbus.shared.shared_memory import SharedMemory
@@ -62,60 +62,53 @@ class Peer:
         self.account = open_account(limits)
         self.statistics = WorkerStatistics()
 
-        def start(writer: Callable[[], Awaitable[None]]) -> None:
-            self.writers += 1
-            self.nursery.start_soon(self._write, writer)
-
-        self.outbox = Outbox(
-            ours,
-            limits,
-            self.flood_control,
-            self.account,
-            self.statistics,
-            start,
-            self._on_room,
-            self._on_replied,
-            self._on_given_up,
-            self._on_quota,
-        )
+        self.outbox = Outbox(ours, self.flood_control, limits, self.account, self.statistics, self)
 
     def let_block(self, memory: SharedMemory, limits: Limits) -> None:
         """Give it a place among the stalls: from now on `block` holds the publishers of `UID`."""
         self.stalls = stalls = StallTable(memory.stalls, limits.blocking_clients_max, 0)
         place = stalls.take_place()
         assert place is not None
-        self.backpressure = self.outbox.backpressure = Backpressure(
+        self.backpressure = Backpressure(
             BackpressureRule(1, place, self.account.place, Credentials(1, UID, 1), NO_RULES),
             self.account,
             memory,
             stalls,
             self.statistics,
-            self._on_spent,
-            lambda _stalled: None,
+            self,
         )
+        self.outbox.enable_block(self.backpressure)
 
-    async def _write(self, writer: Callable[[], Awaitable[None]]) -> None:
-        await writer()
+    # -- what the outbox and its back-pressure tell --------------------------------------------
+    def start_writer(self, task: WriterTask) -> None:
+        self.writers += 1
+        self.nursery.start_soon(self._write, task)
+
+    async def _write(self, task: WriterTask) -> None:
+        await task()
         self.writers -= 1
 
-    def _on_room(self) -> None:
+    def on_writable(self) -> None:
         """Turns follow each other without a break, if there are any."""
         self.in_line += 1
         while self.gives_turns and self.outbox.send_backlog(UNITS_PER_TURN)[1]:
             pass
 
-    def _on_replied(self) -> None:
+    def on_reply_sent(self) -> None:
         self.replied += 1
 
-    def _on_given_up(self) -> None:
+    def on_fault(self) -> None:
         self.given_up += 1
 
-    def _on_spent(self) -> None:
+    def on_held_time_spent(self) -> None:
         self.spent_reports += 1
 
-    def _on_quota(self) -> None:
+    def on_quota_reached(self) -> None:
         self.quota_reports += 1
 
+    def on_stall(self, is_stalled: bool) -> None: ...
+
+    # -- what a test does ----------------------------------------------------------------------
     def deliver(self, *packets: bytes, uid: int = UID) -> None:
         """Deliver messages that a publisher of this user has sent."""
         for packet in packets:

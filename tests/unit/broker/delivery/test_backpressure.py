@@ -57,12 +57,14 @@ class Scene:
             memory,
             stalls,
             WorkerStatistics(),
-            self.on_spent,
-            self.changes.append,
+            self,
         )
 
-    def on_spent(self) -> None:
+    def on_held_time_spent(self) -> None:
         self.spent += 1
+
+    def on_stall(self, is_stalled: bool) -> None:
+        self.changes.append(is_stalled)
 
     @property
     def is_seen_stalled(self) -> bool:
@@ -108,12 +110,12 @@ def test_everybody_sees_it_stall_and_those_who_wait_are_woken_once(memory: Share
     scene = Scene(memory, Limits())
     for _ in range(2):
         scene.backpressure.stall()
-        assert scene.backpressure.stalled
+        assert scene.backpressure.is_stalled
         assert scene.is_seen_stalled
     scene.theirs.wait(scene.rule.place)
     assert not was_woken(memory, 1)
     scene.backpressure.resume()
-    assert not scene.backpressure.stalled
+    assert not scene.backpressure.is_stalled
     assert not scene.is_seen_stalled
     assert not scene.theirs.any_stalled()
     assert was_woken(memory, 1)
@@ -157,7 +159,7 @@ def test_what_was_packed_is_what_other_workers_unpack(
     got, rest = unpack_rule(client, packed + pattern)
     assert rest == pattern
     assert (got.client, got.place, got.account) == (client, place, account)
-    assert (got.gid, got.uid, got.pid, got.profile) == (gid, uid, pid, profile)
+    assert (got.credentials, got.profile) == (Credentials(gid, uid, pid), profile)
 
 
 @pytest.mark.parametrize(

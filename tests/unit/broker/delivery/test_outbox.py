@@ -56,7 +56,7 @@ async def test_a_slow_client_gets_everything_in_order(peers: Make) -> None:
 @pytest.mark.parametrize("bound", [1, 2, 17])
 async def test_the_bound_in_messages_is_exact(peers: Make, bound: int) -> None:
     peer = peers(limits(messages=bound))
-    peer.outbox.notices = True
+    peer.outbox.enable_notices()
     taken = peer.fill()
     for number in range(bound + 3 - 1):  # `fill` has put one there
         peer.deliver(b"%d" % number)
@@ -85,7 +85,7 @@ async def test_the_bound_in_bytes_is_exact(peers: Make, spare: int) -> None:
 
 async def test_a_gap_is_told_at_its_place_and_with_its_size(peers: Make) -> None:
     peer = peers(limits(messages=3))
-    peer.outbox.notices = True
+    peer.outbox.enable_notices()
     taken = peer.fill()
     for packet in (b"a", b"b", b"lost", b"lost"):
         peer.deliver(packet)
@@ -109,7 +109,7 @@ async def test_who_wants_no_notices_gets_none(peers: Make) -> None:
 
 async def test_a_reply_follows_everything_accepted_before_it(peers: Make) -> None:
     peer = peers(limits(messages=2))
-    peer.outbox.notices = True
+    peer.outbox.enable_notices()
     peer.outbox.reply(b"early")
     peer.fill()
     peer.deliver(b"a")
@@ -315,7 +315,7 @@ def test_the_ledger_is_exact_whatever_happens(
 async def follow_the_ledger(actions: list[tuple[str, int]], given: Limits) -> None:
     async with trio.open_nursery() as nursery:
         peer = Peer(given, nursery)
-        peer.outbox.notices = True
+        peer.outbox.enable_notices()
         accepted: list[bytes] = []
         read: list[bytes] = []
 
@@ -343,8 +343,8 @@ async def follow_the_ledger(actions: list[tuple[str, int]], given: Limits) -> No
             assert statistics.accepted == len(accepted) == total(statistics)
             backlog = peer.outbox._backlog
             backlog.check_invariants()
-            assert statistics.backlog == backlog.row.messages <= given.backlog_messages_max
-            assert statistics.backlog_bytes == backlog.row.bytes <= given.backlog_bytes_max
+            assert statistics.backlog == backlog.messages <= given.backlog_messages_max
+            assert statistics.backlog_bytes == backlog.bytes <= given.backlog_bytes_max
         read += await peer.read_all()
         compare(accepted, read)
         statistics = peer.outbox.statistics()

@@ -53,9 +53,9 @@ def full_peer(
     given = given or limits(messages=3)
     peer = make(given, flood_control=control)
     peer.let_block(memory, given)
-    peer.outbox.notices = True
+    peer.outbox.enable_notices()
     peer.fill_exactly()
-    assert not peer.backpressure.stalled
+    assert not peer.backpressure.is_stalled
     return peer
 
 
@@ -64,15 +64,15 @@ async def test_with_soft_block_the_first_message_without_room_holds_until_none_w
 ) -> None:
     peer = full_peer(peers, memory, SOFT_BLOCK)
     peer.deliver(b"a")
-    assert peer.backpressure.stalled
+    assert peer.backpressure.is_stalled
     peer.deliver(b"b", b"c", b"d", b"e")
     statistics = peer.outbox.statistics()
     assert (statistics.lost, statistics.backlog) == (0, 5), "they have their place already"
     while peer.outbox.statistics().backlog:
-        assert peer.backpressure.stalled
+        assert peer.backpressure.is_stalled
         peer.sock.recv(100)
         await trio.testing.wait_all_tasks_blocked()
-    assert not peer.backpressure.stalled
+    assert not peer.backpressure.is_stalled
     assert (await peer.read_all())[-5:] == [b"a", b"b", b"c", b"d", b"e"]
 
 
@@ -82,12 +82,12 @@ async def test_with_soft_block_what_was_queued_before_has_to_go_too(
     peer = full_peer(peers, memory, FloodControl(), limits(messages=60))
     peer.deliver(*[b"queued"] * 60)
     peer.outbox.choose(Soft.BLOCK)
-    assert not peer.backpressure.stalled, "the change itself holds nobody"
+    assert not peer.backpressure.is_stalled, "the change itself holds nobody"
     peer.deliver(b"beyond")
     held = await drain(peer)
     assert len(held) > 2
     assert all(stalled for _, _, stalled in held)
-    assert not peer.backpressure.stalled
+    assert not peer.backpressure.is_stalled
 
 
 async def test_with_hard_block_a_backlog_that_overflows_holds_until_half_of_it_is_free(
@@ -97,9 +97,9 @@ async def test_with_hard_block_a_backlog_that_overflows_holds_until_half_of_it_i
     peer = full_peer(peers, memory, HARD_BLOCK, limits(messages=bound))
     sent = [b"%d" % number for number in range(bound + 2)]
     peer.deliver(*sent[:bound])
-    assert not peer.backpressure.stalled, "the backlog had room"
+    assert not peer.backpressure.is_stalled, "the backlog had room"
     peer.deliver(*sent[bound:])
-    assert peer.backpressure.stalled
+    assert peer.backpressure.is_stalled
     held = await drain(peer)
     assert all(stalled == (backlog > bound // 2) for backlog, _, stalled in held)
     assert {stalled for _, _, stalled in held} == {True, False}
@@ -110,7 +110,7 @@ async def drain(peer: Peer) -> list[tuple[int, int, bool]]:
     """Read until nothing waits; messages and bytes that waited, and whether it stalled then."""
     held = []
     while (statistics := peer.outbox.statistics()).backlog:
-        held.append((statistics.backlog, statistics.backlog_bytes, peer.backpressure.stalled))
+        held.append((statistics.backlog, statistics.backlog_bytes, peer.backpressure.is_stalled))
         peer.read()
         await trio.testing.wait_all_tasks_blocked()
     return held
@@ -122,9 +122,9 @@ async def test_with_hard_block_the_bytes_have_to_be_half_free_too(
     bound = 600
     peer = full_peer(peers, memory, HARD_BLOCK, limits(size=bound))
     peer.deliver(*[b"x" * 10] * 60)
-    assert not peer.backpressure.stalled
+    assert not peer.backpressure.is_stalled
     peer.deliver(b"z")
-    assert peer.backpressure.stalled
+    assert peer.backpressure.is_stalled
     held = await drain(peer)
     assert all(stalled == (size > bound // 2) for _, size, stalled in held)
     assert {stalled for _, _, stalled in held} == {True, False}
@@ -136,10 +136,10 @@ async def test_messages_of_other_users_are_discarded_and_hold_nobody(
 ) -> None:
     peer = full_peer(peers, memory, control, limits(messages=0))
     peer.deliver(b"a", b"b", uid=UID + 1)
-    assert not peer.backpressure.stalled
+    assert not peer.backpressure.is_stalled
     peer.deliver(b"mine")
     peer.deliver(b"c", uid=UID + 1)
-    assert peer.backpressure.stalled
+    assert peer.backpressure.is_stalled
     statistics = peer.outbox.statistics()
     assert (statistics.lost, statistics.backlog) == (3, 1)
     assert peer.spent_reports == 0
@@ -154,7 +154,7 @@ async def test_without_held_time_block_is_discard_and_that_is_reported(
     given = msgspec.structs.replace(limits(messages=0), user_held_seconds_max=0.0)
     peer = full_peer(peers, memory, control, given)
     peer.deliver(b"a", b"b")
-    assert not peer.backpressure.stalled
+    assert not peer.backpressure.is_stalled
     assert peer.outbox.statistics().lost == 2
     assert peer.spent_reports == 2
 
@@ -191,10 +191,10 @@ async def test_publishers_go_on_once_nothing_would_hold_them(
 ) -> None:
     peer = full_peer(peers, memory, control, limits(messages=0))
     peer.deliver(b"a")
-    assert peer.backpressure.stalled
+    assert peer.backpressure.is_stalled
     for choice in choices:
         peer.outbox.choose(choice)
-    assert not peer.backpressure.stalled
+    assert not peer.backpressure.is_stalled
     assert peer.given_up == 0, "the change itself harms nobody"
     assert peer.outbox.statistics().backlog == 1, "what was kept stays"
     assert b"a" in await peer.read_all()
@@ -206,12 +206,12 @@ async def test_a_stall_goes_over_to_the_other_kind_of_block(
     peer = full_peer(peers, memory, SOFT_BLOCK, limits(messages=8))
     peer.deliver(b"a", b"b")
     peer.outbox.choose(Hard.BLOCK)
-    assert peer.backpressure.stalled
+    assert peer.backpressure.is_stalled
     peer.outbox.choose(Soft.QUEUE)
-    assert peer.backpressure.stalled, "two messages are beyond the bounds"
+    assert peer.backpressure.is_stalled, "two messages are beyond the bounds"
     peer.read()
     await trio.testing.wait_all_tasks_blocked()
-    assert not peer.backpressure.stalled
+    assert not peer.backpressure.is_stalled
 
 
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
@@ -224,10 +224,10 @@ async def test_whoever_leaves_holds_nobody_and_takes_nothing_of_the_account(
     peer.deliver(b"a", b"bb", b"ccc")
     assert peer.account.use(BACKLOG_BYTES) == 6 + 3 * KEEPING_BYTES
     peer.outbox.close()
-    assert not peer.backpressure.stalled
+    assert not peer.backpressure.is_stalled
     assert peer.account.use(BACKLOG_BYTES) == 0
     peer.deliver(b"too late")
-    assert not peer.backpressure.stalled
+    assert not peer.backpressure.is_stalled
     statistics = peer.outbox.statistics()
     assert (statistics.undelivered, statistics.backlog) == (4, 0)
     assert total(statistics) == statistics.accepted
@@ -236,10 +236,10 @@ async def test_whoever_leaves_holds_nobody_and_takes_nothing_of_the_account(
 async def test_a_peer_that_is_gone_holds_nobody(peers: Make, memory: SharedMemory) -> None:
     peer = full_peer(peers, memory, SOFT_BLOCK)
     peer.deliver(b"a")
-    assert peer.backpressure.stalled
+    assert peer.backpressure.is_stalled
     peer.sock.close()
     await trio.testing.wait_all_tasks_blocked()
-    assert not peer.backpressure.stalled
+    assert not peer.backpressure.is_stalled
     assert peer.account.use(BACKLOG_BYTES) == 0
 
 
@@ -290,7 +290,7 @@ async def lose_nothing(
             for what, count in actions:
                 if what in ("publish", "in flight"):
                     for _ in range(count):
-                        if what == "publish" and peer.backpressure.stalled:
+                        if what == "publish" and peer.backpressure.is_stalled:
                             break
                         accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
                         peer.deliver(accepted[-1])
@@ -299,9 +299,9 @@ async def lose_nothing(
                 else:
                     await trio.testing.wait_all_tasks_blocked()
                 assert peer.outbox.statistics().lost == 0
-                assert not peer.backpressure.stalled or peer.outbox.statistics().backlog
+                assert not peer.backpressure.is_stalled or peer.outbox.statistics().backlog
             read += await peer.read_all()
             assert read == accepted
-            assert not peer.backpressure.stalled
+            assert not peer.backpressure.is_stalled
             assert peer.account.use(BACKLOG_BYTES) == peer.account.use(HOLDING) == 0
             peer.close()

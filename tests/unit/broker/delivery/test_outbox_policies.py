@@ -45,11 +45,20 @@ async def peers() -> AsyncIterator[Make]:
         yield make
 
 
-def full_peer(make: Make, soft: Soft, hard: Hard, order: BacklogOrder, messages: int = 3) -> Peer:
-    """Whose socket is full, and nothing more, and who has notices on."""
+def full_peer(
+    make: Make,
+    soft: Soft,
+    hard: Hard,
+    order: BacklogOrder,
+    messages: int = 3,
+    *,
+    notices: bool = True,
+) -> Peer:
+    """Whose socket is full, and nothing more."""
     control = FloodControl(soft=soft, hard=hard, order=order)
     peer = make(limits(messages=messages), flood_control=control)
-    peer.outbox.notices = True
+    if notices:
+        peer.outbox.enable_notices()
     peer.fill_exactly()
     return peer
 
@@ -116,8 +125,7 @@ async def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
     peers: Make, soft: Soft, order: BacklogOrder, notices: bool
 ) -> None:
     """One packet is read, so one fits; the notice of what is missing goes before any other."""
-    peer = full_peer(peers, soft, Hard.DISCARD, order)
-    peer.outbox.notices = notices
+    peer = full_peer(peers, soft, Hard.DISCARD, order, notices=notices)
     peer.deliver(b"lost")
     for _ in range(2):
         assert peer.sock.recv(100) == b"fill"
@@ -327,7 +335,7 @@ async def follow_the_ledger(
     async with trio.open_nursery() as nursery:
         peer = Peer(given, nursery)
         peer.let_block(memory, given)
-        peer.outbox.notices = True
+        peer.outbox.enable_notices()
         accepted: list[bytes] = []
         replies: list[bytes] = []
         read: list[bytes] = []
@@ -358,38 +366,37 @@ def check(peer: Peer, given: Limits, accepted: int, memory: SharedMemory) -> Non
     """What is documented to hold at any time."""
     outbox, statistics = peer.outbox, peer.outbox.statistics()
     backlog = outbox._backlog
-    row = backlog.row
     backlog.check_invariants()
     assert statistics.accepted == accepted == total(statistics)
-    assert statistics.backlog == row.messages
-    assert statistics.backlog_bytes == row.bytes
+    assert statistics.backlog == backlog.messages
+    assert statistics.backlog_bytes == backlog.bytes
     assert statistics.backlog <= given.backlog_messages_max + backlog._overshoot
     overshoot_bytes = given.log_bytes if given.user_held_seconds_max else 0
-    assert row.bytes <= given.backlog_bytes_max + overshoot_bytes
-    assert not (outbox.is_flowing and row)
-    assert not (row and not peer.writers)
+    assert backlog.bytes <= given.backlog_bytes_max + overshoot_bytes
+    assert not (outbox.is_flowing and backlog)
+    assert not (backlog and not peer.writers)
     assert (outbox.fault is not None) == outbox.is_closed == bool(peer.given_up)
 
     taken = peer.account.use(BACKLOG_BYTES)
-    assert taken == row.bytes + KEEPING_BYTES * row.messages
+    assert taken == backlog.bytes + KEEPING_BYTES * backlog.messages
     assert taken <= given.user_backlog_bytes_max + overshoot_bytes
     assert peer.account.use(LOST) == statistics.lost
     assert not peer.quota_reports or given.user_backlog_bytes_max < 100_000
 
-    held = peer.backpressure.stalled
+    held = peer.backpressure.is_stalled
     with memory.lock:
         assert peer.stalls.any_stalled() == held
     if held:
         assert given.user_held_seconds_max, "nobody has time for that"
-        assert row.messages, "held for ever"
-        assert outbox._soft is Soft.BLOCK or (
-            (outbox._soft, outbox._hard) == (Soft.QUEUE, Hard.BLOCK)
+        assert backlog.messages, "held for ever"
+        assert outbox.flood_control.soft is Soft.BLOCK or (
+            (outbox.flood_control.soft, outbox.flood_control.hard) == (Soft.QUEUE, Hard.BLOCK)
         )
-        if outbox._soft is Soft.QUEUE:
+        if outbox.flood_control.soft is Soft.QUEUE:
             assert (
                 backlog._overshoot
-                or 2 * row.messages > given.backlog_messages_max
-                or 2 * row.bytes > given.backlog_bytes_max
+                or 2 * backlog.messages > given.backlog_messages_max
+                or 2 * backlog.bytes > given.backlog_bytes_max
             )
 
 

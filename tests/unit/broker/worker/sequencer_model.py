@@ -138,6 +138,14 @@ class HookedTable(SubscriptionTable):
 NO_RULES = AccessProfile(publish=0, subscribe=0, may_block_others=False)
 
 
+class Unheard:
+    """Takes what a client's back-pressure tells."""
+
+    def on_stall(self, is_stalled: bool) -> None: ...
+
+    def on_held_time_spent(self) -> None: ...
+
+
 class Client:
     """A client of the model: its session, and what a perfect bus would have sent it."""
 
@@ -169,7 +177,7 @@ class Client:
     def stalled(self) -> bool:
         """It has no room, and chose to block."""
         backpressure = self.session.backpressure
-        return backpressure is not None and backpressure.stalled
+        return backpressure is not None and backpressure.is_stalled
 
     def wants(self, key: bytes) -> bool:
         if key.startswith(EVERYTHING_SECRET[:6]):
@@ -444,8 +452,7 @@ class Bus:
             self.memory,
             self.stalls[worker],
             WorkerStatistics(),
-            lambda: None,
-            lambda _stalled: None,
+            Unheard(),
         )
         self.subscriptions[worker].begin_holding(session)
 

@@ -207,7 +207,7 @@ def test_a_publisher_without_echo_is_left_out() -> None:
 def test_a_publisher_without_echo_does_not_wait_for_itself() -> None:
     one, two = outbox(), outbox()
     own, others = backpressure_rule(1), backpressure_rule(2)
-    route = Route(5, (one, two), {own.uid: (own, others)})
+    route = Route(5, (one, two), {own.holds: (own, others)})
     assert all_rules(route.without(one, 1)) == [others]
     assert all_rules(route.without(two, 3)) == [own, others]
     assert all_rules(route) == [own, others]
