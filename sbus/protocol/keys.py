@@ -23,7 +23,7 @@ key."""
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """One of the two ways to write keys (PROTOCOL, "Routing keys and patterns").
+    """One of the two ways to write keys (PROTOCOL, "Keys and patterns").
 
     `separator` is one byte; `has_control_messages` says whether it has `CMSG` packets.
     """

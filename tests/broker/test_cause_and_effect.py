@@ -2,7 +2,7 @@
 
 A service that hears questions on one connection and answers them on another is the hard case: the
 two connections have different workers, and nothing but the bus itself connects them (PROTOCOL,
-"What the bus promises", 1).
+"Promises", 1).
 """
 
 import itertools

@@ -80,6 +80,17 @@ def test_every_path_exists(document: Path) -> None:
     assert not [path for path in named if not (PROJECT / path).exists()]
 
 
+def test_sources_refer_to_chapters_of_the_protocol_that_exist() -> None:
+    """They write `PROTOCOL, "Transport" and "Notices"`."""
+    chapters = set(re.findall(r"^##+ ([^(\n]*[^(\s])", PROTOCOL, re.MULTILINE))
+    reference = re.compile(r'PROTOCOL,\s+"[^"]+"(?:\s+and\s+"[^"]+")*')
+    for path in [*(PROJECT / "sbus").rglob("*.py"), *(PROJECT / "tests").rglob("*.py")]:
+        if path != Path(__file__):
+            references = " ".join(reference.findall(path.read_text()))
+            named = {" ".join(title.split()) for title in re.findall(r'"([^"]+)"', references)}
+            assert named <= chapters, path
+
+
 def anchors(text: str) -> set[str]:
     """The anchors that a Markdown renderer gives the headings."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)

@@ -8,7 +8,7 @@ decides: it is dropped, its publisher is held back, or the client is disconnecte
 
 The publisher of the next message is held back; the message that found no room, and those that have
 their place in the order already, go to the backlog as an *overshoot* of at most the size of the
-log. A message whose publisher may not be held is dropped (PROTOCOL, "Flood control"). Publishers go
+log. A message whose publisher may not be held is dropped (PROTOCOL, "A slow client"). Publishers go
 on when, with soft `block`, no message waits, and with hard `block`, half of the backlog is free.
 
 A dropped message is counted, stands in the backlog as a gap, and becomes a `!/lost` notice there.
