@@ -289,6 +289,12 @@ def test_every_file_opens_with_what_it_is() -> None:
     assert not [module for module, path in MODULES.items() if not ast.get_docstring(tree(path))]
 
 
+def test_unit_tests_have_the_folders_of_the_sources() -> None:
+    tests = PROJECT / "tests/unit"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
+    assert {folder for folder in folders if not (PROJECT / "sbus" / folder).is_dir()} == set()
+
+
 # -- sizes -----------------------------------------------------------------------------------------
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in ast.walk(tree(path)):
