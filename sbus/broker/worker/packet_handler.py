@@ -60,7 +60,7 @@ class PacketHandler:
             batch = session.gather(routes.recent, routes.miss, cost_max)
         if batch.messages:
             wait = self._sequencer.publish(batch)
-            session.put_back(batch)
+            session.end_batch(batch)
             return 1 + batch.cost, wait
         try:
             done = self._carry_out(session, session.peek())

@@ -111,7 +111,6 @@ class Sequencer:
     def _deliver(self, batch: PublishBatch) -> None:
         """Deliver messages that have their place to this worker's own clients."""
         session, counts, count = batch.session, self._statistics.counts, len(batch.messages)
-        session.messages_in += count
         counts[MESSAGES_IN] += count
         counts[ROUTE_LOOKUPS] += count
         if not batch.deliveries:

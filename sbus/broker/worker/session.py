@@ -316,8 +316,9 @@ class Session:
         batch.delivery_bytes = delivery_bytes
         return batch
 
-    def put_back(self, batch: PublishBatch) -> None:
-        """Make the messages of a batch that were put off pending again."""
+    def end_batch(self, batch: PublishBatch) -> None:
+        """Count the messages that were published; those that were put off are pending again."""
+        self.messages_in += len(batch.messages)
         self._next -= len(batch.put_off)
 
     def own_route(self, route: Route) -> Route:

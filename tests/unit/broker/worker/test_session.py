@@ -233,7 +233,7 @@ def test_what_takes_too_long_to_find_anew_goes_back(pair: Pair) -> None:
     batch = pair.session.gather(ROUTES, find_route, 1000)
     batch.reroute(find_route, seconds_max=0)
     assert packets_of(batch) == [b"MSG here\0a"]
-    pair.session.put_back(batch)
+    pair.session.end_batch(batch)
     assert pair.gather() == [b"MSG here\0b", b"MSG here\0c"]
 
 
@@ -243,7 +243,7 @@ def test_what_is_put_off_is_gathered_again(pair: Pair) -> None:
     batch = pair.session.gather(ROUTES, find_route, 1000)
     batch.put_off_from(1)
     assert (packets_of(batch), batch.deliveries) == ([b"MSG here\0a"], 2)
-    pair.session.put_back(batch)
+    pair.session.end_batch(batch)
     assert pair.session.has_pending()
     assert pair.gather() == [b"MSG here\0b"]
     assert not pair.session.has_pending()

@@ -1,4 +1,4 @@
-"""Which keys a watch is about, as the specification has it, in bounded memory."""
+"""The keys that a stream of messages selects, by the specification, in bounded memory."""
 
 from hypothesis import given
 from hypothesis import strategies as st
