@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sbus.pipeline.store.batches import Batch, RecorderIdentity
+from sbus.pipeline.store.row_batches import RecorderIdentity, RowBatch
 from sbus.pipeline.store.schemas import CLIENTS, EVENTS, MESSAGES, PROBE_KEY_PREFIX
 from sbus.pipeline.store.writer import RecordingWriter
 
@@ -98,7 +98,7 @@ def write(directory: Path, tables: Tables, *, batch_rows: int = 50_000) -> None:
                 for batch in own.to_batches(max_chunksize=batch_rows):
                     times = batch["timestamp"].cast(pa.int64())
                     span = pc.min_max(times).as_py()
-                    writer.tables[name].append(Batch(batch, span["min"], span["max"]))
+                    writer.tables[name].append(RowBatch(batch, span["min"], span["max"]))
 
 
 def _identities(tables: Tables) -> list[RecorderIdentity]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from sbus.pipeline.store.arrow_columns import of_bytes, of_values
-from sbus.pipeline.store.batches import Losses, RecorderIdentity, make_message_batch
+from sbus.pipeline.store.row_batches import Losses, RecorderIdentity, message_batch
 from sbus.pipeline.store.writer import RecordingWriter
 from sbus.protocol.text import to_text
 
@@ -50,7 +50,7 @@ class SmallRecorder:
             "value": of_bytes([value for _, value in rows], pa.binary()),
         }
         stamps_us = FIRST_US + STEP_US * np.arange(first, first + len(rows))
-        self._table.append(make_message_batch(self.identity, first, stamps_us, columns, losses))
+        self._table.append(message_batch(self.identity, first, stamps_us, columns, losses))
 
     def __enter__(self) -> Self:
         return self

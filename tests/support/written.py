@@ -6,9 +6,9 @@ from pathlib import Path
 
 from sbus.pipeline.recorder.message_rows import of_packets
 from sbus.pipeline.store import manifest, rewriting
-from sbus.pipeline.store.batches import RecorderIdentity
 from sbus.pipeline.store.manifest import FileEntry
 from sbus.pipeline.store.reader import Recording, TableSnapshot, read
+from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.writer import RecordingWriter
 
 IDENTITY = RecorderIdentity.of("Host.example", "/run/sbus.socket")

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sbus.pipeline.spark.listener import LiveRow, live_batch
 from sbus.pipeline.spark.session import spark_session
-from sbus.pipeline.store.batches import RecorderIdentity
 from sbus.pipeline.store.rewriting import seal
+from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.schemas import MESSAGE
 from sbus.pipeline.store.writer import RecordingWriter
 

@@ -35,37 +35,21 @@ class JobFailed(SbusError):
     """Spark failed; the text is the first reason that it gave."""
 
 
-class Seconds(click.ParamType[float]):
-    """A length of time such as 500ms, 10s, 5m, 1h, 1d."""
-
-    name = "duration"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", value)
-        if match is None or not (seconds := float(match[1]) * _SECONDS[match[2]]):
-            self.fail(f"{value!r} is no length of time, such as 500ms, 10s, 5m, 1h", param, ctx)
-        return seconds
+def duration(text: str) -> float:
+    """Seconds, from a length of time such as 500ms, 10s, 5m, 1h, 1d."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
+    if match is None or not (seconds := float(match[1]) * _SECONDS[match[2]]):
+        raise click.BadParameter(f"{text!r} is no length of time, such as 500ms, 10s, 5m, 1h")
+    return seconds
 
 
-class Moment(click.ParamType[datetime]):
+def utc_time(text: str) -> datetime:
     """A time in ISO 8601, in UTC unless it has an offset."""
-
-    name = "time"
-
-    def convert(
-        self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            when = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail(f"{value!r} is no time, such as 2026-03-01T09:30 (UTC)", param, ctx)
-        return when.replace(tzinfo=UTC) if when.tzinfo is None else when
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no time, such as 2026-03-01T09:30 (UTC)") from error
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else when
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +139,10 @@ def answers(verb: Verb) -> Verb:
 
 _COMMON = (
     click.argument("directory", type=click.Path(path_type=Path), metavar="RECORDING"),
-    click.option("--since", type=Moment(), help="Only what was recorded from then on."),
-    click.option("--until", type=Moment(), help="Only what was recorded before."),
+    click.option(
+        "--since", type=utc_time, metavar="TIME", help="Only what was recorded from then on."
+    ),
+    click.option("--until", type=utc_time, metavar="TIME", help="Only what was recorded before."),
     click.option("--host", "hosts", multiple=True, help="Only of this host; repeatable."),
     click.option(
         "--master",

@@ -3,9 +3,9 @@
 The recorder is imported when it runs, because it needs the packages of the extra `recorder`.
 """
 
+import functools
 import os
 import socket
-from functools import partial
 from pathlib import Path
 
 import click
@@ -20,6 +20,7 @@ from sbus.unix.notify import Notifier
 _MIB = 1024 * 1024
 _DAY_SECONDS = 86_400.0
 _POSITIVE = click.FloatRange(min=0, min_open=True)
+_setting = functools.partial(click.option, show_default=True)
 
 
 @click.command(
@@ -38,53 +39,39 @@ Examples:
     "but a queue for bursts.",
 )
 @click.option("--probe", is_flag=True, help="Publish a message to itself each second, for latency.")
-@click.option(
+@_setting(
     "--flush-ms",
     type=click.FloatRange(min=1),
     default=100,
-    show_default=True,
     help="Write what has arrived at least this often.",
 )
-@click.option(
+@_setting(
     "--flush-messages",
     type=click.IntRange(1, 100_000),
     default=10_000,
-    show_default=True,
     help="Write at the latest when this many wait.",
 )
-@click.option(
+@_setting(
     "--roll-bytes",
     type=click.IntRange(min=1),
     default=128 * _MIB,
-    show_default=True,
     help="Seal a segment file, converting it to Parquet, at this size.",
 )
-@click.option(
-    "--roll-minutes",
-    type=_POSITIVE,
-    default=10,
-    show_default=True,
-    help="Seal it at this age.",
-)
+@_setting("--roll-minutes", type=_POSITIVE, default=10, help="Seal it at this age.")
 @click.option("--retain-days", type=_POSITIVE, help="Delete what is older.  [default: never]")
 @click.option(
     "--retain-bytes",
     type=click.IntRange(min=1),
     help="Delete the oldest when all files together are larger.  [default: never]",
 )
-@click.option(
+@_setting(
     "--grace-minutes",
     type=click.FloatRange(min=0),
     default=60,
-    show_default=True,
     help="How long files that are to be deleted remain for readers that have begun.",
 )
-@click.option(
-    "--snapshot-seconds",
-    type=_POSITIVE,
-    default=5,
-    show_default=True,
-    help="How often all clients are recorded.",
+@_setting(
+    "--snapshot-seconds", type=_POSITIVE, default=5, help="How often all clients are recorded."
 )
 @click.pass_obj
 def record(
@@ -113,8 +100,8 @@ def record(
 
         from sbus.pipeline.recorder.recorder import Plan
         from sbus.pipeline.recorder.recorder import record as run
-        from sbus.pipeline.store.batches import RecorderIdentity
         from sbus.pipeline.store.retention import Retention
+        from sbus.pipeline.store.row_batches import RecorderIdentity
         from sbus.pipeline.store.writer import Rolling
 
     address = selected.address or default_address()
@@ -137,5 +124,5 @@ def record(
             grace_seconds=grace_minutes * 60,
         ),
     )
-    report = partial(report_error, command="sbusctl")
+    report = functools.partial(report_error, command="sbusctl")
     trio.run(run, plan, Notifier.of_environment(report), report)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from sbus.cli.extras import needs_packages
-from sbus.pipeline.cli.job_command import EXTRAS, JobRun, Seconds, answers, reads_recording
+from sbus.pipeline.cli.job_command import EXTRAS, JobRun, answers, duration, reads_recording
 
 Verb = TypeVar("Verb", bound=Callable[..., object])
 
@@ -38,7 +38,7 @@ def by_prefix(verb: Verb) -> Verb:
 by_window = click.option(
     "--window",
     "window_seconds",
-    type=Seconds(),
+    type=duration,
     default="1m",
     show_default=True,
     help="Length of a window, such as 10s, 5m, 1h.",
@@ -219,7 +219,7 @@ def replay(run: JobRun, address: str | None, speed: float, at_once: bool) -> Non
 @click.option(
     "--window",
     "window_seconds",
-    type=Seconds(),
+    type=duration,
     help="Length of the windows of its plots.  [default: depends on the recording]",
 )
 def report(run: JobRun, page: Path, title: str, **options: Any) -> None:

@@ -19,7 +19,7 @@ from sbus.client.message_joiner import MissedItems
 from sbus.client.streams import EventStream
 from sbus.pipeline.recorder.buffer import write
 from sbus.pipeline.store.arrow_columns import of_values
-from sbus.pipeline.store.batches import make_batch
+from sbus.pipeline.store.row_batches import row_batch
 from sbus.pipeline.store.schemas import CLIENTS, EVENTS
 from sbus.pipeline.store.writer import RecordingWriter, Rolling
 from sbus.protocol import admin
@@ -85,7 +85,7 @@ class AdminTables:
             if field.name in rows[0]
         }
         stamps = np.fromiter(stamps_us, np.int64, len(stamps_us))
-        batch = make_batch(schema, self.writer.identity, table.next_offset, stamps, columns)
+        batch = row_batch(schema, self.writer.identity, table.next_offset, stamps, columns)
         await write(table, batch, self.rolling)
 
 

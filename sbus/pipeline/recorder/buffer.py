@@ -16,7 +16,7 @@ from sbus.client.message_joiner import MonitoredMessage
 from sbus.errors import SbusError
 from sbus.pipeline.recorder import message_rows
 from sbus.pipeline.recorder.message_rows import GAP_PACKET
-from sbus.pipeline.store.batches import Batch, RecorderIdentity
+from sbus.pipeline.store.row_batches import RecorderIdentity, RowBatch
 from sbus.pipeline.store.writer import Rolling, TableWriter
 from sbus.unix.errno_sets import DISK_FULL
 
@@ -86,7 +86,7 @@ class Buffer:
         """Here `lost` messages are missing; None if the number is unknown."""
         raise NotImplementedError
 
-    def take(self, identity: RecorderIdentity, first_offset: int) -> Batch:
+    def take(self, identity: RecorderIdentity, first_offset: int) -> RowBatch:
         """Everything, as rows; there is something."""
         raise NotImplementedError
 
@@ -110,7 +110,7 @@ class PacketBuffer(Buffer):
         self._losses[len(self._packets)] = lost
         self.put([GAP_PACKET], [time.time_ns()])
 
-    def take(self, identity: RecorderIdentity, first_offset: int) -> Batch:
+    def take(self, identity: RecorderIdentity, first_offset: int) -> RowBatch:
         packets, stamps_ns, losses = self._packets, self._stamps_ns, self._losses
         self._packets, self._stamps_ns, self._losses = [], [], {}
         self._count_taken()
@@ -132,7 +132,7 @@ class MonitorBuffer(Buffer):
     def put_gap(self, lost: int | None) -> None:
         self.put([Lost(lost)])
 
-    def take(self, identity: RecorderIdentity, first_offset: int) -> Batch:
+    def take(self, identity: RecorderIdentity, first_offset: int) -> RowBatch:
         items, self._items = self._items, []
         self._count_taken()
         now_us = time.time_ns() // 1000
@@ -156,7 +156,7 @@ async def write_out(
         await write(table, buffer.take(identity, table.next_offset), rolling)
 
 
-async def write(table: TableWriter, batch: Batch, rolling: Rolling) -> None:
+async def write(table: TableWriter, batch: RowBatch, rolling: Rolling) -> None:
     """Commit a batch, in a thread. Raises RecordingStopped."""
     try:
         await trio.to_thread.run_sync(_append, table, batch, rolling)
@@ -170,7 +170,7 @@ async def write(table: TableWriter, batch: Batch, rolling: Rolling) -> None:
         ) from error
 
 
-def _append(table: TableWriter, batch: Batch, rolling: Rolling) -> None:
+def _append(table: TableWriter, batch: RowBatch, rolling: Rolling) -> None:
     table.append(batch)
     if table.is_due(rolling):
         table.roll()

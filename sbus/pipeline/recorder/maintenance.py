@@ -46,15 +46,14 @@ def _maintain_once(
 ) -> str:
     """Returns what failed."""
     now_us = time.time_ns() // 1000
+    steps = [
+        partial(step, directory, recorder, retention, now_us)
+        for step in (drop_expired, delete_retired, delete_orphans)
+    ]
     problems = []
-    for work in (
-        partial(drop_expired, directory, recorder, retention, now_us),
-        partial(delete_retired, directory, recorder, retention, now_us),
-        partial(delete_orphans, directory, recorder, retention, now_us),
-        partial(seal, directory, recorder, stop),
-    ):
+    for step in (*steps, partial(seal, directory, recorder, stop)):
         try:
-            work()
+            step()
         except Interrupted:
             break
         except (SbusError, OSError) as error:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sbus.client.inbox import Lost
 from sbus.client.message_joiner import MonitoredMessage
 from sbus.pipeline.store.arrow_columns import of_bytes, of_values
-from sbus.pipeline.store.batches import Batch, Losses, RecorderIdentity, make_message_batch
+from sbus.pipeline.store.row_batches import Losses, RecorderIdentity, RowBatch, message_batch
 from sbus.pipeline.store.schemas import MESSAGES
 from sbus.protocol.packets import NUL, PUBLISH_WORD
 from sbus.protocol.text import to_text
@@ -36,7 +36,7 @@ def of_packets(
     packets: Sequence[bytes],
     stamps_ns: Sequence[int],
     losses: Losses,
-) -> Batch:
+) -> RowBatch:
     """Rows of packets, with `GAP_PACKET` at the places of losses, and of their times of arrival."""
     parts = [packet.partition(NUL) for packet in packets]
     columns = {
@@ -44,7 +44,7 @@ def of_packets(
         "value": of_bytes([value for _, _, value in parts], pa.binary()),
     }
     stamps_us = np.fromiter(stamps_ns, np.int64, len(stamps_ns)) // 1000
-    return make_message_batch(identity, first_offset, stamps_us, columns, losses)
+    return message_batch(identity, first_offset, stamps_us, columns, losses)
 
 
 def of_monitored(
@@ -52,7 +52,7 @@ def of_monitored(
     first_offset: int,
     items: Sequence[MonitoredMessage | Lost],
     now_us: int,
-) -> Batch:
+) -> RowBatch:
     """Rows of messages with their publishers; losses get the timestamp `now_us`."""
     losses = {at: item.count for at, item in enumerate(items) if isinstance(item, Lost)}
     messages = [None if isinstance(item, Lost) else item for item in items]
@@ -69,4 +69,4 @@ def of_monitored(
         columns[name] = of_values(values, MESSAGES.field(name).type)
     stamps = (now_us if m is None else round(m.time * 1e6) for m in messages)
     stamps_us = np.fromiter(stamps, np.int64, len(messages))
-    return make_message_batch(identity, first_offset, stamps_us, columns, losses)
+    return message_batch(identity, first_offset, stamps_us, columns, losses)

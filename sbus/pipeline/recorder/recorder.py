@@ -26,8 +26,8 @@ from sbus.pipeline.recorder.buffer import Buffer, MonitorBuffer, PacketBuffer, w
 from sbus.pipeline.recorder.maintenance import maintain
 from sbus.pipeline.recorder.probes import probe_key, publish_probes
 from sbus.pipeline.recorder.sources import MonitorSource, Source, SubscriptionSource
-from sbus.pipeline.store.batches import RecorderIdentity
 from sbus.pipeline.store.retention import Retention
+from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.writer import RecordingWriter, Rolling
 from sbus.protocol import admin
 from sbus.protocol.admin_results import VersionResult

@@ -17,7 +17,7 @@ from sbus.client.blocking import Connection, connect
 from sbus.client.inbox import Lost
 from sbus.errors import ConfigurationError, PacketRefused, SbusError
 from sbus.pipeline.store.arrow_columns import of_bytes, of_values
-from sbus.pipeline.store.batches import Batch, RecorderIdentity, make_message_batch
+from sbus.pipeline.store.row_batches import RecorderIdentity, RowBatch, message_batch
 from sbus.pipeline.store.schemas import GAP, MESSAGE
 from sbus.protocol.packets import Message
 from sbus.protocol.text import to_text
@@ -58,14 +58,14 @@ def live_identity(address: str) -> RecorderIdentity:
     return RecorderIdentity.of(socket.gethostname(), address)
 
 
-def live_batch(rows: Sequence[LiveRow], first_offset: int, identity: RecorderIdentity) -> Batch:
+def live_batch(rows: Sequence[LiveRow], first_offset: int, identity: RecorderIdentity) -> RowBatch:
     columns = {
         "key": of_values([row.key for row in rows], pa.string()),
         "value": of_bytes([row.value for row in rows], pa.binary()),
     }
     losses = {at: row.lost for at, row in enumerate(rows) if row.kind == GAP}
     stamps_us = np.fromiter((row.timestamp_us for row in rows), np.int64, len(rows))
-    return make_message_batch(identity, first_offset, stamps_us, columns, losses)
+    return message_batch(identity, first_offset, stamps_us, columns, losses)
 
 
 class Listener:

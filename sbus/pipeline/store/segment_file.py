@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from sbus.errors import SbusError
 from sbus.pipeline.store import commit_index
-from sbus.pipeline.store.batches import Batch
 from sbus.pipeline.store.manifest import FileEntry, sync_directory
+from sbus.pipeline.store.row_batches import RowBatch
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 """Most columns hold the same value in every row."""
@@ -48,7 +48,7 @@ class SegmentFileWriter:
             raise
         sync_directory(path.parent)
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: RowBatch) -> None:
         """Commit a batch with the next offsets; any thread may call this, one at a time.
 
         Raises OSError; then the batch is not committed, and no other can be.

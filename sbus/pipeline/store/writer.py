@@ -17,8 +17,8 @@ from typing import Self
 
 from sbus.errors import ConfigurationError
 from sbus.pipeline.store import manifest, segment_file
-from sbus.pipeline.store.batches import Batch, RecorderIdentity
 from sbus.pipeline.store.manifest import Edit, Manifest, sync_directory
+from sbus.pipeline.store.row_batches import RecorderIdentity, RowBatch
 from sbus.pipeline.store.schemas import TABLES
 from sbus.pipeline.store.segment_file import SegmentFileWriter
 
@@ -43,7 +43,7 @@ class TableWriter:
         self._file: SegmentFileWriter | None = None
         self._begun_at = 0.0
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: RowBatch) -> None:
         """Commit rows with the offsets from `next_offset` on.
 
         Raises OSError; then they are not committed, and the recording can only be closed.

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sbus.pipeline.__main__ import main, pipeline
-from sbus.pipeline.store.batches import RecorderIdentity
+from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.writer import RecordingWriter
 from tests.pipeline.jobs import oracles
 from tests.support.recordings import HOSTS, Tables, generate, write

@@ -10,7 +10,7 @@ import pytest
 
 from sbus.errors import ConfigurationError
 from sbus.pipeline.store import manifest
-from sbus.pipeline.store.batches import RecorderIdentity
+from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.segment_file import RecordingDamaged, index_path, recover
 from sbus.pipeline.store.writer import RecordingWriter
 from tests.support.threads import Task

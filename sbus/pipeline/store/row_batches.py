@@ -31,7 +31,7 @@ class RecorderIdentity:
         return cls(f"{name}-{digest[:8]}", host, bus)
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Rows, and their oldest and newest timestamp."""
 
     rows: pa.RecordBatch
@@ -39,13 +39,13 @@ class Batch(NamedTuple):
     newest_us: int
 
 
-def make_batch(
+def row_batch(
     schema: pa.Schema,
     identity: RecorderIdentity,
     first_offset: int,
     stamps_us: "np.ndarray[Any, np.dtype[np.int64]]",
     columns: Mapping[str, pa.Array],
-) -> Batch:
+) -> RowBatch:
     """Rows with the offsets from `first_offset` on; the other columns of `schema` are null."""
     count = len(stamps_us)
     known = {
@@ -59,16 +59,16 @@ def make_batch(
         for field in schema
     ]
     rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return Batch(rows, int(stamps_us.min()), int(stamps_us.max()))
+    return RowBatch(rows, int(stamps_us.min()), int(stamps_us.max()))
 
 
-def make_message_batch(
+def message_batch(
     identity: RecorderIdentity,
     first_offset: int,
     stamps_us: "np.ndarray[Any, np.dtype[np.int64]]",
     columns: Mapping[str, pa.Array],
     losses: Losses,
-) -> Batch:
+) -> RowBatch:
     """Rows of the table `messages`, with gaps at the places of `losses`."""
     count = len(stamps_us)
     if losses:
@@ -77,4 +77,4 @@ def make_message_batch(
     else:
         kinds, lost = repeated(MESSAGE, count), pa.nulls(count, pa.int64())
     all_columns = {**columns, "kind": kinds, "lost": lost}
-    return make_batch(MESSAGES, identity, first_offset, stamps_us, all_columns)
+    return row_batch(MESSAGES, identity, first_offset, stamps_us, all_columns)
