@@ -6,8 +6,9 @@ table of medians in which some cases are compared with a reference.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
-from sbus.bench.figures import change_percent, median, pairwise_ratios
+from sbus.bench.figures import change_percent, pairwise_ratios
 from sbus.bench.report import Result, wrapped
 from sbus.bench.servers import RunSettings
 from sbus.bench.traffic import (
@@ -136,8 +137,8 @@ def cost_result(
 def cost_cells(case: str, samples: Sequence[Sample]) -> tuple[str, ...]:
     """One row without the comparison: medians, and the extremes of the cost."""
     costs = [sample.cpu_us_per_delivery for sample in samples]
-    rate = median([sample.deliveries_per_second for sample in samples])
-    busy = median([sample.busy_percent for sample in samples])
+    rate = median(sample.deliveries_per_second for sample in samples)
+    busy = median(sample.busy_percent for sample in samples)
     extremes = (f"{min(costs):.2f}", f"{max(costs):.2f}")
     return (case, f"{median(costs):.2f}", *extremes, f"{rate:,.0f}", f"{busy:.0f}")
 

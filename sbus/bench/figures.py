@@ -1,15 +1,9 @@
 """Figures from samples, and the text forms of figures: numbers and text in, numbers out."""
 
 import math
-import statistics
 from collections.abc import Sequence
 
 from sbus.bench import BenchmarkFailed
-
-
-def median(samples: Sequence[float]) -> float:
-    """The middle sample, or the mean of the two in the middle."""
-    return statistics.median(samples)
 
 
 def percentile(samples: Sequence[int], percent: float) -> int:

@@ -10,9 +10,9 @@ its publishers in another way.
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from sbus.bench import proc
-from sbus.bench.figures import median
 from sbus.bench.programs import Child, generator
 from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings, Server
@@ -194,9 +194,9 @@ def group_row(case: str, samples: Samples) -> tuple[str, ...]:
     way, _, state = case.rpartition(", ")
     row = (
         case,
-        f"{median([sample.deliveries_per_second for sample in those]):,.0f}",
-        f"{median([sample.cpu_us_per_delivery for sample in those]):.2f}",
-        f"{median([sample.rest_percent for sample in those]):.1f}",
+        f"{median(sample.deliveries_per_second for sample in those):,.0f}",
+        f"{median(sample.cpu_us_per_delivery for sample in those):.2f}",
+        f"{median(sample.rest_percent for sample in those):.1f}",
     )
     if state == "quiet":
         return (*row, "", "")

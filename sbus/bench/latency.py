@@ -16,9 +16,10 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
 from sbus.bench import BenchmarkFailed
-from sbus.bench.figures import format_cpus, median, percentile
+from sbus.bench.figures import format_cpus, percentile
 from sbus.bench.programs import Child, generator
 from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings, Start
@@ -202,9 +203,9 @@ def flood_row(case: str, samples: Mapping[str, Sequence[FloodSample]]) -> tuple[
     """Medians over the repetitions; a flooded p99 also less the quiet one of the same bus."""
     those = samples[case]
     server, _, state = case.rpartition(", ")
-    row = (case, *(f"{median([s.percentile_us(p) for s in those]):,.0f}" for p in PERCENTS))
+    row = (case, *(f"{median(s.percentile_us(p) for s in those):,.0f}" for p in PERCENTS))
     if state == "quiet":
         return (*row, "", "")
     pairs = zip(those, samples[f"{server}, quiet"], strict=True)
-    more = median([sample.percentile_us(99) - quiet.percentile_us(99) for sample, quiet in pairs])
-    return (*row, f"{more:+,.0f}", f"{median([s.sent_per_second for s in those]):,.0f}")
+    more = median(sample.percentile_us(99) - quiet.percentile_us(99) for sample, quiet in pairs)
+    return (*row, f"{more:+,.0f}", f"{median(s.sent_per_second for s in those):,.0f}")

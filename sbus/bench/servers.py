@@ -68,46 +68,29 @@ class RunSettings:
     def relay(self, mode: str) -> Start:
         """The relay, which forwards `each` packet by itself or `drain`s sockets."""
         command = [str(self.directory / "relay"), str(self.directory / "bus"), mode]
-        return lambda: _serving(
-            "relay", command, self.directory, self.broker_cpus, 1, -signal.SIGTERM
-        )
+        return lambda: self._serving("relay", command, 1, -signal.SIGTERM)
 
     def broker(self, workers: int, *more_limits: str) -> Start:
-        return broker(self.directory, workers, self.broker_cpus, (*self.limits, *more_limits))
+        """The sbusd of this source tree, run by this interpreter: a front and its workers."""
+        command = [sys.executable, "-m", "sbus.cli.sbusd", "-f"]
+        command += ["-a", str(self.directory / "bus"), "--workers", str(workers)]
+        for limit in (*self.limits, *more_limits):
+            command += ["--limit", limit]
+        return lambda: self._serving("sbusd", command, 1 + workers, 0)
 
-
-def broker(
-    directory: Path, workers: int, cpus: frozenset[int] | None, limits: Sequence[str] = ()
-) -> Start:
-    """The sbusd of this source tree, run by this interpreter: a front and its workers.
-
-    `limits` are `NAME=VALUE` as for its `--limit`.
-    """
-    command = [sys.executable, "-m", "sbus.cli.sbusd", "-f"]
-    command += ["-a", str(directory / "bus"), "--workers", str(workers)]
-    for limit in limits:
-        command += ["--limit", limit]
-    return lambda: _serving("sbusd", command, directory, cpus, 1 + workers, 0)
-
-
-@contextlib.contextmanager
-def _serving(
-    name: str,
-    command: list[str],
-    directory: Path,
-    cpus: frozenset[int] | None,
-    processes_min: int,
-    status_when_stopped: int,
-) -> Iterator[Server]:
-    socket = directory / "bus"
-    socket.unlink(missing_ok=True)
-    with running(name, command, directory, cpus) as child:
-        while child.read_line(START_SECONDS_MAX) is not None:
-            pass
-        if not socket.is_socket():
-            child.process.wait(STOP_SECONDS_MAX)
-            raise BenchmarkFailed(f"{name} does not start: {child.error_output()}")
-        yield Server(str(socket), child, processes_min)
-    status = child.process.returncode
-    if status != status_when_stopped:
-        raise BenchmarkFailed(f"{name} stopped with status {status}: {child.error_output()}")
+    @contextlib.contextmanager
+    def _serving(
+        self, name: str, command: list[str], processes_min: int, status_when_stopped: int
+    ) -> Iterator[Server]:
+        socket = self.directory / "bus"
+        socket.unlink(missing_ok=True)
+        with running(name, command, self.directory, self.broker_cpus) as child:
+            while child.read_line(START_SECONDS_MAX) is not None:
+                pass
+            if not socket.is_socket():
+                child.process.wait(STOP_SECONDS_MAX)
+                raise BenchmarkFailed(f"{name} does not start: {child.error_output()}")
+            yield Server(str(socket), child, processes_min)
+        status = child.process.returncode
+        if status != status_when_stopped:
+            raise BenchmarkFailed(f"{name} stopped with status {status}: {child.error_output()}")

@@ -55,12 +55,14 @@ def connect(
 
     Raises AddressError, ConfigurationError, and Disconnected when the bus refuses the connection.
     """
-    return _connected(lambda: Link(address, losses, options))
+    return _connected(address, losses, options)
 
 
 @asynccontextmanager
-async def _connected(prepare: "Callable[[], Link[Item]]") -> "AsyncIterator[Connection[Item]]":
-    bus = Connection(prepare())
+async def _connected(
+    address: str | None, losses: Losses, options: LinkOptions
+) -> "AsyncIterator[Connection[Any]]":
+    bus = Connection[Any](Link(address, losses, options))
     try:
         await bus._open()
         yield bus

@@ -1,16 +1,138 @@
-"""The command line of the demo, `python -m sbus.demo`."""
+"""The demo from start to end: its command line, its subscribers and publishers, the verdict."""
 
 import os
+import signal
 import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import click
 import trio
 
-from sbus.demo.run import run
+import sbus
+from sbus.demo.clients import END_KEY, Report, Source, open_sources
+from sbus.demo.processes import (
+    START_SECONDS_MAX,
+    DemoFailed,
+    make_report,
+    recording,
+    run_client,
+    running_bus,
+)
+from sbus.demo.screen import say
+from sbus.demo.tally import Publisher, Subscriber, add_up
 from sbus.errors import SbusError
 
 SECONDS_MAX = 60.0
 """Every message is kept until the end, so there must be one."""
+PATTERNS = {
+    "memory": b"host/*/memory/",
+    "busy": b"host/*/cpu/*/busy",
+    "network": b"host/*/net/*/rx*",
+    "processes": b"host/*/process/",
+    "log": b"log/",
+    "everything": b"",
+}
+END_SECONDS_MAX = 20.0
+"""For the subscribers to receive what is on its way when the publishers are done."""
+INTERRUPTED = 130
+EXAMPLES = ("sub 'host/*/cpu/*/busy'", "sub --json log/", "pub greeting/world hello", "ping")
+
+
+async def run(workers: int, seconds: float, stay: bool, pipeline: bool) -> int:
+    """The whole demo; returns its exit status, 0 when everything arrived as it was published.
+
+    The bus has a private directory. The recording and the report of the `pipeline` stay, in a
+    directory of their own.
+    """
+    status = INTERRUPTED
+    with (
+        tempfile.TemporaryDirectory(prefix="sbus-demo-") as directory,
+        trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals,
+    ):
+        address = os.path.join(directory, "bus")
+        async with (
+            running_bus(address, workers),
+            sbus.connect(address) as bus,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(_cancel_at_signal, nursery.cancel_scope, signals)
+            say(f"sbusd with {workers} workers serves {address}")
+            if pipeline:
+                kept = Path(tempfile.mkdtemp(prefix="sbus-report-"))
+                async with recording(address, kept / "recording"):
+                    status = await show(address, bus, seconds)
+                await make_report(kept / "recording", kept / "report.html")
+            else:
+                status = await show(address, bus, seconds)
+            if stay:
+                await keep_publishing(address)
+            nursery.cancel_scope.cancel()
+    return status
+
+
+async def _cancel_at_signal(scope: trio.CancelScope, signals: AsyncIterator[int]) -> None:
+    async for _ in signals:
+        scope.cancel()
+
+
+async def show(address: str, bus: sbus.Connection[sbus.Message], seconds: float) -> int:
+    """Publish for a while, show what arrives, and add it up; returns the exit status."""
+    started_at = time.monotonic()
+    subscribers = [Subscriber(name, pattern, started_at) for name, pattern in PATTERNS.items()]
+    sources = open_sources()
+    publishers = [Publisher(name) for name in sources]
+    async with trio.open_nursery() as receiving:
+        for its in subscribers:
+            arguments = ["subscribe", "--", its.pattern.decode()]
+            receiving.start_soon(run_client, address, its.name, arguments, its.hear)
+        with trio.move_on_after(START_SECONDS_MAX) as scope:
+            for subscriber in subscribers:
+                await subscriber.ready.wait()
+        if scope.cancelled_caught:
+            raise DemoFailed(f"its subscribers were not ready within {START_SECONDS_MAX:.0f} s")
+        _introduce(sources)
+        async with trio.open_nursery() as publishing:
+            for publisher in publishers:
+                name = publisher.name
+                arguments = ["publish", name, "--seconds", str(seconds)]
+                publishing.start_soon(run_client, address, name, arguments, publisher.hear)
+        # The publishers have synced and gone: this comes after everything that they published.
+        await bus.publish(END_KEY)
+        receiving.cancel_scope.deadline = trio.current_time() + END_SECONDS_MAX
+    lines, everything_arrived = add_up(publishers, subscribers)
+    for line in ("", *lines):
+        say(line)
+    return 0 if everything_arrived else 1
+
+
+def _introduce(sources: dict[str, Source]) -> None:
+    say(f"{len(PATTERNS)} subscribers and {len(sources)} publishers, each a process of its own:")
+    for name, source in sources.items():
+        say(f"  {name:<10}  publishes {source.origin}")
+    say()
+    say(" time  subscriber    new  one of them")
+
+
+async def keep_publishing(address: str) -> None:
+    """Keep the bus busy and tell the user what to try; until cancelled."""
+    sbusctl = Path(sys.executable).with_name("sbusctl")
+    say()
+    say("The bus stays up and the publishers go on. Try, from another terminal:")
+    say(f"  export SBUS_ADDRESS={address}")
+    for arguments in EXAMPLES:
+        say(f"  {sbusctl} {arguments}")
+    say("Ctrl-C here ends it.")
+    async with trio.open_nursery() as publishing:
+        for name in open_sources():
+            publishing.start_soon(run_client, address, name, ["publish", name], _ignore)
+        await trio.sleep_forever()
+
+
+def _ignore(report: Report) -> None:
+    """While the bus stays up, nobody adds up what is published."""
 
 
 @click.command()
@@ -34,9 +156,7 @@ def main(workers: int, seconds: float, stay: bool, pipeline: bool) -> None:
     Ends with 0 when every subscriber received exactly what was published for it.
     """
     try:
-        status = trio.run(
-            lambda: run(workers=workers, seconds=seconds, stay=stay, pipeline=pipeline)
-        )
+        status = trio.run(run, workers, seconds, stay, pipeline)
     except* SbusError as group:
         for line in _texts(group):
             click.echo(f"demo: {line}", err=True)

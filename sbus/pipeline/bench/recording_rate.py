@@ -22,7 +22,7 @@ from sbus.bench import BenchmarkFailed, proc
 from sbus.bench.figures import format_cpus
 from sbus.bench.programs import pinned, running
 from sbus.bench.report import Result
-from sbus.bench.servers import PACE_LIFTED, broker
+from sbus.bench.servers import RunSettings
 from sbus.pipeline.store.reader import Recording, read
 from sbus.unix.address import parse_address
 
@@ -95,7 +95,8 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="sbus-bench-", dir=where) as name:
         directory = Path(name)
         recording = directory / "recording"
-        with broker(directory, 1, bus_cpus, (PACE_LIFTED,))() as server:
+        run = RunSettings(directory=directory, broker_cpus=bus_cpus)
+        with run.broker(1)() as server:
             command = [sys.executable, "-m", "sbus.cli.sbusctl", "-a", server.address, "record"]
             command += ["--plain", str(recording)]
             with running("recorder", command, directory, recorder_cpus) as recorder:

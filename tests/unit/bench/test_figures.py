@@ -8,18 +8,12 @@ from sbus.bench import BenchmarkFailed
 from sbus.bench.figures import (
     change_percent,
     format_cpus,
-    median,
     outer_thirds,
     pairwise_ratios,
     parse_cpus,
     parse_report,
     percentile,
 )
-
-
-def test_the_median_of_an_even_number_of_samples_lies_between_the_middle_two() -> None:
-    assert median([9.0, 1.0, 2.0]) == 2.0
-    assert median([4.0, 1.0, 2.0, 100.0]) == 3.0
 
 
 @pytest.mark.parametrize(
