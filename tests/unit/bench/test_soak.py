@@ -21,7 +21,7 @@ def interval(own_mib: int, shared_mib: int = 1, silent: int = 0, deaf: int = 0) 
     )
 
 
-def test_a_quiet_account_passes() -> None:
+def test_a_good_run_passes() -> None:
     passed, notes = verdict([interval(10)] * 6, GOOD)
     assert passed
     assert "10 sent, 15 received, 5 lost" in notes[0]

@@ -77,7 +77,7 @@ class TestCalls:
         received = [fake.receive() for _ in range(4)]
         assert received == [b"SUB a/*", b"UNSUB a/*", b"MSG k\0p", b"CMSG echo/off"]
 
-    def test_sync_returns_when_its_answer_has_come(self, fake: FakeBus, bus: Bus) -> None:
+    def test_sync_returns_when_its_reply_has_come(self, fake: FakeBus, bus: Bus) -> None:
         fake.send(b"MSG a\x001")
         server = threading.Thread(target=lambda: fake.answer(WHOAMI, ANSWER))
         server.start()
@@ -170,20 +170,20 @@ class TestTimeouts:
         with pytest.raises(TimeoutError):
             bus.receive(timeout_seconds=0)
 
-    def test_leave_the_answer_to_nobody(self, fake: FakeBus, bus: Bus) -> None:
+    def test_leave_a_reply_that_is_ignored(self, fake: FakeBus, bus: Bus) -> None:
         with pytest.raises(TimeoutError):
             bus.sync(timeout_seconds=0)
         fake.send(ANSWER)
         with pytest.raises(TimeoutError):
             bus.sync(timeout_seconds=SOON_S)
 
-    def test_leave_the_answer_to_a_whoami_by_hand_to_nobody(self, fake: FakeBus, bus: Bus) -> None:
+    def test_leave_the_reply_to_a_whoami_by_hand_ignored(self, fake: FakeBus, bus: Bus) -> None:
         bus.control("!/cred/whoami")
         fake.send(ANSWER)
         with pytest.raises(TimeoutError):
             bus.sync(timeout_seconds=SOON_S)
 
-    def test_leave_no_question_behind(self, fake: FakeBus) -> None:
+    def test_leave_no_request_behind(self, fake: FakeBus) -> None:
         with blocking.connect(fake.address, dialect="dot") as bus:
             fake.accept()
             for _ in range(3):

@@ -170,7 +170,7 @@ class TestPublishing:
 
 
 class TestSync:
-    async def test_returns_when_its_answer_has_come(self, fake: FakeBus) -> None:
+    async def test_returns_when_its_reply_has_come(self, fake: FakeBus) -> None:
         async with connected(fake) as bus:
             done = trio.Event()
 
@@ -208,7 +208,7 @@ class TestSync:
                 await bus.sync()
             await bus.sync()
 
-    async def test_cancelled_leaves_its_answer_to_nobody(self, fake: FakeBus) -> None:
+    async def test_cancelled_leaves_its_reply_ignored(self, fake: FakeBus) -> None:
         async with connected(fake) as bus:
             with trio.move_on_after(0.01) as scope:
                 await bus.sync()
@@ -226,9 +226,7 @@ class TestSync:
                 await bus.sync()
             assert scope.cancelled_caught
 
-    async def test_finds_its_answer_behind_no_more_than_the_inbox_holds(
-        self, fake: FakeBus
-    ) -> None:
+    async def test_finds_its_reply_behind_no_more_than_the_inbox_holds(self, fake: FakeBus) -> None:
         async with connected(fake, inbox_messages_max=10) as bus:
             fake.send(*[b"MSG a\0%d" % number for number in range(11)], ANSWER)
             with pytest.raises(InboxFull, match=r"10 messages .*receive them first"):
@@ -238,7 +236,7 @@ class TestSync:
             fake.send(ANSWER)
             await bus.sync()
 
-    async def test_cancelled_leaves_no_question_behind(self, fake: FakeBus) -> None:
+    async def test_cancelled_leaves_no_request_behind(self, fake: FakeBus) -> None:
         async with sbus.connect(fake.address, dialect="dot") as bus:
             fake.accept()
             for _ in range(3):
@@ -337,7 +335,7 @@ class TestIteration:
 
 
 class TestSeveralReaders:
-    async def test_an_answer_reaches_who_asked_whoever_reads_it(self, fake: FakeBus) -> None:
+    async def test_a_reply_reaches_its_task_whichever_task_reads_it(self, fake: FakeBus) -> None:
         async with connected(fake) as bus:
             seen: list[Message] = []
 
@@ -358,7 +356,7 @@ class TestSeveralReaders:
                 assert seen == [Message(b"a", b"%d" % number) for number in range(3)]
                 nursery.cancel_scope.cancel()
 
-    async def test_a_message_reaches_who_receives_when_who_asks_reads_it(
+    async def test_a_message_reaches_the_receiving_task_when_another_task_reads_it(
         self, fake: FakeBus
     ) -> None:
         async with connected(fake) as bus:
@@ -377,7 +375,9 @@ class TestSeveralReaders:
                 assert seen == [Message(b"a", b"1")]
                 fake.send(ANSWER)
 
-    async def test_when_the_one_who_reads_is_cancelled_another_goes_on(self, fake: FakeBus) -> None:
+    async def test_when_the_reading_task_is_cancelled_another_one_goes_on(
+        self, fake: FakeBus
+    ) -> None:
         async with connected(fake) as bus:
             seen: list[Message] = []
             first = trio.CancelScope()
@@ -401,7 +401,7 @@ class TestSeveralReaders:
 
 
 class TestReceiveMany:
-    async def test_is_what_is_there_in_one_go(self, fake: FakeBus) -> None:
+    async def test_takes_everything_that_is_there(self, fake: FakeBus) -> None:
         async with connected(fake) as bus:
             fake.send(*[b"MSG a\0%d" % number for number in range(100)])
             assert await bus.receive_many(30) == [Message(b"a", b"%d" % n) for n in range(30)]

@@ -50,7 +50,7 @@ def bus(fake: FakeBus) -> Iterator[Blocking]:
         yield bus
 
 
-def test_is_asked_and_answered(fake: FakeBus, bus: Blocking) -> None:
+def test_is_requested_and_replied_to(fake: FakeBus, bus: Blocking) -> None:
     fake.send(b"MSG k\0before", answer(8))
     result = bus.me(timeout_seconds=5)
     assert fake.receive() == ME
@@ -59,7 +59,7 @@ def test_is_asked_and_answered(fake: FakeBus, bus: Blocking) -> None:
     assert bus.receive().payload == b"before"
 
 
-def test_its_questions_and_those_of_whoami_are_not_mixed_up(fake: FakeBus, bus: Blocking) -> None:
+def test_its_requests_and_those_of_whoami_are_not_mixed_up(fake: FakeBus, bus: Blocking) -> None:
     bus.control("!/cred/whoami")
     assert fake.receive() == WHOAMI
     fake.send(ANSWER)
@@ -72,7 +72,7 @@ def test_its_questions_and_those_of_whoami_are_not_mixed_up(fake: FakeBus, bus: 
     assert fake.receive() == WHOAMI
 
 
-def test_the_answer_to_an_abandoned_question_is_not_taken_for_the_next(
+def test_the_reply_to_an_abandoned_request_is_not_taken_for_the_next(
     fake: FakeBus, bus: Blocking
 ) -> None:
     with pytest.raises(TimeoutError):
@@ -89,7 +89,7 @@ def test_says_what_the_bus_refused_before(fake: FakeBus, bus: Blocking) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0", b"{}", b'{"user":1}', b"\xff"])
-def test_nonsense_is_no_answer(fake: FakeBus, bus: Blocking, payload: bytes) -> None:
+def test_an_invalid_reply_is_an_error(fake: FakeBus, bus: Blocking, payload: bytes) -> None:
     fake.send(ME + b"\0" + payload)
     with pytest.raises(ProtocolViolation):
         bus.me(timeout_seconds=5)

@@ -80,7 +80,7 @@ def test_recipients_of_other_workers_are_added_before_and_after() -> None:
     assert shown(joiner.take(0.5)) == [("a", 111)]
 
 
-def test_what_is_not_complete_in_time_has_unknown_recipients() -> None:
+def test_a_message_that_is_incomplete_in_time_has_unknown_recipients() -> None:
     joiner = MessageJoiner(0)
     joiner.feed(messages(1, message("a", 1, workers=(1, 2)), message("b", 2)), 0.0)
     joiner.feed(encode(Recipients(source=101, worker=1, counts=[(0, 0, 10)])), 0.1)
@@ -97,7 +97,7 @@ def test_a_place_of_the_log_is_not_mistaken_for_another() -> None:
     assert shown(joiner.take_all()) == [("a", None)]
 
 
-def test_large_payloads_are_put_together() -> None:
+def test_large_payloads_are_joined() -> None:
     joiner = MessageJoiner(0)
     large = Message(key="a", size=10, recipients=0, payload=b"abc")
     joiner.feed(messages(1, message("before"), large), 0.0)
@@ -130,7 +130,7 @@ def test_what_sources_missed_adds_up() -> None:
     assert joiner.take(0.0) == []
 
 
-def test_what_came_before_everybody_knew_is_left_out() -> None:
+def test_messages_from_before_the_stream_had_begun_everywhere_are_left_out() -> None:
     joiner = MessageJoiner(50)
     joiner.feed(messages(49, message("before"), missed=2), 0.0)
     joiner.feed(messages(50, message("from here"), missed=2), 0.0)
@@ -153,7 +153,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert joiner._bytes == 0
 
 
-def test_what_is_no_stream_is_an_error() -> None:
+def test_a_packet_of_no_stream_is_an_error() -> None:
     for data in (b"", b"{}", b'{"stream":"nothing"}', b'{"version":1,"id":1}', b"\xff"):
         with pytest.raises(ProtocolViolation):
             MessageJoiner(0).feed(data, 0.0)
@@ -194,7 +194,7 @@ class Told:
 
 @settings(max_examples=60)
 @given(st.randoms(use_true_random=False), st.integers(0, 40))
-def test_all_are_found_in_their_order_whatever_way_the_parts_come(
+def test_all_messages_come_in_order_however_their_parts_arrive(
     rng: random.Random, count: int
 ) -> None:
     told = [Told(rng, number) for number in range(count)]

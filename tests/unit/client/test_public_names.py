@@ -11,12 +11,12 @@ HEAVY = ("trio", "click", "msgspec", "json", "asyncio")
 
 
 @pytest.mark.parametrize("name", sbus.__all__)
-def test_every_public_name_can_be_had(name: str) -> None:
+def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(sbus, name) is getattr(sbus, name)
     assert name in dir(sbus)
 
 
-def test_no_other_name_can() -> None:
+def test_other_names_cannot_be_imported() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         sbus.nonsense  # noqa: B018 (looking it up is the test)
 

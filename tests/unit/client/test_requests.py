@@ -63,7 +63,7 @@ class TestSlash:
         barrier.replied(b"!/cred/1/2/3")
         assert barrier.is_settled(second)
 
-    def test_the_reply_to_an_abandoned_request_is_nobody_elses(self) -> None:
+    def test_the_reply_to_an_abandoned_request_settles_no_other(self) -> None:
         barrier = WhoamiBarrier()
         barrier.abandon(barrier.sent(barrier.encode()))
         second = barrier.sent(barrier.encode())
@@ -101,7 +101,7 @@ class TestDot:
         barrier.replied(_token(requests[0]))
         assert barrier.is_settled(second)
 
-    def test_what_somebody_else_sends_under_that_key_settles_nothing(self) -> None:
+    def test_a_message_from_another_client_with_that_key_settles_nothing(self) -> None:
         barrier = EchoBarrier(b".")
         old = barrier.encode()
         barrier.sent(old)

@@ -26,7 +26,7 @@ def test_a_message_is_one_line_that_fits(
     assert set(line) <= PRINTABLE_ASCII
 
 
-def test_of_a_long_payload_the_end_is_shown() -> None:
+def test_the_end_of_a_long_payload_is_shown() -> None:
     line = message_line(1.0, "log", 3, b"log/x/line", b"begin" + b"." * 80 + b"end")
     assert len(line) == COLUMNS
     assert "begin" not in line

@@ -35,7 +35,7 @@ texts = st.one_of(_rows, _rows, st.lists(_segments, max_size=8)).map(b"/".join)
 
 
 @given(texts)
-def test_of_the_reserved_keys_those_of_the_expression_are_accepted(key: bytes) -> None:
+def test_reserved_keys_are_accepted_if_they_match_the_expression(key: bytes) -> None:
     if not is_reserved(key, SLASH) or SECRET_KEY.fullmatch(key):
         check_key(key, SLASH, LIMITS)
     else:
@@ -44,7 +44,7 @@ def test_of_the_reserved_keys_those_of_the_expression_are_accepted(key: bytes) -
 
 
 @given(texts)
-def test_of_the_reserved_patterns_those_of_the_expression_are_accepted(pattern: bytes) -> None:
+def test_reserved_patterns_are_accepted_if_they_match_the_expression(pattern: bytes) -> None:
     if not is_reserved(pattern, SLASH) or SECRET_PATTERN.fullmatch(pattern):
         check_pattern(pattern, SLASH, LIMITS)
     elif re.match(rb"!/cred(/|\Z)", pattern) and not re.match(PART, pattern):
@@ -115,7 +115,7 @@ def test_other_reserved_keys_are_refused(key: bytes) -> None:
         b"!/cred/x/!/cred/1/2/3/",
     ],
 )
-def test_patterns_that_are_meant_as_secret_and_are_none_are_misbehaviour(pattern: bytes) -> None:
+def test_malformed_secret_patterns_are_misbehaviour(pattern: bytes) -> None:
     with pytest.raises(Misbehaviour, match="bad-secret-pattern"):
         check_pattern(pattern, SLASH, LIMITS)
 

@@ -11,7 +11,7 @@ from sbus.protocol.text import from_text, to_text
 @example(b"\xc3")
 @example(b"\\x41")
 @example("\u202e\u200b\x1b[2J\n".encode())
-def test_the_bytes_can_be_had_back_from_text_that_is_printable(data: bytes) -> None:
+def test_the_bytes_can_be_recovered_from_printable_text(data: bytes) -> None:
     text = to_text(data)
     assert text.isprintable()
     assert from_text(text) == data
@@ -28,7 +28,7 @@ def test_the_bytes_can_be_had_back_from_text_that_is_printable(data: bytes) -> N
         (b"\xff\x00", "\\xff\\x00"),
     ],
 )
-def test_what_it_looks_like(data: bytes, text: str) -> None:
+def test_examples_of_text(data: bytes, text: str) -> None:
     assert to_text(data) == text
 
 

@@ -146,7 +146,7 @@ def test_statistics_count_nodes_patterns_and_subscriptions() -> None:
     assert index.statistics() == IndexStatistics(nodes=4, patterns=4, subscriptions=4)
 
 
-def test_a_pattern_that_nothing_parts_from_is_one_node_however_deep() -> None:
+def test_an_undivided_pattern_is_one_node_however_deep() -> None:
     deep = b"*/a/b*/" * 30
     index = index_of([deep])
     assert index.statistics().nodes == 2

@@ -58,7 +58,7 @@ def test_a_key_is_resolved_once() -> None:
     )
 
 
-def test_what_resolving_says_it_costs_is_charged() -> None:
+def test_the_cost_from_resolve_is_charged() -> None:
     cache = RouteCache(Resolver(extra_bytes=100), 10_000)
     look_up(cache, b"abcde")
     assert cache.statistics().bytes == 5 + 100 + ENTRY_OVERHEAD_BYTES

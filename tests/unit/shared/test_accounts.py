@@ -290,7 +290,7 @@ def take_all(account: Account, kind: int, piece: int = 1) -> int:
 
 
 @pytest.mark.parametrize("kind", USER_QUOTAS)
-def test_of_a_users_quota_each_client_leaves_as_much_as_it_takes(kind: int) -> None:
+def test_a_client_leaves_as_much_of_its_users_quota_as_it_takes(kind: int) -> None:
     limits = Limits(
         user_subscriptions_max=64, user_subscription_bytes_max=64, user_backlog_bytes_max=64
     )
@@ -299,7 +299,7 @@ def test_of_a_users_quota_each_client_leaves_as_much_as_it_takes(kind: int) -> N
 
 
 @pytest.mark.parametrize("kind", [SUBSCRIPTION_BYTES, BACKLOG_BYTES])
-def test_of_the_buss_quota_each_user_leaves_as_much_as_it_takes(kind: int) -> None:
+def test_a_user_leaves_as_much_of_the_buss_quota_as_it_takes(kind: int) -> None:
     """However many clients a user has: here as many as they can use."""
     limits = Limits(
         user_subscription_bytes_max=1_000,
@@ -314,7 +314,7 @@ def test_of_the_buss_quota_each_user_leaves_as_much_as_it_takes(kind: int) -> No
 
 
 @given(st.integers(1, 400), st.lists(st.integers(1, 60), min_size=1, max_size=6))
-def test_who_has_nothing_gets_what_is_small_beside_what_is_left(
+def test_a_client_with_nothing_gets_what_is_small_compared_with_the_rest(
     quota: int, pieces: list[int]
 ) -> None:
     limits = Limits(user_backlog_bytes_max=quota)
@@ -327,7 +327,7 @@ def test_who_has_nothing_gets_what_is_small_beside_what_is_left(
         assert 2 * taken <= left, "one client took more than it left"
 
 
-def test_a_quota_of_nothing_gives_nothing() -> None:
+def test_a_quota_of_zero_gives_nothing() -> None:
     limits = Limits(
         user_subscriptions_max=0, user_subscription_bytes_max=0, user_backlog_bytes_max=0
     )
@@ -383,7 +383,7 @@ def test_a_user_publishes_at_its_rate_and_a_twentieth_of_it_at_once(
 
 
 # -- places and reports ----------------------------------------------------------------------------
-def test_a_place_goes_to_another_user_only_when_its_owner_has_nothing_left() -> None:
+def test_a_place_goes_to_another_user_only_when_its_account_is_idle() -> None:
     limits = Limits(users_max=1)
     book = AccountBook(account_memory(1, limits), 1, limits)
     first = book.of(1, limits.user, 0)
@@ -451,7 +451,7 @@ def test_no_account_touches_its_neighbours_words() -> None:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_a_user_holds_from_the_first_held_worker_to_the_last(dies: bool) -> None:
+def test_a_user_holds_from_the_first_worker_to_the_last(dies: bool) -> None:
     limits = Limits()
     words = account_memory(2, limits)
     book = AccountBook(words, 2, limits)
@@ -471,7 +471,7 @@ def test_a_user_holds_from_the_first_held_worker_to_the_last(dies: bool) -> None
     assert account.use(HOLDING) == 0
 
 
-def test_as_much_may_wait_as_backlogs_may_hold_and_a_batch_when_nothing_does() -> None:
+def test_as_much_may_wait_as_backlogs_may_contain_but_always_one_batch() -> None:
     limits = Limits(user_backlog_bytes_max=1_000)
     words = account_memory(2, limits)
     account = AccountBook(words, 2, limits).of(1, limits.user, 0)

@@ -302,7 +302,7 @@ def wants_compaction(memory: SharedMemory) -> bool:
         return bool(words[COMPACTION_WANTED])
 
 
-def test_what_was_taken_back_leaves_nothing_behind(memory: SharedMemory) -> None:
+def test_removed_subscriptions_leave_nothing_behind(memory: SharedMemory) -> None:
     table = started(memory)
     write(table, memory, subscribed(0, 1, b"a"), subscribed(0, 1, b"a", edge=False))
     for _ in range(2):
@@ -311,7 +311,7 @@ def test_what_was_taken_back_leaves_nothing_behind(memory: SharedMemory) -> None
     assert read_all(memory) == []
 
 
-def test_a_compaction_that_did_its_work_is_not_wanted_again(memory: SharedMemory) -> None:
+def test_a_finished_compaction_is_not_wanted_again(memory: SharedMemory) -> None:
     table = started(memory)
     client = 0
     while not wants_compaction(memory):
@@ -328,9 +328,7 @@ def test_a_compaction_that_did_its_work_is_not_wanted_again(memory: SharedMemory
 
 
 @pytest.mark.parametrize("live_part", [0.1, 0.3, 0.45, 0.55, 0.7, 0.8])
-def test_an_arena_that_has_no_more_room_asks_for_compaction(
-    memory: SharedMemory, live_part: float
-) -> None:
+def test_a_full_arena_asks_for_compaction(memory: SharedMemory, live_part: float) -> None:
     table = started(memory)
     client = 0
     while client * 64 < live_part * memory.arena_bytes:
@@ -371,7 +369,7 @@ def test_a_reader_in_the_old_arena_stops_the_next_compaction(memory: SharedMemor
     ],
     ids=["no more", "client gone", "gone and no more", "worker reset"],
 )
-def test_what_held_publishers_leaves_nothing_behind(
+def test_patterns_that_held_publishers_leave_nothing_behind(
     memory: SharedMemory, end: list[Record]
 ) -> None:
     table = started(memory)

@@ -33,7 +33,7 @@ def overlap_ns(intervals: list[tuple[int, int]], start_ns: int, end_ns: int) -> 
     st.sampled_from([1, SLICE_NS - 1, 17 * HOUR_NS]),
     st.lists(st.tuples(STEPS_NS, st.sampled_from(["begin", "end", "look"])), max_size=60),
 )
-def test_the_window_is_never_underestimated_and_by_a_slice_at_most_over(
+def test_the_time_in_a_window_is_overestimated_by_at_most_a_slice(
     now_ns: int, script: list[tuple[int, str]]
 ) -> None:
     """Also when a hold begins that is there already, or none is there to end."""
@@ -62,7 +62,7 @@ def test_the_window_is_never_underestimated_and_by_a_slice_at_most_over(
     st.integers(1, 20),
     st.lists(st.tuples(STEPS_NS, st.sampled_from(["try", "end"])), max_size=60),
 )
-def test_who_holds_only_while_time_is_left_keeps_to_the_budget_in_every_window(
+def test_holding_only_while_time_is_left_keeps_the_budget_in_every_window(
     slices: int, script: list[tuple[int, str]]
 ) -> None:
     """The budget as it is used: a hold begins while some is left, and ends when none is."""

@@ -86,16 +86,16 @@ def test_four_users_get_a_quarter_each() -> None:
         assert got[uid] == pytest.approx(sum(got.values()) / 4, rel=0.05)
 
 
-def test_who_sends_less_than_its_share_never_waits() -> None:
+def test_a_user_that_sends_less_than_its_share_never_waits() -> None:
     got = run({1: (7, LARGE), 2: (1, SMALL)})
     assert got[2] >= STEPS * SMALL
 
 
-def test_a_single_user_gets_all_that_is_walked() -> None:
+def test_a_single_user_gets_the_whole_log() -> None:
     got = run({1: (7, LARGE)})
     assert got[1] >= 0.95 * STEPS * WALKED_PER_STEP
 
 
-def test_what_several_users_leave_goes_to_the_others() -> None:
+def test_what_some_users_do_not_use_goes_to_the_others() -> None:
     got = run({1: (7, LARGE), 2: (1, SMALL), 3: (1, SMALL)})
     assert sum(got.values()) >= 0.95 * STEPS * WALKED_PER_STEP

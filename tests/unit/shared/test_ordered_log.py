@@ -295,7 +295,7 @@ TestWalking = Walking.TestCase
 TestWalking.settings = settings(max_examples=100, stateful_step_count=60)
 
 
-def test_entries_go_to_those_they_name_only() -> None:
+def test_entries_go_only_to_the_workers_in_their_mask() -> None:
     with open_memory(3) as memory:
         memory.lock.open()
         logs = started(memory, 0, 1, 2)
@@ -338,7 +338,7 @@ def test_packets_come_out_byte_for_byte(payload: bytes) -> None:
         assert walk(log, memory) == [(b"", packet)]
 
 
-def test_a_worker_without_mail_does_not_hold_the_log_back() -> None:
+def test_a_worker_without_entries_does_not_hold_the_log_back() -> None:
     with open_memory(2) as memory:
         memory.lock.open()
         busy, _idle = started(memory, 0, 1)
@@ -347,7 +347,7 @@ def test_a_worker_without_mail_does_not_hold_the_log_back() -> None:
             assert len(walk(busy, memory)) == 1
 
 
-def test_an_idle_worker_gets_its_first_mail_after_many_rounds_of_the_ring() -> None:
+def test_an_idle_worker_gets_an_entry_after_many_rounds_of_the_ring() -> None:
     with open_memory(2) as memory:
         memory.lock.open()
         busy, idle = started(memory, 0, 1)
@@ -368,7 +368,7 @@ def test_a_block_that_does_not_fit_before_the_end_begins_at_the_start_of_the_rin
             assert [key for key, _ in walk(log, memory)] == [b"%03d" % number]
 
 
-def test_a_full_log_takes_nothing_until_a_quarter_is_free() -> None:
+def test_a_full_log_accepts_nothing_until_a_quarter_is_free() -> None:
     with open_memory(2) as memory:
         memory.lock.open()
         writer, reader = started(memory, 0, 1)
@@ -391,7 +391,7 @@ def test_a_full_log_takes_nothing_until_a_quarter_is_free() -> None:
         assert append(writer, memory, (0b10, b"k"), size=72) >= 0
 
 
-def test_nobody_appends_for_a_worker_that_lags_by_more_than_its_window() -> None:
+def test_no_worker_appends_for_one_that_lags_by_more_than_its_window() -> None:
     with open_memory(3, small_limits(64 * 1024)) as memory:
         memory.lock.open()
         writer, slow, _ = started(memory, 0, 1, 2)
@@ -419,7 +419,7 @@ def test_nobody_appends_for_a_worker_that_lags_by_more_than_its_window() -> None
         assert append(writer, memory, (0b010, b"k")) >= 0
 
 
-def test_a_dead_worker_holds_nobody_back_and_waits_for_nothing() -> None:
+def test_a_dead_worker_holds_no_worker_back_and_does_not_wait() -> None:
     with open_memory(2) as memory:
         memory.lock.open()
         writer, reader = started(memory, 0, 1)
@@ -469,7 +469,7 @@ def test_the_mask_of_a_block_is_the_union_of_its_entries() -> None:
     assert len(block.data) % 32 == 0
 
 
-def test_a_log_must_take_the_largest_block_four_times_with_its_skip() -> None:
+def test_a_quarter_of_the_log_must_take_the_largest_block_and_a_skip() -> None:
     largest = 512 + 1024 + 32 * (4 + 2)  # a batch, the packet that ends it, headers, padding
     for log_bytes, accepted in ((16_384, True), (12_288, False), (16_384 + 32, False)):
         limits = Limits(

@@ -34,7 +34,7 @@ def change_and_fail(lock: MemoryLock) -> None:
         raise LookupError
 
 
-def test_what_one_hold_changes_the_next_one_sees() -> None:
+def test_what_one_critical_section_changes_the_next_one_sees() -> None:
     with open_memory(2) as memory:
         memory.lock.open()
         for value in range(5):
@@ -46,7 +46,7 @@ def test_what_one_hold_changes_the_next_one_sees() -> None:
             assert words[WORKER_WORDS + 2 * WORDS_PER_WORKER - 1] == 4
 
 
-def test_an_error_in_a_hold_leaves_everything_as_it_was() -> None:
+def test_an_error_in_a_critical_section_changes_nothing() -> None:
     with open_memory(1) as memory:
         memory.lock.open()
         with memory.lock as words:
@@ -90,7 +90,7 @@ def test_a_bus_has_1_to_64_workers(workers: int) -> None:
         SharedMemory(workers, small_limits())
 
 
-def test_a_holder_that_is_killed_has_changed_nothing() -> None:
+def test_a_process_killed_in_a_critical_section_has_changed_nothing() -> None:
     def act(words: memoryview) -> None:
         words[LOG_HEAD] = 77
         words[TABLE_TAIL] = 78
@@ -127,7 +127,7 @@ def test_waiting_for_the_lock_ends_when_its_holder_is_killed() -> None:
         killer.join()
 
 
-def test_a_free_lock_is_taken_by_trying() -> None:
+def test_a_free_lock_can_be_taken_without_waiting() -> None:
     with open_memory(1) as memory:
         memory.lock.open()
         assert memory.lock.try_acquire()
@@ -148,7 +148,7 @@ def test_each_memory_has_a_lock_of_its_own() -> None:
             assert words[LOG_HEAD] == 0
 
 
-def test_who_waits_for_the_lock_is_known() -> None:
+def test_the_processes_that_wait_for_the_lock_are_known() -> None:
     """Of the lock of this memory, and only while it waits."""
     with open_memory(1) as memory, open_memory(1) as other:
         started, start = os.pipe()
@@ -176,7 +176,7 @@ def test_who_waits_for_the_lock_is_known() -> None:
         assert memory.lock.waiters() == set()
 
 
-def test_waking_reaches_those_in_the_mask_only() -> None:
+def test_waking_reaches_only_the_workers_in_the_mask() -> None:
     with open_memory(4) as memory:
         memory.wake(0)
         assert [was_woken(memory, worker) for worker in range(5)] == [False] * 5

@@ -152,6 +152,6 @@ def test_there_are_as_many_places_as_the_limit_says_for_every_worker() -> None:
     ] == [True] * len(places)
 
 
-def test_who_serves_no_clients_has_no_places() -> None:
+def test_a_process_without_clients_has_no_places() -> None:
     words = memoryview(bytearray(8 * stall_table_words(WORKERS, LIMITS))).cast("Q")
     assert StallTable(words, PLACES, None).take_place() is None

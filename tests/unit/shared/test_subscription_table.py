@@ -132,7 +132,7 @@ def test_a_worker_that_has_read_everything_need_not_read_its_own_records(
     assert [record.pattern for record in read(writer, memory)] == [b"b", b"c"]
 
 
-def test_an_eighth_of_the_arena_is_for_records_that_take_back(memory: SharedMemory) -> None:
+def test_an_eighth_of_the_arena_is_reserved_for_removals(memory: SharedMemory) -> None:
     writer = started(memory, 0)
     assert fill(writer, memory) == 4096 // 64 * 7 // 8
     for count in range(4096 // 64 // 8):

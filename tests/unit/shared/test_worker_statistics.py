@@ -42,7 +42,7 @@ def test_every_code_and_reason_has_a_counter_of_its_own() -> None:
     assert everything_else == counts[counter.DISCARDED_BYTES]
 
 
-def test_nobody_sees_a_count_before_it_is_shared_and_no_other_place_changes() -> None:
+def test_a_count_is_invisible_until_it_is_shared_and_changes_no_other_place() -> None:
     words = shared_words()
     statistics = WorkerStatistics(counters_of(words, 1))
     statistics.counts[counter.MESSAGES_IN] = 7
@@ -53,7 +53,7 @@ def test_nobody_sees_a_count_before_it_is_shared_and_no_other_place_changes() ->
     assert not any(counters_of(words, 2))
 
 
-def test_a_successor_goes_on_from_what_its_predecessor_shared() -> None:
+def test_a_new_worker_goes_on_from_the_shared_counters_of_its_predecessor() -> None:
     words = shared_words()
     before = WorkerStatistics(counters_of(words, 0))
     before.counts[counter.ACCEPTED] = 100

@@ -40,7 +40,7 @@ def test_two_sockets_are_told_apart_by_their_names() -> None:
         (2, "bus:\n", "bus, \\\\n"),
     ],
 )
-def test_anything_else_is_an_error_that_says_what_came(
+def test_any_other_sockets_are_an_error_that_names_them(
     count: int, names: str | None, shown: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -57,7 +57,7 @@ def test_a_name_is_missing() -> None:
 
 
 @pytest.mark.parametrize("count", ["", "-1", "two", "9" * 40])
-def test_a_count_that_is_none_is_an_error(count: str) -> None:
+def test_an_invalid_count_is_an_error(count: str) -> None:
     with pytest.raises(ConfigurationError, match="LISTEN_FDS is no number"):
         take_passed_sockets(passing(count))
 
@@ -84,7 +84,7 @@ def test_the_variables_are_removed_and_no_others() -> None:
     assert environment == {"HOME": "/root"}
 
 
-def test_what_is_to_be_forgotten_need_not_be_understood() -> None:
+def test_invalid_variables_can_be_forgotten() -> None:
     environment = passing("two", "metrics")
     forget_passed_sockets(environment)
     assert environment == {"HOME": "/root"}

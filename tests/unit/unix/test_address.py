@@ -34,7 +34,7 @@ ABSTRACT = "/dev/unix/abstract"
         (ABSTRACT + "/00" + "AB" * 107, AbstractAddress(b"\0" + b"\xab" * 107)),
     ],
 )
-def test_understands(text: str, expected: object) -> None:
+def test_parses(text: str, expected: object) -> None:
     assert parse_address(text) == expected
 
 
@@ -64,7 +64,7 @@ def test_understands(text: str, expected: object) -> None:
         (ABSTRACT + "/" + "00" * 109, "109 bytes are too long"),
     ],
 )
-def test_refuses_in_one_printable_line(text: str, complaint: str) -> None:
+def test_rejects_in_one_printable_line(text: str, complaint: str) -> None:
     with pytest.raises(AddressError) as refused:
         parse_address(text)
     assert complaint in str(refused.value)
@@ -98,7 +98,7 @@ def test_drawn_addresses_are_abstract_full_and_different() -> None:
 
 
 @pytest.mark.parametrize("text", ["/dev/fd/3", ABSTRACT])
-def test_what_names_nothing_yet_cannot_be_connected_to(text: str) -> None:
+def test_an_address_without_a_fixed_name_cannot_be_connected_to(text: str) -> None:
     with pytest.raises(AddressError):
         parse_address(text).sockaddr()
 
@@ -115,14 +115,14 @@ ADDRESSES = st.one_of(
 
 
 @given(ADDRESSES)
-def test_what_is_formatted_is_understood_as_the_same(
+def test_a_formatted_address_is_parsed_as_the_same(
     address: PathAddress | FdAddress | AbstractAddress | RandomAbstractAddress,
 ) -> None:
     assert parse_address(address.format()) == address
 
 
 @given(st.text(st.characters(codec="utf-8")))
-def test_no_text_does_anything_but_parse_or_be_refused(text: str) -> None:
+def test_every_text_is_parsed_or_rejected(text: str) -> None:
     for prefix in ("", "/dev/fd/", ABSTRACT + "/"):
         try:
             address = parse_address(prefix + text)

@@ -28,7 +28,7 @@ def pair() -> Iterator[Pair]:
     [[], [b"x"], [b"x"] * 20, [b"", b"", b"y"], [b"x" * 90, b"", b"y"]],
     ids=["none", "one", "many", "empty ones", "mixed"],
 )
-def test_the_last_word_reaches_a_client_with_unread_packets(
+def test_the_last_notice_reaches_a_client_with_unread_packets(
     pair: Pair, unread: list[bytes], half_closed: bool
 ) -> None:
     ours, client = pair
@@ -43,7 +43,7 @@ def test_the_last_word_reaches_a_client_with_unread_packets(
     assert client.recv(100) == b""
 
 
-def test_draining_is_bounded(pair: Pair) -> None:
+def test_discarding_is_bounded(pair: Pair) -> None:
     """A client that goes on sending is stopped, not followed."""
     ours, client = pair
     client.settimeout(0.0)

@@ -37,7 +37,7 @@ def test_the_two_forms_are_those_of_the_documentation() -> None:
     )
 
 
-def test_what_is_too_long_is_cut() -> None:
+def test_a_long_value_is_cut() -> None:
     (value,) = parse_entry(encode_entry({"MESSAGE": "x" * (VALUE_BYTES_MAX + 1)})).values()
     assert value == b"x" * VALUE_BYTES_MAX
 
@@ -50,7 +50,7 @@ def test_an_entry_is_a_datagram(there: JournalSocket) -> None:
     assert there.entries() == [{"MESSAGE": b"a", "PRIORITY": b"3"}, {"MESSAGE": b"b"}]
 
 
-def test_a_journal_that_does_not_read_is_not_waited_for(there: JournalSocket) -> None:
+def test_a_journal_that_does_not_read_does_not_block_us(there: JournalSocket) -> None:
     journal = Journal(there.path)
     written = 0
     while journal.write({"MESSAGE": f"{written}"}):

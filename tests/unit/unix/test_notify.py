@@ -57,7 +57,7 @@ def test_every_message_is_one_datagram_of_assignments(manager: tuple[socket.sock
     close(notifier)
 
 
-def test_without_a_service_manager_nobody_is_told() -> None:
+def test_without_a_service_manager_nothing_is_sent() -> None:
     notifier = Notifier.of_environment(never, {"WATCHDOG_USEC": "1000000"})
     assert notifier.sock is None
     assert notifier.watchdog_seconds is None
@@ -84,7 +84,7 @@ def test_the_variables_are_removed_and_no_others() -> None:
         ({"WATCHDOG_USEC": "2500000", "WATCHDOG_PID": str(os.getppid())}, None),
     ],
 )
-def test_the_watchdog_is_for_whom_its_pid_names(
+def test_the_watchdog_is_for_the_process_that_its_pid_names(
     variables: dict[str, str], seconds: float | None
 ) -> None:
     notifier = Notifier.of_environment(never, {"NOTIFY_SOCKET": "/run/notify", **variables})
@@ -105,7 +105,7 @@ def test_a_watchdog_without_a_time_is_an_error(time_given: str) -> None:
         Notifier.of_environment(never, variables)
 
 
-def test_what_cannot_be_delivered_is_reported_once_until_that_changes(tmp_path: Path) -> None:
+def test_an_undeliverable_notification_is_reported_once_until_that_changes(tmp_path: Path) -> None:
     reports: list[str] = []
     name = str(tmp_path / "notify")
     notifier = Notifier.of_environment(reports.append, {"NOTIFY_SOCKET": name})
@@ -122,7 +122,7 @@ def test_what_cannot_be_delivered_is_reported_once_until_that_changes(tmp_path: 
     close(notifier)
 
 
-def test_a_manager_that_does_not_read_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_a_manager_that_does_not_read_does_not_block_us(tmp_path: Path) -> None:
     reports: list[str] = []
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:

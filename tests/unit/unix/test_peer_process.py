@@ -73,7 +73,7 @@ def test_the_end_is_seen_at_once_though_a_child_holds_the_connection(
 
 @pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("reaped", [False, True], ids=["zombie", "reaped"])
-def test_one_that_ended_before_it_was_watched_has_ended(
+def test_a_process_that_ended_before_it_was_watched_has_ended(
     listener: socket.socket, reaped: bool
 ) -> None:
     with inherited_connection(listener.getsockname()) as inherited:
@@ -91,7 +91,7 @@ def end_of(inherited: Inherited, reaped: bool) -> None:
         inherited.end_parent_as_zombie()
 
 
-def test_another_process_of_the_same_number_is_another() -> None:
+def test_a_later_process_with_the_same_id_is_a_different_one() -> None:
     """By start time, at the kernel's edge: number 4711 is given away again."""
     began: dict[int, int | None] = {4711: 100}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -112,7 +112,7 @@ def test_another_process_of_the_same_number_is_another() -> None:
         assert first.has_ended(), "an end is an end"
 
 
-def test_nothing_known_is_not_alive() -> None:
+def test_an_unidentified_process_counts_as_ended() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         assert PeerProcess(ours, os.getpid(), None).has_ended()
@@ -135,7 +135,7 @@ def test_watching_costs_one_descriptor_and_gives_it_back() -> None:
 @pytest.mark.parametrize(
     ("code", "ended"), [(errno.ESRCH, True), (errno.EINVAL, True), (errno.EMFILE, False)]
 )
-def test_what_the_kernel_says_instead_of_a_pidfd(code: int, ended: bool) -> None:
+def test_errors_of_the_kernel_instead_of_a_pidfd(code: int, ended: bool) -> None:
     class Sock:
         def getsockopt(self, *_: object) -> int:
             raise OSError(code, os.strerror(code))

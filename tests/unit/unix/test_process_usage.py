@@ -12,11 +12,11 @@ def test_a_process_has_used_something() -> None:
     assert usage.memory_bytes > 0
 
 
-def test_no_process_has_used_nothing() -> None:
+def test_a_process_that_does_not_exist_has_used_nothing() -> None:
     assert process_usage(0) == ProcessUsage()
 
 
-def test_without_a_descriptor_to_look_with_nothing_is_known() -> None:
+def test_without_a_free_descriptor_nothing_is_known() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
