@@ -145,6 +145,7 @@ def build_front(
 
     book = AccountBook(memory.accounts, settings.workers, limits)
     user_limits = EffectiveUserLimits(settings, book)
+    user_limits.apply_settings(settings)
     stalls = StallTable(memory.stalls, limits.blocking_clients_max, None)
     registry = ClientRegistry(settings.workers)
     shutdown = Shutdown(registry, settings, events, notifier)
