@@ -52,8 +52,16 @@ def run_bus(
     )
     try:
         memory.lock.open()
-        resources = FrontResources(endpoints, memory, fork_server, events, notifier)
-        trio.run(run_front, configuration, reread, resources, on_ready)
+        resources = FrontResources(
+            configuration=configuration,
+            reread=reread,
+            endpoints=endpoints,
+            memory=memory,
+            fork_server=fork_server,
+            events=events,
+            notifier=notifier,
+        )
+        trio.run(run_front, resources, on_ready)
     except BaseExceptionGroup as group:
         expected, unexpected = group.split(SbusError)
         if unexpected is not None or expected is None:

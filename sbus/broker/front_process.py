@@ -1,7 +1,7 @@
-"""The front's process: `build_front` puts its parts together, and `Front` is their lifecycle."""
+"""The front's process: `build_front` makes its parts, and `run_front` is its life."""
 
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 import trio
@@ -50,10 +50,17 @@ class Endpoints(msgspec.Struct, frozen=True):
     admin_listener: socket.socket | None = None
     admin_gids: frozenset[int] = frozenset()
 
+    def address(self) -> str:
+        """Where clients connect."""
+        return address_of(self.listener.getsockname()).format()
 
-class FrontResources(msgspec.Struct, frozen=True):
-    """What the front's process borrows from `run_bus`, which made it before the event loop."""
 
+class FrontResources(msgspec.Struct, frozen=True, kw_only=True):
+    """What the front's process has before its event loop starts."""
+
+    configuration: Configuration
+    reread: Callable[[], Configuration]
+    """The configuration as it is written now; see `Reloader`."""
     endpoints: Endpoints
     memory: SharedMemory
     fork_server: ForkServer
@@ -62,34 +69,20 @@ class FrontResources(msgspec.Struct, frozen=True):
 
 
 class Front(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the front between which workers' events are distributed. Observes workers."""
+    """The parts of the front. Distributes among them what the supervisor reports of workers."""
 
-    supervisor: Supervisor
+    user_limits: EffectiveUserLimits
     registry: ClientRegistry
-    admission: ClientAdmission
     shutdown: Shutdown
-    streams: StreamRegistry
+    supervisor: Supervisor
+    acceptor: Acceptor
+    admission: ClientAdmission
     queries: WorkerQueries
+    streams: StreamRegistry
+    collector: StatisticsCollector
+    inspection: InspectionHandlers
     self_service: SelfServiceQueries
-    services: Sequence[Callable[[], Awaitable[None]]]
-    """What runs as long as the bus serves."""
 
-    async def serve(self, nursery: trio.Nursery, on_ready: Callable[[], None]) -> None:
-        """Serve until the bus has to end. Tasks are left in `nursery`."""
-        await nursery.start(self.shutdown.run)
-        await self.supervisor.run(nursery, self)
-        on_ready()
-        for service in self.services:
-            nursery.start_soon(service)
-        await self.shutdown.wait()
-        await self.supervisor.stop()
-
-    def disconnect_clients(self) -> None:
-        """Disconnect the clients that are left when all workers have ended."""
-        for client in list(self.registry):
-            self.admission.disconnect(client, "the bus stops")
-
-    # -- workers -------------------------------------------------------------------------------
     def worker_forked(self, worker: int) -> None:
         self.streams.on_worker_forked(worker)
 
@@ -110,89 +103,92 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
             self.admission.disconnect(client, "its worker died")
 
 
-async def run_front(
-    configuration: Configuration,
-    reread: Callable[[], Configuration],
-    resources: FrontResources,
-    on_ready: Callable[[], None],
-) -> None:
-    """Serve until a signal, or until the last client has left where that was asked for."""
-    events = resources.events
-    address = address_of(resources.endpoints.listener.getsockname()).format()
+async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> None:
+    """Serve until a signal, or until the last client has left where that was asked for.
 
-    def announce() -> None:
-        on_ready()
-        events.emit(BusReady(address=address, workers=configuration.settings.workers))
-
+    `on_ready` is called once, when all workers serve.
+    """
+    events, workers = resources.events, resources.configuration.settings.workers
     async with trio.open_nursery() as nursery:
-        front = build_front(nursery, configuration, reread, resources)
-        await front.serve(nursery, announce)
+        front = build_front(nursery, resources)
+        admin_server = build_admin_server(nursery, front, resources)
+        await nursery.start(front.shutdown.run)
+        await front.supervisor.run(nursery, front)
+        on_ready()
+        events.emit(BusReady(address=resources.endpoints.address(), workers=workers))
+        nursery.start_soon(front.admission.run)
+        nursery.start_soon(front.collector.run)
+        nursery.start_soon(front.self_service.run)
+        nursery.start_soon(TableCompactor(resources.memory).run)
+        if admin_server is not None:
+            nursery.start_soon(admin_server.run)
+        await front.shutdown.wait()
+        await front.supervisor.stop()
         events.close()
         nursery.cancel_scope.cancel()
-    front.disconnect_clients()
+    for client in list(front.registry):
+        front.admission.disconnect(client, "the bus stops")
 
 
-def build_front(
-    nursery: trio.Nursery,
-    configuration: Configuration,
-    reread: Callable[[], Configuration],
-    resources: FrontResources,
-) -> Front:
-    """All parts of the front, each with the parts that it needs."""
-    settings, limits = configuration.settings, configuration.settings.limits
-    endpoints, memory = resources.endpoints, resources.memory
-    events, notifier = resources.events, resources.notifier
+def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
+    """The parts of the front, each with the parts that it needs."""
+    settings, limits = resources.configuration.settings, resources.configuration.settings.limits
+    memory, events, notifier = resources.memory, resources.events, resources.notifier
 
     book = AccountBook(memory.accounts, settings.workers, limits)
+    stalls = StallTable(memory.stalls, limits.blocking_clients_max, None)
     user_limits = EffectiveUserLimits(settings, book)
     user_limits.apply_settings(settings)
-    stalls = StallTable(memory.stalls, limits.blocking_clients_max, None)
     registry = ClientRegistry(settings.workers)
     shutdown = Shutdown(registry, settings, events, notifier)
-    supervisor = Supervisor(
-        resources.fork_server, memory, Reaper(memory, book, stalls), settings, events, notifier
-    )
+    reaper = Reaper(memory, book, stalls)
+    supervisor = Supervisor(resources.fork_server, memory, reaper, settings, events, notifier)
     rate_limiter = LogRateLimiter(limits.log_interval_seconds, events)
-    acceptor = Acceptor(endpoints.listener, settings, user_limits, rate_limiter, events)
-    admission = ClientAdmission(acceptor, supervisor, registry, shutdown, settings, events)
-
+    acceptor = Acceptor(resources.endpoints.listener, settings, user_limits, rate_limiter, events)
     queries = WorkerQueries(supervisor)
-    streams = StreamRegistry(nursery, supervisor, settings, events)
     collector = StatisticsCollector(memory, supervisor, registry, user_limits, book, stalls)
     inspection = InspectionHandlers(settings, registry, queries, collector)
-    self_service = SelfServiceQueries(registry, supervisor, inspection, limits.packet_bytes_max)
-    services = [admission.run, TableCompactor(memory).run, collector.run, self_service.run]
-
-    if endpoints.admin_listener is not None:
-        reloader = Reloader(
-            configuration,
-            reread,
-            registry,
-            supervisor,
-            [user_limits, acceptor, admission, shutdown, streams],
-            notifier,
-        )
-        address = address_of(endpoints.listener.getsockname()).format()
-        handlers = {
-            **StatisticsHandlers(
-                settings, address, collector, registry, acceptor, shutdown
-            ).handlers,
-            **inspection.handlers,
-            **ClientHandlers(nursery, supervisor, registry, shutdown, events).handlers,
-            **ConfigurationHandlers(user_limits, reloader, events).handlers,
-        }
-        server = AdminServer(
-            endpoints.admin_listener, endpoints.admin_gids, handlers, streams, events
-        )
-        services.append(server.run)
-
     return Front(
-        supervisor=supervisor,
+        user_limits=user_limits,
         registry=registry,
-        admission=admission,
         shutdown=shutdown,
-        streams=streams,
+        supervisor=supervisor,
+        acceptor=acceptor,
+        admission=ClientAdmission(acceptor, supervisor, registry, shutdown, settings, events),
         queries=queries,
-        self_service=self_service,
-        services=services,
+        streams=StreamRegistry(nursery, supervisor, settings, events),
+        collector=collector,
+        inspection=inspection,
+        self_service=SelfServiceQueries(registry, supervisor, inspection, limits.packet_bytes_max),
+    )
+
+
+def build_admin_server(
+    nursery: trio.Nursery, front: Front, resources: FrontResources
+) -> AdminServer | None:
+    """The admin socket's server with the handlers of its verbs, if the bus has that socket."""
+    endpoints = resources.endpoints
+    if endpoints.admin_listener is None:
+        return None
+    settings, events = resources.configuration.settings, resources.events
+    registry, shutdown = front.registry, front.shutdown
+    reloader = Reloader(
+        resources.configuration,
+        resources.reread,
+        registry,
+        front.supervisor,
+        [front.user_limits, front.acceptor, front.admission, shutdown, front.streams],
+        resources.notifier,
+    )
+    figures = StatisticsHandlers(
+        settings, endpoints.address(), front.collector, registry, front.acceptor, shutdown
+    )
+    handlers = {
+        **figures.handlers,
+        **front.inspection.handlers,
+        **ClientHandlers(nursery, front.supervisor, registry, shutdown, events).handlers,
+        **ConfigurationHandlers(front.user_limits, reloader, events).handlers,
+    }
+    return AdminServer(
+        endpoints.admin_listener, endpoints.admin_gids, handlers, front.streams, events
     )

@@ -27,11 +27,16 @@ async def test_root_and_the_user_of_the_bus_have_accounts_before_anybody_connect
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
     ):
         listener.bind("")
-        no_workers = cast(ForkServer, None)
         resources = FrontResources(
-            Endpoints(listener), memory, no_workers, logging_to([]), Notifier()
+            configuration=configuration,
+            reread=lambda: configuration,
+            endpoints=Endpoints(listener),
+            memory=memory,
+            fork_server=cast(ForkServer, None),
+            events=logging_to([]),
+            notifier=Notifier(),
         )
-        build_front(nursery, configuration, lambda: configuration, resources)
+        build_front(nursery, resources)
         accounts = Accounts(memory.accounts, 1, settings.limits)
         for place in range(1, 1 + len({0, os.getuid()})):
             assert accounts[place].has_room_for_connection()
