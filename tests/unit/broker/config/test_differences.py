@@ -1,4 +1,8 @@
-"""What a running bus can change: every option and limit either can or needs a restart."""
+"""What a running bus can change: every option and limit either can or needs a restart.
+
+The sets here repeat the sources on purpose: the tests fail for a new option or limit until it is in
+one of them, which takes a decision.
+"""
 
 from typing import Any
 
