@@ -16,10 +16,8 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 
 MODULE_LINES_MAX = 400
-FUNCTION_LINES_MAX = 63
-CONSTRUCTOR_PARAMETERS_MAX = 10
-BANNED_PHRASES_MAX = 9
-"""These four may only go down."""
+FUNCTION_LINES_MAX = 60
+CONSTRUCTOR_PARAMETERS_MAX = 6
 
 BANNED_PHRASES = re.compile(
     r"\b(whoever|of whom|gone by|let pass|is said|are said)\b", re.IGNORECASE
@@ -256,7 +254,7 @@ def test_sentences_have_their_subject_first() -> None:
         and PROJECT / name != Path(__file__)
         for match in BANNED_PHRASES.finditer((PROJECT / name).read_text())
     ]
-    assert len(found) <= BANNED_PHRASES_MAX, "\n".join(found)
+    assert not found
 
 
 @cache
