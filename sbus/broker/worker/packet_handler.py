@@ -127,7 +127,7 @@ class PacketHandler:
 
     def _unsubscribe(self, session: Session, pattern: bytes) -> bool:
         if begins_secret(pattern):
-            session.secret_recipient.check_own(pattern)
+            session.secret_recipient.check_ids(pattern)
         if pattern not in session.patterns:
             self._statistics.record_refusal("unknown-unsubscription")
             return True

@@ -163,9 +163,9 @@ class QueryHandler:
             return "not-allowed", f"rules[{denied_by}]"
         if is_reserved(key, self._dialect):
             named = ids_of(key)
-            if not session.secret_recipient.has_ids(named):
+            if not session.secret_recipient.owns(named):
                 return "not-yours", "the key names another group, user or process"
-            if session.secret_recipient.recipient(named) is None:
+            if session.secret_recipient.outbox_for(named) is None:
                 return "process-ended", "the process that connected has ended"
         return "", ""
 

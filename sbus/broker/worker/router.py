@@ -152,7 +152,7 @@ class Router:
         entitled = []
         for outbox in outboxes:
             owner = self._secret_recipients.get(outbox)
-            recipient = None if owner is None else owner.recipient(named)
+            recipient = None if owner is None else owner.outbox_for(named)
             if recipient is not None:
                 entitled.append(recipient)
         return tuple(entitled)

@@ -287,13 +287,13 @@ class Subscriptions:
 
     def _watch_process(self, recipient: SecretRecipient, pattern: bytes) -> None:
         """Make a client ready for a secret pattern. Raises Refusal, Misbehaviour."""
-        recipient.check_own(pattern)
+        recipient.check_ids(pattern)
         if recipient not in self._watched:
             if len(self._watched) >= self._watched_max:
                 raise Refusal("too-many-secret", "the bus watches as many processes as it can")
-            recipient.watch()
+            recipient.watch_process()
             self._watched.add(recipient)
-        recipient.check_alive(pattern)
+        recipient.check_process(pattern)
 
     def _check_quotas(self, session: Session, charge: int) -> None:
         bytes_max = self._context.settings.limits.client_subscription_bytes_max

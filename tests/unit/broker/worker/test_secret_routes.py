@@ -75,9 +75,9 @@ class Client:
     def check(self, pattern: bytes) -> None:
         check_pattern(pattern, SLASH, Limits())
         if begins_secret(pattern):
-            self.secret_recipient.check_own(pattern)
-            self.secret_recipient.watch()
-            self.secret_recipient.check_alive(pattern)
+            self.secret_recipient.check_ids(pattern)
+            self.secret_recipient.watch_process()
+            self.secret_recipient.check_process(pattern)
 
     def sub(self, pattern: bytes) -> None:
         self.check(pattern)
@@ -277,7 +277,7 @@ def test_after_the_end_the_process_cannot_be_named_but_given_back() -> None:
     client.process.ended = True
     with pytest.raises(Misbehaviour, match="not-yours"):
         client.check(OF_PROCESS)
-    client.secret_recipient.check_own(OF_PROCESS)
+    client.secret_recipient.check_ids(OF_PROCESS)
     client.sub(secret((b"10", b"20", b"")))
     publish(client.router, secret((b"10", b"20", b"30")))
     assert client.collector.take() == []
