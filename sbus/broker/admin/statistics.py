@@ -6,7 +6,7 @@ worker hangs. Rates are from samples, one each second.
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import trio
@@ -93,6 +93,7 @@ class StatisticsCollector:
         elif silence_seconds > _SILENT_SECONDS:
             state = "silent"
         usage = process_usage(worker.pid)
+        traffic = _traffic(words, self._book[BUS].worker_use(SUBSCRIPTIONS, worker.number))
         return WorkerReport(
             worker=worker.number,
             pid=worker.pid,
@@ -103,74 +104,34 @@ class StatisticsCollector:
             cpu_seconds=usage.cpu_seconds,
             memory_bytes=usage.memory_bytes,
             clients=self._registry.load[worker.number],
-            traffic=self._traffic(words, self._book[BUS].worker_use(SUBSCRIPTIONS, worker.number)),
-            rates=self._rates(words, worker.number),
+            traffic=traffic,
+            rates=self._rates(traffic, lambda sample: sample[worker.number]),
         )
 
     def totals(self) -> tuple[Traffic, Rates]:
         """The same of all workers together."""
-        words = _sum(self._counters())
-        return (
-            self._traffic(words, self._book[BUS].use(SUBSCRIPTIONS)),
-            self._rates(words, None),
-        )
+        traffic = _traffic(_sum(self._counters()), self._book[BUS].use(SUBSCRIPTIONS))
+        return traffic, self._rates(traffic, _sum)
 
-    def _traffic(self, words: Words, subscriptions: int) -> Traffic:
-        refused = zip(PACKET_CODES, words[counter.REFUSED : counter.LATENCY], strict=True)
-        discarded = words[counter.DISCARDED : counter.REFUSED]
-        return Traffic(
-            messages_in=words[counter.MESSAGES_IN],
-            bytes_in=words[counter.BYTES_IN],
-            accepted=words[counter.ACCEPTED],
-            accepted_bytes=words[counter.ACCEPTED_BYTES],
-            delivered=_delivered(words),
-            delivered_bytes=_delivered_bytes(words),
-            discarded=dict(zip(DISCARD_REASONS, discarded, strict=True)),
-            discarded_bytes=words[counter.DISCARDED_BYTES],
-            undelivered=words[counter.UNDELIVERED],
-            undelivered_bytes=words[counter.UNDELIVERED_BYTES],
-            backlog=words[counter.QUEUED],
-            backlog_bytes=words[counter.QUEUED_BYTES],
-            refused={code: count for code, count in refused if count},
-            stalls=words[counter.STALLS],
-            subscriptions=subscriptions,
-            route_lookups=words[counter.ROUTE_LOOKUPS],
-            route_misses=words[counter.ROUTE_MISSES],
-            latency=Latency(
-                bounds_us=list(counter.LATENCY_BOUNDS_US),
-                counts=list(words[counter.LATENCY :]),
-                sum_us=words[counter.LATENCY_SUM_US],
-            ),
-        )
-
-    def _rates(self, words: Words, worker: int | None) -> Rates:
-        """Of a worker, or of all, since the oldest sample."""
+    def _rates(self, now: Traffic, select: Callable[[list[Words]], Words]) -> Rates:
+        """Averages since the oldest sample; `select` takes the same counters from it."""
         if not self._samples:
             return Rates(**dict.fromkeys(Rates.__struct_fields__, 0.0))
         sampled_at, sample = self._samples[0]
-        before = _sum(sample) if worker is None else sample[worker]
+        before = _traffic(select(sample), 0)
         seconds = max(time.monotonic() - sampled_at, 1e-3)
 
-        def per_second(now: int, then: int) -> float:
-            return max(0, now - then) / seconds
+        def per_second(count: Callable[[Traffic], int]) -> float:
+            return max(0, count(now) - count(before)) / seconds
 
-        def of_word(place: int) -> float:
-            return per_second(words[place], before[place])
-
-        discarded, refused = (
-            slice(counter.DISCARDED, counter.REFUSED),
-            slice(counter.REFUSED, counter.LATENCY),
-        )
         return Rates(
             window_seconds=seconds,
-            messages_in_per_second=of_word(counter.MESSAGES_IN),
-            bytes_in_per_second=of_word(counter.BYTES_IN),
-            delivered_per_second=per_second(_delivered(words), _delivered(before)),
-            delivered_bytes_per_second=per_second(
-                _delivered_bytes(words), _delivered_bytes(before)
-            ),
-            discarded_per_second=per_second(sum(words[discarded]), sum(before[discarded])),
-            refused_per_second=per_second(sum(words[refused]), sum(before[refused])),
+            messages_in_per_second=per_second(lambda traffic: traffic.messages_in),
+            bytes_in_per_second=per_second(lambda traffic: traffic.bytes_in),
+            delivered_per_second=per_second(lambda traffic: traffic.delivered),
+            delivered_bytes_per_second=per_second(lambda traffic: traffic.delivered_bytes),
+            discarded_per_second=per_second(lambda traffic: sum(traffic.discarded.values())),
+            refused_per_second=per_second(lambda traffic: sum(traffic.refused.values())),
         )
 
     async def fills(self) -> tuple[Fill | None, Fill | None]:
@@ -179,10 +140,8 @@ class StatisticsCollector:
             async with polled(self._memory.lock) as words:
                 log = self._log.statistics(words)
                 table_bytes = words[TABLE_TAIL]
-            return (
-                Fill(log.used_bytes, log.size_bytes),
-                Fill(table_bytes, self._memory.arena_bytes),
-            )
+            table = Fill(table_bytes, self._memory.arena_bytes)
+            return Fill(log.used_bytes, log.size_bytes), table
         return None, None
 
     def stalled_clients(self) -> int:
@@ -218,15 +177,34 @@ def _sum(counters: list[Words]) -> Words:
     return [sum(column) for column in zip(*counters, strict=True)]
 
 
-def _delivered(words: Words) -> int:
-    discarded = sum(words[counter.DISCARDED : counter.REFUSED])
-    return words[counter.ACCEPTED] - discarded - words[counter.UNDELIVERED] - words[counter.QUEUED]
-
-
-def _delivered_bytes(words: Words) -> int:
-    gone = (
-        words[counter.DISCARDED_BYTES]
-        + words[counter.UNDELIVERED_BYTES]
-        + words[counter.QUEUED_BYTES]
+def _traffic(words: Words, subscriptions: int) -> Traffic:
+    accepted, accepted_bytes = words[counter.ACCEPTED], words[counter.ACCEPTED_BYTES]
+    discarded_bytes = words[counter.DISCARDED_BYTES]
+    undelivered, undelivered_bytes = words[counter.UNDELIVERED], words[counter.UNDELIVERED_BYTES]
+    backlog, backlog_bytes = words[counter.QUEUED], words[counter.QUEUED_BYTES]
+    discarded = words[counter.DISCARDED : counter.REFUSED]
+    refused = zip(PACKET_CODES, words[counter.REFUSED : counter.LATENCY], strict=True)
+    return Traffic(
+        messages_in=words[counter.MESSAGES_IN],
+        bytes_in=words[counter.BYTES_IN],
+        accepted=accepted,
+        accepted_bytes=accepted_bytes,
+        delivered=accepted - sum(discarded) - undelivered - backlog,
+        delivered_bytes=accepted_bytes - discarded_bytes - undelivered_bytes - backlog_bytes,
+        discarded=dict(zip(DISCARD_REASONS, discarded, strict=True)),
+        discarded_bytes=discarded_bytes,
+        undelivered=undelivered,
+        undelivered_bytes=undelivered_bytes,
+        backlog=backlog,
+        backlog_bytes=backlog_bytes,
+        refused={code: count for code, count in refused if count},
+        stalls=words[counter.STALLS],
+        subscriptions=subscriptions,
+        route_lookups=words[counter.ROUTE_LOOKUPS],
+        route_misses=words[counter.ROUTE_MISSES],
+        latency=Latency(
+            bounds_us=list(counter.LATENCY_BOUNDS_US),
+            counts=list(words[counter.LATENCY :]),
+            sum_us=words[counter.LATENCY_SUM_US],
+        ),
     )
-    return words[counter.ACCEPTED_BYTES] - gone

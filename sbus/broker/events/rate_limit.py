@@ -34,14 +34,8 @@ _LIMITS = {
         "blocking_clients_max",
         "has no place for one more client that blocks, which discards",
     ),
-    PUBLISH_RATE: (
-        "user_messages_per_second_max",
-        "is held back, because it publishes too fast",
-    ),
-    HELD_TIME: (
-        "user_held_seconds_max",
-        "may hold publishers back no longer, block is discard",
-    ),
+    PUBLISH_RATE: ("user_messages_per_second_max", "is held back, because it publishes too fast"),
+    HELD_TIME: ("user_held_seconds_max", "may hold publishers back no longer, block is discard"),
     CONNECTIONS: ("user_connections_max", "has as many connections as it may"),
 }
 _SHARED = {

@@ -6,8 +6,6 @@ ends the connections of a worker that died in good order. A client is known here
 until its worker, or that worker's death, reports that it has left.
 """
 
-import time
-
 import trio
 
 from sbus.broker.config.access_policy import encode_rule_set
@@ -50,15 +48,9 @@ class ClientAdmission:
             while True:
                 accepted = await self._acceptor.next_client()
                 worker = await self._supervisor.wait_for_available_worker(self._registry.load)
-                client = Client(
-                    number=self._registry.next_number(),
-                    worker=worker,
-                    account=accepted.account,
-                    sock=accepted.sock,
-                    credentials=accepted.credentials,
-                    connected_at=time.time(),
+                client = self._registry.add(
+                    worker, accepted.sock, accepted.credentials, accepted.account
                 )
-                self._registry.add(client)
                 self._hand_over(client)
                 await trio.lowlevel.checkpoint()
 

@@ -1,6 +1,7 @@
 """The front's list of clients: who is connected, since when, and on which worker."""
 
 import socket
+import time
 from collections.abc import Iterator
 from itertools import islice
 
@@ -13,7 +14,7 @@ from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import peer_program
 
 
-class Client(msgspec.Struct, frozen=True, kw_only=True):
+class Client(msgspec.Struct, frozen=True):
     """A client, from its admission until it has left. `sock` is the front's copy."""
 
     number: int
@@ -50,13 +51,15 @@ class ClientRegistry:
     def __iter__(self) -> Iterator[Client]:
         return iter(self._clients.values())
 
-    def next_number(self) -> int:
+    def add(
+        self, worker: int, sock: socket.socket, credentials: Credentials, account: Account
+    ) -> Client:
+        """Give a new client its number."""
         self.admitted += 1
-        return self.admitted
-
-    def add(self, client: Client) -> None:
+        client = Client(self.admitted, worker, account, sock, credentials, time.time())
         self._clients[client.number] = client
-        self.load[client.worker] += 1
+        self.load[worker] += 1
+        return client
 
     def remove(self, number: int) -> Client:
         """Take out a client that is there."""
