@@ -6,7 +6,7 @@ learns how much; the bus never waits for a reader.
 
 import heapq
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -32,17 +32,9 @@ class Stream(Generic[T]):
     """The common part of `MessageStream` and `EventStream`; `unanswered` are the workers on which
     it has not begun yet."""
 
-    def __init__(
-        self,
-        connection: AdminConnection,
-        unanswered: list[int],
-        feed: Callable[[bytes], None],
-        take: Callable[[], list[T]],
-    ) -> None:
+    def __init__(self, connection: AdminConnection, unanswered: list[int]) -> None:
         self.unanswered = unanswered
         self._connection = connection
-        self._feed = feed
-        self._take = take
         self._ended: BusError | None = None
 
     def receive_many(self, timeout_seconds: float | None = None) -> list[T]:
@@ -62,9 +54,6 @@ class Stream(Generic[T]):
                 return self._take()
         return found
 
-    def _next_at(self) -> float | None:
-        return None
-
     def _receive(self, timeout_seconds: float | None) -> bool:
         """Read what there is, waiting for the first packet; False if none came."""
         for count in range(_PACKETS_AT_ONCE_MAX):
@@ -73,13 +62,22 @@ class Stream(Generic[T]):
             except TimeoutError:
                 return count > 0
             except BusError as error:
-                self._end(error)
+                self._ended = error
                 return True
             self._feed(packet)
         return True
 
-    def _end(self, error: BusError) -> None:
-        self._ended = error
+    def _feed(self, packet: bytes) -> None:
+        """Take in a packet of the stream."""
+        raise NotImplementedError
+
+    def _take(self) -> list[T]:
+        """What is complete, or everything when the stream has ended."""
+        raise NotImplementedError
+
+    def _next_at(self) -> float | None:
+        """When `_take` returns something even if nothing comes; None if never."""
+        raise NotImplementedError
 
 
 class MessageStream(Stream[MonitoredMessage | MissedItems]):
@@ -94,21 +92,17 @@ class MessageStream(Stream[MonitoredMessage | MissedItems]):
     ) -> None:
         texts = [to_text(pattern) for pattern in patterns]
         begun = connection.ask(admin.Monitor(patterns=texts, payload=payload), MonitorResult)
+        super().__init__(connection, begun.unanswered)
         self._joiner = MessageJoiner(begun.order)
-        super().__init__(
-            connection,
-            begun.unanswered,
-            lambda packet: self._joiner.feed(packet, time.monotonic()),
-            lambda: self._joiner.take(time.monotonic()),
-        )
+
+    def _feed(self, packet: bytes) -> None:
+        self._joiner.feed(packet, time.monotonic())
+
+    def _take(self) -> list[MonitoredMessage | MissedItems]:
+        return self._joiner.take_all() if self._ended else self._joiner.take(time.monotonic())
 
     def _next_at(self) -> float | None:
         return self._joiner.next_at()
-
-    def _end(self, error: BusError) -> None:
-        super()._end(error)
-        left = self._joiner.take_all()
-        self._take = lambda: [left.pop(0) for _ in range(len(left))]
 
 
 class EventStream(Stream[dict[str, Any] | MissedItems]):
@@ -120,26 +114,26 @@ class EventStream(Stream[dict[str, Any] | MissedItems]):
 
     def __init__(self, connection: AdminConnection) -> None:
         begun = connection.ask(admin.Events(), EventsResult)
+        super().__init__(connection, begun.unanswered)
         self._missed: dict[int, int] = {}
         self._missed_unreported = 0
         self._heap: list[tuple[float, int, float, dict[str, Any]]] = []
         """Events by their time, each with the time of its arrival."""
         self._fed = 0
-        super().__init__(connection, begun.unanswered, self._feed_events, self._take_ready)
 
-    def _feed_events(self, data: bytes) -> None:
+    def _feed(self, packet: bytes) -> None:
         try:
-            packet = _decoder.decode(data)
+            part = _decoder.decode(packet)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(f"not a packet of a stream: {error}") from error
-        self._missed_unreported += packet.missed - self._missed.get(packet.source, 0)
-        self._missed[packet.source] = packet.missed
+        self._missed_unreported += part.missed - self._missed.get(part.source, 0)
+        self._missed[part.source] = part.missed
         now = time.monotonic()
-        for event in packet.events if isinstance(packet, Events) else ():
+        for event in part.events if isinstance(part, Events) else ():
             self._fed += 1
             heapq.heappush(self._heap, (event["time"], self._fed, now, event))
 
-    def _take_ready(self) -> list[dict[str, Any] | MissedItems]:
+    def _take(self) -> list[dict[str, Any] | MissedItems]:
         found: list[dict[str, Any] | MissedItems] = []
         if self._missed_unreported > 0:
             found.append(MissedItems(self._missed_unreported))
