@@ -6,7 +6,7 @@ What both clients share is tested where it lives; here is what waiting without a
 import inspect
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,23 +22,10 @@ from sbus.errors import (
     PacketRefused,
 )
 from sbus.protocol.packets import Message
-from tests.unit.client.fake_bus import ANSWER, GREETING, IDENTITY, WHOAMI, FakeBus
+from tests.unit.client.fake_bus import ANSWER, IDENTITY, WHOAMI, FakeBus
 
 Bus = blocking.Connection[Message]
 SOON_S = 0.05
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[FakeBus]:
-    with FakeBus(tmp_path) as fake:
-        yield fake
-
-
-@pytest.fixture
-def bus(fake: FakeBus) -> Iterator[Bus]:
-    with blocking.connect(fake.address) as bus:
-        assert fake.accept() == GREETING
-        yield bus
 
 
 def publish_until_held_back(bus: Bus) -> int:

@@ -28,12 +28,6 @@ Bus = Connection[Message]
 TIMEOUT_S = 10.0
 
 
-@pytest.fixture
-async def fake(tmp_path: Path) -> AsyncIterator[FakeBus]:
-    with FakeBus(tmp_path) as fake:
-        yield fake
-
-
 @asynccontextmanager
 async def connected(fake: FakeBus, **options: Unpack[LinkOptions]) -> AsyncIterator[Bus]:
     with trio.fail_after(TIMEOUT_S):

@@ -1,8 +1,5 @@
 """`me`, asked over a bus of bare packets, by both clients."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import msgspec
 import pytest
 import trio
@@ -35,19 +32,6 @@ def answer(connections: int) -> bytes:
     user = msgspec.structs.replace(USER, connections=connections)
     result = MeResult(user=user, clients=[], subscriptions=[], unanswered=[])
     return ME + b"\0" + msgspec.json.encode(result)
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[FakeBus]:
-    with FakeBus(tmp_path) as fake:
-        yield fake
-
-
-@pytest.fixture
-def bus(fake: FakeBus) -> Iterator[Blocking]:
-    with sbus.blocking.connect(fake.address) as bus:
-        fake.accept()
-        yield bus
 
 
 def test_is_requested_and_replied_to(fake: FakeBus, bus: Blocking) -> None:
