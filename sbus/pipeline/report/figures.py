@@ -4,7 +4,6 @@ with units."""
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from plotly.subplots import make_subplots
 
@@ -15,13 +14,12 @@ from sbus.pipeline.report.plot import (
     ALARM,
     COLOURS,
     OTHERS,
-    TIME_AXIS,
     Plot,
-    amount_axis,
     colour,
-    empty_plot,
+    distribution,
     grouped,
     plain,
+    plot_over_time,
     rounded,
     time_label,
 )
@@ -73,14 +71,7 @@ class Windows:
 
 def traffic(facts: Facts) -> Plot:
     windows = Windows(facts)
-    plot = empty_plot(
-        "glance-0",
-        "Messages a second, by prefix",
-        310,
-        xaxis=TIME_AXIS,
-        yaxis=amount_axis("messages / s"),
-        hovermode="x unified",
-    )
+    plot = plot_over_time("glance-0", "Messages a second, by prefix", 310, "messages / s")
     by_prefix = grouped(facts.traffic, "prefix")
     for place, row in enumerate(facts.prefixes):
         per_second = windows.values(
@@ -101,21 +92,10 @@ def traffic(facts: Facts) -> Plot:
 
 
 def latency(facts: Facts) -> Plot:
-    plot = empty_plot(
-        "slow-1",
-        "From publisher to recorder and back: the recorder's probes",
-        300,
-        xaxis=TIME_AXIS,
-        yaxis={
-            "title": {"text": "milliseconds"},
-            "type": "log",
-            "dtick": 1,
-            "minor": {"dtick": "D1"},
-        },
-        hovermode="x unified",
-        margin={"t": 40},
-    )
+    title = "From publisher to recorder and back: the recorder's probes"
+    plot = plot_over_time("slow-1", title, 300, "milliseconds", margin={"t": 40})
     plot.figure.update_layout(showlegend=True, legend=LEGEND)
+    plot.figure.update_yaxes(type="log", rangemode="normal", dtick=1, minor={"dtick": "D1"})
     rows = worst_by_start(facts.latency)
     for name, text, place in (
         ("max_ms", "slowest", 6),
@@ -144,14 +124,8 @@ def worst_by_start(rows: Rows) -> Rows:
 
 
 def backlogs(facts: Facts) -> Plot:
-    plot = empty_plot(
-        "slow-0",
-        "Messages waiting for the slowest clients",
-        300,
-        xaxis=TIME_AXIS,
-        yaxis=amount_axis("messages in backlog"),
-        hovermode="x unified",
-    )
+    title = "Messages waiting for the slowest clients"
+    plot = plot_over_time("slow-0", title, 300, "messages in backlog")
     by_client = grouped(facts.backlogs, "recorder", "client", "connected_at")
     for place, row in enumerate(facts.slow[: len(COLOURS)]):
         found = by_client[row["recorder"], row["client"], row["connected_at"]]
@@ -185,12 +159,12 @@ def _add_line(
 
 
 def losses(facts: Facts) -> Plot:
-    plot = empty_plot(
+    plot = plot_over_time(
         "lost-0",
         "Messages missing from the recording",
         280,
-        xaxis=TIME_AXIS,
-        yaxis=amount_axis("messages lost"),
+        "messages lost",
+        hovermode=None,
         barmode="stack",
         bargap=0,
     )
@@ -282,27 +256,23 @@ def fan_out(facts: Facts) -> Plot:
             counts[min(row["recipients"], RECIPIENTS_MAX)] += row["messages"]
     total = sum(counts.values())
     places = range(max(counts) + 1)
-    labels = [f"{place}+" if place == RECIPIENTS_MAX else str(place) for place in places]
-    return _distribution(
-        empty_plot(
-            "flows-1",
-            "To how many clients a message went",
-            300,
-            xaxis={"title": {"text": "recipients"}, "type": "category"},
-            yaxis=amount_axis("% of messages"),
-            bargap=0.15,
-        ),
-        labels,
-        [counts[place] for place in places],
-        "%{x} recipients: %{customdata:,} messages (%{y:.3~g} %)<extra></extra>",
+    plot = distribution(
+        "flows-1",
+        "To how many clients a message went",
+        "recipients",
+        "messages",
+        {f"{n}+" if n == RECIPIENTS_MAX else f"{n}": counts[n] for n in places},
+        hovertemplate="%{x} recipients: %{customdata:,} messages (%{y:.3~g} %)<extra></extra>",
         marker_color=[ALARM if place == 0 else COLOURS[0] for place in places],
         text=[
             f"{100 * counts[place] / total:.0f} %" if 200 * counts[place] >= total else ""
             for place in places
         ],
-        textposition="outside" if len(labels) <= 14 else "none",
+        textposition="outside" if len(places) <= 14 else "none",
         cliponaxis=False,
     )
+    plot.figure.update_layout(bargap=0.15)
+    return plot
 
 
 def broker_latency(facts: Facts) -> Plot:
@@ -310,34 +280,16 @@ def broker_latency(facts: Facts) -> Plot:
     for row in facts.broker_latency:
         counts[row["bound_us"] or float("inf")] += row["deliveries"]
     bounds = sorted(counts)
-    return _distribution(
-        empty_plot(
-            "slow-2",
-            "Inside the broker: how long deliveries took",
-            300,
-            xaxis={"title": {"text": "at most"}, "type": "category"},
-            yaxis=amount_axis("% of deliveries"),
-            bargap=0.1,
-        ),
-        [_bound(bound, bounds) for bound in bounds],
-        [counts[bound] for bound in bounds],
-        "%{x}: %{customdata:,} deliveries (%{y:.3~g} %)<extra></extra>",
+    plot = distribution(
+        "slow-2",
+        "Inside the broker: how long deliveries took",
+        "at most",
+        "deliveries",
+        {_bound(bound, bounds): counts[bound] for bound in bounds},
+        hovertemplate="%{x}: %{customdata:,} deliveries (%{y:.3~g} %)<extra></extra>",
         marker_color=COLOURS[2],
     )
-
-
-def _distribution(
-    plot: Plot, labels: Sequence[str], counts: Sequence[int], hover: str, **bar: Any
-) -> Plot:
-    """Bars of the shares that the counts have of their sum."""
-    total = sum(counts)
-    plot.figure.add_bar(
-        x=labels,
-        y=rounded([100 * count / total for count in counts]),
-        customdata=counts,
-        hovertemplate=hover,
-        **bar,
-    )
+    plot.figure.update_layout(bargap=0.1)
     return plot
 
 

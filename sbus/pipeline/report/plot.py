@@ -6,7 +6,7 @@ are in the table beside a plot, with the colour that they have in it.
 
 import html
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ OTHERS = "#8d959e"
 """Of everything without a colour of its own."""
 ALARM = "#d1495b"
 LABEL_CHARACTERS_MAX = 34
-TIME_AXIS = {"type": "date", "title": {"text": "time (UTC)"}}
 
 
 class Plot(NamedTuple):
@@ -44,8 +43,32 @@ def empty_plot(
     return Plot(f"plot-{id_}", figure, height_px, is_wide)
 
 
-def amount_axis(title: str) -> dict[str, Any]:
-    return {"title": {"text": title}, "rangemode": "tozero"}
+def plot_over_time(id_: str, title: str, height_px: int, y_title: str, **layout: Any) -> Plot:
+    return empty_plot(
+        *(id_, title, height_px),
+        xaxis={"type": "date", "title": {"text": "time (UTC)"}},
+        yaxis={"title": {"text": y_title}, "rangemode": "tozero"},
+        **{"hovermode": "x unified", **layout},
+    )
+
+
+def distribution(
+    id_: str, title: str, x_title: str, y_title: str, counts: Mapping[str, int], **bar: Any
+) -> Plot:
+    """Bars of the percentages that the counts are of their sum."""
+    total = sum(counts.values())
+    plot = empty_plot(
+        *(id_, title, 300),
+        xaxis={"title": {"text": x_title}, "type": "category"},
+        yaxis={"title": {"text": f"% of {y_title}"}, "rangemode": "tozero"},
+    )
+    plot.figure.add_bar(
+        x=list(counts),
+        y=rounded([100 * count / total for count in counts.values()]),
+        customdata=list(counts.values()),
+        **bar,
+    )
+    return plot
 
 
 def colour(place: int) -> str:
