@@ -41,14 +41,12 @@ def _measure_batch(spark: SparkSession, directory: Path) -> None:
     _record(directory, ROWS)
     read = spark.read.format("sbus")
     few = spark.read.format("sbus").schema("key STRING, value BINARY, timestamp TIMESTAMP")
-    kinds = ("segments", "Parquet")
-    for kind in kinds:
+    for kind in ("segments", "Parquet"):
         _show(f"{kind}, all columns", read.load(str(directory)))
         _show(f"{kind}, three columns", few.load(str(directory)))
         filtered = spark.read.format("sbus").option("subscribe", "svc/1*/state")
         _show(f"{kind}, all columns, a tenth of the keys", filtered.load(str(directory)))
-        if kind != kinds[-1]:
-            seal(directory, _IDENTITY.recorder)
+        seal(directory, _IDENTITY.recorder)
 
 
 def _record(directory: Path, count: int) -> None:
@@ -93,10 +91,10 @@ def _measure_stream(spark: SparkSession, directory: Path) -> None:
         sent = 0
         begun = time.monotonic()
         while (passed := time.monotonic() - begun) < STREAM_SECONDS:
-            due = int(passed * STREAM_RATE) - sent
+            time.sleep(FLUSH_SECONDS)
+            due = int((passed + FLUSH_SECONDS) * STREAM_RATE) - sent
             _append(writer, sent, due)
             sent += due
-            time.sleep(FLUSH_SECONDS)
         query.processAllAvailable()
         query.stop()
     # The rows that waited while Java was warming up do not count.

@@ -131,9 +131,12 @@ def test_a_segment_file_that_was_never_listed_is_deleted(tmp_path: Path) -> None
 
 def test_a_reused_file_name_is_not_deleted_with_its_predecessor(tmp_path: Path) -> None:
     """A segment file without committed rows is retired; the next one has the same name."""
-    with RecordingWriter(tmp_path, IDENTITY) as writer:
-        table = writer.tables["messages"]
-        table._file = table._begin()
+    with (
+        RecordingWriter(tmp_path, IDENTITY) as writer,
+        file_size_limit(1_000),
+        pytest.raises(OSError, match="File too large"),
+    ):
+        append(writer, STAMPS)
     (retired,) = manifest.load(tmp_path, RECORDER).retired
     with RecordingWriter(tmp_path, IDENTITY) as writer:
         with manifest.edit(tmp_path, RECORDER) as change:
