@@ -28,11 +28,12 @@ from sbus.protocol.keys import Dialect, is_reserved, parse_pattern
 from sbus.protocol.secret_keys import widened
 from sbus.protocol.text import to_text
 from sbus.routing.index import PatternIndex
+from sbus.routing.route_cache import RouteCache
 from sbus.unix.peer_process import peer_program
 
 _CACHE_BYTES_MAX = 1024 * 1024
 """Of what one stream remembers about keys, which clients choose."""
-_BYTES_PER_KEY = 250
+_NOT_SELECTED = ("", False)
 _JSON_BYTES_PER_KEY_BYTE = 5
 """At most: a byte that is not text is shown as `\\xNN`, with two backslashes in JSON."""
 _JSON_BYTES_PER_MESSAGE = 150
@@ -56,26 +57,19 @@ class KeySelection:
             path = parse_pattern(widened(pattern), dialect)
             if path is not None:
                 self._index.add(path, None)
-        self._known: dict[bytes, tuple[str, bool] | None] = {}
-        self._known_bytes = 0
+        self._cache: RouteCache[tuple[str, bool]] = RouteCache(self._find, _CACHE_BYTES_MAX)
 
     def get(self, key: bytes) -> tuple[str, bool] | None:
         """The key as text and whether it is secret; None if it is not selected."""
-        try:
-            return self._known[key]
-        except KeyError:
-            return self._look_up(key)
+        selected = self._cache.recent.get(key) or self._cache.miss(key)
+        return None if selected is _NOT_SELECTED else selected
 
-    def _look_up(self, key: bytes) -> tuple[str, bool] | None:
-        found = None
-        if self._index is None or self._index.match(key):
-            found = (to_text(key), is_reserved(key, self._dialect))
-        self._known_bytes += _BYTES_PER_KEY + _JSON_BYTES_PER_KEY_BYTE * len(key)
-        if self._known_bytes > _CACHE_BYTES_MAX:
-            self._known.clear()
-            self._known_bytes = 0
-        self._known[key] = found
-        return found
+    def _find(self, key: bytes) -> tuple[tuple[str, bool], int]:
+        """What is cached for a key, and the bytes that takes."""
+        if self._index is not None and not self._index.match(key):
+            return _NOT_SELECTED, 0
+        text_bytes = _JSON_BYTES_PER_KEY_BYTE * len(key)
+        return (to_text(key), is_reserved(key, self._dialect)), text_bytes
 
 
 class MessageStream:

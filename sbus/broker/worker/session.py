@@ -23,6 +23,7 @@ from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTE
 from sbus.shared.ordered_log import Block, build_block
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
+from sbus.unix.peer_process import PeerProcess
 
 _MESSAGE = b"MSG "
 _COST_PER_BYTE = 1 / 4096
@@ -153,18 +154,19 @@ class Session:
         self,
         connection: Connection,
         outbox: Outbox,
-        secret_recipient: SecretRecipient,
         profile: AccessProfile,
         limits: Limits,
     ) -> None:
+        own = connection.credentials
         self.id = connection.client
-        self.credentials = connection.credentials
-        self.uid = connection.credentials.uid
+        self.credentials = own
+        self.uid = own.uid
         self.account = connection.account
         self.sock = connection.sock
         self.outbox = outbox
         self.backlog_sender = BacklogSender(self.uid, outbox)
-        self.secret_recipient = secret_recipient
+        process = PeerProcess(connection.sock, own.pid, own.began_at_ticks)
+        self.secret_recipient = SecretRecipient(own, outbox, process)
         self.profile = profile
         self.patterns: dict[bytes, int] = {}
         """The client's patterns, with the number of times that it has subscribed to each."""

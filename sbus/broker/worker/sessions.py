@@ -9,7 +9,6 @@ from sbus.broker.config.access_policy import AccessProfile, decode_rule_set
 from sbus.broker.config.settings import SettingsUpdate
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox, WriterTask
-from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.ipc.worker_protocol import AdoptClient, ClientLeft
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.fair_queue import FairQueue
@@ -21,7 +20,6 @@ from sbus.errors import ClientFault, Misbehaviour
 from sbus.protocol.controls import error_notice
 from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING, HELD_TIME
 from sbus.unix.closing import discard_unread, shut_down
-from sbus.unix.peer_process import PeerProcess
 
 
 class Sessions:
@@ -63,7 +61,6 @@ class Sessions:
         """Take over a client; `fd` belongs to this worker from now on."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
         sock.setblocking(False)
-        own = command.credentials
         account = self._context.accounts[command.account]
         settings = self._context.settings
         outbox = Outbox(
@@ -74,14 +71,8 @@ class Sessions:
             self._statistics,
             _DeliveryListener(self, command.client),
         )
-        process = PeerProcess(sock, own.pid, own.began_at_ticks)
-        session = Session(
-            Connection(command.client, own, account, sock),
-            outbox,
-            SecretRecipient(own, outbox, process),
-            self._profile(command.rules),
-            settings.limits,
-        )
+        connection = Connection(command.client, command.credentials, account, sock)
+        session = Session(connection, outbox, self._profile(command.rules), settings.limits)
         self._subscriptions.add_client(session)
         if outbox.blocks and not self.begin_blocking(session):
             self.client_events.limit_reached(session, BLOCKING)

@@ -17,7 +17,6 @@ from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
-from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.ipc.link import Link
 from sbus.broker.ipc.worker_protocol import WorkerEvent
 from sbus.broker.worker import sequencer as sequencer_module
@@ -39,7 +38,6 @@ from sbus.shared.stall_table import StallTable
 from sbus.shared.subscription_table import SubscriptionTable, all_have_read
 from sbus.shared.worker_statistics import WorkerStatistics
 from sbus.unix.credentials import Credentials
-from sbus.unix.peer_process import PeerProcess
 from tests.support.events import logging_to
 from tests.unit.routing.specification import matches
 from tests.unit.shared.memories import close_memory, was_woken
@@ -155,10 +153,8 @@ class Client:
         self.worker = worker
         own = Credentials(gid=1, uid=uid, pid=1)
         self.collector = Collector()
-        outbox = cast(Outbox, self.collector)
-        recipient = SecretRecipient(own, outbox, PeerProcess(sock, own.pid, None))
         connection = Connection(number, own, account, sock)
-        self.session = Session(connection, outbox, recipient, NO_RULES, LIMITS)
+        self.session = Session(connection, cast(Outbox, self.collector), NO_RULES, LIMITS)
         self.subscriptions: Counter[bytes] = Counter()
         self.due: list[bytes] = []
         self.pending: list[tuple[bytes, bytes]] = []

@@ -47,4 +47,4 @@ def test_what_is_remembered_is_bounded() -> None:
     selection = KeySelection([b"a/"], SLASH)
     for number in range(100_000):
         selection.get(b"%d" % number)
-        assert 250 * len(selection._known) <= monitor._CACHE_BYTES_MAX
+        assert selection._cache.statistics().bytes <= monitor._CACHE_BYTES_MAX

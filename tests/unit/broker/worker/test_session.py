@@ -9,7 +9,6 @@ import pytest
 
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.outbox import Outbox
-from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Connection, PublishBatch, Session
 from sbus.errors import Misbehaviour, Refusal
@@ -33,9 +32,8 @@ def find_route(key: bytes) -> Route:
 
 
 def open_session(connection: Connection, limits: Limits) -> Session:
-    nobody = cast(SecretRecipient, object())
     profile = AccessProfile(publish=0, subscribe=0, may_block_others=False)
-    return Session(connection, OWN_OUTBOX, nobody, profile, limits)
+    return Session(connection, OWN_OUTBOX, profile, limits)
 
 
 class Pair:
