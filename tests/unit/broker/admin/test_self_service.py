@@ -1,4 +1,4 @@
-"""Users who ask what the bus has of them: each in turn, and some of a user's clients at a time."""
+"""Self service: users are answered in turn, a bounded number of a user's clients at a time."""
 
 import socket
 from typing import cast
@@ -42,7 +42,7 @@ class Bus:
             self.done.set()
 
 
-def test_a_user_who_asks_with_many_connections_has_others_wait_for_some_of_them() -> None:
+def test_a_user_with_many_requests_delays_others_by_few_of_them() -> None:
     registry = ClientRegistry(1)
     for number in range(1, MANY + 2):
         connect(registry, uid=2 if number > MANY else 1)

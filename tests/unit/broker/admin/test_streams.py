@@ -1,4 +1,4 @@
-"""The front's part of a stream: who was handed it, who has answered, and when it is let go."""
+"""The front's part of a stream: who was handed it, who has answered, and when it is forgotten."""
 
 import errno
 import os
@@ -93,7 +93,7 @@ async def test_a_stream_has_begun_when_all_workers_have_it(scene: Scene) -> None
     assert scene.result.unanswered == []
 
 
-async def test_a_worker_that_does_not_answer_is_not_waited_for_for_long(
+async def test_a_worker_that_does_not_answer_delays_the_start_for_a_bounded_time(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     before = trio.current_time()
@@ -113,7 +113,7 @@ async def test_a_worker_that_cannot_have_it_is_named(scene: Scene) -> None:
     assert scene.result.unanswered == [1]
 
 
-async def test_a_worker_that_dies_is_not_waited_for_and_its_successor_is_told(
+async def test_a_worker_that_dies_is_not_waited_for_and_its_successor_gets_the_stream(
     scene: Scene,
 ) -> None:
     await scene.begin(admin.Monitor(patterns=["a/\\xff"], payload=True))
@@ -139,7 +139,7 @@ async def test_a_connection_is_kept_until_all_have_answered(scene: Scene) -> Non
     assert len(scene.told) == 4
 
 
-async def test_what_a_watcher_sends_means_nothing(scene: Scene) -> None:
+async def test_packets_from_a_watcher_are_ignored(scene: Scene) -> None:
     await scene.begin(admin.Monitor())
     for packet in (b"HELLO", b"", b"x"):
         scene.watcher.send(packet)
@@ -155,7 +155,7 @@ async def test_watchers_are_bounded(scene: Scene) -> None:
         await scene.streams.begin(admin.Events(), scene.server)
 
 
-async def test_without_descriptors_it_cannot_be(
+async def test_without_descriptors_a_stream_is_refused(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Exhausted(socket.socket):
@@ -169,7 +169,7 @@ async def test_without_descriptors_it_cannot_be(
     assert scene.kept == 0
 
 
-async def test_the_front_tells_its_own_events(
+async def test_the_front_writes_its_own_events(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     scene.workers = []

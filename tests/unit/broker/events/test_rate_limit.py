@@ -43,7 +43,7 @@ class Log:
         return [line.partition(": ")[2] for line in self.lines]
 
 
-def test_the_same_about_the_same_user_is_written_once_per_interval() -> None:
+def test_the_same_entry_about_a_user_is_logged_once_per_interval() -> None:
     log = Log()
     for _ in range(5):
         log.write("no-nul", 7, "bad packet")
@@ -58,7 +58,7 @@ def test_the_same_about_the_same_user_is_written_once_per_interval() -> None:
     assert log.texts()[2:] == ["third"]
 
 
-def test_users_and_codes_do_not_silence_each_other() -> None:
+def test_users_and_codes_are_limited_apart() -> None:
     log = Log()
     for code, uid in (("a", 1), ("a", 2), ("b", 1), ("a", 1)):
         log.write(code, uid, f"{code}{uid}")

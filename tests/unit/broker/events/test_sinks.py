@@ -27,7 +27,7 @@ REFUSED = ConnectionRefused(
 )
 
 
-def test_a_line_says_whose_it_is(
+def test_a_line_begins_with_the_program(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", sys.__stderr__)
@@ -35,7 +35,7 @@ def test_a_line_says_whose_it_is(
     assert capfd.readouterr().err == "sbusd: something happened\n"
 
 
-def test_what_is_only_worth_knowing_does_not_go_to_a_terminal(
+def test_informational_events_do_not_go_to_standard_error(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", sys.__stderr__)
@@ -43,7 +43,7 @@ def test_what_is_only_worth_knowing_does_not_go_to_a_terminal(
     assert capfd.readouterr().err == ""
 
 
-def test_a_log_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_nobody_reads_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     with os.fdopen(write_end, "w") as nobody_reads:
@@ -64,7 +64,7 @@ def test_a_log_that_is_full_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
         assert reader.readline() == b"sbusd: there is room again\n"
 
 
-def test_an_entry_tells_programs_what_happened(tmp_path: Path) -> None:
+def test_a_journal_entry_has_the_fields_of_the_event(tmp_path: Path) -> None:
     there = JournalSocket(tmp_path)
     journal = Journal(there.path)
     write_to_journal(journal, REFUSED, "refused it")
@@ -112,7 +112,7 @@ def test_the_journal_is_chosen_where_errors_go_there(
     there.close()
 
 
-def test_a_journal_that_is_asked_for_must_be_there(
+def test_a_journal_that_is_asked_for_must_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_log, "SOCKET_PATH", str(tmp_path / "none"))

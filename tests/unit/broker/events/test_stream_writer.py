@@ -1,4 +1,4 @@
-"""A connection that is never waited for: everything given to it is sent or counted, in order."""
+"""The stream writer: it never waits, and everything is sent or counted, in order."""
 
 import random
 import socket
@@ -62,7 +62,7 @@ async def scene(nursery: trio.Nursery) -> AsyncIterator[Scene]:
     made.theirs.close()
 
 
-async def test_what_there_is_no_room_for_is_counted_and_told_when_there_is(scene: Scene) -> None:
+async def test_what_has_no_room_is_counted_and_reported_later(scene: Scene) -> None:
     for number in range(200):
         scene.send(number)
     assert scene.missing == 1
@@ -79,7 +79,7 @@ async def test_what_there_is_no_room_for_is_counted_and_told_when_there_is(scene
     assert scene.missing == 2
 
 
-async def test_what_was_begun_is_sent_to_its_end_with_nothing_in_between(scene: Scene) -> None:
+async def test_the_rest_of_a_packet_follows_it_with_nothing_in_between(scene: Scene) -> None:
     scene.send(1, parts=30)
     scene.send(2)
     first, *parts, told = await scene.read()
@@ -110,14 +110,14 @@ async def test_nothing_is_lost_without_being_counted(scene: Scene, seed: int) ->
         assert not isinstance(packet, Part) or packet.source == before.source
 
 
-async def test_who_has_gone_is_written_to_no_more(scene: Scene) -> None:
+async def test_a_watcher_that_has_gone_is_written_to_no_more(scene: Scene) -> None:
     scene.theirs.close()
     for number in range(3):
         scene.send(number)
     assert (scene.gone, scene.missing, scene.writer.missed) == (1, 0, 0)
 
 
-async def test_who_goes_while_something_waits_is_let_go(scene: Scene) -> None:
+async def test_a_watcher_that_goes_while_something_waits_is_noticed(scene: Scene) -> None:
     for number in range(200):
         scene.send(number, parts=1)
     await trio.testing.wait_all_tasks_blocked()

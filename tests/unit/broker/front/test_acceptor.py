@@ -1,4 +1,4 @@
-"""The acceptor: who comes in, and which failures it survives."""
+"""The acceptor: which clients may connect, and which failures it survives."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ class Failing(socket.socket):
         return super().accept()
 
 
-class Knocking:
+class Scene:
     """An acceptor, its address, and what it complained about."""
 
     def __init__(self, directory: Path) -> None:
@@ -58,7 +58,7 @@ class Knocking:
         events = logging_to(self.lines)
         return Acceptor(self.listener, bus, user_limits, LogRateLimiter(10, events), events)
 
-    def knock(self) -> socket.socket:
+    def connect(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         client.settimeout(SOON_SECONDS)
         client.connect(self.address)
@@ -71,8 +71,8 @@ class Knocking:
 
 
 @pytest.fixture
-def knocking(tmp_path: Path) -> Iterator[Knocking]:
-    opened = Knocking(tmp_path)
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    opened = Scene(tmp_path)
     yield opened
     opened.close()
 
@@ -86,30 +86,30 @@ def knocking(tmp_path: Path) -> Iterator[Knocking]:
     ],
     ids=["anybody", "by user", "by group"],
 )
-async def test_who_may_enter_does(
-    knocking: Knocking, uids: frozenset[int] | None, gids: frozenset[int]
+async def test_an_admitted_user_connects(
+    scene: Scene, uids: frozenset[int] | None, gids: frozenset[int]
 ) -> None:
-    acceptor = knocking.acceptor(admit_uids=uids, admit_gids=gids)
-    client = knocking.knock()
+    acceptor = scene.acceptor(admit_uids=uids, admit_gids=gids)
+    client = scene.connect()
     with trio.fail_after(SOON_SECONDS):
         admitted = await acceptor.next_client()
     with admitted.sock as sock:
         assert admitted.credentials == ME
         assert acceptor.rules_for(admitted.sock, ME) == 0
-        assert admitted.account is knocking.book.of(ME.uid, Limits().user, 0)
+        assert admitted.account is scene.book.of(ME.uid, Limits().user, 0)
         assert admitted.account.connections == 1
         assert not sock.getblocking()
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 2 * 212_992
         sock.send(b"x" * Limits().packet_bytes_max)
         assert len(client.recv(1_000_000)) == Limits().packet_bytes_max
-    assert not knocking.lines
+    assert not scene.lines
 
 
 @pytest.mark.parametrize("gids", [frozenset(), frozenset({NOT_MINE})], ids=["user", "groups"])
-async def test_who_may_not_enter_is_sent_away(knocking: Knocking, gids: frozenset[int]) -> None:
-    acceptor = knocking.acceptor(admit_uids=frozenset({NOT_ME}), admit_gids=gids)
-    client = knocking.knock()
-    knocking.knock()
+async def test_another_user_is_disconnected(scene: Scene, gids: frozenset[int]) -> None:
+    acceptor = scene.acceptor(admit_uids=frozenset({NOT_ME}), admit_gids=gids)
+    client = scene.connect()
+    scene.connect()
     with trio.move_on_after(SOON_SECONDS) as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(acceptor.next_client)
@@ -117,26 +117,26 @@ async def test_who_may_not_enter_is_sent_away(knocking: Knocking, gids: frozense
             assert client.recv(1) == b""
             nursery.cancel_scope.cancel()
     assert not scope.cancelled_caught
-    (line,) = knocking.lines
+    (line,) = scene.lines
     assert f"uid {ME.uid}" in line
 
 
 @pytest.mark.parametrize("code", [errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO])
-async def test_a_connection_that_failed_is_skipped(knocking: Knocking, code: int) -> None:
-    acceptor = knocking.acceptor()
-    knocking.listener.failures = [code]
-    knocking.knock()
+async def test_a_connection_that_failed_is_skipped(scene: Scene, code: int) -> None:
+    acceptor = scene.acceptor()
+    scene.listener.failures = [code]
+    scene.connect()
     with trio.fail_after(SOON_SECONDS):
         (await acceptor.next_client()).sock.close()
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
 async def test_without_descriptors_it_waits_until_a_client_leaves(
-    knocking: Knocking, mock_clock: trio.testing.MockClock, code: int
+    scene: Scene, mock_clock: trio.testing.MockClock, code: int
 ) -> None:
-    acceptor = knocking.acceptor()
-    knocking.listener.failures = [code]
-    knocking.knock()
+    acceptor = scene.acceptor()
+    scene.listener.failures = [code]
+    scene.connect()
     async with trio.open_nursery() as nursery:
 
         async def enter() -> None:
@@ -145,7 +145,7 @@ async def test_without_descriptors_it_waits_until_a_client_leaves(
         nursery.start_soon(enter)
         await trio.testing.wait_all_tasks_blocked()
         assert nursery.child_tasks, "it did not wait"
-        assert "cannot accept" in knocking.lines[0]
+        assert "cannot accept" in scene.lines[0]
         leaver = open_account(Limits())
         leaver.count_connection(1)
         acceptor.client_left(leaver)
@@ -153,19 +153,19 @@ async def test_without_descriptors_it_waits_until_a_client_leaves(
 
 
 async def test_without_descriptors_it_tries_again_after_a_moment(
-    knocking: Knocking, autojump_clock: trio.testing.MockClock
+    scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
-    acceptor = knocking.acceptor()
-    knocking.listener.failures = [errno.EMFILE] * 3
-    knocking.knock()
+    acceptor = scene.acceptor()
+    scene.listener.failures = [errno.EMFILE] * 3
+    scene.connect()
     (await acceptor.next_client()).sock.close()
     assert 0 < trio.current_time() < SOON_SECONDS
-    assert len(knocking.lines) == 1
+    assert len(scene.lines) == 1
 
 
-async def test_an_error_of_the_listener_is_not_survived(knocking: Knocking) -> None:
-    acceptor = knocking.acceptor()
-    knocking.listener.failures = [errno.EINVAL]
+async def test_an_error_of_the_listener_is_not_survived(scene: Scene) -> None:
+    acceptor = scene.acceptor()
+    scene.listener.failures = [errno.EINVAL]
     with pytest.raises(OSError, match="accept failed"):
         await acceptor.next_client()
 
@@ -219,76 +219,74 @@ async def rejected(acceptor: Acceptor, client: socket.socket) -> list[bytes]:
     ("dialect", "told"),
     [("slash", [b"CMSG !/error\0not-allowed you may not connect to this bus"]), ("dot", [])],
 )
-async def test_whom_the_rules_deny_is_told_counted_and_logged(
-    knocking: Knocking, dialect: str, told: list[bytes]
+async def test_a_client_that_the_rules_deny_is_told_counted_and_logged(
+    scene: Scene, dialect: str, told: list[bytes]
 ) -> None:
     rules = (
         connect_rule(False, uids=frozenset({ME.uid})),
         connect_rule(True, uids=frozenset({NOT_ME})),
     )
-    acceptor = knocking.acceptor(rules=rules, dialect=dialect)
-    client = knocking.knock()
+    acceptor = scene.acceptor(rules=rules, dialect=dialect)
+    client = scene.connect()
     client.send(b"SUB unread")
     assert await rejected(acceptor, client) == told
     assert acceptor.refused == {"not-allowed": 1}
-    (line,) = knocking.lines
+    (line,) = scene.lines
     assert f"uid {ME.uid}, pid {ME.pid} ({MY_PROGRAM}): rules[0]" in line
 
 
 @pytest.mark.parametrize("gid", sorted(MY_GROUPS))
-async def test_rules_about_any_group_of_the_peer_concern_it(knocking: Knocking, gid: int) -> None:
+async def test_rules_about_any_group_of_the_peer_concern_it(scene: Scene, gid: int) -> None:
     rules = (
         connect_rule(False),
         connect_rule(True, gids=frozenset({NOT_MINE, gid})),
         connect_rule(False, gids=frozenset({NOT_MINE})),
     )
-    acceptor = knocking.acceptor(rules=rules)
-    knocking.knock()
+    acceptor = scene.acceptor(rules=rules)
+    scene.connect()
     with trio.fail_after(SOON_SECONDS):
         admitted = await acceptor.next_client()
     with admitted.sock:
         assert acceptor.rules_for(admitted.sock, admitted.credentials) == 0b11
 
 
-async def test_a_client_that_has_gone_need_not_be_told(knocking: Knocking) -> None:
-    acceptor = knocking.acceptor(rules=(connect_rule(False),))
-    knocking.knock().close()
-    assert await rejected(acceptor, knocking.knock())
+async def test_a_rejected_client_may_have_left(scene: Scene) -> None:
+    acceptor = scene.acceptor(rules=(connect_rule(False),))
+    scene.connect().close()
+    assert await rejected(acceptor, scene.connect())
     assert acceptor.refused == {"not-allowed": 2}
 
 
-async def test_names_of_programs_are_escaped(
-    knocking: Knocking, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_names_of_programs_are_escaped(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbus.broker.front.acceptor.program_name", lambda _: b"a\n\x1b\\\xff")
-    acceptor = knocking.acceptor(rules=(connect_rule(False),))
-    await rejected(acceptor, knocking.knock())
-    assert r"(a\x0a\x1b\\\xff)" in knocking.lines[0]
+    acceptor = scene.acceptor(rules=(connect_rule(False),))
+    await rejected(acceptor, scene.connect())
+    assert r"(a\x0a\x1b\\\xff)" in scene.lines[0]
 
 
 async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
-    knocking: Knocking, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had sent already is no reason to be reset before it has read why."""
-    acceptor = knocking.acceptor(limits=Limits(user_connections_max=2))
+    acceptor = scene.acceptor(limits=Limits(user_connections_max=2))
     admitted = []
     for _ in range(2):
-        knocking.knock()
+        scene.connect()
         admitted.append(await acceptor.next_client())
-    refused = [knocking.knock() for _ in range(3)]
+    refused = [scene.connect() for _ in range(3)]
     for client in refused:
         client.send(b"MSG a\0b")
     await reject_all(acceptor)
     for client in refused:
         assert client.recv(1000).startswith(b"CMSG !/error\0too-many-connections ")
         assert client.recv(1000) == b""
-    (line,) = knocking.lines
+    (line,) = scene.lines
     assert f"uid {ME.uid} " in line
     assert "user_connections_max" in line
     leaver = admitted.pop()
     acceptor.client_left(leaver.account)
     leaver.sock.close()
-    knocking.knock()
+    scene.connect()
     with trio.fail_after(SOON_SECONDS):
         admitted.append(await acceptor.next_client())
     assert leaver.account.connections == 2
@@ -297,21 +295,21 @@ async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
 
 
 async def test_when_others_have_all_accounts_a_user_is_told_so(
-    knocking: Knocking, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accounts, "_SEARCH_INTERVAL_NS", 0)
-    acceptor = knocking.acceptor(limits=Limits(users_max=1))
-    other = knocking.book.of(NOT_ME, Limits().user, 0)
+    acceptor = scene.acceptor(limits=Limits(users_max=1))
+    other = scene.book.of(NOT_ME, Limits().user, 0)
     assert other is not None
     other.count_connection(1)
-    client = knocking.knock()
+    client = scene.connect()
     await reject_all(acceptor)
     assert client.recv(1000).startswith(b"CMSG !/error\0too-many-users ")
     assert client.recv(1000) == b""
-    (line,) = knocking.lines
+    (line,) = scene.lines
     assert "users_max" in line
     other.count_connection(-1)
-    knocking.knock()
+    scene.connect()
     with trio.fail_after(SOON_SECONDS):
         admitted = await acceptor.next_client()
     admitted.sock.close()
@@ -319,7 +317,7 @@ async def test_when_others_have_all_accounts_a_user_is_told_so(
 
 
 async def reject_all(acceptor: Acceptor) -> None:
-    """Let the acceptor look at everybody who knocks; it admits nobody."""
+    """Let the acceptor look at all who connect; it admits nobody."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(acceptor.next_client)
         await trio.testing.wait_all_tasks_blocked()

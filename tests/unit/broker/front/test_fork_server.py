@@ -1,4 +1,4 @@
-"""The fork server with real processes: forks, deaths with their statuses, and no orphans."""
+"""The fork server with real processes: forks, exits with their statuses, and no orphans."""
 
 import os
 import select
@@ -17,16 +17,16 @@ Main = Callable[[int, socket.socket], None]
 
 
 def obey(number: int, link: socket.socket) -> None:
-    """A worker that does as the front says."""
+    """A worker that does as the test says."""
     while True:
-        order = link.recv(100)
-        if order == b"number":
+        word = link.recv(100)
+        if word == b"number":
             link.send(b"%d" % number)
-        elif order == b"raise":
+        elif word == b"raise":
             raise RuntimeError("a bug")
-        elif order == b"files":
+        elif word == b"files":
             link.send(b"%d" % len(os.listdir("/proc/self/fd")))
-        elif order == b"name":
+        elif word == b"name":
             with open("/proc/self/comm", "rb") as comm:
                 link.send(comm.read().strip())
         else:
@@ -58,94 +58,94 @@ def fork(server: ForkServer, number: int) -> tuple[WorkerForked, socket.socket]:
     server.fork_worker(number, theirs)
     assert theirs.fileno() == -1
     ours.settimeout(SOON_SECONDS)
-    birth = event(server)
-    assert isinstance(birth, WorkerForked)
-    assert birth.worker == number
-    return birth, ours
+    worker = event(server)
+    assert isinstance(worker, WorkerForked)
+    assert worker.worker == number
+    return worker, ours
 
 
 def has_ended(pidfd: int, timeout_seconds: float = SOON_SECONDS) -> bool:
     return bool(select.select([pidfd], [], [], timeout_seconds)[0])
 
 
-def test_a_worker_is_born_with_its_number_and_its_link() -> None:
+def test_a_worker_has_its_number_and_its_link() -> None:
     with running_server(obey) as server:
-        births = [fork(server, number) for number in (3, 5)]
-        for (birth, link), number in zip(births, (3, 5), strict=True):
+        forked = [fork(server, number) for number in (3, 5)]
+        for (worker, link), number in zip(forked, (3, 5), strict=True):
             with link:
                 link.send(b"number")
                 assert link.recv(100) == b"%d" % number
                 link.send(b"name")
                 assert link.recv(100) == b"sbusd-worker-%d" % number
-                signal.pidfd_send_signal(birth.pidfd, 0)
-                os.close(birth.pidfd)
+                signal.pidfd_send_signal(worker.pidfd, 0)
+                os.close(worker.pidfd)
 
 
 @pytest.mark.parametrize(
-    ("order", "status"), [(b"end", 0), (b"raise", 1)], ids=["returns", "raises"]
+    ("word", "status"), [(b"end", 0), (b"raise", 1)], ids=["returns", "raises"]
 )
-def test_how_a_worker_ended_is_told(
-    order: bytes, status: int, capfd: pytest.CaptureFixture[str]
+def test_the_exit_status_of_a_worker_is_reported(
+    word: bytes, status: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with running_server(obey) as server:
-        birth, link = fork(server, 1)
+        worker, link = fork(server, 1)
         with link:
-            link.send(order)
-            assert has_ended(birth.pidfd)
-            death = event(server)
-        assert death == WorkerExited(1, birth.pid, status << 8)
-        os.close(birth.pidfd)
-    assert ("RuntimeError: a bug" in capfd.readouterr().err) == (order == b"raise")
+            link.send(word)
+            assert has_ended(worker.pidfd)
+            exited = event(server)
+        assert exited == WorkerExited(1, worker.pid, status << 8)
+        os.close(worker.pidfd)
+    assert ("RuntimeError: a bug" in capfd.readouterr().err) == (word == b"raise")
 
 
-def test_a_worker_that_is_killed_is_told_with_its_signal() -> None:
+def test_the_signal_that_killed_a_worker_is_reported() -> None:
     with running_server(stay) as server:
-        birth, link = fork(server, 0)
+        worker, link = fork(server, 0)
         link.close()
-        signal.pidfd_send_signal(birth.pidfd, signal.SIGKILL)
-        death = event(server)
-        assert isinstance(death, WorkerExited)
-        assert os.waitstatus_to_exitcode(death.status) == -signal.SIGKILL
-        os.close(birth.pidfd)
+        signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+        exited = event(server)
+        assert isinstance(exited, WorkerExited)
+        assert os.waitstatus_to_exitcode(exited.status) == -signal.SIGKILL
+        os.close(worker.pidfd)
 
 
-def test_a_slot_can_be_filled_again_without_leaking_descriptors() -> None:
+def test_a_worker_is_replaced_without_leaking_descriptors() -> None:
     with running_server(obey) as server:
         open_files = set()
         for _ in range(5):
-            birth, link = fork(server, 2)
+            worker, link = fork(server, 2)
             with link:
                 link.send(b"files")
                 open_files.add(link.recv(100))
                 link.send(b"end")
                 assert isinstance(event(server), WorkerExited)
-                os.close(birth.pidfd)
+                os.close(worker.pidfd)
         assert len(open_files) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_only_the_front_decides_when_workers_end(number: signal.Signals) -> None:
     with running_server(obey) as server:
-        birth, link = fork(server, 2)
+        worker, link = fork(server, 2)
         with link:
-            signal.pidfd_send_signal(birth.pidfd, number)
+            signal.pidfd_send_signal(worker.pidfd, number)
             os.kill(server.pid, number)
             link.send(b"number")
             assert link.recv(100) == b"2"
-            os.close(birth.pidfd)
+            os.close(worker.pidfd)
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["all read", "something unread"])
-def test_no_worker_outlives_the_handle(read: bool) -> None:
+def test_no_worker_outlives_the_fork_server(read: bool) -> None:
     with running_server(stay) as server:
-        births = [fork(server, number) for number in range(2)]
+        forked = [fork(server, number) for number in range(2)]
         if not read:
-            signal.pidfd_send_signal(births[0][0].pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(forked[0][0].pidfd, signal.SIGKILL)
             select.select([server.sock], [], [], SOON_SECONDS)
         server.stop()
-        for birth, link in births:
-            assert has_ended(birth.pidfd, 0), "it had ended before stop() returned"
-            os.close(birth.pidfd)
+        for worker, link in forked:
+            assert has_ended(worker.pidfd, 0), "it had ended before stop() returned"
+            os.close(worker.pidfd)
             link.close()
 
 

@@ -1,4 +1,4 @@
-"""Reload: nothing changes on a mistake, one at a time, and who does not obey is named."""
+"""Reload: nothing changes on a mistake, one at a time, and workers that lag behind are named."""
 
 import os
 import threading
@@ -26,7 +26,7 @@ APPLIED = ReloadResult(["limits.quantum_units"], [])
 
 
 class FakeSupervisor:
-    """Notes what it is told; `behind` do not obey."""
+    """Records the settings it gets; the workers in `behind` do not apply them."""
 
     def __init__(self) -> None:
         self.told: list[Limits] = []
@@ -82,7 +82,7 @@ async def test_what_changed_is_in_force(scene: Scene) -> None:
     assert await scene.reloader.reload() == ReloadResult([], [])
 
 
-async def test_who_does_not_obey_is_named(scene: Scene) -> None:
+async def test_a_worker_that_does_not_apply_it_is_named(scene: Scene) -> None:
     scene.supervisor.behind = [1]
     assert (await scene.reloader.reload()).unanswered == [1]
     assert scene.reloader.in_force == AFTER, "it will, when it goes on"
@@ -114,7 +114,7 @@ async def test_without_descriptors_nothing_changes(
     assert scene.is_untouched()
 
 
-async def test_a_directory_that_does_not_answer_stops_nobody(
+async def test_a_directory_that_does_not_answer_delays_nothing_else(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the loop, nor what is reloaded later."""
@@ -137,7 +137,7 @@ async def test_a_directory_that_does_not_answer_stops_nobody(
         answers.set()
 
 
-async def test_one_reads_after_the_other(scene: Scene) -> None:
+async def test_reloads_happen_one_after_the_other(scene: Scene) -> None:
     """So that the last request applies the file as it is then."""
     reading = threading.Lock()
     count = 0
@@ -156,7 +156,7 @@ async def test_one_reads_after_the_other(scene: Scene) -> None:
     assert count == 5
 
 
-async def test_whoever_gives_up_waiting_leaves_the_bus_as_it_is_or_changed(scene: Scene) -> None:
+async def test_a_cancelled_reload_changes_nothing_or_everything(scene: Scene) -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
         await scene.reloader.reload()

@@ -38,7 +38,7 @@ from sbus.shared.stall_table import StallTable
 from sbus.unix.credentials import Credentials
 from sbus.unix.notify import Notifier
 from tests.support.events import logging_to
-from tests.unit.broker.front.pretended_worker import PretendedWorker
+from tests.unit.broker.front.fake_worker import FakeWorker
 from tests.unit.shared.memories import close_memory, small_limits, was_woken
 
 SOON_SECONDS = 5.0
@@ -46,32 +46,32 @@ WORKERS = 3
 
 
 class FakeForkServer:
-    """Forks no one; `workers` are the latest of each slot."""
+    """Forks nothing; `workers` are the latest of each number."""
 
     def __init__(self) -> None:
         self.sock, self._bell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.setblocking(False)
         self._events: deque[WorkerForked | WorkerExited | Pong] = deque()
-        self.workers: dict[int, PretendedWorker] = {}
+        self.workers: dict[int, FakeWorker] = {}
         self.forks: list[int] = []
         self.answers = True
 
     def ping(self) -> None:
         if self.answers:
-            self._happen(Pong())
+            self._emit(Pong())
 
     def fork_worker(self, worker: int, link_socket: socket.socket) -> None:
         self.forks.append(worker)
-        born = PretendedWorker(1000 + len(self.forks), link_socket)
+        born = FakeWorker(1000 + len(self.forks), link_socket)
         self.workers[worker] = born
-        self._happen(WorkerForked(worker, born.pid, os.pidfd_open(os.getpid())))
+        self._emit(WorkerForked(worker, born.pid, os.pidfd_open(os.getpid())))
 
     def kill(self, worker: int, status: int = signal.SIGKILL) -> None:
         dead = self.workers[worker]
         dead.close()
-        self._happen(WorkerExited(worker, dead.pid, status))
+        self._emit(WorkerExited(worker, dead.pid, status))
 
-    def _happen(self, event: WorkerForked | WorkerExited | Pong) -> None:
+    def _emit(self, event: WorkerForked | WorkerExited | Pong) -> None:
         self._events.append(event)
         self._bell.send(b"x")
 
@@ -91,8 +91,8 @@ class FakeForkServer:
         self.sock.close()
 
 
-class PretendedNotifier(Notifier):
-    """Notes when it was told that all is well."""
+class FakeNotifier(Notifier):
+    """Records when the watchdog was fed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class PretendedNotifier(Notifier):
 
 
 class Scene:
-    """A supervisor, its fork server, and what it told the front."""
+    """A supervisor, its fork server, and what it reported."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.nursery = nursery
@@ -115,7 +115,7 @@ class Scene:
         self.forks: list[int] = []
         self.lines: list[str] = []
         self.killed: list[int] = []
-        self.notifier = PretendedNotifier()
+        self.notifier = FakeNotifier()
         settings = BusSettings(workers=WORKERS, limits=Limits(worker_silence_seconds_max=10.0))
         stalls = StallTable(self.memory.stalls, settings.limits.blocking_clients_max, None)
         self.book = AccountBook(self.memory.accounts, WORKERS, settings.limits)
@@ -144,18 +144,18 @@ class Scene:
         self.nursery.start_soon(self.supervisor.run, self.nursery, self)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(WORKERS):
-            await self.say(number, WorkerReady())
+            await self.send(number, WorkerReady())
 
-    async def say(self, worker: int, event: WorkerEvent) -> None:
-        self.fork_server.workers[worker].say(event)
+    async def send(self, worker: int, event: WorkerEvent) -> None:
+        self.fork_server.workers[worker].send(event)
         await trio.testing.wait_all_tasks_blocked()
 
     async def kill(self, worker: int, status: int = signal.SIGKILL) -> None:
         self.fork_server.kill(worker, status)
         await trio.testing.wait_all_tasks_blocked()
 
-    def told(self, worker: int) -> list[WorkerCommand]:
-        return self.fork_server.workers[worker].told()
+    def commands(self, worker: int) -> list[WorkerCommand]:
+        return self.fork_server.workers[worker].commands()
 
     def close(self) -> None:
         self.nursery.cancel_scope.cancel()
@@ -189,9 +189,9 @@ async def test_it_serves_once_every_worker_does(scene: Scene) -> None:
     await trio.testing.wait_all_tasks_blocked()
     assert scene.fork_server.forks == [0, 1, 2]
     for number in (2, 0):
-        await scene.say(number, WorkerReady())
+        await scene.send(number, WorkerReady())
         assert not done.is_set()
-    await scene.say(1, WorkerReady())
+    await scene.send(1, WorkerReady())
     assert done.is_set()
 
 
@@ -203,7 +203,7 @@ async def test_a_worker_that_dies_at_the_start_ends_the_bus(status: int) -> None
             try:
                 nursery.start_soon(scene.supervisor.run, nursery, scene)
                 await trio.testing.wait_all_tasks_blocked()
-                await scene.say(0, WorkerReady())
+                await scene.send(0, WorkerReady())
                 await scene.kill(1, status)
             finally:
                 scene.close()
@@ -221,10 +221,10 @@ async def test_the_end_of_the_fork_server_ends_the_bus() -> None:
                 scene.close()
 
 
-async def test_what_workers_say_about_clients_is_passed_on(scene: Scene) -> None:
+async def test_events_about_clients_are_passed_on(scene: Scene) -> None:
     await scene.serve()
-    await scene.say(1, ClientLeft(5, "no-nul"))
-    await scene.say(0, ClientLeft(6, ""))
+    await scene.send(1, ClientLeft(5, "no-nul"))
+    await scene.send(0, ClientLeft(6, ""))
     assert scene.worker_events == [(1, ClientLeft(5, "no-nul")), (0, ClientLeft(6, ""))]
 
 
@@ -246,7 +246,7 @@ async def test_a_dead_worker_is_reaped_and_replaced(
     assert scene.deaths == [1]
 
 
-async def test_a_worker_that_keeps_dying_young_is_forked_ever_less_often(
+async def test_a_worker_that_keeps_dying_early_is_forked_after_growing_delays(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     await scene.serve()
@@ -300,37 +300,37 @@ async def test_a_worker_that_does_not_read_its_commands_gets_no_clients(scene: S
     while link.queued < Limits().handoff_clients_max:
         scene.supervisor.send(0, AdoptClient(1, credentials, 1), write_end)
     assert await scene.supervisor.wait_for_available_worker([0, 7, 8]) == 1
-    assert scene.told(0)
+    assert scene.commands(0)
     link.close()  # before the descriptor that it has borrowed
     scene.supervisor.workers[0].link = None
     os.close(read_end)
     os.close(write_end)
 
 
-async def test_stopping_lets_all_become_quiet_before_any_ends(scene: Scene) -> None:
+async def test_all_workers_quiesce_before_any_stops(scene: Scene) -> None:
     await scene.serve()
     async with trio.open_nursery() as stopping:
         stopping.start_soon(scene.supervisor.stop)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(WORKERS):
-            assert scene.told(number) == [Quiesce()]
-        await scene.say(0, WorkerQuiesced())
-        await scene.say(1, WorkerQuiesced())
-        assert scene.told(0) == []
-        await scene.say(2, WorkerQuiesced())
+            assert scene.commands(number) == [Quiesce()]
+        await scene.send(0, WorkerQuiesced())
+        await scene.send(1, WorkerQuiesced())
+        assert scene.commands(0) == []
+        await scene.send(2, WorkerQuiesced())
         for number in range(WORKERS):
-            assert scene.told(number) == [Stop()]
+            assert scene.commands(number) == [Stop()]
             await scene.kill(number, 0)
     assert not scene.killed
-    assert not scene.deaths, "who ends when told to is not mourned"
+    assert not scene.deaths, "a worker that stops when told to has not died"
     assert scene.fork_server.forks == [0, 1, 2]
 
 
-async def test_who_does_not_stop_in_time_is_killed(
+async def test_a_worker_that_does_not_stop_in_time_is_killed(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     await scene.serve()
-    await scene.say(0, WorkerQuiesced())
+    await scene.send(0, WorkerQuiesced())
     await scene.supervisor.stop()
     assert trio.current_time() == pytest.approx(Limits().stop_seconds_max)
     assert sorted(scene.killed) == [0, 1, 2]
@@ -379,7 +379,7 @@ async def test_the_watchdog_is_fed_twice_in_its_time(
     assert max(pauses) <= watchdog_seconds / 2 + 1e-6
 
 
-async def test_without_a_watchdog_nobody_is_fed(
+async def test_without_a_watchdog_nothing_is_fed(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     await scene.serve()
@@ -392,7 +392,7 @@ async def test_the_watchdog_is_not_fed_while_the_fork_server_does_not_answer(
 ) -> None:
     scene.notifier.watchdog_seconds = 4.0
     await scene.serve()
-    await trio.sleep(8.5)  # between two meals
+    await trio.sleep(8.5)  # between two pings
     before = len(scene.notifier.fed_at)
     assert before
     scene.fork_server.answers = False
@@ -400,28 +400,28 @@ async def test_the_watchdog_is_not_fed_while_the_fork_server_does_not_answer(
     assert len(scene.notifier.fed_at) == before
 
 
-# -- other settings --------------------------------------------------------------------------------
+# -- settings --------------------------------------------------------------------------------------
 def some_memfd() -> int:
     return os.memfd_create("settings")
 
 
-async def test_all_workers_are_told_of_other_settings(scene: Scene) -> None:
+async def test_all_workers_get_new_settings(scene: Scene) -> None:
     await scene.serve()
     limits = Limits(handoff_clients_max=1)
     scene.supervisor.distribute_settings(limits, some_memfd())
     assert scene.supervisor._limits == limits
     for number in range(WORKERS):
-        assert scene.told(number) == [ApplySettings(1)]
+        assert scene.commands(number) == [ApplySettings(1)]
     waiting = Waiting(scene)
     for number in range(WORKERS):
         assert not await waiting.is_over()
-        await scene.say(number, SettingsApplied(1))
+        await scene.send(number, SettingsApplied(1))
     assert await waiting.is_over()
     assert waiting.behind == []
 
 
 class Waiting:
-    """For all to obey."""
+    """For all workers to apply their settings."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -436,50 +436,50 @@ class Waiting:
         return self.behind is not None
 
 
-async def test_who_does_not_obey_in_time_is_named(
+async def test_workers_without_the_settings_in_time_are_named(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     await scene.serve()
     scene.supervisor.distribute_settings(Limits(), some_memfd())
-    await scene.say(1, SettingsApplied(1))
+    await scene.send(1, SettingsApplied(1))
     assert await scene.supervisor.wait_until_settings_applied(5) == [0, 2]
-    await scene.say(0, SettingsApplied(1))
-    await scene.say(2, SettingsApplied(1))
+    await scene.send(0, SettingsApplied(1))
+    await scene.send(2, SettingsApplied(1))
     assert await scene.supervisor.wait_until_settings_applied(5) == []
 
 
-async def test_an_answer_to_earlier_settings_is_none_to_these(
+async def test_earlier_settings_do_not_count(
     scene: Scene, autojump_clock: trio.testing.MockClock
 ) -> None:
     await scene.serve()
     for _ in range(2):
         scene.supervisor.distribute_settings(Limits(), some_memfd())
     for number in range(WORKERS):
-        await scene.say(number, SettingsApplied(1))
+        await scene.send(number, SettingsApplied(1))
     assert await scene.supervisor.wait_until_settings_applied(5) == [0, 1, 2]
 
 
-async def test_a_worker_that_is_forked_later_is_told_first_of_all(scene: Scene) -> None:
+async def test_a_worker_that_is_forked_later_gets_the_settings_first(scene: Scene) -> None:
     await scene.serve()
     scene.supervisor.distribute_settings(Limits(), some_memfd())
     waiting = Waiting(scene)
-    await scene.say(0, SettingsApplied(1))
-    await scene.say(1, SettingsApplied(1))
+    await scene.send(0, SettingsApplied(1))
+    await scene.send(1, SettingsApplied(1))
     assert not await waiting.is_over()
     scene.supervisor.workers[2].forked_at = -1e9  # it has lived long, and is replaced at once
     await scene.kill(2)
     assert await waiting.is_over()
     assert waiting.behind == [], "its successor begins with them"
-    assert scene.told(2) == [ApplySettings(1)]
+    assert scene.commands(2) == [ApplySettings(1)]
 
 
-async def test_settings_that_nobody_needs_any_more_are_not_kept(scene: Scene) -> None:
+async def test_settings_that_no_worker_needs_are_not_kept(scene: Scene) -> None:
     await scene.serve()
     memfds = [some_memfd() for _ in range(3)]
     for memfd in memfds:
         scene.supervisor.distribute_settings(Limits(), memfd)
     for number in range(WORKERS):
-        await scene.say(number, SettingsApplied(3))
+        await scene.send(number, SettingsApplied(3))
     assert await scene.supervisor.wait_until_settings_applied(5) == []
     assert scene.supervisor._settings_memfds == memfds[2:]
     for closed in memfds[:2]:

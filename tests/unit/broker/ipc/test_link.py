@@ -114,7 +114,7 @@ async def test_the_other_sides_end_is_noticed(
         left.send(WorkerReady())
     gone.close()
     assert receive(links) == expected
-    left.send(WorkerReady())  # what the dead do not hear is nobody's error
+    left.send(WorkerReady())  # a packet to a side that has ended is no error
 
 
 async def test_closing_ends_a_queue_that_is_never_read(links: Links) -> None:
@@ -131,7 +131,7 @@ async def test_closing_ends_a_queue_that_is_never_read(links: Links) -> None:
     assert front.queued == 0
 
 
-def test_whose_descriptor_was_lost_can_be_told() -> None:
+def test_a_client_whose_descriptor_was_lost_is_known() -> None:
     front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with front, worker:
 
@@ -145,7 +145,7 @@ def test_whose_descriptor_was_lost_can_be_told() -> None:
         assert lost.client == 77
 
 
-def test_a_descriptor_that_was_no_clients_can_be_told_from_one() -> None:
+def test_a_lost_descriptor_of_settings_is_no_client() -> None:
     front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with front, worker:
 

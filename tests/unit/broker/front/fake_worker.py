@@ -1,4 +1,4 @@
-"""A worker's end of its link, without a worker: says what the test wants, keeps what it is told."""
+"""A worker's end of its link, without a worker: sends the test's events, keeps the commands."""
 
 import socket
 
@@ -10,7 +10,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(WorkerCommand)
 
 
-class PretendedWorker:
+class FakeWorker:
     """Takes over `link_socket`."""
 
     def __init__(self, pid: int, link_socket: socket.socket) -> None:
@@ -19,17 +19,17 @@ class PretendedWorker:
         self._sock.setblocking(False)
         link_socket.close()
 
-    def say(self, report: WorkerEvent) -> None:
-        self._sock.send(_encoder.encode(report))
+    def send(self, event: WorkerEvent) -> None:
+        self._sock.send(_encoder.encode(event))
 
-    def told(self) -> list[WorkerCommand]:
-        """Every order since this was last asked; descriptors that came along are dropped."""
-        orders: list[WorkerCommand] = []
+    def commands(self) -> list[WorkerCommand]:
+        """Every command since the last call; descriptors that came along are dropped."""
+        commands: list[WorkerCommand] = []
         while True:
             try:
-                orders.append(_decoder.decode(self._sock.recv(4096)))
+                commands.append(_decoder.decode(self._sock.recv(4096)))
             except BlockingIOError:
-                return orders
+                return commands
 
     def close(self) -> None:
         self._sock.close()
