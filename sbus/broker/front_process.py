@@ -25,7 +25,7 @@ from sbus.broker.front.reaper import Reaper
 from sbus.broker.front.reload import Reloader
 from sbus.broker.front.shutdown import Shutdown
 from sbus.broker.front.supervisor import Supervisor
-from sbus.broker.front.table_compactor import TableCompactor
+from sbus.broker.front.table_compactor import keep_table_compact
 from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.broker.ipc.worker_protocol import (
     ClientLeft,
@@ -119,7 +119,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
         nursery.start_soon(front.admission.run)
         nursery.start_soon(front.collector.run)
         nursery.start_soon(front.self_service.run)
-        nursery.start_soon(TableCompactor(resources.memory).run)
+        nursery.start_soon(keep_table_compact, resources.memory)
         if admin_server is not None:
             nursery.start_soon(admin_server.run)
         await front.shutdown.wait()

@@ -43,7 +43,7 @@ _OWN_ENTRIES_MAX = 100
 
 
 class InspectionHandlers:
-    """Of one bus."""
+    """Answers for one bus."""
 
     def __init__(
         self,

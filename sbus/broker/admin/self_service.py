@@ -24,7 +24,7 @@ _PACKET_BYTES_MAX = 64 * 1024
 
 
 class SelfServiceQueries:
-    """Of one bus."""
+    """Answers the users of one bus."""
 
     def __init__(
         self,

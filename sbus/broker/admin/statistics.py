@@ -45,7 +45,7 @@ Words = Sequence[int]
 
 
 class StatisticsCollector:
-    """Of one bus."""
+    """Collects the figures of one bus."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from sbus.version import __version__
 
 
 class StatisticsHandlers:
-    """Of the bus at `address`."""
+    """Answers for the bus at `address`."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class _Stream:
 
 
 class StreamRegistry:
-    """All streams of one bus. Runs tasks in `nursery`."""
+    """Keeps the streams of one bus. Runs tasks in `nursery`."""
 
     def __init__(
         self,

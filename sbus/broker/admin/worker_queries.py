@@ -29,7 +29,7 @@ class _PendingQuery:
 
 
 class WorkerQueries:
-    """Of one bus."""
+    """Asks the workers of one bus."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor

@@ -59,7 +59,7 @@ class _Stream:
 
 
 class EventEmitter:
-    """Of one process. `write` writes to the log."""
+    """Emits the events of one process. `write` writes to the log."""
 
     def __init__(self, write: WriteEvent) -> None:
         self._write = write

@@ -52,8 +52,8 @@ def limit_reached(limit: int, own: Credentials) -> LimitReached:
 
 
 class LogRateLimiter:
-    """Of one process. `lock` is held to write to an account that other processes write to.
-    `clock` (seconds, monotonic) is for tests."""
+    """Limits the log entries of one process. `lock` is held to write to an account that other
+    processes write to. `clock` (seconds, monotonic) is for tests."""
 
     def __init__(
         self,

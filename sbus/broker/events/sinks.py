@@ -1,10 +1,8 @@
 """The log of the bus: events as entries of the journal, or as lines on standard error.
 
 The journal gets all that is logged, with priority, id and fields. Standard error, which may be a
-terminal or a file that grows, gets the text of what is at least worth a notice. Neither is waited
-for: what it has no room for is lost, for the bus outlives its log.
-
-This module does not know which events are logged, nor how often.
+terminal or a file that grows, gets the text of notices and worse. Neither is waited for: what has
+no room is lost.
 """
 
 import os
@@ -20,7 +18,7 @@ from sbus.protocol.events import NOTICE, Event
 from sbus.unix.journal import SOCKET_PATH, Journal, is_journal
 
 WriteEvent = Callable[[Event, str], None]
-"""Writes an event whose text is this."""
+"""Writes an event with this text."""
 
 _NAMESPACE = uuid.UUID("7b0c5a1e-9a64-4f3e-8b0a-0d4f1f6c2a55")
 _LINE_BYTES_MAX = 4_000
@@ -28,8 +26,8 @@ _LINE_BYTES_MAX = 4_000
 
 
 def open_log(kind: str) -> WriteEvent:
-    """The log of this kind: `journal`, `stderr`, or `auto`, which is the journal where standard
-    error leads there. Raises ConfigurationError when there is no journal."""
+    """The log of this kind: `journal`, `stderr`, or `auto`, which is the journal if standard error
+    leads there. Raises ConfigurationError when there is no journal."""
     if kind == "journal" and not os.path.exists(SOCKET_PATH):
         raise ConfigurationError(f"log=journal: there is none, {SOCKET_PATH} does not exist")
     if kind == "journal" or (kind == "auto" and is_journal(2, os.environ.get("JOURNAL_STREAM"))):
@@ -57,7 +55,7 @@ def write_to_journal(journal: Journal, event: Event, text: str) -> None:
 
 
 def write_to_stderr(event: Event, text: str) -> None:
-    """Write one line, if anybody is left to read it and has room for it."""
+    """Write one line, if there is a reader with room for it."""
     if event.priority > NOTICE:
         return
     line = f"sbusd: {text}".encode(errors="backslashreplace")[:_LINE_BYTES_MAX] + b"\n"

@@ -21,7 +21,7 @@ from sbus.unix.closing import discard_unread, shut_down
 
 
 class ClientAdmission:
-    """Of one bus."""
+    """Admits clients, disconnects them and forgets them."""
 
     def __init__(
         self,

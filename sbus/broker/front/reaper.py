@@ -15,7 +15,7 @@ from sbus.shared.stall_table import StallTable
 
 
 class Reaper:
-    """Of one bus."""
+    """Reaps the workers of one bus."""
 
     def __init__(self, memory: SharedMemory, book: AccountBook, stalls: StallTable) -> None:
         self._memory = memory

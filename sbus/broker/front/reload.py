@@ -42,8 +42,8 @@ class HasSettings(Protocol):
 
 
 class Reloader:
-    """Of one bus. `reread` returns the configuration as it is written now, in any thread. `parts`
-    get new settings in their order, before the workers."""
+    """Reloads the configuration of one bus. `reread` returns it as it is written now, in any
+    thread. `parts` get new settings in their order, before the workers."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from sbus.unix.notify import Notifier
 
 
 class Shutdown:
-    """Of one bus. `admission` is the scope in which clients are admitted."""
+    """Decides when one bus ends. `admission` is the scope in which clients are admitted."""
 
     def __init__(
         self,

@@ -90,7 +90,7 @@ class SupervisedWorker:
 
 
 class Supervisor:
-    """Of all workers of a bus."""
+    """Starts, watches and stops the workers of one bus."""
 
     def __init__(
         self,
