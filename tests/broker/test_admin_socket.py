@@ -53,7 +53,7 @@ def test_a_bad_request_is_explained_and_the_next_one_answered(
 ) -> None:
     with administer(shared_bus) as admin:
         if packet:
-            reply = admin.say(packet)
+            reply = admin.exchange(packet)
             assert reply["error"]["code"] == code
             assert reply["error"]["text"]
             assert "\n" not in reply["error"]["text"]
@@ -76,7 +76,7 @@ def test_every_request_has_its_reply_in_order(bus: Bus) -> None:
     with administer(bus) as admin:
         for number in range(50):
             admin.sock.send(json.dumps({"verb": "version", "id": number}).encode())
-        assert [admin.hear()["id"] for _ in range(50)] == list(range(50))
+        assert [admin.receive()["id"] for _ in range(50)] == list(range(50))
 
 
 def test_a_client_that_does_not_read_replies_delays_no_other(bus: Bus) -> None:
@@ -108,7 +108,7 @@ def test_only_administrators_are_answered(address: str) -> None:
         def is_turned_away() -> bool:
             try:
                 with Admin(name) as admin:
-                    reply = admin.say(b'{"verb": "stats"}')
+                    reply = admin.exchange(b'{"verb": "stats"}')
                     assert admin.sock.recv(10) == b"", "the connection is over"
                     return bool(reply["error"]["code"] == "not-allowed")
             except (PermissionError, ConnectionResetError, BrokenPipeError):

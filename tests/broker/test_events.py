@@ -72,7 +72,7 @@ def test_what_an_administrator_does_is_an_event(bus: Bus) -> None:
         stream.next("client-disconnected", client=number)
         admin.ask("limit", uid=1234, limits={"connections_max": 5})
         assert stream.next("limits-changed")["changes"] == ["connections_max=5"]
-        admin.say(b'{"verb":"reload"}')
+        admin.exchange(b'{"verb":"reload"}')
         assert "--config" in stream.next("configuration-rejected")["why"]
 
 

@@ -20,7 +20,7 @@ SMALL_TABLE = ("--limit", "table_bytes=65536")
 AT_ONCE = 25
 
 
-def come_and_go(client: RawClient, own: int, rounds: int) -> None:
+def subscribe_and_unsubscribe(client: RawClient, own: int, rounds: int) -> None:
     """Subscribe, publish, unsubscribe, publish: exactly the first message must come back."""
     for start in range(0, rounds, AT_ONCE):
         for number in range(start, start + AT_ONCE):
@@ -63,7 +63,7 @@ def test_routes_stay_correct_while_thousands_of_subscriptions_change(
         with flowing(*streams):
             run_together(
                 *(
-                    partial(come_and_go, visitor, own, rounds)
+                    partial(subscribe_and_unsubscribe, visitor, own, rounds)
                     for own, visitor in enumerate(visitors)
                 )
             )

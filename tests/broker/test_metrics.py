@@ -31,7 +31,7 @@ def scrape(bus: Bus) -> str:
 
 
 def sums(exposition: str) -> dict[str, float]:
-    """Every figure, summed over workers and whatever else it is told apart by."""
+    """Every figure, summed over workers and all other labels."""
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(exposition):  # type: ignore[no-untyped-call]
         for sample in family.samples:
@@ -41,7 +41,7 @@ def sums(exposition: str) -> dict[str, float]:
 
 
 @pytest.fixture
-def told(bus: Bus) -> Iterator[Bus]:
+def used_bus(bus: Bus) -> Iterator[Bus]:
     """A bus on which 3 subscribers received what 2 publishers sent, 4 × 25 messages of 12 bytes
     for all of them and 50 for nobody, and in which two packets were refused."""
     with (
@@ -67,8 +67,8 @@ def told(bus: Bus) -> Iterator[Bus]:
         yield bus
 
 
-def test_the_figures_are_what_clients_did(told: Bus) -> None:
-    found = sums(scrape(told))
+def test_the_figures_are_what_clients_did(used_bus: Bus) -> None:
+    found = sums(scrape(used_bus))
     assert found["sbus_up"] == 1
     assert found["sbus_clients"] == 3
     assert found["sbus_connections_accepted_total"] == 3
@@ -87,11 +87,11 @@ def test_the_figures_are_what_clients_did(told: Bus) -> None:
     assert found["sbus_user_subscriptions"] == 3
 
 
-def test_counters_continue_when_a_worker_dies(told: Bus) -> None:
-    pids = worker_pids(told)
+def test_counters_continue_when_a_worker_dies(used_bus: Bus) -> None:
+    pids = worker_pids(used_bus)
     subprocess.run(["kill", "-KILL", str(pids[0])], check=True)
-    wait_until(lambda: is_replaced(told, 0, pids[0]), "worker 0 is replaced")
-    found = sums(scrape(told))
+    wait_until(lambda: is_replaced(used_bus, 0, pids[0]), "worker 0 is replaced")
+    found = sums(scrape(used_bus))
     assert found["sbus_worker_deaths_total"] == 1
     assert found["sbus_messages_published_total"] == 150
     assert found["sbus_deliveries_total"] == 300

@@ -126,7 +126,7 @@ class RandomClients(RuleBasedStateMachine):
     # -- what a client does ----------------------------------------------------------------------
     def publish(self, who: int, key: bytes, size: int) -> None:
         packet = b"MSG %b\0%d " % (key, next(self._numbers)) + bytes(size)
-        self._make_safe(who, key, packet)
+        self._avoid_disconnection(who, key, packet)
         self._send(who, packet)
         self._model.publish(who, key, packet)
 
@@ -151,10 +151,10 @@ class RandomClients(RuleBasedStateMachine):
         self._send(who, b"CMSG " + choice.encode())
         self._model.clients[who].choose(choice)
 
-    def say_done(self, who: int) -> None:
+    def await_done(self, who: int) -> None:
         """Wait until the bus has served everything that this client sent."""
         packet = b"MSG %b\0%d" % (DONE, next(self._numbers))
-        self._make_safe(who, DONE, packet)
+        self._avoid_disconnection(who, DONE, packet)
         self._send(who, packet)
         self._model.publish(who, DONE, packet)
         self._await_done(packet)
@@ -180,7 +180,7 @@ class RandomClients(RuleBasedStateMachine):
             self._tally.losses.append(lost)
 
     # -- room ------------------------------------------------------------------------------------
-    def _make_safe(self, who: int, key: bytes, packet: bytes) -> None:
+    def _avoid_disconnection(self, who: int, key: bytes, packet: bytes) -> None:
         """Who may be given up must not be so by what it says itself: nobody could tell what the bus
         has read of it."""
         model = self._model.clients[who]
@@ -199,7 +199,7 @@ class RandomClients(RuleBasedStateMachine):
             except BlockingIOError:
                 assert time.monotonic() < deadline, "held back for ever"
                 if not select.select([], [sock], [], PATIENCE_SECONDS)[1]:
-                    self._make_way(sender=who)
+                    self._release_publishers(sender=who)
             else:
                 return
 
@@ -219,9 +219,9 @@ class RandomClients(RuleBasedStateMachine):
         deadline = time.monotonic() + HELD_SECONDS_MAX
         while not select.select([client], [], [], PATIENCE_SECONDS)[0]:
             assert time.monotonic() < deadline, "held back for ever"
-            self._make_way(reader=reader)
+            self._release_publishers(reader=reader)
 
-    def _make_way(self, *, sender: int | None = None, reader: int | None = None) -> None:
+    def _release_publishers(self, *, sender: int | None = None, reader: int | None = None) -> None:
         """Nothing goes on: let those read who may hold others back, or leave. But who is reading
         does that by itself, and who is sending must not leave."""
         blockers = [
@@ -258,7 +258,7 @@ class RandomClients(RuleBasedStateMachine):
             client.control(b"!/notices/on")
             self._model.clients[who].notices = True
         self.subscribe(who, pattern)
-        self.say_done(who)
+        self.await_done(who)
 
     def _pick(self, pick: int) -> int:
         """Somebody. Who there is depends on the bus, which ends some; so rules have no conditions,
@@ -280,7 +280,7 @@ class RandomClients(RuleBasedStateMachine):
         who = self._pick(pick)
         for each in script:
             each(self, who)
-        self.say_done(who)
+        self.await_done(who)
 
     @rule(pick=picks, key=keys, leaves_rather=st.booleans())
     def flood(self, pick: int, key: bytes, leaves_rather: bool) -> None:
@@ -288,16 +288,16 @@ class RandomClients(RuleBasedStateMachine):
         who = self._pick(pick)
         for _ in range(FLOOD_MESSAGES):
             self.publish(who, key, FLOOD_PAYLOAD_BYTES)
-        self.say_done(who)
+        self.await_done(who)
 
     @rule(pick=picks, key=keys)
-    def run_out_of_patience(self, pick: int, key: bytes) -> None:
+    def choose_to_be_disconnected(self, pick: int, key: bytes) -> None:
         """A client that does not read chooses to be disconnected, which random rules alone do in
         some runs only, depending on what else the interpreter has loaded."""
         who = self._pick(pick)
         self.choose(who, "blocking/soft/error")
         self.subscribe(who, key)
-        self.say_done(who)
+        self.await_done(who)
         self.flood(pick + 1, key, leaves_rather=False)
 
     @rule(pick=picks, many=st.integers(1, 30))
@@ -320,7 +320,7 @@ class RandomClients(RuleBasedStateMachine):
         self.read(who)
         self._clients[who].send(word + text + b"\0")
         self._model.clients[who].refuse()
-        self.say_done(who)
+        self.await_done(who)
 
     @rule(pick=picks, key=keys, quietly=st.booleans())
     def leave(self, pick: int, key: bytes, quietly: bool) -> None:
@@ -329,7 +329,7 @@ class RandomClients(RuleBasedStateMachine):
         if not quietly:
             self.publish(who, key, 0)
         packet = b"MSG %b\0%d" % (DONE, next(self._numbers))
-        self._make_safe(who, DONE, packet)
+        self._avoid_disconnection(who, DONE, packet)
         self._send(who, packet)
         self._model.publish(who, DONE, packet)
         self._forget(who)

@@ -203,7 +203,7 @@ def watchers_accepted(bus: Bus) -> int:
 
 
 def may_watch(admin: Admin) -> bool:
-    reply = admin.say(b'{"verb": "events"}')
+    reply = admin.exchange(b'{"verb": "events"}')
     return "result" in reply
 
 

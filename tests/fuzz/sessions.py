@@ -70,7 +70,7 @@ class FuzzedClient:
     def send(self, packet: bytes) -> None:
         self.peer.send(packet)
         verdict = judge(packet, self._dialect, self._limits)
-        code = verdict.code or self._obey(verdict, packet)
+        code = verdict.code or self._apply(verdict, packet)
         if code in documented_codes():
             self.told.append(code.encode())
             if documented_codes()[code] == "disconnected":
@@ -78,7 +78,7 @@ class FuzzedClient:
         if code:
             self.counts[code] += 1
 
-    def _obey(self, verdict: Verdict, packet: bytes) -> str:
+    def _apply(self, verdict: Verdict, packet: bytes) -> str:
         """What an acceptable packet does; returns what it is counted as, "" for nothing."""
         word, text, _ = verdict
         if word in (b"SUB", b"UNSUB") and self._names_another(text):

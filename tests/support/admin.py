@@ -40,12 +40,12 @@ class Admin:
     ) -> None:
         self.sock.close()
 
-    def say(self, packet: bytes) -> dict[str, Any]:
-        """The reply to a packet."""
+    def exchange(self, packet: bytes) -> dict[str, Any]:
+        """Send a packet; returns the reply."""
         self.sock.send(packet)
-        return self.hear()
+        return self.receive()
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """The next reply; an AssertionError at the end of the connection."""
         packet = self.sock.recv(ANSWER_BYTES_MAX)
         assert packet, "the admin socket closed the connection"
@@ -55,7 +55,7 @@ class Admin:
 
     def ask(self, verb: str, **arguments: object) -> Any:
         """The result of a request."""
-        reply = self.say(json.dumps({"verb": verb, "id": 7, **arguments}).encode())
+        reply = self.exchange(json.dumps({"verb": verb, "id": 7, **arguments}).encode())
         assert reply["id"] == 7
         assert reply["version"] == 1
         assert "error" not in reply, reply
@@ -63,7 +63,7 @@ class Admin:
 
     def fault(self, verb: str, **arguments: object) -> tuple[str, str]:
         """Code and text of the error that a request gets."""
-        reply = self.say(json.dumps({"verb": verb, "id": 7, **arguments}).encode())
+        reply = self.exchange(json.dumps({"verb": verb, "id": 7, **arguments}).encode())
         assert reply["id"] == 7
         assert "result" not in reply, reply
         return reply["error"]["code"], reply["error"]["text"]

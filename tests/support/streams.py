@@ -26,7 +26,7 @@ def messages_of(bus: Bus, *patterns: bytes, payload: bool = False) -> Iterator[M
         yield stream
 
 
-class Happenings:
+class EventReader:
     """A stream of events, each returned once; nothing may be missed."""
 
     def __init__(self, stream: EventStream) -> None:
@@ -55,11 +55,11 @@ class Happenings:
 
 
 @contextmanager
-def events_of(bus: Bus) -> Iterator[Happenings]:
+def events_of(bus: Bus) -> Iterator[EventReader]:
     with AdminConnection(bus.address) as connection:
         stream = EventStream(connection)
         assert stream.unanswered == []
-        yield Happenings(stream)
+        yield EventReader(stream)
 
 
 def read_to_end(
