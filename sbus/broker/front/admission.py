@@ -44,7 +44,7 @@ class ClientAdmission:
 
     async def run(self) -> None:
         """Admit clients until the bus drains or stops."""
-        with self._shutdown.admission:
+        with self._shutdown.admission_scope:
             while True:
                 accepted = await self._acceptor.next_client()
                 worker = await self._supervisor.wait_for_available_worker(self._registry.load)

@@ -12,7 +12,7 @@ from sbus.unix.notify import Notifier
 
 
 class Shutdown:
-    """Decides when one bus ends. `admission` is the scope in which clients are admitted."""
+    """Decides when one bus ends. `admission_scope` is the scope in which clients are admitted."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Shutdown:
         self._events = events
         self._notifier = notifier
         self.is_draining = False
-        self.admission = trio.CancelScope()
+        self.admission_scope = trio.CancelScope()
         self._requested = trio.Event()
         self._deadline = trio.CancelScope()
         self.apply_settings(settings)
@@ -46,7 +46,7 @@ class Shutdown:
         left = len(self._registry)
         self._notifier.status(f"Admits no more clients, {left} are left")
         self._events.emit(Draining(clients=left))
-        self.admission.cancel()
+        self.admission_scope.cancel()
         self.check_empty()
         if timeout_seconds is not None:
             deadline = trio.current_time() + timeout_seconds
@@ -63,4 +63,4 @@ class Shutdown:
             await self._requested.wait()
         self._notifier.stopping(f"Stopping, with {len(self._registry)} clients")
         self._events.emit(BusStopping(clients=len(self._registry)))
-        self.admission.cancel()
+        self.admission_scope.cancel()
