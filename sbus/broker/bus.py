@@ -61,14 +61,19 @@ def run_bus(
             events=events,
             notifier=notifier,
         )
+        _run_event_loop(resources, on_ready)
+    finally:
+        fork_server.stop()
+
+
+def _run_event_loop(resources: FrontResources, on_ready: Callable[[], None]) -> None:
+    try:
         trio.run(run_front, resources, on_ready)
     except BaseExceptionGroup as group:
         expected, unexpected = group.split(SbusError)
         if unexpected is not None or expected is None:
             raise
         raise _first(expected) from None
-    finally:
-        fork_server.stop()
 
 
 def check_settings(settings: BusSettings) -> None:
