@@ -43,10 +43,9 @@ def round_trip(run: RunSettings, rounds: int, size_bytes: int) -> Result:
         "broker, across workers": (run.broker(2), "after"),
     }
     samples_ns: dict[str, list[int]] = {case: [] for case in cases}
-    for repetition in range(run.repetitions):
-        for case, (start, fillers) in cases.items():
-            samples_ns[case] += measure_round_trips(run, start, fillers, rounds, size_bytes)
-            run.progress(f"{repetition + 1}/{run.repetitions} {case}")
+    for label, case, (start, fillers) in run.rounds(cases):
+        samples_ns[case] += measure_round_trips(run, start, fillers, rounds, size_bytes)
+        run.progress(label)
     return Result(
         name="round-trip",
         settings={"rounds": rounds, "size": size_bytes, **run.shown()},
@@ -128,14 +127,13 @@ def flood(
     else:
         servers["broker"] = (run.broker(workers), "none")
     samples: dict[str, list[FloodSample]] = {}
-    for repetition in range(run.repetitions):
-        for server, (start, fillers) in servers.items():
-            for state, sample in measure_flood(run, start, fillers, shape, victim_cpus):
-                samples.setdefault(f"{server}, {state}", []).append(sample)
-                run.progress(
-                    f"{repetition + 1}/{run.repetitions} {server}, {state}: "
-                    f"p99 {sample.percentile_us(99):.0f} µs, A {sample.sent_per_second:,.0f}/s"
-                )
+    for label, server, (start, fillers) in run.rounds(servers):
+        for state, sample in measure_flood(run, start, fillers, shape, victim_cpus):
+            samples.setdefault(f"{server}, {state}", []).append(sample)
+            run.progress(
+                f"{label}, {state}: p99 {sample.percentile_us(99):.0f} µs, "
+                f"A {sample.sent_per_second:,.0f}/s"
+            )
     rounds = sum(len(sample.times_ns) for those in samples.values() for sample in those)
     return Result(
         name="flood",

@@ -7,14 +7,17 @@ close their stdout when they are ready, and end on SIGTERM.
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from sbus.bench import BenchmarkFailed, proc
 from sbus.bench.figures import format_cpus
 from sbus.bench.programs import START_SECONDS_MAX, STOP_SECONDS_MAX, Child, running
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,15 @@ class RunSettings:
             "broker_cpu": format_cpus(self.broker_cpus),
             "load_cpu": format_cpus(self.load_cpus),
         }
+
+    def rounds(self, cases: Mapping[str, T]) -> Iterator[tuple[str, str, T]]:
+        """Every case once, then every case again: a disturbance of the machine disturbs all alike.
+
+        Yields a label for progress, the name, and the case.
+        """
+        for repetition in range(self.repetitions):
+            for name, case in cases.items():
+                yield f"{repetition + 1}/{self.repetitions} {name}", name, case
 
     def relay(self, mode: str) -> Start:
         """The relay, which forwards `each` packet by itself or `drain`s sockets."""

@@ -168,18 +168,13 @@ class Case:
 
 
 def measure_in_turn(run: RunSettings, cases: Mapping[str, Case]) -> dict[str, Sequence[Sample]]:
-    """Every case once, then every case again: a disturbance of the machine disturbs all alike.
-
-    Each measurement has a server of its own. The n-th samples of two cases are a pair.
-    """
+    """Each measurement has a server of its own. The n-th samples of two cases are a pair."""
     samples: dict[str, list[Sample]] = {name: [] for name in cases}
-    for repetition in range(run.repetitions):
-        for name, case in cases.items():
-            with case.start() as server:
-                sample = measure(server, case.traffic, run.directory, run.load_cpus)
-            samples[name].append(sample)
-            run.progress(
-                f"{repetition + 1}/{run.repetitions} {name}: {sample.cpu_us_per_delivery:.2f} µs, "
-                f"{sample.deliveries_per_second:,.0f}/s"
-            )
+    for label, name, case in run.rounds(cases):
+        with case.start() as server:
+            sample = measure(server, case.traffic, run.directory, run.load_cpus)
+        samples[name].append(sample)
+        run.progress(
+            f"{label}: {sample.cpu_us_per_delivery:.2f} µs, {sample.deliveries_per_second:,.0f}/s"
+        )
     return dict(samples)

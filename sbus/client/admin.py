@@ -13,8 +13,8 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from sbus.client.link import default_address
-from sbus.errors import AddressError, BusError, Disconnected, ProtocolViolation
+from sbus.client.link import connect_error, default_address
+from sbus.errors import BusError, Disconnected, ProtocolViolation
 from sbus.protocol import admin
 from sbus.protocol.admin_streams import BEGINNING
 from sbus.unix.address import admin_address, parse_address
@@ -75,9 +75,7 @@ class AdminConnection:
             self._sock.connect(parsed.sockaddr())
         except OSError as error:
             self._sock.close()
-            advice = _ADVICE.get(error.errno or 0)
-            text = f"cannot connect to {self.address}: {error.strerror or error}"
-            raise AddressError(f"{text}: {advice}" if advice else text) from error
+            raise connect_error(self.address, error, _ADVICE) from error
 
     def fileno(self) -> int:
         return self._sock.fileno()

@@ -7,6 +7,7 @@ readable or writable, and only add the way of waiting for that.
 import errno
 import os
 import socket
+from collections.abc import Mapping
 from typing import Generic, TypedDict
 
 from sbus.client.inbox import Inbox, Item, Losses
@@ -98,16 +99,14 @@ class Link(Generic[Item]):
     def connect_nowait(self) -> bool:
         """Whether it is connected now; False while the listen queue of the bus is full.
 
-        Raises AddressError, in one line: where, why, and what to do.
+        Raises AddressError.
         """
         try:
             self.sock.connect(self._sockaddr)
         except BlockingIOError:
             return False
         except OSError as error:
-            advice = _ADVICE.get(error.errno or 0)
-            text = f"cannot connect to {self.address}: {error.strerror}"
-            raise AddressError(f"{text}: {advice}" if advice else text) from error
+            raise connect_error(self.address, error, _ADVICE) from error
         return True
 
     def close(self) -> None:
@@ -225,6 +224,13 @@ def open_socket(packet_bytes_max: int) -> socket.socket:
                 f"to {needed // 2 + 1} or more"
             )
     return sock
+
+
+def connect_error(address: str, error: OSError, advice: Mapping[int, str]) -> AddressError:
+    """Where, why, and what to do, in one line."""
+    text = f"cannot connect to {address}: {error.strerror or error}"
+    what_to_do = advice.get(error.errno or 0)
+    return AddressError(f"{text}: {what_to_do}" if what_to_do else text)
 
 
 def to_bytes(text: bytes | str) -> bytes:
