@@ -47,6 +47,10 @@ def _by_held_user(rules: list[BackpressureRule]) -> Mapping[int, Sequence[Backpr
     return by_user or _NO_RULES
 
 
+_RemoteRule = tuple[BackpressureRule, set[bytes]]
+"""Of a client of another worker, and the patterns by which it holds publishers."""
+
+
 class Route:
     """The destinations of one key: other workers as a mask, this worker's clients as recipients.
 
@@ -241,35 +245,25 @@ class Router:
             for pattern in known:
                 self._change(pattern, record.worker, add=False)
             known.clear()
-            for remote in self._remote_rules.pop(record.worker, {}).values():
-                for pattern in remote.patterns:
-                    self._change(pattern, remote.rule, add=False)
+            for rule, patterns in self._remote_rules.pop(record.worker, {}).values():
+                for pattern in patterns:
+                    self._change(pattern, rule, add=False)
 
     def _hold(self, record: Record) -> None:
         rule, pattern = unpack_rule(record.client, record.pattern)
         rules = self._remote_rules.setdefault(record.worker, {})
-        remote = rules.setdefault((record.client, rule.pack()), _RemoteRule(rule))
-        if pattern not in remote.patterns:
-            remote.patterns.add(pattern)
-            self._change(pattern, remote.rule, add=True)
+        rule, patterns = rules.setdefault((record.client, rule.pack()), (rule, set()))
+        if pattern not in patterns:
+            patterns.add(pattern)
+            self._change(pattern, rule, add=True)
 
     def _hold_no_more(self, record: Record) -> None:
-        rule, pattern = unpack_rule(record.client, record.pattern)
+        packed, pattern = unpack_rule(record.client, record.pattern)
         rules = self._remote_rules.get(record.worker, {})
-        which = (record.client, rule.pack())
-        remote = rules.get(which)
-        if remote is not None and pattern in remote.patterns:
-            remote.patterns.remove(pattern)
-            self._change(pattern, remote.rule, add=False)
-            if not remote.patterns:
-                del rules[which]
-
-
-class _RemoteRule:
-    """A client of another worker that may hold publishers, and the patterns by which it does."""
-
-    __slots__ = ("patterns", "rule")
-
-    def __init__(self, rule: BackpressureRule) -> None:
-        self.rule = rule
-        self.patterns: set[bytes] = set()
+        number = (record.client, packed.pack())
+        rule, patterns = rules.get(number, (packed, set()))
+        if pattern in patterns:
+            patterns.remove(pattern)
+            self._change(pattern, rule, add=False)
+            if not patterns:
+                del rules[number]

@@ -356,8 +356,8 @@ def held(router: Router, client: Client) -> set[bytes]:
     """The patterns by which a worker knows the rule that a client has now; it has to know of no
     other."""
     known = {
-        packed: remote.patterns
-        for (number, packed), remote in router._remote_rules.get(client.worker, {}).items()
+        packed: patterns
+        for (number, packed), (_, patterns) in router._remote_rules.get(client.worker, {}).items()
         if number == client.session.id
     }
     backpressure = client.session.backpressure
