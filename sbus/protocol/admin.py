@@ -13,21 +13,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from sbus.protocol.admin_results import (
-    ClientsResult,
-    DrainResult,
-    EventsResult,
-    ExplainResult,
-    KickResult,
-    LimitResult,
-    MonitorResult,
-    ReloadResult,
-    StatsResult,
-    SubsResult,
-    UsersResult,
-    VersionResult,
-    WorkersResult,
-)
+from sbus.protocol import admin_results as results
 
 VERSION: Final = 1
 """Incremented by incompatible changes. New fields and verbs are compatible: a client ignores fields
@@ -175,18 +161,18 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 RESULTS: Final[dict[type[msgspec.Struct], type[msgspec.Struct]]] = {
-    Stats: StatsResult,
-    Workers: WorkersResult,
-    Clients: ClientsResult,
-    Subs: SubsResult,
-    Users: UsersResult,
-    Explain: ExplainResult,
-    Monitor: MonitorResult,
-    Events: EventsResult,
-    Kick: KickResult,
-    Limit: LimitResult,
-    Reload: ReloadResult,
-    Drain: DrainResult,
-    Version: VersionResult,
+    Stats: results.StatsResult,
+    Workers: results.WorkersResult,
+    Clients: results.ClientsResult,
+    Subs: results.SubsResult,
+    Users: results.UsersResult,
+    Explain: results.ExplainResult,
+    Monitor: results.MonitorResult,
+    Events: results.EventsResult,
+    Kick: results.KickResult,
+    Limit: results.LimitResult,
+    Reload: results.ReloadResult,
+    Drain: results.DrainResult,
+    Version: results.VersionResult,
 }
 """The result of each request."""

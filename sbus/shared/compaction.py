@@ -13,25 +13,9 @@ at any instant.
 from collections import Counter
 from collections.abc import Iterator
 
-from sbus.shared.shared_memory import (
-    COMPACTION_WANTED,
-    TABLE_BASE,
-    TABLE_EPOCH,
-    TABLE_GENERATION,
-    TABLE_PREVIOUS_TAIL,
-    TABLE_TAIL,
-    SharedMemory,
-)
-from sbus.shared.subscription_table import (
-    CLIENT_GONE,
-    HOLDS,
-    HOLDS_NO_MORE,
-    SUBSCRIBED,
-    UNSUBSCRIBED,
-    Record,
-    encode_record,
-    read_records,
-)
+from sbus.shared import shared_memory, subscription_table
+from sbus.shared.shared_memory import SharedMemory
+from sbus.shared.subscription_table import Record, encode_record, read_records
 
 STEP_RECORDS = 1_000
 """Records read or written in one step: about a millisecond."""
@@ -49,15 +33,15 @@ class LiveTable:
 
     def apply(self, record: Record) -> None:
         owner = (record.worker, record.client)
-        if record.kind == SUBSCRIBED:
+        if record.kind == subscription_table.SUBSCRIBED:
             self._clients.setdefault(owner, Counter())[record.pattern] += 1
-        elif record.kind == UNSUBSCRIBED:
+        elif record.kind == subscription_table.UNSUBSCRIBED:
             self._take_back(owner, record.pattern)
-        elif record.kind == HOLDS:
+        elif record.kind == subscription_table.HOLDS:
             self._holding.setdefault(owner, set()).add(record.pattern)
-        elif record.kind == HOLDS_NO_MORE:
+        elif record.kind == subscription_table.HOLDS_NO_MORE:
             self._holding.get(owner, set()).discard(record.pattern)
-        elif record.kind == CLIENT_GONE:
+        elif record.kind == subscription_table.CLIENT_GONE:
             self._clients.pop(owner, None)
             self._holding.pop(owner, None)
         else:
@@ -84,10 +68,10 @@ class LiveTable:
                 for _ in range(count):
                     edge = (worker, pattern) not in known
                     known.add((worker, pattern))
-                    yield Record(SUBSCRIBED, edge, worker, client, pattern)
+                    yield Record(subscription_table.SUBSCRIBED, edge, worker, client, pattern)
         for (worker, client), holding in self._holding.items():
             for pattern in holding:
-                yield Record(HOLDS, True, worker, client, pattern)
+                yield Record(subscription_table.HOLDS, True, worker, client, pattern)
 
 
 class Compaction:
@@ -95,10 +79,10 @@ class Compaction:
 
     def __init__(self, memory: SharedMemory, words: memoryview) -> None:
         self._memory = memory
-        self._epoch = words[TABLE_EPOCH]
+        self._epoch = words[shared_memory.TABLE_EPOCH]
         self._source = memory.arena_offsets[self._epoch & 1]
         self._target = memory.arena_offsets[1 - (self._epoch & 1)]
-        self._copied = words[TABLE_TAIL]
+        self._copied = words[shared_memory.TABLE_TAIL]
         self._written = 0
         self._work = self._steps()
 
@@ -135,14 +119,14 @@ class Compaction:
 
     def finish(self, words: memoryview) -> bool:
         """Flip the arenas; False when too much is left to copy."""
-        tail = words[TABLE_TAIL]
+        tail = words[shared_memory.TABLE_TAIL]
         if tail - self._copied > FINISH_BYTES_MAX:
             return False
         self.copy_journal(tail)
-        words[TABLE_PREVIOUS_TAIL] = tail
-        words[TABLE_BASE] = self._written
-        words[TABLE_TAIL] = self._written
-        words[TABLE_GENERATION] = self._written
-        words[TABLE_EPOCH] = self._epoch + 1
-        words[COMPACTION_WANTED] = 0
+        words[shared_memory.TABLE_PREVIOUS_TAIL] = tail
+        words[shared_memory.TABLE_BASE] = self._written
+        words[shared_memory.TABLE_TAIL] = self._written
+        words[shared_memory.TABLE_GENERATION] = self._written
+        words[shared_memory.TABLE_EPOCH] = self._epoch + 1
+        words[shared_memory.COMPACTION_WANTED] = 0
         return True

@@ -3,43 +3,23 @@
 A caller survives the sets that it names; any other error is a bug and escapes.
 """
 
-from errno import (
-    EAGAIN,
-    ECONNABORTED,
-    ECONNREFUSED,
-    ECONNRESET,
-    EDQUOT,
-    EFBIG,
-    EINTR,
-    EINVAL,
-    EMFILE,
-    ENFILE,
-    ENOBUFS,
-    ENODATA,
-    ENOMEM,
-    ENOSPC,
-    ENOTCONN,
-    EPERM,
-    EPIPE,
-    EPROTO,
-    ESRCH,
-)
+import errno
 from typing import Final
 
-OUT_OF_RESOURCES: Final = frozenset({EMFILE, ENFILE, ENOBUFS, ENOMEM})
+OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """This process or the host has no descriptor or no memory left; that may pass."""
 
-ACCEPT_FAILED: Final = frozenset({ECONNABORTED, EINTR, EPERM, EPROTO})
+ACCEPT_FAILED: Final = frozenset({errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO})
 """accept(2): this one connection failed; the listening socket is as good as before."""
 
-PEER_GONE: Final = frozenset({EPIPE, ECONNRESET, ECONNREFUSED, ENOTCONN})
+PEER_GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED, errno.ENOTCONN})
 """On a connected socket: nobody is at the other end any more."""
 
-SOCKET_FULL: Final = frozenset({EAGAIN, ENOBUFS, ENOMEM})
+SOCKET_FULL: Final = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 """send(2) without blocking: the socket's buffer or the kernel has no room for the packet now."""
 
-PROCESS_GONE: Final = frozenset({ESRCH, EINVAL, ENODATA})
+PROCESS_GONE: Final = frozenset({errno.ESRCH, errno.EINVAL, errno.ENODATA})
 """SO_PEERPIDFD: the process has ended, or there never was one."""
 
-DISK_FULL: Final = frozenset({ENOSPC, EDQUOT, EFBIG})
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """write(2): the disk, or this user's or this file's share of it, is full."""
