@@ -11,7 +11,7 @@ escaped, even if that was done before.
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from rich.cells import cell_len, set_cell_size
@@ -33,6 +33,7 @@ class Column:
     """A title of one word, and how the column behaves."""
 
     title: str
+    _: KW_ONLY
     right: bool = True
     """Numbers are aligned to the right."""
     flexible: bool = False
@@ -50,22 +51,22 @@ class Cell(NamedTuple):
     style: str = ""
 
 
-class Field(NamedTuple, Generic[T]):
+@dataclass(frozen=True, slots=True)
+class Field(Column, Generic[T]):
     """A column, and its cell for an item."""
 
-    column: Column
     cell: Callable[[T], str | Cell]
 
 
-def name_column(title: str) -> Column:
-    """A column of names, which may be long."""
-    return Column(title, right=False, flexible=True)
+def name_field(title: str, cell: Callable[[T], str | Cell]) -> Field[T]:
+    """A field of names, which may be long."""
+    return Field(title, cell, right=False, flexible=True)
 
 
 def table(fields: Sequence[Field[T]], items: Iterable[T], width: int | None) -> list[Text]:
     """A title line and a line for each item."""
     rows = [[field.cell(item) for field in fields] for item in items]
-    return layout([field.column for field in fields], rows, width)
+    return layout(fields, rows, width)
 
 
 def text(words: str, style: str = "") -> Text:

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
-from sbus.cli.terminal.tables import TITLE_STYLE, Cell, Column, Field, fit, name_column, table, text
+from sbus.cli.terminal.tables import TITLE_STYLE, Cell, Field, fit, name_field, table, text
 from sbus.cli.terminal.units import UNKNOWN, count, counted, duration, enumerated, size
 from sbus.cli.terminal.user_names import user_name
 from sbus.cli.top.loads import SORT_FIELDS, Sort, Top
@@ -62,25 +62,25 @@ _FIGURES: dict[Sort, tuple[str, Any]] = {
     "lost": ("LOST/S", lambda row: _warned(row.discarded_per_second)),
     "backlog": ("BACKLOG", lambda row: _warned(row.backlog)),
 }
-_USER: Field[Any] = Field(name_column("USER"), lambda row: user_name(row.uid))
-_CLIENTS: Field[Any] = Field(Column("CLIENTS"), lambda row: count(row.clients))
+_USER: Field[Any] = name_field("USER", lambda row: user_name(row.uid))
+_CLIENTS: Field[Any] = Field("CLIENTS", lambda row: count(row.clients))
 _IDENTITY: dict[str, tuple[Sequence[Field[Any]], Sequence[Field[Any]]]] = {
     "client": (
         [
-            Field(Column("CLIENT"), lambda row: str(row.client)),
+            Field("CLIENT", lambda row: str(row.client)),
             _USER,
-            Field(Column("PID"), lambda row: str(row.pid)),
-            Field(Column("WORKER", rank=1), lambda row: str(row.worker)),
+            Field("PID", lambda row: str(row.pid)),
+            Field("WORKER", lambda row: str(row.worker), rank=1),
         ],
-        [Field(name_column("PROGRAM"), lambda row: row.program)],
+        [name_field("PROGRAM", lambda row: row.program)],
     ),
     "user": ([_USER, _CLIENTS], []),
-    "key": ([], [Field(name_column("PREFIX"), lambda row: _shown_prefix(row.prefix))]),
+    "key": ([], [name_field("PREFIX", lambda row: _shown_prefix(row.prefix))]),
     "worker": (
         [
-            Field(Column("WORKER"), lambda row: str(row.worker)),
-            Field(Column("PID"), lambda row: str(row.pid or UNKNOWN)),
-            Field(Column("CPU"), lambda row: f"{row.cpu_percent:.0f}%"),
+            Field("WORKER", lambda row: str(row.worker)),
+            Field("PID", lambda row: str(row.pid or UNKNOWN)),
+            Field("CPU", lambda row: f"{row.cpu_percent:.0f}%"),
             _CLIENTS,
         ],
         [],
@@ -92,7 +92,7 @@ _IDENTITY: dict[str, tuple[Sequence[Field[Any]], Sequence[Field[Any]]]] = {
 def _fields(top: Top) -> list[Field[Any]]:
     before, after = _IDENTITY[top.by]
     figures = [
-        Field(Column(title, style=SORTED_STYLE if sort == top.sort else TITLE_STYLE), shown)
+        Field(title, shown, style=SORTED_STYLE if sort == top.sort else TITLE_STYLE)
         for sort, (title, shown) in _FIGURES.items()
         if sort in sort_letters(top.by).values()
     ]

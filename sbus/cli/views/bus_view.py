@@ -30,16 +30,7 @@ from sbus.cli.terminal.units import (
     quantile,
     size,
 )
-from sbus.protocol.admin_results import (
-    DrainResult,
-    Fill,
-    Rates,
-    ReloadResult,
-    StatsResult,
-    Traffic,
-    VersionResult,
-    WorkerReport,
-)
+from sbus.protocol import admin_results as results
 
 BAR_CELLS = 20
 GOOD, WARNING, BAD = "green", "yellow", "red"
@@ -49,7 +40,7 @@ SILENCE_WARNING_SECONDS = 2.5
 LABEL_CELLS = 13
 
 
-def stats_lines(stats: StatsResult, width: int | None) -> list[Text]:
+def stats_lines(stats: results.StatsResult, width: int | None) -> list[Text]:
     """A summary, the ledger of messages, other figures, and each worker."""
     blank = Text()
     return [
@@ -63,7 +54,7 @@ def stats_lines(stats: StatsResult, width: int | None) -> list[Text]:
     ]
 
 
-def _summary(stats: StatsResult, width: int | None) -> list[Text]:
+def _summary(stats: results.StatsResult, width: int | None) -> list[Text]:
     state = f"up {duration(stats.uptime_seconds)}"
     if stats.draining:
         state += ", draining: no more clients are accepted"
@@ -88,7 +79,7 @@ _LEDGER = {
 """The fields of each row; accepted = delivered + discarded + undelivered + backlog."""
 
 
-def _ledger(traffic: Traffic, rates: Rates, width: int | None) -> list[Text]:
+def _ledger(traffic: results.Traffic, rates: results.Rates, width: int | None) -> list[Text]:
     """Messages and bytes, and the rates of some of them."""
 
     def rate(field: str, shown: Callable[[float], str]) -> str:
@@ -105,7 +96,7 @@ def _ledger(traffic: Traffic, rates: Rates, width: int | None) -> list[Text]:
     return layout([Column("LEDGER", right=False), *map(Column, titles)], rows, width)
 
 
-def _facts(stats: StatsResult, width: int | None) -> list[Text]:
+def _facts(stats: results.StatsResult, width: int | None) -> list[Text]:
     traffic = stats.traffic
     refused = stats.connections_refused
     latency = traffic.latency
@@ -131,7 +122,7 @@ def _facts(stats: StatsResult, width: int | None) -> list[Text]:
     return [fit(line, width) for line in facts]
 
 
-def _hits(traffic: Traffic) -> str:
+def _hits(traffic: results.Traffic) -> str:
     return percent(traffic.route_lookups - traffic.route_misses, traffic.route_lookups)
 
 
@@ -144,7 +135,7 @@ def _fact(name: str, words: str, style: str = "") -> Text:
     return line.append_text(text(words, style))
 
 
-def _fill(name: str, fill: Fill | None, width: int | None) -> Text:
+def _fill(name: str, fill: results.Fill | None, width: int | None) -> Text:
     if fill is None:
         return _fact(name, "in use for too long to look")
     part = fill.used_bytes / max(1, fill.size_bytes)
@@ -166,60 +157,52 @@ _STATE_STYLES = {"serving": "", "starting": WARNING, "silent": BAD}
 
 
 def workers_lines(
-    workers: list[WorkerReport], width: int | None, *, details: bool = True
+    workers: list[results.WorkerReport], width: int | None, *, details: bool = True
 ) -> list[Text]:
     """One line for each worker, with `details` of its process or with its route cache."""
-    process = (
-        Field[WorkerReport](Column("UP", rank=3), _uptime),
-        Field[WorkerReport](Column("DEATHS"), _deaths),
-        Field[WorkerReport](Column("SILENT", rank=4), _silence),
+    process: Sequence[Field[results.WorkerReport]] = (
+        Field("UP", _uptime, rank=3),
+        Field("DEATHS", _deaths),
+        Field("SILENT", _silence, rank=4),
     )
-    routes = Field[WorkerReport](Column("ROUTES", rank=2), lambda worker: _hits(worker.traffic))
-    fields: Sequence[Field[WorkerReport]] = (
-        Field(Column("WORKER"), lambda worker: str(worker.worker)),
-        Field(Column("PID"), lambda worker: str(worker.pid or UNKNOWN)),
-        Field(
-            Column("STATE", right=False),
-            lambda worker: Cell(worker.state, _STATE_STYLES[worker.state]),
-        ),
+    routes: Field[results.WorkerReport] = Field("ROUTES", lambda one: _hits(one.traffic), rank=2)
+    fields: Sequence[Field[results.WorkerReport]] = (
+        Field("WORKER", lambda one: str(one.worker)),
+        Field("PID", lambda one: str(one.pid or UNKNOWN)),
+        Field("STATE", lambda one: Cell(one.state, _STATE_STYLES[one.state]), right=False),
         *(process if details else ()),
-        Field(
-            Column("CPU", rank=1),
-            lambda worker: duration(worker.cpu_seconds) if worker.pid else UNKNOWN,
-        ),
-        Field(
-            Column("MEMORY"), lambda worker: size(worker.memory_bytes) if worker.pid else UNKNOWN
-        ),
-        Field(Column("CLIENTS"), lambda worker: count(worker.clients)),
-        Field(Column("IN/S"), lambda worker: _rate(worker.rates, "messages_in_per_second")),
-        Field(Column("OUT/S"), lambda worker: _rate(worker.rates, "delivered_per_second")),
-        Field(Column("BACKLOG"), lambda worker: count(worker.traffic.backlog)),
+        Field("CPU", lambda one: duration(one.cpu_seconds) if one.pid else UNKNOWN, rank=1),
+        Field("MEMORY", lambda one: size(one.memory_bytes) if one.pid else UNKNOWN),
+        Field("CLIENTS", lambda one: count(one.clients)),
+        Field("IN/S", lambda one: _rate(one.rates, "messages_in_per_second")),
+        Field("OUT/S", lambda one: _rate(one.rates, "delivered_per_second")),
+        Field("BACKLOG", lambda one: count(one.traffic.backlog)),
         *(() if details else (routes,)),
-        Field(Column("P99", rank=5), lambda worker: quantile(worker.traffic.latency, 0.99)),
+        Field("P99", lambda one: quantile(one.traffic.latency, 0.99), rank=5),
     )
     return table(fields, workers, width)
 
 
-def _uptime(worker: WorkerReport) -> str:
+def _uptime(worker: results.WorkerReport) -> str:
     up_seconds = max(0.0, datetime.now().timestamp() - worker.started_at)
     return duration(up_seconds) if worker.pid else UNKNOWN
 
 
-def _deaths(worker: WorkerReport) -> Cell:
+def _deaths(worker: results.WorkerReport) -> Cell:
     return Cell(count(worker.deaths), _warn_if(worker.deaths > 0))
 
 
-def _silence(worker: WorkerReport) -> Cell:
+def _silence(worker: results.WorkerReport) -> Cell:
     is_long = worker.silence_seconds >= SILENCE_WARNING_SECONDS
     return Cell(duration(worker.silence_seconds), _warn_if(is_long))
 
 
-def _rate(rates: Rates, name: str) -> str:
+def _rate(rates: results.Rates, name: str) -> str:
     return count(getattr(rates, name)) if rates.window_seconds > 0 else UNKNOWN
 
 
 # -- version ---------------------------------------------------------------------------------------
-def version_lines(version: VersionResult, width: int | None) -> list[Text]:
+def version_lines(version: results.VersionResult, width: int | None) -> list[Text]:
     """One fact on each line."""
     started = datetime.fromtimestamp(version.started_at).astimezone()
     facts = {
@@ -236,7 +219,7 @@ def version_lines(version: VersionResult, width: int | None) -> list[Text]:
 
 
 # -- reload and drain ------------------------------------------------------------------------------
-def reload_lines(result: ReloadResult, width: int | None) -> list[Text]:
+def reload_lines(result: results.ReloadResult, width: int | None) -> list[Text]:
     """Which settings changed, and which wait for a restart."""
     applied = enumerated(result.applied) if result.applied else "nothing new"
     lines = paragraph(f"in force now: {applied}", width)
@@ -246,6 +229,6 @@ def reload_lines(result: ReloadResult, width: int | None) -> list[Text]:
     return lines
 
 
-def drain_lines(result: DrainResult, width: int | None) -> list[Text]:
+def drain_lines(result: results.DrainResult, width: int | None) -> list[Text]:
     """How many clients are left."""
     return paragraph(f"{counted(result.clients, 'client')} left", width)

@@ -6,19 +6,10 @@ from typing import Any
 
 from rich.text import Text
 
-from sbus.cli.terminal.tables import Cell, Column, Field, fit, name_column, paragraph, table, text
+from sbus.cli.terminal.tables import Cell, Field, fit, name_field, paragraph, table, text
 from sbus.cli.terminal.units import UNKNOWN, count, counted, duration, enumerated, size
 from sbus.cli.terminal.user_names import user_name
-from sbus.protocol.admin_results import (
-    Activity,
-    ClientReport,
-    ClientsResult,
-    ExplainResult,
-    KickResult,
-    Recipient,
-    SubscriptionReport,
-    SubsResult,
-)
+from sbus.protocol import admin_results as results
 
 STALLED = "stalled"
 DENIED = "not-allowed"
@@ -28,12 +19,14 @@ _STALLED_STYLE, _WARNING = "red", "yellow"
 
 
 # -- clients ---------------------------------------------------------------------------------------
-def clients_lines(result: ClientsResult, width: int | None) -> list[Text]:
+def clients_lines(result: results.ClientsResult, width: int | None) -> list[Text]:
     """One line for each client."""
     return table(_CLIENT, result.clients, width)
 
 
-def _activity(shown: Callable[[Activity], str | Cell]) -> Callable[[ClientReport], str | Cell]:
+def _activity(
+    shown: Callable[[results.Activity], str | Cell],
+) -> Callable[[results.ClientReport], str | Cell]:
     """A cell for what a client does, if that is known."""
     return lambda client: UNKNOWN if client.activity is None else shown(client.activity)
 
@@ -42,7 +35,7 @@ def _warned(number: int) -> Cell:
     return Cell(count(number), _WARNING if number else "")
 
 
-def client_state(activity: Activity | None) -> Cell:
+def client_state(activity: results.Activity | None) -> Cell:
     """The client's state in a word."""
     if activity is None:
         return Cell("unknown", _WARNING)
@@ -51,34 +44,34 @@ def client_state(activity: Activity | None) -> Cell:
     return Cell(_WAITS[activity.waits_for], _WARNING if activity.waits_for else "")
 
 
-_CLIENT: Sequence[Field[ClientReport]] = (
-    Field(Column("CLIENT"), lambda client: str(client.client)),
-    Field(name_column("USER"), lambda client: user_name(client.uid)),
-    Field(Column("GID", rank=8), lambda client: str(client.gid)),
-    Field(Column("PID"), lambda client: str(client.pid)),
-    Field(Column("WORKER", rank=4), lambda client: str(client.worker)),
+_CLIENT: Sequence[Field[results.ClientReport]] = (
+    Field("CLIENT", lambda client: str(client.client)),
+    name_field("USER", lambda client: user_name(client.uid)),
+    Field("GID", lambda client: str(client.gid), rank=8),
+    Field("PID", lambda client: str(client.pid)),
+    Field("WORKER", lambda client: str(client.worker), rank=4),
+    Field("AGE", lambda client: duration(max(0, time.time() - client.connected_at)), rank=2),
+    Field("SUBS", _activity(lambda activity: count(activity.subscriptions)), rank=1),
+    Field("IN", _activity(lambda activity: count(activity.messages_in))),
+    Field("BYTES-IN", _activity(lambda activity: size(activity.bytes_in)), rank=6),
+    Field("OUT", _activity(lambda activity: count(activity.delivered))),
+    Field("BYTES-OUT", _activity(lambda activity: size(activity.delivered_bytes)), rank=7),
+    Field("LOST", _activity(lambda activity: _warned(activity.discarded))),
+    Field("BACKLOG", _activity(lambda activity: _warned(activity.backlog))),
+    Field("BYTES", _activity(lambda activity: size(activity.backlog_bytes)), rank=5),
+    Field("REFUSED", _activity(lambda activity: count(activity.refused)), rank=3),
     Field(
-        Column("AGE", rank=2), lambda client: duration(max(0, time.time() - client.connected_at))
-    ),
-    Field(Column("SUBS", rank=1), _activity(lambda activity: count(activity.subscriptions))),
-    Field(Column("IN"), _activity(lambda activity: count(activity.messages_in))),
-    Field(Column("BYTES-IN", rank=6), _activity(lambda activity: size(activity.bytes_in))),
-    Field(Column("OUT"), _activity(lambda activity: count(activity.delivered))),
-    Field(Column("BYTES-OUT", rank=7), _activity(lambda activity: size(activity.delivered_bytes))),
-    Field(Column("LOST"), _activity(lambda activity: _warned(activity.discarded))),
-    Field(Column("BACKLOG"), _activity(lambda activity: _warned(activity.backlog))),
-    Field(Column("BYTES", rank=5), _activity(lambda activity: size(activity.backlog_bytes))),
-    Field(Column("REFUSED", rank=3), _activity(lambda activity: count(activity.refused))),
-    Field(
-        Column("POLICY", right=False, rank=9),
+        "POLICY",
         _activity(lambda activity: f"{activity.soft}/{activity.hard}/{activity.order}"),
+        right=False,
+        rank=9,
     ),
-    Field(Column("STATE", right=False), lambda client: client_state(client.activity)),
-    Field(name_column("PROGRAM"), lambda client: client.program),
+    Field("STATE", lambda client: client_state(client.activity), right=False),
+    name_field("PROGRAM", lambda client: client.program),
 )
 
 
-def kick_lines(result: KickResult, width: int | None) -> list[Text]:
+def kick_lines(result: results.KickResult, width: int | None) -> list[Text]:
     """Who was disconnected."""
     program = result.program or "a program that ended"
     who = f"{user_name(result.uid)}, pid {result.pid}, {program}"
@@ -86,7 +79,7 @@ def kick_lines(result: KickResult, width: int | None) -> list[Text]:
 
 
 # -- subs ------------------------------------------------------------------------------------------
-def subscriptions_lines(result: SubsResult, width: int | None) -> list[Text]:
+def subscriptions_lines(result: results.SubsResult, width: int | None) -> list[Text]:
     """One line for each pattern of a client."""
     return table(_SUBSCRIPTION, result.subscriptions, width)
 
@@ -97,22 +90,22 @@ def shown_pattern(pattern: str) -> str:
 
 
 _IDENTITY: Sequence[Field[Any]] = (
-    Field(Column("CLIENT"), lambda one: str(one.client)),
-    Field(name_column("USER"), lambda one: user_name(one.uid)),
-    Field(Column("PID"), lambda one: str(one.pid)),
-    Field(Column("WORKER", rank=2), lambda one: str(one.worker)),
-    Field(name_column("PROGRAM"), lambda one: one.program),
+    Field("CLIENT", lambda one: str(one.client)),
+    name_field("USER", lambda one: user_name(one.uid)),
+    Field("PID", lambda one: str(one.pid)),
+    Field("WORKER", lambda one: str(one.worker), rank=2),
+    name_field("PROGRAM", lambda one: one.program),
 )
 """Of a client with a subscription or as a recipient."""
-_SUBSCRIPTION: Sequence[Field[SubscriptionReport]] = (
+_SUBSCRIPTION: Sequence[Field[results.SubscriptionReport]] = (
     *_IDENTITY,
-    Field(Column("TIMES", rank=1), lambda one: count(one.count)),
-    Field(name_column("PATTERN"), lambda one: shown_pattern(one.pattern)),
+    Field("TIMES", lambda one: count(one.count), rank=1),
+    name_field("PATTERN", lambda one: shown_pattern(one.pattern)),
 )
 
 
 # -- explain ---------------------------------------------------------------------------------------
-def explain_lines(result: ExplainResult, width: int | None) -> list[Text]:
+def explain_lines(result: results.ExplainResult, width: int | None) -> list[Text]:
     """Sentences, the clients that would receive the message, and those that would not and why."""
     lines = [fit(text(shown_pattern(result.key), "bold"), width)]
     for sentence in _sentences(result):
@@ -131,7 +124,7 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[Text]:
     return lines
 
 
-def _sentences(result: ExplainResult) -> list[str]:
+def _sentences(result: results.ExplainResult) -> list[str]:
     if not result.recipients_count:
         sentences = ["Nobody would receive a message under this key now."]
     else:
@@ -151,32 +144,29 @@ def _sentences(result: ExplainResult) -> list[str]:
     return sentences
 
 
-_PATTERNS: Field[Recipient] = Field(
-    name_column("PATTERNS"),
+_PATTERNS: Field[results.Recipient] = name_field(
+    "PATTERNS",
     lambda one: " ".join(shown_pattern(pattern).replace(" ", "\\x20") for pattern in one.patterns),
 )
-_RECIPIENT: Sequence[Field[Recipient]] = (
+_RECIPIENT: Sequence[Field[results.Recipient]] = (
     *_IDENTITY,
-    Field(Column("BACKLOG"), lambda one: _warned(one.backlog)),
-    Field(
-        Column("STATE", right=False),
-        lambda one: Cell(STALLED, _STALLED_STYLE) if one.stalled else "ok",
-    ),
+    Field("BACKLOG", lambda one: _warned(one.backlog)),
+    Field("STATE", lambda one: Cell(STALLED, _STALLED_STYLE) if one.stalled else "ok", right=False),
     _PATTERNS,
 )
-_EXCLUDED: Sequence[Field[Recipient]] = (
+_EXCLUDED: Sequence[Field[results.Recipient]] = (
     *_IDENTITY,
-    Field(Column("WHY", right=False), lambda one: Cell(one.why_not, _WARNING)),
+    Field("WHY", lambda one: Cell(one.why_not, _WARNING), right=False),
     _PATTERNS,
 )
 
 
-def _reasons(excluded: list[Recipient]) -> list[str]:
+def _reasons(excluded: list[results.Recipient]) -> list[str]:
     """Each reason once."""
     return list(dict.fromkeys(f"{one.why_not}: {_reason(one)}" for one in excluded))
 
 
-def _reason(one: Recipient) -> str:
+def _reason(one: results.Recipient) -> str:
     return f"{one.text} of the configuration denies it" if one.why_not == DENIED else one.text
 
 

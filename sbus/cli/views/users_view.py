@@ -10,7 +10,7 @@ from sbus.cli.terminal.tables import (
     Field,
     fit,
     layout,
-    name_column,
+    name_field,
     paragraph,
     table,
     text,
@@ -19,14 +19,7 @@ from sbus.cli.terminal.units import count, counted, duration, size
 from sbus.cli.terminal.user_names import user_name
 from sbus.cli.views.clients_view import clients_lines, subscriptions_lines
 from sbus.limits import UserLimits
-from sbus.protocol.admin_results import (
-    ClientsResult,
-    LimitResult,
-    MeResult,
-    SubsResult,
-    UserReport,
-    UsersResult,
-)
+from sbus.protocol import admin_results as results
 
 NEAR, FULL = 0.8, 1.0
 """The parts of a limit from which on a figure stands out."""
@@ -41,15 +34,15 @@ _LIMITED: dict[str, tuple[str, str, Callable[[float], str]]] = {
 """By title in `users`: the name in `me`, the field, whose limit is FIELD_max, and its unit."""
 
 
-def users_lines(result: UsersResult, width: int | None) -> list[Text]:
+def users_lines(result: results.UsersResult, width: int | None) -> list[Text]:
     """One line for each user: what it uses, and its limits after the `/`."""
     return table(_USER, result.users, width)
 
 
-def _used(title: str) -> Callable[[UserReport], Cell]:
+def _used(title: str) -> Callable[[results.UserReport], Cell]:
     _, field, shown = _LIMITED[title]
 
-    def cell(user: UserReport) -> Cell:
+    def cell(user: results.UserReport) -> Cell:
         used, limit = getattr(user, field), getattr(user.limits, f"{field}_max")
         return Cell(f"{shown(used)}/{shown(limit)}", _style(used, limit))
 
@@ -62,33 +55,33 @@ def _style(used: float, limit: float) -> str:
     return _FULL_STYLE if used >= FULL * limit else _NEAR_STYLE
 
 
-def _lost(user: UserReport) -> Cell:
+def _lost(user: results.UserReport) -> Cell:
     return Cell(count(user.discarded), _NEAR_STYLE if user.discarded else "")
 
 
-_USER: Sequence[Field[UserReport]] = (
-    Field(name_column("USER"), lambda user: user_name(user.uid)),
-    Field(Column("CLIENTS"), _used("CLIENTS")),
-    Field(Column("SUBS"), _used("SUBS")),
-    Field(Column("SUB-BYTES", rank=3), _used("SUB-BYTES")),
-    Field(Column("BACKLOG"), _used("BACKLOG")),
-    Field(Column("WAITING", rank=1), lambda user: size(user.waiting_bytes)),
-    Field(Column("BLOCKING", rank=4), lambda user: count(user.blocking_clients)),
-    Field(Column("HELD"), _used("HELD")),
-    Field(Column("MAX-IN/S", rank=2), lambda user: count(user.limits.messages_per_second_max)),
-    Field(Column("LOST"), _lost),
+_USER: Sequence[Field[results.UserReport]] = (
+    name_field("USER", lambda user: user_name(user.uid)),
+    Field("CLIENTS", _used("CLIENTS")),
+    Field("SUBS", _used("SUBS")),
+    Field("SUB-BYTES", _used("SUB-BYTES"), rank=3),
+    Field("BACKLOG", _used("BACKLOG")),
+    Field("WAITING", lambda user: size(user.waiting_bytes), rank=1),
+    Field("BLOCKING", lambda user: count(user.blocking_clients), rank=4),
+    Field("HELD", _used("HELD")),
+    Field("MAX-IN/S", lambda user: count(user.limits.messages_per_second_max), rank=2),
+    Field("LOST", _lost),
 )
 
 
 # -- limit -----------------------------------------------------------------------------------------
-def limit_lines(result: LimitResult, width: int | None) -> list[Text]:
+def limit_lines(result: results.LimitResult, width: int | None) -> list[Text]:
     """Every limit of the user, exactly; if any changed, the values before as well."""
-    before: Field[str] = Field(Column("BEFORE"), lambda name: _exact(result.before, name))
+    before: Field[str] = Field("BEFORE", lambda name: _exact(result.before, name))
     fields: list[Field[str]] = [
-        Field(Column("LIMIT", right=False), lambda name: name),
+        Field("LIMIT", lambda name: name, right=False),
         *([before] if result.before != result.after else []),
         Field(
-            Column("NOW"),
+            "NOW",
             lambda name: Cell(
                 _exact(result.after, name),
                 "bold" if getattr(result.before, name) != getattr(result.after, name) else "",
@@ -104,7 +97,7 @@ def _exact(limits: UserLimits, name: str) -> str:
 
 
 # -- me --------------------------------------------------------------------------------------------
-def me_lines(result: MeResult, width: int | None) -> list[Text]:
+def me_lines(result: results.MeResult, width: int | None) -> list[Text]:
     """The user's use and limits, and some of its clients and subscriptions."""
     user, limits = result.user, result.user.limits
     rows: list[list[str | Cell]] = []
@@ -115,11 +108,11 @@ def me_lines(result: MeResult, width: int | None) -> list[Text]:
     rows.append(["lost", _lost(user), ""])
     columns = [Column(user_name(user.uid), right=False), Column("USED"), Column("LIMIT")]
     lines = layout(columns, rows, width)
-    clients = ClientsResult(clients=result.clients, next=None, unanswered=[])
+    clients = results.ClientsResult(clients=result.clients, next=None, unanswered=[])
     lines += [Text(), *clients_lines(clients, width)]
     lines += _more(user.connections - len(result.clients), "client", width)
     if result.subscriptions:
-        some = SubsResult(subscriptions=result.subscriptions, next=None, unanswered=[])
+        some = results.SubsResult(subscriptions=result.subscriptions, next=None, unanswered=[])
         lines += [Text(), *subscriptions_lines(some, width)]
         shown_number = sum(one.count for one in result.subscriptions)
         lines += _more(user.subscriptions - shown_number, "subscription", width)
