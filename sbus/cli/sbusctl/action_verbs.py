@@ -8,21 +8,16 @@ from sbus.cli.sbusctl.shared_options import (
     complete_limits,
     complete_users,
     json_option,
+    verb,
 )
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl kick 4711
-  sbusctl kick 4711 --text 'please update your client'"""
-)
+@verb("sbusctl kick 4711", "sbusctl kick 4711 --text 'please update your client'")
 @click.argument(
     "client", type=click.IntRange(min=0, max=2**63 - 1), shell_complete=complete_clients
 )
 @click.option("--text", default="", metavar="TEXT", help="Reason to send to the client.")
 @json_option
-@click.pass_obj
 def kick(selected: SelectedBus, client: int, text: str, as_json: bool) -> None:
     """Disconnect CLIENT, a number that `sbusctl clients` shows."""
     from sbus.protocol.admin import Kick
@@ -30,16 +25,10 @@ def kick(selected: SelectedBus, client: int, text: str, as_json: bool) -> None:
     selected.ask_and_show(Kick(client=client, text=text), as_json=as_json)
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl limit alice
-  sbusctl limit alice connections_max=100 messages_per_second_max=5000"""
-)
+@verb("sbusctl limit alice", "sbusctl limit alice connections_max=100 messages_per_second_max=5000")
 @click.argument("user", shell_complete=complete_users)
 @click.argument("assignments", nargs=-1, metavar="[NAME=VALUE]...", shell_complete=complete_limits)
 @json_option
-@click.pass_obj
 def limit(selected: SelectedBus, user: str, assignments: tuple[str, ...], as_json: bool) -> None:
     """Show or change the limits of USER.
 
@@ -54,9 +43,8 @@ def limit(selected: SelectedBus, user: str, assignments: tuple[str, ...], as_jso
     selected.ask_and_show(request, as_json=as_json)
 
 
-@click.command(epilog="\b\nExample:\n  sbusctl reload")
+@verb("sbusctl reload")
 @json_option
-@click.pass_obj
 def reload(selected: SelectedBus, as_json: bool) -> None:
     """Reload the configuration file of the bus.
 
@@ -67,12 +55,7 @@ def reload(selected: SelectedBus, as_json: bool) -> None:
     selected.ask_and_show(Reload(), as_json=as_json)
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl drain
-  sbusctl drain --timeout 30 --wait && systemctl start sbusd"""
-)
+@verb("sbusctl drain", "sbusctl drain --timeout 30 --wait && systemctl start sbusd")
 @click.option(
     "--timeout",
     "timeout_seconds",
@@ -82,7 +65,6 @@ Examples:
 )
 @click.option("--wait", is_flag=True, help="Return when the bus has ended.")
 @json_option
-@click.pass_obj
 def drain(selected: SelectedBus, timeout_seconds: float | None, wait: bool, as_json: bool) -> None:
     """Accept no more clients, and end the bus when the last one leaves."""
     from sbus.cli.sbusctl.admin_requests import ask_and_show, wait_for_end

@@ -5,17 +5,15 @@ import os
 import click
 
 import sbus
-from sbus.cli.sbusctl.shared_options import SelectedBus, complete_users, json_option
+from sbus.cli.sbusctl.shared_options import SelectedBus, complete_users, json_option, verb
 
 ME_SECONDS_MAX = 10.0
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl clients
-  sbusctl clients --user alice
-  sbusctl clients --json | jq '.clients[] | select(.activity.stalled)'"""
+@verb(
+    "sbusctl clients",
+    "sbusctl clients --user alice",
+    "sbusctl clients --json | jq '.clients[] | select(.activity.stalled)'",
 )
 @click.option(
     "-u",
@@ -25,7 +23,6 @@ Examples:
     help="Show only the clients of this user, a name or an id.",
 )
 @json_option
-@click.pass_obj
 def clients(selected: SelectedBus, user: str | None, as_json: bool) -> None:
     """Show the connected clients and what each does.
 
@@ -43,15 +40,9 @@ def clients(selected: SelectedBus, user: str | None, as_json: bool) -> None:
     selected.ask_and_show(request, as_json=as_json)
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl subs
-  sbusctl subs 'lamps/*/state'"""
-)
+@verb("sbusctl subs", "sbusctl subs 'lamps/*/state'")
 @click.argument("pattern", type=os.fsencode, default="")
 @json_option
-@click.pass_obj
 def subs(selected: SelectedBus, pattern: bytes, as_json: bool) -> None:
     """Show the subscriptions of all clients.
 
@@ -64,9 +55,8 @@ def subs(selected: SelectedBus, pattern: bytes, as_json: bool) -> None:
     selected.ask_and_show(Subs(pattern=to_text(pattern), limit=PAGE_MAX), as_json=as_json)
 
 
-@click.command(epilog="\b\nExample:\n  sbusctl users")
+@verb("sbusctl users")
 @json_option
-@click.pass_obj
 def users(selected: SelectedBus, as_json: bool) -> None:
     """Show what each user uses, and its limits.
 
@@ -79,15 +69,9 @@ def users(selected: SelectedBus, as_json: bool) -> None:
     selected.ask_and_show(Users(limit=PAGE_MAX), as_json=as_json)
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl explain lamps/3/state
-  sbusctl explain '!/cred/100/1000//reply'"""
-)
+@verb("sbusctl explain lamps/3/state", "sbusctl explain '!/cred/100/1000//reply'")
 @click.argument("key", type=os.fsencode)
 @json_option
-@click.pass_obj
 def explain(selected: SelectedBus, key: bytes, as_json: bool) -> None:
     """Show which clients would receive a message under KEY.
 
@@ -100,9 +84,8 @@ def explain(selected: SelectedBus, key: bytes, as_json: bool) -> None:
     selected.ask_and_show(Explain(key=to_text(key)), as_json=as_json)
 
 
-@click.command(epilog="\b\nExample:\n  sbusctl me")
+@verb("sbusctl me")
 @json_option
-@click.pass_obj
 def me(selected: SelectedBus, as_json: bool) -> None:
     """Show what the bus knows about you.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 import sbus
-from sbus.cli.sbusctl.shared_options import SelectedBus
+from sbus.cli.sbusctl.shared_options import SelectedBus, verb
 from sbus.client.link import PACKET_BYTES_MAX
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 
 
 # -- pub -------------------------------------------------------------------------------------------
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl pub lamps/3/state on
-  tail -f app.log | sbusctl pub logs/app
-  sbusctl pub --file photo.jpeg camera/door"""
+@verb(
+    "sbusctl pub lamps/3/state on",
+    "tail -f app.log | sbusctl pub logs/app",
+    "sbusctl pub --file photo.jpeg camera/door",
 )
 @click.argument("key", type=os.fsencode)
 @click.argument("payload", type=os.fsencode, required=False)
@@ -37,7 +35,6 @@ Examples:
     metavar="FILE",
     help="Publish the content of FILE as one message; - is standard input. Repeatable.",
 )
-@click.pass_obj
 def pub(selected: SelectedBus, key: bytes, payload: bytes | None, files: tuple[str, ...]) -> None:
     """Publish PAYLOAD under KEY.
 
@@ -85,13 +82,11 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
 
 
 # -- sub -------------------------------------------------------------------------------------------
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl sub 'lamps/*/state'
-  sbusctl sub --json '' | jq .payload
-  sbusctl sub --raw --count 1 camera/door > photo.jpeg
-  sbusctl sub --soft block jobs/ | while read -r job; do work "$job"; done"""
+@verb(
+    "sbusctl sub 'lamps/*/state'",
+    "sbusctl sub --json '' | jq .payload",
+    "sbusctl sub --raw --count 1 camera/door > photo.jpeg",
+    'sbusctl sub --soft block jobs/ | while read -r job; do work "$job"; done',
 )
 @click.argument("patterns", type=os.fsencode, nargs=-1, required=True, metavar="PATTERN...")
 @click.option(
@@ -114,7 +109,6 @@ Examples:
     type=click.Choice(["queue", "stack", "random"]),
     help="Order in which the bus sends the backlog: oldest, newest or largest first.",
 )
-@click.pass_obj
 def sub(
     selected: SelectedBus,
     patterns: tuple[bytes, ...],
@@ -147,8 +141,7 @@ def sub(
 
 
 # -- whoami and ping -------------------------------------------------------------------------------
-@click.command(epilog="\b\nExample:\n  sbusctl whoami")
-@click.pass_obj
+@verb("sbusctl whoami")
 def whoami(selected: SelectedBus) -> None:
     """Print the peer credentials that the bus sees: !/cred/GID/UID/PID."""
     from sbus.cli.terminal.standard_output import write
@@ -158,7 +151,7 @@ def whoami(selected: SelectedBus) -> None:
         write(to_text(bus.whoami().key).encode() + b"\n")
 
 
-@click.command(epilog="\b\nExample:\n  sbusctl ping --count 5 --interval 0.2")
+@verb("sbusctl ping --count 5 --interval 0.2")
 @click.option("--count", type=click.IntRange(min=1), help="Stop after this many pings.")
 @click.option(
     "--interval",
@@ -177,7 +170,6 @@ def whoami(selected: SelectedBus) -> None:
     show_default=True,
     help="Seconds after which a ping counts as lost.",
 )
-@click.pass_obj
 def ping(
     selected: SelectedBus, count: int | None, interval: float, size: int, timeout: float
 ) -> None:

@@ -7,7 +7,7 @@ extra `metrics`.
 import click
 
 from sbus.cli.extras import needs_packages
-from sbus.cli.sbusctl.shared_options import SelectedBus
+from sbus.cli.sbusctl.shared_options import SelectedBus, verb
 
 
 def _file_mode(text: str) -> int:
@@ -19,13 +19,11 @@ def _file_mode(text: str) -> int:
     raise ValueError(f"{text!r} is not a file mode such as 0660")
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl metrics
-  sbusctl metrics --textfile /var/lib/prometheus/node-exporter/sbus.prom --interval 15
-  sbusctl metrics --listen /run/sbus-metrics.socket --mode 0660
-  curl --unix-socket /run/sbus-metrics.socket http://localhost/metrics"""
+@verb(
+    "sbusctl metrics",
+    "sbusctl metrics --textfile /var/lib/prometheus/node-exporter/sbus.prom --interval 15",
+    "sbusctl metrics --listen /run/sbus-metrics.socket --mode 0660",
+    "curl --unix-socket /run/sbus-metrics.socket http://localhost/metrics",
 )
 @click.option(
     "--textfile",
@@ -59,7 +57,6 @@ Examples:
     help="Number of users with metrics of their own, in the order of their ids; the others are "
     "only counted.",
 )
-@click.pass_obj
 def metrics(
     selected: SelectedBus,
     textfile: str | None,

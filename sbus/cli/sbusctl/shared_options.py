@@ -1,8 +1,9 @@
-"""Options that several verbs have, those before the verb, and completion of arguments.
+"""What verbs are made of: the options before them, those that several have, and completion.
 
 Completion asks the bus. It has to be quick, and silent where the bus does not answer.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -45,6 +46,13 @@ class SelectedBus:
 
         with self.connect_admin() as admin:
             ask_and_show(admin, request, as_json=as_json)
+
+
+def verb(*examples: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a verb of a function, whose first parameter is the selected bus."""
+    title = "Examples" if len(examples) > 1 else "Example"
+    epilog = "\n  ".join([f"\b\n{title}:", *examples])
+    return lambda function: click.command(epilog=epilog)(click.pass_obj(function))
 
 
 json_option = click.option(

@@ -2,20 +2,17 @@
 
 import click
 
-from sbus.cli.sbusctl.shared_options import SelectedBus, interval_option, json_option
+from sbus.cli.sbusctl.shared_options import SelectedBus, interval_option, json_option, verb
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl stats
-  sbusctl stats --watch --interval 1
-  sbusctl stats --json | jq .traffic.discarded"""
+@verb(
+    "sbusctl stats",
+    "sbusctl stats --watch --interval 1",
+    "sbusctl stats --json | jq .traffic.discarded",
 )
 @click.option("--watch", is_flag=True, help="Update until Ctrl-C.")
 @interval_option
 @json_option
-@click.pass_obj
 def stats(selected: SelectedBus, watch: bool, interval_seconds: float, as_json: bool) -> None:
     """Show the traffic of the bus.
 
@@ -33,13 +30,11 @@ def stats(selected: SelectedBus, watch: bool, interval_seconds: float, as_json: 
             ask_and_show(admin, Stats(), as_json=as_json)
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl top
-  sbusctl top --by user --sort backlog
-  sbusctl top --by key --depth 2
-  sbusctl top --by worker --count 1 --json | jq '.rows[] | .cpu_percent'"""
+@verb(
+    "sbusctl top",
+    "sbusctl top --by user --sort backlog",
+    "sbusctl top --by key --depth 2",
+    "sbusctl top --by worker --count 1 --json | jq '.rows[] | .cpu_percent'",
 )
 @click.option(
     "--by",
@@ -65,7 +60,6 @@ Examples:
 @interval_option
 @click.option("--count", type=click.IntRange(min=1), help="End after this many updates.")
 @json_option
-@click.pass_obj
 def top(
     selected: SelectedBus,
     by: str,
@@ -103,9 +97,8 @@ def top(
         run_top(source, TopPlan(cast(Sort, sort), interval_seconds, count), as_json=as_json)
 
 
-@click.command(epilog="\b\nExample:\n  sbusctl workers")
+@verb("sbusctl workers")
 @json_option
-@click.pass_obj
 def workers(selected: SelectedBus, as_json: bool) -> None:
     """Show the processes that serve clients.
 
@@ -116,9 +109,8 @@ def workers(selected: SelectedBus, as_json: bool) -> None:
     selected.ask_and_show(Workers(), as_json=as_json)
 
 
-@click.command(epilog="\b\nExample:\n  sbusctl version")
+@verb("sbusctl version")
 @json_option
-@click.pass_obj
 def version(selected: SelectedBus, as_json: bool) -> None:
     """Show the version and settings of the running bus.
 

@@ -4,23 +4,20 @@ import os
 
 import click
 
-from sbus.cli.sbusctl.shared_options import SelectedBus, json_option
+from sbus.cli.sbusctl.shared_options import SelectedBus, json_option, verb
 
 count_option = click.option("--count", type=click.IntRange(min=1), help="End after this many.")
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl monitor
-  sbusctl monitor 'lamps/*/state' --payload
-  sbusctl monitor --json | jq 'select(.recipients == 0)'"""
+@verb(
+    "sbusctl monitor",
+    "sbusctl monitor 'lamps/*/state' --payload",
+    "sbusctl monitor --json | jq 'select(.recipients == 0)'",
 )
 @click.argument("patterns", type=os.fsencode, nargs=-1, metavar="[PATTERN]...")
 @click.option("--payload", is_flag=True, help="Show payloads as well.")
 @count_option
 @json_option
-@click.pass_obj
 def monitor(
     selected: SelectedBus,
     patterns: tuple[bytes, ...],
@@ -45,15 +42,9 @@ def monitor(
         print_stream(stream, MessageView(payload=payload), as_json=as_json, count=count)
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  sbusctl events
-  sbusctl events --json | jq 'select(.priority <= 4)'"""
-)
+@verb("sbusctl events", "sbusctl events --json | jq 'select(.priority <= 4)'")
 @count_option
 @json_option
-@click.pass_obj
 def events(selected: SelectedBus, count: int | None, as_json: bool) -> None:
     """Show events as they happen.
 
