@@ -25,6 +25,8 @@ from sbus.unix.address import (
 from sbus.unix.owned_path import OwnedPath
 from sbus.unix.standard_streams import ERRORS
 
+BindableAddress = PathAddress | AbstractAddress
+
 BACKLOG_CONNECTIONS = 4096
 """Connections that wait to be accepted: the default of `net.core.somaxconn`, the kernel's bound.
 Generous, because for a non-blocking client connect(2) to a full queue fails at once."""
@@ -81,15 +83,12 @@ def open_listener(
     number, unless it is a standard stream. Not for processes with threads, because the umask of the
     process changes for a moment.
     """
-    match address:
-        case PathAddress():
-            listener = _bind_path(address, mode, replace, group)
-        case FdAddress():
-            listener = Listener(_take_inherited(address), address.format(), None)
-        case RandomAbstractAddress():
-            listener = _bind_abstract(address.draw())
-        case AbstractAddress():
-            listener = _bind_abstract(address)
+    if isinstance(address, FdAddress):
+        listener = Listener(_take_inherited(address), address.format(), None)
+    else:
+        if isinstance(address, RandomAbstractAddress):
+            address = address.draw()
+        listener = _open_bound(address, mode, replace, group)
     try:
         listener.socket.listen(BACKLOG_CONNECTIONS)
     except OSError as error:
@@ -98,18 +97,20 @@ def open_listener(
     return listener
 
 
-def _bind_path(address: PathAddress, mode: int, replace: bool, group: int | None) -> Listener:
+def _open_bound(address: BindableAddress, mode: int, replace: bool, group: int | None) -> Listener:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        if replace:
+        if replace and isinstance(address, PathAddress):
             _remove_existing(address)
-        first_mode = mode if group is None else mode & ~stat.S_IRWXG
-        owned_path = _bind_with_mode(sock, address, first_mode)
+        owned_path = bind(sock, address, mode if group is None else mode & ~stat.S_IRWXG)
+    except OSError as error:
+        sock.close()
+        raise _bind_error(address, error) from error
     except BaseException:
         sock.close()
         raise
     listener = Listener(sock, address.format(), owned_path)
-    if group is not None:
+    if owned_path is not None and group is not None:
         try:
             _give_to_group(owned_path, group, mode)
         except OSError as error:
@@ -134,21 +135,25 @@ def _give_to_group(owned_path: OwnedPath, group: int, mode: int) -> None:
         os.close(fd)
 
 
-def _bind_with_mode(sock: socket.socket, address: PathAddress, mode: int) -> OwnedPath:
+def bind(sock: socket.socket, address: BindableAddress, mode: int) -> OwnedPath | None:
+    """Bind a socket; the file that this makes, if any, has exactly this mode. Raises OSError."""
     # Both are needed: a directory with a default ACL ignores the umask.
     os.fchmod(sock.fileno(), mode)
     umask = os.umask(0o777 & ~mode)
     try:
         sock.bind(address.sockaddr())
-        return OwnedPath.claim(address.path)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise AddressError(
-                f"{address.format()} exists: is another sbusd running there? Use -r to replace it"
-            ) from error
-        raise _cannot("bind", address.format(), error) from error
+        return OwnedPath.claim(address.path) if isinstance(address, PathAddress) else None
     finally:
         os.umask(umask)
+
+
+def _bind_error(address: BindableAddress, error: OSError) -> AddressError:
+    name = address.format()
+    if error.errno != errno.EADDRINUSE:
+        return _cannot("bind", name, error)
+    if isinstance(address, AbstractAddress):
+        return AddressError(f"{name} is in use: another process listens there")
+    return AddressError(f"{name} exists: is another sbusd running there? Use -r to replace it")
 
 
 def _remove_existing(address: PathAddress) -> None:
@@ -158,20 +163,6 @@ def _remove_existing(address: PathAddress) -> None:
         return
     except OSError as error:
         raise _cannot("replace", address.format(), error) from error
-
-
-def _bind_abstract(address: AbstractAddress) -> Listener:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        sock.bind(address.sockaddr())
-    except OSError as error:
-        sock.close()
-        if error.errno == errno.EADDRINUSE:
-            raise AddressError(
-                f"{address.format()} is in use: another process listens there"
-            ) from error
-        raise _cannot("bind", address.format(), error) from error
-    return Listener(sock, address.format(), None)
 
 
 def _take_inherited(address: FdAddress) -> socket.socket:

@@ -24,7 +24,7 @@ from prometheus_client.exposition import make_wsgi_app
 from sbus.cli.metrics.collector import BusCollector, registry_of
 from sbus.errors import AddressError
 from sbus.unix.address import Address, FdAddress, PathAddress, RandomAbstractAddress, parse_address
-from sbus.unix.owned_path import OwnedPath
+from sbus.unix.listener import bind
 
 REQUEST_BYTES_MAX = 8 * 1024
 REQUEST_SECONDS_MAX = 2.0
@@ -128,28 +128,18 @@ def listening(address: Address, mode: int) -> Iterator[socket.socket]:
         return
     if isinstance(address, RandomAbstractAddress):
         raise AddressError("a random address is of no use here: give one with its HEX")
+    _remove_dead(address)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        owned = _bind(listener, address, mode)
+        try:
+            owned = bind(listener, address, mode)
+        except OSError as error:
+            raise AddressError(f"cannot listen at {address.format()}: {error.strerror}") from error
         try:
             listener.listen(BACKLOG_CONNECTIONS)
             yield listener
         finally:
             if owned is not None:
                 owned.remove()
-
-
-def _bind(listener: socket.socket, address: Address, mode: int) -> OwnedPath | None:
-    _remove_dead(address)
-    # Both are needed: a default ACL of the directory replaces the umask.
-    os.fchmod(listener.fileno(), mode)
-    umask = os.umask(0o777 & ~mode)
-    try:
-        listener.bind(address.sockaddr())
-    except OSError as error:
-        raise AddressError(f"cannot listen at {address.format()}: {error.strerror}") from error
-    finally:
-        os.umask(umask)
-    return OwnedPath.claim(address.path) if isinstance(address, PathAddress) else None
 
 
 def _remove_dead(address: Address) -> None:
