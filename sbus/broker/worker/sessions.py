@@ -62,17 +62,11 @@ class Sessions:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
         sock.setblocking(False)
         account = self._context.accounts[command.account]
-        settings = self._context.settings
-        outbox = Outbox(
-            sock,
-            settings.flood_control,
-            settings.limits,
-            account,
-            self._statistics,
-            _DeliveryListener(self, command.client),
-        )
+        flood_control, limits = self._context.settings.flood_control, self._context.settings.limits
+        listener = _DeliveryListener(self, command.client)
+        outbox = Outbox(sock, flood_control, limits, account, self._statistics, listener)
         connection = Connection(command.client, command.credentials, account, sock)
-        session = Session(connection, outbox, self._profile(command.rules), settings.limits)
+        session = Session(connection, outbox, self._profile(command.rules), limits)
         self._subscriptions.add_client(session)
         if outbox.blocks and not self.begin_blocking(session):
             self.client_events.limit_reached(session, BLOCKING)
@@ -91,18 +85,11 @@ class Sessions:
         if place is None:
             return False
         account.count(BLOCKING, 1)
-        rule = BackpressureRule(
-            session.id, place, account.place, session.credentials, session.profile
-        )
+        own, profile, memory = session.credentials, session.profile, self._context.memory
+        rule = BackpressureRule(session.id, place, account.place, own, profile)
+        listener = _DeliveryListener(self, session.id)
         session.begin_blocking(
-            Backpressure(
-                rule,
-                account,
-                self._context.memory,
-                stalls,
-                self._statistics,
-                _DeliveryListener(self, session.id),
-            )
+            Backpressure(rule, account, memory, stalls, self._statistics, listener)
         )
         self._subscriptions.begin_holding(session)
         return True
