@@ -1,28 +1,24 @@
 """The deliveries to one client: straight to its socket, or by its backlog while that is full.
 
 For a message that the socket does not take, the *soft* policy decides: it goes to the backlog, it
-is dropped, its publisher is held back, or the client is disconnected. Where something waits already
-the socket counts as full; but if that is no message (a gap to tell, say) and the policy is not to
-queue, the socket itself is asked. For a message that the backlog has no room for, the *hard* policy
-decides: it is dropped, its publisher is held back, or the client is disconnected.
+is dropped, its publisher is held back, or the client is disconnected. While something waits the
+socket counts as full; but if no message waits (only a gap, say) and the policy is not to queue, the
+socket itself is asked. For a message that the backlog has no room for, the *hard* policy decides.
 
-The publisher of the next message is held back; the message that found no room, and those that have
-their place in the order already, go to the backlog as an *overshoot* of at most the size of the
-log. A message whose publisher may not be held is dropped (PROTOCOL, "A slow client"). Publishers go
-on when, with soft `block`, no message waits, and with hard `block`, half of the backlog is free.
+A message that found no room, and those that have their place in the order already when their
+publishers are held back, go to the backlog as an *overshoot* of at most the size of the log. A
+message whose publisher may not be held is dropped. Publishers go on when, with soft `block`, no
+message waits, and with hard `block`, half of the backlog is free.
 
 A dropped message is counted, stands in the backlog as a gap, and becomes a `!/lost` notice there.
+No policy concerns replies and notices. They wait behind what was accepted before them, and are few:
+the session reads no further packet of a client that has one waiting.
 
     accepted = delivered + lost + backlog + undelivered        at any time
     publishers are held  ⇒  the overshoot, or more than half of what may wait, does
 
-Replies and notices are not messages: no policy concerns them. They wait behind what was accepted
-before them, and the session reads no further packet of a client that has one waiting, so there are
-few of them.
-
-The writer is a task that waits until the socket has room, and then asks for turns of the fair
-queue, so that sending a backlog is work of its user's like any other. The states of all this are a
-table in `outbox_state`.
+A writer task waits until the socket has room, and then asks for turns of the fair queue, so that
+sending a backlog is work of its user's like any other. `outbox_state` has the table of states.
 """
 
 import socket
@@ -33,21 +29,10 @@ from typing import Protocol
 import msgspec
 import trio
 
+from sbus.broker.delivery import outbox_state
 from sbus.broker.delivery.backlog import Reply
 from sbus.broker.delivery.backpressure import Backpressure
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
-from sbus.broker.delivery.outbox_state import (
-    BACKLOG_SENT,
-    CAUGHT_UP,
-    CLOSE,
-    CLOSED,
-    EVENTS,
-    FLOWING,
-    NO_MEMORY,
-    TRANSITIONS,
-    WRITER_ENDED,
-    Event,
-)
 from sbus.errors import Misbehaviour
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
@@ -133,7 +118,8 @@ class Outbox:
         self._backpressure: Backpressure | None = None
         """What publishers are held back by; without it `block` is `discard`."""
         self._turns_over = trio.Event()
-        self._state = FLOWING
+        """The writer may wait for room again, or end."""
+        self._state = outbox_state.FLOWING
         self.is_flowing = True
         self.is_closed = False
         """What the state means for the next message. Comparing it each time would take 60 of the
@@ -209,28 +195,28 @@ class Outbox:
         try:
             self._send(packet)
         except OSError as error:
-            if error.errno not in EVENTS:
+            if error.errno not in outbox_state.EVENTS:
                 raise
 
-    def _enter(self, event: Event) -> None:
-        before, self._state = self._state, TRANSITIONS[self._state][event]
+    def _enter(self, event: outbox_state.Event) -> None:
+        before, self._state = self._state, outbox_state.TRANSITIONS[self._state][event]
         if self._state is before:
             return
-        self.is_flowing = self._state in (FLOWING, CAUGHT_UP)
-        self.is_closed = self._state is CLOSED
+        self.is_flowing = self._state in (outbox_state.FLOWING, outbox_state.CAUGHT_UP)
+        self.is_closed = self._state is outbox_state.CLOSED
 
     def _on_failed_send(self, error: OSError) -> None:
         """The socket took nothing. Raises what a peer cannot cause."""
-        event = EVENTS.get(error.errno)
+        event = outbox_state.EVENTS.get(error.errno)
         if event is None:
             raise error
-        if event is CLOSE:
+        if event is outbox_state.CLOSE:
             had_replies = self._backlog.replies
             self.close()
             if had_replies:
                 self._listener.on_reply_sent()
             return
-        has_writer = self._state is not FLOWING
+        has_writer = self._state is not outbox_state.FLOWING
         self._enter(event)
         if not has_writer:
             self._listener.start_writer(self._write)
@@ -246,7 +232,7 @@ class Outbox:
         except OSError as error:
             self._on_failed_send(error)
             return False
-        self._enter(BACKLOG_SENT)
+        self._enter(outbox_state.BACKLOG_SENT)
         return True
 
     # -- what the socket did not take ----------------------------------------------------------
@@ -255,7 +241,7 @@ class Outbox:
         soft = self.flood_control.soft
         if self.is_closed:
             self._count_undelivered(1, len(packet))
-        elif soft is _QUEUE or self._state is NO_MEMORY:
+        elif soft is _QUEUE or self._state is outbox_state.NO_MEMORY:
             self._queue(packet, publisher_uid)
         elif soft is Soft.BLOCK:
             self._overshoot(packet, publisher_uid)
@@ -321,7 +307,7 @@ class Outbox:
     async def _write(self) -> None:
         """Have the backlog sent; ends when it is empty, or the outbox is closed."""
         while self._backlog:
-            if self._state is NO_MEMORY:
+            if self._state is outbox_state.NO_MEMORY:
                 await trio.sleep(_MEMORY_RETRY_SECONDS)
             else:
                 with suppress(trio.ClosedResourceError):
@@ -330,7 +316,7 @@ class Outbox:
                 self._turns_over = trio.Event()
                 self._listener.on_writable()
                 await self._turns_over.wait()
-        self._enter(WRITER_ENDED)
+        self._enter(outbox_state.WRITER_ENDED)
 
     def send_backlog(self, units_max: int) -> tuple[int, bool]:
         """A turn: send until that much work is done; how much was, and whether more is to be."""
@@ -344,7 +330,7 @@ class Outbox:
             if self._backlog:
                 return units, True
             if not self.is_closed:
-                self._enter(BACKLOG_SENT)
+                self._enter(outbox_state.BACKLOG_SENT)
         self._turns_over.set()
         return units, False
 
@@ -358,12 +344,11 @@ class Outbox:
             return _UNITS_PER_PACKET + len(first) // _BYTES_PER_UNIT
         if isinstance(first, Reply):
             self._send(first.packet)
-            self._backlog.pop()
+        elif self.wants_notices:
+            self._send(lost_notice(first.count))
+        self._backlog.pop()
+        if isinstance(first, Reply):
             self._listener.on_reply_sent()
-        else:
-            if self.wants_notices:
-                self._send(lost_notice(first.count))
-            self._backlog.pop()
         return _UNITS_PER_PACKET
 
     # -- the end -------------------------------------------------------------------------------
@@ -372,7 +357,7 @@ class Outbox:
         self._count_undelivered(self._backlog.messages, self._backlog.bytes)
         self._backlog.clear()
         self._resume_if_room()
-        self._enter(CLOSE)
+        self._enter(outbox_state.CLOSE)
         self._turns_over.set()
 
     def statistics(self) -> OutboxStatistics:
