@@ -54,7 +54,7 @@ class Peer:
         self.sock.setblocking(False)
         self.writers = 0
         self.replied = 0
-        self.given_up = 0
+        self.faults = 0
         self.in_line = 0
         self.gives_turns = True
         self.quota_reports = 0
@@ -98,7 +98,7 @@ class Peer:
         self.replied += 1
 
     def on_fault(self) -> None:
-        self.given_up += 1
+        self.faults += 1
 
     def on_held_time_spent(self) -> None:
         self.spent_reports += 1
@@ -115,7 +115,7 @@ class Peer:
             self.outbox.deliver(packet, uid)
 
     def read(self) -> list[bytes]:
-        """Whatever has arrived."""
+        """All that has arrived."""
         packets = []
         while True:
             try:

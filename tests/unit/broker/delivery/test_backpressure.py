@@ -106,7 +106,7 @@ def test_without_any_time_nobody_is_ever_held(memory: SharedMemory) -> None:
     assert not scene.backpressure.may_hold(OWN.uid)
 
 
-def test_everybody_sees_it_stall_and_those_who_wait_are_woken_once(memory: SharedMemory) -> None:
+def test_all_workers_see_a_stall_and_waiting_workers_are_woken_once(memory: SharedMemory) -> None:
     scene = Scene(memory, Limits())
     for _ in range(2):
         scene.backpressure.stall()

@@ -1,4 +1,4 @@
-"""The outbox over real sockets: nothing lost unseen, every gap at its place, both bounds exact."""
+"""The outbox over real sockets: every loss is told at its place, and both bounds are exact."""
 
 import errno
 import re
@@ -99,7 +99,7 @@ async def test_a_gap_is_told_at_its_place_and_with_its_size(peers: Make) -> None
     assert peer.outbox.statistics() == OutboxStatistics(taken + 6, taken + 4, 2, 0, 0, 0)
 
 
-async def test_who_wants_no_notices_gets_none(peers: Make) -> None:
+async def test_a_client_without_notices_is_sent_none(peers: Make) -> None:
     peer = peers(limits(messages=1))
     taken = peer.fill()
     peer.deliver(b"lost")
@@ -124,7 +124,7 @@ async def test_a_reply_follows_everything_accepted_before_it(peers: Make) -> Non
     assert peer.replied == 1
 
 
-async def test_a_last_word_goes_past_the_backlog(peers: Make) -> None:
+async def test_a_last_notice_goes_past_the_backlog(peers: Make) -> None:
     peer = peers(limits())
     peer.fill()
     peer.read()
@@ -132,7 +132,7 @@ async def test_a_last_word_goes_past_the_backlog(peers: Make) -> None:
     assert peer.read() == [b"last"]
 
 
-async def test_a_last_word_that_does_not_fit_is_dropped(peers: Make) -> None:
+async def test_a_last_notice_that_does_not_fit_is_dropped(peers: Make) -> None:
     peer = peers(limits())
     taken = peer.fill()
     peer.outbox.send_last(b"last")
@@ -140,7 +140,7 @@ async def test_a_last_word_that_does_not_fit_is_dropped(peers: Make) -> None:
 
 
 @pytest.mark.parametrize("unread", [False, True], ids=["EPIPE", "ECONNRESET"])
-async def test_a_peer_that_is_gone_is_deaf(peers: Make, unread: bool) -> None:
+async def test_nothing_is_delivered_to_a_peer_that_has_gone(peers: Make, unread: bool) -> None:
     peer = peers(limits())
     if unread:
         peer.deliver(b"unread")
@@ -156,7 +156,7 @@ async def test_a_peer_that_is_gone_is_deaf(peers: Make, unread: bool) -> None:
     assert total(statistics) == statistics.accepted == 3 + unread
 
 
-async def test_a_peer_that_leaves_while_something_waits_is_deaf(peers: Make) -> None:
+async def test_what_waits_for_a_peer_that_leaves_is_undelivered(peers: Make) -> None:
     peer = peers(limits())
     taken = peer.fill()
     peer.deliver(b"waits")
@@ -227,7 +227,7 @@ async def test_a_full_socket_ends_the_turn_and_room_brings_the_next(peers: Make)
     assert peer.outbox.statistics().backlog == 0
 
 
-async def test_who_is_closed_while_in_line_needs_no_turn(peers: Make) -> None:
+async def test_an_outbox_closed_while_in_line_needs_no_turn(peers: Make) -> None:
     peer = await full_with_room(peers, 3)
     peer.outbox.close()
     await trio.testing.wait_all_tasks_blocked()

@@ -49,7 +49,7 @@ async def peers() -> AsyncIterator[Make]:
 def full_peer(
     make: Make, memory: SharedMemory, control: FloodControl, given: Limits | None = None
 ) -> Peer:
-    """Whose socket is full and nothing more, who has notices on and may hold publishers."""
+    """A peer with a full socket and no backlog, with notices, that may hold publishers."""
     given = given or limits(messages=3)
     peer = make(given, flood_control=control)
     peer.let_block(memory, given)
@@ -195,7 +195,7 @@ async def test_publishers_go_on_once_nothing_would_hold_them(
     for choice in choices:
         peer.outbox.choose(choice)
     assert not peer.backpressure.is_stalled
-    assert peer.given_up == 0, "the change itself harms nobody"
+    assert peer.faults == 0, "the change itself harms nobody"
     assert peer.outbox.statistics().backlog == 1, "what was kept stays"
     assert b"a" in await peer.read_all()
 
@@ -216,7 +216,7 @@ async def test_a_stall_goes_over_to_the_other_kind_of_block(
 
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
 @pytest.mark.parametrize("order", BacklogOrder)
-async def test_whoever_leaves_holds_nobody_and_takes_nothing_of_the_account(
+async def test_a_closed_outbox_holds_nobody_and_takes_nothing_of_the_account(
     peers: Make, memory: SharedMemory, control: FloodControl, order: BacklogOrder
 ) -> None:
     control = msgspec.structs.replace(control, order=order)
@@ -270,7 +270,7 @@ ACTIONS = st.lists(
 
 @settings(max_examples=100)
 @given(ACTIONS, st.sampled_from(BOTH), st.integers(0, 8), st.integers(50, 400))
-def test_who_blocks_loses_nothing_of_publishers_that_can_be_held(
+def test_block_loses_nothing_of_publishers_that_can_be_held(
     actions: list[tuple[str, int]], control: FloodControl, messages: int, size: int
 ) -> None:
     """Publishers send only while it does not stall; a few messages are on their way then."""

@@ -54,7 +54,7 @@ def full_peer(
     *,
     notices: bool = True,
 ) -> Peer:
-    """Whose socket is full, and nothing more."""
+    """A peer with a full socket and no backlog."""
     control = FloodControl(soft=soft, hard=hard, order=order)
     peer = make(limits(messages=messages), flood_control=control)
     if notices:
@@ -82,12 +82,12 @@ async def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
 
     if soft is Soft.ERROR or (soft is Soft.QUEUE and hard is Hard.ERROR):
         assert (statistics.lost, statistics.backlog, statistics.undelivered) == (0, 0, 5)
-        assert peer.given_up == 1
+        assert peer.faults == 1
         assert peer.outbox.fault is not None
         assert peer.outbox.fault.code == "too-slow"
         assert await read_behind_the_filling(peer) == []
         return
-    assert peer.given_up == 0
+    assert peer.faults == 0
     assert peer.outbox.fault is None
     if soft is Soft.QUEUE:
         assert (statistics.lost, statistics.backlog, statistics.undelivered) == (2, 3, 0)
@@ -141,7 +141,9 @@ async def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
     assert await peer.read_all() == expected
 
 
-async def test_who_catches_up_before_its_writer_does_gets_no_second_one(peers: Make) -> None:
+async def test_an_outbox_that_catches_up_before_its_writer_does_starts_no_second_one(
+    peers: Make,
+) -> None:
     """A message finds room before the writer has noticed any, and then the socket is full again."""
     peer = full_peer(peers, Soft.DISCARD, Hard.DISCARD, BacklogOrder.QUEUE)
     for number in range(3):
@@ -160,22 +162,20 @@ async def test_who_catches_up_before_its_writer_does_gets_no_second_one(peers: M
     ]
 
 
-@pytest.mark.parametrize(
-    ("soft", "given_up"), [(Soft.DISCARD, 0), (Soft.BLOCK, 0), (Soft.ERROR, 1)]
-)
+@pytest.mark.parametrize(("soft", "faults"), [(Soft.DISCARD, 0), (Soft.BLOCK, 0), (Soft.ERROR, 1)])
 async def test_what_was_queued_stays_when_no_more_is_to_be_queued(
-    peers: Make, soft: Soft, given_up: int
+    peers: Make, soft: Soft, faults: int
 ) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE)
     peer.deliver(b"a")
     peer.outbox.choose(soft)
     assert peer.outbox.statistics().backlog == 1
-    assert peer.given_up == 0, "the change itself harms nobody"
+    assert peer.faults == 0, "the change itself harms nobody"
     for _ in range(3):
         peer.sock.recv(100)
     peer.deliver(b"must not overtake")
-    assert peer.given_up == given_up
-    if not given_up:
+    assert peer.faults == faults
+    if not faults:
         packets = await peer.read_all()
         assert packets[-2:] == [b"a", b"CMSG !/lost\x001"]
 
@@ -201,9 +201,9 @@ async def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: 
     peer.deliver(b"a")
     peer.deliver(b"lost")
     peer.outbox.choose(Hard.ERROR)
-    assert peer.given_up == 0
+    assert peer.faults == 0
     peer.deliver(b"too much")
-    assert peer.given_up == 1
+    assert peer.faults == 1
     assert peer.outbox.statistics() == OutboxStatistics(peer.taken + 3, peer.taken, 1, 2, 0, 0)
 
 
@@ -248,7 +248,7 @@ async def test_a_reply_stays_between_what_came_before_and_after_it(
 async def test_a_reply_is_no_message_that_a_policy_concerns(peers: Make, soft: Soft) -> None:
     peer = full_peer(peers, soft, Hard.ERROR, BacklogOrder.QUEUE, messages=0)
     peer.outbox.reply(b"reply")
-    assert peer.given_up == 0
+    assert peer.faults == 0
     for _ in range(2):
         peer.sock.recv(100)
     peer.deliver(b"fits behind the reply")
@@ -264,7 +264,7 @@ async def test_a_kernel_without_memory_is_nobodys_fault(
     make_moody(peer, *[errno.ENOBUFS] * 3)
     for packet in (b"a", b"b", b"c"):
         peer.deliver(packet)
-    assert (peer.given_up, peer.outbox.statistics().lost) == (0, 0)
+    assert (peer.faults, peer.outbox.statistics().lost) == (0, 0)
     while peer.writers:  # noqa: ASYNC110 (the clock is the test's)
         await trio.sleep(0.01)
     assert peer.read() == [b"a", b"b", b"c"]
@@ -277,21 +277,21 @@ async def test_a_peer_that_leaves_is_not_misbehaving(peers: Make, soft: Soft) ->
     peer.sock.close()
     peer.deliver(b"x")
     await trio.testing.wait_all_tasks_blocked()
-    assert (peer.given_up, peer.replied, peer.writers) == (0, 1, 0)
+    assert (peer.faults, peer.replied, peer.writers) == (0, 1, 0)
     statistics = peer.outbox.statistics()
     assert (statistics.delivered, statistics.undelivered) == (peer.taken, 1)
 
 
-async def test_who_is_given_up_gets_a_last_word_if_there_is_room(peers: Make) -> None:
+async def test_a_client_to_be_disconnected_gets_a_last_notice_if_there_is_room(peers: Make) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.ERROR, BacklogOrder.QUEUE, messages=1)
     peer.deliver(b"a")
     peer.sock.recv(100)
     peer.deliver(b"b")
-    assert peer.given_up == 1
+    assert peer.faults == 1
     peer.outbox.send_last(b"last")
     peer.deliver(b"c")
     peer.outbox.reply(b"reply")
-    assert peer.given_up == 1
+    assert peer.faults == 1
     assert peer.read() == [*[b"fill"] * (peer.taken - 1), b"last"]
     statistics = peer.outbox.statistics()
     assert (statistics.undelivered, total(statistics)) == (3, statistics.accepted)
@@ -375,7 +375,7 @@ def check(peer: Peer, given: Limits, accepted: int, memory: SharedMemory) -> Non
     assert backlog.bytes <= given.backlog_bytes_max + overshoot_bytes
     assert not (outbox.is_flowing and backlog)
     assert not (backlog and not peer.writers)
-    assert (outbox.fault is not None) == outbox.is_closed == bool(peer.given_up)
+    assert (outbox.fault is not None) == outbox.is_closed == bool(peer.faults)
 
     taken = peer.account.use(BACKLOG_BYTES)
     assert taken == backlog.bytes + KEEPING_BYTES * backlog.messages
