@@ -87,8 +87,6 @@ def lost_notice(count: int | None) -> bytes:
 
 
 def error_notice(code: str, text: str) -> bytes:
-    """The notice of a fault: its stable `code`, and a text for people.
-
-    Lone surrogates, which UTF-8 cannot encode, are sent as backslash escapes.
-    """
+    """The notice of a fault: its stable `code`, and a text for people. Lone surrogates, which UTF-8
+    cannot encode, are sent as backslash escapes."""
     return encode_control(ERROR, f"{code} {text}".encode(errors="backslashreplace"))

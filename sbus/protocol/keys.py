@@ -23,10 +23,8 @@ key."""
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """One of the two ways to write keys (PROTOCOL, "Keys and patterns").
-
-    `separator` is one byte; `has_control_messages` says whether it has `CMSG` packets.
-    """
+    """One of the two ways to write keys (PROTOCOL, "Keys and patterns"). `separator` is one byte;
+    `has_control_messages` says whether it has `CMSG` packets."""
 
     name: str
     separator: bytes
@@ -61,9 +59,7 @@ class PatternPath(msgspec.Struct, frozen=True):
 
 def parse_pattern(pattern: bytes, dialect: Dialect) -> PatternPath | None:
     """The path of `pattern`, or None when it cannot match any key: a segment goes on after a `*`.
-
-    Repeated stars are the same as one.
-    """
+    Repeated stars are the same as one."""
     parts = pattern.split(dialect.separator)
     subtree = not parts[-1]
     if subtree:

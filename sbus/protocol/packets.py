@@ -115,10 +115,8 @@ def encode_publish(key: bytes, payload: bytes) -> bytes:
 
 
 def encode_control(key: bytes, payload: bytes | None = None) -> bytes:
-    """The `CMSG` packet; raises ValueError when `key` contains a NUL.
-
-    Without `payload` it has no NUL, which only clients may send.
-    """
+    """The `CMSG` packet; raises ValueError when `key` contains a NUL. Without `payload` it has no
+    NUL, which only clients may send."""
     if payload is None:
         return CONTROL_WORD + _without_nul(key)
     return b"%b%b\0%b" % (CONTROL_WORD, _without_nul(key), payload)

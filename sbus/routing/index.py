@@ -56,10 +56,8 @@ class PatternIndex(Generic[S]):
         return not count
 
     def remove(self, path: PatternPath, subscriber: S) -> bool:
-        """Remove one subscription; True when it was the subscriber's last one of this path.
-
-        Raises KeyError, without a change, when there is none.
-        """
+        """Remove one subscription; True when it was the subscriber's last one of this path. Raises
+        KeyError, without a change, when there is none."""
         subscribers = self._subscribers(path)
         if subscribers is None:
             raise KeyError(subscriber)

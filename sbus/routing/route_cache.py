@@ -62,10 +62,8 @@ class RouteCache(Generic[R]):
         self._invalidations = 0
 
     def miss(self, key: bytes) -> R:
-        """The route of a key that is not in `recent`, where it is kept from now on.
-
-        An entry larger than half the bound is not kept, nor anything when `resolve` raises.
-        """
+        """The route of a key that is not in `recent`, where it is kept from now on. An entry larger
+        than half the bound is not kept, nor anything when `resolve` raises."""
         assert key not in self.recent
         route = self._old.pop(key, None)
         if route is not None:

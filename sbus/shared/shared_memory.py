@@ -66,10 +66,8 @@ _COPIES = 8
 
 
 class MemoryLock:
-    """The lock of the shared memory: `with lock as words` is one critical section.
-
-    `words` are the control words to work on.
-    """
+    """The lock of the shared memory: `with lock as words` is one critical section. `words` are the
+    control words to work on."""
 
     def __init__(self, memfd: int, words: memoryview, block_words: int) -> None:
         self._memfd = memfd
@@ -114,9 +112,7 @@ class MemoryLock:
 
     def waiters(self) -> set[int]:
         """The processes that wait for the lock now, as the kernel lists them; empty if it does not.
-
-        Source: proc_locks(5); `->` stands before the lock that a process waits for.
-        """
+        Source: proc_locks(5); `->` stands before the lock that a process waits for."""
         inode = os.fstat(self._memfd).st_ino
         waiters = set()
         with suppress(FileNotFoundError), open("/proc/locks", encoding="ascii") as locks:

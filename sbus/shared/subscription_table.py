@@ -138,9 +138,7 @@ class SubscriptionTable:
 
     def unread(self, words: memoryview) -> list[tuple[int, int]]:
         """Byte ranges of the map that this process has not read; they count as read from now on.
-
-        Read them with `read_records` before the next critical section.
-        """
+        Read them with `read_records` before the next critical section."""
         ranges = []
         epoch = words[TABLE_EPOCH]
         offsets = self._memory.arena_offsets

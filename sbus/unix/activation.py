@@ -27,10 +27,8 @@ class PassedSockets:
 
 
 def take_passed_sockets(environment: MutableMapping[str, str] = os.environ) -> PassedSockets | None:
-    """The sockets that are for this process, or None; removes the variables in any case.
-
-    Raises ConfigurationError for anything but a bus socket and, perhaps, an admin socket.
-    """
+    """The sockets that are for this process, or None; removes the variables in any case. Raises
+    ConfigurationError for anything but a bus socket and, perhaps, an admin socket."""
     pid = environment.pop("LISTEN_PID", None)
     count = environment.pop("LISTEN_FDS", None)
     names = environment.pop("LISTEN_FDNAMES", None)

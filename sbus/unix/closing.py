@@ -21,10 +21,8 @@ def is_hung_up(sock: socket.socket) -> bool:
 
 
 def discard_unread(sock: socket.socket, packets_max: int) -> None:
-    """Discard the unread packets of a non-blocking socket, and shut down its input.
-
-    An empty packet looks like the end, so neither of them stops this before `packets_max`.
-    """
+    """Discard the unread packets of a non-blocking socket, and shut down its input. An empty packet
+    looks like the end, so neither of them stops this before `packets_max`."""
     try:
         for _ in range(packets_max):
             sock.recv(1)

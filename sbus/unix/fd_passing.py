@@ -24,9 +24,7 @@ class DescriptorsLost(Exception):
 
 def refuse_descriptors(listener: socket.socket) -> None:
     """Make the kernel refuse (EPERM) packets with descriptors to sockets accepted from now on.
-
-    Raises OSError (ENOPROTOOPT) on a kernel before Linux 6.16.
-    """
+    Raises OSError (ENOPROTOOPT) on a kernel before Linux 6.16."""
     listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
 

@@ -22,10 +22,8 @@ _SEND_SECONDS_MAX = 0.2
 
 
 class Notifier:
-    """Notifies the service manager at `address`, or nobody if that is None.
-
-    `watchdog_seconds`: how often the manager expects a sign of life at least; None for never.
-    """
+    """Notifies the service manager at `address`, or nobody if that is None. `watchdog_seconds`: how
+    often the manager expects a sign of life at least; None for never."""
 
     def __init__(
         self,

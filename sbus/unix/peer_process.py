@@ -23,10 +23,8 @@ _ENDED_STATES = frozenset({b"Z", b"X", b"x"})
 
 
 class PeerProcess:
-    """The process that connected `sock`, which is borrowed.
-
-    `watch` opens a descriptor. `close` closes it, or `has_ended` once the process has ended.
-    """
+    """The process that connected `sock`, which is borrowed. `watch` opens a descriptor. `close`
+    closes it, or `has_ended` once the process has ended."""
 
     __slots__ = ("_began_at_ticks", "_ended", "_pid", "_pidfd", "_poll", "_sock")
 
@@ -110,10 +108,8 @@ def began_at_ticks(pid: int) -> int | None:
 
 
 def program_name(pid: int) -> bytes:
-    """The name of the program that process `pid` runs, at most 15 bytes, or b"".
-
-    A program can choose any name.
-    """
+    """The name of the program that process `pid` runs, at most 15 bytes, or b"". A program can
+    choose any name."""
     try:
         return Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n")
     except OSError:

@@ -88,10 +88,8 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_config(path: str) -> ConfigFile:
-    """What the file at `path` says.
-
-    Raises ConfigurationError: one line with the file, the place, and what is wrong there.
-    """
+    """What the file at `path` says. Raises ConfigurationError: one line with the file, the place,
+    and what is wrong there."""
     try:
         return parse_config(_read(path), path)
     except OSError as error:

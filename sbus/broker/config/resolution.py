@@ -85,10 +85,8 @@ def build_configuration(
 
 
 def resolve(file: ConfigFile, dialect: Dialect, limits: Limits) -> Resolved:
-    """What a file means to a bus of this dialect with these limits, the file's own included.
-
-    Raises ConfigurationError, which begins with the file and the place.
-    """
+    """What a file means to a bus of this dialect with these limits, the file's own included. Raises
+    ConfigurationError, which begins with the file and the place."""
     try:
         _check_options(file.bus)
         names = _user_names(file)

@@ -21,10 +21,8 @@ MESSAGES_AT_ONCE_MAX = 1024
 
 
 def print_messages(bus: Connection[Message | Lost], form: str, count: int | None) -> None:
-    """Print `count` messages, or for ever, in the form "text", "raw" or "json".
-
-    Losses do not count. JSON has them among the messages; otherwise they go to standard error.
-    """
+    """Print `count` messages, or for ever, in the form "text", "raw" or "json". Losses do not
+    count. JSON has them among the messages; otherwise they go to standard error."""
     left = count
     while left is None or left > 0:
         limit = MESSAGES_AT_ONCE_MAX if left is None else min(left, MESSAGES_AT_ONCE_MAX)

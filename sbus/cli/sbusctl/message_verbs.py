@@ -70,10 +70,8 @@ def _contents(paths: Iterable[str]) -> Iterator[bytes]:
 
 
 def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[bytes]) -> None:
-    """Publish each payload, and return when the bus has processed the last.
-
-    Raises PacketRefused when it refused one; for a key that it refuses, after the first.
-    """
+    """Publish each payload, and return when the bus has processed the last. Raises PacketRefused
+    when it refused one; for a key that it refuses, after the first."""
     for number, payload in enumerate(payloads):
         bus.publish(key, payload)
         if number == 0:

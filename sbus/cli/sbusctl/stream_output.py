@@ -78,10 +78,8 @@ def _time_of_day(seconds: float) -> str:
 def print_stream(
     stream: Stream[Any], view: MessageView | EventView, *, as_json: bool, count: int | None
 ) -> None:
-    """Print `count` items, or for ever. Missed items do not count.
-
-    Raises Disconnected when the bus has ended.
-    """
+    """Print `count` items, or for ever. Missed items do not count. Raises Disconnected when the bus
+    has ended."""
     warn_of_unanswered(stream.unanswered)
     if view.heading and not as_json:
         write(f"{view.heading}\n".encode())

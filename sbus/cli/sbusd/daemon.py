@@ -82,10 +82,8 @@ class Launcher:
 
 
 def go_to_background(stop: StopRequest) -> Launcher:
-    """Return in a new process, the daemon; this one waits for it and exits.
-
-    The daemon ignores SIGHUP, has no terminal, no input and no output, and its directory is `/`.
-    """
+    """Return in a new process, the daemon; this one waits for it and exits. The daemon ignores
+    SIGHUP, has no terminal, no input and no output, and its directory is `/`."""
     read_fd, write_fd = os.pipe()
     child = _fork()
     if child:
