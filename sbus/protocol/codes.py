@@ -31,12 +31,7 @@ PACKET_CODES: Final = (
 """What is wrong with a packet, or with the client that sent it. Unknown control keys, and `UNSUB`
 without a subscription, are only ignored and counted."""
 
-CONNECTION_CODES: Final = (
-    "not-admitted",
-    "not-allowed",
-    "too-many-connections",
-    "too-many-users",
-)
+CONNECTION_CODES: Final = ("not-admitted", "not-allowed", "too-many-connections", "too-many-users")
 """Why a connection is refused."""
 
 DISCARD_REASONS: Final = ("soft", "hard", "quota", "unheld")

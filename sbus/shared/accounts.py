@@ -231,22 +231,18 @@ class Account:
             self.held_time.end(now_ns)
 
 
-class Accounts:
-    """One process's view of all accounts; a worker writes its own cells."""
+class Accounts(dict[int, Account]):
+    """One process's view of all accounts, by their places; a worker writes its own cells."""
 
     def __init__(self, words: memoryview, workers: int, limits: Limits, worker: int = 0) -> None:
         self._words = words
         self._workers = workers
         self._worker = worker
         self._window_ns = int(limits.held_window_seconds * 1e9)
-        self._accounts: dict[int, Account] = {}
 
-    def __getitem__(self, place: int) -> Account:
-        account = self._accounts.get(place)
-        if account is None:
-            account = self._accounts[place] = Account(
-                self._words, place, self._workers, self._worker, self._window_ns
-            )
+    def __missing__(self, place: int) -> Account:
+        account = Account(self._words, place, self._workers, self._worker, self._window_ns)
+        self[place] = account
         return account
 
 
@@ -263,9 +259,7 @@ class AccountBook(Accounts):
 
     def _limit_bus(self, limits: Limits) -> None:
         self[BUS].set_quotas(
-            _NO_QUOTA,
-            limits.bus_subscription_bytes_max,
-            limits.bus_backlog_bytes_max,
+            _NO_QUOTA, limits.bus_subscription_bytes_max, limits.bus_backlog_bytes_max
         )
 
     def apply_limits(

@@ -23,7 +23,6 @@ import mmap
 import os
 import time
 from contextlib import suppress
-from types import TracebackType
 
 from sbus.limits import Limits
 from sbus.shared.accounts import accounts_words
@@ -66,8 +65,7 @@ _COPIES = 8
 
 
 class MemoryLock:
-    """The lock of the shared memory: `with lock as words` is one critical section. `words` are the
-    control words to work on."""
+    """The lock of the shared memory: `with lock as words` is one critical section on the words."""
 
     def __init__(self, memfd: int, words: memoryview, block_words: int) -> None:
         self._memfd = memfd
@@ -99,12 +97,7 @@ class MemoryLock:
         spare[:] = self._copies[current]
         return spare
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Make the changed words valid, unless an error left them half changed; free the lock."""
         if kind is None:
             self._words[_SELECTOR] = self._spare
@@ -139,10 +132,8 @@ class SharedMemory:
         stalls_at = accounts_at + WORD_BYTES * accounts_words(workers, limits)
         stalls_end = stalls_at + WORD_BYTES * stall_table_words(workers, limits)
         self.log_offset = _round_up(stalls_end, PAGE_BYTES)
-        self.arena_offsets = (
-            self.log_offset + self.log_bytes,
-            self.log_offset + self.log_bytes + self.arena_bytes,
-        )
+        first_arena = self.log_offset + self.log_bytes
+        self.arena_offsets = (first_arena, first_arena + self.arena_bytes)
         self.fd = os.memfd_create("sbus", os.MFD_CLOEXEC)
         os.ftruncate(self.fd, self.arena_offsets[1] + self.arena_bytes)
         self.map = mmap.mmap(self.fd, 0)

@@ -11,7 +11,6 @@ import errno
 import os
 import socket
 import stat
-from typing import Self
 
 from sbus.errors import AddressError
 from sbus.unix.address import (
@@ -65,12 +64,6 @@ class Listener:
         finally:
             self.owned_path = None
             self.socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def open_listener(

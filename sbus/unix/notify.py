@@ -40,9 +40,7 @@ class Notifier:
 
     @classmethod
     def of_environment(
-        cls,
-        report: Callable[[str], None],
-        environment: MutableMapping[str, str] = os.environ,
+        cls, report: Callable[[str], None], environment: MutableMapping[str, str] = os.environ
     ) -> Self:
         """A notifier for the manager in the environment, whose variables are removed.
 

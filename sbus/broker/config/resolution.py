@@ -77,10 +77,7 @@ def build_configuration(
         admit_gids=admit_gids,
     )
     return Configuration(
-        settings=settings,
-        options=options,
-        user_names=resolved.user_names,
-        checks_group=is_abstract,
+        settings=settings, options=options, user_names=resolved.user_names, checks_group=is_abstract
     )
 
 

@@ -236,10 +236,7 @@ _USER_FIELDS = {
         "backlog_bytes",
         "Size of the backlogs of the user's clients, as the limit counts it.",
     ),
-    "sbus_user_backlog_limit_bytes": (
-        "limits.backlog_bytes_max",
-        "Size those backlogs may have.",
-    ),
+    "sbus_user_backlog_limit_bytes": ("limits.backlog_bytes_max", "Size those backlogs may have."),
     "sbus_user_waiting_bytes": (
         "waiting_bytes",
         "Bytes that were read from the user's clients and have to wait.",

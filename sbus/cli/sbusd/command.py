@@ -44,12 +44,6 @@ def _click_option(option: Option) -> click.Option:
     )
 
 
-def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
-        click.echo(f"sbusd {__version__}")
-        context.exit()
-
-
 def _print_limits(
     context: click.Context, _option: click.Parameter, values: tuple[str, ...]
 ) -> tuple[str, ...]:
@@ -95,12 +89,10 @@ Examples:
     callback=_print_limits,
     help="Change a limit; `--limit help` lists them with their defaults. Repeatable.",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_print_version,
+@click.version_option(
+    __version__,
+    prog_name="sbusd",
+    message="%(prog)s %(version)s",
     help="Print the version and exit.",
 )
 @click.pass_context

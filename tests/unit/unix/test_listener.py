@@ -6,6 +6,7 @@ import socket
 import stat
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,7 @@ def test_mode_is_exact_whatever_the_umask_and_never_mended(
     monkeypatch.setattr(os, "chmod", no_chmod)
     previous = os.umask(umask)
     try:
-        with listen_at(path, mode=mode):
+        with closing(listen_at(path, mode=mode)):
             assert mode_of(path) == mode
         assert os.umask(umask) == umask
     finally:
@@ -81,7 +82,7 @@ def test_directory_that_opens_its_files_to_everybody_does_not_open_the_socket(pa
         pytest.skip("the file system of the temporary directory has no ACLs")
     (path.parent / "witness").touch(0o777)
     assert mode_of(path.parent / "witness") == 0o777
-    with listen_at(path):
+    with closing(listen_at(path)):
         assert mode_of(path) == 0o700
 
 
@@ -114,7 +115,7 @@ def test_existing_file_is_an_error_and_stays(path: Path) -> None:
 
 
 def test_existing_listener_is_an_error_and_goes_on(path: Path) -> None:
-    with listen_at(path) as first:
+    with closing(listen_at(path)) as first:
         with pytest.raises(AddressError):
             listen_at(path)
         connect_and_exchange(first)
@@ -129,7 +130,7 @@ def test_replaces_what_is_there(path: Path, kind: str) -> None:
             left_over.bind(str(path))
     elif kind == "dangling link":
         path.symlink_to(path.parent / "elsewhere")
-    with listen_at(path, replace=True) as listener:
+    with closing(listen_at(path, replace=True)) as listener:
         connect_and_exchange(listener)
         assert path.is_socket()
         assert not path.is_symlink()
@@ -174,7 +175,7 @@ def test_directory_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
 def test_queue_of_connections_is_long(path: Path) -> None:
     somaxconn = int(Path("/proc/sys/net/core/somaxconn").read_text())
     waiting: list[socket.socket] = []
-    with listen_at(path):
+    with closing(listen_at(path)):
         try:
             for _ in range(min(somaxconn, 400)):
                 client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -190,7 +191,7 @@ def test_queue_of_connections_is_long(path: Path) -> None:
 
 
 def test_random_address_is_one_that_clients_can_be_told() -> None:
-    with open_listener(RandomAbstractAddress(), mode=0o700, replace=False) as listener:
+    with closing(open_listener(RandomAbstractAddress(), mode=0o700, replace=False)) as listener:
         assert listener.is_abstract
         assert listener.owned_path is None
         told = parse_address(listener.printable_address)
@@ -201,7 +202,7 @@ def test_random_address_is_one_that_clients_can_be_told() -> None:
 def test_given_name_is_bound_with_all_of_its_108_bytes() -> None:
     name = RandomAbstractAddress().draw().name[:20]
     address = parse_address(f"/dev/unix/abstract/{name.hex()}")
-    with open_listener(address, mode=0o700, replace=False) as listener:
+    with closing(open_listener(address, mode=0o700, replace=False)) as listener:
         assert listener.socket.getsockname() == name + bytes(88)
         connect_and_exchange(listener)
 
@@ -210,7 +211,7 @@ def test_given_name_is_bound_with_all_of_its_108_bytes() -> None:
 def test_name_in_use_is_an_error(replace: bool) -> None:
     address = RandomAbstractAddress().draw()
     with (
-        open_listener(address, mode=0o700, replace=False) as first,
+        closing(open_listener(address, mode=0o700, replace=False)) as first,
         pytest.raises(AddressError, match="in use"),
     ):
         open_listener(address, mode=0o700, replace=replace)
@@ -238,7 +239,7 @@ def test_inherited_socket_is_taken_as_it_is(
         inherited.listen(1)
     path.chmod(0o640)
     number = inherited.detach()
-    with open_listener(FdAddress(number), mode=0o777, replace=True) as listener:
+    with closing(open_listener(FdAddress(number), mode=0o777, replace=True)) as listener:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(number)
         assert not listener.socket.get_inheritable()
@@ -252,7 +253,7 @@ def test_inherited_socket_is_taken_as_it_is(
 def test_inherited_abstract_socket_is_known_as_such() -> None:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.bind(RandomAbstractAddress().draw().sockaddr())
-    with open_listener(FdAddress(sock.detach()), mode=0o700, replace=False) as listener:
+    with closing(open_listener(FdAddress(sock.detach()), mode=0o700, replace=False)) as listener:
         assert listener.is_abstract
 
 
@@ -278,7 +279,7 @@ def test_inherited_socket_that_has_no_address_is_refused() -> None:
 
 
 def test_inherited_connection_is_refused(path: Path) -> None:
-    with listen_at(path):
+    with closing(listen_at(path)):
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         client.bind(str(path.parent / "client"))
         client.connect(str(path))
@@ -320,7 +321,7 @@ def test_file_is_given_to_its_group_before_that_may_use_it(
     monkeypatch.setattr(os, "chown", watch_chown)
     monkeypatch.setattr(os, "chmod", watch_chmod)
     address = PathAddress(str(path))
-    with open_listener(address, mode=0o660, replace=False, group=group) as listener:
+    with closing(open_listener(address, mode=0o660, replace=False, group=group)) as listener:
         assert seen == [("chown", 0o600), ("chmod", 0o600)]
         assert mode_of(path) == 0o660
         connect_and_exchange(listener)
@@ -329,7 +330,7 @@ def test_file_is_given_to_its_group_before_that_may_use_it(
 
 @needs_root
 def test_group_is_any_that_root_names(path: Path) -> None:
-    with open_listener(PathAddress(str(path)), mode=0o660, replace=False, group=STRANGER):
+    with closing(open_listener(PathAddress(str(path)), mode=0o660, replace=False, group=STRANGER)):
         assert (path.lstat().st_gid, mode_of(path)) == (STRANGER, 0o660)
 
 
@@ -351,7 +352,7 @@ def test_group_of_others_is_refused_with_advice_and_nothing_is_left() -> None:
 
 
 def test_file_that_took_its_place_meanwhile_is_not_given_away(path: Path) -> None:
-    with listen_at(path, mode=0o600) as listener:
+    with closing(listen_at(path, mode=0o600)) as listener:
         path.unlink()
         path.write_text("somebody else's")
         before = path.lstat()
@@ -362,7 +363,7 @@ def test_file_that_took_its_place_meanwhile_is_not_given_away(path: Path) -> Non
 
 
 def test_bound_address_is_where_it_really_is(path: Path) -> None:
-    with listen_at(path) as listener:
+    with closing(listen_at(path)) as listener:
         assert listener.bound_address == PathAddress(str(path))
-    with open_listener(RandomAbstractAddress(), mode=0o700, replace=False) as drawn:
+    with closing(open_listener(RandomAbstractAddress(), mode=0o700, replace=False)) as drawn:
         assert drawn.bound_address.format() == drawn.printable_address

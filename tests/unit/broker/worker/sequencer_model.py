@@ -100,8 +100,8 @@ class HookedLock(MemoryLock):
             self.on_enter()
         return super().__enter__()
 
-    def __exit__(self, kind, error, trace) -> None:  # type: ignore[no-untyped-def]
-        super().__exit__(kind, error, trace)
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        super().__exit__(kind, *details)
         if self.on_release is not None and kind is None:
             self.on_release()
 
