@@ -151,20 +151,11 @@ _UP = "Whether the bus answered on its admin socket."
 
 _BUS_FIELDS = {
     "sbus_start_time_seconds": ("stats.started_at", "When the bus started, in seconds since 1970."),
-    "sbus_draining": (
-        "stats.draining",
-        "Whether the bus accepts no more clients and ends with its last one.",
-    ),
+    "sbus_draining": ("stats.draining", "Whether the bus drains: it ends with its last client."),
     "sbus_clients": ("stats.clients", "Connected clients."),
     "sbus_users": ("stats.users", "Users with at least one client."),
-    "sbus_users_left_out": (
-        "users_left_out",
-        "Users without metrics of their own, because there would be too many.",
-    ),
-    "sbus_stalled_clients": (
-        "stats.stalled_clients",
-        "Clients that have no room and hold their publishers back.",
-    ),
+    "sbus_users_left_out": ("users_left_out", "Users beyond --users-max, who have no metrics."),
+    "sbus_stalled_clients": ("stats.stalled_clients", "Clients without room that hold publishers."),
     "sbus_connections_accepted_total": ("stats.connections_accepted", "Clients admitted."),
     "sbus_log_used_bytes": ("stats.log.used_bytes", "Used part of the ordered log."),
     "sbus_log_size_bytes": ("stats.log.size_bytes", "Capacity of the ordered log."),
@@ -173,10 +164,7 @@ _BUS_FIELDS = {
 }
 """By the name of the metric: the path of its field in a snapshot, and its meaning."""
 _WORKER_FIELDS = {
-    "sbus_worker_start_time_seconds": (
-        "started_at",
-        "When the worker's process started, in seconds since 1970.",
-    ),
+    "sbus_worker_start_time_seconds": ("started_at", "Its process's start, in seconds since 1970."),
     "sbus_worker_silence_seconds": (
         "silence_seconds",
         "Time since the worker's last heartbeat, which is due once a second.",
@@ -185,74 +173,35 @@ _WORKER_FIELDS = {
     "sbus_worker_cpu_seconds_total": ("cpu_seconds", "CPU time of the worker's process."),
     "sbus_worker_memory_bytes": ("memory_bytes", "Memory of the worker's process."),
     "sbus_worker_clients": ("clients", "Clients of the worker."),
-    "sbus_messages_published_total": (
-        "traffic.messages_in",
-        "Messages that clients published and the bus accepted.",
-    ),
+    "sbus_messages_published_total": ("traffic.messages_in", "Messages accepted from clients."),
     "sbus_received_bytes_total": ("traffic.bytes_in", "Bytes read from clients."),
     "sbus_deliveries_due_total": (
         "traffic.accepted",
         "Deliveries due, one for each message and recipient: delivered, discarded, undelivered, or "
         "in a backlog now.",
     ),
-    "sbus_deliveries_total": (
-        "traffic.delivered",
-        "Messages sent to clients, one for each message and recipient.",
-    ),
+    "sbus_deliveries_total": ("traffic.delivered", "Messages sent, one for each recipient."),
     "sbus_delivered_bytes_total": ("traffic.delivered_bytes", "Bytes sent to clients in messages."),
-    "sbus_undelivered_total": (
-        "traffic.undelivered",
-        "Messages in the backlog of a client when it left.",
-    ),
-    "sbus_backlog_messages": (
-        "traffic.backlog",
-        "Messages waiting for clients that read too slowly.",
-    ),
+    "sbus_undelivered_total": ("traffic.undelivered", "Messages in backlogs of clients that left."),
+    "sbus_backlog_messages": ("traffic.backlog", "Messages that wait for slow clients."),
     "sbus_backlog_bytes": ("traffic.backlog_bytes", "Size of those messages."),
-    "sbus_stalls_total": (
-        "traffic.stalls",
-        "How often a client had no room and its publishers were to be held back.",
-    ),
-    "sbus_subscriptions": (
-        "traffic.subscriptions",
-        "Subscriptions of the worker's clients; each occurrence of a pattern counts.",
-    ),
+    "sbus_stalls_total": ("traffic.stalls", "How often clients without room held publishers back."),
+    "sbus_subscriptions": ("traffic.subscriptions", "Subscriptions; each occurrence counts."),
     "sbus_route_lookups_total": ("traffic.route_lookups", "Look-ups of a key's recipients."),
-    "sbus_route_misses_total": (
-        "traffic.route_misses",
-        "Look-ups that were not in the route cache.",
-    ),
+    "sbus_route_misses_total": ("traffic.route_misses", "Look-ups not found in the route cache."),
 }
 """The same with paths in a worker's report."""
 _USER_FIELDS = {
     "sbus_user_connections": ("connections", "Clients of the user."),
     "sbus_user_connections_limit": ("limits.connections_max", "Clients the user may have."),
     "sbus_user_subscriptions": ("subscriptions", "Subscriptions of the user's clients."),
-    "sbus_user_subscriptions_limit": (
-        "limits.subscriptions_max",
-        "Subscriptions the user may have.",
-    ),
-    "sbus_user_backlog_bytes": (
-        "backlog_bytes",
-        "Size of the backlogs of the user's clients, as the limit counts it.",
-    ),
+    "sbus_user_subscriptions_limit": ("limits.subscriptions_max", "Subscriptions it may have."),
+    "sbus_user_backlog_bytes": ("backlog_bytes", "Size of its backlogs, as the limit counts it."),
     "sbus_user_backlog_limit_bytes": ("limits.backlog_bytes_max", "Size those backlogs may have."),
-    "sbus_user_waiting_bytes": (
-        "waiting_bytes",
-        "Bytes that were read from the user's clients and have to wait.",
-    ),
-    "sbus_user_blocking_clients": (
-        "blocking_clients",
-        "Clients of the user that may hold publishers back.",
-    ),
-    "sbus_user_held_seconds": (
-        "held_seconds",
-        "How long the user's clients held publishers back in the last minute.",
-    ),
-    "sbus_user_discarded_total": (
-        "discarded",
-        "Messages not delivered to the user's clients because they were too slow.",
-    ),
+    "sbus_user_waiting_bytes": ("waiting_bytes", "Bytes read from its clients that have to wait."),
+    "sbus_user_blocking_clients": ("blocking_clients", "Clients that may hold publishers back."),
+    "sbus_user_held_seconds": ("held_seconds", "Time it held publishers back in the last minute."),
+    "sbus_user_discarded_total": ("discarded", "Messages discarded because its clients were slow."),
 }
 """The same with paths in a user's report."""
 
