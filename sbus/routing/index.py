@@ -61,7 +61,10 @@ class PatternIndex(Generic[S]):
         subscribers = self._subscribers(path)
         if subscribers is None:
             raise KeyError(subscriber)
-        was_last = _take_one(subscribers, subscriber)
+        subscribers[subscriber] -= 1
+        was_last = not subscribers[subscriber]
+        if was_last:
+            del subscribers[subscriber]
         if not subscribers:
             if path.is_literal:
                 del self._literals[self._separator.join(path.segments)]
@@ -102,13 +105,3 @@ class PatternIndex(Generic[S]):
         if path.is_literal:
             return self._literals.get(self._separator.join(path.segments))
         return self._trie.get(path)
-
-
-def _take_one(subscribers: dict[S, int], subscriber: S) -> bool:
-    """Remove one subscription; True when it was the last. KeyError when there is none."""
-    count = subscribers[subscriber]
-    if count > 1:
-        subscribers[subscriber] = count - 1
-        return False
-    del subscribers[subscriber]
-    return True

@@ -18,16 +18,17 @@ def hold_standard_numbers() -> None:
 
 def release_input_and_output() -> None:
     """Release standard input and output; the parent waits for the end of the output."""
-    _release(INPUT, OUTPUT)
+    release(INPUT, OUTPUT)
 
 
 def release_errors_of_terminal() -> None:
     """Release standard error if it is a terminal, which will not exist for long."""
     if os.isatty(ERRORS):
-        _release(ERRORS)
+        release(ERRORS)
 
 
-def _release(*numbers: int) -> None:
+def release(*numbers: int) -> None:
+    """Put /dev/null in the place of these streams."""
     null = os.open(os.devnull, os.O_RDWR)
     for number in numbers:
         os.dup2(null, number)

@@ -101,9 +101,8 @@ def _ping_once(bus: Connection[Message], prefix: bytes, plan: PingPlan, trips: R
 
 
 def _receive(bus: Connection[Message], key: bytes, until: float) -> None:
-    left_seconds = until - time.monotonic()
-    while bus.receive(timeout_seconds=max(0.0, left_seconds)).key != key:
-        left_seconds = until - time.monotonic()
+    while bus.receive(timeout_seconds=max(0.0, until - time.monotonic())).key != key:
+        pass
 
 
 def _print(text: str) -> None:

@@ -9,7 +9,6 @@
 | loses the reader of its output | nothing | 141, as for one that SIGPIPE ended |
 """
 
-import os
 import sys
 from typing import Any, NoReturn
 
@@ -17,7 +16,7 @@ import click
 
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import SbusError
-from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers
+from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release
 
 FAILED = 1
 INTERRUPTED = 130
@@ -28,22 +27,25 @@ class CommandGroup(click.Group):
     """Verbs that end like this; its name is the one that errors begin with."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a verb, and exit before click handles its errors in another way."""
+        """Run a verb, and exit before click handles its errors in another way.
+
+        The output is released before, so that flushing buffers to it causes no further error.
+        """
         assert self.name is not None
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            _discard_output()
+            release(OUTPUT)
             raise SystemExit(INTERRUPTED) from None
         except BrokenPipeError:
-            _discard_output()
+            release(OUTPUT)
             raise SystemExit(OUTPUT_CLOSED) from None
         except SbusError as error:
             report_error(str(error), command=self.name)
             raise SystemExit(FAILED) from None
         except OSError as error:
             report_error(_describe(error), command=self.name)
-            _discard_output()
+            release(OUTPUT)
             raise SystemExit(FAILED) from None
 
 
@@ -62,10 +64,3 @@ def run_command(group: CommandGroup, prog_name: str) -> NoReturn:
 def _describe(error: OSError) -> str:
     reason = error.strerror or str(error)
     return f"{error.filename}: {reason}" if error.filename else reason
-
-
-def _discard_output() -> None:
-    """Let the interpreter flush its buffers to /dev/null, without an error message."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, OUTPUT)
-    os.close(null)

@@ -155,7 +155,7 @@ def worker_loads(
     process; its other counters continue."""
     loads = []
     for worker in now:
-        old = before[worker.worker]
+        old = before.get(worker.worker, worker)
         cpu_before = old.cpu_seconds if old.pid == worker.pid else 0.0
         loads.append(
             WorkerLoad(

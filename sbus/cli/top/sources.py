@@ -23,9 +23,16 @@ class Source(ABC):
     by: str
     _looked_at: float | None = None
 
-    @abstractmethod
     def look(self) -> Top | None:
         """What happened since the look before; None the first time."""
+        now, before = time.monotonic(), self._looked_at
+        self._looked_at = now
+        top = self._compare(1.0 if before is None else max(now - before, 1e-9))
+        return None if before is None else top
+
+    @abstractmethod
+    def _compare(self, seconds: float) -> Top:
+        """Look, and compare with the look that many seconds ago; the first result is not used."""
 
     def fileno(self) -> int | None:
         """A descriptor that is readable when `receive` is due; None if it never is."""
@@ -33,11 +40,6 @@ class Source(ABC):
 
     def receive(self) -> None:  # noqa: B027 (only a source with a descriptor needs it)
         """Read what the bus sends between looks."""
-
-    def _seconds_since_last_look(self) -> float | None:
-        now, before = time.monotonic(), self._looked_at
-        self._looked_at = now
-        return None if before is None else max(now - before, 1e-9)
 
 
 class ClientSource(Source):
@@ -48,12 +50,9 @@ class ClientSource(Source):
         self._admin = admin
         self._before: dict[int, ClientReport] = {}
 
-    def look(self) -> Top | None:
-        seconds = self._seconds_since_last_look()
+    def _compare(self, seconds: float) -> Top:
         now = ask_all_pages(self._admin, Clients(limit=PAGE_MAX), ClientsResult)
         before, self._before = self._before, {client.client: client for client in now.clients}
-        if seconds is None:
-            return None
         clients = client_loads(before, now.clients, seconds)
         rows: list[Load] = [*(clients if self.by == "client" else user_loads(clients))]
         return Top(by=self.by, seconds=seconds, rows=rows, unanswered=now.unanswered)
@@ -68,12 +67,9 @@ class WorkerSource(Source):
         self._admin = admin
         self._before: dict[int, WorkerReport] = {}
 
-    def look(self) -> Top | None:
-        seconds = self._seconds_since_last_look()
+    def _compare(self, seconds: float) -> Top:
         now = self._admin.ask(Workers(), WorkersResult).workers
         before, self._before = self._before, {worker.worker: worker for worker in now}
-        if seconds is None:
-            return None
         return Top(by=self.by, seconds=seconds, rows=[*worker_loads(before, now, seconds)])
 
 
@@ -102,13 +98,10 @@ class KeySource(Source):
             else:
                 self._counts.add(item)
 
-    def look(self) -> Top | None:
+    def _compare(self, seconds: float) -> Top:
         self.receive()
-        seconds = self._seconds_since_last_look()
-        rows = self._counts.take(seconds or 1.0)
+        rows = self._counts.take(seconds)
         missed, self._missed = self._missed, 0
-        if seconds is None:
-            return None
         return Top(
             by=self.by,
             seconds=seconds,

@@ -5,11 +5,11 @@ from typing import Any
 
 from rich.text import Text
 
-from sbus.cli.terminal.tables import TITLE_STYLE, Cell, Field, fit, name_field, table, text
+from sbus.cli.terminal.tables import TITLE_STYLE, Field, fit, name_field, table, text
 from sbus.cli.terminal.units import UNKNOWN, count, counted, duration, enumerated, size
 from sbus.cli.terminal.user_names import user_name
 from sbus.cli.top.loads import SORT_FIELDS, Sort, Top
-from sbus.cli.views.clients_view import shown_pattern
+from sbus.cli.views.clients_view import shown_pattern, warned
 
 SORT_LETTERS: dict[str, Sort] = {"i": "in", "b": "bytes", "o": "out", "l": "lost", "k": "backlog"}
 KEY_SORTS = ("in", "bytes", "out")
@@ -59,8 +59,8 @@ _FIGURES: dict[Sort, tuple[str, Any]] = {
     "in": ("IN/S", lambda row: count(row.messages_in_per_second)),
     "bytes": ("BYTES/S", lambda row: size(row.bytes_in_per_second)),
     "out": ("OUT/S", lambda row: count(row.delivered_per_second)),
-    "lost": ("LOST/S", lambda row: _warned(row.discarded_per_second)),
-    "backlog": ("BACKLOG", lambda row: _warned(row.backlog)),
+    "lost": ("LOST/S", lambda row: warned(row.discarded_per_second)),
+    "backlog": ("BACKLOG", lambda row: warned(row.backlog)),
 }
 _USER: Field[Any] = name_field("USER", lambda row: user_name(row.uid))
 _CLIENTS: Field[Any] = Field("CLIENTS", lambda row: count(row.clients))
@@ -97,10 +97,6 @@ def _fields(top: Top) -> list[Field[Any]]:
         if sort in sort_letters(top.by).values()
     ]
     return [*before, *figures, *after]
-
-
-def _warned(figure: float) -> Cell:
-    return Cell(count(figure), "yellow" if figure else "")
 
 
 def _shown_prefix(prefix: str | None) -> str:

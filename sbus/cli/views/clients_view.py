@@ -31,7 +31,8 @@ def _activity(
     return lambda client: UNKNOWN if client.activity is None else shown(client.activity)
 
 
-def _warned(number: int) -> Cell:
+def warned(number: float) -> Cell:
+    """A count that stands out unless it is zero."""
     return Cell(count(number), _WARNING if number else "")
 
 
@@ -56,8 +57,8 @@ _CLIENT: Sequence[Field[results.ClientReport]] = (
     Field("BYTES-IN", _activity(lambda activity: size(activity.bytes_in)), rank=6),
     Field("OUT", _activity(lambda activity: count(activity.delivered))),
     Field("BYTES-OUT", _activity(lambda activity: size(activity.delivered_bytes)), rank=7),
-    Field("LOST", _activity(lambda activity: _warned(activity.discarded))),
-    Field("BACKLOG", _activity(lambda activity: _warned(activity.backlog))),
+    Field("LOST", _activity(lambda activity: warned(activity.discarded))),
+    Field("BACKLOG", _activity(lambda activity: warned(activity.backlog))),
     Field("BYTES", _activity(lambda activity: size(activity.backlog_bytes)), rank=5),
     Field("REFUSED", _activity(lambda activity: count(activity.refused)), rank=3),
     Field(
@@ -150,7 +151,7 @@ _PATTERNS: Field[results.Recipient] = name_field(
 )
 _RECIPIENT: Sequence[Field[results.Recipient]] = (
     *_IDENTITY,
-    Field("BACKLOG", lambda one: _warned(one.backlog)),
+    Field("BACKLOG", lambda one: warned(one.backlog)),
     Field("STATE", lambda one: Cell(STALLED, _STALLED_STYLE) if one.stalled else "ok", right=False),
     _PATTERNS,
 )

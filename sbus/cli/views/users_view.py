@@ -17,7 +17,7 @@ from sbus.cli.terminal.tables import (
 )
 from sbus.cli.terminal.units import count, counted, duration, size
 from sbus.cli.terminal.user_names import user_name
-from sbus.cli.views.clients_view import clients_lines, subscriptions_lines
+from sbus.cli.views.clients_view import clients_lines, subscriptions_lines, warned
 from sbus.limits import UserLimits
 from sbus.protocol import admin_results as results
 
@@ -55,10 +55,6 @@ def _style(used: float, limit: float) -> str:
     return _FULL_STYLE if used >= FULL * limit else _NEAR_STYLE
 
 
-def _lost(user: results.UserReport) -> Cell:
-    return Cell(count(user.discarded), _NEAR_STYLE if user.discarded else "")
-
-
 _USER: Sequence[Field[results.UserReport]] = (
     name_field("USER", lambda user: user_name(user.uid)),
     Field("CLIENTS", _used("CLIENTS")),
@@ -69,7 +65,7 @@ _USER: Sequence[Field[results.UserReport]] = (
     Field("BLOCKING", lambda user: count(user.blocking_clients), rank=4),
     Field("HELD", _used("HELD")),
     Field("MAX-IN/S", lambda user: count(user.limits.messages_per_second_max), rank=2),
-    Field("LOST", _lost),
+    Field("LOST", lambda user: warned(user.discarded)),
 )
 
 
@@ -105,7 +101,7 @@ def me_lines(result: results.MeResult, width: int | None) -> list[Text]:
         used, limit = getattr(user, field), getattr(limits, f"{field}_max")
         rows.append([name, Cell(shown(used), _style(used, limit)), shown(limit)])
     rows.append(["messages/s", "", count(limits.messages_per_second_max)])
-    rows.append(["lost", _lost(user), ""])
+    rows.append(["lost", warned(user.discarded), ""])
     columns = [Column(user_name(user.uid), right=False), Column("USED"), Column("LIMIT")]
     lines = layout(columns, rows, width)
     clients = results.ClientsResult(clients=result.clients, next=None, unanswered=[])
