@@ -27,13 +27,7 @@ from sbus.broker.front.shutdown import Shutdown
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.front.table_compactor import keep_table_compact
 from sbus.broker.front.user_limits import EffectiveUserLimits
-from sbus.broker.ipc.worker_protocol import (
-    ClientLeft,
-    QueryReply,
-    SelfServiceRequest,
-    StreamStarted,
-    WorkerEvent,
-)
+from sbus.broker.ipc import worker_protocol as protocol
 from sbus.protocol.events import BusReady
 from sbus.shared.accounts import AccountBook
 from sbus.shared.shared_memory import SharedMemory
@@ -86,14 +80,14 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     def worker_forked(self, worker: int) -> None:
         self.streams.on_worker_forked(worker)
 
-    def worker_event(self, worker: int, event: WorkerEvent) -> None:
-        if isinstance(event, ClientLeft):
+    def worker_event(self, worker: int, event: protocol.WorkerEvent) -> None:
+        if isinstance(event, protocol.ClientLeft):
             self.admission.forget(event.client, event.reason)
-        elif isinstance(event, QueryReply):
+        elif isinstance(event, protocol.QueryReply):
             self.queries.on_reply(worker, event)
-        elif isinstance(event, SelfServiceRequest):
+        elif isinstance(event, protocol.SelfServiceRequest):
             self.self_service.add(event.client)
-        elif isinstance(event, StreamStarted):
+        elif isinstance(event, protocol.StreamStarted):
             self.streams.on_started(worker, event)
 
     def worker_died(self, worker: int) -> None:

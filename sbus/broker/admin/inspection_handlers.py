@@ -26,15 +26,7 @@ from sbus.broker.ipc.queries import (
 )
 from sbus.errors import ClientFault
 from sbus.protocol import admin
-from sbus.protocol.admin_results import (
-    ClientReport,
-    ClientsResult,
-    ExplainResult,
-    MeResult,
-    Recipient,
-    SubscriptionReport,
-    SubsResult,
-)
+from sbus.protocol import admin_results as results
 from sbus.protocol.keys import DIALECTS, check_key, is_reserved
 from sbus.protocol.text import from_text, to_text
 
@@ -64,16 +56,18 @@ class InspectionHandlers:
         }
 
     # -- clients -------------------------------------------------------------------------------
-    async def _clients(self, request: admin.Clients) -> ClientsResult:
+    async def _clients(self, request: admin.Clients) -> results.ClientsResult:
         page = self._registry.page(request.uid, request.after, request.limit)
         reports, unanswered = await self._report_clients(page)
-        return ClientsResult(
+        return results.ClientsResult(
             clients=reports,
             next=page[-1].number if len(page) == request.limit else None,
             unanswered=unanswered,
         )
 
-    async def _report_clients(self, clients: list[Client]) -> tuple[list[ClientReport], list[int]]:
+    async def _report_clients(
+        self, clients: list[Client]
+    ) -> tuple[list[results.ClientReport], list[int]]:
         """A report on each of these clients, and the workers that did not reply."""
         activity: ActivityReply = {}
         unanswered: set[int] = set()
@@ -90,7 +84,7 @@ class InspectionHandlers:
             for reply in replies.values():
                 activity.update(reply)
         reports = [
-            ClientReport(
+            results.ClientReport(
                 gid=client.credentials.gid,
                 connected_at=client.connected_at,
                 activity=activity.get(client.number),
@@ -103,22 +97,22 @@ class InspectionHandlers:
         return reports, sorted(unanswered)
 
     # -- subscriptions -------------------------------------------------------------------------
-    async def _subs(self, request: admin.Subs) -> SubsResult:
+    async def _subs(self, request: admin.Subs) -> results.SubsResult:
         worker, number, offset = _parse_place(request.after)
         pattern = _bytes(request.pattern) if request.pattern else None
         if worker >= self._settings.workers:
-            return SubsResult(subscriptions=[], next=None, unanswered=[])
+            return results.SubsResult(subscriptions=[], next=None, unanswered=[])
         query = SubscriptionsQuery(number, offset, request.limit, pattern=pattern)
         replies, unanswered = await self._queries.ask({worker: query}, SubscriptionsReply)
         reply = replies.get(worker, SubscriptionsReply([], None))
         place = (worker, *reply.next) if reply.next else (worker + 1, 0, 0)
-        return SubsResult(
+        return results.SubsResult(
             subscriptions=self._report_subscriptions(reply),
             next=None if place[0] >= self._settings.workers else ":".join(map(str, place)),
             unanswered=unanswered,
         )
 
-    def _report_subscriptions(self, reply: SubscriptionsReply) -> list[SubscriptionReport]:
+    def _report_subscriptions(self, reply: SubscriptionsReply) -> list[results.SubscriptionReport]:
         reports = []
         identities: dict[int, dict[str, Any]] = {}
         for entry in reply.entries:
@@ -128,14 +122,14 @@ class InspectionHandlers:
             if client.number not in identities:
                 identities[client.number] = _identity(client)
             reports.append(
-                SubscriptionReport(
+                results.SubscriptionReport(
                     pattern=to_text(entry.pattern), count=entry.count, **identities[client.number]
                 )
             )
         return reports
 
     # -- who would receive a message -----------------------------------------------------------
-    async def _explain(self, request: admin.Explain) -> ExplainResult:
+    async def _explain(self, request: admin.Explain) -> results.ExplainResult:
         key = _bytes(request.key)
         try:
             check_key(key, self._dialect, self._settings.limits)
@@ -143,7 +137,7 @@ class InspectionHandlers:
             raise AdminFault("bad-request", f"nobody could publish that: {fault.text}") from fault
         replies, unanswered = await self._queries.ask_all(ExplanationQuery(key), ExplanationReply)
         found = replies.values()
-        return ExplainResult(
+        return results.ExplainResult(
             key=to_text(key),
             secret=is_reserved(key, self._dialect),
             recipients=self._recipients(match for reply in found for match in reply.recipients),
@@ -155,16 +149,16 @@ class InspectionHandlers:
             unanswered=unanswered,
         )
 
-    def _recipients(self, matches: Iterable[MatchingClient]) -> list[Recipient]:
+    def _recipients(self, matches: Iterable[MatchingClient]) -> list[results.Recipient]:
         room_bytes = PATTERN_BYTES_MAX
-        recipients: list[Recipient] = []
+        recipients: list[results.Recipient] = []
         for match in matches:
             client = self._registry.get(match.client)
             if client is None or len(recipients) == admin.EXPLAINED_MAX:
                 continue
             room_bytes -= sum(map(len, match.patterns))
             recipients.append(
-                Recipient(
+                results.Recipient(
                     patterns=[to_text(p) for p in match.patterns] if room_bytes >= 0 else [],
                     backlog=match.backlog,
                     stalled=match.stalled,
@@ -176,7 +170,7 @@ class InspectionHandlers:
         return recipients
 
     # -- users ---------------------------------------------------------------------------------
-    async def me(self, uid: int) -> MeResult | None:
+    async def me(self, uid: int) -> results.MeResult | None:
         """What a user is told of itself; None when the bus has no account of it any more."""
         clients, unanswered = await self._report_clients(
             self._registry.page(uid, 0, _OWN_ENTRIES_MAX)
@@ -189,7 +183,7 @@ class InspectionHandlers:
         subscriptions = [
             report for reply in replies.values() for report in self._report_subscriptions(reply)
         ]
-        return MeResult(
+        return results.MeResult(
             user=user,
             clients=clients,
             subscriptions=subscriptions[:_OWN_ENTRIES_MAX],

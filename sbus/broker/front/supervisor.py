@@ -25,17 +25,8 @@ from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.fork_server import ForkServer, Pong, WorkerForked
 from sbus.broker.front.reaper import Reaper
+from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.link import Link
-from sbus.broker.ipc.worker_protocol import (
-    ApplySettings,
-    Quiesce,
-    SettingsApplied,
-    Stop,
-    WorkerCommand,
-    WorkerEvent,
-    WorkerQuiesced,
-    WorkerReady,
-)
 from sbus.errors import SbusError
 from sbus.limits import Limits
 from sbus.protocol.events import WorkerDelayed, WorkerDied, WorkerSilent, WorkerStarted
@@ -55,7 +46,7 @@ class WorkerObserver(Protocol):
     def worker_forked(self, worker: int) -> None:
         """A worker was asked for: it can be sent commands, and has no clients yet."""
 
-    def worker_event(self, worker: int, event: WorkerEvent) -> None:
+    def worker_event(self, worker: int, event: protocol.WorkerEvent) -> None:
         """A worker sent an event that is not about its own life."""
 
     def worker_died(self, worker: int) -> None:
@@ -156,12 +147,12 @@ class Supervisor:
 
     async def _receive_events(self, worker: SupervisedWorker, link: Link) -> None:
         while (event := await link.wait_for_event()) is not None:
-            if isinstance(event, WorkerReady):
+            if isinstance(event, protocol.WorkerReady):
                 worker.is_serving = True
                 self._emit_started(worker)
-            elif isinstance(event, WorkerQuiesced):
+            elif isinstance(event, protocol.WorkerQuiesced):
                 worker.has_quiesced = True
-            elif isinstance(event, SettingsApplied):
+            elif isinstance(event, protocol.SettingsApplied):
                 worker.settings_number = max(worker.settings_number, event.number)
             else:
                 self._observer.worker_event(worker.number, event)
@@ -283,7 +274,8 @@ class Supervisor:
 
     def _send_settings(self, worker: SupervisedWorker) -> None:
         if worker.link is not None and self._settings_memfds:
-            worker.link.send(ApplySettings(self._settings_number), self._settings_memfds[-1])
+            command = protocol.ApplySettings(self._settings_number)
+            worker.link.send(command, self._settings_memfds[-1])
 
     async def wait_until_settings_applied(self, seconds_max: float) -> list[int]:
         """Wait until all workers have applied the settings in force; returns those that have not
@@ -309,13 +301,13 @@ class Supervisor:
         """The workers that can be sent a command: asked for, and not dead."""
         return [worker.number for worker in self.workers if worker.is_running]
 
-    def send(self, worker: int, command: WorkerCommand, fd: int | None = None) -> None:
+    def send(self, worker: int, command: protocol.WorkerCommand, fd: int | None = None) -> None:
         """Send a worker a command, if it runs; `fd` is borrowed until it is sent."""
         link = self.workers[worker].link
         if link is not None:
             link.send(command, fd)
 
-    def _send_all(self, command: WorkerCommand) -> None:
+    def _send_all(self, command: protocol.WorkerCommand) -> None:
         for number in self.running_workers():
             self.send(number, command)
 
@@ -339,11 +331,11 @@ class Supervisor:
         """Have the workers hand over what they accepted and end; kill those that do not in time."""
         self._is_stopping = True
         with trio.move_on_after(self._limits.stop_seconds_max):
-            self._send_all(Quiesce())
+            self._send_all(protocol.Quiesce())
             await self._wait_for(
                 lambda: all(w.has_quiesced or not w.is_running for w in self.workers)
             )
-            self._send_all(Stop())
+            self._send_all(protocol.Stop())
             await self._wait_for(lambda: not self.running_workers())
             return
         self._kill_all()
