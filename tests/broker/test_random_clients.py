@@ -291,7 +291,7 @@ class RandomClients(RuleBasedStateMachine):
         self.await_done(who)
 
     @rule(pick=picks, key=keys)
-    def choose_to_be_disconnected(self, pick: int, key: bytes) -> None:
+    def run_out_of_patience(self, pick: int, key: bytes) -> None:
         """A client that does not read chooses to be disconnected, which random rules alone do in
         some runs only, depending on what else the interpreter has loaded."""
         who = self._pick(pick)
