@@ -69,9 +69,8 @@ class Record(msgspec.Struct, frozen=True):
 
 def encode_record(record: Record) -> bytes:
     length = RECORD.size + len(record.pattern)
-    return (
-        RECORD.pack(length, record.kind, record.edge, record.worker, record.client) + record.pattern
-    )
+    header = RECORD.pack(length, record.kind, record.edge, record.worker, record.client)
+    return header + record.pattern
 
 
 class TableStatistics(msgspec.Struct, frozen=True):

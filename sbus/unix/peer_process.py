@@ -41,13 +41,15 @@ class PeerProcess:
         """Prepare for `has_ended`. Raises OSError when there is no descriptor left."""
         if self._ended or self._pidfd is not None or not has_peer_pidfds():
             return
-        pidfd = open_peer_pidfd(self._sock)
-        if pidfd is None:
+        try:
+            self._pidfd = self._sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+        except OSError as error:
+            if error.errno not in PROCESS_GONE:
+                raise
             self._ended = True
             return
-        self._pidfd = pidfd
         self._poll = select.poll()
-        self._poll.register(pidfd, select.POLLIN)
+        self._poll.register(self._pidfd, select.POLLIN)
 
     def has_ended(self) -> bool:
         """Whether the process has ended; also True when it was not watched."""
@@ -86,17 +88,6 @@ def has_peer_pidfds() -> bool:
     return True
 
 
-def open_peer_pidfd(sock: socket.socket) -> int | None:
-    """A pidfd, which the caller closes, of the process that connected `sock`; None when it has
-    ended. Raises OSError."""
-    try:
-        return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
-    except OSError as error:
-        if error.errno not in PROCESS_GONE:
-            raise
-        return None
-
-
 def began_at_ticks(pid: int) -> int | None:
     """When the living process `pid` began, in clock ticks since boot; None when there is none."""
     try:
@@ -121,19 +112,15 @@ def peer_program(sock: socket.socket, pid: int) -> bytes:
     ended, even if another process has its id now, and when that cannot be found out."""
     if not has_peer_pidfds():
         return program_name(pid)
+    process = PeerProcess(sock, pid, None)
     try:
-        pidfd = open_peer_pidfd(sock)
+        process.watch()
     except OSError:
         return b""  # no descriptor left
-    if pidfd is None:
-        return b""
-    try:
-        name = program_name(pid)
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        return b"" if poll.poll(0) else name
-    finally:
-        os.close(pidfd)
+    name = program_name(pid)
+    has_ended = process.has_ended()
+    process.close()
+    return b"" if has_ended else name
 
 
 @cache

@@ -5,7 +5,7 @@ between had counted from zero, and one that left is not shown. A client is left 
 did not answer one of the looks.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -111,25 +111,21 @@ def _total(record: Activity | Traffic, name: str) -> int:
 
 def client_loads(
     before: dict[int, ClientReport], now: Iterable[ClientReport], seconds: float
-) -> list[ClientLoad]:
+) -> Iterator[ClientLoad]:
     """The load of each client whose activity is known."""
-    loads = []
     for client in now:
         old, activity = before.get(client.client), client.activity
         if activity is None or (old and old.activity is None):
             continue
-        loads.append(
-            ClientLoad(
-                client=client.client,
-                uid=client.uid,
-                pid=client.pid,
-                program=client.program,
-                worker=client.worker,
-                backlog=activity.backlog,
-                **_rates(old.activity if old else None, activity, seconds),
-            )
+        yield ClientLoad(
+            client=client.client,
+            uid=client.uid,
+            pid=client.pid,
+            program=client.program,
+            worker=client.worker,
+            backlog=activity.backlog,
+            **_rates(old.activity if old else None, activity, seconds),
         )
-    return loads
 
 
 def user_loads(clients: Iterable[ClientLoad]) -> list[UserLoad]:
@@ -150,24 +146,20 @@ def user_loads(clients: Iterable[ClientLoad]) -> list[UserLoad]:
 
 def worker_loads(
     before: dict[int, WorkerReport], now: Iterable[WorkerReport], seconds: float
-) -> list[WorkerLoad]:
+) -> Iterator[WorkerLoad]:
     """The load of each worker. The CPU time of a replaced worker starts again with its new
     process; its other counters continue."""
-    loads = []
     for worker in now:
         old = before.get(worker.worker, worker)
         cpu_before = old.cpu_seconds if old.pid == worker.pid else 0.0
-        loads.append(
-            WorkerLoad(
-                worker=worker.worker,
-                pid=worker.pid,
-                clients=worker.clients,
-                cpu_percent=100 * max(0.0, worker.cpu_seconds - cpu_before) / seconds,
-                backlog=worker.traffic.backlog,
-                **_rates(old.traffic, worker.traffic, seconds),
-            )
+        yield WorkerLoad(
+            worker=worker.worker,
+            pid=worker.pid,
+            clients=worker.clients,
+            cpu_percent=100 * max(0.0, worker.cpu_seconds - cpu_before) / seconds,
+            backlog=worker.traffic.backlog,
+            **_rates(old.traffic, worker.traffic, seconds),
         )
-    return loads
 
 
 # -- keys ------------------------------------------------------------------------------------------
