@@ -85,11 +85,9 @@ def is_reserved(key_or_pattern: bytes, dialect: Dialect) -> bool:
 
 
 def check_key(key: bytes, dialect: Dialect, limits: Limits) -> None:
-    """Accept a key that a client may publish with.
-
-    Raises, in this order, Misbehaviour `key-too-long` (bytes) or `key-too-deep` (segments), and
-    Refusal `reserved` for a reserved key that is not secret.
-    """
+    """Accept a key that a client may publish with. Raises, in this order, Misbehaviour
+    `key-too-long` (bytes) or `key-too-deep` (segments), and Refusal `reserved` for a reserved key
+    that is not secret."""
     _check_size("key", key, dialect, limits.key_bytes_max, limits.key_segments_max)
     if is_reserved(key, dialect) and not (dialect == SLASH and is_secret_key(key)):
         raise _reserved("key")

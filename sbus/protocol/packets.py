@@ -64,11 +64,8 @@ class ControlMessage(msgspec.Struct, frozen=True):
 def parse_client_packet(
     packet: bytes, dialect: Dialect
 ) -> Subscribe | Unsubscribe | Publish | Control:
-    """Parse a packet from a client.
-
-    Raises Misbehaviour `empty-packet`, `no-nul` (a `MSG` whose key does not end) or
-    `unknown-word`, which includes `CMSG` in a dialect without control messages.
-    """
+    """Parse a packet from a client. Raises Misbehaviour `empty-packet`, `no-nul` (a `MSG` whose key
+    does not end) or `unknown-word`, which includes `CMSG` in a dialect without control messages."""
     if packet.startswith(PUBLISH_WORD):
         key_end = packet.find(NUL, _PUBLISH_KEY_AT)
         if key_end < 0:

@@ -308,10 +308,8 @@ class OrderedLog:
     # -- without the lock ----------------------------------------------------------------------
     def blocks(self, end: int) -> Iterator[tuple[int, int, list[tuple[bytes, bytes]]]]:
         """Walk to `end`: for each block, the publisher's uid, the time of receipt & TIME_MASK, and
-        (key, packet) of each entry destined to this worker.
-
-        The cursor passes a block when the next one is requested.
-        """
+        (key, packet) of each entry destined to this worker. The cursor passes a block when the next
+        one is requested."""
         bit = self._bit
         source = self._map
         unpack_entry = _ENTRY.unpack_from

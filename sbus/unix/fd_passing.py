@@ -35,11 +35,8 @@ def send_borrowing_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None
 
 
 def receive_owning_fds(sock: socket.socket, bytes_max: int) -> tuple[bytes, list[int]]:
-    """Receive one packet and its descriptors, which the caller closes.
-
-    b"" when the other end is closed. Raises OSError, and DescriptorsLost with the packet when
-    descriptors were dropped.
-    """
+    """Receive one packet and its descriptors, which the caller closes. b"" when the other end is
+    closed. Raises OSError, and DescriptorsLost with the packet when descriptors were dropped."""
     space = socket.CMSG_SPACE(FDS_MAX * array.array("i").itemsize)
     try:
         data, ancillary, flags, _ = sock.recvmsg(bytes_max, space, socket.MSG_CMSG_CLOEXEC)

@@ -42,11 +42,9 @@ class Notifier:
     def of_environment(
         cls, report: Callable[[str], None], environment: MutableMapping[str, str] = os.environ
     ) -> Self:
-        """A notifier for the manager in the environment, whose variables are removed.
-
-        Raises ConfigurationError for invalid values. `report` gets one line when a notification
-        cannot be delivered, and no more of them until that changes.
-        """
+        """A notifier for the manager in the environment, whose variables are removed. Raises
+        ConfigurationError for invalid values. `report` gets one line when a notification cannot be
+        delivered, and no more of them until that changes."""
         target = environment.pop("NOTIFY_SOCKET", None)
         microseconds = environment.pop("WATCHDOG_USEC", None)
         pid = environment.pop("WATCHDOG_PID", None)

@@ -145,10 +145,8 @@ class KeyRules:
 
     def subscribe_denied_by(self, profile: AccessProfile, pattern: bytes) -> int | None:
         """A rule that denies everything that `pattern` matches; None if there is no single one.
-
         Only single rules are compared with the pattern. Messages that several rules deny together
-        are denied one by one.
-        """
+        are denied one by one."""
         rules = profile.subscribe
         path = parse_pattern(pattern, self._dialect)
         if path is None or is_reserved(pattern, self._dialect):

@@ -60,10 +60,8 @@ def raw_line(message: Message) -> bytes:
 
 def json_line(item: Message | Lost) -> bytes:
     """An object with `key` and `payload`, or, where they are not UTF-8, `key_base64` and
-    `payload_base64`; for a loss, with `lost`, a number or null.
-
-    It is in ASCII, which is safe on a terminal as well.
-    """
+    `payload_base64`; for a loss, with `lost`, a number or null. It is in ASCII, which is safe on a
+    terminal as well."""
     if isinstance(item, Lost):
         return json.dumps({"lost": item.count}).encode() + b"\n"
     fields = (_json_field("key", item.key), _json_field("payload", item.payload))

@@ -18,11 +18,8 @@ from sbus.protocol.text import to_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PingPlan:
-    """How many pings (None for no end) of what payload.
-
-    `interval_seconds` is the time between two departures, unless a ping takes longer. After
-    `timeout_seconds` a ping counts as lost.
-    """
+    """How many pings (None for no end) of what payload. `interval_seconds` is the time between two
+    departures, unless a ping takes longer. After `timeout_seconds` a ping counts as lost."""
 
     count: int | None
     interval_seconds: float
