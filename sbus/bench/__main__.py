@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from sbus.limits import Limits
 
 SOAK_INTERVAL_SECONDS = 10.0
 COUNT = click.IntRange(min=1)
+USABLE_CPUS = sorted(os.sched_getaffinity(0))
+FIRST_CPU, LAST_CPU = USABLE_CPUS[:1], USABLE_CPUS[-1:]
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -35,21 +37,15 @@ def option(name: str, kind: click.ParamType[Any], default: float, help_text: str
     return click.option(name, type=kind, default=default, show_default=True, help=help_text)
 
 
-CPUS: Mapping[str, Callable[[set[int]], set[int]]] = {
-    "the first": lambda usable: {min(usable)},
-    "the last": lambda usable: {max(usable)},
-    "all": lambda usable: usable,
-}
-
-
-def cpu_option(name: str, which: str) -> Option:
-    """CPUs as in `0,2-3`; by default, `which` of those that this process may use."""
-
-    def default() -> str:
-        return format_cpus(frozenset(CPUS[which](os.sched_getaffinity(0))))
-
-    help_text = f"Where it may run, as in 0,2-3; {which}, if not given."
-    return click.option(name, type=parse_cpus, default=default, metavar="CPUS", help=help_text)
+def cpu_option(name: str, default: Sequence[int]) -> Option:
+    return click.option(
+        name,
+        type=parse_cpus,
+        default=format_cpus(frozenset(default)),
+        show_default=True,
+        metavar="CPUS",
+        help="Where it may run, as in 0,2-3.",
+    )
 
 
 def messages_option(default: int) -> Option:
@@ -69,8 +65,8 @@ limit_option: Option = click.option(
 )
 PINNED = (
     repetitions_option,
-    cpu_option("--broker-cpu", "the last"),
-    cpu_option("--load-cpu", "the first"),
+    cpu_option("--broker-cpu", LAST_CPU),
+    cpu_option("--load-cpu", FIRST_CPU),
 )
 """Of every benchmark that repeats short measurements on pinned CPUs."""
 
@@ -172,9 +168,9 @@ def round_trip(run: RunSettings, rounds: int, size: int) -> Result:
 @benchmark(
     "flood",
     repetitions_option,
-    cpu_option("--broker-cpu", "all"),
-    cpu_option("--load-cpu", "the first"),
-    cpu_option("--victim-cpu", "the last"),
+    cpu_option("--broker-cpu", USABLE_CPUS),
+    cpu_option("--load-cpu", FIRST_CPU),
+    cpu_option("--victim-cpu", LAST_CPU),
     workers_option(2),
     option("--connections", COUNT, 200, "Of user A."),
     option("--listeners", COUNT, 10, "Of these."),

@@ -130,7 +130,7 @@ def cost_result(
         columns=("case", "µs/msg", "least", "most", "msg/s", "busy %", "vs base"),
         rows=rows,
         notes=list(notes),
-        samples=dict(samples),
+        samples=samples,
     )
 
 

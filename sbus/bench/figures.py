@@ -1,9 +1,12 @@
 """Figures from samples, and the text forms of figures: numbers and text in, numbers out."""
 
 import math
+import re
 from collections.abc import Sequence
 
 from sbus.bench import BenchmarkFailed
+
+_REPORT = re.compile(r"\w+( \w+=[0-9]+)*\n?")
 
 
 def percentile(samples: Sequence[int], percent: float) -> int:
@@ -34,16 +37,11 @@ def outer_thirds(samples: Sequence[float]) -> tuple[Sequence[float], Sequence[fl
 
 def parse_report(line: str) -> tuple[str, dict[str, int]]:
     """A line of a C program, `word name=number ...`; raises BenchmarkFailed for any other."""
-    word, *pairs = line.split() or [""]
-    fields: dict[str, int] = {}
-    for pair in pairs:
-        name, equals, number = pair.partition("=")
-        if not name or not equals or not (number.isascii() and number.isdigit()):
-            raise BenchmarkFailed(f"a load generator printed {line!r}, which is no report")
-        fields[name] = int(number)
-    if not word or "=" in word:
+    if not _REPORT.fullmatch(line):
         raise BenchmarkFailed(f"a load generator printed {line!r}, which is no report")
-    return word, fields
+    word, *pairs = line.split()
+    fields = (pair.split("=") for pair in pairs)
+    return word, {name: int(number) for name, number in fields}
 
 
 def parse_cpus(text: str) -> frozenset[int]:

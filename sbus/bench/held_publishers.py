@@ -109,7 +109,7 @@ def block(run: RunSettings, traffic: Traffic) -> Result:
         columns=("group 1", "2: msg/s", "µs/msg", "rest %", "msg/s vs quiet", "µs vs quiet"),
         rows=[group_row(case, samples) for case in samples],
         notes=[held_line(name, samples[f"{name}, held"]) for name in WAYS],
-        samples=dict(samples),
+        samples=samples,
     )
 
 

@@ -51,7 +51,7 @@ def round_trip(run: RunSettings, rounds: int, size_bytes: int) -> Result:
         settings={"rounds": rounds, "size": size_bytes, **run.shown()},
         columns=("case", *PERCENT_COLUMNS, "least µs", "round trips"),
         rows=[latency_row(case, times) for case, times in samples_ns.items()],
-        samples=dict(samples_ns),
+        samples=samples_ns,
     )
 
 
@@ -149,7 +149,7 @@ def flood(
         columns=("B", *PERCENT_COLUMNS, "p99 +µs", "A msg/s"),
         rows=[flood_row(case, samples) for case in samples],
         notes=[f"Every one of B's {rounds:,} questions was answered, each answer as it was sent."],
-        samples=dict(samples),
+        samples=samples,
     )
 
 

@@ -8,6 +8,7 @@ coarse as a clock tick.)
 import contextlib
 import os
 import platform
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,21 +45,13 @@ def parse_parent(stat: str) -> int:
 
 def parse_own_memory_bytes(status: str) -> int:
     """Resident memory that is anonymous or a file's, not shared: two `Rss...` lines, in kB."""
-    kilobytes = 0
-    for line in status.splitlines():
-        name, _, value = line.partition(":")
-        if name in ("RssAnon", "RssFile"):
-            kilobytes += int(value.split()[0])
-    return kilobytes * 1024
+    return 1024 * sum(map(int, re.findall(r"^Rss(?:Anon|File):\s*(\d+) kB", status, re.MULTILINE)))
 
 
 def parse_cpu_model(cpuinfo: str) -> str:
     """The first `model name`, or `unknown CPU`: not every architecture has that line."""
-    for line in cpuinfo.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return "unknown CPU"
+    found = re.search(r"^model name\s*: (.*)", cpuinfo, re.MULTILINE)
+    return found[1] if found else "unknown CPU"
 
 
 def descendants(root: int, parents: dict[int, int]) -> list[int]:
@@ -85,7 +78,7 @@ def process_tree(root: int) -> list[int]:
 
 
 def run_time_ns(pid: int) -> int:
-    """CPU time of a process so far; raises BenchmarkFailed when it is gone."""
+    """CPU time of a process so far; raises BenchmarkFailed when it has ended."""
     try:
         return time.clock_gettime_ns(~pid << 3 | CLOCK_OF_PROCESS)
     except OSError as error:

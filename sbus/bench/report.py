@@ -2,12 +2,11 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sbus.bench.proc import Machine, this_machine
-
-GAP = "  "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +22,11 @@ class Result:
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
     notes: list[str] = field(default_factory=list)
-    samples: dict[str, object] = field(default_factory=dict)
+    samples: Mapping[str, object] = field(default_factory=dict)
     succeeded: bool = True
 
     def as_text(self) -> str:
-        settings = GAP.join(f"{name}={value}" for name, value in self.settings.items())
+        settings = "  ".join(f"{name}={value}" for name, value in self.settings.items())
         head = [self.name, *self.machine.lines(), *wrapped(settings), ""]
         tail = ["", *self.notes] if self.notes else []
         return "\n".join([*head, *table(self.columns, self.rows), *tail])
@@ -45,15 +44,9 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def table_line(row: Sequence[str], widths: Sequence[int]) -> str:
     first = row[0].ljust(widths[0])
     rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-    return GAP.join((first, *rest)).rstrip()
+    return "  ".join((first, *rest)).rstrip()
 
 
-def wrapped(settings: str, width: int = 78) -> list[str]:
-    """Lines of at most `width`, broken between two settings."""
-    lines: list[str] = []
-    for part in settings.split(GAP):
-        if lines and len(lines[-1]) + len(GAP) + len(part) <= width:
-            lines[-1] += GAP + part
-        else:
-            lines.append(part)
-    return lines
+def wrapped(text: str, width: int = 78) -> list[str]:
+    """Lines of at most `width`, broken between words."""
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
