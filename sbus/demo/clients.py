@@ -6,6 +6,7 @@ one comes after everything that was published before it. Both report what they d
 on standard output.
 """
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -83,14 +84,14 @@ def open_sources() -> dict[str, Source]:
     return sources
 
 
-def publish(source: Source, address: str, seconds: float | None) -> None:
-    end = None if seconds is None else time.monotonic() + seconds
+def publish(source: Source, address: str, seconds: float) -> None:
+    end = time.monotonic() + seconds
     with blocking.connect(address) as bus:
         for messages in source.rounds:
             for key, payload in messages:
                 bus.publish(key, payload)
                 report(Carried(key, payload))
-            if end is not None and time.monotonic() + source.interval_seconds >= end:
+            if time.monotonic() + source.interval_seconds >= end:
                 break
             time.sleep(source.interval_seconds)
         bus.sync()
@@ -125,9 +126,9 @@ def main(context: click.Context, address: str, name: str) -> None:
 
 @main.command("publish")
 @click.argument("source_name", type=click.Choice(SOURCES))
-@click.option("--seconds", type=float, help="When to stop; without it, never.")
+@click.option("--seconds", type=float, default=math.inf, help="When to stop; without it, never.")
 @click.pass_obj
-def publish_command(address: str, source_name: str, seconds: float | None) -> None:
+def publish_command(address: str, source_name: str, seconds: float) -> None:
     source = open_sources().get(source_name)
     if source is None:
         raise click.ClickException(f"this host has no {source_name} to publish")

@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -66,7 +66,7 @@ async def running(
 ) -> AsyncIterator[trio.Process]:
     """A process that is asked to end after the block; DemoFailed unless it ends with status 0."""
     async with trio.open_nursery() as nursery:
-        process: trio.Process = await nursery.start(partial(start, module, environment))
+        process: trio.Process = await nursery.start(python(module, environment))
         yield process
         nursery.cancel_scope.cancel()
     if process.returncode != 0:
@@ -79,7 +79,7 @@ async def run_client(
     """Run a client to its end and hear its reports; DemoFailed when it does not end well."""
     module = ["sbus.demo.clients", "--address", address, "--name", name, *arguments]
     async with trio.open_nursery() as nursery:
-        process: trio.Process = await nursery.start(partial(start, module))
+        process: trio.Process = await nursery.start(python(module))
         assert process.stdout is not None
         line = b""
         async for chunk in process.stdout:
@@ -90,21 +90,18 @@ async def run_client(
         raise DemoFailed(f"{' '.join(module)} ended with status {process.returncode}")
 
 
-async def start(
-    module: Sequence[str],
-    environment: Mapping[str, str] | None = None,
-    *,
-    task_status: trio.TaskStatus[trio.Process],
-) -> None:
-    """Run `python -m MODULE`; cancelled, it is asked to end, and waited for."""
-    await trio.run_process(
+def python(
+    module: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Callable[..., Awaitable[object]]:
+    """A task that runs `python -m MODULE`; cancelled, it asks it to end, and waits for that."""
+    return partial(
+        trio.run_process,
         [sys.executable, "-m", *module],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         check=False,
         start_new_session=True,
         env=environment,
-        task_status=task_status,
     )
 
 

@@ -6,6 +6,7 @@ next round is due. Rates are between two rounds, so the first round has none. Ke
 """
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,25 +59,21 @@ def load(text: str) -> list[Message]:
 
 def memory(text: str) -> list[Message]:
     """From /proc/meminfo, in MiB."""
-    kib = {name: int(rest.split()[0]) for name, _, rest in map(_split_colon, text.splitlines())}
-    swap_used = kib["SwapTotal"] - kib["SwapFree"]
+    kib = {name: int(value) for name, value in re.findall(r"(\S+): +(\d+)", text)}
     values = {
         b"available": kib["MemAvailable"],
         b"used": kib["MemTotal"] - kib["MemAvailable"],
         b"cached": kib["Cached"],
         b"dirty": kib["Dirty"],
-        b"swap_used": swap_used,
+        b"swap_used": kib["SwapTotal"] - kib["SwapFree"],
     }
     return [(b"memory/" + name, b"%.1f MiB" % (value / 1024)) for name, value in values.items()]
 
 
 def processor_ticks(text: str) -> dict[str, list[int]]:
     """From /proc/stat: processor number to ticks (user, nice, system, idle, iowait, ...)."""
-    return {
-        words[0].removeprefix("cpu"): [int(word) for word in words[1:9]]
-        for words in map(str.split, text.splitlines())
-        if words and words[0].startswith("cpu") and words[0] != "cpu"
-    }
+    lines = re.findall(r"^cpu(\d+) (.*)", text, re.MULTILINE)
+    return {number: [int(ticks) for ticks in rest.split()[:8]] for number, rest in lines}
 
 
 def processor_shares(
@@ -101,11 +98,9 @@ def processor_shares(
 
 def interface_bytes(text: str) -> dict[str, tuple[int, int]]:
     """From /proc/net/dev: interface to bytes received and sent."""
-    counters = {}
-    for name, _, rest in map(_split_colon, text.splitlines()[2:]):
-        fields = rest.split()
-        counters[name.strip()] = (int(fields[0]), int(fields[8]))
-    return counters
+    lines = re.findall(r"^ *(\S+):(.*)", text, re.MULTILINE)
+    counters = {name: rest.split() for name, rest in lines}
+    return {name: (int(fields[0]), int(fields[8])) for name, fields in counters.items()}
 
 
 def traffic_rates(
@@ -153,7 +148,3 @@ def process_ticks(proc: Path) -> Iterator[tuple[int, int, bytes]]:
         name = stat[stat.index(b"(") + 1 : stat.rindex(b")")]
         fields = stat[stat.rindex(b")") + 2 :].split()
         yield int(entry.name), int(fields[11]) + int(fields[12]), name
-
-
-def _split_colon(line: str) -> tuple[str, str, str]:
-    return line.partition(":")

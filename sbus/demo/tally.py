@@ -5,7 +5,7 @@ Every message is kept until the end, and a few are shown as they come.
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 import trio
@@ -72,60 +72,56 @@ def add_up(
 ) -> tuple[list[str], bool]:
     """The lines to print, and whether each subscriber received exactly what was published for it,
     in one common order."""
-    published = {publisher.name: publisher.published for publisher in publishers}
-    due = {
-        subscriber.name: {
-            name: len(verify.expected(subscriber.pattern, messages))
-            for name, messages in published.items()
-        }
-        for subscriber in subscribers
-    }
+    published = {its.name: its.published for its in publishers}
     found = {
-        subscriber.name: verify.positions(subscriber.pattern, published, subscriber.received)
-        for subscriber in subscribers
+        its.name: verify.positions(its.pattern, published, its.received) for its in subscribers
     }
     good = {name: at for name, at in found.items() if at is not None}
     shared, disagreeing = verify.common_order(good)
-    lines = [*publisher_table(publishers, due), "", *subscriber_table(subscribers, due, set(good))]
-    lines.append("")
-    for name in found.keys() - good:
-        lines.append(f"WRONG: {name} did not receive what was published for it")
-    for one, other in disagreeing:
-        lines.append(f"WRONG: {one} and {other} saw different orders")
-    if everything_arrived := len(good) == len(found) and not disagreeing:
-        lines += [
-            "Every subscriber received exactly what was published for it, in order.",
-            f"Any two agree on the order of all they both received ({shared:,} compared).",
-        ]
-    return lines, everything_arrived
-
-
-def publisher_table(publishers: Sequence[Publisher], due: dict[str, dict[str, int]]) -> list[str]:
-    rows = [
-        (its.name, len(its.published), sum(of_publisher[its.name] for of_publisher in due.values()))
-        for its in publishers
+    bad = found.keys() - good
+    wrong = [f"WRONG: {name} did not receive what was published for it" for name in bad]
+    wrong += [f"WRONG: {one} and {other} saw different orders" for one, other in disagreeing]
+    verdict = wrong or [
+        "Every subscriber received exactly what was published for it, in order.",
+        f"Any two agree on the order of all they both received ({shared:,} compared).",
     ]
-    rows.append(("total", sum(row[1] for row in rows), sum(row[2] for row in rows)))
-    shown = [[name, f"{published:,}", f"{copies:,}"] for name, published, copies in rows]
-    return screen.table([["publisher", "published", "to deliver"], *shown], right={1, 2})
+    published_table = publisher_table(publishers, subscribers)
+    received_table = subscriber_table(publishers, subscribers, bad)
+    return [*published_table, "", *received_table, "", *verdict], not wrong
+
+
+def count_due(publishers: Sequence[Publisher], subscribers: Sequence[Subscriber]) -> int:
+    """How many deliveries what these publishers published makes to these subscribers."""
+    return sum(
+        len(verify.expected(subscriber.pattern, publisher.published))
+        for subscriber in subscribers
+        for publisher in publishers
+    )
+
+
+def publisher_table(
+    publishers: Sequence[Publisher], subscribers: Sequence[Subscriber]
+) -> list[str]:
+    rows = [["publisher", "published", "to deliver"]]
+    for its in publishers:
+        due = count_due([its], subscribers)
+        rows.append([its.name, f"{len(its.published):,}", f"{due:,}"])
+    due = count_due(publishers, subscribers)
+    published = sum(len(its.published) for its in publishers)
+    rows.append(["total", f"{published:,}", f"{due:,}"])
+    return screen.table(rows, right={1, 2})
 
 
 def subscriber_table(
-    subscribers: Sequence[Subscriber], due: dict[str, dict[str, int]], good: set[str]
+    publishers: Sequence[Publisher], subscribers: Sequence[Subscriber], bad: Set[str]
 ) -> list[str]:
     rows = [["subscriber", "pattern", "due", "received", "lost", "as published"]]
-    for subscriber in subscribers:
-        rows.append(
-            [
-                subscriber.name,
-                screen.printable(subscriber.pattern) or "(empty: everything)",
-                f"{sum(due[subscriber.name].values()):,}",
-                f"{len(subscriber.received):,}",
-                subscriber.lost(),
-                "yes" if subscriber.name in good else "NO",
-            ]
-        )
-    total = sum(sum(of_publisher.values()) for of_publisher in due.values())
-    received = sum(len(subscriber.received) for subscriber in subscribers)
-    rows.append(["total", "", f"{total:,}", f"{received:,}", "", ""])
+    for its in subscribers:
+        pattern = screen.printable(its.pattern) or "(empty: everything)"
+        due, received = count_due(publishers, [its]), len(its.received)
+        verdict = "NO" if its.name in bad else "yes"
+        rows.append([its.name, pattern, f"{due:,}", f"{received:,}", its.lost(), verdict])
+    due = count_due(publishers, subscribers)
+    received = sum(len(its.received) for its in subscribers)
+    rows.append(["total", "", f"{due:,}", f"{received:,}", "", ""])
     return screen.table(rows, right={2, 3, 4})
