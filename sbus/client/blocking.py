@@ -5,6 +5,7 @@ waits for ever. A call that timed out has not sent or taken anything, except tha
 been sent: its reply is ignored. A connection is for one thread at a time.
 """
 
+import contextlib
 import select
 import time
 from collections.abc import Callable
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack,
 from sbus.client.inbox import InboxStatistics, Item, Losses, Lost
 from sbus.client.link import (
     CONNECT_RETRY_SECONDS,
-    NO_REASON,
     READ_PACKETS_MAX,
     REASON_SECONDS_MAX,
     Link,
@@ -137,9 +137,8 @@ class Connection(Generic[Item]):
         timeout_seconds: float | None = None,
     ) -> None:
         """Send a control message ("Flood control"); ConfigurationError in the dot dialect."""
-        name = to_bytes(key)
-        packet = self._link.control_packet(name, None if payload is None else to_bytes(payload))
-        self._send(packet, _Deadline(timeout_seconds), self._link.requests_of(name))
+        packet, requests = self._link.control_packet(key, payload)
+        self._send(packet, _Deadline(timeout_seconds), requests)
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -180,11 +179,9 @@ class Connection(Generic[Item]):
         PacketRefused for packets of this client; in both cases the next call continues.
         """
         inbox = self._link.inbox
-        item = inbox.take()
-        if item is None:
-            deadline = _Deadline(timeout_seconds)
-            while (item := inbox.take()) is None:
-                self._read(READ_PACKETS_MAX, deadline)
+        deadline = _Deadline(timeout_seconds)
+        while (item := inbox.take()) is None:
+            self._read(READ_PACKETS_MAX, deadline)
         return item
 
     def receive_many(
@@ -194,8 +191,6 @@ class Connection(Generic[Item]):
 
         Raises the same as `receive`; a loss after other messages is raised by the next call.
         """
-        if limit < 1:
-            raise ValueError("receive_many takes at least one message")
         deadline = _Deadline(timeout_seconds)
         inbox = self._link.inbox
         while not (items := inbox.take_many(limit)):
@@ -277,10 +272,7 @@ class Connection(Generic[Item]):
         """The bus accepts nothing more; the reason may be the next packet that arrives."""
         inbox = self._link.inbox
         deadline = _Deadline(REASON_SECONDS_MAX)
-        try:
+        with contextlib.suppress(TimeoutError):
             while not inbox.ended and inbox.has_room:
                 self._read(READ_PACKETS_MAX, deadline)
-        except TimeoutError:
-            raise Disconnected(NO_REASON) from None
-        inbox.raise_end()
-        raise Disconnected(NO_REASON)
+        self._link.raise_reason()

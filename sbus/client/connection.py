@@ -15,7 +15,6 @@ import trio
 from sbus.client.inbox import InboxStatistics, Item, Losses, Lost
 from sbus.client.link import (
     CONNECT_RETRY_SECONDS,
-    NO_REASON,
     READ_PACKETS_MAX,
     REASON_SECONDS_MAX,
     Link,
@@ -107,9 +106,8 @@ class Connection(Generic[Item]):
 
     async def control(self, key: bytes | str, payload: bytes | str | None = None) -> None:
         """Send a control message ("Flood control"); ConfigurationError in the dot dialect."""
-        name = to_bytes(key)
-        packet = self._link.control_packet(name, None if payload is None else to_bytes(payload))
-        await self._send(packet, self._link.requests_of(name))
+        packet, requests = self._link.control_packet(key, payload)
+        await self._send(packet, requests)
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -160,8 +158,6 @@ class Connection(Generic[Item]):
 
         Raises the same as `receive`; a loss after other messages is raised by the next call.
         """
-        if limit < 1:
-            raise ValueError("receive_many takes at least one message")
         await trio.lowlevel.checkpoint()
         inbox = self._link.inbox
         while not (items := inbox.take_many(limit)):
@@ -193,10 +189,9 @@ class Connection(Generic[Item]):
 
         Only a `sync` before it tells whether the bus accepted what was sent.
         """
-        if self._link.closed:
-            return
-        trio.lowlevel.notify_closing(self._link.sock.fileno())
-        self._link.close()
+        if not self._link.closed:
+            trio.lowlevel.notify_closing(self._link.sock.fileno())
+            self._link.close()
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -251,5 +246,4 @@ class Connection(Generic[Item]):
         with trio.move_on_after(REASON_SECONDS_MAX):
             while not inbox.ended and inbox.has_room:
                 await self._read(READ_PACKETS_MAX)
-        inbox.raise_end()
-        raise Disconnected(NO_REASON)
+        self._link.raise_reason()

@@ -181,6 +181,8 @@ class Inbox(Generic[Item]):
 
     def take_many(self, limit: int) -> list[Item]:
         """Up to `limit` items, perhaps none, up to the next loss; raises the same as `take`."""
+        if limit < 1:
+            raise ValueError("receive_many takes at least one message")
         self.raise_refusal()
         items: list[Item]
         if len(self._items) <= limit and not self._gaps_waiting:

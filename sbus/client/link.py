@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 from collections.abc import Mapping
-from typing import Generic, TypedDict
+from typing import Generic, NoReturn, TypedDict
 
 from sbus.client.inbox import Inbox, Item, Losses
 from sbus.client.requests import Identity, Requests, barrier_of
@@ -35,7 +35,6 @@ PACKET_OVERHEAD_BYTES = 32
 """What the kernel needs of `SO_SNDBUF` besides the packet, see unix_dgram_sendmsg()."""
 REASON_SECONDS_MAX = 2.0
 """How long a client that can no longer send waits for the reason."""
-NO_REASON = "the bus accepts nothing more from this client and gave no reason"
 CONNECT_RETRY_SECONDS = 0.01
 """Pause before connecting again while the listen queue of the bus is full; the kernel does not
 report when that changes."""
@@ -141,10 +140,17 @@ class Link(Generic[Item]):
             raise
         return True
 
-    def control_packet(self, key: bytes, payload: bytes | None) -> bytes:
-        """A control message; ConfigurationError in the dot dialect."""
+    def control_packet(
+        self, key: bytes | str, payload: bytes | str | None
+    ) -> tuple[bytes, Requests | None]:
+        """A control message, and the kind of request that it is, if the bus replies to it.
+
+        Raises ConfigurationError in the dot dialect.
+        """
         self.must_have_control_messages()
-        return encode_control(key, payload)
+        name = to_bytes(key)
+        packet = encode_control(name, None if payload is None else to_bytes(payload))
+        return packet, {controls.WHOAMI: self.barrier, controls.ME: self.inbox.me}.get(name)
 
     def must_have_control_messages(self) -> None:
         """Raise ConfigurationError in the dot dialect."""
@@ -154,11 +160,10 @@ class Link(Generic[Item]):
                 "there is neither whoami nor me"
             )
 
-    def requests_of(self, control_key: bytes) -> Requests | None:
-        """The kind of request of this control message, if the bus replies to it."""
-        if control_key == controls.WHOAMI:
-            return self.barrier
-        return self.inbox.me if control_key == controls.ME else None
+    def raise_reason(self) -> NoReturn:
+        """Raise why the bus accepts nothing more, as far as it has said so."""
+        self.inbox.raise_end()
+        raise Disconnected("the bus accepts nothing more from this client and gave no reason")
 
     def identity(self) -> Identity:
         """From the newest reply to `whoami`."""

@@ -57,6 +57,26 @@ class MissedItems(msgspec.Struct, frozen=True):
     count: int
 
 
+class MissedCounts:
+    """How much of a stream was missed; each source reports how much it has dropped in all."""
+
+    def __init__(self) -> None:
+        self._by_source: dict[int, int] = {}
+        self._unreported = 0
+
+    def note(self, source: int, missed: int, *, before_beginning: bool = False) -> None:
+        if not before_beginning:
+            self._unreported += missed - self._by_source.get(source, 0)
+        self._by_source[source] = missed
+
+    def take(self) -> list[MissedItems]:
+        """What was missed since the last time, as at most one item."""
+        if self._unreported <= 0:
+            return []
+        missed, self._unreported = self._unreported, 0
+        return [MissedItems(missed)]
+
+
 class _Waiting:
     """A message that may be incomplete; `missing` bytes of its payload have not come yet."""
 
@@ -68,7 +88,7 @@ class _Waiting:
         self.arrived_at = now
         self.recipients = message.recipients
         self.workers = set(message.workers) if message.workers else None
-        self.parts: list[bytes] | None = None
+        self.parts: list[bytes] = []
         self.missing = 0
         if message.payload is not None and message.size is not None:
             self.missing = message.size - len(message.payload)
@@ -79,15 +99,12 @@ class _Waiting:
 
     def finish(self) -> MonitoredMessage:
         packet, message = self.packet, self.message
-        payload = message.payload
-        if payload is not None and self.parts is not None:
-            payload = b"".join((payload, *self.parts))
         return MonitoredMessage(
             time=packet.time,
             order=packet.order,
             key=message.key,
             size=message.size,
-            payload=payload,
+            payload=None if message.payload is None else b"".join((message.payload, *self.parts)),
             recipients=None if self.workers else self.recipients,
             client=packet.client,
             uid=packet.uid,
@@ -111,9 +128,7 @@ class MessageJoiner:
         """Messages that wait for the counts of other workers, by their place in the log."""
         self._early: dict[tuple[int, int, int], int] = {}
         """Counts of recipients that came before their message, by place and worker."""
-        self._missed: dict[int, int] = {}
-        """How much each source has reported as missed."""
-        self._missed_unreported = 0
+        self._missed = MissedCounts()
         self._open: dict[int, _Waiting] = {}
         """The message of each source whose payload is incomplete."""
 
@@ -129,17 +144,12 @@ class MessageJoiner:
         elif isinstance(packet, Recipients):
             self._take_recipients(packet)
         elif isinstance(packet, Missed):
-            self._note_missed(packet.source, packet.missed)
+            self._missed.note(packet.source, packet.missed)
         elif isinstance(packet, Messages):
-            if packet.order < self._order:
-                self._missed[packet.source] = packet.missed
-                return
-            self._note_missed(packet.source, packet.missed)
-            self._take_messages(packet, now)
-
-    def _note_missed(self, source: int, missed: int) -> None:
-        self._missed_unreported += missed - self._missed.get(source, 0)
-        self._missed[source] = missed
+            is_early = packet.order < self._order
+            self._missed.note(packet.source, packet.missed, before_beginning=is_early)
+            if not is_early:
+                self._take_messages(packet, now)
 
     def _take_messages(self, packet: Messages, now: float) -> None:
         for message in packet.messages:
@@ -148,8 +158,7 @@ class MessageJoiner:
                 self._take_early(waiting)
             if waiting.missing > 0:
                 self._open[packet.source] = waiting
-            if message.payload is not None:
-                self._bytes += len(message.payload)
+            self._bytes += len(message.payload or b"")
             self._fed += 1
             heapq.heappush(self._heap, (packet.order, self._fed, waiting))
 
@@ -170,8 +179,6 @@ class MessageJoiner:
         waiting = self._open.get(packet.source)
         if waiting is None:
             return  # of a message that was left out
-        if waiting.parts is None:
-            waiting.parts = []
         waiting.parts.append(packet.payload)
         waiting.missing -= len(packet.payload)
         self._bytes += len(packet.payload)
@@ -206,9 +213,7 @@ class MessageJoiner:
         return self._heap[0][2].ready_at() if self._heap else None
 
     def _ready(self, now: float) -> Iterator[MonitoredMessage | MissedItems]:
-        if self._missed_unreported > 0:
-            missed, self._missed_unreported = self._missed_unreported, 0
-            yield MissedItems(missed)
+        yield from self._missed.take()
         heap = self._heap
         while heap:
             waiting = heap[0][2]
@@ -226,7 +231,4 @@ class MessageJoiner:
             del self._places[place]
         if self._open.get(waiting.packet.source) is waiting:
             del self._open[waiting.packet.source]
-        if waiting.message.payload is not None:
-            self._bytes -= len(waiting.message.payload)
-        for part in waiting.parts or ():
-            self._bytes -= len(part)
+        self._bytes -= len(waiting.message.payload or b"") + sum(map(len, waiting.parts))

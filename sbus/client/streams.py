@@ -6,13 +6,14 @@ learns how much; the bus never waits for a reader.
 
 import heapq
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from sbus.client.admin import AdminConnection
-from sbus.client.message_joiner import MessageJoiner, MissedItems, MonitoredMessage
+from sbus.client.message_joiner import MessageJoiner, MissedCounts, MissedItems, MonitoredMessage
 from sbus.errors import BusError, ProtocolViolation
 from sbus.protocol import admin
 from sbus.protocol.admin_results import EventsResult, MonitorResult
@@ -28,7 +29,7 @@ _decoder: msgspec.json.Decoder[Events | Missed] = msgspec.json.Decoder(Events | 
 T = TypeVar("T")
 
 
-class Stream(Generic[T]):
+class Stream(ABC, Generic[T]):
     """The common part of `MessageStream` and `EventStream`; `unanswered` are the workers on which
     it has not begun yet."""
 
@@ -67,17 +68,17 @@ class Stream(Generic[T]):
             self._feed(packet)
         return True
 
+    @abstractmethod
     def _feed(self, packet: bytes) -> None:
         """Take in a packet of the stream."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _take(self) -> list[T]:
         """What is complete, or everything when the stream has ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _next_at(self) -> float | None:
         """When `_take` returns something even if nothing comes; None if never."""
-        raise NotImplementedError
 
 
 class MessageStream(Stream[MonitoredMessage | MissedItems]):
@@ -115,8 +116,7 @@ class EventStream(Stream[dict[str, Any] | MissedItems]):
     def __init__(self, connection: AdminConnection) -> None:
         begun = connection.ask(admin.Events(), EventsResult)
         super().__init__(connection, begun.unanswered)
-        self._missed: dict[int, int] = {}
-        self._missed_unreported = 0
+        self._missed = MissedCounts()
         self._heap: list[tuple[float, int, float, dict[str, Any]]] = []
         """Events by their time, each with the time of its arrival."""
         self._fed = 0
@@ -126,18 +126,14 @@ class EventStream(Stream[dict[str, Any] | MissedItems]):
             part = _decoder.decode(packet)
         except msgspec.DecodeError as error:
             raise ProtocolViolation(f"not a packet of a stream: {error}") from error
-        self._missed_unreported += part.missed - self._missed.get(part.source, 0)
-        self._missed[part.source] = part.missed
+        self._missed.note(part.source, part.missed)
         now = time.monotonic()
         for event in part.events if isinstance(part, Events) else ():
             self._fed += 1
             heapq.heappush(self._heap, (event["time"], self._fed, now, event))
 
     def _take(self) -> list[dict[str, Any] | MissedItems]:
-        found: list[dict[str, Any] | MissedItems] = []
-        if self._missed_unreported > 0:
-            found.append(MissedItems(self._missed_unreported))
-            self._missed_unreported = 0
+        found: list[dict[str, Any] | MissedItems] = [*self._missed.take()]
         while (at := self._next_at()) is not None and at <= time.monotonic():
             found.append(heapq.heappop(self._heap)[3])
         return found
