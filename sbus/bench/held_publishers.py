@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from sbus.bench import proc
-from sbus.bench.programs import Child, generator
+from sbus.bench.programs import Child
 from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings, Server
 from sbus.bench.traffic import WARM_UP_FRACTION, Traffic
@@ -130,12 +130,7 @@ def measure(
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(run.broker(2, NEVER_SPENT, *way.limits)())
         flowing, holding = (
-            Group(
-                stack.enter_context(
-                    generator("stream", its.arguments(server.address), run.directory, run.load_cpus)
-                ),
-                its,
-            )
+            Group(stack.enter_context(run.load("stream", *its.arguments(server.address))), its)
             for its in (traffic, other)
         )
         worker = busiest(server, flowing)

@@ -60,11 +60,9 @@ def measure_round_trips(
 ) -> list[int]:
     """Times in ns of `rounds` round trips, after a few that do not count."""
     times = run.directory / "round-trips"
-    with start() as server:
-        arguments = (server.address, size_bytes, times, fillers)
-        with generator("ping", arguments, run.directory, run.load_cpus) as ping:
-            ping.ask(f"go {WARM_UP_ROUNDS}", "done", PHASE_SECONDS)
-            ping.ask(f"go {rounds}", "done", PHASE_SECONDS + rounds / ROUNDS_PER_SECOND_MIN)
+    with start() as server, run.load("ping", server.address, size_bytes, times, fillers) as ping:
+        ping.ask(f"go {WARM_UP_ROUNDS}", "done", PHASE_SECONDS)
+        ping.ask(f"go {rounds}", "done", PHASE_SECONDS + rounds / ROUNDS_PER_SECOND_MIN)
     return read_times_ns(times)
 
 

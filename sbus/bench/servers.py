@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from sbus.bench import BenchmarkFailed, proc
 from sbus.bench.figures import format_cpus
-from sbus.bench.programs import START_SECONDS_MAX, STOP_SECONDS_MAX, Child, running
+from sbus.bench.programs import START_SECONDS_MAX, STOP_SECONDS_MAX, Child, generator, running
 
 T = TypeVar("T")
 
@@ -76,6 +76,10 @@ class RunSettings:
         for repetition in range(self.repetitions):
             for name, case in cases.items():
                 yield f"{repetition + 1}/{self.repetitions} {name}", name, case
+
+    def load(self, name: str, *arguments: object) -> AbstractContextManager[Child]:
+        """A load generator, ready, on its CPUs."""
+        return generator(name, arguments, self.directory, self.load_cpus)
 
     def relay(self, mode: str) -> Start:
         """The relay, which forwards `each` packet by itself or `drain`s sockets."""

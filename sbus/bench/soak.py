@@ -5,14 +5,13 @@ of each interval, with the memory of every process of the bus, and judges them a
 anything stand still, did anything get lost without a notice, did memory grow?
 """
 
-import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from sbus.bench import BenchmarkFailed, proc
 from sbus.bench.figures import change_percent, outer_thirds
-from sbus.bench.programs import Child, generator
+from sbus.bench.programs import Child
 from sbus.bench.report import Result, table_line
 from sbus.bench.servers import RunSettings, Server, Start
 
@@ -80,10 +79,7 @@ def soak(
     counts = (crowd.publishers, crowd.subscribers, crowd.slow, crowd.kinds, crowd.size_bytes)
     widths = [len(column) for column in COLUMNS]
     run.progress(table_line(COLUMNS, widths))
-    with contextlib.ExitStack() as stack:
-        server = stack.enter_context(start())
-        arguments = (server.address, *counts)
-        load = stack.enter_context(generator("flood", arguments, run.directory, run.load_cpus))
+    with start() as server, run.load("flood", server.address, *counts) as load:
         intervals = []
         for interval in watch(load, server, seconds, interval_seconds):
             intervals.append(interval)

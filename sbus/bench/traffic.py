@@ -9,10 +9,8 @@ import resource
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from sbus.bench import BenchmarkFailed, proc
-from sbus.bench.programs import generator
 from sbus.bench.servers import RunSettings, Server, Start
 from sbus.limits import Limits
 
@@ -138,13 +136,11 @@ class Sample:
         return sum(self.cpu_ns) / self.wall_ns * 100
 
 
-def measure(
-    server: Server, traffic: Traffic, directory: Path, load_cpus: frozenset[int] | None
-) -> Sample:
+def measure(run: RunSettings, server: Server, traffic: Traffic) -> Sample:
     """Warm up, then measure once; raises BenchmarkFailed when a message is lost or altered."""
-    arguments, seconds = traffic.arguments(server.address), traffic.seconds_max
+    seconds = traffic.seconds_max
     with (
-        generator("stream", arguments, directory, load_cpus) as load,
+        run.load("stream", *traffic.arguments(server.address)) as load,
         traffic.bystanders.connected(server.address),
     ):
         load.ask(f"go {max(1, traffic.messages // WARM_UP_FRACTION)}", "done", seconds)
@@ -167,14 +163,14 @@ class Case:
     traffic: Traffic
 
 
-def measure_in_turn(run: RunSettings, cases: Mapping[str, Case]) -> dict[str, Sequence[Sample]]:
+def measure_in_turn(run: RunSettings, cases: Mapping[str, Case]) -> Mapping[str, Sequence[Sample]]:
     """Each measurement has a server of its own. The n-th samples of two cases are a pair."""
     samples: dict[str, list[Sample]] = {name: [] for name in cases}
     for label, name, case in run.rounds(cases):
         with case.start() as server:
-            sample = measure(server, case.traffic, run.directory, run.load_cpus)
+            sample = measure(run, server, case.traffic)
         samples[name].append(sample)
         run.progress(
             f"{label}: {sample.cpu_us_per_delivery:.2f} µs, {sample.deliveries_per_second:,.0f}/s"
         )
-    return dict(samples)
+    return samples

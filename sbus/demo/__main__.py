@@ -21,7 +21,6 @@ from sbus.demo.processes import (
     run_client,
     running_bus,
 )
-from sbus.demo.screen import say
 from sbus.demo.tally import Publisher, Subscriber, add_up
 from sbus.errors import SbusError
 
@@ -59,7 +58,7 @@ async def run(workers: int, seconds: float, stay: bool, pipeline: bool) -> int:
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(_cancel_at_signal, nursery.cancel_scope, signals)
-            say(f"sbusd with {workers} workers serves {address}")
+            click.echo(f"sbusd with {workers} workers serves {address}")
             if pipeline:
                 kept = Path(tempfile.mkdtemp(prefix="sbus-report-"))
                 async with recording(address, kept / "recording"):
@@ -104,27 +103,29 @@ async def show(address: str, bus: sbus.Connection[sbus.Message], seconds: float)
         receiving.cancel_scope.deadline = trio.current_time() + END_SECONDS_MAX
     lines, everything_arrived = add_up(publishers, subscribers)
     for line in ("", *lines):
-        say(line)
+        click.echo(line)
     return 0 if everything_arrived else 1
 
 
 def _introduce(sources: dict[str, Source]) -> None:
-    say(f"{len(PATTERNS)} subscribers and {len(sources)} publishers, each a process of its own:")
+    click.echo(
+        f"{len(PATTERNS)} subscribers and {len(sources)} publishers, each a process of its own:"
+    )
     for name, source in sources.items():
-        say(f"  {name:<10}  publishes {source.origin}")
-    say()
-    say(" time  subscriber    new  one of them")
+        click.echo(f"  {name:<10}  publishes {source.origin}")
+    click.echo()
+    click.echo(" time  subscriber    new  one of them")
 
 
 async def keep_publishing(address: str) -> None:
     """Keep the bus busy and tell the user what to try; until cancelled."""
     sbusctl = Path(sys.executable).with_name("sbusctl")
-    say()
-    say("The bus stays up and the publishers go on. Try, from another terminal:")
-    say(f"  export SBUS_ADDRESS={address}")
+    click.echo()
+    click.echo("The bus stays up and the publishers go on. Try, from another terminal:")
+    click.echo(f"  export SBUS_ADDRESS={address}")
     for arguments in EXAMPLES:
-        say(f"  {sbusctl} {arguments}")
-    say("Ctrl-C here ends it.")
+        click.echo(f"  {sbusctl} {arguments}")
+    click.echo("Ctrl-C here ends it.")
     async with trio.open_nursery() as publishing:
         for name in open_sources():
             publishing.start_soon(run_client, address, name, ["publish", name], _ignore)

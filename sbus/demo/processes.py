@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from pathlib import Path
 
+import click
 import trio
 
 from sbus.demo.clients import Report, decode_report
-from sbus.demo.screen import say
 from sbus.errors import SbusError
 
 START_SECONDS_MAX = 20.0
@@ -107,8 +107,8 @@ def python(
 
 async def make_report(recording: Path, page: Path) -> None:
     """Have Spark write a page about the recording, and say where it is; DemoFailed."""
-    say()
-    say("Spark reads what was recorded of all this, and makes a page of it ...")
+    click.echo()
+    click.echo("Spark reads what was recorded of all this, and makes a page of it ...")
     module = ["sbus.pipeline", "report", "--title", "sbus demo", "--out", str(page)]
     module += ["--depth", "3", "--window", "500ms"]
     done = await trio.run_process(
@@ -121,5 +121,5 @@ async def make_report(recording: Path, page: Path) -> None:
     )
     if done.returncode != 0:
         raise DemoFailed(f"there is no report: {done.stderr.decode(errors='replace').strip()}")
-    say(f"Look at it:  {page}")
-    say(f"Ask further: {sys.executable} -m sbus.pipeline hot-keys {recording}")
+    click.echo(f"Look at it:  {page}")
+    click.echo(f"Ask further: {sys.executable} -m sbus.pipeline hot-keys {recording}")

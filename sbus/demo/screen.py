@@ -9,11 +9,6 @@ from collections.abc import Sequence, Set
 COLUMNS = 80
 
 
-def say(line: str = "") -> None:
-    """Print one line and flush it, also into a pipe."""
-    print(line, flush=True)
-
-
 def printable(text: bytes) -> str:
     """`text` as printable ASCII on one line; every other byte becomes an escape."""
     shown = text.decode("ascii", "backslashreplace")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
+import click
 import trio
 
 from sbus.demo import screen, verify
@@ -49,7 +50,7 @@ class Subscriber:
         self._shown, self._shown_at = len(self.received), now
         key, payload = random.choice(new)
         at = now - self.started_at
-        screen.say(screen.message_line(at, self.name, len(new), key, payload))
+        click.echo(screen.message_line(at, self.name, len(new), key, payload))
 
     def lost(self) -> str:
         """What the bus reported as lost, for people; `?` where it did not know how much."""

@@ -64,7 +64,7 @@ def assert_deliveries(result: Result, expected: dict[str, int]) -> None:
 def test_a_stream_arrives_in_full(programs: Path, server: str, subscribers: int) -> None:
     traffic = Traffic(messages=600, size_bytes=SIZE, subscribers=subscribers)
     with STARTS[server](programs)() as running_server:
-        sample = measure(running_server, traffic, programs, None)
+        sample = measure(RunSettings(directory=programs), running_server, traffic)
     assert sample.deliveries == 600 * subscribers
     assert len(sample.cpu_ns) >= running_server.processes_min
 
@@ -73,7 +73,7 @@ def test_a_stream_is_held_to_its_window(programs: Path) -> None:
     large = Traffic(messages=500, size_bytes=65_536, keys=0)
     assert large.window_messages < large.messages
     with STARTS["relay"](programs)() as server:
-        assert measure(server, large, programs, None).deliveries == 500
+        assert measure(RunSettings(directory=programs), server, large).deliveries == 500
 
 
 def test_one_to_one_and_fan_out(run: RunSettings) -> None:
