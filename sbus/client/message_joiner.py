@@ -11,6 +11,7 @@ if its payload is incomplete. When too many messages wait, the first one leaves 
 """
 
 import heapq
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -200,13 +201,9 @@ class MessageJoiner:
                     del self._places[block, entry]
 
     # -- out -----------------------------------------------------------------------------------
-    def take(self, now: float) -> list[MonitoredMessage | MissedItems]:
-        """What is complete, messages in the total order."""
+    def take(self, now: float = math.inf) -> list[MonitoredMessage | MissedItems]:
+        """What is complete, messages in the total order; at the end, everything as it is."""
         return list(self._ready(now))
-
-    def take_all(self) -> list[MonitoredMessage | MissedItems]:
-        """Everything, as it is, because nothing more will come."""
-        return list(self._ready(float("inf")))
 
     def next_at(self) -> float | None:
         """When `take` returns something even if nothing comes; None if never."""

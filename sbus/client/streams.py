@@ -5,6 +5,7 @@ learns how much; the bus never waits for a reader.
 """
 
 import heapq
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -100,7 +101,7 @@ class MessageStream(Stream[MonitoredMessage | MissedItems]):
         self._joiner.feed(packet, time.monotonic())
 
     def _take(self) -> list[MonitoredMessage | MissedItems]:
-        return self._joiner.take_all() if self._ended else self._joiner.take(time.monotonic())
+        return self._joiner.take(math.inf if self._ended else time.monotonic())
 
     def _next_at(self) -> float | None:
         return self._joiner.next_at()

@@ -85,7 +85,7 @@ async def show(address: str, bus: sbus.Connection[sbus.Message], seconds: float)
     publishers = [Publisher(name) for name in sources]
     async with trio.open_nursery() as receiving:
         for its in subscribers:
-            arguments = ["subscribe", "--", its.pattern.decode()]
+            arguments = ["--subscribe", its.pattern.decode()]
             receiving.start_soon(run_client, address, its.name, arguments, its.hear)
         with trio.move_on_after(START_SECONDS_MAX) as scope:
             for subscriber in subscribers:
@@ -96,7 +96,7 @@ async def show(address: str, bus: sbus.Connection[sbus.Message], seconds: float)
         async with trio.open_nursery() as publishing:
             for publisher in publishers:
                 name = publisher.name
-                arguments = ["publish", name, "--seconds", str(seconds)]
+                arguments = ["--publish", name, "--seconds", str(seconds)]
                 publishing.start_soon(run_client, address, name, arguments, publisher.hear)
         # The publishers have synced and gone: this comes after everything that they published.
         await bus.publish(END_KEY)
@@ -128,7 +128,7 @@ async def keep_publishing(address: str) -> None:
     click.echo("Ctrl-C here ends it.")
     async with trio.open_nursery() as publishing:
         for name in open_sources():
-            publishing.start_soon(run_client, address, name, ["publish", name], _ignore)
+            publishing.start_soon(run_client, address, name, ["--publish", name], _ignore)
         await trio.sleep_forever()
 
 

@@ -1,4 +1,4 @@
-"""The clients of the demo, each a process of its own: `python -m sbus.demo.clients publish ...`.
+"""The clients of the demo, each a process of its own: `python -m sbus.demo.clients`.
 
 A publisher publishes what one source yields, round after round, until its time is up. A subscriber
 receives what its pattern matches, until the message that ends the demo: in the total order, that
@@ -23,7 +23,6 @@ from sbus.demo import logs, samples
 from sbus.demo.samples import Message
 from sbus.errors import SbusError
 
-SOURCES = ("machine", "processes", "log")
 END_KEY = b"demo/end"
 
 
@@ -113,33 +112,22 @@ async def subscribe(address: str, pattern: bytes) -> None:
                 report(Carried(item.key, item.payload))
 
 
-# -- the command lines --------------------------------------------------------------------------
-@click.group()
+# -- the command line ---------------------------------------------------------------------------
+@click.command()
 @click.option("--address", required=True)
 @click.option("--name", required=True)
-@click.pass_context
-def main(context: click.Context, address: str, name: str) -> None:
+@click.option("--publish", "source", help="The name of a source of this host.")
+@click.option("--seconds", type=float, default=math.inf, help="How long to publish.")
+@click.option("--subscribe", "pattern", default="", help="What to receive, instead.")
+def main(address: str, name: str, source: str | None, seconds: float, pattern: str) -> None:
     """Run one client; the bus shows its process by the name `demo-NAME`."""
     Path("/proc/self/comm").write_text(f"demo-{name}")
-    context.obj = address
-
-
-@main.command("publish")
-@click.argument("source_name", type=click.Choice(SOURCES))
-@click.option("--seconds", type=float, default=math.inf, help="When to stop; without it, never.")
-@click.pass_obj
-def publish_command(address: str, source_name: str, seconds: float) -> None:
-    source = open_sources().get(source_name)
     if source is None:
-        raise click.ClickException(f"this host has no {source_name} to publish")
-    publish(source, address, seconds)
-
-
-@main.command("subscribe")
-@click.argument("pattern")
-@click.pass_obj
-def subscribe_command(address: str, pattern: str) -> None:
-    trio.run(subscribe, address, pattern.encode())
+        trio.run(subscribe, address, pattern.encode())
+    elif (found := open_sources().get(source)) is not None:
+        publish(found, address, seconds)
+    else:
+        raise click.ClickException(f"this host has no {source} to publish")
 
 
 if __name__ == "__main__":

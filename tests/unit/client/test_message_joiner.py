@@ -94,7 +94,7 @@ def test_a_place_of_the_log_is_not_mistaken_for_another() -> None:
     counts = [(64, 0, 5), (128, 1, 6), (0, 1, 7)]
     joiner.feed(encode(Recipients(source=101, worker=1, counts=counts)), 0.0)
     joiner.feed(encode(Recipients(source=102, worker=2, counts=[(64, 1, 8)])), 0.0)
-    assert shown(joiner.take_all()) == [("a", None)]
+    assert shown(joiner.take()) == [("a", None)]
 
 
 def test_large_payloads_are_joined() -> None:
@@ -134,7 +134,7 @@ def test_messages_from_before_the_stream_had_begun_everywhere_are_left_out() -> 
     joiner = MessageJoiner(50)
     joiner.feed(messages(49, message("before"), missed=2), 0.0)
     joiner.feed(messages(50, message("from here"), missed=2), 0.0)
-    assert shown(joiner.take_all()) == [("from here", 0)]
+    assert shown(joiner.take()) == [("from here", 0)]
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         counts = [(1_000_000 + number, 0, 1)]
         joiner.feed(encode(Recipients(source=101, worker=1, counts=counts)), 0.0)
     assert len(joiner._early) == 100
-    joiner.take_all()
+    joiner.take()
     assert not joiner._places
     assert not joiner._open
     assert joiner._bytes == 0
