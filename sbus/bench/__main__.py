@@ -34,7 +34,7 @@ Option = Callable[[Command], Command]
 
 
 def option(name: str, kind: click.ParamType[Any], default: float, help_text: str) -> Option:
-    return click.option(name, type=kind, default=default, show_default=True, help=help_text)
+    return click.option(name, type=kind, default=default, help=help_text)
 
 
 def cpu_option(name: str, default: Sequence[int]) -> Option:
@@ -42,7 +42,6 @@ def cpu_option(name: str, default: Sequence[int]) -> Option:
         name,
         type=parse_cpus,
         default=format_cpus(frozenset(default)),
-        show_default=True,
         metavar="CPUS",
         help="Where it may run, as in 0,2-3.",
     )
@@ -76,7 +75,7 @@ def show_progress(line: str) -> None:
     click.echo(line, err=True)
 
 
-@click.group()
+@click.group(context_settings={"show_default": True})
 def main() -> None:
     """Measurements of the broker; see docs/benchmarks.md for what each figure means."""
 

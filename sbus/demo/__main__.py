@@ -12,7 +12,7 @@ import click
 import trio
 
 import sbus
-from sbus.demo.clients import END_KEY, Report, Source, open_sources
+from sbus.demo.clients import END_KEY, Source, open_sources
 from sbus.demo.processes import (
     START_SECONDS_MAX,
     DemoFailed,
@@ -128,28 +128,25 @@ async def keep_publishing(address: str) -> None:
     click.echo("Ctrl-C here ends it.")
     async with trio.open_nursery() as publishing:
         for name in open_sources():
-            publishing.start_soon(run_client, address, name, ["--publish", name], _ignore)
+            # What is published from now on is not added up.
+            arguments = ["--publish", name]
+            publishing.start_soon(run_client, address, name, arguments, lambda report: None)
         await trio.sleep_forever()
 
 
-def _ignore(report: Report) -> None:
-    """While the bus stays up, nobody adds up what is published."""
-
-
-@click.command()
-@click.option("--workers", type=click.IntRange(1, 64), default=4, show_default=True)
+@click.command(context_settings={"show_default": True})
+@click.option("--workers", type=click.IntRange(1, 64), default=4)
 @click.option(
     "--seconds",
     type=click.FloatRange(0.5, SECONDS_MAX),
     default=5.0,
-    show_default=True,
     help="How long to publish before everything is added up.",
 )
 @click.option("--stay", is_flag=True, help="Keep the bus up afterwards, to try it, until Ctrl-C.")
 @click.option(
     "--pipeline/--no-pipeline",
     default=True,
-    help="Record it all, and have Spark make a page of it at the end.  [default: pipeline]",
+    help="Record it all, and have Spark make a page of it at the end.",
 )
 def main(workers: int, seconds: float, stay: bool, pipeline: bool) -> None:
     """Show the bus at work on this host's own data.
