@@ -123,8 +123,8 @@ async def keep_publishing(address: str) -> None:
     click.echo()
     click.echo("The bus stays up and the publishers go on. Try, from another terminal:")
     click.echo(f"  export SBUS_ADDRESS={address}")
-    for arguments in EXAMPLES:
-        click.echo(f"  {sbusctl} {arguments}")
+    for example in EXAMPLES:
+        click.echo(f"  {sbusctl} {example}")
     click.echo("Ctrl-C here ends it.")
     async with trio.open_nursery() as publishing:
         for name in open_sources():
