@@ -332,12 +332,9 @@ class StreamMissed(Event, frozen=True, kw_only=True):
     """The worker that could not send them."""
 
 
-def _kinds(root: type[Event]) -> list[type[Event]]:
-    found = []
-    for kind in root.__subclasses__():
-        found += [kind] if "template" in vars(kind) else _kinds(kind)
-    return found
-
-
-KINDS: Final[dict[str, type[Event]]] = {kind.id(): kind for kind in _kinds(Event)}
+KINDS: Final[dict[str, type[Event]]] = {
+    kind.id(): kind
+    for kind in (*Event.__subclasses__(), *LoggedEvent.__subclasses__())
+    if kind is not LoggedEvent
+}
 """All kinds, by id."""

@@ -9,7 +9,7 @@ from sbus.cli.terminal.tables import TITLE_STYLE, Field, fit, name_field, table,
 from sbus.cli.terminal.units import UNKNOWN, count, counted, duration, enumerated, size
 from sbus.cli.terminal.user_names import user_name
 from sbus.cli.top.loads import SORT_FIELDS, Sort, Top
-from sbus.cli.views.clients_view import shown_pattern, warned
+from sbus.cli.views.clients_view import CLIENT_IDENTITY, shown_pattern, warned
 
 SORT_LETTERS: dict[str, Sort] = {"i": "in", "b": "bytes", "o": "out", "l": "lost", "k": "backlog"}
 KEY_SORTS = ("in", "bytes", "out")
@@ -62,19 +62,10 @@ _FIGURES: dict[Sort, tuple[str, Any]] = {
     "lost": ("LOST/S", lambda row: warned(row.discarded_per_second)),
     "backlog": ("BACKLOG", lambda row: warned(row.backlog)),
 }
-_USER: Field[Any] = name_field("USER", lambda row: user_name(row.uid))
 _CLIENTS: Field[Any] = Field("CLIENTS", lambda row: count(row.clients))
 _IDENTITY: dict[str, tuple[Sequence[Field[Any]], Sequence[Field[Any]]]] = {
-    "client": (
-        [
-            Field("CLIENT", lambda row: str(row.client)),
-            _USER,
-            Field("PID", lambda row: str(row.pid)),
-            Field("WORKER", lambda row: str(row.worker), rank=1),
-        ],
-        [name_field("PROGRAM", lambda row: row.program)],
-    ),
-    "user": ([_USER, _CLIENTS], []),
+    "client": (CLIENT_IDENTITY[:-1], CLIENT_IDENTITY[-1:]),
+    "user": ([name_field("USER", lambda row: user_name(row.uid)), _CLIENTS], []),
     "key": ([], [name_field("PREFIX", lambda row: _shown_prefix(row.prefix))]),
     "worker": (
         [

@@ -90,16 +90,16 @@ def shown_pattern(pattern: str) -> str:
     return pattern or "''"
 
 
-_IDENTITY: Sequence[Field[Any]] = (
+CLIENT_IDENTITY: Sequence[Field[Any]] = (
     Field("CLIENT", lambda one: str(one.client)),
     name_field("USER", lambda one: user_name(one.uid)),
     Field("PID", lambda one: str(one.pid)),
     Field("WORKER", lambda one: str(one.worker), rank=2),
     name_field("PROGRAM", lambda one: one.program),
 )
-"""Of a client with a subscription or as a recipient."""
+"""Of a client with a subscription, as a recipient, or in `top`."""
 _SUBSCRIPTION: Sequence[Field[results.SubscriptionReport]] = (
-    *_IDENTITY,
+    *CLIENT_IDENTITY,
     Field("TIMES", lambda one: count(one.count), rank=1),
     name_field("PATTERN", lambda one: shown_pattern(one.pattern)),
 )
@@ -150,13 +150,13 @@ _PATTERNS: Field[results.Recipient] = name_field(
     lambda one: " ".join(shown_pattern(pattern).replace(" ", "\\x20") for pattern in one.patterns),
 )
 _RECIPIENT: Sequence[Field[results.Recipient]] = (
-    *_IDENTITY,
+    *CLIENT_IDENTITY,
     Field("BACKLOG", lambda one: warned(one.backlog)),
     Field("STATE", lambda one: Cell(STALLED, _STALLED_STYLE) if one.stalled else "ok", right=False),
     _PATTERNS,
 )
 _EXCLUDED: Sequence[Field[results.Recipient]] = (
-    *_IDENTITY,
+    *CLIENT_IDENTITY,
     Field("WHY", lambda one: Cell(one.why_not, _WARNING), right=False),
     _PATTERNS,
 )
