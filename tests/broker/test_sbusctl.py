@@ -104,9 +104,12 @@ OVERRUN_MESSAGES = 2_000
 
 @contextmanager
 def overrun(directory: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`sbusctl sub WORDS` that was stopped while more messages came than the bus keeps for it."""
+    """`sbusctl sub WORDS` that was stopped while more messages came than the bus keeps for it.
+
+    With one worker, the publisher's barrier shows that all of them have been dropped.
+    """
     with (
-        running_bus(directory, "--limit", "backlog_messages_max=10") as bus,
+        running_bus(directory, "--limit", "backlog_messages_max=10", workers=1) as bus,
         subscribed(bus, *words) as (client, process),
     ):
         with stopped(process.pid):
