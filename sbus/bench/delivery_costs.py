@@ -34,21 +34,18 @@ Samples = Mapping[str, Sequence[Sample]]
 
 def compare_with_relays(name: str, run: RunSettings, traffic: Traffic, workers: int) -> Result:
     """The broker against both relays: one-to-one and fan-out, by `traffic.subscribers`."""
-    samples = measure_in_turn(
-        run,
-        {
-            "relay": Case(run.relay("each"), traffic),
-            "relay-drain": Case(run.relay("drain"), traffic),
-            "broker": Case(run.broker(workers), traffic),
-        },
-    )
-    references = {"relay-drain": "relay", "broker": "relay"}
+    cases = {
+        "relay": Case(run.relay("each"), traffic),
+        "relay-drain": Case(run.relay("drain"), traffic, "relay"),
+        "broker": Case(run.broker(workers), traffic, "relay"),
+    }
+    samples = measure_in_turn(run, cases)
     notes = [
         *ratio_lines("broker", "relay", samples),
         *ratio_lines("broker", "relay-drain", samples),
     ]
     settings = {"workers": workers, **traffic_settings(traffic), **run.shown()}
-    return cost_result(name, settings, samples, references, notes)
+    return cost_result(name, settings, cases, samples, notes)
 
 
 def subscriptions(
@@ -58,42 +55,36 @@ def subscriptions(
     most_clients = max((crowd.clients for crowd in crowds.values()), default=0)
     allow_descriptors(most_clients * DESCRIPTORS_FOR_FRONT_AND_WORKERS)
     cases: dict[str, Case] = {}
-    references: dict[str, str] = {}
     for label, keys in (("16 keys", 16), ("new keys", 0)):
         base = f"base, {label}"
         same_keys = replace(traffic, keys=keys)
         cases[base] = Case(run.broker(workers), same_keys)
         for name, crowd in crowds.items():
-            case = f"{name}, {label}"
-            cases[case] = Case(run.broker(workers), replace(same_keys, bystanders=crowd))
-            references[case] = base
+            crowded = replace(same_keys, bystanders=crowd)
+            cases[f"{name}, {label}"] = Case(run.broker(workers), crowded, base)
     settings = {"workers": workers, **traffic_settings(traffic), **run.shown()}
     del settings["keys"]
     samples = measure_in_turn(run, cases)
-    return cost_result("subscriptions", settings, samples, references, percent=True)
+    return cost_result("subscriptions", settings, cases, samples, percent=True)
 
 
 def workers(run: RunSettings, one_to_one: Traffic, fan_out: Traffic) -> Result:
     """One worker against two; `apart`: the publisher alone on one, its subscribers on the other."""
     cases: dict[str, Case] = {}
-    references: dict[str, str] = {}
     for name, traffic in (("one-to-one", one_to_one), ("fan-out", fan_out)):
         base = f"{name}, 1 worker"
         cases[base] = Case(run.broker(1), traffic)
         for placing, fillers in (("together", "before"), ("apart", "after")):
-            case = f"{name}, 2, {placing}"
-            cases[case] = Case(run.broker(2), replace(traffic, fillers=fillers))
-            references[case] = base
-    spread = "fan-out, 2, spread"
-    cases[spread] = Case(run.broker(2), fan_out)
-    references[spread] = "fan-out, 1 worker"
+            placed = replace(traffic, fillers=fillers)
+            cases[f"{name}, 2, {placing}"] = Case(run.broker(2), placed, base)
+    cases["fan-out, 2, spread"] = Case(run.broker(2), fan_out, "fan-out, 1 worker")
     settings = {
         **traffic_settings(one_to_one),
         **run.shown(),
         "fan_out_messages": fan_out.messages,
         "fan_out_subscribers": fan_out.subscribers,
     }
-    return cost_result("workers", settings, measure_in_turn(run, cases), references)
+    return cost_result("workers", settings, cases, measure_in_turn(run, cases))
 
 
 def traffic_settings(traffic: Traffic) -> dict[str, str | int | float]:
@@ -110,8 +101,8 @@ def traffic_settings(traffic: Traffic) -> dict[str, str | int | float]:
 def cost_result(
     name: str,
     settings: dict[str, str | int | float],
+    cases: Mapping[str, Case],
     samples: Samples,
-    references: Mapping[str, str],
     notes: Sequence[str] = (),
     *,
     percent: bool = False,
@@ -120,8 +111,8 @@ def cost_result(
     rows = []
     for case, those in samples.items():
         compared = ""
-        if case in references:
-            ratio = median(ratios(case, references[case], samples))
+        if reference := cases[case].reference:
+            ratio = median(ratios(case, reference, samples))
             compared = f"{change_percent(ratio, 1):+.1f} %" if percent else f"{ratio:.2f} x"
         rows.append((*cost_cells(case, those), compared))
     return Result(

@@ -161,6 +161,8 @@ class Case:
 
     start: Start
     traffic: Traffic
+    reference: str = ""
+    """The case that this one is compared with, if any."""
 
 
 def measure_in_turn(run: RunSettings, cases: Mapping[str, Case]) -> Mapping[str, Sequence[Sample]]:

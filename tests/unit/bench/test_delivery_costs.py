@@ -1,16 +1,23 @@
 """Costs from samples, what is compared with what, and patterns that must not match."""
 
 import fnmatch
+from pathlib import Path
 
 import pytest
 
 from sbus.bench.delivery_costs import CROWDS, cost_result, ratios
-from sbus.bench.traffic import Bystanders, Sample, Traffic
+from sbus.bench.servers import RunSettings
+from sbus.bench.traffic import Bystanders, Case, Sample, Traffic
 from sbus.limits import Limits
 
 
 def sample(*cpu_us: int, deliveries: int = 1_000, wall_us: int = 10_000) -> Sample:
     return Sample(deliveries, wall_us * 1_000, 0, tuple(us * 1_000 for us in cpu_us))
+
+
+def case(reference: str = "") -> Case:
+    start = RunSettings(directory=Path("/nowhere")).broker(1)
+    return Case(start, Traffic(messages=1, size_bytes=110), reference)
 
 
 def test_a_cost_is_the_cpu_of_all_processes_per_delivery() -> None:
@@ -27,16 +34,18 @@ def test_ratios_pair_what_was_measured_together() -> None:
 
 def test_a_row_compares_a_case_with_its_reference() -> None:
     samples = {"base": [sample(4_000)] * 3, "more": [sample(5_000), sample(4_000), sample(6_000)]}
-    as_ratio = cost_result("x", {}, samples, {"more": "base"})
+    cases = {"base": case(), "more": case("base")}
+    as_ratio = cost_result("x", {}, cases, samples)
     assert as_ratio.rows[0] == ("base", "4.00", "4.00", "4.00", "100,000", "40", "")
     assert as_ratio.rows[1] == ("more", "5.00", "4.00", "6.00", "100,000", "50", "1.25 x")
-    in_percent = cost_result("x", {}, samples, {"more": "base"}, percent=True)
+    in_percent = cost_result("x", {}, cases, samples, percent=True)
     assert in_percent.rows[1][-1] == "+25.0 %"
 
 
 def test_every_row_fits_a_terminal() -> None:
     samples = {"10k wildcard, new keys": [sample(999_000, wall_us=1_000)], "base": [sample(1)]}
-    text = cost_result("x", {}, samples, {"10k wildcard, new keys": "base"}).as_text()
+    cases = {"10k wildcard, new keys": case("base"), "base": case()}
+    text = cost_result("x", {}, cases, samples).as_text()
     assert max(map(len, text.splitlines())) <= 80
 
 
