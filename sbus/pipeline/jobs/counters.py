@@ -10,8 +10,6 @@ A client is identified by its number and the time it connected, because a bus th
 reuses the numbers. Snapshots without counts, from a worker that did not answer, are ignored.
 """
 
-from collections.abc import Sequence
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
@@ -32,7 +30,3 @@ def growth(counter: str) -> Column:
     """An aggregate over the snapshots of one client, of `answered`."""
     was_there = F.min("connected_at") < F.min("recorded_since")
     return F.max(counter) - F.when(was_there, F.min(counter)).otherwise(0)
-
-
-def growths(counters: Sequence[str]) -> list[Column]:
-    return [growth(counter).alias(counter) for counter in counters]

@@ -60,10 +60,7 @@ def receivers(
     return (
         matches.dropDuplicates(["host", "key", *who])
         .groupBy("host", "prefix", "uid", "program")
-        .agg(
-            F.count_distinct(*who).alias("clients"),
-            F.sum("messages").alias("deliveries"),
-        )
+        .agg(F.count_distinct(*who).alias("clients"), F.sum("messages").alias("deliveries"))
         .orderBy(F.desc("deliveries"), "prefix", "host", "uid", "program")
     )
 

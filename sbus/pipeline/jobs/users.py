@@ -7,12 +7,9 @@ connected and left between two snapshots is missing. The same uid on two hosts i
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sbus.pipeline.jobs.counters import CLIENT, answered, growths
+from sbus.pipeline.jobs.counters import CLIENT, answered, growth
 
-COUNTERS = (
-    *("messages_in", "bytes_in", "delivered", "delivered_bytes"),
-    *("discarded", "refused"),
-)
+COUNTERS = ("messages_in", "bytes_in", "delivered", "delivered_bytes", "discarded", "refused")
 PROGRAMS_MAX = 20
 """Names in one row."""
 
@@ -25,7 +22,7 @@ def users(clients: DataFrame) -> DataFrame:
         answered(clients)
         .groupBy("host", "uid", *CLIENT)
         .agg(
-            *growths(COUNTERS),
+            *(growth(counter).alias(counter) for counter in COUNTERS),
             F.max("backlog").alias("backlog_max"),
             F.max("program").alias("program"),
         )
