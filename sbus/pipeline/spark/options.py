@@ -7,19 +7,19 @@ names in lower case; users may write them in any.
 This module neither opens anything nor imports Spark.
 """
 
-import difflib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+from typing import Final
 
 from sbus.errors import AddressError, ClientFault, ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH, check_pattern, parse_pattern
 from sbus.protocol.text import from_text
 from sbus.unix.address import PathAddress, parse_address
+from sbus.validation import suggest
 
 SOURCE_OPTIONS: Final = (
     *("path", "socket", "spoolDir", "table", "subscribe"),
@@ -33,8 +33,6 @@ TABLES: Final = ("messages", "clients", "events")
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Offsets that stand for the ends of the recording, as in Kafka."""
-
-Name = Literal["startingOffsets", "endingOffsets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +152,7 @@ def _canonical(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, st
         if name.lower() in OF_SPARK:
             continue
         if name.lower() not in spelled:
-            close = difflib.get_close_matches(name.lower(), spelled, 1)
-            hint = f"did you mean {spelled[close[0]]}? There are" if close else "there are"
-            raise ConfigurationError(f"unknown option {name!r}: {hint} {', '.join(names)}")
+            raise ConfigurationError(f"unknown option {name!r}{suggest(name, names)}")
         chosen[spelled[name.lower()]] = value
     return chosen
 
@@ -205,7 +201,7 @@ def _bytes(option: str, text: str) -> bytes:
     return data
 
 
-def _bound(chosen: Mapping[str, str], offsets: Name, timestamp: str) -> Bound | None:
+def _bound(chosen: Mapping[str, str], offsets: str, timestamp: str) -> Bound | None:
     if offsets in chosen and timestamp in chosen:
         raise ConfigurationError(f"both {offsets} and {timestamp} are given: give one of them")
     if timestamp in chosen:
@@ -213,7 +209,7 @@ def _bound(chosen: Mapping[str, str], offsets: Name, timestamp: str) -> Bound | 
     return _offsets(offsets, chosen[offsets]) if offsets in chosen else None
 
 
-def _offsets(option: Name, text: str) -> Bound:
+def _offsets(option: str, text: str) -> Bound:
     named = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if named is not None:
         return Bound(option, everywhere=named)
