@@ -9,13 +9,7 @@ choice of the columns, is sent only those.
 """
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamReader,
-    DataSourceStreamWriter,
-)
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -45,13 +39,13 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         return from_arrow_schema(TABLES[self._source().table])
 
-    def reader(self, schema: StructType) -> DataSourceReader:
+    def reader(self, schema: StructType) -> BatchReader:
         options = self._source()
         check_batch(options)
         assert options.path is not None
         return BatchReader(options, _arrow_schema(schema, options.table), options.path)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> StreamReader | LiveReader:
         options = self._source()
         check_stream(options)
         columns = _arrow_schema(schema, options.table)
@@ -61,10 +55,10 @@ class DefaultSource(DataSource):
             return SpoolReader(options, columns, options.spool_dir)
         return LiveReader(options, columns)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         return BatchWriter(publication(sink_options(self.options), schema, overwrite))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         return StreamWriter(publication(sink_options(self.options), schema, overwrite))
 
     def _source(self) -> SourceOptions:
