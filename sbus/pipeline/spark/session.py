@@ -17,16 +17,12 @@ from pyspark.sql import SparkSession
 import sbus
 from sbus.pipeline.spark.java_home import java_home
 
-_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
-
+_LOG_OPTION = f"'-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}'"
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-}
-_LAUNCH_DEFAULTS = {
-    "spark.driver.extraJavaOptions": f"'-Dlog4j2.configurationFile={_LOG_SETTINGS}'",
 }
 _LOCAL_DEFAULTS = {
     # No other user of this host can connect to these; they are also faster than TCP.
@@ -58,12 +54,11 @@ def spark_session(
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    defaults = {
-        **_DEFAULTS,
-        **({} if launched else {"spark.driver.memory": memory, **_LAUNCH_DEFAULTS}),
-        **(_LOCAL_DEFAULTS if local else {}),
-    }
-    for key, value in {**defaults, **given}.items():
+    settings = _DEFAULTS | (_LOCAL_DEFAULTS if local else {})
+    if not launched:
+        settings["spark.driver.memory"] = memory
+        settings["spark.driver.extraJavaOptions"] = _LOG_OPTION
+    for key, value in {**settings, **given}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if importlib.util.find_spec("pyspark_sbus") is None:
