@@ -97,18 +97,12 @@ def load(directory: Path, recorder: str) -> Manifest:
 
 
 def store(directory: Path, manifest: Manifest) -> None:
-    """Replace the manifest; the new one is on disk when this returns."""
-    _replace_file(
-        directory / manifest.recorder / NAME, msgspec.json.format(msgspec.json.encode(manifest))
-    )
-
-
-def _replace_file(path: Path, data: bytes) -> None:
-    """Write a file atomically: after a crash there is either the old one or this."""
+    """Replace the manifest atomically; the new one is on disk when this returns."""
+    path = directory / manifest.recorder / NAME
     temporary = path.with_name(f"{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            file.write(msgspec.json.format(msgspec.json.encode(manifest)))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -207,8 +207,12 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Reco
     schema = TABLES[piece.table]
     names = schema.names if columns is None else [n for n in schema.names if n in set(columns)]
     path = Path(piece.directory) / piece.path
+    if piece.kind == "hot":
+        batches = segment_file.read_batches(path, piece.file_first, piece.first, piece.end)
+    else:
+        batches = _read_parquet(path, piece, names)
     try:
-        for batch in _batches(path, piece, names):
+        for batch in batches:
             wanted = _between(batch, piece.first, piece.end)
             if wanted.num_rows:
                 yield wanted.select(names).cast(pa.schema([schema.field(n) for n in names]))
@@ -219,12 +223,6 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Reco
         ) from error
     except pa.ArrowException as error:
         raise RecordingDamaged(f"{path}: {error}") from error
-
-
-def _batches(path: Path, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    if piece.kind == "hot":
-        return segment_file.read_batches(path, piece.file_first, piece.first, piece.end)
-    return _read_parquet(path, piece, names)
 
 
 def _read_parquet(path: Path, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

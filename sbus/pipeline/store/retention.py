@@ -47,7 +47,7 @@ def drop_expired(directory: Path, recorder: str, retention: Retention, now_us: i
 
 def _front(files: Sequence[FileEntry]) -> Sequence[FileEntry]:
     """The fewest first files that can be dropped together: all other files begin after their
-    offsets. None if the segment file being written would be among them."""
+    offsets. Empty if the segment file being written would be among them."""
     end = 0
     for count, file in enumerate(files):
         if count and file.first >= end:

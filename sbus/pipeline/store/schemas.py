@@ -13,9 +13,7 @@ import pyarrow as pa
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 _COMMON: Final = [
-    ("recorder", pa.string()),
-    ("host", pa.string()),
-    ("bus", pa.string()),
+    *((name, pa.string()) for name in ("recorder", "host", "bus")),
     ("offset", pa.int64()),
     ("timestamp", TIMESTAMP),
 ]
@@ -28,10 +26,7 @@ MESSAGES: Final = pa.schema(
         ("kind", pa.string()),
         ("lost", pa.int64()),
         *_COMMON,
-        ("client", pa.int64()),
-        ("uid", pa.int64()),
-        ("gid", pa.int64()),
-        ("pid", pa.int64()),
+        *((name, pa.int64()) for name in ("client", "uid", "gid", "pid")),
         ("program", pa.string()),
         ("recipients", pa.int64()),
     ]

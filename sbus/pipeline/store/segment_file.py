@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from sbus.errors import SbusError
@@ -149,14 +150,11 @@ def _committed_entries(path: Path) -> list[commit_index.Entry]:
 def _complete_entry(file: FileEntry, entries: Sequence[commit_index.Entry]) -> FileEntry:
     """The index does not tell the oldest timestamp; only reading all rows would."""
     end = entries[-1].end_offset if entries else file.first
-    return FileEntry(
-        path=file.path,
-        kind="hot",
-        first=file.first,
+    return msgspec.structs.replace(
+        file,
         end=end,
         rows=end - file.first,
         bytes=entries[-1].end_byte if entries else 0,
-        min_timestamp_us=None,
         max_timestamp_us=max((entry.newest_us for entry in entries), default=None),
     )
 
