@@ -12,6 +12,7 @@ them fails.
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -118,19 +119,16 @@ def rewrite(
     before = manifest.load(directory, recorder)
     _check_listed(before, table, files)
     writers: dict[date, _DayWriter] = {}
-    try:
+    with ExitStack() as at_end:
         for batch in _rows_of(directory, table, files):
             if stop is not None and stop.is_set():
                 raise Interrupted("stopped before the end")
             for day, rows in _by_day(batch):
                 if day not in writers:
                     writers[day] = _DayWriter(directory, before, table, day)
+                    at_end.callback(writers[day].abandon)
                 writers[day].write(rows)
         new = [writer.finish(generation) for writer in writers.values()]
-    except BaseException:
-        for writer in writers.values():
-            writer.abandon()
-        raise
     replace(directory, recorder, table, files, new)
     return new
 
