@@ -16,12 +16,7 @@ from pathlib import Path
 import trio
 
 from sbus.errors import SbusError
-from sbus.pipeline.store.retention import (
-    Retention,
-    delete_orphans,
-    delete_retired,
-    drop_expired,
-)
+from sbus.pipeline.store.retention import Retention, delete_orphans, delete_retired, drop_expired
 from sbus.pipeline.store.rewriting import Interrupted, seal
 
 _INTERVAL_SECONDS = 5.0

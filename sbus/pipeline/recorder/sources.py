@@ -7,6 +7,7 @@ into its buffer; where messages are missing, it puts a gap.
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -198,10 +199,8 @@ class MonitorSource:
 
     async def begin(self) -> None:
         """Raises AdminError, Disconnected."""
-        self._stream = await trio.to_thread.run_sync(self._begin)
-
-    def _begin(self) -> MessageStream:
-        return MessageStream(self._connection, self._patterns, payload=True)
+        subscribe = partial(MessageStream, self._connection, self._patterns, payload=True)
+        self._stream = await trio.to_thread.run_sync(subscribe)
 
     async def receive(self) -> None:
         while True:
