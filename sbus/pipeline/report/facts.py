@@ -43,7 +43,6 @@ STRANGE_PREFIXES_MAX = 4
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     window_seconds: float
-    separator: str
     depth: int
     summary: Row
     """messages, bytes, keys, publishers (null: unknown), deliveries (null: unknown), hosts,
@@ -108,13 +107,7 @@ def gather(
     finally:
         for table in tables.values():
             table.unpersist()
-    return Facts(
-        window_seconds=window_seconds,
-        separator=scope.separator,
-        depth=scope.depth,
-        summary=summary,
-        **found,
-    )
+    return Facts(window_seconds=window_seconds, depth=scope.depth, summary=summary, **found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

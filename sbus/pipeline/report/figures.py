@@ -97,19 +97,10 @@ def latency(facts: Facts) -> Plot:
     plot.figure.update_layout(showlegend=True, legend=LEGEND)
     plot.figure.update_yaxes(type="log", rangemode="normal", dtick=1, minor={"dtick": "D1"})
     rows = worst_by_start(facts.latency)
-    for name, text, place in (
-        ("max_ms", "slowest", 6),
-        ("p95_ms", "95 %", 1),
-        ("p50_ms", "half", 0),
-    ):
-        _add_line(
-            plot,
-            [row["start"] for row in rows],
-            rounded([row[name] for row in rows]),
-            text,
-            COLOURS[place],
-            "%{y:.3~g} ms",
-        )
+    lines = (("max_ms", "slowest", 6), ("p95_ms", "95 %", 1), ("p50_ms", "half", 0))
+    for column, name, place in lines:
+        values = rounded([row[column] for row in rows])
+        _add_line(plot, rows, values, name, COLOURS[place], "%{y:.3~g} ms")
     return plot
 
 
@@ -129,45 +120,30 @@ def backlogs(facts: Facts) -> Plot:
     by_client = grouped(facts.backlogs, "recorder", "client", "connected_at")
     for place, row in enumerate(facts.slow[: len(COLOURS)]):
         found = by_client[row["recorder"], row["client"], row["connected_at"]]
-        _add_line(
-            plot,
-            [each["start"] for each in found],
-            [each["backlog"] for each in found],
-            plain(f"{row['program'] or 'client'} ({row['client']})"),
-            colour(place),
-            "%{y:,}",
-        )
+        waiting = [each["backlog"] for each in found]
+        name = plain(f"{row['program'] or 'client'} ({row['client']})")
+        _add_line(plot, found, waiting, name, colour(place), "%{y:,}")
     return plot
 
 
 def _add_line(
-    plot: Plot,
-    starts: Sequence[datetime],
-    values: Sequence[float],
-    name: str,
-    shade: str,
-    hover: str,
+    plot: Plot, rows: Rows, values: Sequence[float], name: str, shade: str, hover: str
 ) -> None:
+    """A value for each of the rows, at its start."""
     plot.figure.add_scatter(
-        x=[time_label(start) for start in starts],
+        x=[time_label(row["start"]) for row in rows],
         y=values,
         name=name,
-        mode="lines" if len(starts) > 1 else "markers",
+        mode="lines" if len(rows) > 1 else "markers",
         line={"color": shade, "width": 2, "shape": "hv"},
         hovertemplate=hover,
     )
 
 
 def losses(facts: Facts) -> Plot:
-    plot = plot_over_time(
-        "lost-0",
-        "Messages missing from the recording",
-        280,
-        "messages lost",
-        hovermode=None,
-        barmode="stack",
-        bargap=0,
-    )
+    title = "Messages missing from the recording"
+    stacked = {"hovermode": None, "barmode": "stack", "bargap": 0}
+    plot = plot_over_time("lost-0", title, 280, "messages lost", **stacked)
     by_recorder = grouped(facts.losses, "recorder")
     for place, recorder in enumerate(row["recorder"] for row in facts.gaps_by_recorder):
         rows = by_recorder[recorder,]
