@@ -10,6 +10,7 @@ was published before it. A recorder that continues a recording begins with a GAP
 """
 
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,16 +19,17 @@ from pathlib import Path
 
 import trio
 
+import sbus
 from sbus.client.admin import AdminConnection
 from sbus.client.link import LinkOptions
 from sbus.errors import AddressError, BusError, SbusError
 from sbus.pipeline.recorder.admin_tables import AdminTables
 from sbus.pipeline.recorder.buffer import Buffer, MonitorBuffer, PacketBuffer, write_out
 from sbus.pipeline.recorder.maintenance import maintain
-from sbus.pipeline.recorder.probes import probe_key, publish_probes
 from sbus.pipeline.recorder.sources import MonitorSource, Source, SubscriptionSource
 from sbus.pipeline.store.retention import Retention
 from sbus.pipeline.store.row_batches import RecorderIdentity
+from sbus.pipeline.store.schemas import PROBE_KEY_PREFIX
 from sbus.pipeline.store.writer import RecordingWriter, Rolling
 from sbus.protocol import admin
 from sbus.protocol.admin_results import VersionResult
@@ -37,6 +39,7 @@ _DRAIN_SECONDS_MAX = 10.0
 """For receiving what was published before the recorder was asked to end."""
 _RETRY_SECONDS = 10.0
 _EVENTS_BEGIN_SECONDS_MAX = 2.0
+_PROBE_SECONDS = 1.0
 _BUS_ERRORS = (AddressError, BusError, TimeoutError)
 """The bus is not there, has gone, refuses, or does not reply in time."""
 
@@ -70,14 +73,12 @@ async def record(plan: Plan, notifier: Notifier, report: Report) -> None:
         await _Recorder(plan, writer, notifier, report).run()
 
 
+@dataclass(frozen=True, slots=True)
 class _Recorder:
-    def __init__(
-        self, plan: Plan, writer: RecordingWriter, notifier: Notifier, report: Report
-    ) -> None:
-        self._plan = plan
-        self._writer = writer
-        self._notifier = notifier
-        self._report = report
+    plan: Plan
+    writer: RecordingWriter
+    notifier: Notifier
+    report: Report
 
     async def run(self) -> None:
         buffer, source = await self._connect()
@@ -97,15 +98,15 @@ class _Recorder:
 
     async def _connect(self) -> tuple[Buffer, Source]:
         """The best source that there is, connected."""
-        plan = self._plan
+        plan = self.plan
         patterns = list(plan.patterns)
         if patterns and plan.probe:
-            patterns.append(probe_key(plan.identity.recorder))
+            patterns.append(_probe_key(plan.identity.recorder))
         if plan.connect_admin is not None:
             try:
                 connection = await trio.to_thread.run_sync(_connect_admin, plan.connect_admin)
             except _BUS_ERRORS as error:
-                self._report(f"recording without publishers, clients and events: {error}")
+                self.report(f"recording without publishers, clients and events: {error}")
             else:
                 monitored = MonitorBuffer(plan.flush_rows)
                 return monitored, MonitorSource(connection, patterns, monitored)
@@ -122,8 +123,8 @@ class _Recorder:
         self, buffer: Buffer, source: Source, receiving: trio.CancelScope
     ) -> None:
         """Receive until `receiving` is cancelled or the bus ends; write all that was received."""
-        plan = self._plan
-        table = self._writer.tables["messages"]
+        plan = self.plan
+        table = self.writer.tables["messages"]
         if table.next_offset:
             buffer.put_gap(None)
         failure: Exception | None = None
@@ -133,11 +134,11 @@ class _Recorder:
             )
             try:
                 await source.begin()
-                self._report(f"recording to {self._writer.home}")
-                self._notifier.ready(f"recording to {self._writer.home}")
+                self.report(f"recording to {self.writer.home}")
+                self.notifier.ready(f"recording to {self.writer.home}")
                 with receiving:
                     await source.receive()
-                self._notifier.stopping("writing what is left")
+                self.notifier.stopping("writing what is left")
                 with trio.move_on_after(_DRAIN_SECONDS_MAX):
                     await source.catch_up()
             except _BUS_ERRORS as error:
@@ -147,22 +148,22 @@ class _Recorder:
             raise failure
 
     def _helpers(self) -> list[Helper]:
-        plan, recorder = self._plan, self._plan.identity.recorder
+        plan, recorder = self.plan, self.plan.identity.recorder
         helpers: list[Helper] = [
-            partial(maintain, plan.directory, recorder, plan.retention, self._report)
+            partial(maintain, plan.directory, recorder, plan.retention, self.report)
         ]
-        if self._notifier.watchdog_seconds is not None:
-            helpers.append(partial(_feed_watchdog, self._notifier, self._notifier.watchdog_seconds))
+        if self.notifier.watchdog_seconds is not None:
+            helpers.append(partial(_feed_watchdog, self.notifier, self.notifier.watchdog_seconds))
         if plan.probe:
-            helpers.append(partial(publish_probes, plan.address, plan.options, recorder))
+            helpers.append(partial(_publish_probes, plan.address, plan.options, recorder))
         return helpers
 
     async def _begin_admin_tables(self, helpers: trio.Nursery) -> None:
         """Record clients and events. Events are recorded from the return of this method on, unless
         the bus is slow."""
-        plan = self._plan
+        plan = self.plan
         assert plan.connect_admin is not None
-        tables = AdminTables(plan.connect_admin, self._writer, plan.rolling, plan.snapshot_seconds)
+        tables = AdminTables(plan.connect_admin, self.writer, plan.rolling, plan.snapshot_seconds)
         begun = trio.Event()
         helpers.start_soon(self._keep_running, tables.record_clients)
         helpers.start_soon(self._keep_running, partial(tables.record_events, begun.set))
@@ -178,7 +179,7 @@ class _Recorder:
             except _BUS_ERRORS as error:
                 if str(error) != reported:
                     reported = str(error)
-                    self._report(f"will be tried again: {reported}")
+                    self.report(f"will be tried again: {reported}")
             await trio.sleep(_RETRY_SECONDS)
 
 
@@ -202,6 +203,21 @@ async def _feed_watchdog(notifier: Notifier, watchdog_seconds: float) -> None:
     while True:
         notifier.alive()
         await trio.sleep(watchdog_seconds / 3)
+
+
+def _probe_key(recorder: str) -> bytes:
+    """The key of this recorder's probes; nobody else should publish under it."""
+    return (PROBE_KEY_PREFIX + recorder).encode()
+
+
+async def _publish_probes(address: str | None, options: LinkOptions, recorder: str) -> None:
+    """Publish a message each second that holds its time of sending. The recorder receives it like
+    any other, so the recording shows the latency of the whole way through the bus."""
+    async with sbus.connect(address, **options) as bus:
+        while True:
+            await bus.publish(_probe_key(recorder), b"%d" % (time.time_ns() // 1000))
+            await bus.sync()
+            await trio.sleep(_PROBE_SECONDS)
 
 
 def _reason(group: BaseExceptionGroup[BaseException]) -> BaseException:
