@@ -5,17 +5,14 @@ loads Spark.
 """
 
 import sys
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from sbus.cli.extras import needs_packages
-from sbus.pipeline.cli.job_command import EXTRAS, JobRun, answers, duration, reads_recording
-
-Verb = TypeVar("Verb", bound=Callable[..., object])
+from sbus.pipeline.cli.job_command import EXTRAS, JobRun, Verb, answers, duration, reads_recording
 
 
 def by_prefix(verb: Verb) -> Verb:
