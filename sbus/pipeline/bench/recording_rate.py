@@ -116,15 +116,10 @@ def _run(
 
 
 def _publish_elsewhere(address: str, load: Load, cpus: frozenset[int] | None) -> float:
-    arguments = [address, str(load.messages), str(load.payload_bytes), str(load.rate)]
+    command = [sys.executable, "-m", "sbus.pipeline.bench", "publish", address]
+    command += [str(load.messages), str(load.payload_bytes), str(load.rate)]
     with pinned(cpus):
-        done = subprocess.run(
-            [sys.executable, "-m", "sbus.pipeline.bench", "publish", *arguments],
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-        )
-    return float(done.stdout)
+        return float(subprocess.check_output(command, text=True))
 
 
 def _wait_idle(pid: int) -> int:
