@@ -139,14 +139,6 @@ def publication(options: SinkOptions, schema: StructType, overwrite: bool) -> Pu
     return Publication(options.socket, options.key)
 
 
-def _raise_refusal(messages: Iterable[WriterCommitMessage | None]) -> None:
-    for message in messages:
-        if isinstance(message, Published) and message.refused is not None:
-            raise RowsRefused(
-                f"the bus was sent {message.messages} messages of a task, then: {message.refused}"
-            )
-
-
 class _Writer:
     def __init__(self, publication: Publication) -> None:
         self._publication = publication
@@ -154,16 +146,20 @@ class _Writer:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._publication.publish(iterator)
 
+    def commit(
+        self, messages: list[WriterCommitMessage | None], batchId: int | None = None
+    ) -> None:
+        """All tasks are done. Raises RowsRefused if the bus refused a row of one of them."""
+        for task in messages:
+            if isinstance(task, Published) and task.refused is not None:
+                raise RowsRefused(
+                    f"the bus was sent {task.messages} messages of a task, then: {task.refused}"
+                )
+
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """`df.write.format("sbus").mode("append")`."""
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _raise_refusal(messages)
-
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """`df.writeStream.format("sbus")`."""
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _raise_refusal(messages)
