@@ -25,7 +25,17 @@ def rows(
     pieces: Iterable[Piece], schema: pa.Schema, patterns: Sequence[bytes] | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of these pieces whose keys match, with the columns of `schema`, in its order."""
-    yield from _merged(_selected(pieces, schema, patterns), schema)
+    waiting: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in _selected(pieces, schema, patterns):
+        if waiting and (count + batch.num_rows > BATCH_ROWS or size + batch.nbytes > BATCH_BYTES):
+            yield _concatenated(waiting, schema)
+            waiting, count, size = [], 0, 0
+        waiting.append(batch)
+        count += batch.num_rows
+        size += batch.nbytes
+    if waiting:
+        yield _concatenated(waiting, schema)
 
 
 def _selected(
@@ -43,20 +53,6 @@ def _selected(
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of `schema`, in its order."""
     return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
-
-
-def _merged(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    waiting: list[pa.RecordBatch] = []
-    count = size = 0
-    for batch in batches:
-        if waiting and (count + batch.num_rows > BATCH_ROWS or size + batch.nbytes > BATCH_BYTES):
-            yield _concatenated(waiting, schema)
-            waiting, count, size = [], 0, 0
-        waiting.append(batch)
-        count += batch.num_rows
-        size += batch.nbytes
-    if waiting:
-        yield _concatenated(waiting, schema)
 
 
 def _concatenated(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
