@@ -20,8 +20,6 @@ from sbus.cli.terminal.screen import Screen
 from sbus.cli.terminal.tables import Column, layout, text
 from sbus.errors import ConfigurationError
 
-UNKNOWN = "-"
-
 
 def _write_csv(table: pa.Table, path: Path) -> None:
     """CSV has no lists; their items are separated by spaces."""
@@ -96,7 +94,7 @@ def _column(field: pa.Field) -> Column:
 
 def _cell(value: Any) -> str:
     if value is None:
-        return UNKNOWN
+        return "-"
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, datetime):
