@@ -12,7 +12,7 @@ from sbus.broker.admin.self_service import SelfServiceQueries
 from sbus.broker.admin.server import AdminServer
 from sbus.broker.admin.statistics import StatisticsCollector
 from sbus.broker.admin.statistics_handlers import StatisticsHandlers
-from sbus.broker.admin.streams import StreamRegistry
+from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.admin.worker_queries import WorkerQueries
 from sbus.broker.config.resolution import Configuration
 from sbus.broker.events.emitter import EventEmitter

@@ -14,7 +14,7 @@ import trio
 
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
-from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.ipc.worker_protocol import WorkerReady
 from sbus.broker.worker.command_handler import CommandHandler
 from sbus.broker.worker.context import WorkerContext
@@ -86,7 +86,7 @@ async def run_worker(
     with closing(Poller(memory.eventfds[number])) as poller:
         async with trio.open_nursery() as tasks:
             async with trio.open_nursery() as writers:
-                link = Link(link_socket, tasks)
+                link = WorkerLink(link_socket, tasks)
                 context = WorkerContext(number, memory, settings, emitter, link)
                 worker = build_worker(context, poller, tasks, writers)
                 worker.subscriptions.start()

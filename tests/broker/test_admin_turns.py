@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from sbus.broker.admin.server import AdminServer
-from sbus.broker.admin.streams import StreamRegistry
+from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.protocol import admin
 from sbus.protocol.admin_results import DrainResult
 from tests.support.events import logging_to

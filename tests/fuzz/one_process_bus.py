@@ -16,7 +16,7 @@ import trio.testing
 
 from sbus.broker.config.access_policy import encode_rule_set
 from sbus.broker.config.settings import BusSettings, SettingsUpdate, write_owning_memfd
-from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ApplySettings,
@@ -86,7 +86,7 @@ class OneProcessBus:
         self.memory = SharedMemory(WORKERS, limits)
         self.memory.lock.open()
         self._log = OrderedLog(self.memory)
-        self._links: list[Link] = []
+        self._links: list[WorkerLink] = []
         self.workers: list[Worker] = []
         self.gone: dict[int, str] = {}
         """Why clients have gone, by number, since this was last emptied."""
@@ -102,7 +102,7 @@ class OneProcessBus:
         """Start the workers."""
         for number in range(WORKERS):
             front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._links.append(Link(front, self._nursery))
+            self._links.append(WorkerLink(front, self._nursery))
             self.workers.append(await self._nursery.start(self._run, number, link))
 
     async def _run(

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import trio
 
-from sbus.broker.admin.requests import AdminFault, Handlers
+from sbus.broker.admin.request_codec import AdminFault, Handlers
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.client_registry import Client, ClientRegistry
 from sbus.broker.front.reload import Reloader

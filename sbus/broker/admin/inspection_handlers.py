@@ -7,7 +7,7 @@ workers alone and are asked of them. A result names the workers that did not rep
 from collections.abc import Iterable
 from typing import Any
 
-from sbus.broker.admin.requests import AdminFault, Handlers
+from sbus.broker.admin.request_codec import AdminFault, Handlers
 from sbus.broker.admin.statistics import StatisticsCollector
 from sbus.broker.admin.worker_queries import WorkerQueries
 from sbus.broker.config.settings import BusSettings

@@ -15,14 +15,14 @@ import traceback
 import msgspec
 import trio
 
-from sbus.broker.admin.requests import (
+from sbus.broker.admin.request_codec import (
     AdminFault,
     Handlers,
     encode_reply,
     parse_head,
     parse_request,
 )
-from sbus.broker.admin.streams import StreamRegistry
+from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.acceptor import accept_connection
 from sbus.protocol import admin

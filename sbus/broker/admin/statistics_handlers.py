@@ -4,7 +4,7 @@ import os
 import platform
 import time
 
-from sbus.broker.admin.requests import Handlers
+from sbus.broker.admin.request_codec import Handlers
 from sbus.broker.admin.statistics import StatisticsCollector
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.acceptor import Acceptor

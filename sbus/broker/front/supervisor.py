@@ -26,7 +26,7 @@ from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.fork_server import ForkServer, Pong, WorkerForked
 from sbus.broker.front.reaper import Reaper
 from sbus.broker.ipc import worker_protocol as protocol
-from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.errors import SbusError
 from sbus.limits import Limits
 from sbus.protocol.events import WorkerDelayed, WorkerDied, WorkerSilent, WorkerStarted
@@ -58,7 +58,7 @@ class SupervisedWorker:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.link: Link | None = None
+        self.link: WorkerLink | None = None
         """From the moment it is asked for until it has ended."""
         self.pid = 0
         self.pidfd = -1
@@ -137,7 +137,7 @@ class Supervisor:
             self._events.emit(WorkerDelayed(worker=worker.number, why=os.strerror(error.errno)))
             self._nursery.start_soon(self._restart, worker)
             return
-        worker.link = Link(ours, self._nursery)
+        worker.link = WorkerLink(ours, self._nursery)
         self._memory.record_heartbeat(worker.number)
         self._fork_server.fork_worker(worker.number, theirs)
         self._send_settings(worker)
@@ -145,7 +145,7 @@ class Supervisor:
         self._nursery.start_soon(self._receive_events, worker, worker.link)
         self._observer.worker_forked(worker.number)
 
-    async def _receive_events(self, worker: SupervisedWorker, link: Link) -> None:
+    async def _receive_events(self, worker: SupervisedWorker, link: WorkerLink) -> None:
         while (event := await link.wait_for_event()) is not None:
             if isinstance(event, protocol.WorkerReady):
                 worker.is_serving = True

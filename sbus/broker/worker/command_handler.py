@@ -6,7 +6,7 @@ from functools import partial
 from sbus.broker.config.settings import read_memfd
 from sbus.broker.events.stream_writer import StartTask, StreamWriter
 from sbus.broker.ipc import worker_protocol as protocol
-from sbus.broker.ipc.link import lost_command
+from sbus.broker.ipc.worker_link import lost_command
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.loop import WorkerLoop
 from sbus.broker.worker.monitor import KeySelection, MessageMonitor, MessageStream

@@ -4,7 +4,7 @@ from sbus.broker.config.access_policy import KeyRules
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.rate_limit import LogRateLimiter
-from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.worker.client_events import ClientEvents
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import Accounts
@@ -25,7 +25,7 @@ class WorkerContext:
         memory: SharedMemory,
         settings: BusSettings,
         emitter: EventEmitter,
-        link: Link,
+        link: WorkerLink,
     ) -> None:
         limits = settings.limits
         self.number = number

@@ -17,7 +17,7 @@ from sbus.broker.config.access_policy import (
     decode_rule_set,
     encode_rule_set,
 )
-from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.ipc.worker_protocol import AdoptClient
 from sbus.protocol.keys import DOT, SLASH, Dialect
 from sbus.unix.credentials import Credentials
@@ -220,7 +220,7 @@ async def test_a_client_with_all_rules_fits_the_packet_that_hands_it_over() -> N
     who = Credentials(gid=most, uid=most, pid=2**31 - 1, began_at_ticks=2**63 - 1)
     order = AdoptClient(2**63, who, 1_024, encode_rule_set((1 << RULES_MAX) - 1))
     async with trio.open_nursery() as nursery:
-        there, here = Link(front, nursery), Link(worker, nursery)
+        there, here = WorkerLink(front, nursery), WorkerLink(worker, nursery)
         there.send(order)
         assert here.receive_command() == (order, [])
         there.close()

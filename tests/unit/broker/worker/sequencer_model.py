@@ -17,7 +17,7 @@ from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
-from sbus.broker.ipc.link import Link
+from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.ipc.worker_protocol import WorkerEvent
 from sbus.broker.worker import sequencer as sequencer_module
 from sbus.broker.worker.context import WorkerContext
@@ -224,7 +224,7 @@ class Bus:
 
     def _start(self, worker: int) -> None:
         settings = BusSettings(workers=self.memory.workers, limits=self.limits)
-        link = cast(Link, self.link)
+        link = cast(WorkerLink, self.link)
         context = ContextThatWakesNobody(worker, self.memory, settings, logging_to([]), link)
         router = Router(worker, SLASH, self.limits)
         sequencer = Sequencer(context, router, MessageMonitor(worker))

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import trio
 
-from sbus.broker.admin.requests import AdminFault
+from sbus.broker.admin.request_codec import AdminFault
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.supervisor import Supervisor

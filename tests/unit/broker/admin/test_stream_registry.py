@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from sbus.broker.admin.requests import AdminFault
-from sbus.broker.admin.streams import START_SECONDS_MAX, StreamRegistry
+from sbus.broker.admin.request_codec import AdminFault
+from sbus.broker.admin.stream_registry import START_SECONDS_MAX, StreamRegistry
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_protocol import StartStream, StopStream, StreamStarted, WorkerCommand

@@ -28,7 +28,7 @@ def lost_command(lost: DescriptorsLost) -> WorkerCommand:
     return command
 
 
-class Link:
+class WorkerLink:
     """One end. Owns its socket; runs a task in `nursery` while something is queued."""
 
     def __init__(self, sock: socket.socket, nursery: trio.Nursery) -> None:

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from sbus.broker.ipc.link import Link, lost_command
+from sbus.broker.ipc.worker_link import WorkerLink, lost_command
 from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ApplySettings,
@@ -25,14 +25,14 @@ from sbus.unix.fd_passing import DescriptorsLost
 
 SOON_SECONDS = 5.0
 SOMEBODY = Credentials(gid=1, uid=2, pid=3)
-Links = tuple[Link, Link]
+Links = tuple[WorkerLink, WorkerLink]
 
 
 @pytest.fixture
 async def links() -> AsyncIterator[Links]:
     front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     async with trio.open_nursery() as nursery:
-        both = Link(front, nursery), Link(worker, nursery)
+        both = WorkerLink(front, nursery), WorkerLink(worker, nursery)
         yield both
         for link, sock in zip(both, (front, worker), strict=True):
             if sock.fileno() >= 0:
@@ -137,7 +137,7 @@ def test_a_client_whose_descriptor_was_lost_is_known() -> None:
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:
-                Link(front, nursery).send(AdoptClient(77, SOMEBODY, 9))
+                WorkerLink(front, nursery).send(AdoptClient(77, SOMEBODY, 9))
 
         trio.run(main)
         lost = lost_command(DescriptorsLost(worker.recv(4096)))
@@ -151,7 +151,7 @@ def test_a_lost_descriptor_of_settings_is_no_client() -> None:
 
         async def main() -> None:
             async with trio.open_nursery() as nursery:
-                Link(front, nursery).send(ApplySettings(1))
+                WorkerLink(front, nursery).send(ApplySettings(1))
 
         trio.run(main)
         lost = lost_command(DescriptorsLost(worker.recv(4096)))
