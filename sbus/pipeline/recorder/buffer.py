@@ -159,7 +159,7 @@ async def write_out(
 async def write(table: TableWriter, batch: RowBatch, rolling: Rolling) -> None:
     """Commit a batch, in a thread. Raises RecordingStopped."""
     try:
-        await trio.to_thread.run_sync(_append, table, batch, rolling)
+        await trio.to_thread.run_sync(table.append, batch, rolling)
     except OSError as error:
         advice = ""
         if error.errno in DISK_FULL:
@@ -168,9 +168,3 @@ async def write(table: TableWriter, batch: RowBatch, rolling: Rolling) -> None:
             f"stopped, {table.name} cannot be written ({error.strerror}); all before offset "
             f"{table.next_offset} is safe{advice}"
         ) from error
-
-
-def _append(table: TableWriter, batch: RowBatch, rolling: Rolling) -> None:
-    table.append(batch)
-    if table.is_due(rolling):
-        table.roll()

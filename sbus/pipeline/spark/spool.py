@@ -40,7 +40,7 @@ class Spool:
         self._table = recording.tables[_TABLE]
         if self._table.next_offset:
             self._record([gap(None)])
-        listener.start(self._take)
+        listener.start(self._record)
 
     def check(self) -> None:
         """Raise the error that ended the recording, if one did."""
@@ -61,13 +61,9 @@ class Spool:
         self._listener.close()
         self._recording.close()
 
-    def _take(self, rows: Sequence[LiveRow]) -> None:
-        self._record(rows)
-        if self._table.is_due(_ROLLING):
-            self._table.roll()
-
     def _record(self, rows: Sequence[LiveRow]) -> None:
-        self._table.append(live_batch(rows, self._table.next_offset, self._recording.identity))
+        batch = live_batch(rows, self._table.next_offset, self._recording.identity)
+        self._table.append(batch, _ROLLING)
 
 
 class SpoolReader(StreamReader):

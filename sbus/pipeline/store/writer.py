@@ -42,22 +42,20 @@ class TableWriter:
         self._file: SegmentFileWriter | None = None
         self._begun_at = 0.0
 
-    def append(self, batch: RowBatch) -> None:
-        """Commit rows with the offsets from `next_offset` on.
+    def append(self, batch: RowBatch, rolling: Rolling | None = None) -> None:
+        """Commit rows with the offsets from `next_offset` on; end the segment file if it is due.
 
-        Raises OSError; then they are not committed, and the recording can only be closed.
+        Raises OSError; then the recording can only be closed. What was committed is before
+        `next_offset`.
         """
         if self._file is None:
             self._file = self._begin()
         self._file.append(batch)
         self.next_offset = self._file.end
-
-    def is_due(self, rolling: Rolling) -> bool:
-        """Whether the segment file should end."""
-        return self._file is not None and (
-            self._file.bytes >= rolling.bytes_max
-            or time.monotonic() - self._begun_at >= rolling.seconds_max
-        )
+        if rolling is not None:
+            age_seconds = time.monotonic() - self._begun_at
+            if self._file.bytes >= rolling.bytes_max or age_seconds >= rolling.seconds_max:
+                self.roll()
 
     def roll(self) -> None:
         """End the segment file, if there is one; the next row begins another."""
