@@ -1,4 +1,6 @@
-"""Every bound of the bus: its value, its unit (the last word of its name) and its reason.
+"""Every limit of a bus: its default, its unit and its reason.
+
+The unit is the last word of the name, or the last before `_max`.
 
 A limit is either a promise to clients (how large a packet may be), protection against them (how
 much they can make the server hold) or a size of the machinery (how deep the log is). All are

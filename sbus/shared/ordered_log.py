@@ -25,8 +25,8 @@ holds between critical sections, and a waiting worker is overtaken for no longer
 free that quarter.
 
 Bytes say little about work: a hundred of them may be one delivery or a thousand. So every worker
-also has a *window*, the bytes that it walks in a given time as it has measured, and no worker
-appends for one whose lag is larger:
+also has a *window*, the bytes that it walks in a given time as it has measured. No worker appends
+for one whose lag is larger, but for the exception below:
 
     lag(worker) = end - max(cursor, start) while cursor < end, else 0
     waiters(worker) != {}  =>  lag > window / 2, when that worker last shared its cursor

@@ -16,7 +16,8 @@ comes first, and so does what was missing when such an order was chosen.
     every section but the last ends in a reply:  replies = sections - 1
     order ≠ queue  ⇒  no section has a gap
     order ≠ random  ⇒  no section without messages is sorted by size
-    gap positions of a section grow strictly, from its messages sent to those ever put in it
+    gap positions of a section are strictly increasing, each between the number of messages sent
+    from it and the number ever put in it
 
 All changes of order together cost no more than the messages that came, so a client may flip it as
 it likes: a section is sorted by size when `random` is first chosen, and stays sorted until it is

@@ -5,8 +5,8 @@ is dropped, its publisher is held back, or the client is disconnected. While som
 socket counts as full; but if no message waits (only a gap, say) and the policy is not to queue, the
 socket itself is asked. For a message that the backlog has no room for, the *hard* policy decides.
 
-A message that found no room, and those that have their place in the order already when their
-publishers are held back, go to the backlog as an *overshoot* of at most the size of the log. A
+The message that found no room is kept when its publisher is held back, and so are messages that
+already had their place in the total order: the *overshoot*, of at most the size of the log. A
 message whose publisher may not be held is dropped. Publishers go on when, with soft `block`, no
 message waits, and with hard `block`, half of the backlog is free.
 
@@ -15,7 +15,7 @@ No policy concerns replies and notices. They wait behind what was accepted befor
 the session reads no further packet of a client that has one waiting.
 
     accepted = delivered + lost + backlog + undelivered        at any time
-    publishers are held  ⇒  the overshoot, or more than half of what may wait, does
+    publishers are held  ⇒  an overshoot waits, or the backlog is more than half full
 
 A writer task waits until the socket has room, and then asks for turns of the fair queue, so that
 sending a backlog is work of its user's like any other. `outbox_state` has the table of states.
@@ -66,7 +66,7 @@ class OutboxListener(Protocol):
         """Run this task until it ends."""
 
     def on_writable(self) -> None:
-        """`send_backlog` is to have turns, until it returns that it needs no more."""
+        """Give `send_backlog` turns, until it returns that it needs no more."""
 
     def on_reply_sent(self) -> None:
         """A reply that waited does so no more."""

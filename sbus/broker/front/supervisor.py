@@ -3,7 +3,7 @@
 A worker that dies is reaped, and a new one is forked at once; one that dies soon after it was
 forked is forked again after a growing delay. A worker whose heartbeat stops is killed, unless it
 waits for the lock: then the worker that has the lock is to blame, and will be found silent too. One
-is killed at a time, because the others may recover by it.
+is killed at a time: its death may let the others go on.
 
 A service manager's watchdog is fed from here, because a bus that cannot replace a hung worker is
 not well: the loop that looks at the heartbeats pings the fork server, and its answer feeds the

@@ -4,8 +4,8 @@ There is one lock for the whole bus, and the order of its critical sections is t
 *step* is one critical section and its effect: a publish batch, a subscription change or a barrier.
 It has three parts:
 
-    1. under the lock: check that the routes are current, append to the log what other workers need,
-       and read how far the log is destined to this worker
+    1. under the lock: check that the routes are current, read the end of the last log block that is
+       destined to this worker, and append what other workers need
     2. walk the log to there: everything that came before is delivered
     3. take effect here: deliver the batch to this worker's own clients, or change the index
 
