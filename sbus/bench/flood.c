@@ -202,7 +202,7 @@ static void start(const char *path, uint64_t slow_count, uint64_t kinds)
     }
 }
 
-/* Whether any publisher's messages are meant for it. */
+/* Whether any publisher sends it messages. */
 static bool expects_messages(const struct subscriber *subscriber)
 {
     for (uint64_t publisher = 0; publisher < publisher_count; publisher++)

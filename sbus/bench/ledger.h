@@ -10,8 +10,6 @@
  *   - once every publisher has been heard after a notice, all that it admits is missing indeed
  *     (one notice at a time is watched for this);
  *   - in the end missing = admitted, and received + missing = sent and wanted.
- *
- * It does not know of sockets, packets or patterns.
  */
 #ifndef SBUS_BENCH_LEDGER_H
 #define SBUS_BENCH_LEDGER_H

@@ -4,8 +4,6 @@
  * line on stderr, because a measurement with an error in it is no measurement. Programs take
  * commands as lines on stdin, answer with lines on stdout, and end when stdin ends or when the
  * process that started them does.
- *
- * This file does not know what is being measured.
  */
 #ifndef SBUS_BENCH_PEER_H
 #define SBUS_BENCH_PEER_H

@@ -4,8 +4,6 @@
  * A packet is a function of its sequence number, so a receiver can tell a lost, doubled, reordered
  * or altered one by comparing it with the one that it builds itself. Keys repeat after `keys`
  * messages, or never.
- *
- * This file does not know of sockets.
  */
 #ifndef SBUS_BENCH_TRAFFIC_H
 #define SBUS_BENCH_TRAFFIC_H

@@ -17,7 +17,7 @@ KERNEL_LOG = Path("/dev/kmsg")
 PACKAGE_LISTS = (Path("/var/lib/dpkg/status"), Path("/lib/apk/db/installed"))
 TAIL_BYTES = 256 * 1024
 LINES_MAX = 500
-"""Of a log, these last lines are published, within so many bytes of its end."""
+"""The last lines of a log that are published, if they are near enough to its end."""
 LINE_BYTES_MAX = 4096
 LINES_PER_ROUND = 10
 

@@ -16,7 +16,7 @@ def printable(text: bytes) -> str:
 
 
 def fit(text: str, columns: int) -> str:
-    """`text`, cut visibly if it is longer than so many columns."""
+    """`text`, cut visibly if it does not fit."""
     return text if len(text) <= columns else text[: max(0, columns - 3)] + "..."
 
 

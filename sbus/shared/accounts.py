@@ -126,7 +126,7 @@ class Account:
         return bool(use + more <= self._words[_QUOTAS + kind] + reserve)
 
     def may_read(self, more: int) -> bool:
-        """Whether so many bytes may be read from a client: what waits to be processed is bounded
+        """Whether this many bytes may be read from a client: what waits to be processed is bounded
         like what is in backlogs."""
         use = _use(self._words, WAITING_BYTES, self._workers)
         return bool(not use or use + more <= self._words[_QUOTAS + BACKLOG_BYTES])

@@ -77,7 +77,7 @@ class WorkerStatistics:
         counts[DISCARDED_BYTES] += size_bytes
 
     def record_latency(self, latency_us: int, deliveries: int) -> None:
-        """Count so many deliveries that took so long."""
+        """Count deliveries that took this long."""
         counts = self.counts
         bucket = LATENCY
         if latency_us > _FIRST_BOUND_US:

@@ -7,13 +7,13 @@ of 1,024 exists for select(2), which the daemon does not use.
 import resource
 
 _DESCRIPTORS_PER_WATCHED_PROCESS = 4
-"""Of so many descriptors, one may watch a process; the others are for clients."""
+"""One of four descriptors may watch a process; the others are for clients."""
 _DESCRIPTORS_FOR_CLIENTS_FIRST = 256
 """So many descriptors are for clients before any is for watching."""
 _WATCHED_PROCESSES_LEAST = 2
 _ADMINISTRATORS_MAX = 64
 _DESCRIPTORS_PER_ADMINISTRATOR = 128
-"""Of so many descriptors, one may be for an administrator."""
+"""One of 128 descriptors may be for an administrator."""
 
 
 def raise_open_files_limit() -> int:

@@ -61,7 +61,7 @@ ROOMS = {
     "sbus.broker.front_process": 3,
     "sbus.broker.worker_process": 3,
     "sbus.broker.bus": 4,
-    "sbus.cli.extras": 0,
+    "sbus.cli.optional_packages": 0,
     "sbus.cli.limit_options": 0,
     "sbus.cli.terminal": 0,
     "sbus.cli.metrics": 1,

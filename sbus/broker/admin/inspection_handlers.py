@@ -1,7 +1,7 @@
 """The verbs that look at clients: `clients`, `subs` and `explain`, and what a user asks of itself.
 
-Who is connected stands in the client registry; activity, patterns and matches are known to the
-workers alone and are asked of them. A result names the workers that did not reply in time.
+The client registry knows who is connected. Only the workers know activity, patterns and matches;
+they are queried. A result names the workers that did not reply in time.
 """
 
 from collections.abc import Iterable

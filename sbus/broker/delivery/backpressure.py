@@ -1,6 +1,6 @@
 """Back-pressure: a client that has no room holds back the publishers of what it is sent.
 
-A client that chose `block` has two things. Its *back-pressure rule* stands in every worker's
+A client that chose `block` has two things. Its *back-pressure rule* is in every worker's
 pattern index beside its patterns, so a publisher's worker finds with the route which clients must
 have room. And it has a place in the stall table, where its worker notes, under the lock, that it
 has none. A publisher's worker that finds both keeps the message and reads no more from that

@@ -10,7 +10,7 @@ already had their place in the total order: the *overshoot*, of at most the size
 message whose publisher may not be held is dropped. Publishers go on when, with soft `block`, no
 message waits, and with hard `block`, half of the backlog is free.
 
-A dropped message is counted, stands in the backlog as a gap, and becomes a `!/lost` notice there.
+A dropped message is counted, leaves a gap in the backlog, and becomes a `!/lost` notice there.
 No policy concerns replies and notices. They wait behind what was accepted before them, and are few:
 the session reads no further packet of a client that has one waiting.
 

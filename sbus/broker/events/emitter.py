@@ -1,8 +1,8 @@
 """The event emitter: sends the events of one process to the log and to streams of events.
 
 A kind of event that is not logged goes to streams alone. A stream collects events for a moment and
-sends them in one packet, so many events cost little, and a client that provokes masses of them does
-no more harm than that a watcher misses some, which are counted.
+sends them in one packet, which keeps many events cheap. A client that provokes floods of events
+makes a watcher miss some, which are counted, and does no other harm.
 """
 
 import socket
@@ -94,7 +94,7 @@ class EventEmitter:
         }
         for name, value in shown.items():
             if isinstance(value, str) and not value.isascii():
-                # A path, say, that is no UTF-8.
+                # For example a path that is not UTF-8.
                 shown[name] = value.encode(errors="backslashreplace").decode()
         for stream in tuple(self._streams.values()):
             stream.add(shown)

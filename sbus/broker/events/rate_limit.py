@@ -93,8 +93,8 @@ class LogRateLimiter:
     def log_limit_reached(self, limit: int, account: Account, own: Credentials) -> None:
         """Log that this client reached a limit of its user's, unless any process just did.
 
-        When it was logged stands in the account, so it makes no difference which worker a user's
-        clients are on.
+        The account records when it was logged, so it makes no difference which workers serve the
+        user's clients.
         """
         now_ns = time.monotonic_ns()
         if not account.is_report_due(limit, now_ns, self._interval_ns):

@@ -57,7 +57,7 @@ class StreamWriter:
         self.source = os.getpid()
 
     def send(self, packet: msgspec.Struct, count: int, rest: Iterable[msgspec.Struct] = ()) -> None:
-        """Send a packet with so many items, or count them as missed. The `rest` of the packet
+        """Send a packet with `count` items, or count them as missed. The `rest` of the packet
         follows it, if need be later, with nothing in between."""
         if self._rest or not self._try_to_send(packet):
             self.miss(count)

@@ -1,6 +1,6 @@
 """The events of a worker's clients: what they did, what they were refused, what they lost.
 
-Discarding a message emits nothing, because it happens in masses: outboxes count, and while events
+Discarding a message emits nothing, because it happens too often: outboxes count, and while events
 are watched the counts are compared once a second.
 """
 

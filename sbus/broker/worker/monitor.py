@@ -38,7 +38,7 @@ _JSON_BYTES_PER_KEY_BYTE = 5
 """At most: a byte that is not text is shown as `\\xNN`, with two backslashes in JSON."""
 _JSON_BYTES_PER_MESSAGE = 150
 _FULL_BYTES = STREAM_PACKET_BYTES_MAX // 4
-"""A packet of messages is sent when it has so many: the next one may add half of the most."""
+"""A packet of messages is sent when it has this size: the next message may add twice as much."""
 _COUNTS_MAX = 2_000
 """Messages whose numbers of recipients are sent in one packet, 60 bytes each at most."""
 _PROGRAMS_MAX = 4_096

@@ -5,7 +5,7 @@ numbers of other workers that have a client for the pattern, and the back-pressu
 of any worker. A route is what the index finds for one key. It is kept in the route cache until a
 change of the index affects it.
 
-For secret keys the index finds too much: an empty id of a pattern stands in it as a `*`, because
+For secret keys the index finds too much: it has a `*` for an empty id of a pattern, because
 other workers do not know whose pattern it is. So each secret recipient that is found is asked
 whether the ids that the key names are its own. Likewise, clients to whom access rules about
 subscribing apply receive a key only if the rules allow it.

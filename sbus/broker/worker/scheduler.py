@@ -101,7 +101,7 @@ class Scheduler:
     def _serve(self, session: Session) -> int:
         """Read a client and handle its packets, until they have cost a quantum."""
         if session.sock.fileno() < 0:
-            return 0  # it was given up in its last turn, and left in that turn
+            return 0  # it was disconnected during its last turn
         if session.outbox.fault is not None:
             self._sessions.expel(session, session.outbox.fault)
             return 1

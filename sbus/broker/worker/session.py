@@ -219,7 +219,7 @@ class Session:
         self.outbox.enable_block(backpressure)
 
     def count_patterns(self, pattern: bytes, change: int, charge: int) -> None:
-        """Count so many more occurrences of a pattern, or fewer; `charge` is what each takes."""
+        """Change the number of occurrences of a pattern; `charge` is what each of them takes."""
         count = self.patterns.get(pattern, 0) + change
         if count:
             self.patterns[pattern] = count

@@ -98,7 +98,7 @@ class WaitQueue:
             self._wakeable[session.id] = session
             if wait.reason is Reason.STALL:
                 self._set_due(Reason.STALL, wait.account, wait.until_ns)
-        self._set_holder(session, wait.account if wait.reason is Reason.STALL else None)
+        self._set_held_by(session, wait.account if wait.reason is Reason.STALL else None)
 
     def count_packets(self, session: Session, size_bytes: int) -> None:
         """The packets of a client that wait now have this size."""
@@ -108,7 +108,7 @@ class WaitQueue:
     def unblocked(self, session: Session) -> None:
         """What the client sent last does not have to wait any more."""
         if self._held_by:
-            self._set_holder(session, None)
+            self._set_held_by(session, None)
         if self._next_of_user and self._has_tried(session):
             self._set_due(Reason.RATE, session.uid, 0)
 
@@ -182,7 +182,7 @@ class WaitQueue:
         self._due_ns[reason, number] = at_ns
         self.next_ns = min(self.next_ns, at_ns)
 
-    def _set_holder(self, session: Session, account: int | None) -> None:
+    def _set_held_by(self, session: Session, account: int | None) -> None:
         before = self._held_by.pop(session.id, None)
         if account is not None:
             self._held_by[session.id] = account

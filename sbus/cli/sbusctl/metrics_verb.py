@@ -6,7 +6,7 @@ extra `metrics`.
 
 import click
 
-from sbus.cli.extras import needs_packages
+from sbus.cli.optional_packages import needs_packages
 from sbus.cli.sbusctl.shared_options import SelectedBus, verb
 
 

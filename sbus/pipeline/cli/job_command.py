@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sbus.cli.extras import needs_packages
+from sbus.cli.optional_packages import needs_packages
 from sbus.errors import SbusError
 
 if TYPE_CHECKING:

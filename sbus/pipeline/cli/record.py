@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from sbus.cli.extras import needs_packages
+from sbus.cli.optional_packages import needs_packages
 from sbus.cli.sbusctl.shared_options import SelectedBus
 from sbus.cli.terminal.error_output import report_error
 from sbus.client.link import default_address

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from sbus.cli.extras import needs_packages
+from sbus.cli.optional_packages import needs_packages
 from sbus.pipeline.cli.job_command import EXTRAS, JobRun, Verb, answers, duration, reads_recording
 
 

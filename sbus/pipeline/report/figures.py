@@ -9,7 +9,6 @@ from plotly.subplots import make_subplots
 
 from sbus.cli.terminal.units import microseconds
 from sbus.pipeline.report.facts import Facts, Row, Rows, strangest
-from sbus.pipeline.report.flow import OTHERS_LABEL, flow
 from sbus.pipeline.report.plot import (
     ALARM,
     COLOURS,
@@ -23,6 +22,7 @@ from sbus.pipeline.report.plot import (
     rounded,
     time_label,
 )
+from sbus.pipeline.report.sankey import OTHERS_LABEL, flow
 
 LEGEND = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 """Below the title, for a plot without a table beside it."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sbus.broker.config.access_policy import RULES_MAX, AccessProfile
 from sbus.broker.delivery.backpressure import (
     ANYBODY,
+    NOBODY,
     Backpressure,
     BackpressureRule,
     unpack_rule,
@@ -85,6 +86,7 @@ def test_only_publishers_of_its_own_user_are_held_unless_a_rule_says_so(
     scene = Scene(memory, Limits(), everybody=everybody)
     assert scene.backpressure.may_hold(OWN.uid)
     assert scene.backpressure.may_hold(OWN.uid + 1) == everybody
+    assert scene.backpressure.may_hold(NOBODY) == everybody
     assert scene.rule.holds == (ANYBODY if everybody else OWN.uid)
     assert scene.spent == 0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sbus.cli.extras import needs_packages
+from sbus.cli.optional_packages import needs_packages
 from sbus.errors import ConfigurationError
 
 
