@@ -156,7 +156,7 @@ class OrderedLog:
 
     # -- under the lock ------------------------------------------------------------------------
     def start(self, words: memoryview) -> None:
-        """Begin to serve: skip what was destined to an earlier worker of this slot."""
+        """Begin to serve: skip what was destined to an earlier worker of this number."""
         self.cursor = words[LOG_HEAD]
         words[self._own + LOG_CURSOR] = self.cursor
         words[self._own + LOG_END] = self.cursor

@@ -42,7 +42,7 @@ SUBSCRIBED = 1
 UNSUBSCRIBED = 2
 CLIENT_GONE = 3
 WORKER_RESET = 4
-"""A new worker took over a slot: the subscriptions of its former worker are gone."""
+"""A new worker has this number: the subscriptions of the former one are gone."""
 HOLDS = 5
 """This pattern, which the client has, may hold publishers back. How it does is encoded in front of
 the pattern, by the workers."""

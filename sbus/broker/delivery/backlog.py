@@ -121,7 +121,7 @@ class _Section:
             self.arrange(order)
         return packet
 
-    def lose(self) -> None:
+    def record_drop(self) -> None:
         position = self.sent + len(self.messages)
         if self.gaps and self.gaps[-1][0] == position:
             self.gaps[-1][1] += 1
@@ -161,10 +161,10 @@ class Backlog:
         self.messages += 1
         self.bytes += len(packet)
 
-    def lose(self) -> None:
+    def record_drop(self) -> None:
         """Note that a message is missing here."""
         if self._order is _QUEUE:
-            self._sections[-1].lose()
+            self._sections[-1].record_drop()
         else:
             self._missing += 1
 

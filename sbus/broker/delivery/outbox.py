@@ -290,7 +290,7 @@ class Outbox:
         self.discarded[reason] = self.discarded.get(reason, 0) + 1
         self._statistics.record_discard(reason, len(packet))
         self._account.count(LOST, 1)
-        self._backlog.lose()
+        self._backlog.record_drop()
 
     def _count_undelivered(self, messages: int, size_bytes: int) -> None:
         self._undelivered += messages

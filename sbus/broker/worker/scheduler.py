@@ -105,7 +105,7 @@ class Scheduler:
         if session.outbox.fault is not None:
             self._sessions.expel(session, session.outbox.fault)
             return 1
-        if self._is_held(session):
+        if self._must_wait(session):
             return 0
         cost = 1
         quantum = self._context.settings.limits.quantum_units
@@ -119,7 +119,7 @@ class Scheduler:
                 cost += read_bytes // _BYTES_PER_UNIT
             while cost < quantum and session.has_pending():
                 cost += self._handle(session, quantum - cost)
-                if self._is_held(session):
+                if self._must_wait(session):
                     self._wait_queue.count_packets(session, session.drop_done())
                     self._fair_queue.charge(session.uid, cost)
                     return cost
@@ -133,7 +133,7 @@ class Scheduler:
             self._sessions.close(session, "")
         return cost
 
-    def _is_held(self, session: Session) -> bool:
+    def _must_wait(self, session: Session) -> bool:
         """Whether a client is not read until something else has happened."""
         return (
             session in self._wait_queue

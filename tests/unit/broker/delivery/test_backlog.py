@@ -21,7 +21,7 @@ class Naive:
         self.items: list[Item] = []
         self.unplaced = 0
 
-    def lose(self) -> None:
+    def record_drop(self) -> None:
         if self.order is BacklogOrder.QUEUE:
             self.items.append(Gap(1))
         else:
@@ -78,8 +78,8 @@ class BacklogMachine(RuleBasedStateMachine):
         """Messages of these sizes; those without one are lost."""
         for size in sizes:
             if size is None:
-                self.real.lose()
-                self.naive.lose()
+                self.real.record_drop()
+                self.naive.record_drop()
             else:
                 packet = self.distinct(size)
                 self.real.append(packet)
@@ -154,13 +154,13 @@ def test_an_order_holds_on_each_side_of_a_reply(
     backlog = Backlog(BacklogOrder.QUEUE if changed else order)
     backlog.append(b"a")
     backlog.append(b"ccc")
-    backlog.lose()
-    backlog.lose()
+    backlog.record_drop()
+    backlog.record_drop()
     backlog.append(b"bb")
     backlog.reply(b"r")
     backlog.append(b"d")
     backlog.append(b"ee")
-    backlog.lose()
+    backlog.record_drop()
     backlog.reorder(order)
     assert taken(backlog) == expected
 
