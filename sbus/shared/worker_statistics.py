@@ -23,9 +23,9 @@ ACCEPTED_BYTES = 3
 DISCARDED_BYTES = 4
 UNDELIVERED = 5
 UNDELIVERED_BYTES = 6
-QUEUED = 7
+IN_BACKLOG = 7
 """A gauge, like the next one: what is in backlogs now."""
-QUEUED_BYTES = 8
+IN_BACKLOG_BYTES = 8
 STALLS = 9
 ROUTE_LOOKUPS = 10
 ROUTE_MISSES = 11
@@ -96,6 +96,6 @@ def counters_of(words: memoryview, worker: int) -> memoryview:
 def reap(words: memoryview, worker: int) -> None:
     """Count what is left in the backlogs of a dead worker as undelivered."""
     shared = counters_of(words, worker)
-    shared[UNDELIVERED] += shared[QUEUED]
-    shared[UNDELIVERED_BYTES] += shared[QUEUED_BYTES]
-    shared[QUEUED] = shared[QUEUED_BYTES] = 0
+    shared[UNDELIVERED] += shared[IN_BACKLOG]
+    shared[UNDELIVERED_BYTES] += shared[IN_BACKLOG_BYTES]
+    shared[IN_BACKLOG] = shared[IN_BACKLOG_BYTES] = 0

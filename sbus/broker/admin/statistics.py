@@ -181,7 +181,7 @@ def _traffic(words: Words, subscriptions: int) -> Traffic:
     accepted, accepted_bytes = words[counter.ACCEPTED], words[counter.ACCEPTED_BYTES]
     discarded_bytes = words[counter.DISCARDED_BYTES]
     undelivered, undelivered_bytes = words[counter.UNDELIVERED], words[counter.UNDELIVERED_BYTES]
-    backlog, backlog_bytes = words[counter.QUEUED], words[counter.QUEUED_BYTES]
+    backlog, backlog_bytes = words[counter.IN_BACKLOG], words[counter.IN_BACKLOG_BYTES]
     discarded = words[counter.DISCARDED : counter.REFUSED]
     refused = zip(PACKET_CODES, words[counter.REFUSED : counter.LATENCY], strict=True)
     return Traffic(

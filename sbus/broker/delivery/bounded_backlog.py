@@ -19,7 +19,7 @@ from sbus.broker.delivery.backlog import Backlog
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder
 from sbus.shared.accounts import BACKLOG_BYTES, Account
-from sbus.shared.worker_statistics import QUEUED, QUEUED_BYTES, WorkerStatistics
+from sbus.shared.worker_statistics import IN_BACKLOG, IN_BACKLOG_BYTES, WorkerStatistics
 
 _KEEPING_BYTES = 64
 """What it takes to keep a message besides its bytes, for the account."""
@@ -117,5 +117,5 @@ class BoundedBacklog(Backlog):
 
     def _count(self, messages: int, size_bytes: int) -> None:
         self._account.count(BACKLOG_BYTES, size_bytes + _KEEPING_BYTES * messages)
-        self._counts[QUEUED] += messages
-        self._counts[QUEUED_BYTES] += size_bytes
+        self._counts[IN_BACKLOG] += messages
+        self._counts[IN_BACKLOG_BYTES] += size_bytes

@@ -242,7 +242,7 @@ class Outbox:
         if self.is_closed:
             self._count_undelivered(1, len(packet))
         elif soft is _QUEUE or self._state is outbox_state.NO_MEMORY:
-            self._queue(packet, publisher_uid)
+            self._offer(packet, publisher_uid)
         elif soft is Soft.BLOCK:
             self._overshoot(packet, publisher_uid)
         elif soft is Soft.ERROR:
@@ -250,7 +250,7 @@ class Outbox:
         else:
             self._drop(packet, "soft")
 
-    def _queue(self, packet: bytes, publisher_uid: int) -> None:
+    def _offer(self, packet: bytes, publisher_uid: int) -> None:
         """Put a message in the backlog, or follow the hard policy."""
         refused_by = self._backlog.offer(packet)
         if refused_by is None:

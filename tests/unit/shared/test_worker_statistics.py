@@ -59,12 +59,12 @@ def test_a_new_worker_goes_on_from_the_shared_counters_of_its_predecessor() -> N
     before.counts[counter.ACCEPTED] = 100
     before.counts[counter.ACCEPTED_BYTES] = 1000
     before.counts[counter.UNDELIVERED] = 3
-    before.counts[counter.QUEUED] = 20
-    before.counts[counter.QUEUED_BYTES] = 200
+    before.counts[counter.IN_BACKLOG] = 20
+    before.counts[counter.IN_BACKLOG_BYTES] = 200
     before.share()
     reap(words, 0)
     after = WorkerStatistics(counters_of(words, 0))
     assert after.counts[counter.ACCEPTED] == 100
-    assert after.counts[counter.QUEUED] == after.counts[counter.QUEUED_BYTES] == 0
+    assert after.counts[counter.IN_BACKLOG] == after.counts[counter.IN_BACKLOG_BYTES] == 0
     assert after.counts[counter.UNDELIVERED] == 23, "what stood in backlogs went with the worker"
     assert after.counts[counter.UNDELIVERED_BYTES] == 200
