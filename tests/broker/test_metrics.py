@@ -155,9 +155,10 @@ def test_a_file_is_rewritten_at_every_interval(bus: Bus, tmp_path: Path) -> None
     process = subprocess.Popen([*command, "--interval", "0.1"], env=sbusd_environment())
     try:
         wait_until(path.exists, "there is a file")
-        first = path.stat().st_ino
-        wait_until(lambda: path.stat().st_ino != first, "there is another")
-        assert "\nsbus_up 1.0\n" in path.read_text()
+        assert "\nsbus_clients 0.0\n" in path.read_text()
+        with bus.connect() as client:
+            client.whoami()
+            wait_until(lambda: "\nsbus_clients 1.0\n" in path.read_text(), "it is rewritten")
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT_S) == 0
         assert not list(tmp_path.glob(".sbus.prom.*")), "nothing half written is left"

@@ -9,6 +9,8 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from prometheus_client.exposition import generate_latest
 
@@ -22,13 +24,25 @@ def write_textfile(path: str, collector: BusCollector, interval_seconds: float |
     """Write the file once, or every `interval_seconds` until SIGTERM. Raises OSError if it cannot
     be written."""
     registry = registry_of(collector)
-    if interval_seconds is not None:  # a SystemExit leaves nothing half written behind
+    if interval_seconds is not None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while True:
-        replace_file(path, generate_latest(registry))
+        content = generate_latest(registry)
+        with _signals_deferred():
+            replace_file(path, content)
         if interval_seconds is None:
             return
         time.sleep(interval_seconds)
+
+
+@contextmanager
+def _signals_deferred() -> Iterator[None]:
+    """Defer the signals that end the process, so that no temporary file is left behind."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def replace_file(path: str, content: bytes) -> None:

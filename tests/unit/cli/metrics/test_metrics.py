@@ -2,12 +2,14 @@
 
 import json
 import os
+import signal
 import socket
 import stat
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -355,6 +357,32 @@ def test_the_textfile_is_complete_and_readable_by_others(fake_bus: FakeBus, tmp_
     assert sorted(tmp_path.iterdir()) == sorted([path, Path(f"{fake_bus.address}.admin")]), (
         "nothing is left beside it"
     )
+
+
+@pytest.mark.parametrize("moment", ["tempfile.mkstemp", "os.rename"])
+def test_a_signal_waits_until_the_file_is_in_place(
+    fake_bus: FakeBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It arrives in the call that makes the temporary file, or in the one that moves it."""
+    module, _, name = moment.partition(".")
+    call = getattr(sys.modules[module], name)
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        result = call(*arguments, **options)
+        signal.raise_signal(signal.SIGTERM)
+        return result
+
+    monkeypatch.setattr(sys.modules[module], name, interrupted)
+    before = signal.getsignal(signal.SIGTERM)
+    path = tmp_path / "sbus.prom"
+    try:
+        with pytest.raises(SystemExit) as ended:
+            write_textfile(str(path), BusCollector(fake_bus.address, users_max=10), 60)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 0
+    assert "\nsbus_up 1.0\n" in path.read_text()
+    assert sorted(tmp_path.iterdir()) == sorted([path, Path(f"{fake_bus.address}.admin")])
 
 
 def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
