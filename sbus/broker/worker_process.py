@@ -53,13 +53,13 @@ def worker_main(
     memory: SharedMemory,
     settings: BusSettings,
     emitter: EventEmitter,
-    number: int,
+    worker: int,
     link_socket: socket.socket,
 ) -> None:
-    """Run worker `number` until it ends. Takes `link_socket`, its end of the link to the front."""
+    """Run one worker until it ends. Takes `link_socket`, its end of the link to the front."""
     memory.lock.open()
     _prime_allocator()
-    trio.run(run_worker, memory, settings, emitter, number, link_socket)
+    trio.run(run_worker, memory, settings, emitter, worker, link_socket)
 
 
 def _prime_allocator() -> None:
@@ -76,31 +76,31 @@ async def run_worker(
     memory: SharedMemory,
     settings: BusSettings,
     emitter: EventEmitter,
-    number: int,
+    worker: int,
     link_socket: socket.socket,
     *,
     task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """`task_status` is given the worker when it serves."""
-    memory.record_heartbeat(number)
-    with closing(Poller(memory.eventfds[number])) as poller:
+    """`task_status` is given the parts of the worker when it serves."""
+    memory.record_heartbeat(worker)
+    with closing(Poller(memory.eventfds[worker])) as poller:
         async with trio.open_nursery() as tasks:
             async with trio.open_nursery() as writers:
                 link = WorkerLink(link_socket, tasks)
-                context = WorkerContext(number, memory, settings, emitter, link)
-                worker = build_worker(context, poller, tasks, writers)
-                worker.subscriptions.start()
-                tasks.start_soon(_carry_out_commands, worker.commands, tasks.cancel_scope)
+                context = WorkerContext(worker, memory, settings, emitter, link)
+                parts = build_worker(context, poller, tasks, writers)
+                parts.subscriptions.start()
+                tasks.start_soon(_carry_out_commands, parts.commands, tasks.cancel_scope)
                 tasks.start_soon(_record_heartbeats, context)
                 link.send(WorkerReady())
-                task_status.started(worker)
-                await worker.loop.serve()
-                tasks.start_soon(worker.loop.send_backlogs)
+                task_status.started(parts)
+                await parts.loop.serve()
+                tasks.start_soon(parts.loop.send_backlogs)
                 stop_seconds = context.settings.limits.stop_seconds_max / 2
                 writers.cancel_scope.deadline = trio.current_time() + stop_seconds
-            worker.sessions.close_all()
+            parts.sessions.close_all()
             emitter.close()
-            worker.sequencer.share_statistics()
+            parts.sequencer.share_statistics()
             tasks.cancel_scope.cancel()
 
 
@@ -112,7 +112,7 @@ async def _carry_out_commands(handler: CommandHandler, worker: trio.CancelScope)
 
 async def _record_heartbeats(context: WorkerContext) -> None:
     while True:
-        context.memory.record_heartbeat(context.number)
+        context.memory.record_heartbeat(context.worker)
         await trio.sleep(context.settings.limits.heartbeat_seconds)
 
 
@@ -121,9 +121,9 @@ def build_worker(
 ) -> Worker:
     """Make the parts of a worker. Those that write backlogs run in `writers`, others in `tasks`."""
     router = Router(
-        context.number, context.dialect, context.settings.limits, context.rules.may_receive
+        context.worker, context.dialect, context.settings.limits, context.rules.may_receive
     )
-    monitor = MessageMonitor(context.number)
+    monitor = MessageMonitor(context.worker)
     sequencer = Sequencer(context, router, monitor)
     subscriptions = Subscriptions(context, sequencer, router)
     fair_queue: FairQueue[Session | BacklogSender] = FairQueue()

@@ -2,7 +2,7 @@
 
 A worker appends a publish batch as one *block*, in one critical section:
 
-    block  = mask of destination workers, length, count, publisher, its uid, time  |  entry ...
+    block  = mask of destination workers, length, count, client, its uid, time  |  entry ...
     entry  = mask of destination workers, packet length, key length |  packet
 
 Positions count bytes from the start of the bus; the place of a position is its remainder by the
@@ -67,7 +67,7 @@ from sbus.shared.shared_memory import (
     SharedMemory,
 )
 
-_BLOCK = struct.Struct("<QIIQII")  # mask, length, count, publisher, uid, time: 32 bytes
+_BLOCK = struct.Struct("<QIIQII")  # mask, length, count, client, uid, time: 32 bytes
 _ENTRY = struct.Struct("<QII")  # mask, packet length, key length
 TIME_MASK = 0xFFFFFFFF
 """The time of receipt keeps 32 bits, in microseconds: more than an hour."""
@@ -103,7 +103,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def build_block(
-    publisher: int, uid: int, received_us: int, entries: Sequence[tuple[int, bytes, int]]
+    client: int, uid: int, received_us: int, entries: Sequence[tuple[int, bytes, int]]
 ) -> Block:
     """Lay out the (destination mask, packet, key length) entries of one client, received at this
     time of `time.monotonic_ns`; each has a destination."""
@@ -118,7 +118,7 @@ def build_block(
         length += _ENTRY.size + len(packet)
     padding = -length % BLOCK_ALIGN_BYTES
     time_us = received_us & TIME_MASK
-    parts[0] = _BLOCK.pack(union, length + padding, len(entries), publisher, uid, time_us)
+    parts[0] = _BLOCK.pack(union, length + padding, len(entries), client, uid, time_us)
     parts.append(bytes(padding))
     return Block(union, b"".join(parts))
 
@@ -315,7 +315,7 @@ class OrderedLog:
         unpack_entry = _ENTRY.unpack_from
         while self.cursor < end:
             at = self._offset + self.cursor % self._size
-            mask, length, count, _publisher, uid, time_us = _BLOCK.unpack_from(source, at)
+            mask, length, count, _client, uid, time_us = _BLOCK.unpack_from(source, at)
             if mask & bit:
                 at += _BLOCK.size
                 entries = []

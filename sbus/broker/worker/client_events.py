@@ -32,7 +32,7 @@ _CLIENTS_PER_PAUSE = 50
 
 
 def _who(session: Session) -> Client:
-    return describe_client(session.id, session.credentials, session.sock)
+    return describe_client(session.client, session.credentials, session.sock)
 
 
 def _escaped(text: bytes, bytes_max: int = 64) -> str:
@@ -102,7 +102,7 @@ class ClientEvents:
         """A client is about to be forgotten."""
         if self._emitter.is_watched:
             self._report_discards_of(session)
-        self._reported.pop(session.id, None)
+        self._reported.pop(session.client, None)
 
     # -- discarded messages --------------------------------------------------------------------
     async def report_discards(self, sessions: Iterable[Session]) -> None:
@@ -112,7 +112,7 @@ class ClientEvents:
             return
         self._reports_discards = True
         self._reported = {
-            session.id: dict(session.outbox.discarded)
+            session.client: dict(session.outbox.discarded)
             for session in sessions
             if session.outbox.discarded
         }
@@ -131,14 +131,14 @@ class ClientEvents:
         discarded = session.outbox.discarded
         if not discarded:
             return False
-        before = self._reported.get(session.id, {})
+        before = self._reported.get(session.client, {})
         reasons = {
             reason: count - before.get(reason, 0)
             for reason, count in discarded.items()
             if count != before.get(reason, 0)
         }
         if reasons:
-            self._reported[session.id] = dict(discarded)
+            self._reported[session.client] = dict(discarded)
             count = sum(reasons.values())
             self._emitter.emit(MessagesDiscarded(who=_who(session), count=count, reasons=reasons))
         return bool(reasons)

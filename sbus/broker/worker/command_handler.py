@@ -89,7 +89,7 @@ class CommandHandler:
                 self._link.send(protocol.StreamStarted(command.stream, has_begun=False))
             case protocol.ApplySettings():
                 # It must not go on under the old rules. A successor begins with the new ones.
-                self._emitter.emit(WorkerGivesUp(worker=self._context.number))
+                self._emitter.emit(WorkerGivesUp(worker=self._context.worker))
                 return False
         return True
 
@@ -112,4 +112,4 @@ class CommandHandler:
         self._monitor.remove_stream(number)
 
     def _on_missing(self) -> None:
-        self._emitter.emit(StreamMissed(worker=self._context.number))
+        self._emitter.emit(StreamMissed(worker=self._context.worker))

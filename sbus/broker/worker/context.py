@@ -14,28 +14,28 @@ from sbus.shared.worker_statistics import WorkerStatistics, counters_of
 
 
 class WorkerContext:
-    """One worker's number and settings, its views of the shared memory, and its ways to report.
+    """A worker's number and settings, its views of the shared memory, and its ways to report.
 
     Nothing here is replaced, except the settings as a whole. `link` leads to the front.
     """
 
     def __init__(
         self,
-        number: int,
+        worker: int,
         memory: SharedMemory,
         settings: BusSettings,
         emitter: EventEmitter,
         link: WorkerLink,
     ) -> None:
         limits = settings.limits
-        self.number = number
+        self.worker = worker
         self.settings = settings
         self.dialect = DIALECTS[settings.dialect]
         self.rules = KeyRules(settings.rules, self.dialect, limits.rule_cache_bytes_max)
         self.memory = memory
-        self.accounts = Accounts(memory.accounts, memory.workers, limits, number)
-        self.stalls = StallTable(memory.stalls, limits.blocking_clients_max, number)
-        self.statistics = WorkerStatistics(counters_of(memory.statistics, number))
+        self.accounts = Accounts(memory.accounts, memory.workers, limits, worker)
+        self.stalls = StallTable(memory.stalls, limits.blocking_clients_max, worker)
+        self.statistics = WorkerStatistics(counters_of(memory.statistics, worker))
         self.link = link
         self.emitter = emitter
         rate_limiter = LogRateLimiter(limits.log_interval_seconds, emitter, memory.lock)
@@ -49,4 +49,4 @@ class WorkerContext:
 
     def wake(self) -> None:
         """Have this worker look again, before it sleeps, at what is ready."""
-        self.memory.wake(1 << self.number)
+        self.memory.wake(1 << self.worker)

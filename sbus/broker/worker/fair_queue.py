@@ -80,15 +80,15 @@ class FairQueue(Generic[C]):
     def users_known(self) -> int:
         return len(self._users)
 
-    def add(self, client: C, *, sending: bool = False) -> None:
+    def add(self, item: C, *, sending: bool = False) -> None:
         """Queue a client behind its user's others, unless it is queued."""
-        if client.is_queued:
+        if item.is_queued:
             return
-        client.is_queued = True
-        user = self._users.get(client.uid)
+        item.is_queued = True
+        user = self._users.get(item.uid)
         if user is None:
-            user = self._new_user(client.uid)
-        (user.sending if sending else user.reading).append(client)
+            user = self._new_user(item.uid)
+        (user.sending if sending else user.reading).append(item)
         if not user.is_queued:
             user.is_queued = True
             user.charge = max(user.charge, self._virtual_time)
@@ -101,9 +101,9 @@ class FairQueue(Generic[C]):
             self._users.clear()
             self._virtual_time = 0
             return None
-        client = user.pop()
-        client.is_queued = False
-        return client
+        item = user.pop()
+        item.is_queued = False
+        return item
 
     def charge(self, uid: int, cost: int) -> None:
         """Charge a user for work that one of its clients caused."""

@@ -36,7 +36,7 @@ class WorkerLoop:
         poller: Poller,
     ) -> None:
         self._link = context.link
-        self._eventfd = context.memory.eventfds[context.number]
+        self._eventfd = context.memory.eventfds[context.worker]
         self._sequencer = sequencer
         self._subscriptions = subscriptions
         self._sessions = sessions

@@ -85,10 +85,10 @@ class MessageStream:
 
 
 class MessageMonitor:
-    """All streams of messages that worker `number` writes."""
+    """All streams of messages that one worker writes."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, worker: int) -> None:
+        self._worker = worker
         self._streams: dict[int, MessageStream] = {}
         self.is_watched = False
         self._programs: dict[int, str] = {}
@@ -146,7 +146,7 @@ class MessageMonitor:
     def _send_counts(self, stream: MessageStream) -> None:
         counts, stream.counts = stream.counts, []
         stream.writer.send(
-            Recipients(source=stream.writer.source, worker=self._number, counts=counts), 0
+            Recipients(source=stream.writer.source, worker=self._worker, counts=counts), 0
         )
 
     def _show_batch(self, stream: MessageStream, batch: PublishBatch) -> None:
@@ -195,11 +195,11 @@ class MessageMonitor:
         packet = Messages(
             source=source,
             missed=stream.writer.missed,
-            worker=self._number,
+            worker=self._worker,
             time=time.time(),
             order=self._order,
             block=self._block,
-            client=session.id,
+            client=session.client,
             uid=own.uid,
             gid=own.gid,
             pid=own.pid,
@@ -213,12 +213,12 @@ class MessageMonitor:
         stream.writer.send(packet, len(messages), parts)
 
     def _program(self, session: Session) -> str:
-        program = self._programs.get(session.id)
+        program = self._programs.get(session.client)
         if program is None:
             if len(self._programs) >= _PROGRAMS_MAX:
                 self._programs.clear()
             program = to_text(peer_program(session.sock, session.credentials.pid))
-            self._programs[session.id] = program
+            self._programs[session.client] = program
         return program
 
 

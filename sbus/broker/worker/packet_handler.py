@@ -144,7 +144,7 @@ class PacketHandler:
         elif key == controls.ME:
             self._sequencer.barrier()
             session.awaits_self_service = True
-            self._context.link.send(SelfServiceRequest(session.id))
+            self._context.link.send(SelfServiceRequest(session.client))
         elif key == controls.ECHO_ON:
             session.echo = True
         elif key == controls.ECHO_OFF:

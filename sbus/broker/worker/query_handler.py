@@ -61,9 +61,9 @@ class QueryHandler:
 
     def _activities(self, clients: Iterable[int]) -> ActivityReply:
         return {
-            number: self._activity(session)
-            for number in clients
-            if (session := self._sessions.find(number)) is not None
+            client: self._activity(session)
+            for client in clients
+            if (session := self._sessions.find(client)) is not None
         }
 
     def _activity(self, session: Session) -> Activity:
@@ -97,10 +97,10 @@ class QueryHandler:
         size_bytes = 0
         looked_at = 0
         for session in self._sessions:
-            number = session.id
-            if number < query.client or (query.uid is not None and session.uid != query.uid):
+            client = session.client
+            if client < query.client or (query.uid is not None and session.uid != query.uid):
                 continue
-            start = query.offset if number == query.client else 0
+            start = query.offset if client == query.client else 0
             for offset, (pattern, count) in enumerate(session.patterns.items()):
                 if offset < start:
                     continue
@@ -110,10 +110,10 @@ class QueryHandler:
                     or looked_at >= _PATTERNS_LOOKED_AT_MAX
                     or size_bytes > PATTERN_BYTES_MAX
                 ):
-                    return SubscriptionsReply(entries, (number, offset))
+                    return SubscriptionsReply(entries, (client, offset))
                 looked_at += 1
                 if not nothing_matches and self._has_keys_in_common(pattern, wanted):
-                    entries.append(SubscriptionEntry(number, pattern, count))
+                    entries.append(SubscriptionEntry(client, pattern, count))
                 else:
                     size_bytes -= len(pattern) + _ENTRY_BYTES
         return SubscriptionsReply(entries, None)
@@ -130,7 +130,7 @@ class QueryHandler:
         matching = [
             owners[outbox] for outbox in self._router.matching(query.key) if outbox in owners
         ]
-        matching.sort(key=lambda session: session.id)
+        matching.sort(key=lambda session: session.client)
         recipients: list[MatchingClient] = []
         excluded: list[MatchingClient] = []
         counts = [0, 0, 0]
@@ -143,7 +143,7 @@ class QueryHandler:
             if len(named) < EXPLAINED_MAX:
                 named.append(
                     MatchingClient(
-                        client=session.id,
+                        client=session.client,
                         patterns=matched(session),
                         backlog=session.outbox.statistics().backlog,
                         stalled=session.is_stalled,

@@ -78,18 +78,18 @@ class Scheduler:
 
     def give_turn(self) -> int | None:
         """Give the next turn; returns its cost, None when no client is ready."""
-        client = self._fair_queue.next()
-        if isinstance(client, Session):
-            return self._serve(client)
-        return None if client is None else self._send_backlog(client)
+        ready = self._fair_queue.next()
+        if isinstance(ready, Session):
+            return self._serve(ready)
+        return None if ready is None else self._send_backlog(ready)
 
     def give_backlog_turn(self) -> bool:
         """Skip clients that are to be read, and send a piece of the next backlog; False when no
         client is ready."""
-        client = self._fair_queue.next()
-        if isinstance(client, BacklogSender):
-            self._send_backlog(client)
-        return client is not None
+        ready = self._fair_queue.next()
+        if isinstance(ready, BacklogSender):
+            self._send_backlog(ready)
+        return ready is not None
 
     def _send_backlog(self, sender: BacklogSender) -> int:
         cost, has_more = sender.outbox.send_backlog(self._context.settings.limits.quantum_units)

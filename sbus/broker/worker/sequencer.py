@@ -59,14 +59,14 @@ class Sequencer:
     def __init__(self, context: WorkerContext, router: Router, monitor: MessageMonitor) -> None:
         self._memory = context.memory
         self._lock = context.memory.lock
-        self._worker = context.number
+        self._worker = context.worker
         self._accounts = context.accounts
         self._stalls = context.stalls
         self._statistics = context.statistics
         self._router = router
         self._monitor = monitor
-        self._log = OrderedLog(context.memory, context.number)
-        self._table = SubscriptionTable(context.memory, context.number)
+        self._log = OrderedLog(context.memory, context.worker)
+        self._table = SubscriptionTable(context.memory, context.worker)
         self._walking_cost: dict[int, int] = {}
         self._misses_before = self._statistics.counts[ROUTE_MISSES]
 

@@ -114,7 +114,7 @@ class PublishBatch:
         session = self.session
         if not entries:
             return None
-        return build_block(session.id, session.uid, session.received_us, entries)
+        return build_block(session.client, session.uid, session.received_us, entries)
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -142,7 +142,7 @@ class Session:
     """A client of this worker. Owns the connection's socket."""
 
     __slots__ = (
-        *("id", "uid", "credentials", "account", "sock", "outbox", "backlog_sender"),
+        *("client", "uid", "credentials", "account", "sock", "outbox", "backlog_sender"),
         *("secret_recipient", "profile"),
         *("patterns", "holding_patterns", "subscriptions", "subscription_bytes", "backpressure"),
         *("echo", "awaits_self_service", "is_queued", "is_readable", "has_ended"),
@@ -158,7 +158,7 @@ class Session:
         limits: Limits,
     ) -> None:
         own = connection.credentials
-        self.id = connection.client
+        self.client = connection.client
         self.credentials = own
         self.uid = own.uid
         self.account = connection.account
@@ -325,7 +325,7 @@ class Session:
 
     def own_route(self, route: Route) -> Route:
         """The route of a message of this client's own."""
-        return route if self.echo else route.without(self.outbox, self.id)
+        return route if self.echo else route.without(self.outbox, self.client)
 
     def peek(self) -> bytes:
         """The next pending packet. Raises Misbehaviour for one over the limit."""

@@ -44,17 +44,17 @@ class Sessions:
         self._poller = poller
         self.start_writer = start_writer
         self._by_fd: dict[int, Session] = {}
-        self._by_number: dict[int, Session] = {}
+        self._by_client: dict[int, Session] = {}
 
     def __iter__(self) -> Iterator[Session]:
         """All sessions, in the order in which they were adopted."""
-        return iter(self._by_number.values())
+        return iter(self._by_client.values())
 
-    def __getitem__(self, number: int) -> Session:
-        return self._by_number[number]
+    def __getitem__(self, client: int) -> Session:
+        return self._by_client[client]
 
-    def find(self, number: int) -> Session | None:
-        return self._by_number.get(number)
+    def find(self, client: int) -> Session | None:
+        return self._by_client.get(client)
 
     # -- adopting ------------------------------------------------------------------------------
     def adopt(self, command: AdoptClient, fd: int) -> None:
@@ -70,7 +70,7 @@ class Sessions:
         self._subscriptions.add_client(session)
         if outbox.blocks and not self.begin_blocking(session):
             self.client_events.limit_reached(session, BLOCKING)
-        self._by_fd[fd] = self._by_number[session.id] = session
+        self._by_fd[fd] = self._by_client[session.client] = session
         self._poller.add(sock)
 
     def _profile(self, rules: bytes) -> AccessProfile:
@@ -86,8 +86,8 @@ class Sessions:
             return False
         account.count(BLOCKING, 1)
         own, profile, memory = session.credentials, session.profile, self._context.memory
-        rule = BackpressureRule(session.id, place, account.place, own, profile)
-        listener = _DeliveryListener(self, session.id)
+        rule = BackpressureRule(session.client, place, account.place, own, profile)
+        listener = _DeliveryListener(self, session.client)
         session.begin_blocking(
             Backpressure(rule, account, memory, stalls, self._statistics, listener)
         )
@@ -112,9 +112,9 @@ class Sessions:
         self._fair_queue.add(session.backlog_sender, sending=True)
         self._poller.end_sleep()
 
-    def reply_to_self_service(self, number: int, packet: bytes) -> None:
+    def reply_to_self_service(self, client: int, packet: bytes) -> None:
         """Send a client, if it is still there, what the front says about its user."""
-        session = self.find(number)
+        session = self.find(client)
         if session is not None:
             session.awaits_self_service = False
             session.outbox.reply(packet)
@@ -125,7 +125,7 @@ class Sessions:
         clients of this one. Clients that wait are tried again."""
         self._context.apply_settings(update.settings)
         for session in self:
-            session.profile = self._profile(update.rules_by_client.get(session.id, b""))
+            session.profile = self._profile(update.rules_by_client.get(session.client, b""))
             self._subscriptions.apply_profile(session)
         self._subscriptions.clear_routes()
         for session in self._wait_queue.release_all():
@@ -133,9 +133,9 @@ class Sessions:
         self._subscriptions.report_applied(number)
 
     # -- closing -------------------------------------------------------------------------------
-    def disconnect(self, number: int, text: str) -> None:
+    def disconnect(self, client: int, text: str) -> None:
         """Disconnect a client by order of an administrator, if it is still there."""
-        session = self.find(number)
+        session = self.find(client)
         if session is not None:
             self.expel(session, Misbehaviour("kicked", text))
 
@@ -160,10 +160,10 @@ class Sessions:
             session.account.count(BLOCKING, -1)
         self._poller.remove(session.sock)
         del self._by_fd[session.sock.fileno()]
-        del self._by_number[session.id]
+        del self._by_client[session.client]
         trio.lowlevel.notify_closing(session.sock)
         shut_down(session.sock)
-        self._context.link.send(ClientLeft(session.id, reason))
+        self._context.link.send(ClientLeft(session.client, reason))
 
     def close_all(self) -> None:
         """The bus stops."""

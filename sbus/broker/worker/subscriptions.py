@@ -318,7 +318,7 @@ class Subscriptions:
         _backpressure(session).release_waiters()
 
     def _encode(self, kind: int, session: Session, pattern: bytes, *, edge: bool) -> bytes:
-        return encode_record(Record(kind, edge, self._context.number, session.id, pattern))
+        return encode_record(Record(kind, edge, self._context.worker, session.client, pattern))
 
     def _encode_holding(
         self, kind: int, session: Session, rule: BackpressureRule, pattern: bytes

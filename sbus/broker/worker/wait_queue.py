@@ -72,11 +72,11 @@ class WaitQueue:
         """Of all packets that were read and have to wait."""
 
     def __contains__(self, session: Session) -> bool:
-        return session.id in self._waits
+        return session.client in self._waits
 
     def reason(self, session: Session) -> Reason | None:
         """Why a client waits; None for one that does not."""
-        wait = self._waits.get(session.id)
+        wait = self._waits.get(session.client)
         return None if wait is None else wait.reason
 
     def has_room_waiters(self) -> bool:
@@ -85,7 +85,7 @@ class WaitQueue:
 
     def add(self, session: Session, wait: Wait) -> None:
         """Keep a client waiting."""
-        self._waits[session.id] = wait
+        self._waits[session.client] = wait
         was_next = self._has_tried(session)
         if wait.reason is Reason.RATE:
             queue = self._queues.setdefault(session.uid, deque())
@@ -95,7 +95,7 @@ class WaitQueue:
                 queue.append(session)
             self._set_due(Reason.RATE, session.uid, wait.until_ns)
         else:
-            self._wakeable[session.id] = session
+            self._wakeable[session.client] = session
             if wait.reason is Reason.STALL:
                 self._set_due(Reason.STALL, wait.account, wait.until_ns)
         self._set_held_by(session, wait.account if wait.reason is Reason.STALL else None)
@@ -114,13 +114,13 @@ class WaitQueue:
 
     def remove(self, session: Session) -> None:
         """The client leaves."""
-        wait = self._waits.pop(session.id, None)
+        wait = self._waits.pop(session.client, None)
         if wait is not None and wait.reason is Reason.RATE:
             queue = self._queues[session.uid]
             queue.remove(session)
             if not queue:
                 del self._queues[session.uid]
-        self._wakeable.pop(session.id, None)
+        self._wakeable.pop(session.client, None)
         self.unblocked(session)
         self.count_packets(session, 0)
 
@@ -130,7 +130,7 @@ class WaitQueue:
         sessions = list(self._wakeable.values())
         self._wakeable.clear()
         for session in sessions:
-            del self._waits[session.id]
+            del self._waits[session.client]
         return sessions
 
     def release_due(self, now_ns: int) -> list[Session]:
@@ -164,7 +164,7 @@ class WaitQueue:
     def _release_next(self, uid: int, now_ns: int) -> Session:
         queue = self._queues[uid]
         session = self._next_of_user[uid] = queue.popleft()
-        del self._waits[session.id]
+        del self._waits[session.client]
         if queue:
             self._set_due(Reason.RATE, uid, now_ns + _NEXT_OF_USER_NS)
         else:
@@ -183,9 +183,9 @@ class WaitQueue:
         self.next_ns = min(self.next_ns, at_ns)
 
     def _set_held_by(self, session: Session, account: int | None) -> None:
-        before = self._held_by.pop(session.id, None)
+        before = self._held_by.pop(session.client, None)
         if account is not None:
-            self._held_by[session.id] = account
+            self._held_by[session.client] = account
             self._holding[account] += 1
         if before is not None:
             self._holding[before] -= 1

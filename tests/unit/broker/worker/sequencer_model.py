@@ -363,7 +363,7 @@ class Bus:
     def who_holds_whom(self, uid: int) -> list[tuple[int, Counter[bytes]]]:
         """The stalled clients of a user, and by which patterns."""
         return [
-            (client.session.id, Counter(client.subscriptions))
+            (client.session.client, Counter(client.subscriptions))
             for client in self.clients
             if client.stalled and client.session.uid == uid
         ]
@@ -442,7 +442,7 @@ class Bus:
         assert place is not None
         session.backpressure = Backpressure(
             BackpressureRule(
-                session.id, place, session.account.place, session.credentials, NO_RULES
+                session.client, place, session.account.place, session.credentials, NO_RULES
             ),
             session.account,
             self.memory,

@@ -73,7 +73,7 @@ async def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> N
         assert [packet[:25] for packet in before.read()] == [REFUSED]
         assert [packet[:25] for packet in after.read()] == [REFUSED]
         before_profile, after_profile = (
-            opened.workers[0].sessions._by_number[peer.number].profile for peer in (before, after)
+            opened.workers[0].sessions._by_client[peer.number].profile for peer in (before, after)
         )
         assert (before_profile.publish, after_profile.publish) == (0b10, 0b01)
         close(before, after)
@@ -134,7 +134,7 @@ async def test_a_worker_that_is_told_again_and_again() -> None:
         assert opened.reconfigured == [0] * len(numbers)
         opened.reconfigured.clear()
         for peer in peers[1:]:
-            session = opened.workers[0].sessions._by_number[peer.number]
+            session = opened.workers[0].sessions._by_client[peer.number]
             assert session.holding_patterns == session.patterns.keys()
             assert session.profile.subscribe == 0b1000
             assert session.backpressure is not None

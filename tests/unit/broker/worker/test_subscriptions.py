@@ -289,7 +289,7 @@ class Subscribing(RuleBasedStateMachine):
             live.apply(record)
         kept = Counter((it.kind, it.worker, it.client, it.pattern) for it in live.records())
         for client in self.bus.clients:
-            owner = (client.worker, client.session.id)
+            owner = (client.worker, client.session.client)
             for pattern, count in client.subscriptions.items():
                 assert newcomer.route(KEY_OF[pattern]).mask >> client.worker & 1
                 assert kept.pop((SUBSCRIBED, *owner, pattern)) == count
@@ -358,7 +358,7 @@ def held(router: Router, client: Client) -> set[bytes]:
     known = {
         packed: patterns
         for (number, packed), (_, patterns) in router._remote_rules.get(client.worker, {}).items()
-        if number == client.session.id
+        if number == client.session.client
     }
     backpressure = client.session.backpressure
     assert backpressure is not None or not known

@@ -24,7 +24,7 @@ class Client:
     """All that the wait queue knows of a session; and what the model does."""
 
     def __init__(self, number: int) -> None:
-        self.id = number
+        self.client = number
         self.uid = number % USERS
         self.waiting_bytes = 0
         self.wait: Wait | None = None
@@ -123,7 +123,7 @@ class Waiting(RuleBasedStateMachine):
 
     def taken(self, sessions: list[Session]) -> list[Client]:
         clients = [cast(Client, session) for session in sessions]
-        assert len({client.id for client in clients}) == len(clients), "released twice"
+        assert len({client.client for client in clients}) == len(clients), "released twice"
         return sorted(clients, key=self.clients.index)
 
     def note_released(self, clients: list[Client]) -> None:
@@ -220,9 +220,9 @@ def test_of_hundreds_that_wait_for_the_rate_one_is_tried_for_each_that_may_go_on
     tried = []
     while not math.isinf(queue.seconds_until_due()):
         for session in queue.release_due(1_000):
-            tried.append(session.id)
+            tried.append(session.client)
             queue.unblocked(session)
-    assert tried == [client.id for client in clients]
+    assert tried == [client.client for client in clients]
 
 
 @pytest.mark.parametrize("until_ns", [2_000, 1_500])
