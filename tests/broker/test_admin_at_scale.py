@@ -12,7 +12,7 @@ import select
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,7 @@ from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until
 from tests.support.users import directory_for_everybody, effective_user
 
-ROOT = os.geteuid() == 0
-USERS = list(range(61_000, 61_020)) if ROOT else [os.geteuid()] * 20
+USERS = list(range(61_000, 61_020)) if os.geteuid() == 0 else [os.geteuid()] * 20
 WORKERS = 8
 EACH = 49
 """Subscribers of each user, besides its publisher."""
@@ -37,10 +36,6 @@ OPEN_FILES_LEAST = CLIENTS + 1_000
 BATCH, PAUSE_SECONDS = 50, 0.01
 VERB_SECONDS_MAX = 5.0
 """Some twenty times what the slowest takes on an idle machine."""
-
-
-def as_one_of(uid: int) -> Any:
-    return effective_user(uid) if ROOT else nullcontext()
 
 
 @contextmanager
@@ -56,7 +51,7 @@ def many_open_files() -> Iterator[None]:
 
 
 def connect(address: str, uid: int) -> RawClient:
-    with as_one_of(uid):
+    with effective_user(uid):
         client = RawClient(address)
         client.whoami()
     return client

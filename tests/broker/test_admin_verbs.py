@@ -10,7 +10,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,16 @@ from tests.support.bus import Bus, running_bus
 from tests.support.flood import LOST
 from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until
-from tests.support.users import STRANGER, directory_for_everybody, effective_user
+from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
 
-ROOT = os.geteuid() == 0
-USERS = (0, STRANGER, STRANGER - 1) if ROOT else (os.geteuid(),) * 3
+USERS = (0, STRANGER, STRANGER - 1) if os.geteuid() == 0 else (os.geteuid(),) * 3
 WORKERS = 3
 
 Ctl = Callable[..., Any]
 
 
 def connect(bus: Bus, uid: int) -> RawClient:
-    with effective_user(uid) if ROOT else nullcontext():
+    with effective_user(uid):
         client = bus.connect()
         client.whoami()
     return client
@@ -302,7 +301,7 @@ def test_me_shows_the_user_that_asks(
         those[0].sub(b"mine/%d" % number)
     scene.sync()
     for number, uid in enumerate(USERS):
-        with effective_user(uid) if ROOT else nullcontext():
+        with effective_user(uid):
             found = ctl("me")
         assert found["user"]["uid"] == uid
         assert {client["uid"] for client in found["clients"]} == {uid}
@@ -345,7 +344,7 @@ def test_limits_take_effect_at_once_and_are_shown(scene: Scene, bus: Bus, ctl: C
     assert ctl("limit", uid)["after"] == changed["after"]
     listed = {user["uid"]: user["limits"] for user in ctl("users")["users"]}
     assert listed[USERS[1]] == changed["after"]
-    with effective_user(USERS[1]) if ROOT else nullcontext(), bus.connect() as client:
+    with effective_user(USERS[1]), bus.connect() as client:
         assert client.receive_until_closed()[-1].startswith(b"CMSG !/error\0too-many-connections")
     wait_until(
         lambda: ctl("stats")["connections_refused"].get("too-many-connections") == 1,
@@ -382,7 +381,7 @@ def test_version_is_that_of_the_bus(bus: Bus, ctl: Ctl) -> None:
     assert (found["address"], found["dialect"], found["protocol"]) == (bus.address, "slash", 1)
 
 
-@pytest.mark.skipif(not ROOT, reason="only root can become another user")
+@needs_root
 def test_missing_rights_are_an_error(bus: Bus, capfd: pytest.CaptureFixture[str]) -> None:
     with effective_user(STRANGER):
         complaint = said(bus, capfd, "stats", status=1)

@@ -5,8 +5,10 @@ the first one: reading its own file again changes nothing.
 """
 
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +20,9 @@ from hypothesis import strategies as st
 from sbus.cli.sbusd import command
 from tests.support.admin import Admin, administer
 from tests.support.bad_configurations import GOOD, Bad, bad_configurations
-from tests.support.bus import running_bus
-from tests.support.raw_client import RawClient
+from tests.support.bus import SBUSD, running_bus, sbusd_environment
+from tests.support.raw_client import TIMEOUT_S, RawClient
+from tests.support.users import WITHOUT_FILE_PRIVILEGES
 
 NOTHING: dict[str, list[Any]] = {"applied": [], "needs_restart": [], "unanswered": []}
 
@@ -43,19 +46,24 @@ class Running(NamedTuple):
         ]
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    directory = tmp_path_factory.mktemp("bus")
+@contextmanager
+def running_in(directory: Path, command: Sequence[str] = SBUSD) -> Iterator[Running]:
     file = directory / "sbus.toml"
     file.write_text(GOOD)
     with (
-        running_bus(directory, "--config", str(file)) as bus,
+        running_bus(directory, "--config", str(file), command=command) as bus,
         administer(bus) as admin,
         bus.connect() as client,
     ):
         client.control(b"!/notices/on")
         client.sub(b"")
         yield Running(file, admin, client)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running_in(tmp_path_factory.mktemp("bus")) as running:
+        yield running
 
 
 def said_by_sbusd(
@@ -110,12 +118,6 @@ def make_loop(path: Path) -> None:
     path.symlink_to(path)
 
 
-def make_closed(path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
-    path.touch(mode=0)
-
-
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -123,9 +125,8 @@ def make_closed(path: Path) -> None:
         (Path.mkdir, "cannot read {}: Is a directory"),
         (make_fifo, "{}: not a regular file; name a TOML file"),
         (make_loop, "cannot read {}: Too many levels of symbolic links"),
-        (make_closed, "cannot read {}: Permission denied"),
     ],
-    ids=["missing", "a directory", "a pipe", "a loop", "unreadable"],
+    ids=["missing", "a directory", "a pipe", "a loop"],
 )
 def test_what_is_not_a_file_is_an_error(
     make: Callable[[Path], None],
@@ -145,6 +146,28 @@ def test_what_is_not_a_file_is_an_error(
             running.file.rmdir()
         running.file.unlink(missing_ok=True)
     running.check_untouched()
+
+
+def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path) -> None:
+    command = (*WITHOUT_FILE_PRIVILEGES, *SBUSD)
+    with running_in(tmp_path, command) as running:
+        running.file.chmod(0)
+        expected = f"cannot read {running.file}: Permission denied"
+        for options in (("--check-config",), ("-f", "--config")):
+            ended = subprocess.run(
+                [*command, *options, str(running.file)],
+                env=sbusd_environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+            said = (ended.returncode, ended.stdout, ended.stderr)
+            assert said == (1, "", f"sbusd: {expected}\n")
+        assert running.admin.fault("reload") == ("failed", expected)
+        running.file.chmod(0o600)
+        running.check_untouched()
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -53,14 +53,16 @@ class Bus:
 
 
 @contextmanager
-def running_bus(directory: Path, *options: str, workers: int = 2) -> Iterator[Bus]:
+def running_bus(
+    directory: Path, *options: str, workers: int = 2, command: Sequence[str] = SBUSD
+) -> Iterator[Bus]:
     """Run a bus on a socket in `directory` with more `options`; see this module's title.
 
     If the block ended the process itself, it also checks the exit status.
     """
     address = str(directory / "bus.socket")
     arguments = ("-f", "-a", address, "--workers", str(workers), *options)
-    with bus_of(directory, *arguments, address=address) as bus:
+    with bus_of(directory, *arguments, address=address, command=command) as bus:
         yield bus
         was_running = bus.process.poll() is None
     left = [path for path in (address, f"{address}.admin") if os.path.lexists(path)]

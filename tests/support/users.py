@@ -1,4 +1,4 @@
-"""Actions as another user, which need root.
+"""Actions as another user, most of which need root, and programs with less than root's rights.
 
 Other users cannot enter pytest's temporary directories, nor perhaps run this interpreter; so a
 forked child changes its ids and goes on from where this process is.
@@ -17,6 +17,14 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 STRANGER = 65_533
 """A user and group id that no host gives to anybody; it need not have a name."""
+
+UNPRIVILEGED = STRANGER if os.geteuid() == 0 else os.geteuid()
+"""A user who is not root, and as whom this process can act."""
+
+WITHOUT_FILE_PRIVILEGES = (
+    ("setpriv", "--bounding-set", "-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+)
+"""Before a command: the modes of files apply to it, even if its user is root."""
 
 
 def become(uid: int = STRANGER, gid: int = STRANGER) -> Callable[[], None]:
@@ -55,10 +63,14 @@ def as_user(
 
 @contextmanager
 def effective_user(uid: int) -> Iterator[None]:
-    """Servers that this process connects to see a user and a group of this number.
+    """Servers that this process connects to see a user and a group of this number, and it may open
+    what that user may open.
 
     For everything that it has opened before, the process remains root's.
     """
+    if uid == os.geteuid():
+        yield
+        return
     os.setegid(uid)
     try:
         os.seteuid(uid)

@@ -23,6 +23,7 @@ from sbus.broker.config.settings import BusSettings
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.keys import DOT, SLASH, Dialect
+from tests.support.users import UNPRIVILEGED, directory_for_everybody, effective_user
 
 EXAMPLE = b"""
 [bus]
@@ -419,11 +420,12 @@ def test_a_file_that_cannot_be_read_is_reported_with_its_path(tmp_path: Path) ->
     assert error_about(tmp_path / "loop").startswith(f"cannot read {tmp_path}/loop: ")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_is_reported_with_its_path(tmp_path: Path) -> None:
-    path = tmp_path / "closed"
-    path.touch(mode=0)
-    assert error_about(path) == f"cannot read {path}: Permission denied"
+def test_a_file_without_permission_is_reported_with_its_path() -> None:
+    with directory_for_everybody() as directory:
+        path = directory / "closed"
+        path.touch(mode=0)
+        with effective_user(UNPRIVILEGED):
+            assert error_about(path) == f"cannot read {path}: Permission denied"
 
 
 def test_large_files_are_refused_without_reading_them(tmp_path: Path) -> None:
