@@ -32,7 +32,7 @@ from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
 SUBSCRIPTIONS = 0
 SUBSCRIPTION_BYTES = 1
 BACKLOG_BYTES = 2
-BLOCKING = 3
+BLOCKING_CLIENTS = 3
 """Clients that may hold publishers back."""
 HOLDING = 4
 """1 while clients of this user hold back publishers of the worker with this cell."""
@@ -41,7 +41,14 @@ WAITING_BYTES = 5
 LOST = 6
 """Messages that were discarded for this user's clients."""
 _KINDS = 7
-_GAUGES = (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, BLOCKING, HOLDING, WAITING_BYTES)
+_GAUGES = (
+    SUBSCRIPTIONS,
+    SUBSCRIPTION_BYTES,
+    BACKLOG_BYTES,
+    BLOCKING_CLIENTS,
+    HOLDING,
+    WAITING_BYTES,
+)
 
 # Limits that are reported when they are reached: the first four of these, and
 PUBLISH_RATE = 4

@@ -6,7 +6,7 @@ flips the arenas. No process reads the new arena before the flip, so a compactio
 at any instant.
 
     image = one SUBSCRIBED record for each subscription at the snapshot, with its edges,
-            one HOLDS record for each pattern that holds publishers
+            one RULE_ADDED record for each pattern with a back-pressure rule
     new arena = image + records journalled after the snapshot, byte for byte
 """
 
@@ -29,7 +29,7 @@ class LiveTable:
 
     def __init__(self) -> None:
         self._clients: dict[tuple[int, int], Counter[bytes]] = {}
-        self._holding: dict[tuple[int, int], set[bytes]] = {}
+        self._rules: dict[tuple[int, int], set[bytes]] = {}
 
     def apply(self, record: Record) -> None:
         owner = (record.worker, record.client)
@@ -37,18 +37,18 @@ class LiveTable:
             self._clients.setdefault(owner, Counter())[record.pattern] += 1
         elif record.kind == subscription_table.UNSUBSCRIBED:
             self._take_back(owner, record.pattern)
-        elif record.kind == subscription_table.HOLDS:
-            self._holding.setdefault(owner, set()).add(record.pattern)
-        elif record.kind == subscription_table.HOLDS_NO_MORE:
-            self._holding.get(owner, set()).discard(record.pattern)
+        elif record.kind == subscription_table.RULE_ADDED:
+            self._rules.setdefault(owner, set()).add(record.pattern)
+        elif record.kind == subscription_table.RULE_REMOVED:
+            self._rules.get(owner, set()).discard(record.pattern)
         elif record.kind == subscription_table.CLIENT_GONE:
             self._clients.pop(owner, None)
-            self._holding.pop(owner, None)
+            self._rules.pop(owner, None)
         else:
             for gone in [key for key in self._clients if key[0] == record.worker]:
                 del self._clients[gone]
-            for gone in [key for key in self._holding if key[0] == record.worker]:
-                del self._holding[gone]
+            for gone in [key for key in self._rules if key[0] == record.worker]:
+                del self._rules[gone]
 
     def _take_back(self, owner: tuple[int, int], pattern: bytes) -> None:
         patterns = self._clients.get(owner)
@@ -69,9 +69,9 @@ class LiveTable:
                     edge = (worker, pattern) not in known
                     known.add((worker, pattern))
                     yield Record(subscription_table.SUBSCRIBED, edge, worker, client, pattern)
-        for (worker, client), holding in self._holding.items():
-            for pattern in holding:
-                yield Record(subscription_table.HOLDS, True, worker, client, pattern)
+        for (worker, client), rules in self._rules.items():
+            for rule in rules:
+                yield Record(subscription_table.RULE_ADDED, True, worker, client, rule)
 
 
 class Compaction:

@@ -95,16 +95,16 @@ _PACE_MEMORY = 0.8
 """The weight of earlier walks in a worker's measured pace, against one more walk."""
 
 
-class Block(msgspec.Struct, frozen=True):
+class LogBlock(msgspec.Struct, frozen=True):
     """Messages of one publisher, laid out for the log; `mask` is the union of theirs."""
 
     mask: int
     data: bytes
 
 
-def build_block(
+def build_log_block(
     client: int, uid: int, received_us: int, entries: Sequence[tuple[int, bytes, int]]
-) -> Block:
+) -> LogBlock:
     """Lay out the (destination mask, packet, key length) entries of one client, received at this
     time of `time.monotonic_ns`; each has a destination."""
     union = 0
@@ -120,7 +120,7 @@ def build_block(
     time_us = received_us & TIME_MASK
     parts[0] = _BLOCK.pack(union, length + padding, len(entries), client, uid, time_us)
     parts.append(bytes(padding))
-    return Block(union, b"".join(parts))
+    return LogBlock(union, b"".join(parts))
 
 
 def check_log_size(limits: Limits) -> None:
@@ -174,7 +174,7 @@ class OrderedLog:
             mask ^= bit
         return least
 
-    def append(self, words: memoryview, block: Block, share: LogShare) -> int:
+    def append(self, words: memoryview, block: LogBlock, share: LogShare) -> int:
         """Append a block of the user who has `share`; returns the workers to wake, or -1 when it
         has to wait: then this worker waits for a destination or for room, and will be woken.
         """

@@ -1,6 +1,6 @@
 """The stall table: the clients that have no room and hold publishers back.
 
-Every worker has a number of *places* for those of its clients that chose to block. While such a
+Every worker has a number of *places* for those of its clients that have back-pressure. While such a
 client has no room, its place holds its number. A worker looks there before it appends a message
 for that client; if the number is there, it joins the *waiters* of the place, and is woken when the
 number is removed.

@@ -43,10 +43,10 @@ UNSUBSCRIBED = 2
 CLIENT_GONE = 3
 WORKER_RESET = 4
 """A new worker has this number: the subscriptions of the former one are gone."""
-HOLDS = 5
-"""This pattern, which the client has, may hold publishers back. How it does is encoded in front of
-the pattern, by the workers."""
-HOLDS_NO_MORE = 6
+RULE_ADDED = 5
+"""The client's back-pressure rule applies to this pattern, which the client has. The workers encode
+the rule in front of the pattern."""
+RULE_REMOVED = 6
 
 RECORD = struct.Struct("<IBBHQ")  # length, kind, edge, worker, client: 16 bytes
 _SMALL_BYTES = 8 * 1024

@@ -20,7 +20,7 @@ from sbus.protocol.codes import DISCARD_REASONS, PACKET_CODES
 from sbus.shared import worker_statistics as counter
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
-    BLOCKING,
+    BLOCKING_CLIENTS,
     BUS,
     LOST,
     SUBSCRIPTION_BYTES,
@@ -166,7 +166,7 @@ class StatisticsCollector:
             subscription_bytes=account.use(SUBSCRIPTION_BYTES),
             backlog_bytes=account.use(BACKLOG_BYTES),
             waiting_bytes=account.use(WAITING_BYTES),
-            blocking_clients=account.use(BLOCKING),
+            blocking_clients=account.use(BLOCKING_CLIENTS),
             held_seconds=account.held_time.spent_ns(time.monotonic_ns()) / 1e9,
             discarded=account.use(LOST),
             limits=self._user_limits.limits_of(uid),

@@ -138,7 +138,7 @@ class Outbox:
         return self._backlog.replies
 
     @property
-    def blocks(self) -> bool:
+    def wants_backpressure(self) -> bool:
         """Whether publishers are to be held back in some case."""
         return self.flood_control.soft is Soft.BLOCK or self.flood_control.hard is Hard.BLOCK
 
@@ -154,7 +154,7 @@ class Outbox:
         """The client wants to be told what the bus did."""
         self.wants_notices = True
 
-    def enable_block(self, backpressure: Backpressure) -> None:
+    def enable_backpressure(self, backpressure: Backpressure) -> None:
         """From now on publishers are held back where a policy is `block`."""
         self._backpressure = backpressure
 

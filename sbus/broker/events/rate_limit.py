@@ -12,7 +12,7 @@ from sbus.broker.events.emitter import EventEmitter, describe_process
 from sbus.protocol.events import Event, LimitReached
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
-    BLOCKING,
+    BLOCKING_CLIENTS,
     CONNECTIONS,
     HELD_TIME,
     PUBLISH_RATE,
@@ -30,7 +30,7 @@ _LIMITS = {
     SUBSCRIPTIONS: ("user_subscriptions_max", "has no room for more subscriptions"),
     SUBSCRIPTION_BYTES: ("user_subscription_bytes_max", "has no room for more subscriptions"),
     BACKLOG_BYTES: ("user_backlog_bytes_max", "has no room for more backlog"),
-    BLOCKING: (
+    BLOCKING_CLIENTS: (
         "blocking_clients_max",
         "has no place for one more client that blocks, which discards",
     ),

@@ -93,7 +93,7 @@ class MessageMonitor:
         self.is_watched = False
         self._programs: dict[int, str] = {}
         self._order = 0
-        self._block = 0
+        self._log_position = 0
         self._alive = 0
 
     def add_stream(self, number: int, stream: MessageStream) -> None:
@@ -108,11 +108,11 @@ class MessageMonitor:
         self.is_watched = bool(self._streams)
 
     # -- what the sequencer reports ------------------------------------------------------------
-    def place(self, order_ns: int, block: int, alive: int) -> None:
+    def place(self, order_ns: int, log_position: int, alive: int) -> None:
         """The batch that is published next has its place: in the order at this time, in the log at
-        this block. It goes to those of its destinations that are alive."""
+        this position. It goes to those of its destinations that are alive."""
         self._order = order_ns
-        self._block = block
+        self._log_position = log_position
         self._alive = alive
 
     def published(self, batch: PublishBatch) -> None:
@@ -122,17 +122,17 @@ class MessageMonitor:
 
     def walked(
         self,
-        block: int,
+        log_position: int,
         numbers: list[int],
         entries: list[tuple[bytes, bytes]],
         route: Callable[[bytes], Route],
     ) -> None:
-        """Entries of a block, which have these numbers in it, are about to be delivered."""
+        """Entries with these numbers in the log block here are about to be delivered."""
         for stream in tuple(self._streams.values()):
             select = stream.selection.get
             for number, (key, _) in zip(numbers, entries, strict=True):
                 if select(key) is not None:
-                    stream.counts.append((block, number, _recipients(route(key))))
+                    stream.counts.append((log_position, number, _recipients(route(key))))
             if len(stream.counts) >= _COUNTS_MAX:
                 self._send_counts(stream)
 
@@ -198,7 +198,7 @@ class MessageMonitor:
             worker=self._worker,
             time=time.time(),
             order=self._order,
-            block=self._block,
+            block=self._log_position,
             client=session.client,
             uid=own.uid,
             gid=own.gid,

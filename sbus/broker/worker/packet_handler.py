@@ -20,7 +20,7 @@ from sbus.protocol import controls
 from sbus.protocol.keys import check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
 from sbus.protocol.secret_keys import begins_secret
-from sbus.shared.accounts import BLOCKING
+from sbus.shared.accounts import BLOCKING_CLIENTS
 
 
 class PacketHandler:
@@ -154,17 +154,17 @@ class PacketHandler:
         elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:
             session.outbox.choose(choice)
             if choice in (controls.Soft.BLOCK, controls.Hard.BLOCK):
-                return self._block(session)
+                return self._enable_backpressure(session)
         else:
             self._statistics.record_refusal("unknown-control")
         return True
 
-    def _block(self, session: Session) -> bool:
+    def _enable_backpressure(self, session: Session) -> bool:
         """Let a client hold publishers back; False until all workers know by which patterns."""
-        if session.backpressure is None and not self._sessions.begin_blocking(session):
+        if session.backpressure is None and not self._sessions.enable_backpressure(session):
             raise QuotaReached(
                 "too-many-blocking",
                 "as many clients as may hold publishers back do: block acts as discard",
-                BLOCKING,
+                BLOCKING_CLIENTS,
             )
         return self._subscriptions.is_settled(session)

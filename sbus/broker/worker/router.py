@@ -24,8 +24,8 @@ from sbus.protocol.secret_keys import Ids, ids_of, widened
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
 from sbus.shared.subscription_table import (
-    HOLDS,
-    HOLDS_NO_MORE,
+    RULE_ADDED,
+    RULE_REMOVED,
     SUBSCRIBED,
     UNSUBSCRIBED,
     WORKER_RESET,
@@ -237,10 +237,10 @@ class Router:
         elif record.kind == UNSUBSCRIBED and record.edge and record.pattern in known:
             known.remove(record.pattern)
             self._change(record.pattern, record.worker, add=False)
-        elif record.kind == HOLDS:
-            self._hold(record)
-        elif record.kind == HOLDS_NO_MORE:
-            self._hold_no_more(record)
+        elif record.kind == RULE_ADDED:
+            self._add_remote_rule(record)
+        elif record.kind == RULE_REMOVED:
+            self._remove_remote_rule(record)
         elif record.kind == WORKER_RESET:
             for pattern in known:
                 self._change(pattern, record.worker, add=False)
@@ -249,7 +249,7 @@ class Router:
                 for pattern in patterns:
                     self._change(pattern, rule, add=False)
 
-    def _hold(self, record: Record) -> None:
+    def _add_remote_rule(self, record: Record) -> None:
         rule, pattern = unpack_rule(record.client, record.pattern)
         rules = self._remote_rules.setdefault(record.worker, {})
         rule, patterns = rules.setdefault((record.client, rule.pack()), (rule, set()))
@@ -257,13 +257,13 @@ class Router:
             patterns.add(pattern)
             self._change(pattern, rule, add=True)
 
-    def _hold_no_more(self, record: Record) -> None:
+    def _remove_remote_rule(self, record: Record) -> None:
         packed, pattern = unpack_rule(record.client, record.pattern)
         rules = self._remote_rules.get(record.worker, {})
-        number = (record.client, packed.pack())
-        rule, patterns = rules.get(number, (packed, set()))
+        own = (record.client, packed.pack())
+        rule, patterns = rules.get(own, (packed, set()))
         if pattern in patterns:
             patterns.remove(pattern)
             self._change(pattern, rule, add=False)
             if not patterns:
-                del rules[number]
+                del rules[own]

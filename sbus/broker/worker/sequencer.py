@@ -28,7 +28,7 @@ from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import PublishBatch
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
-from sbus.shared.ordered_log import TIME_MASK, Block, OrderedLog
+from sbus.shared.ordered_log import TIME_MASK, LogBlock, OrderedLog
 from sbus.shared.shared_memory import ALIVE, LOG_HEAD
 from sbus.shared.subscription_table import (
     WORKER_RESET,
@@ -132,23 +132,23 @@ class Sequencer:
         None when its routes are not current. Where others subscribe faster than this worker gets
         the lock, it reads the table under the lock when it tries `again`.
         """
-        block = batch.block()
+        log_block = batch.log_block()
         with self._lock as words:
             if not self._table.is_current(words):
                 if not (again and self._table.unread_is_small(words)):
                     return None
                 self._apply(self._table.unread(words))
                 batch.reroute(self._router.route, _LOOKUP_SECONDS_MAX)
-                block = batch.block()
+                log_block = batch.log_block()
             self._table.share_epoch(words)
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
-            woken, wait = self._append(words, batch, block)
+            woken, wait = self._append(words, batch, log_block)
         self._memory.wake(wake | woken)
         return end, wait
 
     def _append(
-        self, words: memoryview, batch: PublishBatch, block: Block | None
+        self, words: memoryview, batch: PublishBatch, log_block: LogBlock | None
     ) -> tuple[int, Wait | None]:
         """Append what other workers need of a batch; returns the workers to wake, and what the
         messages that were put off wait for."""
@@ -158,26 +158,28 @@ class Sequencer:
         if delay_ns:
             return 0, Wait(Reason.RATE, now_ns + delay_ns)
         woken = 0
-        if block is not None:
-            block = self._fitting(words, batch, block)
-        if block is not None:
-            woken = self._log.append(words, block, account.log_share)
+        if log_block is not None:
+            log_block = self._fitting(words, batch, log_block)
+        if log_block is not None:
+            woken = self._log.append(words, log_block, account.log_share)
             if woken < 0:
                 return 0, FOR_ROOM
         account.pay_for(len(batch.messages), now_ns)
         if self._monitor.is_watched:
-            block_bytes = 0 if block is None else len(block.data)
+            block_bytes = 0 if log_block is None else len(log_block.data)
             self._monitor.place(now_ns, words[LOG_HEAD] - block_bytes, words[ALIVE])
         return woken, None if batch.held_by is None else self._begin_holding(batch, now_ns)
 
-    def _fitting(self, words: memoryview, batch: PublishBatch, block: Block) -> Block | None:
-        """Put off what would occupy another worker for too long; returns the block of the rest."""
-        bytes_max = self._log.block_bytes_max(words, block.mask)
+    def _fitting(
+        self, words: memoryview, batch: PublishBatch, log_block: LogBlock
+    ) -> LogBlock | None:
+        """Put off what would occupy another worker too long; returns the log block of the rest."""
+        bytes_max = self._log.block_bytes_max(words, log_block.mask)
         count = len(batch.messages)
-        if len(block.data) <= bytes_max or count == 1:
-            return block
-        batch.put_off_from(max(1, count * bytes_max // len(block.data)))
-        return batch.block()
+        if len(log_block.data) <= bytes_max or count == 1:
+            return log_block
+        batch.put_off_from(max(1, count * bytes_max // len(log_block.data)))
+        return batch.log_block()
 
     # -- stalled clients -----------------------------------------------------------------------
     def _put_off_held(self, batch: PublishBatch) -> None:

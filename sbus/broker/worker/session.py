@@ -20,7 +20,7 @@ from sbus.broker.worker.router import Route
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.limits import Limits
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
-from sbus.shared.ordered_log import Block, build_block
+from sbus.shared.ordered_log import LogBlock, build_log_block
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import PeerProcess
@@ -106,15 +106,15 @@ class PublishBatch:
         """Count time that was spent on finding routes."""
         self.lookup_cost += int(seconds * _COST_PER_SECOND)
 
-    def block(self) -> Block | None:
-        """The messages that other workers need, if any, as a block of the log."""
+    def log_block(self) -> LogBlock | None:
+        """The messages that other workers need, if any, as a log block."""
         entries = [
             (route.mask, packet, len(key)) for packet, key, route in self.messages if route.mask
         ]
         session = self.session
         if not entries:
             return None
-        return build_block(session.client, session.uid, session.received_us, entries)
+        return build_log_block(session.client, session.uid, session.received_us, entries)
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -144,7 +144,7 @@ class Session:
     __slots__ = (
         *("client", "uid", "credentials", "account", "sock", "outbox", "backlog_sender"),
         *("secret_recipient", "profile"),
-        *("patterns", "holding_patterns", "subscriptions", "subscription_bytes", "backpressure"),
+        *("patterns", "rule_patterns", "subscriptions", "subscription_bytes", "backpressure"),
         *("echo", "awaits_self_service", "is_queued", "is_readable", "has_ended"),
         *("received_us", "messages_in", "bytes_in", "refused", "waiting_bytes"),
         *("_packets", "_next", "_packets_max", "_bytes_max", "_packet_bytes_max"),
@@ -170,13 +170,13 @@ class Session:
         self.profile = profile
         self.patterns: dict[bytes, int] = {}
         """The client's patterns, with the number of times that it has subscribed to each."""
-        self.holding_patterns: set[bytes] = set()
-        """Those of its patterns that all workers know to hold publishers."""
+        self.rule_patterns: set[bytes] = set()
+        """Those of its patterns with which its back-pressure rule is journalled."""
         self.subscriptions = 0
         self.subscription_bytes = 0
         """The sum over its patterns, as limits count them."""
         self.backpressure: Backpressure | None = None
-        """None until the client chooses to block and there is a place for it."""
+        """None until the client chooses `block` and there is a place for it."""
         self.echo = True
         self.awaits_self_service = False
         """The front has not yet answered what the client asked; it is not read until then."""
@@ -213,10 +213,10 @@ class Session:
         """Whether publishers are held back, or would be, until the client has room."""
         return self.backpressure is not None and self.backpressure.is_stalled
 
-    def begin_blocking(self, backpressure: Backpressure) -> None:
+    def enable_backpressure(self, backpressure: Backpressure) -> None:
         """From now on the client can hold publishers back."""
         self.backpressure = backpressure
-        self.outbox.enable_block(backpressure)
+        self.outbox.enable_backpressure(backpressure)
 
     def count_patterns(self, pattern: bytes, change: int, charge: int) -> None:
         """Change the number of occurrences of a pattern; `charge` is what each of them takes."""

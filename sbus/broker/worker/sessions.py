@@ -18,7 +18,7 @@ from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.protocol.controls import error_notice
-from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING, HELD_TIME
+from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING_CLIENTS, HELD_TIME
 from sbus.unix.closing import discard_unread, shut_down
 
 
@@ -68,30 +68,30 @@ class Sessions:
         connection = Connection(command.client, command.credentials, account, sock)
         session = Session(connection, outbox, self._profile(command.rules), limits)
         self._subscriptions.add_client(session)
-        if outbox.blocks and not self.begin_blocking(session):
-            self.client_events.limit_reached(session, BLOCKING)
+        if outbox.wants_backpressure and not self.enable_backpressure(session):
+            self.client_events.limit_reached(session, BLOCKING_CLIENTS)
         self._by_fd[fd] = self._by_client[session.client] = session
         self._poller.add(sock)
 
     def _profile(self, rules: bytes) -> AccessProfile:
         return self._context.rules.profile(decode_rule_set(rules))
 
-    def begin_blocking(self, session: Session) -> bool:
+    def enable_backpressure(self, session: Session) -> bool:
         """Let a client hold publishers back from now on; False when there is no place for it, or
         its user has as many here as it leaves to others."""
         account, stalls = session.account, self._stalls
-        leaves_enough = account.own_use(BLOCKING) < stalls.free
+        leaves_enough = account.own_use(BLOCKING_CLIENTS) < stalls.free
         place = stalls.take_place() if leaves_enough else None
         if place is None:
             return False
-        account.count(BLOCKING, 1)
+        account.count(BLOCKING_CLIENTS, 1)
         own, profile, memory = session.credentials, session.profile, self._context.memory
         rule = BackpressureRule(session.client, place, account.place, own, profile)
         listener = _DeliveryListener(self, session.client)
-        session.begin_blocking(
+        session.enable_backpressure(
             Backpressure(rule, account, memory, stalls, self._statistics, listener)
         )
-        self._subscriptions.begin_holding(session)
+        self._subscriptions.add_rule(session)
         return True
 
     # -- serving -------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Sessions:
         session.outbox.close()
         if session.backpressure is not None:
             self._stalls.give_back(session.backpressure.rule.place)
-            session.account.count(BLOCKING, -1)
+            session.account.count(BLOCKING_CLIENTS, -1)
         self._poller.remove(session.sock)
         del self._by_fd[session.sock.fileno()]
         del self._by_client[session.client]

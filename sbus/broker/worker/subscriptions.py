@@ -1,13 +1,13 @@
 """The subscriptions of a worker's clients: quotas, the journal's records and the index agree.
 
 Every change is journalled by a step of the sequencer and takes effect in that step. Changes of many
-patterns at once (a client leaves, or begins to block) are made piece by piece in *background steps*
-between turns. Records that only take back wait here until the table has room for them, in the order
-in which they must be journalled; nothing else is journalled before them.
+patterns at once (a client leaves, or its rule is added) are made piece by piece in *background
+steps* between turns. Records that only take back wait here until the table has room for them, in
+the order in which they must be journalled; nothing else is journalled before them.
 
     patterns of a session = its records that hold = its places in the index
-    holding patterns of a session <= its patterns;  equal after its background steps, if it blocks
-    what an earlier back-pressure rule of a session held  ->  nothing, after its background steps
+    rule patterns of a session <= its patterns;  equal after its background steps, if it has a rule
+    places of a session's earlier back-pressure rules  ->  none, after its background steps
 """
 
 from collections import deque
@@ -26,8 +26,8 @@ from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
-    HOLDS,
-    HOLDS_NO_MORE,
+    RULE_ADDED,
+    RULE_REMOVED,
     SUBSCRIBED,
     UNSUBSCRIBED,
     Record,
@@ -52,7 +52,7 @@ class Subscriptions:
         for room in the table."""
         self._stuck: list[Iterator[bool]] = []
         self._unsettled: set[Session] = set()
-        """Clients that block, by some of whose patterns publishers are not yet held."""
+        """Clients whose back-pressure rule is not yet journalled with all of their patterns."""
         self._rule_changes = 0
         """Back-pressure rules that were replaced and that some worker may still obey."""
         self._settings_applied: list[int] = []
@@ -77,25 +77,25 @@ class Subscriptions:
         if session.backpressure is not None:
             rule = session.backpressure.rule.changed_to(session.profile)
             if rule is not None:
-                self.change_rule(session, rule)
+                self.replace_rule(session, rule)
 
     def clear_routes(self) -> None:
         """Access rules or limits have changed: find all routes anew."""
         self._router.clear_cache(self._context.settings.limits.route_cache_bytes_max)
 
     def remove_client(self, session: Session) -> None:
-        """A client leaves: drop all of its subscriptions, piece by piece.
+        """A client leaves: remove all of its subscriptions, piece by piece.
 
         A record of that is journalled first, in a few bytes that fit when nothing else does. The
-        next compaction drops the client's patterns by it, and so makes room for the edges. Until
-        all patterns are dropped they are routes to a closed outbox, which does no harm.
+        next compaction leaves the client's patterns out by it, which makes room for the edges.
+        Until all patterns are removed they are routes to a closed outbox, which does no harm.
         """
         self._router.remove_client(session.outbox)
         self._watched.discard(session.secret_recipient)
         self._unsettled.discard(session)
         if session.patterns:
             self._unrecorded.append(self._encode(CLIENT_GONE, session, b"", edge=False))
-            self._background.append(self._drop_patterns(session))
+            self._background.append(self._remove_patterns(session))
 
     # -- steps ---------------------------------------------------------------------------------
     def subscribe(self, session: Session, pattern: bytes) -> bool:
@@ -112,18 +112,18 @@ class Subscriptions:
             return False
         edge = self._router.gain_interest(pattern)
         data = self._encode(SUBSCRIBED, session, pattern, edge=edge)
-        holds = session.backpressure is not None and pattern not in session.holding_patterns
-        if holds:
-            data += self._encode_holding(HOLDS, session, _rule(session), pattern)
-        if not self._sequencer.journal_step(data, edge=edge or holds):
+        adds_rule = session.backpressure is not None and pattern not in session.rule_patterns
+        if adds_rule:
+            data += self._encode_rule(RULE_ADDED, session, _rule(session), pattern)
+        if not self._sequencer.journal_step(data, edge=edge or adds_rule):
             self._router.lose_interest(pattern)
             if self._sequencer.is_table_full():
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
             return False
         session.count_patterns(pattern, 1, charge)
         self._router.add(pattern, session.outbox)
-        if holds:
-            self._hold(session, pattern)
+        if adds_rule:
+            self._index_rule(session, pattern)
         return True
 
     def unsubscribe(self, session: Session, pattern: bytes) -> bool:
@@ -132,37 +132,37 @@ class Subscriptions:
             return False
         edge = self._router.lose_interest(pattern)
         data = self._encode(UNSUBSCRIBED, session, pattern, edge=edge)
-        holds_no_more = session.patterns[pattern] == 1 and pattern in session.holding_patterns
-        if holds_no_more:
-            data += self._encode_holding(HOLDS_NO_MORE, session, _rule(session), pattern)
-        if not self._sequencer.journal_step(data, edge=edge or holds_no_more, frees=True):
+        removes_rule = session.patterns[pattern] == 1 and pattern in session.rule_patterns
+        if removes_rule:
+            data += self._encode_rule(RULE_REMOVED, session, _rule(session), pattern)
+        if not self._sequencer.journal_step(data, edge=edge or removes_rule, frees=True):
             self._router.gain_interest(pattern)
             return False
         session.count_patterns(pattern, -1, self._router.subscription_bytes(pattern))
         self._router.remove(pattern, session.outbox)
-        if holds_no_more:
-            self._hold_no_more(session, pattern)
+        if removes_rule:
+            self._unindex_rule(session, pattern)
         return True
 
     # -- background steps ----------------------------------------------------------------------
-    def begin_holding(self, session: Session) -> None:
-        """Let publishers be held by all patterns of a client that has back-pressure from now on.
+    def add_rule(self, session: Session) -> None:
+        """Journal a client's back-pressure rule with all of its patterns, from now on.
 
         That lasts until the client leaves, whatever it chooses: without stalling it holds nobody.
         """
         if session.patterns:
             self._unsettled.add(session)
-            self._background.append(self._hold_by_patterns(session))
+            self._background.append(self._journal_rule(session))
 
-    def change_rule(self, session: Session, rule: BackpressureRule) -> None:
+    def replace_rule(self, session: Session, rule: BackpressureRule) -> None:
         """Replace the rule by which a client holds publishers. The old rule is taken back when all
         workers know the new one, so that there is no gap."""
         old = _backpressure(session).replace_rule(rule)
-        held, session.holding_patterns = session.holding_patterns, set()
+        patterns, session.rule_patterns = session.rule_patterns, set()
         self._unsettled.discard(session)
-        self.begin_holding(session)
+        self.add_rule(session)
         self._rule_changes += 1
-        self._background.append(self._drop_holding(session, old, held))
+        self._background.append(self._remove_rule(session, old, patterns))
 
     def report_applied(self, settings: int) -> None:
         """Report these settings as applied once no worker obeys a rule that was replaced."""
@@ -170,13 +170,13 @@ class Subscriptions:
         self._report_if_applied()
 
     def is_settled(self, session: Session) -> bool:
-        """Whether publishers are held by all patterns of a client that blocks.
+        """Whether a client's back-pressure rule is journalled with all of its patterns.
 
         Raises Refusal when the table has no room for that.
         """
         if session in self._unsettled:
             return False
-        if len(session.holding_patterns) < len(session.patterns):
+        if len(session.rule_patterns) < len(session.patterns):
             raise Refusal("table-full", "the bus has no room to hold publishers by all patterns")
         return True
 
@@ -199,30 +199,30 @@ class Subscriptions:
         self._background.extend(self._stuck)
         self._stuck.clear()
 
-    def _drop_patterns(self, session: Session) -> Iterator[bool]:
+    def _remove_patterns(self, session: Session) -> Iterator[bool]:
         while session.patterns:
             left = _RECORDS_PER_PIECE
             while left and session.patterns:
                 pattern, count = next(iter(session.patterns.items()))
-                left -= self._drop(session, pattern, min(count, left))
+                left -= self._remove(session, pattern, min(count, left))
             yield True
 
-    def _drop(self, session: Session, pattern: bytes, count: int) -> int:
-        """Drop some occurrences of a pattern of a client that has left; returns how many."""
+    def _remove(self, session: Session, pattern: bytes, count: int) -> int:
+        """Remove some occurrences of a pattern of a client that has left; returns how many."""
         session.count_patterns(pattern, -count, self._router.subscription_bytes(pattern))
         for _ in range(count):
             self._router.remove(pattern, session.outbox)
         if self._router.lose_interest(pattern, count):
             self._unrecorded.append(self._encode(UNSUBSCRIBED, session, pattern, edge=True))
-        if pattern not in session.patterns and pattern in session.holding_patterns:
-            self._hold_no_more(session, pattern)
+        if pattern not in session.patterns and pattern in session.rule_patterns:
+            self._unindex_rule(session, pattern)
             self._unrecorded.append(
-                self._encode_holding(HOLDS_NO_MORE, session, _rule(session), pattern)
+                self._encode_rule(RULE_REMOVED, session, _rule(session), pattern)
             )
         return count
 
-    def _hold_by_patterns(self, session: Session) -> Iterator[bool]:
-        """Until this is done, a client that asked to block is not read any further."""
+    def _journal_rule(self, session: Session) -> Iterator[bool]:
+        """Until this is done, a client that chose `block` is not read any further."""
         patterns = iter(list(session.patterns))
         rule = _rule(session)
         while session in self._unsettled and _rule(session) is rule:
@@ -230,10 +230,10 @@ class Subscriptions:
             piece = [
                 pattern
                 for pattern in next_patterns
-                if pattern in session.patterns and pattern not in session.holding_patterns
+                if pattern in session.patterns and pattern not in session.rule_patterns
             ]
             data = b"".join(
-                self._encode_holding(HOLDS, session, rule, pattern) for pattern in piece
+                self._encode_rule(RULE_ADDED, session, rule, pattern) for pattern in piece
             )
             while piece and not self._sequencer.journal(data):
                 if self._sequencer.is_table_full():
@@ -244,13 +244,13 @@ class Subscriptions:
                 if session not in self._unsettled or _rule(session) is not rule:
                     return
             for pattern in piece:
-                self._hold(session, pattern)
+                self._index_rule(session, pattern)
             if not next_patterns:
                 self._unsettled.remove(session)
                 self._context.wake()
             yield True
 
-    def _drop_holding(
+    def _remove_rule(
         self, session: Session, rule: BackpressureRule, patterns: set[bytes]
     ) -> Iterator[bool]:
         """Take back an old rule of a client, whether or not the client is still there."""
@@ -258,7 +258,7 @@ class Subscriptions:
             for pattern in list(islice(patterns, _RECORDS_PER_PIECE)):
                 patterns.remove(pattern)
                 self._router.remove(pattern, rule)
-                self._unrecorded.append(self._encode_holding(HOLDS_NO_MORE, session, rule, pattern))
+                self._unrecorded.append(self._encode_rule(RULE_REMOVED, session, rule, pattern))
             yield True
         while not self.flush_records():
             yield False
@@ -308,26 +308,26 @@ class Subscriptions:
                     "too-many-patterns", "your user has no room for more subscriptions", limit
                 )
 
-    def _hold(self, session: Session, pattern: bytes) -> None:
-        session.holding_patterns.add(pattern)
+    def _index_rule(self, session: Session, pattern: bytes) -> None:
+        session.rule_patterns.add(pattern)
         self._router.add(pattern, _rule(session))
 
-    def _hold_no_more(self, session: Session, pattern: bytes) -> None:
-        session.holding_patterns.remove(pattern)
+    def _unindex_rule(self, session: Session, pattern: bytes) -> None:
+        session.rule_patterns.remove(pattern)
         self._router.remove(pattern, _rule(session))
         _backpressure(session).release_waiters()
 
     def _encode(self, kind: int, session: Session, pattern: bytes, *, edge: bool) -> bytes:
         return encode_record(Record(kind, edge, self._context.worker, session.client, pattern))
 
-    def _encode_holding(
+    def _encode_rule(
         self, kind: int, session: Session, rule: BackpressureRule, pattern: bytes
     ) -> bytes:
         return self._encode(kind, session, rule.pack() + pattern, edge=True)
 
 
 def _backpressure(session: Session) -> Backpressure:
-    assert session.backpressure is not None, "it never blocked"
+    assert session.backpressure is not None, "it never had back-pressure"
     return session.backpressure
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
-    HOLDS,
-    HOLDS_NO_MORE,
+    RULE_ADDED,
+    RULE_REMOVED,
     SUBSCRIBED,
     UNSUBSCRIBED,
     WORKER_RESET,
@@ -47,10 +47,10 @@ class Fold:
                 assert record.edge, "of a client that is gone only its edges follow"
             if record.edge:
                 self.edges.remove((record.worker, record.pattern))
-        elif record.kind == HOLDS:
+        elif record.kind == RULE_ADDED:
             assert owner not in self.holds, "a hold began twice"
             self.holds.add(owner)
-        elif record.kind == HOLDS_NO_MORE:
+        elif record.kind == RULE_REMOVED:
             self.holds.discard(owner)
         elif record.kind == CLIENT_GONE:
             self.holds = {held for held in self.holds if held[:2] != owner[:2]}
@@ -92,7 +92,7 @@ def write(table: SubscriptionTable, memory: SharedMemory, *records: Record) -> b
             words,
             b"".join(encode_record(record) for record in records),
             edge=any(record.edge for record in records),
-            frees=all(record.kind not in (SUBSCRIBED, HOLDS) for record in records),
+            frees=all(record.kind not in (SUBSCRIBED, RULE_ADDED) for record in records),
         )
 
 

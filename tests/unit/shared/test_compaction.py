@@ -20,9 +20,9 @@ from sbus.shared.shared_memory import (
 )
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
-    HOLDS,
-    HOLDS_NO_MORE,
     RECORD,
+    RULE_ADDED,
+    RULE_REMOVED,
     WORKER_RESET,
     Record,
     SubscriptionTable,
@@ -52,7 +52,7 @@ def without(holding: Holding, worker: int) -> Holding:
     return Counter({key: count for key, count in holding.items() if key[0] != worker})
 
 
-def hold(worker: int, client: int, data: bytes, *, kind: int = HOLDS) -> Record:
+def hold(worker: int, client: int, data: bytes, *, kind: int = RULE_ADDED) -> Record:
     return Record(kind, True, worker, client, data)
 
 
@@ -129,7 +129,7 @@ class Journalling(RuleBasedStateMachine):
         records = [unsubscribed(worker, client, pattern, edge=edge)]
         ended = (worker, client, HOW + pattern)
         if ended in self.holds and not after[worker, client, pattern]:
-            records.append(hold(*ended, kind=HOLDS_NO_MORE))
+            records.append(hold(*ended, kind=RULE_REMOVED))
             self.write(worker, records, after, self.holds - {ended})
         else:
             self.write(worker, records, after)
@@ -152,7 +152,7 @@ class Journalling(RuleBasedStateMachine):
         if first and ended not in self.holds:
             self.write(ended[0], [hold(*ended)], self.holding, self.holds | {ended})
         else:
-            records = [hold(*ended, kind=HOLDS_NO_MORE)]
+            records = [hold(*ended, kind=RULE_REMOVED)]
             if self.write(ended[0], records, self.holding, self.holds - {ended}):
                 self.ends.remove(ended)
 
@@ -362,9 +362,9 @@ def test_a_reader_in_the_old_arena_stops_the_next_compaction(memory: SharedMemor
 @pytest.mark.parametrize(
     "end",
     [
-        [hold(0, 1, b"how a", kind=HOLDS_NO_MORE)],
+        [hold(0, 1, b"how a", kind=RULE_REMOVED)],
         [Record(CLIENT_GONE, False, 0, 1)],
-        [Record(CLIENT_GONE, False, 0, 1), hold(0, 1, b"how a", kind=HOLDS_NO_MORE)],
+        [Record(CLIENT_GONE, False, 0, 1), hold(0, 1, b"how a", kind=RULE_REMOVED)],
         [Record(WORKER_RESET, True, 0, 0)],
     ],
     ids=["no more", "client gone", "gone and no more", "worker reset"],
@@ -379,5 +379,7 @@ def test_patterns_that_held_publishers_leave_nothing_behind(
     assert hold(0, 1, b"how a") in read_all(memory)
     write(table, memory, *end)
     compact(memory, table)
-    held = {(record.worker, record.client) for record in read_all(memory) if record.kind == HOLDS}
+    held = {
+        (record.worker, record.client) for record in read_all(memory) if record.kind == RULE_ADDED
+    }
     assert held == {(1, 1)} | ({(0, 2)} if end[0].kind != WORKER_RESET else set())

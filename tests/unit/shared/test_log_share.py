@@ -10,7 +10,7 @@ import pytest
 
 from sbus.limits import Limits
 from sbus.shared.accounts import Accounts
-from sbus.shared.ordered_log import OrderedLog, build_block
+from sbus.shared.ordered_log import OrderedLog, build_log_block
 from sbus.shared.shared_memory import SharedMemory
 from tests.unit.shared.memories import open_memory
 
@@ -30,7 +30,7 @@ class Simulation:
         accounts = Accounts(memory.accounts, WORKERS, LIMITS)
         self.shares = {uid: accounts[uid].log_share for uid in users}
         self.blocks = {
-            uid: build_block(uid, uid, 0, [(1, b"MSG k\0" + bytes(size), 1)])
+            uid: build_log_block(uid, uid, 0, [(1, b"MSG k\0" + bytes(size), 1)])
             for uid, (_, size) in users.items()
         }
         self.got = dict.fromkeys(users, 0)

@@ -12,7 +12,7 @@ from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.shared import ordered_log
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
-from sbus.shared.ordered_log import OrderedLog, build_block, check_log_size
+from sbus.shared.ordered_log import OrderedLog, build_log_block, check_log_size
 from sbus.shared.shared_memory import (
     LOG_HEAD,
     LOG_WAITERS,
@@ -83,7 +83,7 @@ def append(
     given, for a user who has not appended anything yet."""
     laid_out = [(mask, *message(key, bytes(size))) for mask, key in entries]
     with memory.lock as words:
-        wake = log.append(words, build_block(7, UID, 0, laid_out), share or some_share())
+        wake = log.append(words, build_log_block(7, UID, 0, laid_out), share or some_share())
         log.check_invariants(words)
     return wake
 
@@ -168,7 +168,7 @@ class Walking(RuleBasedStateMachine):
             (mask, *message(b"%d/%d" % (self.number, at), b"x" * size))
             for at, (mask, size) in enumerate(entries)
         ]
-        block = build_block(self.number, self.number % 3, 0, laid_out)
+        block = build_log_block(self.number, self.number % 3, 0, laid_out)
         assert len(block.data) <= BLOCK_BYTES_MAX
         with self.memory.lock as words:
             used = self.logs[worker].statistics(words).used_bytes
@@ -334,7 +334,7 @@ def test_packets_come_out_byte_for_byte(payload: bytes) -> None:
         (log,) = started(memory, 0)
         packet, key_bytes = message(b"", payload)
         with memory.lock as words:
-            log.append(words, build_block(1, UID, 0, [(1, packet, key_bytes)]), some_share())
+            log.append(words, build_log_block(1, UID, 0, [(1, packet, key_bytes)]), some_share())
         assert walk(log, memory) == [(b"", packet)]
 
 
@@ -448,7 +448,7 @@ def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:
 def test_a_worker_killed_while_appending_has_appended_nothing() -> None:
     def act(words: memoryview) -> None:
         packet, key_bytes = message(b"never", b"x" * 50)
-        block = build_block(1, UID, 0, [(0b11, packet, key_bytes)])
+        block = build_log_block(1, UID, 0, [(0b11, packet, key_bytes)])
         OrderedLog(memory, 0).append(words, block, some_share())
 
     with open_memory(2) as memory, child_holding_the_lock(memory, act) as child:
@@ -464,7 +464,7 @@ def test_a_worker_killed_while_appending_has_appended_nothing() -> None:
 
 
 def test_the_mask_of_a_block_is_the_union_of_its_entries() -> None:
-    block = build_block(1, UID, 0, [(0b001, b"MSG a\0", 1), (0b100, b"MSG b\0", 1)])
+    block = build_log_block(1, UID, 0, [(0b001, b"MSG a\0", 1), (0b100, b"MSG b\0", 1)])
     assert block.mask == 0b101
     assert len(block.data) % 32 == 0
 

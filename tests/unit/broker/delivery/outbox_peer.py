@@ -77,7 +77,7 @@ class Peer:
             self.statistics,
             self,
         )
-        self.outbox.enable_block(self.backpressure)
+        self.outbox.enable_backpressure(self.backpressure)
 
     # -- what the outbox and its back-pressure tell --------------------------------------------
     def start_writer(self, task: WriterTask) -> None:

@@ -32,7 +32,7 @@ from sbus.protocol.keys import SLASH
 from sbus.shared.accounts import HOLDING, Account, AccountBook, Accounts
 from sbus.shared.compaction import Compaction
 from sbus.shared.log_share import LogShare
-from sbus.shared.ordered_log import Block, OrderedLog
+from sbus.shared.ordered_log import LogBlock, OrderedLog
 from sbus.shared.shared_memory import MemoryLock, SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.shared.subscription_table import SubscriptionTable, all_have_read
@@ -116,7 +116,7 @@ class HookedLog(OrderedLog):
         self.placed = True
         return super().destined_end(words)
 
-    def append(self, words: memoryview, block: Block, share: LogShare) -> int:
+    def append(self, words: memoryview, block: LogBlock, share: LogShare) -> int:
         wake = super().append(words, block, share)
         self.refused |= wake < 0
         return wake
@@ -450,7 +450,7 @@ class Bus:
             WorkerStatistics(),
             Unheard(),
         )
-        self.subscriptions[worker].begin_holding(session)
+        self.subscriptions[worker].add_rule(session)
 
     def make_background_steps(self, worker: int) -> None:
         """All that can be done now."""

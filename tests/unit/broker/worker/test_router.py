@@ -18,8 +18,8 @@ from sbus.limits import Limits
 from sbus.protocol.keys import DOT, SLASH
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
-    HOLDS,
-    HOLDS_NO_MORE,
+    RULE_ADDED,
+    RULE_REMOVED,
     SUBSCRIBED,
     UNSUBSCRIBED,
     WORKER_RESET,
@@ -56,7 +56,9 @@ def all_rules(route: Route) -> list[BackpressureRule]:
     return [found for rules in route.backpressure_rules.values() for found in rules]
 
 
-def held_by(rule: BackpressureRule, worker: int, pattern: bytes, *, kind: int = HOLDS) -> Record:
+def held_by(
+    rule: BackpressureRule, worker: int, pattern: bytes, *, kind: int = RULE_ADDED
+) -> Record:
     return Record(kind, True, worker, rule.client, rule.pack() + pattern)
 
 
@@ -108,13 +110,13 @@ class Routing(RuleBasedStateMachine):
         worker=st.sampled_from([0, 2, 63]),
         client=st.integers(10, 12),
         pattern=st.sampled_from(PATTERNS),
-        kind=st.sampled_from([HOLDS, HOLDS_NO_MORE]),
+        kind=st.sampled_from([RULE_ADDED, RULE_REMOVED]),
     )
     def hold_elsewhere(self, worker: int, client: int, pattern: bytes, kind: int) -> None:
         """Also what is known already, and the end of what was never met."""
         self.router.apply(held_by(backpressure_rule(client), worker, pattern, kind=kind))
         held = {(worker, client, pattern)}
-        self.holding = self.holding | held if kind == HOLDS else self.holding - held
+        self.holding = self.holding | held if kind == RULE_ADDED else self.holding - held
 
     @rule(worker=st.sampled_from([0, 2, 63]))
     def reset(self, worker: int) -> None:
@@ -145,7 +147,7 @@ class Routing(RuleBasedStateMachine):
             if worker == OWN:
                 self.router.remove(pattern, self.backpressure_rules[client])
             else:
-                record = held_by(backpressure_rule(client), worker, pattern, kind=HOLDS_NO_MORE)
+                record = held_by(backpressure_rule(client), worker, pattern, kind=RULE_REMOVED)
                 self.router.apply(record)
         for (who, pattern), count in self.local.items():
             for _ in range(count):
@@ -165,8 +167,8 @@ TestRouting.settings = settings(max_examples=60, stateful_step_count=30)
         remote(OWN, b"a"),
         remote(0, b"", kind=CLIENT_GONE, edge=False),
         held_by(backpressure_rule(1), OWN, b"a"),
-        held_by(backpressure_rule(1), OWN, b"a", kind=HOLDS_NO_MORE),
-        held_by(backpressure_rule(1), 0, b"a", kind=HOLDS_NO_MORE),
+        held_by(backpressure_rule(1), OWN, b"a", kind=RULE_REMOVED),
+        held_by(backpressure_rule(1), 0, b"a", kind=RULE_REMOVED),
     ],
     ids=["own", "client gone", "own hold", "end of own hold", "end of an unknown hold"],
 )
@@ -219,7 +221,7 @@ def test_a_route_is_told_of_a_client_that_begins_to_hold_and_ends() -> None:
     before = router.route(b"a/b")
     router.apply(held_by(backpressure_rule(7), 0, b"a/"))
     assert [it.client for it in all_rules(router.route(b"a/b"))] == [7]
-    router.apply(held_by(backpressure_rule(7), 0, b"a/", kind=HOLDS_NO_MORE))
+    router.apply(held_by(backpressure_rule(7), 0, b"a/", kind=RULE_REMOVED))
     after = router.route(b"a/b")
     assert (after.mask, after.backpressure_rules) == (before.mask, {}) == (1, {})
 
@@ -281,7 +283,7 @@ def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
     own = Credentials(gid=1, uid=2, pid=3)
     profile = AccessProfile(publish=0, subscribe=NOT_A_B, may_block_others=True)
     router.apply(
-        Record(HOLDS, True, 3, 77, BackpressureRule(77, 5, 6, own, profile).pack() + b"a/")
+        Record(RULE_ADDED, True, 3, 77, BackpressureRule(77, 5, 6, own, profile).pack() + b"a/")
     )
     assert not router.route(b"a/b").backpressure_rules
     ((whose, (found,)),) = router.route(b"a/c").backpressure_rules.items()

@@ -289,7 +289,7 @@ def test_a_step_is_never_interrupted() -> None:
 
 def test_the_log_of_these_tests_is_deep_enough_for_their_runs() -> None:
     """A quarter of the log takes the largest block and the skip before it."""
-    largest = ordered_log.build_block(1, 1, 0, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
+    largest = ordered_log.build_log_block(1, 1, 0, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
     assert 8 * len(largest.data) <= LIMITS.log_bytes
 
 

@@ -21,7 +21,7 @@ from sbus.errors import QuotaReached, Refusal
 from sbus.protocol.keys import SLASH
 from sbus.shared.accounts import BUS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
 from sbus.shared.compaction import LiveTable
-from sbus.shared.subscription_table import HOLDS, SUBSCRIBED
+from sbus.shared.subscription_table import RULE_ADDED, SUBSCRIBED
 from tests.unit.broker.worker.sequencer_model import LIMITS, Bus, Client
 from tests.unit.shared.journal_model import read_all
 
@@ -221,7 +221,7 @@ class Subscribing(RuleBasedStateMachine):
         for client in self.bus.clients:
             assert client.session.patterns == client.subscriptions
         for session in sessions:
-            assert session.holding_patterns <= session.patterns.keys()
+            assert session.rule_patterns <= session.patterns.keys()
             assert session.subscriptions == sum(session.patterns.values())
             assert session.subscription_bytes == sum(
                 count * charge(pattern) for pattern, count in session.patterns.items()
@@ -241,7 +241,7 @@ class Subscribing(RuleBasedStateMachine):
             for client in self.bus.clients:
                 session = client.session
                 holds = set() if session.backpressure is None else set(session.patterns)
-                assert session.holding_patterns == holds
+                assert session.rule_patterns == holds
                 for worker, router in enumerate(self.bus.routers):
                     if worker != client.worker:
                         assert held(router, client) == holds
@@ -294,9 +294,9 @@ class Subscribing(RuleBasedStateMachine):
                 assert newcomer.route(KEY_OF[pattern]).mask >> client.worker & 1
                 assert kept.pop((SUBSCRIBED, *owner, pattern)) == count
             backpressure = client.session.backpressure
-            for pattern in client.session.holding_patterns:
+            for pattern in client.session.rule_patterns:
                 assert backpressure is not None
-                assert kept.pop((HOLDS, *owner, backpressure.rule.pack() + pattern)) == 1
+                assert kept.pop((RULE_ADDED, *owner, backpressure.rule.pack() + pattern)) == 1
         assert not kept
         for worker in range(WORKERS):
             interest = {it for client in self.bus.of_worker(worker) for it in client.subscriptions}
@@ -310,7 +310,7 @@ def change_rule(bus: Bus, client: Client, rules: int) -> None:
     profile = AccessProfile(publish=0, subscribe=rules, may_block_others=bool(rules))
     new = backpressure.rule.changed_to(profile)
     if new is not None:
-        bus.subscriptions[client.worker].change_rule(client.session, new)
+        bus.subscriptions[client.worker].replace_rule(client.session, new)
 
 
 def charge(pattern: bytes) -> int:
@@ -406,7 +406,7 @@ def test_what_is_taken_back_before_its_piece_never_holds(bus: Bus) -> None:
     subscribe_all(bus, client, MANY)
     bus.block(client)
     bus.subscriptions[0].make_background_step()
-    late = sorted(client.session.patterns.keys() - client.session.holding_patterns)
+    late = sorted(client.session.patterns.keys() - client.session.rule_patterns)
     for pattern in late[:80]:
         assert bus.unsubscribe(client, sorted(client.subscriptions).index(pattern), nothing)
     subscribe_all(bus, client, late[:3])
@@ -447,7 +447,7 @@ def test_a_client_may_leave_in_the_midst_of_beginning_to_hold(bus: Bus, pieces: 
     assert held_elsewhere(bus, client) == set()
     assert held_elsewhere(bus, other) == set(MANY[:2])
     assert not client.session.patterns
-    assert not client.session.holding_patterns
+    assert not client.session.rule_patterns
     assert client.session.account.use(SUBSCRIPTIONS) == 0
 
 
@@ -465,7 +465,7 @@ def test_holding_that_finds_the_table_full_goes_on_when_it_is_compacted(small_bu
             assert bus.unsubscribe(bus.clients[2], 0, nothing)
         bus.block(client)
         bus.make_background_steps(0)
-        assert len(client.session.holding_patterns) < 12, "there was room all the same"
+        assert len(client.session.rule_patterns) < 12, "there was room all the same"
         bus.leave(other)
         bus.make_background_steps(0)
         assert not other.session.patterns
