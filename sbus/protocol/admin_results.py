@@ -37,7 +37,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     delivered: int
     delivered_bytes: int
     discarded: dict[str, int]
-    """By reason, see `DISCARD_REASONS`."""
+    """By reason, see `DROP_REASONS`."""
     discarded_bytes: int
     undelivered: int
     """Were in the backlog of a client that left or was disconnected."""

@@ -1,4 +1,4 @@
-"""Codes: why a packet is refused, a client disconnected, a connection refused, a message discarded.
+"""Codes: why a packet is refused, a client disconnected, a connection refused, a message dropped.
 
 They are stable, appear in `!/error` notices, and faults are counted by them. The protocol's
 documentation explains each.
@@ -34,6 +34,6 @@ without a subscription, are only ignored and counted."""
 CONNECTION_CODES: Final = ("not-admitted", "not-allowed", "too-many-connections", "too-many-users")
 """Why a connection is refused."""
 
-DISCARD_REASONS: Final = ("soft", "hard", "quota", "unheld")
-"""Why a message for a slow client is discarded: by its soft policy; by its hard policy; because its
+DROP_REASONS: Final = ("soft", "hard", "quota", "unheld")
+"""Why a message for a slow client is dropped: by its soft policy; by its hard policy; because its
 user's backlog quota is used up; because its publisher may not be held back for it."""

@@ -297,7 +297,7 @@ class MessagesDiscarded(Event, frozen=True, kw_only=True):
     count: int
     """Since the last such event of this client."""
     reasons: dict[str, int]
-    """The same by reason, see `DISCARD_REASONS`."""
+    """The same by reason, see `DROP_REASONS`."""
 
 
 class ClientStalled(Event, frozen=True, kw_only=True):

@@ -38,8 +38,8 @@ HOLDING = 4
 """1 while clients of this user hold back publishers of the worker with this cell."""
 WAITING_BYTES = 5
 """Bytes that were read from this user's clients and wait to be processed."""
-LOST = 6
-"""Messages that were discarded for this user's clients."""
+DROPPED = 6
+"""Messages that were dropped for this user's clients."""
 _KINDS = 7
 _GAUGES = (
     SUBSCRIPTIONS,

@@ -5,7 +5,7 @@ memory before it sleeps and about every millisecond while it is busy. Reading ne
 one consistent state of that worker, unless the copy is made at the same time. A new worker goes on
 with the counters of its place, so they only grow.
 
-    accepted = delivered + discarded + undelivered + backlog      in messages and in bytes
+    accepted = delivered + dropped + undelivered + backlog      in messages and in bytes
 
 `delivered` is not counted: it follows from this equation.
 """
@@ -13,14 +13,14 @@ with the counters of its place, so they only grow.
 from array import array
 from collections.abc import Sequence
 
-from sbus.protocol.codes import DISCARD_REASONS, PACKET_CODES
+from sbus.protocol.codes import DROP_REASONS, PACKET_CODES
 
 # Places of a worker's counters.
 MESSAGES_IN = 0
 BYTES_IN = 1
 ACCEPTED = 2
 ACCEPTED_BYTES = 3
-DISCARDED_BYTES = 4
+DROPPED_BYTES = 4
 UNDELIVERED = 5
 UNDELIVERED_BYTES = 6
 IN_BACKLOG = 7
@@ -30,9 +30,9 @@ STALLS = 9
 ROUTE_LOOKUPS = 10
 ROUTE_MISSES = 11
 LATENCY_SUM_US = 12
-DISCARDED = 13
-"""From here on, one for each reason, in the order of `DISCARD_REASONS`."""
-REFUSED = DISCARDED + len(DISCARD_REASONS)
+DROPPED = 13
+"""From here on, one for each reason, in the order of `DROP_REASONS`."""
+REFUSED = DROPPED + len(DROP_REASONS)
 """Likewise for each code in `PACKET_CODES`."""
 LATENCY = REFUSED + len(PACKET_CODES)
 """Likewise for each bucket."""
@@ -44,7 +44,7 @@ LATENCY_BOUNDS_US: Sequence[int] = tuple(1 << bits for bits in range(_FIRST_BOUN
 WORDS = LATENCY + len(LATENCY_BOUNDS_US) + 1
 
 _REFUSED_AT = {code: REFUSED + number for number, code in enumerate(PACKET_CODES)}
-_DISCARDED_AT = {reason: DISCARDED + number for number, reason in enumerate(DISCARD_REASONS)}
+_DROPPED_AT = {reason: DROPPED + number for number, reason in enumerate(DROP_REASONS)}
 
 
 def statistics_words(workers: int) -> int:
@@ -70,11 +70,11 @@ class WorkerStatistics:
         """Count a packet that was refused or ignored, or whose client was disconnected."""
         self.counts[_REFUSED_AT[code]] += 1
 
-    def record_discard(self, reason: str, size_bytes: int) -> None:
-        """Count a discarded message."""
+    def record_drop(self, reason: str, size_bytes: int) -> None:
+        """Count a dropped message."""
         counts = self.counts
-        counts[_DISCARDED_AT[reason]] += 1
-        counts[DISCARDED_BYTES] += size_bytes
+        counts[_DROPPED_AT[reason]] += 1
+        counts[DROPPED_BYTES] += size_bytes
 
     def record_latency(self, latency_us: int, deliveries: int) -> None:
         """Count deliveries that took this long."""

@@ -204,7 +204,7 @@ class OneProcessBus:
                 subscription_bytes += session.subscription_bytes
                 ledger = session.outbox.statistics()
                 assert ledger.delivered == ledger.accepted - ledger.undelivered
-                assert ledger.lost == ledger.backlog == ledger.backlog_bytes == 0
+                assert ledger.dropped == ledger.backlog == ledger.backlog_bytes == 0
                 assert not session.has_pending()
         assert self.account.use(SUBSCRIPTIONS) == subscriptions
         assert self.account.use(SUBSCRIPTION_BYTES) == subscription_bytes

@@ -16,13 +16,13 @@ from sbus.broker.front.polled_lock import polled
 from sbus.broker.front.supervisor import SupervisedWorker, Supervisor
 from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.protocol.admin_results import Fill, Latency, Rates, Traffic, UserReport, WorkerReport
-from sbus.protocol.codes import DISCARD_REASONS, PACKET_CODES
+from sbus.protocol.codes import DROP_REASONS, PACKET_CODES
 from sbus.shared import worker_statistics as counter
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     BLOCKING_CLIENTS,
     BUS,
-    LOST,
+    DROPPED,
     SUBSCRIPTION_BYTES,
     SUBSCRIPTIONS,
     WAITING_BYTES,
@@ -168,7 +168,7 @@ class StatisticsCollector:
             waiting_bytes=account.use(WAITING_BYTES),
             blocking_clients=account.use(BLOCKING_CLIENTS),
             held_seconds=account.held_time.spent_ns(time.monotonic_ns()) / 1e9,
-            discarded=account.use(LOST),
+            discarded=account.use(DROPPED),
             limits=self._user_limits.limits_of(uid),
         )
 
@@ -179,10 +179,10 @@ def _sum(counters: list[Words]) -> Words:
 
 def _traffic(words: Words, subscriptions: int) -> Traffic:
     accepted, accepted_bytes = words[counter.ACCEPTED], words[counter.ACCEPTED_BYTES]
-    discarded_bytes = words[counter.DISCARDED_BYTES]
+    discarded_bytes = words[counter.DROPPED_BYTES]
     undelivered, undelivered_bytes = words[counter.UNDELIVERED], words[counter.UNDELIVERED_BYTES]
     backlog, backlog_bytes = words[counter.IN_BACKLOG], words[counter.IN_BACKLOG_BYTES]
-    discarded = words[counter.DISCARDED : counter.REFUSED]
+    discarded = words[counter.DROPPED : counter.REFUSED]
     refused = zip(PACKET_CODES, words[counter.REFUSED : counter.LATENCY], strict=True)
     return Traffic(
         messages_in=words[counter.MESSAGES_IN],
@@ -191,7 +191,7 @@ def _traffic(words: Words, subscriptions: int) -> Traffic:
         accepted_bytes=accepted_bytes,
         delivered=accepted - sum(discarded) - undelivered - backlog,
         delivered_bytes=accepted_bytes - discarded_bytes - undelivered_bytes - backlog_bytes,
-        discarded=dict(zip(DISCARD_REASONS, discarded, strict=True)),
+        discarded=dict(zip(DROP_REASONS, discarded, strict=True)),
         discarded_bytes=discarded_bytes,
         undelivered=undelivered,
         undelivered_bytes=undelivered_bytes,

@@ -8,7 +8,7 @@ publisher.
 
 Only publishers of the client's own user are held, unless an access rule lets the client hold
 everybody, and only while that user has held time left. A message whose publisher may not be held
-is discarded when it finds no room.
+is dropped when it finds no room.
 """
 
 import struct

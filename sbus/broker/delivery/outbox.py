@@ -14,7 +14,7 @@ A dropped message is counted, leaves a gap in the backlog, and becomes a `!/lost
 No policy concerns replies and notices. They wait behind what was accepted before them, and are few:
 the session reads no further packet of a client that has one waiting.
 
-    accepted = delivered + lost + backlog + undelivered        at any time
+    accepted = delivered + dropped + backlog + undelivered        at any time
     publishers are held  ⇒  an overshoot waits, or the backlog is more than half full
 
 A writer task waits until the socket has room, and then asks for turns of the fair queue, so that
@@ -36,7 +36,7 @@ from sbus.broker.delivery.bounded_backlog import BoundedBacklog
 from sbus.errors import Misbehaviour
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
-from sbus.shared.accounts import LOST, Account
+from sbus.shared.accounts import DROPPED, Account
 from sbus.shared.worker_statistics import (
     ACCEPTED,
     ACCEPTED_BYTES,
@@ -83,7 +83,7 @@ class OutboxStatistics(msgspec.Struct, frozen=True):
 
     accepted: int
     delivered: int
-    lost: int
+    dropped: int
     undelivered: int
     backlog: int
     backlog_bytes: int
@@ -94,7 +94,7 @@ class Outbox:
 
     __slots__ = (
         *("_account", "_backlog", "_backpressure", "_listener", "_send", "_sock", "_state"),
-        *("_statistics", "_turns_over", "_undelivered", "accepted", "delivered_bytes", "discarded"),
+        *("_statistics", "_turns_over", "_undelivered", "accepted", "delivered_bytes", "dropped"),
         *("fault", "flood_control", "is_closed", "is_flowing", "wants_notices"),
     )
 
@@ -129,7 +129,7 @@ class Outbox:
         self.wants_notices = False
         self.accepted = 0
         self.delivered_bytes = 0
-        self.discarded: dict[str, int] = {}
+        self.dropped: dict[str, int] = {}
         """Messages that were dropped, by reason."""
         self._undelivered = 0
 
@@ -287,9 +287,9 @@ class Outbox:
             self._backpressure.resume()
 
     def _drop(self, packet: bytes, reason: str) -> None:
-        self.discarded[reason] = self.discarded.get(reason, 0) + 1
-        self._statistics.record_discard(reason, len(packet))
-        self._account.count(LOST, 1)
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+        self._statistics.record_drop(reason, len(packet))
+        self._account.count(DROPPED, 1)
         self._backlog.record_drop()
 
     def _count_undelivered(self, messages: int, size_bytes: int) -> None:
@@ -361,12 +361,12 @@ class Outbox:
         self._turns_over.set()
 
     def statistics(self) -> OutboxStatistics:
-        lost = sum(self.discarded.values())
+        dropped = sum(self.dropped.values())
         backlog = self._backlog.messages
         return OutboxStatistics(
             accepted=self.accepted,
-            delivered=self.accepted - lost - self._undelivered - backlog,
-            lost=lost,
+            delivered=self.accepted - dropped - self._undelivered - backlog,
+            dropped=dropped,
             undelivered=self._undelivered,
             backlog=backlog,
             backlog_bytes=self._backlog.bytes,

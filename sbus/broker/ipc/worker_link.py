@@ -45,7 +45,7 @@ class WorkerLink:
     def send(self, packet: WorkerCommand | WorkerEvent, fd: int | None = None) -> None:
         """Send, or queue when the other side is slow. Borrows `fd` until it is sent.
 
-        A packet to a side that has ended is dropped: its end is noticed by reading.
+        A packet to a side that has ended is not sent: its end is noticed by reading.
         """
         data = _encoder.encode(packet)
         if self._unsent:

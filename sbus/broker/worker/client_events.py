@@ -1,4 +1,4 @@
-"""The events of a worker's clients: what they did, what they were refused, what they lost.
+"""The events of a worker's clients: what they did, what they were refused, what was dropped.
 
 Discarding a message emits nothing, because it happens too often: outboxes count, and while events
 are watched the counts are compared once a second.
@@ -24,8 +24,8 @@ from sbus.protocol.events import (
     PacketRefused,
 )
 
-_DISCARDS_SECONDS = 1.0
-"""Between two reports of what was discarded."""
+_DROPS_SECONDS = 1.0
+"""Between two reports of what was dropped."""
 _PAUSE_SECONDS = 0.025
 """Within a report; a stream of events collects for a little less."""
 _CLIENTS_PER_PAUSE = 50
@@ -49,9 +49,9 @@ class ClientEvents:
     def __init__(self, emitter: EventEmitter, rate_limiter: LogRateLimiter) -> None:
         self._emitter = emitter
         self._rate_limiter = rate_limiter
-        self._reports_discards = False
+        self._reports_drops = False
         self._reported: dict[int, dict[str, int]] = {}
-        """What was discarded for each client, by reason, when it was last reported."""
+        """What was dropped for each client, by reason, when it was last reported."""
 
     def set_log_interval(self, seconds: float) -> None:
         """Log the same of the same user once in this time."""
@@ -101,44 +101,44 @@ class ClientEvents:
     def leaves(self, session: Session) -> None:
         """A client is about to be forgotten."""
         if self._emitter.is_watched:
-            self._report_discards_of(session)
+            self._report_drops_of(session)
         self._reported.pop(session.client, None)
 
-    # -- discarded messages --------------------------------------------------------------------
-    async def report_discards(self, sessions: Iterable[Session]) -> None:
-        """Report what is discarded from now on, unless that is being done, while events are
+    # -- dropped messages ----------------------------------------------------------------------
+    async def report_drops(self, sessions: Iterable[Session]) -> None:
+        """Report what is dropped from now on, unless that is being done, while events are
         watched."""
-        if self._reports_discards:
+        if self._reports_drops:
             return
-        self._reports_discards = True
+        self._reports_drops = True
         self._reported = {
-            session.client: dict(session.outbox.discarded)
+            session.client: dict(session.outbox.dropped)
             for session in sessions
-            if session.outbox.discarded
+            if session.outbox.dropped
         }
         while self._emitter.is_watched:
-            await trio.sleep(_DISCARDS_SECONDS)
+            await trio.sleep(_DROPS_SECONDS)
             reported = 0
             for session in list(sessions):
-                if session.is_open() and self._report_discards_of(session):
+                if session.is_open() and self._report_drops_of(session):
                     reported += 1
                     if not reported % _CLIENTS_PER_PAUSE:
                         await trio.sleep(_PAUSE_SECONDS)
-        self._reports_discards = False
+        self._reports_drops = False
 
-    def _report_discards_of(self, session: Session) -> bool:
+    def _report_drops_of(self, session: Session) -> bool:
         """Whether there was anything to report."""
-        discarded = session.outbox.discarded
-        if not discarded:
+        dropped = session.outbox.dropped
+        if not dropped:
             return False
         before = self._reported.get(session.client, {})
         reasons = {
             reason: count - before.get(reason, 0)
-            for reason, count in discarded.items()
+            for reason, count in dropped.items()
             if count != before.get(reason, 0)
         }
         if reasons:
-            self._reported[session.client] = dict(discarded)
+            self._reported[session.client] = dict(dropped)
             count = sum(reasons.values())
             self._emitter.emit(MessagesDiscarded(who=_who(session), count=count, reasons=reasons))
         return bool(reasons)

@@ -98,7 +98,7 @@ class CommandHandler:
         """Write a stream to `fd`, which belongs to this worker from now on."""
         if command.kind == "events":
             self._emitter.open_stream(command.stream, fd, self._start_task)
-            self._start_task(partial(self._context.client_events.report_discards, self._sessions))
+            self._start_task(partial(self._context.client_events.report_drops, self._sessions))
         else:
             on_gone = partial(self._stop_stream, command.stream)
             writer = StreamWriter(fd, self._start_task, on_gone, self._on_missing)

@@ -77,7 +77,7 @@ class QueryHandler:
             accepted=ledger.accepted,
             delivered=ledger.delivered,
             delivered_bytes=outbox.delivered_bytes,
-            discarded=ledger.lost,
+            discarded=ledger.dropped,
             backlog=ledger.backlog,
             backlog_bytes=ledger.backlog_bytes,
             subscriptions=session.subscriptions,

@@ -120,7 +120,7 @@ class Scheduler:
             while cost < quantum and session.has_pending():
                 cost += self._handle(session, quantum - cost)
                 if self._must_wait(session):
-                    self._wait_queue.count_packets(session, session.drop_done())
+                    self._wait_queue.count_packets(session, session.forget_done())
                     self._fair_queue.charge(session.uid, cost)
                     return cost
         except Misbehaviour as fault:

@@ -340,7 +340,7 @@ class Session:
         """The packet that `peek` returned is done."""
         self._next += 1
 
-    def drop_done(self) -> int:
+    def forget_done(self) -> int:
         """Keep nothing but the pending packets; returns their bytes."""
         self._packets = self._packets[self._next :]
         self._next = 0

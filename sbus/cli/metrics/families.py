@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import Metric
 
 from sbus.cli.terminal.user_names import user_name
 from sbus.protocol.admin_results import StatsResult, UserReport, VersionResult
-from sbus.protocol.codes import CONNECTION_CODES, DISCARD_REASONS, PACKET_CODES
+from sbus.protocol.codes import CONNECTION_CODES, DROP_REASONS, PACKET_CODES
 from sbus.protocol.text import to_text
 
 
@@ -220,7 +220,7 @@ FAMILIES: tuple[Family, ...] = (
         "sbus_discarded_total",
         "stats.traffic.discarded",
         "reason",
-        DISCARD_REASONS,
+        DROP_REASONS,
         "Messages not delivered because the recipient was too slow.",
     ),
     _counts(

@@ -15,9 +15,9 @@ from sbus.shared.accounts import (
     BACKLOG_BYTES,
     BUS,
     CONNECTIONS,
+    DROPPED,
     HELD_TIME,
     HOLDING,
-    LOST,
     PUBLISH_RATE,
     SUBSCRIPTION_BYTES,
     SUBSCRIPTIONS,
@@ -203,7 +203,7 @@ class Accounting(RuleBasedStateMachine):
     def lose(self, pick: int, messages: int) -> None:
         client = self.pick(pick)
         if client is not None:
-            self.account(client).count(LOST, messages)
+            self.account(client).count(DROPPED, messages)
             self.lost[client.uid] += messages
             self.lost_in_all += messages
 
@@ -247,11 +247,11 @@ class Accounting(RuleBasedStateMachine):
         for view in (*self.views, self.book):
             for kind in USER_QUOTAS:
                 assert view[BUS].use(kind) == self.used(kind)
-            assert view[BUS].use(LOST) == self.lost_in_all
+            assert view[BUS].use(DROPPED) == self.lost_in_all
             for uid, place in self.places.items():
                 for kind in USER_QUOTAS:
                     assert view[place].use(kind) == self.used(kind, uid)
-                assert view[place].use(LOST) == self.lost[uid]
+                assert view[place].use(DROPPED) == self.lost[uid]
                 assert view[place].use(HOLDING) == len(self.users[uid].holding_since)
 
     @invariant()
@@ -443,7 +443,7 @@ def test_no_account_touches_its_neighbours_words() -> None:
     view.end_holding(3 * WINDOW_NS)
     for limit in range(6):
         view.note_report(limit, SECOND_NS)
-    for kind in (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, LOST):
+    for kind in (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, BACKLOG_BYTES, DROPPED):
         view.count(kind, 5)
     assert [list(account._words) for account in outer] == before
     middle.clear()

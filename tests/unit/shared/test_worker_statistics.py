@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus.protocol.codes import DISCARD_REASONS, PACKET_CODES
+from sbus.protocol.codes import DROP_REASONS, PACKET_CODES
 from sbus.shared import worker_statistics as counter
 from sbus.shared.worker_statistics import WorkerStatistics, counters_of, reap, statistics_words
 
@@ -31,15 +31,15 @@ def test_every_code_and_reason_has_a_counter_of_its_own() -> None:
     for times, code in enumerate(PACKET_CODES, 1):
         for _ in range(times):
             statistics.record_refusal(code)
-    for times, reason in enumerate(DISCARD_REASONS, 1):
+    for times, reason in enumerate(DROP_REASONS, 1):
         for _ in range(times):
-            statistics.record_discard(reason, 10)
+            statistics.record_drop(reason, 10)
     counts = statistics.counts.tolist()
     assert counts[counter.REFUSED : counter.LATENCY] == list(range(1, len(PACKET_CODES) + 1))
-    assert counts[counter.DISCARDED : counter.REFUSED] == list(range(1, len(DISCARD_REASONS) + 1))
-    assert counts[counter.DISCARDED_BYTES] == 10 * sum(range(1, len(DISCARD_REASONS) + 1))
-    everything_else = sum(counts) - sum(counts[counter.DISCARDED : counter.LATENCY])
-    assert everything_else == counts[counter.DISCARDED_BYTES]
+    assert counts[counter.DROPPED : counter.REFUSED] == list(range(1, len(DROP_REASONS) + 1))
+    assert counts[counter.DROPPED_BYTES] == 10 * sum(range(1, len(DROP_REASONS) + 1))
+    everything_else = sum(counts) - sum(counts[counter.DROPPED : counter.LATENCY])
+    assert everything_else == counts[counter.DROPPED_BYTES]
 
 
 def test_a_count_is_invisible_until_it_is_shared_and_changes_no_other_place() -> None:

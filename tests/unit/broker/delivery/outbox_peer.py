@@ -187,7 +187,7 @@ def limits(messages: int = 1000, size: int = 1_000_000) -> Limits:
 
 
 def total(statistics: OutboxStatistics) -> int:
-    return statistics.delivered + statistics.lost + statistics.backlog + statistics.undelivered
+    return statistics.delivered + statistics.dropped + statistics.backlog + statistics.undelivered
 
 
 class Moody(socket.socket):

@@ -61,7 +61,7 @@ async def test_the_bound_in_messages_is_exact(peers: Make, bound: int) -> None:
     for number in range(bound + 3 - 1):  # `fill` has put one there
         peer.deliver(b"%d" % number)
     statistics = peer.outbox.statistics()
-    assert (statistics.backlog, statistics.lost) == (bound, 3)
+    assert (statistics.backlog, statistics.dropped) == (bound, 3)
     assert statistics.delivered == taken
     got = await peer.read_all()
     assert got[taken:] == [
@@ -77,7 +77,7 @@ async def test_the_bound_in_bytes_is_exact(peers: Make, spare: int) -> None:
     peer.fill()
     peer.deliver(b"x" * (10 + spare))
     statistics = peer.outbox.statistics()
-    assert (statistics.lost, statistics.backlog) == ((1, 1) if spare else (0, 2))
+    assert (statistics.dropped, statistics.backlog) == ((1, 1) if spare else (0, 2))
     assert statistics.backlog_bytes == (4 if spare else 14)
     await peer.read_all()
     assert peer.outbox.statistics().backlog_bytes == 0
@@ -104,7 +104,7 @@ async def test_a_client_without_notices_is_sent_none(peers: Make) -> None:
     taken = peer.fill()
     peer.deliver(b"lost")
     assert await peer.read_all() == [b"fill"] * (taken + 1)
-    assert peer.outbox.statistics().lost == 1
+    assert peer.outbox.statistics().dropped == 1
 
 
 async def test_a_reply_follows_everything_accepted_before_it(peers: Make) -> None:
@@ -349,7 +349,7 @@ async def follow_the_ledger(actions: list[tuple[str, int]], given: Limits) -> No
         compare(accepted, read)
         statistics = peer.outbox.statistics()
         told = sum(int(packet[12:]) for packet in read if packet.startswith(b"CMSG !/lost\0"))
-        assert statistics.lost == told
+        assert statistics.dropped == told
         assert statistics.delivered == len(accepted) - told
         peer.close()
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
-from sbus.shared.accounts import BACKLOG_BYTES, HOLDING, LOST
+from sbus.shared.accounts import BACKLOG_BYTES, DROPPED, HOLDING
 from sbus.shared.shared_memory import SharedMemory
 from tests.unit.broker.delivery.outbox_peer import UID, Peer, limits, open_peers, total
 from tests.unit.shared.memories import open_memory
@@ -67,7 +67,7 @@ async def test_with_soft_block_the_first_message_without_room_holds_until_none_w
     assert peer.backpressure.is_stalled
     peer.deliver(b"b", b"c", b"d", b"e")
     statistics = peer.outbox.statistics()
-    assert (statistics.lost, statistics.backlog) == (0, 5), "they have their place already"
+    assert (statistics.dropped, statistics.backlog) == (0, 5), "they have their place already"
     while peer.outbox.statistics().backlog:
         assert peer.backpressure.is_stalled
         peer.sock.recv(100)
@@ -141,7 +141,7 @@ async def test_messages_of_other_users_are_discarded_and_hold_nobody(
     peer.deliver(b"c", uid=UID + 1)
     assert peer.backpressure.is_stalled
     statistics = peer.outbox.statistics()
-    assert (statistics.lost, statistics.backlog) == (3, 1)
+    assert (statistics.dropped, statistics.backlog) == (3, 1)
     assert peer.spent_reports == 0
     packets = await peer.read_all()
     assert packets[peer.taken :] == [b"CMSG !/lost\x002", b"mine", b"CMSG !/lost\x001"]
@@ -155,7 +155,7 @@ async def test_without_held_time_block_is_discard_and_that_is_reported(
     peer = full_peer(peers, memory, control, given)
     peer.deliver(b"a", b"b")
     assert not peer.backpressure.is_stalled
-    assert peer.outbox.statistics().lost == 2
+    assert peer.outbox.statistics().dropped == 2
     assert peer.spent_reports == 2
 
 
@@ -167,11 +167,11 @@ async def test_what_is_on_its_way_is_kept_up_to_the_size_of_the_log(
     given = Limits(backlog_messages_max=0, backlog_bytes_max=backlog_bytes, log_bytes=log_bytes)
     peer = full_peer(peers, memory, control, given)
     peer.deliver(*[b"x" * 64] * (log_bytes // 64))
-    assert peer.outbox.statistics().lost == 0
+    assert peer.outbox.statistics().dropped == 0
     peer.deliver(*[b"x" * 64] * 10)
     statistics = peer.outbox.statistics()
     assert statistics.backlog_bytes <= backlog_bytes + log_bytes
-    assert statistics.lost == 10 - (backlog_bytes // 64)
+    assert statistics.dropped == 10 - (backlog_bytes // 64)
     assert total(statistics) == statistics.accepted
 
 
@@ -250,9 +250,9 @@ async def test_a_client_takes_of_its_users_account_half_at_most(
     peer = full_peer(peers, memory, FloodControl(), given)
     peer.deliver(*[b"x" * 36] * 8)
     statistics = peer.outbox.statistics()
-    assert (statistics.backlog, statistics.lost) == (5, 3)
+    assert (statistics.backlog, statistics.dropped) == (5, 3)
     assert peer.quota_reports == 3
-    assert peer.account.use(LOST) == 3
+    assert peer.account.use(DROPPED) == 3
     assert len(await peer.read_all()) == peer.taken + 5 + 1
     assert peer.account.use(BACKLOG_BYTES) == 0
 
@@ -298,7 +298,7 @@ async def lose_nothing(
                     read += peer.read_some(count)
                 else:
                     await trio.testing.wait_all_tasks_blocked()
-                assert peer.outbox.statistics().lost == 0
+                assert peer.outbox.statistics().dropped == 0
                 assert not peer.backpressure.is_stalled or peer.outbox.statistics().backlog
             read += await peer.read_all()
             assert read == accepted

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from sbus.broker.delivery.outbox import OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
-from sbus.shared.accounts import BACKLOG_BYTES, LOST
+from sbus.shared.accounts import BACKLOG_BYTES, DROPPED
 from sbus.shared.shared_memory import SharedMemory
 from tests.unit.broker.delivery.outbox_peer import UID, Peer, limits, make_moody, open_peers, total
 from tests.unit.shared.memories import open_memory
@@ -81,7 +81,7 @@ async def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
     assert statistics.delivered == peer.taken
 
     if soft is Soft.ERROR or (soft is Soft.QUEUE and hard is Hard.ERROR):
-        assert (statistics.lost, statistics.backlog, statistics.undelivered) == (0, 0, 5)
+        assert (statistics.dropped, statistics.backlog, statistics.undelivered) == (0, 0, 5)
         assert peer.faults == 1
         assert peer.outbox.fault is not None
         assert peer.outbox.fault.code == "too-slow"
@@ -90,10 +90,10 @@ async def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
     assert peer.faults == 0
     assert peer.outbox.fault is None
     if soft is Soft.QUEUE:
-        assert (statistics.lost, statistics.backlog, statistics.undelivered) == (2, 3, 0)
+        assert (statistics.dropped, statistics.backlog, statistics.undelivered) == (2, 3, 0)
         assert await read_behind_the_filling(peer) == ORDERED[order]
     else:
-        assert (statistics.lost, statistics.backlog, statistics.undelivered) == (5, 0, 0)
+        assert (statistics.dropped, statistics.backlog, statistics.undelivered) == (5, 0, 0)
         assert await read_behind_the_filling(peer) == [b"CMSG !/lost\x005"]
     assert peer.outbox.is_flowing
     peer.deliver(b"later")
@@ -110,7 +110,7 @@ async def test_the_bound_in_bytes_is_a_full_backlog_too(
     peer.deliver(b"x" * 10)
     peer.deliver(b"y")
     statistics = peer.outbox.statistics()
-    ledger = (statistics.lost, statistics.backlog, statistics.undelivered)
+    ledger = (statistics.dropped, statistics.backlog, statistics.undelivered)
     if soft is Soft.QUEUE:
         assert ledger == ((0, 0, 2) if hard is Hard.ERROR else (1, 1, 0))
     else:
@@ -134,10 +134,10 @@ async def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
     rest = [b"fill"] * (peer.taken - 2)
     if notices:
         expected = [*rest, b"CMSG !/lost\x001", b"a", b"CMSG !/lost\x002"]
-        assert peer.outbox.statistics().lost == 3
+        assert peer.outbox.statistics().dropped == 3
     else:
         expected = [*rest, b"a", b"b"]
-        assert peer.outbox.statistics().lost == 2
+        assert peer.outbox.statistics().dropped == 2
     assert await peer.read_all() == expected
 
 
@@ -191,9 +191,9 @@ async def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: 
     assert 0 < sent < bound
     for _ in range(sent):
         peer.deliver(b"more")
-    assert (peer.outbox.statistics().backlog, peer.outbox.statistics().lost) == (bound, 1)
+    assert (peer.outbox.statistics().backlog, peer.outbox.statistics().dropped) == (bound, 1)
     peer.deliver(b"too much again")
-    assert (peer.outbox.statistics().backlog, peer.outbox.statistics().lost) == (bound, 2)
+    assert (peer.outbox.statistics().backlog, peer.outbox.statistics().dropped) == (bound, 2)
 
 
 async def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: Make) -> None:
@@ -264,7 +264,7 @@ async def test_a_kernel_without_memory_is_nobodys_fault(
     make_moody(peer, *[errno.ENOBUFS] * 3)
     for packet in (b"a", b"b", b"c"):
         peer.deliver(packet)
-    assert (peer.faults, peer.outbox.statistics().lost) == (0, 0)
+    assert (peer.faults, peer.outbox.statistics().dropped) == (0, 0)
     while peer.writers:  # noqa: ASYNC110 (the clock is the test's)
         await trio.sleep(0.01)
     assert peer.read() == [b"a", b"b", b"c"]
@@ -380,7 +380,7 @@ def check(peer: Peer, given: Limits, accepted: int, memory: SharedMemory) -> Non
     taken = peer.account.use(BACKLOG_BYTES)
     assert taken == backlog.bytes + KEEPING_BYTES * backlog.messages
     assert taken <= given.user_backlog_bytes_max + overshoot_bytes
-    assert peer.account.use(LOST) == statistics.lost
+    assert peer.account.use(DROPPED) == statistics.dropped
     assert not peer.quota_reports or given.user_backlog_bytes_max < 100_000
 
     held = peer.backpressure.is_stalled
@@ -410,10 +410,10 @@ def compare(accepted: list[bytes], replies: list[bytes], read: list[bytes], peer
     told = sum(int(packet[12:]) for packet in read if packet.startswith(b"CMSG !/lost\0"))
     statistics = peer.outbox.statistics()
     assert statistics.delivered == len(messages)
-    assert told <= statistics.lost
+    assert told <= statistics.dropped
     if peer.outbox.fault is None:
         assert got_replies == replies
-        assert (told, statistics.undelivered) == (statistics.lost, 0)
+        assert (told, statistics.undelivered) == (statistics.dropped, 0)
     for reply in got_replies:
         at = read.index(reply)
         before = int(reply[6:])
