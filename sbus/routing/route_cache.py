@@ -5,7 +5,8 @@ that has used its half of the bound it becomes `old`, and the previous `old` is 
 moves an entry of `old` to `recent`, so keys in use survive a flood of keys that are used once: the
 flood displaces only itself and idle keys.
 
-`recent` is one and the same dict for life: a caller that keeps it sees every invalidation.
+Callers look in `recent` first. It is one and the same dict for life, so a caller that keeps it sees
+every invalidation.
 """
 
 from collections.abc import Callable
@@ -18,9 +19,9 @@ from sbus.protocol.keys import PatternPath
 R = TypeVar("R")
 
 ENTRY_OVERHEAD_BYTES: Final = 320
-"""Charged for each entry besides its key's length and the bytes from `resolve`: the header of the
-key's object (33), its charge (32), and its entries in two dicts that were just resized (up to 124
-each)."""
+"""Charged for each entry besides its key's length and the bytes from `look_up_uncached`: the header
+of the key's object (33), its charge (32), and its entries in two dicts that were just resized (up
+to 124 each)."""
 
 
 class CacheStatistics(msgspec.Struct, frozen=True):
@@ -31,7 +32,7 @@ class CacheStatistics(msgspec.Struct, frozen=True):
     hits_old: int
     """Entries found in `old`; hits in `recent` are not counted."""
     misses: int
-    """Keys that had to be resolved."""
+    """Lookups of keys that were in neither half."""
     rotations: int
     """Times that `recent` became `old`."""
     invalidations: int
@@ -45,25 +46,25 @@ class RouteCache(Generic[R]):
     half of `bytes_max`.
     """
 
-    def __init__(self, resolve: Callable[[bytes], tuple[R, int]], bytes_max: int) -> None:
-        """`resolve` returns a key's route and the bytes that it needs besides the key."""
+    def __init__(self, look_up_uncached: Callable[[bytes], tuple[R, int]], bytes_max: int) -> None:
+        """`look_up_uncached` returns a key's route and the bytes that it needs besides the key."""
         self.recent: dict[bytes, R] = {}
         self._recent_charges: dict[bytes, int] = {}
         self._recent_bytes = 0
         self._old: dict[bytes, R] = {}
         self._old_charges: dict[bytes, int] = {}
         self._old_bytes = 0
-        self._resolve = resolve
+        self._look_up_uncached = look_up_uncached
         self._half_bytes_max = bytes_max // 2
         self._hits_old = 0
         self.misses = 0
-        """Keys that had to be resolved."""
+        """Lookups of keys that were in neither half."""
         self._rotations = 0
         self._invalidations = 0
 
-    def miss(self, key: bytes) -> R:
+    def look_up(self, key: bytes) -> R:
         """The route of a key that is not in `recent`, where it is kept from now on. An entry larger
-        than half the bound is not kept, nor anything when `resolve` raises."""
+        than half the bound is not kept, nor anything when `look_up_uncached` raises."""
         assert key not in self.recent
         route = self._old.pop(key, None)
         if route is not None:
@@ -72,7 +73,7 @@ class RouteCache(Generic[R]):
             self._old_bytes -= charge
         else:
             self.misses += 1
-            route, extra_bytes = self._resolve(key)
+            route, extra_bytes = self._look_up_uncached(key)
             charge = len(key) + extra_bytes + ENTRY_OVERHEAD_BYTES
             if charge > self._half_bytes_max:
                 return route

@@ -40,13 +40,13 @@ class Parts:
         self._dialect = dialect
         self._limits = limits
         self._index: PatternIndex[int] = PatternIndex(dialect)
-        self._cache: RouteCache[frozenset[int]] = RouteCache(self._resolve, 64 * 1024)
+        self._cache: RouteCache[frozenset[int]] = RouteCache(self._look_up_uncached, 64 * 1024)
         self._held: deque[tuple[bytes, PatternPath, int]] = deque()
         self._packets = 0
         self.counts: Counter[str] = Counter()
         """Verdicts by code."""
 
-    def _resolve(self, key: bytes) -> tuple[frozenset[int], int]:
+    def _look_up_uncached(self, key: bytes) -> tuple[frozenset[int], int]:
         return frozenset(self._index.match(key)), 0
 
     def take(self, packet: bytes) -> None:
@@ -103,7 +103,7 @@ class Parts:
 
     def _match(self, key: bytes) -> None:
         route = self._cache.recent.get(key)
-        route = self._cache.miss(key) if route is None else route
+        route = self._cache.look_up(key) if route is None else route
         if not self._packets % PACKETS_PER_COMPARISON:
             due = {
                 subscriber

@@ -166,7 +166,7 @@ class KeyRules:
             return None
         of_key = self._cache.recent.get(key)
         if of_key is None:
-            of_key = self._cache.miss(key)
+            of_key = self._cache.look_up(key)
         return _last_if_denying(rules & of_key, self._allowing)
 
     def _find(self, key: bytes) -> tuple[RuleSet, int]:

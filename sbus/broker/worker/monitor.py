@@ -61,7 +61,7 @@ class KeySelection:
 
     def get(self, key: bytes) -> tuple[str, bool] | None:
         """The key as text and whether it is secret; None if it is not selected."""
-        selected = self._cache.recent.get(key) or self._cache.miss(key)
+        selected = self._cache.recent.get(key) or self._cache.look_up(key)
         return None if selected is _NOT_SELECTED else selected
 
     def _find(self, key: bytes) -> tuple[tuple[str, bool], int]:
@@ -125,14 +125,14 @@ class MessageMonitor:
         log_position: int,
         numbers: list[int],
         entries: list[tuple[bytes, bytes]],
-        route: Callable[[bytes], Route],
+        look_up: Callable[[bytes], Route],
     ) -> None:
         """Entries with these numbers in the log block here are about to be delivered."""
         for stream in tuple(self._streams.values()):
             select = stream.selection.get
             for number, (key, _) in zip(numbers, entries, strict=True):
                 if select(key) is not None:
-                    stream.counts.append((log_position, number, _recipients(route(key))))
+                    stream.counts.append((log_position, number, _recipients(look_up(key))))
             if len(stream.counts) >= _COUNTS_MAX:
                 self._send_counts(stream)
 

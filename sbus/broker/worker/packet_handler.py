@@ -55,9 +55,9 @@ class PacketHandler:
         routes = self._routes
         if session.profile.publish:
             # Every key is looked up: its route does not say who may publish.
-            batch = session.gather({}, partial(self._route_if_allowed, session.profile), cost_max)
+            batch = session.gather({}, partial(self._look_up_if_allowed, session.profile), cost_max)
         else:
-            batch = session.gather(routes.recent, routes.miss, cost_max)
+            batch = session.gather(routes.recent, routes.look_up, cost_max)
         if batch.messages:
             wait = self._sequencer.publish(batch)
             session.end_batch(batch)
@@ -71,10 +71,10 @@ class PacketHandler:
             session.skip()
         return self._packet_cost, None if done else FOR_ROOM
 
-    def _route_if_allowed(self, profile: AccessProfile, key: bytes) -> Route:
+    def _look_up_if_allowed(self, profile: AccessProfile, key: bytes) -> Route:
         """The route of a key. Raises ClientFault if a client with this profile may not publish
         under it; `_carry_out` then says why."""
-        route = self._router.route(key)
+        route = self._router.look_up(key)
         if self._rules.publish_denied_by(profile, key) is not None:
             raise Refusal("not-allowed", "you may not publish under this key")
         return route

@@ -106,7 +106,9 @@ class Router:
         self._dialect = dialect
         self._limits = limits
         self._index: PatternIndex[Outbox | BackpressureRule | int] = PatternIndex(dialect)
-        self.cache: RouteCache[Route] = RouteCache(self._resolve, limits.route_cache_bytes_max)
+        self.cache: RouteCache[Route] = RouteCache(
+            self._look_up_uncached, limits.route_cache_bytes_max
+        )
         self._secret_recipients: dict[Outbox, SecretRecipient] = {}
         self._access_rules: dict[Outbox, RuleSet] = {}
         """The access rules about subscribing, for clients to whom any apply."""
@@ -116,11 +118,11 @@ class Router:
         """By worker, then by client and encoded rule: a client whose rule changes has two for a
         moment."""
 
-    def route(self, key: bytes) -> Route:
+    def look_up(self, key: bytes) -> Route:
         """The route of `key`. Raises ClientFault for a key that may not be used."""
-        return self.cache.recent.get(key) or self.cache.miss(key)
+        return self.cache.recent.get(key) or self.cache.look_up(key)
 
-    def _resolve(self, key: bytes) -> tuple[Route, int]:
+    def _look_up_uncached(self, key: bytes) -> tuple[Route, int]:
         check_key(key, self._dialect, self._limits)
         mask = 0
         local = []
@@ -169,14 +171,14 @@ class Router:
         self.set_access_rules(outbox, rules)
 
     def set_access_rules(self, outbox: Outbox, rules: RuleSet) -> None:
-        """Routes that are found from now on lead to `outbox` only as these rules allow."""
+        """Routes that are looked up from now on lead to `outbox` only as these rules allow."""
         if rules:
             self._access_rules[outbox] = rules
         else:
             self._access_rules.pop(outbox, None)
 
     def clear_cache(self, bytes_max: int) -> None:
-        """Find all routes anew, and keep them within this bound."""
+        """Look up all routes again, and keep them within this bound."""
         self.cache.limit(bytes_max)
 
     def remove_client(self, outbox: Outbox) -> None:

@@ -47,7 +47,7 @@ from sbus.shared.worker_statistics import (
 _RECORDS_PER_HEARTBEAT = 1_000
 """A worker that reads a large table shows that it is alive."""
 _LOOKUP_SECONDS_MAX = 0.001
-"""Messages behind those whose routes took so long to find are put off: the lock may be held."""
+"""Messages behind those whose lookups took so long are put off: the lock may be held."""
 _WALK_ENTRIES_PER_LOOK = 16
 _WALK_SECONDS_PER_SHARE = 0.002
 """A long walk looks at the clock, and shares its progress, this often."""
@@ -95,7 +95,7 @@ class Sequencer:
         while placed is None:
             self._read_table()
             batch.take_back()
-            batch.reroute(self._router.route, _LOOKUP_SECONDS_MAX)
+            batch.look_up_again(self._router.look_up, _LOOKUP_SECONDS_MAX)
             self._put_off_held(batch)
             placed = self._place(batch, again=True)
         end, wait = placed
@@ -138,7 +138,7 @@ class Sequencer:
                 if not (again and self._table.unread_is_small(words)):
                     return None
                 self._apply(self._table.unread(words))
-                batch.reroute(self._router.route, _LOOKUP_SECONDS_MAX)
+                batch.look_up_again(self._router.look_up, _LOOKUP_SECONDS_MAX)
                 log_block = batch.log_block()
             self._table.share_epoch(words)
             end = self._log.destined_end(words)
@@ -233,7 +233,7 @@ class Sequencer:
         left_ns = account.held_left_ns(now_ns)
         if not left_ns or not self._stalls.is_stalled(rule.place, rule.client):
             return None
-        if rule not in self._router.route(key).backpressure_rules.get(rule.holds, ()):
+        if rule not in self._router.look_up(key).backpressure_rules.get(rule.holds, ()):
             return None
         self._stalls.wait(rule.place)
         account.begin_holding(now_ns)
@@ -325,15 +325,15 @@ class Sequencer:
         if start >= end:
             return
         began_at = shared_at = time.perf_counter()
-        route, statistics = self._router.route, self._statistics
+        look_up, statistics = self._router.look_up, self._statistics
         walked = 0
         for uid, received_us, entries in self._log.blocks(end):
             if self._monitor.is_watched:
-                self._monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, route)
+                self._monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, look_up)
             before = statistics.counts[ACCEPTED]
             deliveries = 0
             for key, packet in entries:
-                recipients = route(key).recipients
+                recipients = look_up(key).recipients
                 if recipients:
                     deliveries += len(recipients)
                     statistics.counts[ACCEPTED] += len(recipients)

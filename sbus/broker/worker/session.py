@@ -28,7 +28,7 @@ from sbus.unix.peer_process import PeerProcess
 _MESSAGE = b"MSG "
 _COST_PER_BYTE = 1 / 4096
 _COST_PER_SECOND = 250_000
-"""Matching a new key costs what it takes: there may be many patterns that match almost."""
+"""Looking a new key up costs what it takes: there may be many patterns that match almost."""
 
 
 Message = tuple[bytes, bytes, Route]
@@ -58,11 +58,11 @@ class PublishBatch:
         """To clients of this worker, one for each message and recipient."""
         self.delivery_bytes = 0
         self.lookup_cost = 0
-        """The cost of finding the routes."""
+        """The cost of looking the routes up."""
 
     @property
     def cost(self) -> int:
-        """The cost of publishing the messages, and of finding their routes."""
+        """The cost of publishing the messages, and of looking their routes up."""
         copying_cost = int(self.delivery_bytes * _COST_PER_BYTE)
         return self.lookup_cost + len(self.messages) + self.deliveries + copying_cost
 
@@ -86,14 +86,14 @@ class PublishBatch:
         self.messages += self.put_off
         self.put_off, self.held_by = (), None
 
-    def reroute(self, find_route: Callable[[bytes], Route], seconds_max: float) -> None:
+    def look_up_again(self, look_up: Callable[[bytes], Route], seconds_max: float) -> None:
         """Look up the routes again, because subscriptions have changed. Messages for which the time
         does not suffice are put off."""
         messages, self.messages = self.messages, []
         self.deliveries = self.delivery_bytes = 0
         began_at = now = time.perf_counter()
         for packet, key, _ in messages:
-            self.add(packet, key, self.session.own_route(find_route(key)))
+            self.add(packet, key, self.session.own_route(look_up(key)))
             now = time.perf_counter()
             if now - began_at > seconds_max:
                 break
@@ -103,7 +103,7 @@ class PublishBatch:
             self.held_by = None
 
     def charge_lookup(self, seconds: float) -> None:
-        """Count time that was spent on finding routes."""
+        """Count time that was spent on looking routes up."""
         self.lookup_cost += int(seconds * _COST_PER_SECOND)
 
     def log_block(self) -> LogBlock | None:
@@ -273,7 +273,7 @@ class Session:
     def gather(
         self,
         recent: dict[bytes, Route],
-        miss: Callable[[bytes], Route],
+        look_up: Callable[[bytes], Route],
         cost_max: int,
     ) -> PublishBatch:
         """Take the messages at the head of the pending packets, up to this cost.
@@ -301,7 +301,7 @@ class Session:
             if route is None:
                 began_at = time.perf_counter()
                 try:
-                    route = miss(key)
+                    route = look_up(key)
                 except ClientFault:
                     break
                 batch.charge_lookup(time.perf_counter() - began_at)

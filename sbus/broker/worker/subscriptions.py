@@ -80,7 +80,7 @@ class Subscriptions:
                 self.replace_rule(session, rule)
 
     def clear_routes(self) -> None:
-        """Access rules or limits have changed: find all routes anew."""
+        """Access rules or limits have changed: look up all routes again."""
         self._router.clear_cache(self._context.settings.limits.route_cache_bytes_max)
 
     def remove_client(self, session: Session) -> None:

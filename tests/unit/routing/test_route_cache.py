@@ -35,7 +35,7 @@ def room_for(entries: int, key_bytes: int = 1) -> int:
 def look_up(cache: Cache, key: bytes) -> tuple[bytes, int]:
     """A lookup as its users do it."""
     route = cache.recent.get(key)
-    return cache.miss(key) if route is None else route
+    return cache.look_up(key) if route is None else route
 
 
 def invalidate(cache: Cache, pattern: bytes) -> None:
@@ -173,12 +173,12 @@ def test_a_caller_that_keeps_the_recent_entries_sees_every_change() -> None:
 
 
 def test_a_key_that_cannot_be_resolved_leaves_no_trace() -> None:
-    def resolve(key: bytes) -> tuple[str, int]:
+    def look_up_uncached(key: bytes) -> tuple[str, int]:
         raise LookupError(key)
 
-    cache = RouteCache(resolve, 10_000)
+    cache = RouteCache(look_up_uncached, 10_000)
     with pytest.raises(LookupError):
-        cache.miss(b"a")
+        cache.look_up(b"a")
     assert cache.statistics().entries == 0
     cache.check_invariants()
 
@@ -191,7 +191,7 @@ def test_real_memory_stays_within_the_bound(key_bytes: int) -> None:
     tracemalloc.start()
     try:
         for number in range(10_000):
-            cache.miss(b"%0*d" % (key_bytes, number))
+            cache.look_up(b"%0*d" % (key_bytes, number))
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -210,9 +210,9 @@ class LookingUp(RuleBasedStateMachine):
         self.bytes_max = room_for(entries, key_bytes=5)
         self.versions = dict.fromkeys(KEYS, 0)
         self.extra_bytes = 0
-        self.cache: Cache = RouteCache(self._resolve, self.bytes_max)
+        self.cache: Cache = RouteCache(self._look_up_uncached, self.bytes_max)
 
-    def _resolve(self, key: bytes) -> tuple[tuple[bytes, int], int]:
+    def _look_up_uncached(self, key: bytes) -> tuple[tuple[bytes, int], int]:
         return (key, self.versions[key]), self.extra_bytes
 
     @rule(key=st.sampled_from(KEYS), extra_bytes=st.sampled_from([0, 0, 50, 500, 5_000]))

@@ -316,7 +316,7 @@ class Bus:
         pending = client.pending
         batch = PublishBatch(session)
         for packet, key in pending:
-            batch.add(packet, key, session.own_route(router.route(key)))
+            batch.add(packet, key, session.own_route(router.look_up(key)))
         before = self.who_holds_whom(session.uid), self.effects
         published = 0
         must_wait = False

@@ -127,7 +127,7 @@ class Routing(RuleBasedStateMachine):
     @invariant()
     def every_route_is_that_of_now(self) -> None:
         for key in KEYS:
-            route = self.router.route(key)
+            route = self.router.look_up(key)
             workers = {w for w, pattern in self.elsewhere if matches(pattern, key, SLASH)}
             assert route.mask == sum(1 << worker for worker in workers)
             wanting = {w for w, pattern in self.local if matches(pattern, key, SLASH)}
@@ -175,18 +175,18 @@ TestRouting.settings = settings(max_examples=60, stateful_step_count=30)
 def test_records_that_concern_nobody_here_change_nothing(record: Record) -> None:
     router = new_router()
     router.apply(record)
-    assert router.route(b"a").mask == 0
-    assert router.route(b"a").backpressure_rules == {}
+    assert router.look_up(b"a").mask == 0
+    assert router.look_up(b"a").backpressure_rules == {}
 
 
 def test_interest_whose_edge_a_compaction_took_is_learned_and_ends_with_its_edge() -> None:
     router = new_router()
     router.apply(remote(0, b"a", edge=False))
-    assert router.route(b"a").mask == 1
+    assert router.look_up(b"a").mask == 1
     router.apply(remote(0, b"a", kind=UNSUBSCRIBED, edge=False))
-    assert router.route(b"a").mask == 1
+    assert router.look_up(b"a").mask == 1
     router.apply(remote(0, b"a", kind=UNSUBSCRIBED))
-    assert router.route(b"a").mask == 0
+    assert router.look_up(b"a").mask == 0
 
 
 def test_several_occurrences_are_lost_at_once() -> None:
@@ -218,11 +218,11 @@ def test_a_publisher_without_echo_does_not_wait_for_itself() -> None:
 def test_a_route_is_told_of_a_client_that_begins_to_hold_and_ends() -> None:
     router = new_router()
     router.apply(remote(0, b"a/"))
-    before = router.route(b"a/b")
+    before = router.look_up(b"a/b")
     router.apply(held_by(backpressure_rule(7), 0, b"a/"))
-    assert [it.client for it in all_rules(router.route(b"a/b"))] == [7]
+    assert [it.client for it in all_rules(router.look_up(b"a/b"))] == [7]
     router.apply(held_by(backpressure_rule(7), 0, b"a/", kind=RULE_REMOVED))
-    after = router.route(b"a/b")
+    after = router.look_up(b"a/b")
     assert (after.mask, after.backpressure_rules) == (before.mask, {}) == (1, {})
 
 
@@ -248,7 +248,7 @@ def test_nobody_waits_for_a_client_that_a_secret_key_does_not_mean(
         router.add(pattern, rule)
     else:
         router.apply(held_by(rule, 0, pattern))
-    assert [it.client for it in all_rules(router.route(key))] == ([7] if waits else [])
+    assert [it.client for it in all_rules(router.look_up(key))] == ([7] if waits else [])
 
 
 def test_keys_that_may_not_be_used_have_no_route() -> None:
@@ -256,18 +256,18 @@ def test_keys_that_may_not_be_used_have_no_route() -> None:
     router.add(b"", outbox())
     for _ in range(2):
         with pytest.raises(Refusal, match="reserved"):
-            router.route(b"a/!/b")
+            router.look_up(b"a/!/b")
         with pytest.raises(Misbehaviour, match="key-too-long"):
-            router.route(b"k" * 5000)
-    assert len(router.route(b"x!").recipients) == 1
+            router.look_up(b"k" * 5000)
+    assert len(router.look_up(b"x!").recipients) == 1
 
 
 def test_the_dialect_decides_what_separates() -> None:
     router = Router(OWN, DOT, Limits())
     router.add(b"a.*", outbox())
-    assert len(router.route(b"a.b").recipients) == 1
-    assert not router.route(b"a/b").recipients
-    assert not router.route(b"a.b.c").recipients
+    assert len(router.look_up(b"a.b").recipients) == 1
+    assert not router.look_up(b"a/b").recipients
+    assert not router.look_up(b"a.b.c").recipients
 
 
 NOT_A_B = 0b101
@@ -285,8 +285,8 @@ def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
     router.apply(
         Record(RULE_ADDED, True, 3, 77, BackpressureRule(77, 5, 6, own, profile).pack() + b"a/")
     )
-    assert not router.route(b"a/b").backpressure_rules
-    ((whose, (found,)),) = router.route(b"a/c").backpressure_rules.items()
+    assert not router.look_up(b"a/b").backpressure_rules
+    ((whose, (found,)),) = router.look_up(b"a/c").backpressure_rules.items()
     assert (found.client, found.place, found.account) == (77, 5, 6)
     assert whose == ANYBODY
 
@@ -299,9 +299,9 @@ def test_what_a_client_may_not_receive_does_not_lead_to_it() -> None:
         for pattern in (b"", b"a/b", b"*/"):
             router.add(pattern, subscriber)
     router.apply(remote(3, b"a/"))
-    assert set(router.route(b"a/b").recipients) == {free}
-    assert set(router.route(b"a/c").recipients) == {free, restricted}
-    assert router.route(b"a/b").mask == router.route(b"a/c").mask == 1 << 3
+    assert set(router.look_up(b"a/b").recipients) == {free}
+    assert set(router.look_up(b"a/c").recipients) == {free, restricted}
+    assert router.look_up(b"a/b").mask == router.look_up(b"a/c").mask == 1 << 3
 
 
 def test_a_client_that_left_leaves_nothing_behind() -> None:

@@ -94,7 +94,7 @@ def new_router() -> Router:
 
 
 def publish(router: Router, key: bytes) -> None:
-    for recipient in router.route(key).recipients:
+    for recipient in router.look_up(key).recipients:
         recipient.deliver(key, ME.uid)
 
 
@@ -260,11 +260,11 @@ OF_USER = secret((b"", b"20", b""))
 def test_the_next_message_after_the_end_is_not_delivered_though_the_route_is_remembered() -> None:
     client = Client(new_router(), ME)
     client.sub(secret((b"", b"", b"")))
-    remembered = client.router.route(OF_PROCESS)
+    remembered = client.router.look_up(OF_PROCESS)
     publish(client.router, OF_PROCESS)
     assert client.collector.take() == [OF_PROCESS]
     client.process.ended = True
-    assert client.router.route(OF_PROCESS) is remembered
+    assert client.router.look_up(OF_PROCESS) is remembered
     publish(client.router, OF_PROCESS)
     assert client.collector.take() == []
     publish(client.router, OF_USER)
@@ -343,7 +343,7 @@ def test_without_echo_the_publisher_is_left_out(key: bytes) -> None:
     clients = [Client(router, ME), Client(router, ME)]
     for client in clients:
         client.sub(key)
-    for recipient in router.route(key).without(clients[0].outbox, 1).recipients:
+    for recipient in router.look_up(key).without(clients[0].outbox, 1).recipients:
         recipient.deliver(key, ME.uid)
     assert [client.collector.take() for client in clients] == [[], [key]]
 
@@ -352,10 +352,10 @@ def test_only_keys_that_name_a_process_pay_for_its_guard() -> None:
     client = Client(new_router(), ME)
     client.sub(secret((b"", b"", b"")))
     client.sub(b"x")
-    (guard,) = client.router.route(OF_PROCESS).recipients
+    (guard,) = client.router.look_up(OF_PROCESS).recipients
     assert isinstance(guard, ProcessLifetimeGuard)
     for key in (OF_USER, b"x"):
-        assert client.router.route(key).recipients == (client.outbox,)
+        assert client.router.look_up(key).recipients == (client.outbox,)
 
 
 def test_other_workers_are_told_of_what_may_concern_them_until_they_take_it_back() -> None:
@@ -363,7 +363,7 @@ def test_other_workers_are_told_of_what_may_concern_them_until_they_take_it_back
     pattern = secret((b"", b"20", b""))
     router.apply(Record(SUBSCRIBED, True, 2, 1, pattern))
     for ids in ((b"", b"20", b""), (b"10", b"20", b"30")):
-        assert router.route(secret(ids)).mask == 4
-    assert router.route(secret((b"", b"21", b""))).mask == 0
+        assert router.look_up(secret(ids)).mask == 4
+    assert router.look_up(secret((b"", b"21", b""))).mask == 0
     router.apply(Record(UNSUBSCRIBED, True, 2, 1, pattern))
-    assert router.route(secret((b"", b"20", b""))).mask == 0
+    assert router.look_up(secret((b"", b"20", b""))).mask == 0

@@ -314,9 +314,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def offer(bus: Bus, client: Client, *keys: bytes) -> Wait | None:
     """What a batch waits for that the client sent now, or of what it has to publish still."""
     client.pending += [(b"MSG %b\0" % key, key) for key in keys]
-    session, route = client.session, bus.routers[client.worker].route
+    session, router = client.session, bus.routers[client.worker]
     batch = PublishBatch(session)
-    batch.messages += [(packet, key, route(key)) for packet, key in client.pending]
+    batch.messages += [(packet, key, router.look_up(key)) for packet, key in client.pending]
     wait = bus.sequencers[client.worker].publish(batch)
     del client.pending[: len(batch.messages)]
     return wait

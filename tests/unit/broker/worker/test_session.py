@@ -25,7 +25,7 @@ ROUTES = {
 }
 
 
-def find_route(key: bytes) -> Route:
+def look_up(key: bytes) -> Route:
     if key == b"!":
         raise Refusal("reserved", "not yours")
     return ROUTES[key]
@@ -64,7 +64,7 @@ class Pair:
         return self.steps()
 
     def gather(self) -> list[bytes]:
-        return packets_of(self.session.gather({}, find_route, 1000))
+        return packets_of(self.session.gather({}, look_up, 1000))
 
 
 def packets_of(batch: PublishBatch) -> list[bytes]:
@@ -185,7 +185,7 @@ def test_a_publish_batch_ends_when_it_causes_enough_work(pair: Pair) -> None:
     pair.send(*[b"MSG here\0"] * 5)
     pair.session.receive()
     # One packet and two deliveries each.
-    batch = pair.session.gather({}, find_route, 4)
+    batch = pair.session.gather({}, look_up, 4)
     assert len(batch.messages) == 2
     assert batch.cost == 6
 
@@ -197,16 +197,16 @@ def test_large_messages_are_more_work(pair: Pair) -> None:
     pair.send(b"MSG here\0" + bytes(40_960 - 9))
     assert session.receive() == 40_960
     # The caller charges the read itself; these are a message and two deliveries of ten pages.
-    assert session.gather({}, find_route, 1000).cost == 3 + 2 * 10
+    assert session.gather({}, look_up, 1000).cost == 3 + 2 * 10
 
 
 def test_a_known_route_is_not_looked_up(pair: Pair) -> None:
-    def miss(key: bytes) -> Route:
+    def fail(key: bytes) -> Route:
         raise AssertionError(f"looked up {key!r}")
 
     pair.send(b"MSG here\0a")
     pair.session.receive()
-    ((packet, key, route),) = pair.session.gather(ROUTES, miss, 1000).messages
+    ((packet, key, route),) = pair.session.gather(ROUTES, fail, 1000).messages
     assert (packet, key) == (b"MSG here\0a", b"here")
     assert route is ROUTES[b"here"]
 
@@ -215,11 +215,11 @@ def test_without_echo_a_client_is_no_recipient_of_its_own_messages(pair: Pair) -
     pair.session.echo = False
     pair.send(b"MSG here\0a")
     pair.session.receive()
-    batch = pair.session.gather(ROUTES, find_route, 1000)
+    batch = pair.session.gather(ROUTES, look_up, 1000)
     ((_, _, route),) = batch.messages
     assert route.recipients == (OTHER_OUTBOX,)
     elsewhere = Route(6, (OTHER_OUTBOX, OWN_OUTBOX))
-    batch.reroute(lambda key: elsewhere, math.inf)
+    batch.look_up_again(lambda key: elsewhere, math.inf)
     ((packet, key, route),) = batch.messages
     assert (packet, key, route.mask) == (b"MSG here\0a", b"here", 6)
     assert route.recipients == (OTHER_OUTBOX,)
@@ -228,8 +228,8 @@ def test_without_echo_a_client_is_no_recipient_of_its_own_messages(pair: Pair) -
 def test_what_takes_too_long_to_find_anew_goes_back(pair: Pair) -> None:
     pair.send(b"MSG here\0a", b"MSG here\0b", b"MSG here\0c")
     pair.session.receive()
-    batch = pair.session.gather(ROUTES, find_route, 1000)
-    batch.reroute(find_route, seconds_max=0)
+    batch = pair.session.gather(ROUTES, look_up, 1000)
+    batch.look_up_again(look_up, seconds_max=0)
     assert packets_of(batch) == [b"MSG here\0a"]
     pair.session.end_batch(batch)
     assert pair.gather() == [b"MSG here\0b", b"MSG here\0c"]
@@ -238,7 +238,7 @@ def test_what_takes_too_long_to_find_anew_goes_back(pair: Pair) -> None:
 def test_what_is_put_off_is_gathered_again(pair: Pair) -> None:
     pair.send(b"MSG here\0a", b"MSG here\0b")
     pair.session.receive()
-    batch = pair.session.gather(ROUTES, find_route, 1000)
+    batch = pair.session.gather(ROUTES, look_up, 1000)
     batch.put_off_from(1)
     assert (packets_of(batch), batch.deliveries) == ([b"MSG here\0a"], 2)
     pair.session.end_batch(batch)
@@ -250,10 +250,10 @@ def test_what_is_put_off_is_gathered_again(pair: Pair) -> None:
 def test_routes_are_found_anew_for_what_was_put_off_too(pair: Pair) -> None:
     pair.send(b"MSG here\0a", b"MSG here\0b", b"MSG here\0c")
     pair.session.receive()
-    batch = pair.session.gather(ROUTES, find_route, 1000)
+    batch = pair.session.gather(ROUTES, look_up, 1000)
     batch.put_off_from(2)
     batch.put_off_from(1)
     batch.take_back()
-    batch.reroute(lambda key: ROUTES[b"away"], math.inf)
+    batch.look_up_again(lambda key: ROUTES[b"away"], math.inf)
     assert packets_of(batch) == [b"MSG here\0a", b"MSG here\0b", b"MSG here\0c"]
     assert (batch.put_off, batch.deliveries, batch.delivery_bytes) == ((), 0, 0)

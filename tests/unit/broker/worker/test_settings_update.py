@@ -104,11 +104,8 @@ async def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns
             await opened.settle()
             publisher.read()
             slow.read()
-            rules = [
-                rule
-                for some in router.route(b"k/%d" % max(0, patterns - 1)).backpressure_rules.values()
-                for rule in some
-            ]
+            route = router.look_up(b"k/%d" % max(0, patterns - 1))
+            rules = [rule for some in route.backpressure_rules.values() for rule in some]
             assert len(rules) == min(1, patterns)
             assert all(rule.profile.may_block_others == expected for rule in rules)
             assert opened.workers[0].subscriptions._rule_changes == 0

@@ -291,7 +291,7 @@ class Subscribing(RuleBasedStateMachine):
         for client in self.bus.clients:
             owner = (client.worker, client.session.client)
             for pattern, count in client.subscriptions.items():
-                assert newcomer.route(KEY_OF[pattern]).mask >> client.worker & 1
+                assert newcomer.look_up(KEY_OF[pattern]).mask >> client.worker & 1
                 assert kept.pop((SUBSCRIBED, *owner, pattern)) == count
             backpressure = client.session.backpressure
             for pattern in client.session.rule_patterns:
@@ -426,10 +426,10 @@ def test_a_changed_rule_takes_over_without_a_gap(bus: Bus) -> None:
         assert bus.subscriptions[0].make_background_step()
         bus.catch_up(1, nothing)
         for pattern in MANY:
-            rules = other.route(pattern).backpressure_rules
+            rules = other.look_up(pattern).backpressure_rules
             assert any(rules.values()), "for a moment nobody is held"
     assert held_elsewhere(bus, client) == set(MANY)
-    (rule,) = other.route(MANY[0]).backpressure_rules[ANYBODY]
+    (rule,) = other.look_up(MANY[0]).backpressure_rules[ANYBODY]
     assert rule.profile == AccessProfile(publish=0, subscribe=0b10, may_block_others=True)
 
 
