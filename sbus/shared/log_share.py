@@ -1,6 +1,6 @@
 """A user's share of the ordered log: what it has appended for each worker in the present round.
 
-A *round* of a worker ends when the worker has caught up far enough to release its waiters. When
+A *round* of a worker ends when the worker has walked far enough to release its waiters. When
 several users contend for a round, each may append the same number of bytes; an excess is paid back
 in the next rounds. So users get equal shares of a worker that is behind, however many connections
 they have and on however many workers.

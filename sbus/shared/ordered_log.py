@@ -9,9 +9,9 @@ Positions count bytes from the start of the bus; the place of a position is its 
 size of the ring. A block never wraps: a block without destinations skips the rest of the ring.
 
 Two words of each worker are the end of the last block destined to it, and the start of the first
-one since it was last caught up. It walks from there, or from its own cursor if that is further, to
-the end, and skips blocks without its bit. Only workers that have not reached their end hold the log
-back, so an idle worker costs nothing and need not be woken.
+one since it last had nothing to walk. It walks from there, or from its own cursor if that is
+further, to the end, and skips blocks without its bit. Only workers that have not reached their end
+hold the log back, so an idle worker costs nothing and need not be woken.
 
     low-water mark = min over living workers with cursor < end of max(cursor, start), else head
     room           = size - (head - low-water mark)
@@ -89,8 +89,8 @@ WINDOW_SECONDS = 0.01
 another process gets its CPU for a moment."""
 WINDOW_BYTES_MIN = 128
 _MODEST_PART = 4
-"""A user that has appended less than this part of a window for a worker since it was last caught up
-need not wait with the users that flood it."""
+"""A user that has appended less than this part of a window for a worker since that last had nothing
+to walk need not wait with the users that flood it."""
 _PACE_MEMORY = 0.8
 """The weight of earlier walks in a worker's measured pace, against one more walk."""
 
@@ -306,7 +306,7 @@ class OrderedLog:
         self._window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
 
     # -- without the lock ----------------------------------------------------------------------
-    def blocks(self, end: int) -> Iterator[tuple[int, int, list[tuple[bytes, bytes]]]]:
+    def walk(self, end: int) -> Iterator[tuple[int, int, list[tuple[bytes, bytes]]]]:
         """Walk to `end`: for each block, the publisher's uid, the time of receipt & TIME_MASK, and
         (key, packet) of each entry destined to this worker. The cursor passes a block when the next
         one is requested."""

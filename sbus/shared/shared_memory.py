@@ -49,11 +49,11 @@ COMPACTION_WANTED = 9  # 1 when the front should compact the table
 WORKER_WORDS = 16  # here begin the words of worker 0, then those of worker 1, ...
 
 # Places in the words of one worker.
-LOG_START = 0  # start of the first block destined to it since it was last caught up
+LOG_START = 0  # start of the first block destined to it since it last had nothing to walk
 LOG_END = 1  # end of the last block destined to it
 LOG_CURSOR = 2  # how far it has walked; written by that worker only, until it is dead
 LOG_WINDOW = 3  # how many bytes may wait for it before publishers of other workers must wait
-LOG_WAITERS = 4  # workers that wait until it has caught up
+LOG_WAITERS = 4  # workers that wait until it has walked further
 LOG_ROUND = 5  # number of rounds (see `log_share`) that have begun
 LOG_SHARE = 6  # bytes that each user may append for it in this round; 0: no bound
 LOG_CONTENDERS = 7  # users that waited for it in this round

@@ -169,7 +169,7 @@ class Outbox:
                 return
             except OSError as error:
                 self._on_failed_send(error)
-        elif self.flood_control.soft is not _QUEUE and self._catches_up(packet):
+        elif self.flood_control.soft is not _QUEUE and self._try_to_send(packet):
             return
         self._decide(packet, publisher_uid)
 
@@ -202,7 +202,7 @@ class Outbox:
         before, self._state = self._state, outbox_state.TRANSITIONS[self._state][event]
         if self._state is before:
             return
-        self.is_flowing = self._state in (outbox_state.FLOWING, outbox_state.CAUGHT_UP)
+        self.is_flowing = self._state in (outbox_state.FLOWING, outbox_state.DRAINED)
         self.is_closed = self._state is outbox_state.CLOSED
 
     def _on_failed_send(self, error: OSError) -> None:
@@ -221,8 +221,8 @@ class Outbox:
         if not has_writer:
             self._listener.start_writer(self._write)
 
-    def _catches_up(self, packet: bytes) -> bool:
-        """Whether the socket takes this message, and what waits, if no message does."""
+    def _try_to_send(self, packet: bytes) -> bool:
+        """Send this message behind what waits, if no message does; whether it was sent."""
         if self.is_closed or self._backlog.messages:
             return False
         try:

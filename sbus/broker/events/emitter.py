@@ -36,7 +36,7 @@ class _Stream:
     def add(self, event: dict[str, Any]) -> None:
         """Send an event soon."""
         if len(self._collected) >= EVENTS_PER_PACKET_MAX:
-            self._writer.miss(1)
+            self._writer.count_missed(1)
             return
         self._collected.append(event)
         if len(self._collected) == 1:

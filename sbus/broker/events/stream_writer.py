@@ -60,13 +60,13 @@ class StreamWriter:
         """Send a packet with `count` items, or count them as missed. The `rest` of the packet
         follows it, if need be later, with nothing in between."""
         if self._rest or not self._try_to_send(packet):
-            self.miss(count)
+            self.count_missed(count)
             return
         self._rest.extend(rest)
         if not self._send_rest():
             self._catch_up_later()
 
-    def miss(self, count: int) -> None:
+    def count_missed(self, count: int) -> None:
         """Count items as missed that there is no room for."""
         if count and self._sock.fileno() >= 0:
             is_first = self.missed == self._reported

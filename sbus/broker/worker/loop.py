@@ -69,12 +69,12 @@ class WorkerLoop:
                 continue
             if self._is_quiescing:
                 self._report_quiesced()
-            if self._sequencer.catch_up():
+            if self._sequencer.walk_before_sleep():
                 cost = 0
                 self._sequencer.share_statistics()
                 await self._poller.sleep(self._scheduler.seconds_until_due())
             cost += 1 + self._charge_walk()
-        while not self._sequencer.catch_up():
+        while not self._sequencer.walk_before_sleep():
             await trio.lowlevel.checkpoint()
 
     async def send_backlogs(self) -> None:

@@ -157,7 +157,7 @@ class Scheduler:
         """Handle the next pending packets, unless they have to wait; returns the cost."""
         cost, wait = self._packet_handler.handle_next(session, cost_max)
         if wait is None:
-            self._wait_queue.unblocked(session)
+            self._wait_queue.record_success(session)
             return cost
         if wait.reason is not Reason.ROOM:
             soon_ns = time.monotonic_ns() + _LIMITED_RETRY_NS

@@ -102,7 +102,7 @@ class Sequencer:
         if wait is not None and wait.reason is not Reason.STALL:
             batch.put_off_from(0)
             return wait
-        self._walk(end)
+        self._walk_to(end)
         if self._monitor.is_watched:
             self._monitor.published(batch)
         self._deliver(batch)
@@ -252,7 +252,7 @@ class Sequencer:
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
         self._memory.wake(wake)
-        self._walk(end)
+        self._walk_to(end)
 
     def journal_step(self, data: bytes, *, edge: bool, frees: bool = False) -> bool:
         """Journal records and walk up to them, so that they can take effect.
@@ -263,7 +263,7 @@ class Sequencer:
             recorded = self._table.append(words, data, edge=edge, frees=frees)
             end = self._log.destined_end(words)
         if recorded:
-            self._walk(end)
+            self._walk_to(end)
         return recorded
 
     def journal(self, data: bytes, *, frees: bool = False) -> bool:
@@ -277,9 +277,9 @@ class Sequencer:
         with self._lock as words:
             return self._table.is_full(words)
 
-    def catch_up(self) -> bool:
-        """Walk what is destined here. True when there was nothing, and this worker will be woken
-        when there is.
+    def walk_before_sleep(self) -> bool:
+        """Walk what is destined here. True when there was nothing: then this worker may sleep, and
+        will be woken when there is.
 
         The table is read too, though a worker may sleep before it has read all of it: it checks
         that before it publishes.
@@ -293,7 +293,7 @@ class Sequencer:
         self._memory.wake(wake)
         if not is_current:
             self._read_table()
-        self._walk(end)
+        self._walk_to(end)
         return may_sleep
 
     def take_walking_cost(self) -> dict[int, int]:
@@ -319,7 +319,7 @@ class Sequencer:
             if not number % _RECORDS_PER_HEARTBEAT:
                 self._memory.record_heartbeat(self._worker)
 
-    def _walk(self, end: int) -> None:
+    def _walk_to(self, end: int) -> None:
         """Deliver what the log has for this worker's clients up to `end`."""
         start = self._log.cursor
         if start >= end:
@@ -327,7 +327,7 @@ class Sequencer:
         began_at = shared_at = time.perf_counter()
         look_up, statistics = self._router.look_up, self._statistics
         walked = 0
-        for uid, received_us, entries in self._log.blocks(end):
+        for uid, received_us, entries in self._log.walk(end):
             if self._monitor.is_watched:
                 self._monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, look_up)
             before = statistics.counts[ACCEPTED]

@@ -26,7 +26,7 @@ from sbus.broker.worker.session import Session
 
 _NEVER_NS = 1 << 63
 _NEXT_OF_USER_NS = 10_000_000
-"""When the next client of a user is released, if the last one is not unblocked at once."""
+"""When the next client of a user is released, if the last one has no success at once."""
 
 
 class Reason(Enum):
@@ -105,8 +105,8 @@ class WaitQueue:
         if size_bytes != session.waiting_bytes:
             self.packet_bytes += session.count_waiting(size_bytes)
 
-    def unblocked(self, session: Session) -> None:
-        """What the client sent last does not have to wait any more."""
+    def record_success(self, session: Session) -> None:
+        """The client has tried again, and what it sent last did not have to wait."""
         if self._held_by:
             self._set_held_by(session, None)
         if self._next_of_user and self._has_tried(session):
@@ -121,7 +121,7 @@ class WaitQueue:
             if not queue:
                 del self._queues[session.uid]
         self._wakeable.pop(session.client, None)
-        self.unblocked(session)
+        self.record_success(session)
         self.count_packets(session, 0)
 
     # -- releasing -----------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class Simulation:
                     self.append(uid, worker)
         with self.memory.lock as words:
             end = self.logs[0].destined_end(words)
-            for _ in self.logs[0].blocks(min(end, self.logs[0].cursor + WALKED_PER_STEP)):
+            for _ in self.logs[0].walk(min(end, self.logs[0].cursor + WALKED_PER_STEP)):
                 pass
             wake = self.logs[0].share_cursor(words)
         self.waiting = {one for one in self.waiting if not wake >> one[1] & 1}

@@ -43,7 +43,7 @@ def message(key: bytes, payload: bytes = b"") -> tuple[bytes, int]:
 
 def entries_of(log: OrderedLog, end: int) -> Iterator[tuple[int, bytes, bytes]]:
     """(uid, key, packet) of what is destined to `log` up to `end`, one by one."""
-    for uid, _, entries in log.blocks(end):
+    for uid, _, entries in log.walk(end):
         for key, packet in entries:
             yield uid, key, packet
 
@@ -313,11 +313,11 @@ def test_entries_are_numbered_by_their_place_in_the_block() -> None:
         append(logs[0], memory, (0b010, b"d"))
         with memory.lock as words:
             end = logs[1].destined_end(words)
-        numbers = [(log.cursor, log.entry_numbers()) for log in logs[1:2] for _ in log.blocks(end)]
+        numbers = [(log.cursor, log.entry_numbers()) for log in logs[1:2] for _ in log.walk(end)]
         assert [found for _, found in numbers] == [[1, 2], [0]]
         with memory.lock as words:
             end = logs[2].destined_end(words)
-        assert [logs[2].entry_numbers() for _ in logs[2].blocks(end)] == [[0, 2]]
+        assert [logs[2].entry_numbers() for _ in logs[2].walk(end)] == [[0, 2]]
         assert numbers[0][0] == 0
         assert 0 < numbers[1][0] < words_head(memory)
 
@@ -383,7 +383,7 @@ def test_a_full_log_accepts_nothing_until_a_quarter_is_free() -> None:
         with memory.lock as words:
             end = reader.destined_end(words)
         released = []
-        for _ in reader.blocks(end):
+        for _ in reader.walk(end):
             with memory.lock as words:
                 released.append(reader.share_cursor(words))
         # The share after entry n frees the n - 1 blocks before it.
@@ -409,7 +409,7 @@ def test_no_worker_appends_for_one_that_lags_by_more_than_its_window() -> None:
         with memory.lock as words:
             end = slow.destined_end(words)
         released = []
-        for _ in slow.blocks(end):
+        for _ in slow.walk(end):
             with memory.lock as words:
                 released.append(slow.share_cursor(words))
         # They are woken once half of the window is free.

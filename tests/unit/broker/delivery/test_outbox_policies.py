@@ -141,7 +141,7 @@ async def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
     assert await peer.read_all() == expected
 
 
-async def test_an_outbox_that_catches_up_before_its_writer_does_starts_no_second_one(
+async def test_an_outbox_that_is_drained_before_its_writer_does_starts_no_second_one(
     peers: Make,
 ) -> None:
     """A message finds room before the writer has noticed any, and then the socket is full again."""

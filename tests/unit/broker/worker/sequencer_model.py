@@ -207,7 +207,7 @@ class Bus:
         self.clients: list[Client] = []
         self.asleep = [False] * workers
         self.woken = [False] * workers
-        """Woken since it last caught up."""
+        """Woken since it last walked."""
         self.told_of_room = [False] * workers
         """Woken since the log last refused something of its."""
         self.numbers = 0
@@ -414,9 +414,9 @@ class Bus:
 
         self.step(worker, act, lambda: None, meanwhile)
 
-    def catch_up(self, worker: int, meanwhile: Callable[[], None]) -> None:
+    def walk_before_sleep(self, worker: int, meanwhile: Callable[[], None]) -> None:
         def act(sequencer: Sequencer) -> bool:
-            self.asleep[worker] = sequencer.catch_up()
+            self.asleep[worker] = sequencer.walk_before_sleep()
             return True
 
         self.look()
@@ -520,13 +520,13 @@ class Bus:
                     client.woken = True
 
     def settle(self) -> None:
-        """All have room and catch up, and held publishers continue: then all is delivered."""
+        """All have room and walk, and held publishers continue: then all is delivered."""
         for client in self.clients:
             if client.stalled:
                 self.resume(client)
         for _ in range(100):
             for worker in range(len(self.sequencers)):
-                self.catch_up(worker, lambda: None)
+                self.walk_before_sleep(worker, lambda: None)
             held = [client for client in self.clients if client.held]
             if not held and all(self.asleep):
                 break

@@ -48,7 +48,7 @@ class Act(msgspec.Struct, frozen=True):
 WHATS = [
     *["publish"] * 6,
     *["subscribe"] * 3,
-    *["unsubscribe", "unsubscribe", "barrier", "catch_up", "catch_up"],
+    *["unsubscribe", "unsubscribe", "barrier", "walk_before_sleep", "walk_before_sleep"],
     *["stall", "stall", "resume", "resume", "echo", "leave", "die"],
     *["begin_compaction", "finish_compaction"],
 ]
@@ -87,8 +87,8 @@ def perform(bus: Bus, act: Act, busy_worker: int | None = None) -> None:
         bus.publish(client, act.keys, meanwhile)
     elif act.what == "barrier":
         bus.barrier(worker, meanwhile)
-    elif act.what == "catch_up":
-        bus.catch_up(worker, meanwhile)
+    elif act.what == "walk_before_sleep":
+        bus.walk_before_sleep(worker, meanwhile)
     elif act.what == "stall":
         if client.session.backpressure is None:
             bus.block(client)
@@ -155,7 +155,9 @@ def test_every_interleaving_is_some_sequence_of_instants(script: list[Act]) -> N
 @settings(max_examples=60)
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from(["publish"] * 5 + ["catch_up", "barrier"])),
+        st.tuples(
+            st.integers(0, 3), st.sampled_from(["publish"] * 5 + ["walk_before_sleep", "barrier"])
+        ),
         min_size=20,
         max_size=80,
     )
@@ -172,7 +174,7 @@ def test_a_log_that_is_often_full_holds_back_but_loses_nothing(
             bus.check()
         held = {client.worker for client in bus.clients if client.waits_for_room}
         for sequencer in bus.sequencers:
-            assert any(sequencer.catch_up() for _ in range(10)), "it never comes to rest"
+            assert any(sequencer.walk_before_sleep() for _ in range(10)), "it never comes to rest"
         bus.look()
         for worker in held:
             assert bus.told_of_room[worker], "held back and never woken"

@@ -52,7 +52,7 @@ def compact(bus: Bus) -> None:
     for finish in (False, True):
         for worker in range(2):
             for _ in range(2):
-                bus.catch_up(worker, nothing)
+                bus.walk_before_sleep(worker, nothing)
         bus.compact(finish=finish)
     for subscriptions in bus.subscriptions:
         subscriptions.retry()
@@ -207,8 +207,8 @@ class Subscribing(RuleBasedStateMachine):
         self.bus.subscriptions[worker].retry()
 
     @rule(worker=st.integers(0, WORKERS - 1))
-    def catch_up(self, worker: int) -> None:
-        self.bus.catch_up(worker, nothing)
+    def walk_before_sleep(self, worker: int) -> None:
+        self.bus.walk_before_sleep(worker, nothing)
 
     @rule(finish=st.booleans())
     def compact(self, finish: bool) -> None:
@@ -278,7 +278,7 @@ class Subscribing(RuleBasedStateMachine):
         assert patiently(self.bus, is_at_rest), "held back for ever"
         for worker in range(WORKERS):
             for _ in range(2):
-                self.bus.catch_up(worker, nothing)
+                self.bus.walk_before_sleep(worker, nothing)
 
     def check_journal(self) -> None:
         """What a newcomer and the next compaction would learn is what there is."""
@@ -348,7 +348,7 @@ def subscribe_all(bus: Bus, client: Client, patterns: list[bytes]) -> None:
 
 def held_elsewhere(bus: Bus, client: Client) -> set[bytes]:
     """The patterns by which the other worker knows that it holds publishers."""
-    bus.catch_up(1 - client.worker, nothing)
+    bus.walk_before_sleep(1 - client.worker, nothing)
     return held(bus.routers[1 - client.worker], client)
 
 
@@ -424,7 +424,7 @@ def test_a_changed_rule_takes_over_without_a_gap(bus: Bus) -> None:
     bus.subscriptions[0].report_applied(7)
     while bus.link.sent != [SettingsApplied(7)]:
         assert bus.subscriptions[0].make_background_step()
-        bus.catch_up(1, nothing)
+        bus.walk_before_sleep(1, nothing)
         for pattern in MANY:
             rules = other.look_up(pattern).backpressure_rules
             assert any(rules.values()), "for a moment nobody is held"

@@ -98,7 +98,7 @@ class Waiting(RuleBasedStateMachine):
             self.get_on(client)
 
     def get_on(self, client: Client) -> None:
-        self.queue.unblocked(as_session(client))
+        self.queue.record_success(as_session(client))
         if self.comes_back(client) and self.lines[client.uid]:
             assert self.queue.next_ns <= self.now_ns, "its user's next client goes at once"
         client.tries = False
@@ -199,7 +199,7 @@ class Waiting(RuleBasedStateMachine):
             self.time_passes(max(0, self.queue.next_ns - self.now_ns))
         self.wake()
         for client in self.clients:
-            self.queue.unblocked(as_session(client))
+            self.queue.record_success(as_session(client))
         self.queue.release_due(self.now_ns + 100 * PATIENCE_NS)
         assert math.isinf(self.queue.seconds_until_due())
         queue = self.queue
@@ -221,7 +221,7 @@ def test_of_hundreds_that_wait_for_the_rate_one_is_tried_for_each_that_may_go_on
     while not math.isinf(queue.seconds_until_due()):
         for session in queue.release_due(1_000):
             tried.append(session.client)
-            queue.unblocked(session)
+            queue.record_success(session)
     assert tried == [client.client for client in clients]
 
 
