@@ -176,7 +176,7 @@ def check_nothing_is_left(bus: OneProcessBus) -> None:
         assert len(stalls._free) == LIMITS_HERE.blocking_clients_max
         for left in (waiting._waits, waiting._wakeable, waiting._queues, waiting._held_by):
             assert not left
-        assert not any([waiting._holding, waiting._next_of_user, waiting.packet_bytes])
+        assert not any([waiting._holding, waiting._next_of_user, waiting.waiting_bytes])
         assert not any([subscriptions._background, subscriptions._stuck])
         assert not any([subscriptions._unrecorded, subscriptions._watched])
         statistics = router._index.statistics()

@@ -150,7 +150,7 @@ class Backpressure:
                 self._stalls.stall(self.rule.place, self.rule.client)
             self._listener.on_stall(True)
 
-    def resume(self) -> None:
+    def end_stall(self) -> None:
         """The client has room again, or needs none any more."""
         if self.is_stalled:
             self.is_stalled = False

@@ -148,7 +148,7 @@ class Outbox:
         changed = {_FIELDS[type(choice)]: choice}
         self.flood_control = msgspec.structs.replace(self.flood_control, **changed)
         self._backlog.reorder(self.flood_control.order)
-        self._resume_if_room()
+        self._end_stall_if_room()
 
     def enable_notices(self) -> None:
         """The client wants to be told what the bus did."""
@@ -273,7 +273,7 @@ class Outbox:
         else:
             self._drop(packet, "hard")
 
-    def _resume_if_room(self) -> None:
+    def _end_stall_if_room(self) -> None:
         """Let publishers go on if this client has room for what they send."""
         if self._backpressure is None or not self._backpressure.is_stalled:
             return
@@ -284,7 +284,7 @@ class Outbox:
         else:
             has_room = True
         if has_room:
-            self._backpressure.resume()
+            self._backpressure.end_stall()
 
     def _drop(self, packet: bytes, reason: str) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
@@ -340,7 +340,7 @@ class Outbox:
         if isinstance(first, bytes):
             self.delivered_bytes += self._send(first)
             self._backlog.pop()
-            self._resume_if_room()
+            self._end_stall_if_room()
             return _UNITS_PER_PACKET + len(first) // _BYTES_PER_UNIT
         if isinstance(first, Reply):
             self._send(first.packet)
@@ -356,7 +356,7 @@ class Outbox:
         """Deliver no more; what is in the backlog stays undelivered."""
         self._count_undelivered(self._backlog.messages, self._backlog.bytes)
         self._backlog.clear()
-        self._resume_if_room()
+        self._end_stall_if_room()
         self._enter(outbox_state.CLOSE)
         self._turns_over.set()
 

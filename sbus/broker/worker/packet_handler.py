@@ -60,7 +60,7 @@ class PacketHandler:
             batch = session.gather(routes.recent, routes.look_up, cost_max)
         if batch.messages:
             wait = self._sequencer.publish(batch)
-            session.end_batch(batch)
+            session.count_published(batch)
             return 1 + batch.cost, wait
         try:
             done = self._carry_out(session, session.peek())

@@ -109,7 +109,7 @@ class Scheduler:
             return 0
         cost = 1
         quantum = self._context.settings.limits.quantum_units
-        self._wait_queue.count_packets(session, 0)
+        self._wait_queue.count_waiting(session, 0)
         try:
             if not session.has_pending() and not self._is_quiescing:
                 if not self._may_read(session):
@@ -120,7 +120,7 @@ class Scheduler:
             while cost < quantum and session.has_pending():
                 cost += self._handle(session, quantum - cost)
                 if self._must_wait(session):
-                    self._wait_queue.count_packets(session, session.forget_done())
+                    self._wait_queue.count_waiting(session, session.forget_done())
                     self._fair_queue.charge(session.uid, cost)
                     return cost
         except Misbehaviour as fault:
@@ -147,7 +147,7 @@ class Scheduler:
         While no client's packets wait, no account is asked.
         """
         bytes_max = self._context.settings.limits.batch_bytes_max
-        if not self._wait_queue.packet_bytes or session.account.may_read(bytes_max):
+        if not self._wait_queue.waiting_bytes or session.account.may_read(bytes_max):
             return True
         self._wait_queue.add(session, Wait(Reason.RATE, time.monotonic_ns() + _NO_ROOM_RETRY_NS))
         self._client_events.limit_reached(session, BACKLOG_BYTES)

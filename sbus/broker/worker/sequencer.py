@@ -16,8 +16,8 @@ is journalled in the critical section that separates the messages before it from
 
 The first part also finds out whether a message must wait: for room in the log, for a stalled client
 that would receive it, or because its user publishes too fast. Stalled clients are looked up before
-the lock is taken, because there can be many, and confirmed under it. The batch is cut before the
-first message that has to wait.
+the lock is taken, because there can be many, and confirmed under it. The first message that has to
+wait is put off, and so are all behind it.
 """
 
 import time

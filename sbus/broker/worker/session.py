@@ -318,7 +318,7 @@ class Session:
         batch.delivery_bytes = delivery_bytes
         return batch
 
-    def end_batch(self, batch: PublishBatch) -> None:
+    def count_published(self, batch: PublishBatch) -> None:
         """Count the messages that were published; those that were put off are pending again."""
         self.messages_in += len(batch.messages)
         self._next -= len(batch.put_off)

@@ -107,7 +107,7 @@ class Sessions:
         self._fair_queue.add(session)
         self._context.wake()
 
-    def send_backlog(self, session: Session) -> None:
+    def queue_backlog(self, session: Session) -> None:
         """There is room for what waits for a client: give its backlog turns soon."""
         self._fair_queue.add(session.backlog_sender, sending=True)
         self._poller.end_sleep()
@@ -185,7 +185,7 @@ class _DeliveryListener:
         self._sessions.start_writer(task)
 
     def on_writable(self) -> None:
-        self._sessions.send_backlog(self._sessions[self._client])
+        self._sessions.queue_backlog(self._sessions[self._client])
 
     def on_reply_sent(self) -> None:
         session = self._sessions[self._client]

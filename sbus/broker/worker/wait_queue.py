@@ -68,7 +68,7 @@ class WaitQueue:
         self._holding: Counter[int] = Counter()
         self.next_ns = _NEVER_NS
         """When `release_due` has something to release."""
-        self.packet_bytes = 0
+        self.waiting_bytes = 0
         """Of all packets that were read and have to wait."""
 
     def __contains__(self, session: Session) -> bool:
@@ -100,10 +100,10 @@ class WaitQueue:
                 self._set_due(Reason.STALL, wait.account, wait.until_ns)
         self._set_held_by(session, wait.account if wait.reason is Reason.STALL else None)
 
-    def count_packets(self, session: Session, size_bytes: int) -> None:
+    def count_waiting(self, session: Session, size_bytes: int) -> None:
         """The packets of a client that wait now have this size."""
         if size_bytes != session.waiting_bytes:
-            self.packet_bytes += session.count_waiting(size_bytes)
+            self.waiting_bytes += session.count_waiting(size_bytes)
 
     def record_success(self, session: Session) -> None:
         """The client has tried again, and what it sent last did not have to wait."""
@@ -122,7 +122,7 @@ class WaitQueue:
                 del self._queues[session.uid]
         self._wakeable.pop(session.client, None)
         self.record_success(session)
-        self.count_packets(session, 0)
+        self.count_waiting(session, 0)
 
     # -- releasing -----------------------------------------------------------------------------
     def release_woken(self) -> list[Session]:

@@ -116,13 +116,13 @@ def test_all_workers_see_a_stall_and_waiting_workers_are_woken_once(memory: Shar
         assert scene.is_seen_stalled
     scene.theirs.wait(scene.rule.place)
     assert not was_woken(memory, 1)
-    scene.backpressure.resume()
+    scene.backpressure.end_stall()
     assert not scene.backpressure.is_stalled
     assert not scene.is_seen_stalled
     assert not scene.theirs.any_stalled()
     assert was_woken(memory, 1)
     assert not was_woken(memory, 0)
-    scene.backpressure.resume()
+    scene.backpressure.end_stall()
     assert not was_woken(memory, 1)
 
 
@@ -132,9 +132,9 @@ def test_flipping_counts_every_stall_once(memory: SharedMemory) -> None:
     for _ in range(100):
         one.backpressure.stall()
         other.backpressure.stall()
-        one.backpressure.resume()
+        one.backpressure.end_stall()
         assert one.theirs.any_stalled()
-        other.backpressure.resume()
+        other.backpressure.end_stall()
         assert not one.theirs.any_stalled()
 
 

@@ -465,7 +465,7 @@ class Bus:
     def resume(self, client: Client) -> None:
         """It has room again."""
         assert client.session.backpressure is not None
-        client.session.backpressure.resume()
+        client.session.backpressure.end_stall()
 
     def die(self, worker: int) -> None:
         """A worker dies with all of its clients, and another one takes its slot."""

@@ -231,7 +231,7 @@ def test_what_takes_too_long_to_find_anew_goes_back(pair: Pair) -> None:
     batch = pair.session.gather(ROUTES, look_up, 1000)
     batch.look_up_again(look_up, seconds_max=0)
     assert packets_of(batch) == [b"MSG here\0a"]
-    pair.session.end_batch(batch)
+    pair.session.count_published(batch)
     assert pair.gather() == [b"MSG here\0b", b"MSG here\0c"]
 
 
@@ -241,7 +241,7 @@ def test_what_is_put_off_is_gathered_again(pair: Pair) -> None:
     batch = pair.session.gather(ROUTES, look_up, 1000)
     batch.put_off_from(1)
     assert (packets_of(batch), batch.deliveries) == ([b"MSG here\0a"], 2)
-    pair.session.end_batch(batch)
+    pair.session.count_published(batch)
     assert pair.session.has_pending()
     assert pair.gather() == [b"MSG here\0b"]
     assert not pair.session.has_pending()
