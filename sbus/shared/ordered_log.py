@@ -270,7 +270,7 @@ class OrderedLog:
         return True
 
     def reap(self, words: memoryview, worker: int) -> int:
-        """Release what a dead worker held back; returns the workers to wake."""
+        """Release those that waited for a dead worker; returns the workers to wake."""
         keep = ~(1 << worker)
         for word in (ALIVE, SLEEPING, WAITING):
             words[word] &= keep

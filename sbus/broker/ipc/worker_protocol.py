@@ -129,7 +129,7 @@ class StreamStarted(msgspec.Struct, frozen=True, tag=True):
 
 class WorkerQuiesced(msgspec.Struct, frozen=True, tag=True):
     """No client is read any more. All that was read has its place in the total order, except for
-    what a stalled client or its user's rate holds back."""
+    what has to wait for a stalled client or for its user's rate."""
 
 
 WorkerEvent = (

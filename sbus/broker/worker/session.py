@@ -2,8 +2,8 @@
 
 Packets are read from the socket in batches. Those that are not done yet are *pending*. Consecutive
 messages of them make a publish batch, which gets its place in the order as a whole; every other
-packet is handled by itself. Nothing more is read while packets are pending, which is how a client
-is held back, and bounds what it can make the worker keep to one batch.
+packet is handled by itself. Nothing more is read while packets are pending, which makes the client
+wait, and bounds what it can make the worker keep to one batch.
 """
 
 import socket

@@ -103,7 +103,7 @@ class Sessions:
             self._fair_queue.add(session)
 
     def resume(self, session: Session) -> None:
-        """What a client was held for may be over: give it a turn soon."""
+        """What a client waited for may be over: give it a turn soon."""
         self._fair_queue.add(session)
         self._context.wake()
 
