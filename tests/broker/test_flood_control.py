@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import ask, assert_held, await_answer, give_turns, may_be_sent
-from tests.support.processes import several_clients
+from tests.support.processes import clients_on_each, several_clients, stopped, worker_pids
 from tests.support.six_messages import BACKLOG_MESSAGES, OPTIONS, SIX, A, Flood, in_order
 
 SOFT = ("queue", "discard", "block", "error")
@@ -120,6 +120,29 @@ def test_defaults_of_the_bus_hold_across_workers(
         run = Flood(on_second[2], on_first[1], on_second[0], on_first[2])
         run.begin("blocking/soft/queue", "blocking/hard/discard", "order/stack")
         check_six_messages(run, "queue", "discard", "stack")
+
+
+@pytest.mark.parametrize(("before", "after"), [("discard", "error"), ("error", "discard")])
+def test_a_choice_does_not_apply_to_messages_before_it(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    """Messages wait in the log for the worker of a client, which then reads the client's choice."""
+    with (
+        running_bus(tmp_path, *OPTIONS, workers=2) as bus,
+        clients_on_each(bus, 2, each=2) as ((slow, neighbour), (publisher, other)),
+    ):
+        run = Flood(slow, publisher, neighbour, other)
+        run.begin(f"blocking/soft/{before}")
+        with stopped(worker_pids(bus)[0]):
+            for packet in SIX:
+                publisher.send(packet)
+            publisher.whoami()
+            slow.control(f"blocking/soft/{after}".encode())
+        neighbour.whoami()
+        if gives_up(before, "discard"):
+            assert run.read_to_the_end() == []
+        else:
+            assert run.read() == in_order("queue", 0)
 
 
 # -- nobody may be held back -----------------------------------------------------------------------

@@ -152,6 +152,7 @@ class PacketHandler:
         elif key == controls.NOTICES_ON:
             session.outbox.enable_notices()
         elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:
+            self._sequencer.barrier()  # earlier messages are handled as chosen before
             session.outbox.choose(choice)
             if choice in (controls.Soft.BLOCK, controls.Hard.BLOCK):
                 return self._enable_backpressure(session)
