@@ -41,6 +41,8 @@ class ModelClient:
         self.echo = True
         self.notices = False
         self.soft, self.hard = "queue", "discard"
+        self._has_blocked = False
+        """Whether it blocked at some time since it last read everything."""
         self._orders = ["queue"]
         """Those in which what is due may have been sent; the last one holds."""
         self.due: list[bytes] = []
@@ -60,8 +62,10 @@ class ModelClient:
         return {"discard": Fate.LOST, "block": Fate.WAITS, "error": Fate.IS_THE_LAST}[choice]
 
     @property
-    def blocks(self) -> bool:
-        return self.fate is Fate.WAITS
+    def may_hold(self) -> bool:
+        """Whether publishers may wait for it. It may be one of them itself; the bus then has not
+        read what it chose since."""
+        return self._has_blocked or self.fate is Fate.WAITS
 
     @property
     def may_have_been_ended(self) -> bool:
@@ -76,6 +80,7 @@ class ModelClient:
 
     def choose(self, control: str) -> None:
         """What a control key of flood control chooses; nothing for any other."""
+        self._has_blocked = self.may_hold
         what, _, choice = control.rpartition("/")
         if what == "blocking/soft":
             self.soft = choice
@@ -103,6 +108,7 @@ class ModelClient:
         missing = self._compare([*self._read, *received])
         assert all(self._fates[packet] is Fate.LOST for packet in missing), "none of them might be"
         self.due, self._fates, self._read = [], {}, []
+        self._has_blocked = False
         self._orders = self._orders[-1:]
         return len(missing)
 

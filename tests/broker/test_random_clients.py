@@ -227,7 +227,7 @@ class RandomClients(RuleBasedStateMachine):
         blockers = [
             who
             for who, model in self._model.clients.items()
-            if who != reader and model.blocks and model.unread_cost > SAFE_UNREAD_COST
+            if who != reader and model.may_hold and model.unread_cost > SAFE_UNREAD_COST
         ]
         self._tally.held += bool(blockers)
         for who in blockers:
@@ -352,6 +352,17 @@ class RandomClients(RuleBasedStateMachine):
         finally:
             for client in (*self._clients.values(), self._observer):
                 client.close()
+
+
+def test_a_client_that_waits_for_itself_reads_whatever_it_chooses_next(tmp_path: Path) -> None:
+    with running_bus(tmp_path, *OPTIONS) as bus:
+        machine = RandomClients(bus, Tally())
+        flood = [publish(b"a", FLOOD_PAYLOAD_BYTES)] * FLOOD_MESSAGES
+        block, queue = choose("blocking/soft/block"), choose("blocking/soft/queue")
+        try:
+            machine.act(0, [subscribe(b"a"), block, *flood, queue], leaves_rather=False)
+        finally:
+            machine.teardown()
 
 
 def test_every_client_receives_what_the_model_says(tmp_path: Path) -> None:
