@@ -143,6 +143,12 @@ OPTIONS: Final = (
         default=available_workers,
         default_text="the processors it may use",
     ),
+    _choice(
+        "placement",
+        *("load", "spread"),
+        text="Which worker serves a client; load: few workers while they are not busy, spread: "
+        "the worker with the fewest clients.",
+    ),
     _choice("dialect", "slash", "dot", text="What separates the segments of a key."),
     _choice(
         "soft",

@@ -21,6 +21,7 @@ Places = Annotated[int, Meta(ge=1, le=65_536)]
 """Each takes shared memory from the start."""
 KeyBytes = Annotated[int, Meta(ge=1, le=6_144)]
 """As text a byte may take five bytes, and a key has to fit a packet of the admin protocol."""
+Percent = Annotated[int, Meta(ge=1, le=100)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 Silence = Annotated[float, Meta(ge=1, le=1e9)]
 NotNegativeSeconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -128,6 +129,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     rule_cache_bytes_max: Reloadable[NotNegative] = 4 * 1024 * 1024
     """Memory a worker spends on remembering which access rules apply to a key, if there are clients
     with rules about keys."""
+
+    # -- placement -----------------------------------------------------------------------------
+    worker_busy_percent_max: Reloadable[Percent] = 50
+    """A worker that is busy for a larger part of its time gets no new clients while another worker
+    is less busy: with half of its time left, no message waits long for a turn."""
 
     # -- running -------------------------------------------------------------------------------
     watchers_max: Reloadable[NotNegative] = 16

@@ -20,7 +20,10 @@ from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.admission import ClientAdmission
 from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.departure import ClientDeparture
 from sbus.broker.front.fork_server import ForkServer
+from sbus.broker.front.load_meter import LoadMeter
+from sbus.broker.front.placement import Placement
 from sbus.broker.front.reaper import Reaper
 from sbus.broker.front.reload import Reloader
 from sbus.broker.front.shutdown import Shutdown
@@ -70,7 +73,10 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     shutdown: Shutdown
     supervisor: Supervisor
     acceptor: Acceptor
+    meter: LoadMeter
+    placement: Placement
     admission: ClientAdmission
+    departure: ClientDeparture
     queries: WorkerQueries
     streams: StreamRegistry
     collector: StatisticsCollector
@@ -82,7 +88,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
 
     def worker_event(self, worker: int, event: protocol.WorkerEvent) -> None:
         if isinstance(event, protocol.ClientLeft):
-            self.admission.forget(event.client, event.reason)
+            self.departure.forget(event.client, event.reason)
         elif isinstance(event, protocol.QueryReply):
             self.queries.on_reply(worker, event)
         elif isinstance(event, protocol.SelfServiceRequest):
@@ -94,7 +100,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
         self.queries.on_worker_death(worker)
         self.streams.on_worker_death(worker)
         for client in self.registry.of_worker(worker):
-            self.admission.disconnect(client, "its worker died")
+            self.departure.disconnect(client, "its worker died")
 
 
 async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> None:
@@ -110,6 +116,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
         await front.supervisor.run(nursery, front)
         on_ready()
         events.emit(BusReady(address=resources.endpoints.address(), workers=workers))
+        nursery.start_soon(front.meter.run)
         nursery.start_soon(front.admission.run)
         nursery.start_soon(front.collector.run)
         nursery.start_soon(front.self_service.run)
@@ -121,7 +128,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
         events.close()
         nursery.cancel_scope.cancel()
     for client in list(front.registry):
-        front.admission.disconnect(client, "the bus stops")
+        front.departure.disconnect(client, "the bus stops")
 
 
 def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
@@ -139,8 +146,10 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     supervisor = Supervisor(resources.fork_server, memory, reaper, settings, events, notifier)
     rate_limiter = LogRateLimiter(limits.log_interval_seconds, events)
     acceptor = Acceptor(resources.endpoints.listener, settings, user_limits, rate_limiter, events)
+    meter = LoadMeter(supervisor, registry)
+    placement = Placement(settings, meter.loads)
     queries = WorkerQueries(supervisor)
-    collector = StatisticsCollector(memory, supervisor, registry, user_limits, book, stalls)
+    collector = StatisticsCollector(memory, supervisor, meter, user_limits, book, stalls)
     inspection = InspectionHandlers(settings, registry, queries, collector)
     return Front(
         user_limits=user_limits,
@@ -148,7 +157,10 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
         shutdown=shutdown,
         supervisor=supervisor,
         acceptor=acceptor,
-        admission=ClientAdmission(acceptor, supervisor, registry, shutdown, settings, events),
+        meter=meter,
+        placement=placement,
+        admission=ClientAdmission(acceptor, supervisor, registry, placement, shutdown, events),
+        departure=ClientDeparture(acceptor, registry, shutdown, settings, events),
         queries=queries,
         streams=StreamRegistry(nursery, supervisor, settings, events),
         collector=collector,
@@ -171,7 +183,10 @@ def build_admin_server(
         resources.reread,
         registry,
         front.supervisor,
-        [front.user_limits, front.acceptor, front.admission, shutdown, front.streams],
+        [
+            *(front.user_limits, front.acceptor, front.placement, front.departure),
+            *(shutdown, front.streams),
+        ],
         resources.notifier,
     )
     figures = StatisticsHandlers(

@@ -81,6 +81,8 @@ class WorkerReport(msgspec.Struct, frozen=True, kw_only=True):
     silence_seconds: float
     """Since its last heartbeat; there is about one in a second."""
     cpu_seconds: float
+    busy_share: float
+    """Of the last second: 0 for a worker that slept, 1 for one that always had work."""
     memory_bytes: int
     clients: int
     traffic: Traffic

@@ -1,4 +1,4 @@
-"""The CPU time and memory of a process, from /proc."""
+"""What a process uses, from /proc: CPU time, memory, and the time in which it had work."""
 
 import os
 
@@ -15,6 +15,17 @@ class ProcessUsage(msgspec.Struct, frozen=True):
 
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
+
+
+def busy_seconds(pid: int) -> float | None:
+    """For how long the only thread of process `pid` has run or waited for a processor; None when
+    that cannot be found out. Source: the kernel's sched-stats document."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as schedstat:
+            running_ns, waiting_ns = schedstat.read().split()[:2]
+    except OSError:
+        return None  # as below, or a kernel without it
+    return (int(running_ns) + int(waiting_ns)) / 1e9
 
 
 def process_usage(pid: int) -> ProcessUsage:

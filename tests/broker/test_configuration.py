@@ -92,6 +92,7 @@ def test_the_printed_configuration_is_a_file_with_the_same_settings(tmp_path: Pa
         "admin_address": "none",
         "refuse_descriptors": False,
         "workers": min(64, len(os.sched_getaffinity(0))),
+        "placement": "load",
         "dialect": "dot",
         "soft": "block",
         "hard": "error",

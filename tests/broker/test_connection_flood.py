@@ -33,7 +33,7 @@ def bus_with_few_descriptors(directory: Path, count: int) -> Iterator[Bus]:
     """A bus with two workers whose processes may each have this many open files."""
     address = str(directory / "bus")
     command = (sys.executable, "-c", LIMITED, str(count), *SBUSD)
-    arguments = ("-f", "-a", address, "--workers=2")
+    arguments = ("-f", "-a", address, "--workers=2", "--placement=spread")
     with bus_of(directory, *arguments, address=address, command=command) as bus:
         yield bus
 

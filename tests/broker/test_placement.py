@@ -1,7 +1,9 @@
-"""A new client goes to the worker with the fewest clients, the lowest number among equals."""
+"""Where new clients are served: on one worker of an idle bus, or spread over all of them."""
 
 from contextlib import ExitStack
 from pathlib import Path
+
+import pytest
 
 from tests.support.bus import Bus, running_bus
 from tests.support.processes import (
@@ -25,10 +27,13 @@ def test_every_worker_has_its_process(tmp_path: Path) -> None:
         assert sorted(worker_pids(bus)) == [0, 1, 2, 3, 4]
 
 
-def test_clients_spread_round_robin(tmp_path: Path) -> None:
-    with running_bus(tmp_path, workers=4) as bus, ExitStack() as stack:
-        places = [locate_newcomer(bus, stack) for _ in range(10)]
-        assert places == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+@pytest.mark.parametrize(
+    ("placement", "expected"),
+    [("load", [0] * 10), ("spread", [0, 1, 2, 3, 0, 1, 2, 3, 0, 1])],
+)
+def test_clients_of_an_idle_bus(tmp_path: Path, placement: str, expected: list[int]) -> None:
+    with running_bus(tmp_path, workers=4, placement=placement) as bus, ExitStack() as stack:
+        assert [locate_newcomer(bus, stack) for _ in range(10)] == expected
 
 
 def test_a_new_client_goes_where_one_has_left(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_a_connection_that_outlives_its_process_loses_the_process_id(
     tmp_path: Path, command: Sequence[str]
 ) -> None:
     address = str(tmp_path / "bus")
-    arguments = ("-fa", address, "--workers=2")
+    arguments = ("-fa", address, "--workers=2", "--placement=spread")
     with bus_of(tmp_path, *arguments, address=address, command=command) as bus:
         check_that_an_heir_loses_the_number(bus)
 

@@ -74,6 +74,7 @@ def worker(number: int = 0, **changes: Any) -> WorkerReport:
         "deaths": 0,
         "silence_seconds": 0.3,
         "cpu_seconds": 754.0,
+        "busy_share": 0.25,
         "memory_bytes": 52_428_800,
         "clients": 125,
         "traffic": traffic(),

@@ -29,7 +29,7 @@ groups = ["root", 7]
 """
 
 SWITCHES = {*("foreground", "exit_when_empty", "group", "others", "replace", "refuse_descriptors")}
-CHOICES = {"dialect", "soft", "hard", "order", "log"}
+CHOICES = {"placement", "dialect", "soft", "hard", "order", "log"}
 PATHS = {"address", "pidfile", "admin_address"}
 SECONDS = {
     *("user_held_seconds_max", "held_seconds_max", "held_window_seconds", "stop_seconds_max"),

@@ -54,14 +54,20 @@ class Bus:
 
 @contextmanager
 def running_bus(
-    directory: Path, *options: str, workers: int = 2, command: Sequence[str] = SBUSD
+    directory: Path,
+    *options: str,
+    workers: int = 2,
+    placement: str = "spread",
+    command: Sequence[str] = SBUSD,
 ) -> Iterator[Bus]:
     """Run a bus on a socket in `directory` with more `options`; see this module's title.
 
+    By default its clients are spread over the workers, so that messages cross between them.
     If the block ended the process itself, it also checks the exit status.
     """
     address = str(directory / "bus.socket")
-    arguments = ("-f", "-a", address, "--workers", str(workers), *options)
+    serving = ("--workers", str(workers), "--placement", placement)
+    arguments = ("-f", "-a", address, *serving, *options)
     with bus_of(directory, *arguments, address=address, command=command) as bus:
         yield bus
         was_running = bus.process.poll() is None

@@ -11,7 +11,8 @@ from typing import Literal
 
 import trio
 
-from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.load_meter import LoadMeter
+from sbus.broker.front.placement import WorkerLoad
 from sbus.broker.front.polled_lock import polled
 from sbus.broker.front.supervisor import SupervisedWorker, Supervisor
 from sbus.broker.front.user_limits import EffectiveUserLimits
@@ -51,14 +52,14 @@ class StatisticsCollector:
         self,
         memory: SharedMemory,
         supervisor: Supervisor,
-        registry: ClientRegistry,
+        meter: LoadMeter,
         user_limits: EffectiveUserLimits,
         book: AccountBook,
         stalls: StallTable,
     ) -> None:
         self._memory = memory
         self._supervisor = supervisor
-        self._registry = registry
+        self._meter = meter
         self._book = book
         self._stalls = stalls
         self._user_limits = user_limits
@@ -80,12 +81,10 @@ class StatisticsCollector:
     # -- workers and the bus -------------------------------------------------------------------
     def workers(self) -> list[WorkerReport]:
         """Every worker's state, traffic and rates."""
-        counters = self._counters()
-        return [
-            self._report(worker, counters[worker.number]) for worker in self._supervisor.workers
-        ]
+        reports = zip(self._supervisor.workers, self._counters(), self._meter.loads(), strict=True)
+        return [self._report(worker, words, load) for worker, words, load in reports]
 
-    def _report(self, worker: SupervisedWorker, words: Words) -> WorkerReport:
+    def _report(self, worker: SupervisedWorker, words: Words, load: WorkerLoad) -> WorkerReport:
         silence_seconds = self._memory.silence_seconds(worker.number)
         state: Literal["starting", "serving", "silent"] = "serving"
         if not worker.is_serving:
@@ -102,8 +101,9 @@ class StatisticsCollector:
             deaths=worker.deaths,
             silence_seconds=silence_seconds,
             cpu_seconds=usage.cpu_seconds,
+            busy_share=load.busy_share,
             memory_bytes=usage.memory_bytes,
-            clients=self._registry.load[worker.number],
+            clients=sum(load.clients.values()),
             traffic=traffic,
             rates=self._rates(traffic, lambda sample: sample[worker.number]),
         )

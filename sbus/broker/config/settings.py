@@ -20,6 +20,8 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one bus. `workers` is 1 to 64: each is one bit of a message's destinations."""
 
     workers: int
+    placement: str = "load"
+    """Which worker serves a client: `load` or `spread`, see `front.placement`."""
     dialect: str = "slash"
     limits: Limits = Limits()
     user_limits: Mapping[int, UserLimits] = {}

@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
@@ -39,8 +40,8 @@ class ClientRegistry:
     """All clients of a bus, in the order of their numbers, which only grow."""
 
     def __init__(self, workers: int) -> None:
-        self.load = [0] * workers
-        """How many clients each worker has."""
+        self.by_worker = [Counter[int]() for _ in range(workers)]
+        """How many clients each worker has of each user, by user id; without zeros."""
         self.admitted = 0
         """How many clients there have been."""
         self._clients: dict[int, Client] = {}
@@ -58,13 +59,16 @@ class ClientRegistry:
         self.admitted += 1
         client = Client(self.admitted, worker, account, sock, credentials, time.time())
         self._clients[client.number] = client
-        self.load[worker] += 1
+        self.by_worker[worker][credentials.uid] += 1
         return client
 
     def remove(self, number: int) -> Client:
         """Take out a client that is there."""
         client = self._clients.pop(number)
-        self.load[client.worker] -= 1
+        users = self.by_worker[client.worker]
+        users[client.credentials.uid] -= 1
+        if not users[client.credentials.uid]:
+            del users[client.credentials.uid]
         return client
 
     def get(self, number: int) -> Client | None:

@@ -311,8 +311,8 @@ class Supervisor:
         for number in self.running_workers():
             self.send(number, command)
 
-    async def wait_for_available_worker(self, load: list[int]) -> int:
-        """The worker with the smallest load that serves and keeps up with its commands."""
+    async def wait_for_available_workers(self) -> list[int]:
+        """The workers that serve and keep up with their commands, once there is one."""
         while True:
             available = [
                 worker.number
@@ -322,7 +322,7 @@ class Supervisor:
                 and worker.link.queued < self._limits.handoff_clients_max
             ]
             if available:
-                return min(available, key=load.__getitem__)
+                return available
             with trio.move_on_after(_QUEUE_RETRY_SECONDS):
                 await self._wait_for(lambda: any(worker.is_serving for worker in self.workers))
                 await trio.sleep_forever()

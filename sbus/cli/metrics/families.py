@@ -171,6 +171,10 @@ _WORKER_FIELDS = {
     ),
     "sbus_worker_deaths_total": ("deaths", "Workers that died in this place."),
     "sbus_worker_cpu_seconds_total": ("cpu_seconds", "CPU time of the worker's process."),
+    "sbus_worker_busy_ratio": (
+        "busy_share",
+        "Part of the last second in which the worker had work: 0 to 1.",
+    ),
     "sbus_worker_memory_bytes": ("memory_bytes", "Memory of the worker's process."),
     "sbus_worker_clients": ("clients", "Clients of the worker."),
     "sbus_messages_published_total": ("traffic.messages_in", "Messages accepted from clients."),

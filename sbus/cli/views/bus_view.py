@@ -172,6 +172,7 @@ def workers_lines(
         Field("STATE", lambda one: Cell(one.state, _STATE_STYLES[one.state]), right=False),
         *(process if details else ()),
         Field("CPU", lambda one: duration(one.cpu_seconds) if one.pid else UNKNOWN, rank=1),
+        Field("BUSY", lambda one: f"{one.busy_share:.0%}" if one.pid else UNKNOWN, rank=6),
         Field("MEMORY", lambda one: size(one.memory_bytes) if one.pid else UNKNOWN),
         Field("CLIENTS", lambda one: count(one.clients)),
         Field("IN/S", lambda one: _rate(one.rates, "messages_in_per_second")),

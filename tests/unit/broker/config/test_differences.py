@@ -21,7 +21,7 @@ from sbus.protocol.controls import FloodControl, Hard
 LIVE_BUS = {"users", "exit_when_empty", "soft", "hard", "order"}
 RESTART_BUS = {
     *("address", "foreground", "pidfile", "replace", "admin_address", "admin_group"),
-    *("refuse_descriptors", "workers", "dialect", "log"),
+    *("refuse_descriptors", "workers", "placement", "dialect", "log"),
 }
 MODE = {"group", "others"}
 OPTION_NAMES = [option.name for option in OPTIONS]
@@ -31,6 +31,7 @@ LIVE_LIMITS = {
     *("socket_buffer_bytes", "backlog_messages_max", "backlog_bytes_max", "quantum_units"),
     *("route_cache_bytes_max", "rule_cache_bytes_max", "drain_packets_max"),
     *("handoff_clients_max", "watchers_max", "stop_seconds_max", "log_interval_seconds"),
+    *("worker_busy_percent_max",),
 }
 RESTART_LIMITS = {
     # Promises to clients.

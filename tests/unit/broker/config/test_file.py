@@ -287,6 +287,7 @@ GOOD: dict[str, Any] = {
         "admin_group": "root",
         "refuse_descriptors": False,
         "workers": 2,
+        "placement": "spread",
         "dialect": "slash",
         "soft": "queue",
         "hard": "block",

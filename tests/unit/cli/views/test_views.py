@@ -157,6 +157,7 @@ def test_workers() -> None:
         ("silent", "2", "4.3s"),
         ("starting", "0", "0.3s"),
     ]
+    assert found[0]["BUSY"] == "25%"
     assert (found[0]["CPU"], found[0]["MEMORY"], found[0]["P99"]) == ("12m34s", "50MiB", "<=1ms")
     assert (found[0]["IN/S"], found[0]["OUT/S"], found[0]["BACKLOG"]) == ("1234", "12.3k", "6")
     assert (found[2]["PID"], found[2]["UP"], found[2]["CPU"], found[2]["MEMORY"]) == ("-",) * 4

@@ -1,0 +1,49 @@
+"""Client departure: forgets a client when it has left.
+
+A client is known to the front from its admission until its worker, or that worker's death, reports
+that it has left.
+"""
+
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.front.acceptor import Acceptor
+from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.shutdown import Shutdown
+from sbus.protocol.events import ClientDisconnected
+from sbus.unix.closing import discard_unread, shut_down
+
+
+class ClientDeparture:
+    """Disconnects clients and forgets them."""
+
+    def __init__(
+        self,
+        acceptor: Acceptor,
+        registry: ClientRegistry,
+        shutdown: Shutdown,
+        settings: BusSettings,
+        events: EventEmitter,
+    ) -> None:
+        self._acceptor = acceptor
+        self._registry = registry
+        self._shutdown = shutdown
+        self._events = events
+        self.apply_settings(settings)
+
+    def apply_settings(self, settings: BusSettings) -> None:
+        self._discarded_packets_max = settings.limits.drain_packets_max
+
+    def disconnect(self, client: Client, reason: str) -> None:
+        """End the connection of a client whose worker did not, in good order."""
+        discard_unread(client.sock, self._discarded_packets_max)
+        self.forget(client.number, reason)
+
+    def forget(self, number: int, reason: str) -> None:
+        """Forget a client that has left, and close this copy of its socket."""
+        client = self._registry.remove(number)
+        if self._events.is_watched:
+            who = client.describe()
+            self._events.emit(ClientDisconnected(who=who, worker=client.worker, reason=reason))
+        shut_down(client.sock)
+        self._acceptor.client_left(client.account)
+        self._shutdown.check_empty()
