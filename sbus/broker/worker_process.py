@@ -4,17 +4,20 @@
 out the front's commands, one records heartbeats, one sends what waits for a slow front, and one for
 each client with a backlog waits for its socket. A worker ends when the front tells it to, and at
 once when the front has ended.
+
+All of this begins with the first command; until then the worker stands by.
 """
 
 import socket
 from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 import trio
 
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
-from sbus.broker.ipc.worker_link import WorkerLink
+from sbus.broker.ipc.worker_link import WorkerLink, send_event
 from sbus.broker.ipc.worker_protocol import WorkerReady
 from sbus.broker.worker.command_handler import CommandHandler
 from sbus.broker.worker.context import WorkerContext
@@ -29,8 +32,10 @@ from sbus.broker.worker.scheduler import Scheduler
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import BacklogSender, Session
 from sbus.broker.worker.sessions import Sessions
+from sbus.broker.worker.standby import stand_by
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
+from sbus.shared.ordered_log import has_served
 from sbus.shared.shared_memory import SharedMemory
 
 _ALLOCATOR_BYTES = 4 * 1024 * 1024
@@ -58,8 +63,19 @@ def worker_main(
 ) -> None:
     """Run one worker until it ends. Takes `link_socket`, its end of the link to the front."""
     memory.lock.open()
+    send_event(link_socket, WorkerReady())
+    if _may_stand_by(memory, worker):
+        record_heartbeat = partial(memory.record_heartbeat, worker)
+        if not stand_by(link_socket, record_heartbeat, settings.limits.heartbeat_seconds):
+            return
     _prime_allocator()
     trio.run(run_worker, memory, settings, emitter, worker, link_socket)
+
+
+def _may_stand_by(memory: SharedMemory, worker: int) -> bool:
+    """Whether nothing of a predecessor is left in the shared memory that this worker must reset."""
+    with memory.lock as words:
+        return not has_served(words, worker)
 
 
 def _prime_allocator() -> None:
@@ -92,7 +108,6 @@ async def run_worker(
                 parts.subscriptions.start()
                 tasks.start_soon(_carry_out_commands, parts.commands, tasks.cancel_scope)
                 tasks.start_soon(_record_heartbeats, context)
-                link.send(WorkerReady())
                 task_status.started(parts)
                 await parts.loop.serve()
                 tasks.start_soon(parts.loop.send_backlogs)

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from tests.support.admin import administer
 from tests.support.bus import Bus
 from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until
@@ -61,7 +62,10 @@ def descriptors(bus: Bus) -> dict[int, int]:
 
 
 def descriptors_at_rest(bus: Bus) -> dict[int, int]:
-    """`descriptors`, once they do not change: a bus that just started may still hand some over."""
+    """`descriptors`, once every worker has begun to serve and they do not change: a bus that just
+    started may still hand some over."""
+    with administer(bus) as admin:
+        admin.ask("explain", key="key")  # which all workers answer
     while True:
         counts = descriptors(bus)
         time.sleep(REST_SECONDS)

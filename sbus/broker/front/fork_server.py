@@ -8,7 +8,6 @@ front has ended it kills the workers and ends.
 `ForkServer` is the front's handle on it.
 """
 
-import gc
 import os
 import select
 import signal
@@ -71,6 +70,7 @@ class ForkServer:
         if self.pid == 0:
 
             def main() -> None:
+                _ignore_signals()
                 _become("sbusd-forkserv", close=[self.sock, *close])
                 _ForkServerProcess(other, worker_main, events).run()
 
@@ -128,8 +128,6 @@ class _ForkServerProcess:
         for fd in (0, 1):
             os.dup2(null, fd)
         os.close(null)
-        gc.collect()
-        gc.freeze()
         serves = True
         while serves:
             for fd, _ in self._poll.poll():
@@ -213,10 +211,19 @@ def _run_and_exit(main: Callable[[], None]) -> Never:
 
 
 def _become(name: str, close: list[socket.socket]) -> None:
-    """Give a forked child its own name, and let the front alone decide when it ends."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    with suppress(OSError), open("/proc/self/comm", "w") as comm:
-        comm.write(name)
+    """Give a forked child its own name, and close what only its parent uses."""
+    # A text file would cost every worker some more pages of its own.
+    with suppress(OSError):
+        comm = os.open("/proc/self/comm", os.O_WRONLY)
+        try:
+            os.write(comm, name.encode())
+        finally:
+            os.close(comm)
     for sock in close:
         sock.close()
+
+
+def _ignore_signals() -> None:
+    """Let the front alone decide when this process, and every worker that it forks, ends."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

@@ -22,6 +22,17 @@ _command_decoder = msgspec.msgpack.Decoder(WorkerCommand)
 _event_decoder = msgspec.msgpack.Decoder(WorkerEvent)
 
 
+def encode_packet(packet: WorkerCommand | WorkerEvent) -> bytes:
+    """A packet as it crosses the link."""
+    return _encoder.encode(packet)
+
+
+def send_event(sock: socket.socket, event: WorkerEvent) -> None:
+    """Send an event on a new link, before a `WorkerLink` has its socket."""
+    with suppress(BrokenPipeError, ConnectionResetError):  # reading shows that the front has ended
+        sock.send(encode_packet(event))
+
+
 def lost_command(lost: DescriptorsLost) -> WorkerCommand:
     """The command whose descriptor did not arrive."""
     command: WorkerCommand = _command_decoder.decode(lost.data)
@@ -47,7 +58,7 @@ class WorkerLink:
 
         A packet to a side that has ended is not sent: its end is noticed by reading.
         """
-        data = _encoder.encode(packet)
+        data = encode_packet(packet)
         if self._unsent:
             self._unsent.append((data, fd))
         elif not self._try_to_send(data, fd):

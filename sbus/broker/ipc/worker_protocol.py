@@ -90,7 +90,7 @@ WorkerCommand = (
 
 # -- events: worker to front -----------------------------------------------------------------------
 class WorkerReady(msgspec.Struct, frozen=True, tag=True):
-    """The worker serves."""
+    """The worker takes commands. It begins to serve with the first one, if it stands by."""
 
 
 class SettingsApplied(msgspec.Struct, frozen=True, tag=True):
