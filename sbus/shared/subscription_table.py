@@ -106,7 +106,7 @@ class SubscriptionTable:
 
     def append(self, words: memoryview, data: bytes, *, edge: bool, frees: bool = False) -> bool:
         """Append encoded records, with `edge` if one of them is one, and with `frees` if they only
-        remove subscriptions.
+        remove subscriptions, or replace records where the table `has_reserve`.
 
         False, and nothing appended, when there is no room before the next compaction. Removals may
         use a reserve, because nothing else makes room in a full table.
@@ -134,6 +134,11 @@ class SubscriptionTable:
     def is_full(self, words: memoryview) -> bool:
         """Whether the valid records fill the arena, so that a compaction would not help."""
         return bool(words[TABLE_BASE] > self._size - 2 * (self._size // COMPACTION_GROWTH_DIVISOR))
+
+    def has_reserve(self, words: memoryview) -> bool:
+        """Whether records that replace others, and may be longer, leave enough of the reserve for
+        records that remove subscriptions."""
+        return bool(words[TABLE_BASE] <= self._size - self._size // (2 * COMPACTION_GROWTH_DIVISOR))
 
     def unread(self, words: memoryview) -> list[tuple[int, int]]:
         """Byte ranges of the map that this process has not read; they count as read from now on.

@@ -127,10 +127,9 @@ class Backpressure:
         self.is_stalled = False
         """Whether publishers are being held back, or would be."""
 
-    def replace_rule(self, rule: BackpressureRule) -> BackpressureRule:
-        """Hold publishers by another rule from now on; returns the last one."""
-        last, self.rule = self.rule, rule
-        return last
+    def replace_rule(self, rule: BackpressureRule) -> None:
+        """Hold publishers by another rule from now on."""
+        self.rule = rule
 
     def may_hold(self, publisher_uid: int) -> bool:
         """Whether this user's publishers may be held back for this client."""

@@ -277,6 +277,11 @@ class Sequencer:
         with self._lock as words:
             return self._table.is_full(words)
 
+    def has_table_reserve(self) -> bool:
+        """Whether records that replace others may use the reserve of the table."""
+        with self._lock as words:
+            return self._table.has_reserve(words)
+
     def walk_before_sleep(self) -> bool:
         """Walk what is destined here. True when there was nothing: then this worker may sleep, and
         will be woken when there is.

@@ -144,7 +144,7 @@ class Session:
     __slots__ = (
         *("client", "uid", "credentials", "account", "sock", "outbox", "backlog_sender"),
         *("secret_recipient", "profile"),
-        *("patterns", "rule_patterns", "subscriptions", "subscription_bytes", "backpressure"),
+        *("patterns", "rule_by_pattern", "subscriptions", "subscription_bytes", "backpressure"),
         *("echo", "awaits_self_service", "is_queued", "is_readable", "has_ended"),
         *("received_us", "messages_in", "bytes_in", "refused", "waiting_bytes"),
         *("_packets", "_next", "_packets_max", "_bytes_max", "_packet_bytes_max"),
@@ -170,8 +170,9 @@ class Session:
         self.profile = profile
         self.patterns: dict[bytes, int] = {}
         """The client's patterns, with the number of times that it has subscribed to each."""
-        self.rule_patterns: set[bytes] = set()
-        """Those of its patterns with which its back-pressure rule is journalled."""
+        self.rule_by_pattern: dict[bytes, BackpressureRule] = {}
+        """The back-pressure rule that is journalled with each pattern: its own, or, while that is
+        being replaced, an earlier one."""
         self.subscriptions = 0
         self.subscription_bytes = 0
         """The sum over its patterns, as limits count them."""

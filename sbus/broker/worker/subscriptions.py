@@ -6,8 +6,9 @@ steps* between turns. Records that only take back wait here until the table has 
 the order in which they must be journalled; nothing else is journalled before them.
 
     patterns of a session = its records that hold = its places in the index
-    rule patterns of a session <= its patterns;  equal after its background steps, if it has a rule
-    places of a session's earlier back-pressure rules  ->  none, after its background steps
+    patterns with a rule of a session <= its patterns
+    all of its patterns have a rule  ->  so they do ever after, while the table has a reserve
+    the earlier rule of a pattern  ->  the rule of its session, after the background steps
 """
 
 from collections import deque
@@ -112,9 +113,9 @@ class Subscriptions:
             return False
         edge = self._router.gain_interest(pattern)
         data = self._encode(SUBSCRIBED, session, pattern, edge=edge)
-        adds_rule = session.backpressure is not None and pattern not in session.rule_patterns
+        adds_rule = session.backpressure is not None and pattern not in session.rule_by_pattern
         if adds_rule:
-            data += self._encode_rule(RULE_ADDED, session, _rule(session), pattern)
+            data += self._encode_new_rule(session, pattern)
         if not self._sequencer.journal_step(data, edge=edge or adds_rule):
             self._router.lose_interest(pattern)
             if self._sequencer.is_table_full():
@@ -132,9 +133,9 @@ class Subscriptions:
             return False
         edge = self._router.lose_interest(pattern)
         data = self._encode(UNSUBSCRIBED, session, pattern, edge=edge)
-        removes_rule = session.patterns[pattern] == 1 and pattern in session.rule_patterns
+        removes_rule = session.patterns[pattern] == 1 and pattern in session.rule_by_pattern
         if removes_rule:
-            data += self._encode_rule(RULE_REMOVED, session, _rule(session), pattern)
+            data += self._encode_end_of_rule(session, pattern)
         if not self._sequencer.journal_step(data, edge=edge or removes_rule, frees=True):
             self._router.gain_interest(pattern)
             return False
@@ -155,14 +156,12 @@ class Subscriptions:
             self._background.append(self._journal_rule(session))
 
     def replace_rule(self, session: Session, rule: BackpressureRule) -> None:
-        """Replace the rule by which a client holds publishers. The old rule is taken back when all
-        workers know the new one, so that there is no gap."""
-        old = _backpressure(session).replace_rule(rule)
-        patterns, session.rule_patterns = session.rule_patterns, set()
-        self._unsettled.discard(session)
-        self.add_rule(session)
+        """Replace the rule by which a client holds publishers. The old rule is taken back in the
+        critical section of the new one, pattern by pattern: without a gap, and in a full table."""
+        _backpressure(session).replace_rule(rule)
         self._rule_changes += 1
-        self._background.append(self._remove_rule(session, old, patterns))
+        self._unsettled.add(session)
+        self._background.append(self._replace_rules(session))
 
     def report_applied(self, settings: int) -> None:
         """Report these settings as applied once no worker obeys a rule that was replaced."""
@@ -176,7 +175,7 @@ class Subscriptions:
         """
         if session in self._unsettled:
             return False
-        if len(session.rule_patterns) < len(session.patterns):
+        if len(session.rule_by_pattern) < len(session.patterns):
             raise Refusal("table-full", "the bus has no room to hold publishers by all patterns")
         return True
 
@@ -214,52 +213,50 @@ class Subscriptions:
             self._router.remove(pattern, session.outbox)
         if self._router.lose_interest(pattern, count):
             self._unrecorded.append(self._encode(UNSUBSCRIBED, session, pattern, edge=True))
-        if pattern not in session.patterns and pattern in session.rule_patterns:
-            self._unindex_rule(session, pattern)
-            self._unrecorded.append(
-                self._encode_rule(RULE_REMOVED, session, _rule(session), pattern)
-            )
+        if pattern not in session.patterns:
+            self._remove_rule(session, pattern)
         return count
 
     def _journal_rule(self, session: Session) -> Iterator[bool]:
         """Until this is done, a client that chose `block` is not read any further."""
-        patterns = iter(list(session.patterns))
-        rule = _rule(session)
-        while session in self._unsettled and _rule(session) is rule:
-            next_patterns = list(islice(patterns, _RECORDS_PER_PIECE))
+        rule, rules = _rule(session), session.rule_by_pattern
+        left, count = list(session.patterns), _RECORDS_PER_PIECE
+        while left and session in self._unsettled and _rule(session) is rule:
             piece = [
                 pattern
-                for pattern in next_patterns
-                if pattern in session.patterns and pattern not in session.rule_patterns
+                for pattern in left[-count:]
+                if pattern in session.patterns and rules.get(pattern) is not rule
             ]
-            data = b"".join(
-                self._encode_rule(RULE_ADDED, session, rule, pattern) for pattern in piece
-            )
-            while piece and not self._sequencer.journal(data):
-                if self._sequencer.is_table_full():
-                    piece.clear()
-                    next_patterns.clear()
-                    break
-                yield False
-                if session not in self._unsettled or _rule(session) is not rule:
-                    return
-            for pattern in piece:
-                self._index_rule(session, pattern)
-            if not next_patterns:
-                self._unsettled.remove(session)
-                self._context.wake()
-            yield True
+            replaces = all(pattern in rules for pattern in piece)
+            may_use_reserve = replaces and self._sequencer.has_table_reserve()
+            data = b"".join(self._encode_new_rule(session, pattern) for pattern in piece)
+            has_room = True
+            if not piece or self._sequencer.journal(data, frees=may_use_reserve):
+                for pattern in piece:
+                    self._index_rule(session, pattern)
+                del left[-count:]
+            elif count > 1:
+                count = 1  # they may fit one at a time
+            elif may_use_reserve or not self._sequencer.is_table_full():
+                has_room, count = False, _RECORDS_PER_PIECE
+            elif replaces:
+                self._remove_rule(session, left.pop())
+            else:  # nor is there room for any other new one
+                left = [pattern for pattern in left if pattern in rules]
+            yield has_room
+        if _rule(session) is rule:
+            self._unsettled.discard(session)
+            self._context.wake()
 
-    def _remove_rule(
-        self, session: Session, rule: BackpressureRule, patterns: set[bytes]
-    ) -> Iterator[bool]:
-        """Take back an old rule of a client, whether or not the client is still there."""
-        while patterns:
-            for pattern in list(islice(patterns, _RECORDS_PER_PIECE)):
-                patterns.remove(pattern)
-                self._router.remove(pattern, rule)
-                self._unrecorded.append(self._encode_rule(RULE_REMOVED, session, rule, pattern))
-            yield True
+    def _remove_rule(self, session: Session, pattern: bytes) -> None:
+        """Take back the rule that is journalled with a pattern, if there is one."""
+        if pattern in session.rule_by_pattern:
+            self._unrecorded.append(self._encode_end_of_rule(session, pattern))
+            self._unindex_rule(session, pattern)
+
+    def _replace_rules(self, session: Session) -> Iterator[bool]:
+        """Journal a client's new rule in place of earlier ones, while the client is there."""
+        yield from self._journal_rule(session)
         while not self.flush_records():
             yield False
         _backpressure(session).release_waiters()
@@ -309,16 +306,30 @@ class Subscriptions:
                 )
 
     def _index_rule(self, session: Session, pattern: bytes) -> None:
-        session.rule_patterns.add(pattern)
-        self._router.add(pattern, _rule(session))
+        """Let a client's rule hold by a pattern, in place of an earlier one."""
+        rules, rule = session.rule_by_pattern, _rule(session)
+        if pattern in rules:
+            self._router.remove(pattern, rules[pattern])
+        rules[pattern] = rule
+        self._router.add(pattern, rule)
 
     def _unindex_rule(self, session: Session, pattern: bytes) -> None:
-        session.rule_patterns.remove(pattern)
-        self._router.remove(pattern, _rule(session))
+        self._router.remove(pattern, session.rule_by_pattern.pop(pattern))
         _backpressure(session).release_waiters()
 
     def _encode(self, kind: int, session: Session, pattern: bytes, *, edge: bool) -> bytes:
         return encode_record(Record(kind, edge, self._context.worker, session.client, pattern))
+
+    def _encode_new_rule(self, session: Session, pattern: bytes) -> bytes:
+        """That the client's rule holds by a pattern, and an earlier one does not any more."""
+        data = self._encode_rule(RULE_ADDED, session, _rule(session), pattern)
+        if pattern in session.rule_by_pattern:
+            data += self._encode_end_of_rule(session, pattern)
+        return data
+
+    def _encode_end_of_rule(self, session: Session, pattern: bytes) -> bytes:
+        rule = session.rule_by_pattern[pattern]
+        return self._encode_rule(RULE_REMOVED, session, rule, pattern)
 
     def _encode_rule(
         self, kind: int, session: Session, rule: BackpressureRule, pattern: bytes

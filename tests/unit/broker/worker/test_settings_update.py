@@ -132,7 +132,7 @@ async def test_a_worker_that_is_told_again_and_again() -> None:
         opened.reconfigured.clear()
         for peer in peers[1:]:
             session = opened.workers[0].sessions._by_client[peer.number]
-            assert session.rule_patterns == session.patterns.keys()
+            assert session.rule_by_pattern.keys() == session.patterns.keys()
             assert session.profile.subscribe == 0b1000
             assert session.backpressure is not None
             assert session.backpressure.rule.profile == session.profile

@@ -31,6 +31,8 @@ KEYS = [pattern.replace(b"*", b"") + b"x" * pattern.endswith(b"/") for pattern i
 KEY_OF = dict(zip(PATTERNS, KEYS, strict=True))
 """A key that each pattern matches."""
 PICKS = st.integers(0, 100)
+SMALL = 8192
+"""Bytes of a table that a few clients fill, and whose reserve has room to replace any record."""
 
 
 def nothing() -> None:
@@ -67,11 +69,12 @@ def patiently(bus: Bus, act: Callable[[], bool]) -> bool:
     return False
 
 
-def fill(bus: Bus) -> bytes:
-    """Subscribe until the bus refuses; the pattern that was refused. Records are of 128 bytes."""
+def fill(bus: Bus, digits: int = 112) -> bytes:
+    """Subscribe until the bus refuses; the pattern that was refused. A record has 16 bytes more
+    than a pattern."""
     client = bus.clients[0]
     for number in range(1000):
-        pattern = b"%0112d" % number
+        pattern = b"%0*d" % (digits, number)
         subscribe = partial(bus.subscriptions[0].subscribe, client.session, pattern)
         try:
             assert patiently(bus, subscribe), "held back for ever"
@@ -123,7 +126,7 @@ class Subscribing(RuleBasedStateMachine):
     """Clients of two workers subscribe, block and leave, with background steps in between."""
 
     @initialize(
-        room=st.sampled_from([4096, 64 * 1024]), user=st.sampled_from([700, 10_000, 1_000_000])
+        room=st.sampled_from([SMALL, 64 * 1024]), user=st.sampled_from([700, 10_000, 1_000_000])
     )
     def begin(self, room: int, user: int) -> None:
         self.pieces = patch.object(subscriptions_module, "_RECORDS_PER_PIECE", 2)
@@ -134,6 +137,8 @@ class Subscribing(RuleBasedStateMachine):
         self.limits = limits
         self.bus = Bus(WORKERS, 2, limits)
         self.gone: list[Client] = []
+        self.whole: set[int] = set()
+        """Clients whose rules were journalled with all of their patterns once."""
 
     def client(self, pick: int) -> Client:
         return self.bus.clients[pick % len(self.bus.clients)]
@@ -150,7 +155,7 @@ class Subscribing(RuleBasedStateMachine):
         except Refusal as fault:
             code = fault.code
         assert (code == "too-many-patterns") == (not fits)
-        assert code in ("", "too-many-patterns") or self.limits.table_bytes == 4096
+        assert code in ("", "too-many-patterns") or self.limits.table_bytes == SMALL
         if done:
             client.subscriptions[pattern] += 1
         else:
@@ -221,7 +226,7 @@ class Subscribing(RuleBasedStateMachine):
         for client in self.bus.clients:
             assert client.session.patterns == client.subscriptions
         for session in sessions:
-            assert session.rule_patterns <= session.patterns.keys()
+            assert session.rule_by_pattern.keys() <= session.patterns.keys()
             assert session.subscriptions == sum(session.patterns.values())
             assert session.subscription_bytes == sum(
                 count * charge(pattern) for pattern, count in session.patterns.items()
@@ -234,14 +239,27 @@ class Subscribing(RuleBasedStateMachine):
             )
         assert self.bus.book[BUS].use(SUBSCRIPTIONS) == sum(it.subscriptions for it in sessions)
 
+    @invariant()
+    def rules_with_all_patterns_stay_so(self) -> None:
+        for client in self.bus.clients:
+            session = client.session
+            if session.backpressure is not None:
+                is_whole = session.rule_by_pattern.keys() == session.patterns.keys()
+                assert is_whole or session.client not in self.whole, "a pattern lost its rule"
+                if is_whole:
+                    self.whole.add(session.client)
+
     def teardown(self) -> None:
         """Once all that can be done is done, everybody knows what there is; then all leave."""
         try:
             self.come_to_rest()
             for client in self.bus.clients:
                 session = client.session
-                holds = set() if session.backpressure is None else set(session.patterns)
-                assert session.rule_patterns == holds
+                holds = session.rule_by_pattern.keys()
+                if session.backpressure is not None and holds != session.patterns.keys():
+                    with pytest.raises(Refusal, match="table-full"):
+                        self.bus.subscriptions[client.worker].is_settled(session)
+                    assert self.limits.table_bytes == SMALL
                 for worker, router in enumerate(self.bus.routers):
                     if worker != client.worker:
                         assert held(router, client) == holds
@@ -294,7 +312,7 @@ class Subscribing(RuleBasedStateMachine):
                 assert newcomer.look_up(KEY_OF[pattern]).mask >> client.worker & 1
                 assert kept.pop((SUBSCRIBED, *owner, pattern)) == count
             backpressure = client.session.backpressure
-            for pattern in client.session.rule_patterns:
+            for pattern in client.session.rule_by_pattern:
                 assert backpressure is not None
                 assert kept.pop((RULE_ADDED, *owner, backpressure.rule.pack() + pattern)) == 1
         assert not kept
@@ -321,7 +339,7 @@ def charge(pattern: bytes) -> int:
 def test_rules_that_change_and_change_back_leave_a_client_as_it_was() -> None:
     """Though nothing of the first change was done when the second came."""
     state = Subscribing()
-    state.begin(room=4096, user=700)
+    state.begin(room=SMALL, user=700)
     state.block(pick=0)
     state.subscribe(pattern=b"", pick=0)
     state.change_rules(pick=0, rules=1)
@@ -406,7 +424,7 @@ def test_what_is_taken_back_before_its_piece_never_holds(bus: Bus) -> None:
     subscribe_all(bus, client, MANY)
     bus.block(client)
     bus.subscriptions[0].make_background_step()
-    late = sorted(client.session.patterns.keys() - client.session.rule_patterns)
+    late = sorted(client.session.patterns.keys() - client.session.rule_by_pattern.keys())
     for pattern in late[:80]:
         assert bus.unsubscribe(client, sorted(client.subscriptions).index(pattern), nothing)
     subscribe_all(bus, client, late[:3])
@@ -447,7 +465,7 @@ def test_a_client_may_leave_in_the_midst_of_beginning_to_hold(bus: Bus, pieces: 
     assert held_elsewhere(bus, client) == set()
     assert held_elsewhere(bus, other) == set(MANY[:2])
     assert not client.session.patterns
-    assert not client.session.rule_patterns
+    assert not client.session.rule_by_pattern
     assert client.session.account.use(SUBSCRIPTIONS) == 0
 
 
@@ -465,11 +483,74 @@ def test_holding_that_finds_the_table_full_goes_on_when_it_is_compacted(small_bu
             assert bus.unsubscribe(bus.clients[2], 0, nothing)
         bus.block(client)
         bus.make_background_steps(0)
-        assert len(client.session.rule_patterns) < 12, "there was room all the same"
+        assert len(client.session.rule_by_pattern) < 12, "there was room all the same"
         bus.leave(other)
         bus.make_background_steps(0)
         assert not other.session.patterns
         assert patiently(bus, lambda: len(held_elsewhere(bus, client)) == 12)
+
+
+def test_a_changed_rule_takes_over_in_a_full_table(small_bus: Bus) -> None:
+    bus = small_bus
+    client, other = bus.clients[0], bus.routers[1]
+    bus.block(client)
+    fill(bus)
+    change_rule(bus, client, 0b10)
+    bus.subscriptions[0].report_applied(7)
+
+    def is_applied() -> bool:
+        while bus.subscriptions[0].make_background_step():
+            bus.walk_before_sleep(1, nothing)
+            for pattern in client.subscriptions:
+                rules = other.look_up(pattern).backpressure_rules
+                assert any(rules.values()), "for a moment nobody is held"
+        return bus.link.sent == [SettingsApplied(7)]
+
+    assert patiently(bus, is_applied), "held back for ever"
+    assert held_elsewhere(bus, client) == set(client.subscriptions)
+
+
+def test_longer_rules_leave_a_full_table_room_for_removals(small_bus: Bus) -> None:
+    bus = small_bus
+    client, subscriptions = bus.clients[0], bus.subscriptions[0]
+    bus.block(client)
+    fill(bus, digits=4)
+    change_rule(bus, client, 1 << 1_000)
+    subscriptions.report_applied(7)
+
+    def is_applied() -> bool:
+        bus.make_background_steps(0)
+        return bus.link.sent == [SettingsApplied(7)]
+
+    assert patiently(bus, is_applied), "held back for ever"
+    holding = held_elsewhere(bus, client)
+    assert holding == client.session.rule_by_pattern.keys()
+    assert 0 < len(holding) < len(client.subscriptions)
+    with pytest.raises(Refusal, match="table-full"):
+        subscriptions.is_settled(client.session)
+    for pattern in sorted(client.subscriptions):
+        assert patiently(bus, partial(subscriptions.unsubscribe, client.session, pattern))
+    assert not bus.routers[0]._interest
+    assert held_elsewhere(bus, client) == set()
+
+
+def test_what_is_taken_back_while_the_table_has_no_room_never_holds(small_bus: Bus) -> None:
+    bus = small_bus
+    client = bus.clients[0]
+    subscribe_all(bus, client, [b"%0112d" % number for number in range(6)])
+    while bus.subscribe(bus.clients[2], b"x", nothing):
+        assert bus.unsubscribe(bus.clients[2], 0, nothing)
+    bus.block(client)
+    bus.make_background_steps(0)
+    assert not client.session.rule_by_pattern, "there was room all the same"
+    assert bus.unsubscribe(client, 0, nothing)
+
+    def is_settled() -> bool:
+        bus.make_background_steps(0)
+        return bus.subscriptions[0].is_settled(client.session)
+
+    assert patiently(bus, is_settled), "held back for ever"
+    assert held_elsewhere(bus, client) == set(client.subscriptions)
 
 
 @pytest.mark.parametrize(
