@@ -17,6 +17,8 @@ import click
 from sbus.bench import delivery_costs, held_publishers, latency
 from sbus.bench import soak as soaking
 from sbus.bench.figures import format_cpus, parse_cpus
+from sbus.bench.peers import brokers, comparison, documents
+from sbus.bench.peers.brokers import PEERS
 from sbus.bench.programs import compile_programs
 from sbus.bench.report import Result
 from sbus.bench.servers import PACE_LIFTED, RunSettings
@@ -45,6 +47,14 @@ def cpu_option(name: str, default: Sequence[int]) -> Option:
         metavar="CPUS",
         help="Where it may run, as in 0,2-3.",
     )
+
+
+def parse_peers(text: str) -> list[str]:
+    """Names of peers; raises ValueError for any other."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in PEERS]:
+        raise ValueError(f"{', '.join(unknown)}: not among {', '.join(PEERS)}")
+    return names
 
 
 def messages_option(default: int) -> Option:
@@ -202,6 +212,50 @@ def block(run: RunSettings, messages: int, publishers: int, size: int) -> Result
     """What publishers suffer from others who are held back by `block`."""
     traffic = Traffic(messages=messages, size_bytes=size, publishers=publishers)
     return held_publishers.block(run, traffic)
+
+
+@benchmark(
+    "peers",
+    click.option(
+        "--peers",
+        "names",
+        type=parse_peers,
+        metavar="NAME,...",
+        default=",".join(PEERS),
+        help="What is compared, in this order.",
+    ),
+    click.option(
+        "--reference",
+        metavar="COMMAND",
+        help="One more broker with the protocol of sbus; {} stands for its socket.",
+    ),
+    option("--seconds", click.FloatRange(min=0.05), 2.0, "Of every work, per repetition."),
+    option("--window", COUNT, 256, "Messages the publisher of the fan-out may be ahead."),
+    click.option(
+        "--update-docs",
+        "docs",
+        type=click.Path(file_okay=False, exists=True, path_type=Path),
+        help="Write tables and plots to benchmarks.md in this directory.",
+    ),
+    *PINNED,
+)
+def peers(
+    run: RunSettings,
+    names: list[str],
+    reference: str | None,
+    seconds: float,
+    window: int,
+    docs: Path | None,
+    size: int,
+) -> Result:
+    """The same works through sbus, the relays and other brokers."""
+    chosen = {name: PEERS[name] for name in names}
+    if reference:
+        chosen["reference"] = brokers.reference(reference)
+    result = comparison.compare(run, chosen, size, seconds, window)
+    if docs:
+        documents.update(docs, result)
+    return result
 
 
 @benchmark(

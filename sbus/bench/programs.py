@@ -24,6 +24,7 @@ SOURCES = {
     "ping": ("ping.c", "peer.c"),
     "flood": ("flood.c", "ledger.c", "peer.c"),
     "horde": ("horde.c", "peer.c"),
+    "load": ("peers/load.c", "peers/wires.c", "peer.c"),
 }
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
 START_SECONDS_MAX = 60.0
@@ -34,13 +35,21 @@ ERROR_CHARACTERS_MAX = 2_000
 def compile_programs(directory: Path) -> None:
     """Compile each program into `directory`; raises BenchmarkFailed with gcc's error output."""
     for name, sources in SOURCES.items():
-        command = ["gcc", *FLAGS, "-o", str(directory / name), *(str(HERE / s) for s in sources)]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-        except FileNotFoundError as error:
-            raise BenchmarkFailed("gcc is needed: the load generators are C programs") from error
-        except subprocess.CalledProcessError as error:
-            raise BenchmarkFailed(f"gcc does not compile {name}:\n{error.stderr}") from error
+        compile_program(directory, name, sources)
+
+
+def compile_program(
+    directory: Path, name: str, sources: Sequence[str], libraries: Sequence[str] = ()
+) -> None:
+    """Compile one; `libraries` as in `-lzmq`."""
+    files = [str(HERE / source) for source in sources]
+    command = ["gcc", *FLAGS, "-o", str(directory / name), *files, *libraries]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError as error:
+        raise BenchmarkFailed("gcc is needed: the load generators are C programs") from error
+    except subprocess.CalledProcessError as error:
+        raise BenchmarkFailed(f"gcc does not compile {name}:\n{error.stderr}") from error
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ import pytest
 
 from sbus.bench import BenchmarkFailed, delivery_costs, held_publishers
 from sbus.bench.latency import Flood, flood, round_trip
+from sbus.bench.peers.brokers import PEERS
+from sbus.bench.peers.comparison import compare, works
 from sbus.bench.programs import compile_programs, generator, running
 from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings, Start
@@ -25,6 +27,9 @@ from tests.support.bus import STOP_SECONDS_MAX, wait_until_gone
 from tests.support.users import directory_for_everybody, needs_root
 
 SIZE = 110
+PACKAGED = {name for name, peer in PEERS.items() if peer.package}
+MAY_LOSE = {("sbus-8", "saturated"), ("sbus-8", "batched")}
+"""Where two workers may serve publisher and subscriber, and the publisher has no window."""
 STARTS: dict[str, Callable[[Path], Start]] = {
     "relay": lambda directory: RunSettings(directory=directory).relay("each"),
     "relay-drain": lambda directory: RunSettings(directory=directory).relay("drain"),
@@ -203,7 +208,7 @@ def faulty_bus(path: Path, alter: Callable[[int, bytes], list[bytes]]) -> Iterat
                 elif packet == b"CMSG !/cred/whoami":
                     client.send(packet + b"\0!/cred/0/0/0")
                 elif packet.startswith(b"MSG "):
-                    for changed in alter(number, packet):
+                    for changed in alter(number, packet) if subscribers else ():
                         subscribers[0].send(changed)
                     number += 1
 
@@ -249,6 +254,60 @@ def alter_last_byte(number: int, packet: bytes) -> list[bytes]:
 
 def cut(number: int, packet: bytes) -> list[bytes]:
     return [packet[:-1]] if number == 50 else [packet]
+
+
+def fall_silent(number: int, packet: bytes) -> list[bytes]:
+    return [] if number >= 50 else [packet]
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_every_work_through_a_peer(run: RunSettings, name: str) -> None:
+    """Nothing is lost but by sbus, which may drop what a subscriber is too slow for."""
+    result = compare(run, {name: PEERS[name]}, SIZE, 0.05, 32)
+    if name in PACKAGED and any("is not installed" in note for note in result.notes):
+        pytest.skip(result.notes[-1])
+    assert result.succeeded, result.notes
+    samples = result.samples["samples"]
+    assert isinstance(samples, dict)
+    assert list(samples) == list(works(32))
+    for work, by_peer in samples.items():
+        sample = only(by_peer[name])
+        assert sample.received > 0
+        assert sample.cpu_ns > 0
+        assert sample.lost == 0 or (name, work) in MAY_LOSE
+
+
+@pytest.mark.parametrize("mode", [("paced", 100_000), ("window", 32), ("batches", 32)])
+def test_a_load_counts_lost_messages(programs: Path, tmp_path: Path, mode: tuple[str, int]) -> None:
+    with faulty_bus(tmp_path / "bus", lose) as address:
+        arguments = ("sbus", address, 1, SIZE, *mode)
+        with generator("load", arguments, programs, None) as load:
+            done = load.ask("for 100", "done", 30)
+    assert done["lost"] == 1
+    assert done["received"] == done["published"] - 1
+
+
+def test_a_load_waits_only_so_long_for_the_last_message(programs: Path, tmp_path: Path) -> None:
+    """The bus stops after 50 messages, so the window stays full."""
+    with faulty_bus(tmp_path / "bus", fall_silent) as address:
+        arguments = ("sbus", address, 1, SIZE, "window", 32)
+        with generator("load", arguments, programs, None) as load:
+            done = load.ask("for 100", "done", 30)
+    assert done["lost"] == 32
+    assert done["received"] == done["published"] - 32 < 50
+
+
+@pytest.mark.parametrize("fault", [double, alter_last_byte])
+def test_a_load_does_not_accept_faulty_messages(
+    programs: Path, tmp_path: Path, fault: Callable[[int, bytes], list[bytes]]
+) -> None:
+    with faulty_bus(tmp_path / "bus", fault) as address:
+        arguments = ("sbus", address, 1, SIZE, "window", 32)
+        with (
+            pytest.raises(BenchmarkFailed, match=r"in place of|was altered"),
+            generator("load", arguments, programs, None) as load,
+        ):
+            load.ask("for 100", "done", 30)
 
 
 @pytest.mark.parametrize("fault", [lose, double, alter_last_byte, cut])

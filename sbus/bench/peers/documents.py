@@ -1,0 +1,102 @@
+"""The comparison as a part of docs/benchmarks.md: tables in Markdown, and bars as an SVG image.
+
+The image is written here and not with plotly, because plotly makes images only with a browser.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import cast
+
+from sbus.bench import BenchmarkFailed
+from sbus.bench.peers.comparison import Figures, Work
+from sbus.bench.report import Result
+
+PAGE, IMAGE = "benchmarks.md", "peers.svg"
+BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
+
+PANELS_PER_ROW = 3
+PANEL_WIDTH, PANEL_GAP, LABEL_WIDTH, FIGURE_WIDTH = 300, 20, 90, 45
+BAR_HEIGHT, BAR_GAP, TITLE_HEIGHT = 12, 4, 28
+SBUS_COLOUR, OTHER_COLOUR, TEXT_COLOUR = "#d95f02", "#7f9bb8", "#222222"
+
+
+def update(docs: Path, result: Result) -> None:
+    """Replace what stands between the two marks; raises BenchmarkFailed where they are missing."""
+    page = docs / PAGE
+    text = page.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise BenchmarkFailed(f"{page} has no place for the comparison: {BEGIN} and {END}")
+    (docs / IMAGE).write_text("\n".join(image(result)) + "\n")
+    page.write_text("\n".join((before + BEGIN, *section(result), END + after)))
+
+
+def section(result: Result) -> Iterator[str]:
+    """What stands in the page."""
+    versions = cast("Mapping[str, str]", result.samples["versions"])
+    settings = ", ".join(f"{name.replace('_', ' ')} {v}" for name, v in result.settings.items())
+    machine = result.machine
+    yield (
+        f"{machine.cpu_model}, {machine.cores} cores, load {machine.load_average:.2f}, "
+        f"Linux {machine.kernel}, Python {machine.python}; {settings}. "
+        "Versions: " + ", ".join(f"{name} {v}" for name, v in versions.items() if v) + ".\n"
+    )
+    yield f"![Bars of the figures in the table below]({IMAGE})\n"
+    yield from markdown_table(result.columns, result.rows)
+    yield "\n```"
+    yield from result.notes
+    yield "```"
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(columns)} |"
+    yield "|---" + "|---:" * (len(columns) - 1) + "|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+# -- the image ------------------------------------------------------------------------------------
+def image(result: Result) -> Iterator[str]:
+    """A panel of bars for each figure, sbus in a colour of its own."""
+    figures = cast("Figures", result.samples["figures"])
+    titles = {work.column: f"CPU: {work.title}" for work in _works(result)}
+    peers = [row[0] for row in result.rows]
+    panel_height = TITLE_HEIGHT + len(peers) * (BAR_HEIGHT + BAR_GAP) + PANEL_GAP
+    rows = -(-len(figures) // PANELS_PER_ROW)
+    width = PANELS_PER_ROW * (PANEL_WIDTH + PANEL_GAP) + PANEL_GAP
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{rows * panel_height}" '
+        f'font-family="sans-serif" font-size="11" fill="{TEXT_COLOUR}">'
+    )
+    yield '<rect width="100%" height="100%" fill="white"/>'
+    for at, (name, row) in enumerate(figures.items()):
+        x = PANEL_GAP + at % PANELS_PER_ROW * (PANEL_WIDTH + PANEL_GAP)
+        y = at // PANELS_PER_ROW * panel_height
+        yield f'<g transform="translate({x} {y})">'
+        yield from panel(f"{titles.get(name, 'p50 of a round trip')}, µs", peers, row)
+        yield "</g>"
+    yield "</svg>"
+
+
+def _works(result: Result) -> list[Work]:
+    return list(cast("Mapping[str, Work]", result.samples["works"]).values())
+
+
+def panel(title: str, peers: Sequence[str], row: Mapping[str, float]) -> Iterator[str]:
+    """The bars of one figure, with its value at each."""
+    longest = max(row.values(), default=1.0)
+    yield f'<text y="{TITLE_HEIGHT - 10}" font-weight="bold">{escape(title)}</text>'
+    for at, peer in enumerate(peers):
+        y = TITLE_HEIGHT + at * (BAR_HEIGHT + BAR_GAP)
+        yield f'<text x="{LABEL_WIDTH - 6}" y="{y + 10}" text-anchor="end">{escape(peer)}</text>'
+        if peer not in row:
+            continue
+        width = row[peer] / longest * (PANEL_WIDTH - LABEL_WIDTH - FIGURE_WIDTH)
+        colour = SBUS_COLOUR if peer.startswith("sbus-") else OTHER_COLOUR
+        yield (
+            f'<rect x="{LABEL_WIDTH}" y="{y}" width="{width:.1f}" height="{BAR_HEIGHT}" '
+            f'fill="{colour}"/>'
+        )
+        yield f'<text x="{LABEL_WIDTH + width + 4:.1f}" y="{y + 10}">{row[peer]:.2f}</text>'

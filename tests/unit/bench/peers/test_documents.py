@@ -1,0 +1,71 @@
+"""The comparison in the page of the benchmarks, and its image."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from sbus.bench import BenchmarkFailed
+from sbus.bench.peers.comparison import works
+from sbus.bench.peers.documents import BEGIN, END, update
+from sbus.bench.proc import Machine
+from sbus.bench.report import Result
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def result() -> Result:
+    return Result(
+        name="peers",
+        machine=Machine("CPU", 2, "6.1", "3.11.7", 0.0),
+        settings={"size": 110},
+        columns=("µs", "p50", "to 50"),
+        rows=[("sbus-1", "9.00", "2.00"), ("redis", "3.00", "-")],
+        notes=["Nothing was lost."],
+        samples={
+            "figures": {"p50": {"sbus-1": 9.0, "redis": 3.0}, "to 50": {"sbus-1": 2.0}},
+            "works": works(256),
+            "versions": {"sbus-1": "", "redis": "7.0"},
+        },
+    )
+
+
+def test_only_what_stands_between_the_marks_is_replaced(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    update(tmp_path, result())
+    update(tmp_path, result())
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert text.count("| redis | 3.00 | - |") == 1
+    assert "old" not in text
+    assert "Nothing was lost." in text
+    assert "redis 7.0" in text
+
+
+def test_a_page_without_marks_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "benchmarks.md").write_text("text\n")
+    with pytest.raises(BenchmarkFailed, match="no place"):
+        update(tmp_path, result())
+    assert [path.name for path in tmp_path.iterdir()] == ["benchmarks.md"]
+
+
+def test_bars_are_as_long_as_the_figures(tmp_path: Path) -> None:
+    (tmp_path / "benchmarks.md").write_text(f"{BEGIN}\n{END}")
+    update(tmp_path, result())
+    image = ElementTree.parse(tmp_path / "peers.svg").getroot()
+    bars = [
+        [bar.get("width") for bar in panel.iter(f"{SVG}rect")] for panel in image.iter(f"{SVG}g")
+    ]
+    (first, second), (alone,) = bars
+    assert first is not None
+    assert second is not None
+    assert alone == first
+    assert float(first) == pytest.approx(3 * float(second), rel=0.01)
+
+
+def test_the_page_has_a_place_for_the_comparison() -> None:
+    page = Path(__file__).parents[4] / "docs/benchmarks.md"
+    assert page.read_text().count(f"\n{BEGIN}\n") == 1
+    assert page.read_text().count(f"\n{END}\n") == 1
