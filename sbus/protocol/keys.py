@@ -75,6 +75,17 @@ def parse_pattern(pattern: bytes, dialect: Dialect) -> PatternPath | None:
     return PatternPath(tuple(segments), tuple(wildcards), subtree)
 
 
+def format_path(path: PatternPath, dialect: Dialect) -> bytes:
+    """The shortest pattern with this path."""
+    if not path.segments:
+        return b""
+    parts = [
+        text + b"*" if wildcard else text
+        for text, wildcard in zip(path.segments, path.wildcards, strict=True)
+    ]
+    return dialect.separator.join([*parts, b""] if path.subtree else parts)
+
+
 def is_reserved(key_or_pattern: bytes, dialect: Dialect) -> bool:
     """Whether a segment is `!` (slash dialect), or it begins with `!` (dot dialect)."""
     if RESERVED_SEGMENT not in key_or_pattern:

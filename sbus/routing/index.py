@@ -5,9 +5,13 @@ others are in a trie by segment, where only patterns that match the beginning of
 anything.
 
 A reserved key is matched only by patterns whose first segment is literally `!`.
+
+An index holds two kinds of subscribers: workers, by number, of which a path has each once, and any
+others, with counts. What other workers subscribe to is most of what a large bus's indexes hold, so
+a path with no other subscribers than workers has nothing but their mask.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 import msgspec
@@ -30,60 +34,108 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     """Additions that have not been removed yet."""
 
 
-class PatternIndex(Generic[S]):
-    """A multiset of (pattern, subscriber), with lookup by key. A subscriber is any hashable.
+class _Entry(Generic[S]):
+    """The subscribers of one path, if they are not workers alone: those with their counts."""
 
-    Invariants: counts are at least 1; every path has subscribers; no path in the trie is a literal;
-    `_subscriptions` is the sum of all counts.
+    __slots__ = ("counts", "workers")
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.counts: dict[S, int] = {}
+
+
+class PatternIndex(Generic[S]):
+    """A multiset of (pattern, subscriber) and a set of (pattern, worker), with lookup by key. A
+    subscriber is any hashable.
+
+    Invariants: every entry has subscribers, and an `_Entry` has others than workers; counts are at
+    least 1; no path in the trie is a literal; `_subscriptions` is the sum of all counts and of the
+    number of workers of each path.
     """
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._separator = dialect.separator
-        self._literals: dict[bytes, dict[S, int]] = {}
-        self._trie: PathTrie[S] = PathTrie()
+        self._literals: dict[bytes, int | _Entry[S]] = {}
+        self._trie: PathTrie[int | _Entry[S]] = PathTrie()
         self._subscriptions = 0
 
     def add(self, path: PatternPath, subscriber: S) -> bool:
         """Add one subscription; True when it is the subscriber's first one of this path."""
-        if path.is_literal:
-            subscribers = self._literals.setdefault(self._separator.join(path.segments), {})
-        else:
-            subscribers = self._trie.enter(path)
-        count = subscribers.get(subscriber, 0)
-        subscribers[subscriber] = count + 1
+        entry = self._get(path)
+        if not isinstance(entry, _Entry):
+            entry = _Entry(entry)
+            self._put(path, entry)
+        count = entry.counts.get(subscriber, 0)
+        entry.counts[subscriber] = count + 1
         self._subscriptions += 1
         return not count
 
     def remove(self, path: PatternPath, subscriber: S) -> bool:
         """Remove one subscription; True when it was the subscriber's last one of this path. Raises
         KeyError, without a change, when there is none."""
-        subscribers = self._subscribers(path)
-        if subscribers is None:
+        entry = self._get(path)
+        if not isinstance(entry, _Entry):
             raise KeyError(subscriber)
-        subscribers[subscriber] -= 1
-        was_last = not subscribers[subscriber]
+        entry.counts[subscriber] -= 1
+        was_last = not entry.counts[subscriber]
         if was_last:
-            del subscribers[subscriber]
-        if not subscribers:
-            if path.is_literal:
-                del self._literals[self._separator.join(path.segments)]
-                self._literals = self._literals or {}  # an emptied dict keeps its size
-            else:
-                self._trie.remove(path)
+            del entry.counts[subscriber]
+        if not entry.counts:
+            self._put(path, entry.workers)
         self._subscriptions -= 1
         return was_last
 
+    def add_worker(self, path: PatternPath, worker: int) -> bool:
+        """Add a worker to the subscribers of a path; False when it is one already."""
+        entry = self._get(path)
+        workers = _workers_of(entry)
+        if workers >> worker & 1:
+            return False
+        self._set_workers(path, entry, workers | 1 << worker)
+        self._subscriptions += 1
+        return True
+
+    def remove_worker(self, path: PatternPath, worker: int) -> bool:
+        """Remove a worker from the subscribers of a path; False when it is none of them."""
+        entry = self._get(path)
+        workers = _workers_of(entry)
+        if not workers >> worker & 1:
+            return False
+        self._set_workers(path, entry, workers & ~(1 << worker))
+        self._subscriptions -= 1
+        return True
+
+    def remove_worker_everywhere(self, worker: int) -> bool:
+        """Remove a worker from the subscribers of all paths; False when it is one of none."""
+        paths = [path for path, entry in self._items() if _workers_of(entry) >> worker & 1]
+        for path in paths:
+            self.remove_worker(path, worker)
+        return bool(paths)
+
     def match(self, key: bytes) -> set[S]:
-        """The subscribers of all patterns that match `key`; the caller owns the set."""
+        """The subscribers, without workers, of all patterns that match `key`; the caller owns the
+        set."""
+        return self.match_all(key)[1]
+
+    def match_all(self, key: bytes) -> tuple[int, set[S]]:
+        """The workers, as a mask, and the other subscribers of all patterns that match `key`; the
+        caller owns the set."""
         reserved = RESERVED_SEGMENT in key and is_reserved(key, self._dialect)
         segments = key.split(self._separator)
+        workers, subscribers = 0, set[S]()
         if reserved and segments[0] != RESERVED_SEGMENT:
-            return set()
-        subscribers = self._literals.get(key)
-        found = set() if subscribers is None else set(subscribers)
+            return workers, subscribers
+        literal = self._literals.get(key)
+        found = [] if literal is None else [literal]
         self._trie.collect(segments, found, reserved)
-        return found
+        for entry in found:
+            if isinstance(entry, _Entry):
+                workers |= entry.workers
+                subscribers.update(entry.counts)
+            else:
+                workers |= entry
+        return workers, subscribers
 
     def statistics(self) -> IndexStatistics:
         return IndexStatistics(
@@ -95,13 +147,52 @@ class PatternIndex(Generic[S]):
     def check_invariants(self) -> None:
         """Recount everything; AssertionError where the invariants do not hold."""
         self._trie.check_invariants()
-        holders = [*self._literals.values(), *self._trie.values()]
-        assert all(holders)
-        assert all(count >= 1 for held in holders for count in held.values())
-        assert sum(sum(held.values()) for held in holders) == self._subscriptions
+        subscriptions = 0
+        for _, entry in self._items():
+            subscriptions += _workers_of(entry).bit_count()
+            if isinstance(entry, _Entry):
+                assert entry.counts
+                assert all(count >= 1 for count in entry.counts.values())
+                subscriptions += sum(entry.counts.values())
+            else:
+                assert entry
+        assert subscriptions == self._subscriptions
+        assert not any(path.is_literal for path, _ in self._trie.items())
 
-    def _subscribers(self, path: PatternPath) -> dict[S, int] | None:
-        """The subscribers of exactly this path, with counts, or None."""
+    def _get(self, path: PatternPath) -> int | _Entry[S]:
+        """The entry of exactly this path; 0 when it has none."""
         if path.is_literal:
-            return self._literals.get(self._separator.join(path.segments))
-        return self._trie.get(path)
+            return self._literals.get(self._separator.join(path.segments), 0)
+        return self._trie.get(path) or 0
+
+    def _set_workers(self, path: PatternPath, entry: int | _Entry[S], workers: int) -> None:
+        if isinstance(entry, _Entry):
+            entry.workers = workers
+        else:
+            self._put(path, workers)
+
+    def _put(self, path: PatternPath, entry: int | _Entry[S]) -> None:
+        """Give exactly this path another entry, or none if it is 0."""
+        if not path.is_literal:
+            if entry:
+                self._trie.put(path, entry)
+            else:
+                self._trie.remove(path)
+            return
+        text = self._separator.join(path.segments)
+        if entry:
+            self._literals[text] = entry
+        else:
+            del self._literals[text]
+            self._literals = self._literals or {}  # an emptied dict keeps its size
+
+    def _items(self) -> Iterator[tuple[PatternPath, int | _Entry[S]]]:
+        """All paths with their entries, in no particular order."""
+        for text, entry in self._literals.items():
+            segments = tuple(text.split(self._separator))
+            yield PatternPath(segments, (False,) * len(segments), subtree=False), entry
+        yield from self._trie.items()
+
+
+def _workers_of(entry: int | _Entry[S]) -> int:
+    return entry.workers if isinstance(entry, _Entry) else entry

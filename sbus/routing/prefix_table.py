@@ -98,26 +98,15 @@ class PrefixTable(Generic[T]):
             table = table._further.get(text[:STRETCH_BYTES])
             text = text[STRETCH_BYTES:]
 
-    def only(self) -> tuple[bytes, T] | None:
-        """The prefix and its value when there is exactly one, else None."""
-        table = self
-        before = b""
-        while len(table._ends) + len(table._further) == 1:
-            if table._ends:
-                [(end, value)] = table._ends.items()
-                return before + end, value
-            [(stretch, table)] = table._further.items()
-            before += stretch
-        return None
-
-    def values(self) -> Iterator[T]:
-        """All values, in no particular order."""
-        for table in self._tables():
-            yield from table._ends.values()
+    def items(self) -> Iterator[tuple[bytes, T]]:
+        """All prefixes with their values, in no particular order."""
+        for before, table in self._tables():
+            for end, value in table._ends.items():
+                yield before + end, value
 
     def check_invariants(self) -> None:
         """Recount everything; AssertionError where the invariants do not hold."""
-        for table in self._tables():
+        for _, table in self._tables():
             recount: dict[bytes, dict[int, int]] = {}
             for end in table._ends:
                 assert 1 <= len(end) <= STRETCH_BYTES
@@ -128,9 +117,10 @@ class PrefixTable(Generic[T]):
             assert all(len(stretch) == STRETCH_BYTES for stretch in table._further)
             assert all(table._further.values())
 
-    def _tables(self) -> "Iterator[PrefixTable[T]]":
-        waiting = [self]
+    def _tables(self) -> "Iterator[tuple[bytes, PrefixTable[T]]]":
+        """This table and those below it, each with what its prefixes have before their ends."""
+        waiting = [(b"", self)]
         while waiting:
-            table = waiting.pop()
-            waiting.extend(table._further.values())
-            yield table
+            before, table = waiting.pop()
+            waiting.extend((before + stretch, it) for stretch, it in table._further.items())
+            yield before, table

@@ -94,15 +94,24 @@ class RouteCache(Generic[R]):
             return
         self._invalidations += 1
         if not path.is_literal:
-            self._forget_all()
+            self.clear()
         elif self.recent.pop(pattern, None) is not None:
             self._recent_bytes -= self._recent_charges.pop(pattern)
         elif self._old.pop(pattern, None) is not None:
             self._old_bytes -= self._old_charges.pop(pattern)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        self.recent.clear()
+        self._recent_charges = {}
+        self._recent_bytes = 0
+        self._old = {}
+        self._old_charges = {}
+        self._old_bytes = 0
+
     def limit(self, bytes_max: int) -> None:
         """Forget everything, and set another bound."""
-        self._forget_all()
+        self.clear()
         self._half_bytes_max = bytes_max // 2
 
     def statistics(self) -> CacheStatistics:
@@ -132,11 +141,3 @@ class RouteCache(Generic[R]):
         self._recent_charges = {}
         self._recent_bytes = 0
         self._rotations += 1
-
-    def _forget_all(self) -> None:
-        self.recent.clear()
-        self._recent_charges = {}
-        self._recent_bytes = 0
-        self._old = {}
-        self._old_charges = {}
-        self._old_bytes = 0

@@ -9,13 +9,14 @@ that is left with nothing but one child absorbs it.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from operator import itemgetter
 from typing import Final, Generic, TypeVar
 
 from sbus.protocol.keys import PatternPath
 from sbus.routing.prefix_table import PrefixTable
 
-S = TypeVar("S")
+V = TypeVar("V")
 
 Test = tuple[int, bytes, bool]
 """Index of a segment in the key, its literal or prefix, and whether it is a prefix."""
@@ -72,7 +73,7 @@ def run_behind(path: PatternPath, begin: int) -> Run | None:
     return run_of((index, *edge) for index, edge in enumerate(edges, begin) if edge != LONE_STAR)
 
 
-class Node(Generic[S]):
+class Node(Generic[V]):
     """A place where paths diverge or end; its missing parts are None, never empty."""
 
     __slots__ = ("anything", "depth", "exact", "literals", "prefixes", "run", "subtree")
@@ -80,21 +81,21 @@ class Node(Generic[S]):
     def __init__(self, depth: int, run: Run | None) -> None:
         self.depth = depth
         self.run = run
-        self.literals: dict[bytes, Node[S]] | None = None
-        self.anything: Node[S] | None = None
-        self.prefixes: PrefixTable[Node[S]] | None = None
-        self.exact: dict[S, int] | None = None
-        self.subtree: dict[S, int] | None = None
+        self.literals: dict[bytes, Node[V]] | None = None
+        self.anything: Node[V] | None = None
+        self.prefixes: PrefixTable[Node[V]] | None = None
+        self.exact: V | None = None
+        self.subtree: V | None = None
 
     @property
-    def has_subscribers(self) -> bool:
+    def has_values(self) -> bool:
         return self.exact is not None or self.subtree is not None
 
     @property
     def has_children(self) -> bool:
         return not (self.literals is None and self.anything is None and self.prefixes is None)
 
-    def child(self, segment: bytes, wildcard: bool) -> "Node[S] | None":
+    def child(self, segment: bytes, wildcard: bool) -> "Node[V] | None":
         """The child with exactly this edge."""
         if not wildcard:
             return None if self.literals is None else self.literals.get(segment)
@@ -102,7 +103,7 @@ class Node(Generic[S]):
             return self.anything
         return None if self.prefixes is None else self.prefixes.get(segment)
 
-    def enter_child(self, segment: bytes, wildcard: bool, node: "Node[S]") -> None:
+    def enter_child(self, segment: bytes, wildcard: bool, node: "Node[V]") -> None:
         """Add `node` with an edge that is not there yet."""
         if not wildcard:
             if self.literals is None:
@@ -128,28 +129,26 @@ class Node(Generic[S]):
             self.prefixes.remove(segment)
             self.prefixes = self.prefixes or None
 
-    def children(self) -> "Iterator[Node[S]]":
+    def edges(self) -> "Iterator[tuple[bytes, bool, Node[V]]]":
+        """All children, each with the segment that leads to it."""
         if self.literals is not None:
-            yield from self.literals.values()
+            for segment, node in self.literals.items():
+                yield segment, False, node
         if self.anything is not None:
-            yield self.anything
+            yield (*LONE_STAR, self.anything)
         if self.prefixes is not None:
-            yield from self.prefixes.values()
+            for segment, node in self.prefixes.items():
+                yield segment, True, node
 
-    def only_child(self) -> "tuple[bytes, bool, Node[S]] | None":
-        """Edge and node of the only child, or None."""
-        kinds = (self.literals, self.anything, self.prefixes)
-        if kinds.count(None) != 2:
-            return None
-        if self.anything is not None:
-            return (*LONE_STAR, self.anything)
-        if self.prefixes is not None:
-            only = self.prefixes.only()
-            return None if only is None else (only[0], True, only[1])
-        if self.literals is None or len(self.literals) > 1:
-            return None
-        [(segment, node)] = self.literals.items()
-        return segment, False, node
+    def only_edge(self) -> "tuple[bytes, bool, Node[V]] | None":
+        """Segment and node of the only child, or None."""
+        edges = list(islice(self.edges(), 2))
+        return edges[0] if len(edges) == 1 else None
+
+    def run_edges(self, begin: int) -> Iterator[tuple[bytes, bool]]:
+        """The segments of the run, which begins at `begin`."""
+        tests = self._tests()
+        return (tests.get(index, LONE_STAR) for index in range(begin, self.depth))
 
     def shared_depth(self, path: PatternPath, begin: int) -> int:
         """The depth up to which `path` agrees with this node's run, which begins at `begin`."""
@@ -164,14 +163,14 @@ class Node(Generic[S]):
     def split(self, depth: int) -> None:
         """Become the node at `depth` on the run; what this node was becomes its child."""
         tests = self._tests()
-        below: Node[S] = Node(self.depth, run_of((i, *tests[i]) for i in tests if i > depth))
+        below: Node[V] = Node(self.depth, run_of((i, *tests[i]) for i in tests if i > depth))
         below._take_contents(self)
         self.run = run_of((i, *tests[i]) for i in tests if i < depth)
         self.depth = depth
         self.literals = self.anything = self.prefixes = self.exact = self.subtree = None
         self.enter_child(*tests.get(depth, LONE_STAR), below)
 
-    def absorb(self, segment: bytes, wildcard: bool, child: "Node[S]") -> None:
+    def absorb(self, segment: bytes, wildcard: bool, child: "Node[V]") -> None:
         """Become `child`, which is the only part of this node; reverses `split`."""
         tests = self._tests() | child._tests()
         if (segment, wildcard) != LONE_STAR:
@@ -185,6 +184,6 @@ class Node(Generic[S]):
         tests = () if self.run is None else self.run.tests()
         return {index: (text, wildcard) for index, text, wildcard in tests}
 
-    def _take_contents(self, other: "Node[S]") -> None:
+    def _take_contents(self, other: "Node[V]") -> None:
         self.literals, self.anything, self.prefixes = other.literals, other.anything, other.prefixes
         self.exact, self.subtree = other.exact, other.subtree

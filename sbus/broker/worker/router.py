@@ -1,9 +1,8 @@
 """The router: where a message goes, as one worker knows it.
 
-The pattern index holds three kinds of subscribers: the outboxes of this worker's clients, the
-numbers of other workers that have a client for the pattern, and the back-pressure rules of clients
-of any worker. A route is what the index finds for one key. It is kept in the route cache until a
-change of the index affects it.
+The pattern index holds the outboxes of this worker's clients, the other workers that have a client
+for the pattern, and the back-pressure rules of clients of any worker. A route is what the index
+finds for one key. It is kept in the route cache until a change of the index affects it.
 
 For secret keys the index finds too much: it has a `*` for an empty id of a pattern, because
 other workers do not know whose pattern it is. So each secret recipient that is found is asked
@@ -19,7 +18,7 @@ from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SecretRecipient
 from sbus.limits import Limits
-from sbus.protocol.keys import Dialect, check_key, is_reserved, parse_pattern
+from sbus.protocol.keys import Dialect, check_key, format_path, is_reserved, parse_pattern
 from sbus.protocol.secret_keys import Ids, ids_of, widened
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
@@ -105,7 +104,7 @@ class Router:
         self._worker = worker
         self._dialect = dialect
         self._limits = limits
-        self._index: PatternIndex[Outbox | BackpressureRule | int] = PatternIndex(dialect)
+        self._index: PatternIndex[Outbox | BackpressureRule] = PatternIndex(dialect)
         self.cache: RouteCache[Route] = RouteCache(
             self._look_up_uncached, limits.route_cache_bytes_max
         )
@@ -113,7 +112,6 @@ class Router:
         self._access_rules: dict[Outbox, RuleSet] = {}
         """The access rules about subscribing, for clients to whom any apply."""
         self._interest: Counter[bytes] = Counter()
-        self._remote: dict[int, set[bytes]] = {}
         self._remote_rules: dict[int, dict[tuple[int, bytes], _RemoteRule]] = {}
         """By worker, then by client and encoded rule: a client whose rule changes has two for a
         moment."""
@@ -124,13 +122,11 @@ class Router:
 
     def _look_up_uncached(self, key: bytes) -> tuple[Route, int]:
         check_key(key, self._dialect, self._limits)
-        mask = 0
+        mask, subscribers = self._index.match_all(key)
         local = []
         rules = []
-        for subscriber in self._index.match(key):
-            if isinstance(subscriber, int):
-                mask |= 1 << subscriber
-            elif isinstance(subscriber, BackpressureRule):
+        for subscriber in subscribers:
+            if isinstance(subscriber, BackpressureRule):
                 if self._may_receive(subscriber.profile.subscribe, key):
                     rules.append(subscriber)
             else:
@@ -192,17 +188,26 @@ class Router:
         segments = pattern.count(self._dialect.separator) + 1
         return len(pattern) + _BYTES_PER_SEGMENT * segments
 
-    def gain_interest(self, pattern: bytes) -> bool:
-        """Count one more occurrence of `pattern`; whether it is this worker's first."""
-        self._interest[pattern] += 1
-        return self._interest[pattern] == 1
+    def shared_pattern(self, pattern: bytes) -> bytes:
+        """The pattern as it is journalled: one spelling for all patterns that match the same keys,
+        so that interest in it is one bit for each worker."""
+        path = parse_pattern(widened(pattern), self._dialect)
+        if path is None:
+            return pattern
+        shared = format_path(path, self._dialect)
+        return pattern if shared == pattern else shared
 
-    def lose_interest(self, pattern: bytes, count: int = 1) -> bool:
-        """Count fewer occurrences of `pattern`; whether those were this worker's last."""
-        self._interest[pattern] -= count
-        if self._interest[pattern]:
+    def gain_interest(self, shared_pattern: bytes) -> bool:
+        """Count one more occurrence of a pattern; whether it is this worker's first."""
+        self._interest[shared_pattern] += 1
+        return self._interest[shared_pattern] == 1
+
+    def lose_interest(self, shared_pattern: bytes, count: int = 1) -> bool:
+        """Count fewer occurrences of a pattern; whether those were this worker's last."""
+        self._interest[shared_pattern] -= count
+        if self._interest[shared_pattern]:
             return False
-        del self._interest[pattern]
+        del self._interest[shared_pattern]
         return True
 
     def add(self, pattern: bytes, subscriber: Outbox | BackpressureRule) -> None:
@@ -213,9 +218,7 @@ class Router:
         """Take one occurrence of `pattern` back."""
         self._change(pattern, subscriber, add=False)
 
-    def _change(
-        self, pattern: bytes, subscriber: Outbox | BackpressureRule | int, *, add: bool
-    ) -> None:
+    def _change(self, pattern: bytes, subscriber: Outbox | BackpressureRule, *, add: bool) -> None:
         path = parse_pattern(widened(pattern), self._dialect)
         if path is None:
             return
@@ -232,24 +235,27 @@ class Router:
         """
         if record.worker == self._worker:
             return
-        known = self._remote.setdefault(record.worker, set())
-        if record.kind == SUBSCRIBED and record.pattern not in known:
-            known.add(record.pattern)
-            self._change(record.pattern, record.worker, add=True)
-        elif record.kind == UNSUBSCRIBED and record.edge and record.pattern in known:
-            known.remove(record.pattern)
-            self._change(record.pattern, record.worker, add=False)
+        if record.kind == SUBSCRIBED or (record.kind == UNSUBSCRIBED and record.edge):
+            self._change_interest(record)
         elif record.kind == RULE_ADDED:
             self._add_remote_rule(record)
         elif record.kind == RULE_REMOVED:
             self._remove_remote_rule(record)
         elif record.kind == WORKER_RESET:
-            for pattern in known:
-                self._change(pattern, record.worker, add=False)
-            known.clear()
+            if self._index.remove_worker_everywhere(record.worker):
+                self.cache.clear()
             for rule, patterns in self._remote_rules.pop(record.worker, {}).values():
                 for pattern in patterns:
                     self._change(pattern, rule, add=False)
+
+    def _change_interest(self, record: Record) -> None:
+        path = parse_pattern(record.pattern, self._dialect)
+        if path is None:
+            return
+        is_gained = record.kind == SUBSCRIBED
+        change = self._index.add_worker if is_gained else self._index.remove_worker
+        if change(path, record.worker):
+            self.cache.invalidate(path, record.pattern)
 
     def _add_remote_rule(self, record: Record) -> None:
         rule, pattern = unpack_rule(record.client, record.pattern)

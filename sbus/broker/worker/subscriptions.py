@@ -111,13 +111,14 @@ class Subscriptions:
         self._check_quotas(session, charge)
         if not self.flush_records():
             return False
-        edge = self._router.gain_interest(pattern)
-        data = self._encode(SUBSCRIBED, session, pattern, edge=edge)
+        shared = self._router.shared_pattern(pattern)
+        edge = self._router.gain_interest(shared)
+        data = self._encode(SUBSCRIBED, session, shared, edge=edge)
         adds_rule = session.backpressure is not None and pattern not in session.rule_by_pattern
         if adds_rule:
             data += self._encode_new_rule(session, pattern)
         if not self._sequencer.journal_step(data, edge=edge or adds_rule):
-            self._router.lose_interest(pattern)
+            self._router.lose_interest(shared)
             if self._sequencer.is_table_full():
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
             return False
@@ -131,13 +132,14 @@ class Subscriptions:
         """Take back one occurrence of a pattern that the client has; False: try again."""
         if not self.flush_records():
             return False
-        edge = self._router.lose_interest(pattern)
-        data = self._encode(UNSUBSCRIBED, session, pattern, edge=edge)
+        shared = self._router.shared_pattern(pattern)
+        edge = self._router.lose_interest(shared)
+        data = self._encode(UNSUBSCRIBED, session, shared, edge=edge)
         removes_rule = session.patterns[pattern] == 1 and pattern in session.rule_by_pattern
         if removes_rule:
             data += self._encode_end_of_rule(session, pattern)
         if not self._sequencer.journal_step(data, edge=edge or removes_rule, frees=True):
-            self._router.gain_interest(pattern)
+            self._router.gain_interest(shared)
             return False
         session.count_patterns(pattern, -1, self._router.subscription_bytes(pattern))
         self._router.remove(pattern, session.outbox)
@@ -211,8 +213,9 @@ class Subscriptions:
         session.count_patterns(pattern, -count, self._router.subscription_bytes(pattern))
         for _ in range(count):
             self._router.remove(pattern, session.outbox)
-        if self._router.lose_interest(pattern, count):
-            self._unrecorded.append(self._encode(UNSUBSCRIBED, session, pattern, edge=True))
+        shared = self._router.shared_pattern(pattern)
+        if self._router.lose_interest(shared, count):
+            self._unrecorded.append(self._encode(UNSUBSCRIBED, session, shared, edge=True))
         if pattern not in session.patterns:
             self._remove_rule(session, pattern)
         return count

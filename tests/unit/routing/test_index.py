@@ -26,6 +26,7 @@ from sbus.routing.index import IndexStatistics, PatternIndex
 from tests.unit.routing.specification import dialects, matches, texts
 
 EMPTY = IndexStatistics(nodes=1, patterns=0, subscriptions=0)
+workers = st.sampled_from([0, 1, 63])
 
 
 def index_of(patterns: Iterable[bytes], dialect: Dialect = SLASH) -> PatternIndex[bytes]:
@@ -331,10 +332,31 @@ class AddingAndRemoving(RuleBasedStateMachine):
         self.dialect = dialect
         self.index: PatternIndex[int] = PatternIndex(dialect)
         self.model: Counter[tuple[bytes, int]] = Counter()
+        self.of_workers: set[tuple[bytes, int]] = set()
 
     @rule(target=present, pattern=texts, subscriber=st.integers(0, 2))
     def add(self, pattern: bytes, subscriber: int) -> tuple[bytes, int]:
         return self._add(pattern, subscriber)
+
+    @rule(target=present, stored=present)
+    def add_another_subscriber(self, stored: tuple[bytes, int]) -> tuple[bytes, int]:
+        return self._add(stored[0], (stored[1] + 1) % 3)
+
+    @rule(pattern=texts, worker=workers, adds=st.booleans())
+    def change_worker(self, pattern: bytes, worker: int, adds: bool) -> None:
+        self._change_worker(pattern, worker, adds=adds)
+
+    @rule(stored=present, worker=workers, adds=st.booleans())
+    def change_worker_beside_others(
+        self, stored: tuple[bytes, int], worker: int, adds: bool
+    ) -> None:
+        self._change_worker(stored[0], worker, adds=adds)
+
+    @rule(worker=workers)
+    def remove_worker_everywhere(self, worker: int) -> None:
+        left = {held for held in self.of_workers if held[1] != worker}
+        assert self.index.remove_worker_everywhere(worker) == (left != self.of_workers)
+        self.of_workers = left
 
     @rule(stored=consumes(present))
     def remove(self, stored: tuple[bytes, int]) -> None:
@@ -371,23 +393,43 @@ class AddingAndRemoving(RuleBasedStateMachine):
     def sizes_are_those_of_the_model(self) -> None:
         self.index.check_invariants()
         statistics = self.index.statistics()
-        assert statistics.subscriptions == self.model.total()
-        assert statistics.patterns == len({pattern for pattern, _ in +self.model})
+        assert statistics.subscriptions == self.model.total() + len(self.of_workers)
+        patterns = {pattern for pattern, _ in (*+self.model, *self.of_workers)}
+        assert statistics.patterns == len(patterns)
 
     def teardown(self) -> None:
         if not hasattr(self, "model"):
             return
         for pattern, subscriber in list(self.model.elements()):
             self._remove(pattern, subscriber)
+        for pattern, worker in list(self.of_workers):
+            self._change_worker(pattern, worker, adds=False)
         assert self.index.statistics() == EMPTY
         self.index.check_invariants()
 
     def _match(self, key: bytes) -> None:
-        assert self.index.match(key) == {
+        subscribers = {
             subscriber
             for (pattern, subscriber), count in self.model.items()
             if count and matches(pattern, key, self.dialect)
         }
+        numbers = {
+            worker for pattern, worker in self.of_workers if matches(pattern, key, self.dialect)
+        }
+        assert self.index.match(key) == subscribers
+        assert self.index.match_all(key) == (sum(1 << number for number in numbers), subscribers)
+
+    def _change_worker(self, pattern: bytes, worker: int, *, adds: bool) -> None:
+        path = parse_pattern(pattern, self.dialect)
+        if path is None:
+            return
+        held = {(_one_star(pattern), worker)}
+        if adds:
+            assert self.index.add_worker(path, worker) == (not held <= self.of_workers)
+            self.of_workers |= held
+        else:
+            assert self.index.remove_worker(path, worker) == (held <= self.of_workers)
+            self.of_workers -= held
 
     def _add(self, pattern: bytes, subscriber: int) -> tuple[bytes, int]:
         path = parse_pattern(pattern, self.dialect)

@@ -360,7 +360,7 @@ def test_only_keys_that_name_a_process_pay_for_its_guard() -> None:
 
 def test_other_workers_are_told_of_what_may_concern_them_until_they_take_it_back() -> None:
     router = new_router()
-    pattern = secret((b"", b"20", b""))
+    pattern = router.shared_pattern(secret((b"", b"20", b"")))
     router.apply(Record(SUBSCRIBED, True, 2, 1, pattern))
     for ids in ((b"", b"20", b""), (b"10", b"20", b"30")):
         assert router.look_up(secret(ids)).mask == 4

@@ -316,9 +316,9 @@ class Subscribing(RuleBasedStateMachine):
                 assert backpressure is not None
                 assert kept.pop((RULE_ADDED, *owner, backpressure.rule.pack() + pattern)) == 1
         assert not kept
-        for worker in range(WORKERS):
-            interest = {it for client in self.bus.of_worker(worker) for it in client.subscriptions}
-            assert newcomer._remote.get(worker, set()) == interest
+        interest = {(it.worker, pattern) for it in self.bus.clients for pattern in it.subscriptions}
+        rules = sum(len(client.session.rule_by_pattern) for client in self.bus.clients)
+        assert newcomer._index.statistics().subscriptions == len(interest) + rules
 
 
 def change_rule(bus: Bus, client: Client, rules: int) -> None:
