@@ -1,9 +1,9 @@
 """A worker: one process that serves its share of the clients.
 
-`build_worker` makes its parts and gives each what it needs. Tasks run beside the loop: one carries
-out the front's commands, one records heartbeats, one sends what waits for a slow front, and one for
-each client with a backlog waits for its socket. A worker ends when the front tells it to, and at
-once when the front has ended.
+`build_worker` makes its parts and gives each what it needs. The driver gives the machine its ticks
+and sleeps in the poller. Only what waits for others than clients is a task of trio's: sending to a
+slow front or to a slow watcher. While there are such tasks, the driver sleeps in trio's event loop
+instead. A worker ends when the front tells it to, and at once when the front has ended.
 
 All of this begins with the first command; until then the worker stands by.
 """
@@ -22,7 +22,7 @@ from sbus.broker.ipc.worker_protocol import WorkerReady
 from sbus.broker.worker.command_handler import CommandHandler
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.fair_queue import FairQueue
-from sbus.broker.worker.loop import WorkerLoop
+from sbus.broker.worker.machine import WorkerMachine
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.packet_handler import PacketHandler
 from sbus.broker.worker.poller import Poller
@@ -50,8 +50,17 @@ class Worker(NamedTuple):
     subscriptions: Subscriptions
     wait_queue: WaitQueue
     sessions: Sessions
-    loop: WorkerLoop
-    commands: CommandHandler
+    machine: WorkerMachine
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self.subscriptions.start()
+
+    def end(self) -> None:
+        """Close what is left, and let others see the last statistics."""
+        self.sessions.close_all()
+        self.context.emitter.close()
+        self.sequencer.share_statistics()
 
 
 def worker_main(
@@ -94,47 +103,33 @@ async def run_worker(
     emitter: EventEmitter,
     worker: int,
     link_socket: socket.socket,
-    *,
-    task_status: trio.TaskStatus[Worker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """`task_status` is given the parts of the worker when it serves."""
+    """Give the machine ticks until it ends, and let other tasks run while there are any."""
     memory.record_heartbeat(worker)
-    with closing(Poller(memory.eventfds[worker])) as poller:
+    with closing(Poller(memory.eventfds[worker], link_socket)) as poller:
         async with trio.open_nursery() as tasks:
-            async with trio.open_nursery() as writers:
-                link = WorkerLink(link_socket, tasks)
-                context = WorkerContext(worker, memory, settings, emitter, link)
-                parts = build_worker(context, poller, tasks, writers)
-                parts.subscriptions.start()
-                tasks.start_soon(_carry_out_commands, parts.commands, tasks.cancel_scope)
-                tasks.start_soon(_record_heartbeats, context)
-                task_status.started(parts)
-                await parts.loop.serve()
-                tasks.start_soon(parts.loop.send_backlogs)
-                stop_seconds = context.settings.limits.stop_seconds_max / 2
-                writers.cancel_scope.deadline = trio.current_time() + stop_seconds
-            parts.sessions.close_all()
-            emitter.close()
-            parts.sequencer.share_statistics()
+            link = WorkerLink(link_socket, tasks)
+            context = WorkerContext(worker, memory, settings, emitter, link)
+            parts = build_worker(context, poller, tasks)
+            parts.start()
+            seconds_max: float | None = 0.0
+            while seconds_max is not None:
+                if tasks.child_tasks:
+                    await _let_tasks_run(poller, seconds_max)
+                    seconds_max = 0.0
+                seconds_max = parts.machine.tick(poller.poll(seconds_max))
+            parts.end()
             tasks.cancel_scope.cancel()
 
 
-async def _carry_out_commands(handler: CommandHandler, worker: trio.CancelScope) -> None:
-    """The worker ends with its commands."""
-    await handler.run()
-    worker.cancel()
+async def _let_tasks_run(poller: Poller, seconds_max: float) -> None:
+    """Run the other tasks until the poller has something, or the time is up."""
+    with trio.move_on_after(seconds_max):
+        await trio.lowlevel.wait_readable(poller)
 
 
-async def _record_heartbeats(context: WorkerContext) -> None:
-    while True:
-        context.memory.record_heartbeat(context.worker)
-        await trio.sleep(context.settings.limits.heartbeat_seconds)
-
-
-def build_worker(
-    context: WorkerContext, poller: Poller, tasks: trio.Nursery, writers: trio.Nursery
-) -> Worker:
-    """Make the parts of a worker. Those that write backlogs run in `writers`, others in `tasks`."""
+def build_worker(context: WorkerContext, poller: Poller, tasks: trio.Nursery) -> Worker:
+    """Make the parts of a worker; `tasks` is for what waits for others than clients."""
     router = Router(
         context.worker, context.dialect, context.settings.limits, context.rules.may_receive
     )
@@ -143,11 +138,11 @@ def build_worker(
     subscriptions = Subscriptions(context, sequencer, router)
     fair_queue: FairQueue[Session | BacklogSender] = FairQueue()
     wait_queue = WaitQueue(sequencer.end_holding)
-    sessions = Sessions(context, subscriptions, fair_queue, wait_queue, poller, writers.start_soon)
+    sessions = Sessions(context, subscriptions, fair_queue, wait_queue, poller)
     packet_handler = PacketHandler(context, router, sequencer, subscriptions, sessions)
     scheduler = Scheduler(context, packet_handler, sessions, fair_queue, wait_queue)
-    loop = WorkerLoop(context, sequencer, subscriptions, sessions, scheduler, poller)
     query_handler = QueryHandler(context, router, sessions, wait_queue)
     start_task = tasks.start_soon
-    commands = CommandHandler(context, sessions, monitor, query_handler, loop, start_task)
-    return Worker(context, router, sequencer, subscriptions, wait_queue, sessions, loop, commands)
+    commands = CommandHandler(context, sessions, monitor, query_handler, scheduler, start_task)
+    machine = WorkerMachine(context, sequencer, subscriptions, sessions, scheduler, commands)
+    return Worker(context, router, sequencer, subscriptions, wait_queue, sessions, machine)

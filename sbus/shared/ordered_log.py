@@ -40,13 +40,20 @@ even if others do, until the lag is two windows. So a flood fills the log only f
 Every method that takes `words` runs under the lock.
 """
 
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
+from sbus.shared.log_block import (
+    BLOCK,
+    LogBlock,
+    WalkedBlock,
+    entries_of,
+    entry_numbers,
+    walk_piece,
+)
 from sbus.shared.log_share import LogShare
 from sbus.shared.shared_memory import (
     ALIVE,
@@ -67,13 +74,6 @@ from sbus.shared.shared_memory import (
     SharedMemory,
 )
 
-_BLOCK = struct.Struct("<QIIQII")  # mask, length, count, client, uid, time: 32 bytes
-_ENTRY = struct.Struct("<QII")  # mask, packet length, key length
-TIME_MASK = 0xFFFFFFFF
-"""The time of receipt keeps 32 bits, in microseconds: more than an hour."""
-BLOCK_ALIGN_BYTES = 32
-"""Blocks begin at multiples of this, so that a header fits before the end of the ring."""
-
 
 class LogStatistics(msgspec.Struct, frozen=True):
     """How full the log is; `waiting` is a mask of workers."""
@@ -84,43 +84,17 @@ class LogStatistics(msgspec.Struct, frozen=True):
     waiting: int
 
 
-WINDOW_SECONDS = 0.01
+WINDOW_SECONDS = 0.001
 """Work that may wait for a worker: more adds latency; with less, the worker runs out of work when
 another process gets its CPU for a moment."""
 WINDOW_BYTES_MIN = 128
+_PIECE_BYTES_MAX = 1024
+"""Some messages of a few bytes: copying them costs less than another critical section."""
 _MODEST_PART = 4
 """A user that has appended less than this part of a window for a worker since that last had nothing
 to walk need not wait with the users that flood it."""
 _PACE_MEMORY = 0.8
 """The weight of earlier walks in a worker's measured pace, against one more walk."""
-
-
-class LogBlock(msgspec.Struct, frozen=True):
-    """Messages of one publisher, laid out for the log; `mask` is the union of theirs."""
-
-    mask: int
-    data: bytes
-
-
-def build_log_block(
-    client: int, uid: int, received_us: int, entries: Sequence[tuple[int, bytes, int]]
-) -> LogBlock:
-    """Lay out the (destination mask, packet, key length) entries of one client, received at this
-    time of `time.monotonic_ns`; each has a destination."""
-    union = 0
-    parts: list[bytes] = [b""]
-    length = _BLOCK.size
-    pack = _ENTRY.pack
-    for mask, packet, key_bytes in entries:
-        union |= mask
-        parts.append(pack(mask, len(packet), key_bytes))
-        parts.append(packet)
-        length += _ENTRY.size + len(packet)
-    padding = -length % BLOCK_ALIGN_BYTES
-    time_us = received_us & TIME_MASK
-    parts[0] = _BLOCK.pack(union, length + padding, len(entries), client, uid, time_us)
-    parts.append(bytes(padding))
-    return LogBlock(union, b"".join(parts))
 
 
 def check_log_size(limits: Limits) -> None:
@@ -158,6 +132,8 @@ class OrderedLog:
         self._window = WINDOW_BYTES_MIN
         self._walked_bytes = 0.0
         self._walked_seconds = 0.0
+        self.is_caught_up = False
+        """Nothing was left to walk in the last critical section, and this worker will be woken."""
 
     # -- under the lock ------------------------------------------------------------------------
     def start(self, words: memoryview) -> None:
@@ -197,7 +173,7 @@ class OrderedLog:
             words[WAITING] |= self._bit
             return -1
         if skip:
-            _BLOCK.pack_into(self._map, self._offset + place, 0, skip, 0, 0, 0, 0)
+            BLOCK.pack_into(self._map, self._offset + place, 0, skip, 0, 0, 0, 0)
             head += skip
             place = 0
         at = self._offset + place
@@ -267,12 +243,25 @@ class OrderedLog:
             self.cursor = max(self.cursor, words[self._own + LOG_START])
         return end
 
-    def sleep(self, words: memoryview) -> bool:
-        """Ask to be woken, if there is nothing to walk; False if there is."""
-        if self.cursor < words[self._own + LOG_END]:
-            return False
-        words[SLEEPING] |= self._bit
-        return True
+    def take_piece(self, words: memoryview, end: int) -> bytes:
+        """Copy what is left to walk, if that is little, else return b"". What was copied counts as
+        walked, so this worker needs no further critical section before it sleeps."""
+        size = end - self.cursor
+        if not 0 < size <= _PIECE_BYTES_MAX:
+            return b""
+        place = self.cursor % self._size
+        at = self._offset + place
+        piece = self._map[at : at + min(size, self._size - place)]
+        if len(piece) < size:
+            piece += self._map[self._offset : self._offset + size - len(piece)]
+        self.cursor = end
+        return piece
+
+    def ask_to_be_woken(self, words: memoryview) -> None:
+        """When something is destined to this worker, if there is nothing to walk now."""
+        self.is_caught_up = self.cursor >= words[self._own + LOG_END]
+        if self.is_caught_up:
+            words[SLEEPING] |= self._bit
 
     def reap(self, words: memoryview, worker: int) -> int:
         """Release those that waited for a dead worker; returns the workers to wake."""
@@ -311,41 +300,23 @@ class OrderedLog:
         self._window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
 
     # -- without the lock ----------------------------------------------------------------------
-    def walk(self, end: int) -> Iterator[tuple[int, int, list[tuple[bytes, bytes]]]]:
-        """Walk to `end`: for each block, the publisher's uid, the time of receipt & TIME_MASK, and
-        (key, packet) of each entry destined to this worker. The cursor passes a block when the next
-        one is requested."""
-        bit = self._bit
-        source = self._map
-        unpack_entry = _ENTRY.unpack_from
+    def walk(self, end: int) -> Iterator[WalkedBlock]:
+        """Walk to `end`. The cursor passes a block when the next one is requested."""
+        source, offset, size, bit = self._map, self._offset, self._size, self._bit
         while self.cursor < end:
-            at = self._offset + self.cursor % self._size
-            mask, length, count, _client, uid, time_us = _BLOCK.unpack_from(source, at)
+            at = offset + self.cursor % size
+            mask, length, count, _client, uid, time_us = BLOCK.unpack_from(source, at)
             if mask & bit:
-                at += _BLOCK.size
-                entries = []
-                for _ in range(count):
-                    entry_mask, packet_bytes, key_bytes = unpack_entry(source, at)
-                    at += _ENTRY.size
-                    if entry_mask & bit:
-                        packet = source[at : at + packet_bytes]
-                        entries.append((packet[4 : 4 + key_bytes], packet))
-                    at += packet_bytes
-                yield uid, time_us, entries
+                yield uid, time_us, entries_of(source, at + BLOCK.size, count, bit)
             self.cursor += length
+
+    def walk_piece(self, piece: bytes) -> Iterator[WalkedBlock]:
+        """As `walk`, over what `take_piece` returned."""
+        return walk_piece(piece, self._bit)
 
     def entry_numbers(self) -> list[int]:
         """Which entries of the block at the cursor, from 0, are destined to this worker."""
-        at = self._offset + self.cursor % self._size
-        _, _, count, *_ = _BLOCK.unpack_from(self._map, at)
-        at += _BLOCK.size
-        numbers = []
-        for number in range(count):
-            mask, packet_bytes, _ = _ENTRY.unpack_from(self._map, at)
-            at += _ENTRY.size + packet_bytes
-            if mask & self._bit:
-                numbers.append(number)
-        return numbers
+        return entry_numbers(self._map, self._offset + self.cursor % self._size, self._bit)
 
 
 def _late_destination(words: memoryview, mask: int, share: LogShare) -> int | None:

@@ -1,18 +1,20 @@
-"""Whole workers on real sockets and one real shared memory, as tasks of one process.
+"""Whole workers on real sockets and one real shared memory, in one process.
 
-A pretended front hands clients over, learns which have left and compacts the table when told to.
-`settle` is a barrier that real processes do not have: afterwards every task waits for input.
+The machines get ticks in turns. A pretended front hands clients over, learns which have left and
+compacts the table when told to. `settle` is a barrier that real processes do not have: afterwards
+every worker would sleep.
 """
 
 import os
+import select
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import cast
 
 import trio
-import trio.testing
 
 from sbus.broker.config.access_policy import encode_rule_set
 from sbus.broker.config.settings import BusSettings, SettingsUpdate, write_owning_memfd
@@ -23,8 +25,12 @@ from sbus.broker.ipc.worker_protocol import (
     ClientLeft,
     SettingsApplied,
     Stop,
+    WorkerCommand,
+    WorkerQuiesced,
 )
-from sbus.broker.worker_process import Worker, run_worker
+from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.poller import Poller
+from sbus.broker.worker_process import Worker, build_worker
 from sbus.limits import Limits
 from sbus.protocol.codes import PACKET_CODES
 from sbus.shared.accounts import (
@@ -45,6 +51,53 @@ from tests.unit.shared.memories import close_memory
 
 WORKERS = 2
 CREDENTIALS = Credentials(gid=100, uid=1000, pid=4711)
+_ROUNDS_MAX = 1_000_000
+"""Of ticks, in which the workers come to rest."""
+
+
+class NoTasks:
+    """A nursery that starts nothing: no test here has a slow front or a slow watcher."""
+
+    def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
+        raise AssertionError(f"{task} would have to wait")
+
+
+class SteppedWorker:
+    """A worker without a process: its machine, and the driver's part."""
+
+    def __init__(
+        self, number: int, memory: SharedMemory, settings: BusSettings, link: socket.socket
+    ) -> None:
+        self.poller = Poller(memory.eventfds[number], link)
+        self._link = link
+        tasks = cast(trio.Nursery, NoTasks())
+        emitter = logging_to([])
+        context = WorkerContext(number, memory, settings, emitter, WorkerLink(link, tasks))
+        self.parts = build_worker(context, self.poller, tasks)
+        self.parts.start()
+        self.has_ended = False
+
+    def tick(self) -> float:
+        """One tick, after a poll; for how many seconds the worker would sleep then."""
+        seconds_max = self.parts.machine.tick(self.poller.poll(0))
+        if seconds_max is None:
+            self.end()
+            return 0.0
+        return seconds_max
+
+    def is_awake(self) -> bool:
+        """Give a tick, unless the worker has ended; whether there is more to do."""
+        return not self.has_ended and self.tick() == 0
+
+    def has_ready(self) -> bool:
+        return not self.has_ended and bool(select.select([self.poller], [], [], 0)[0])
+
+    def end(self) -> None:
+        if not self.has_ended:
+            self.has_ended = True
+            self.parts.end()
+            self.poller.close()
+            self._link.close()
 
 
 class Peer:
@@ -80,16 +133,21 @@ class Peer:
 class OneProcessBus:
     """`workers`, and what the front would do for them."""
 
-    def __init__(self, dialect: str, limits: Limits, nursery: trio.Nursery) -> None:
+    def __init__(self, dialect: str, limits: Limits) -> None:
         self._limits = limits
-        self._nursery = nursery
         self.memory = SharedMemory(WORKERS, limits)
         self.memory.lock.open()
         self._log = OrderedLog(self.memory)
+        self._link_sockets: list[socket.socket] = []
         self._links: list[WorkerLink] = []
+        self._peers: list[Peer] = []
+        self.stepped: list[SteppedWorker] = []
         self.workers: list[Worker] = []
+        """Their parts."""
         self.gone: dict[int, str] = {}
         """Why clients have gone, by number, since this was last emptied."""
+        self.quiesced: list[int] = []
+        """Workers that have reported that nothing more is published there."""
         self.reconfigured: list[int] = []
         """Who went by other settings when told to, since this was last emptied."""
         self._numbers = 0
@@ -98,25 +156,15 @@ class OneProcessBus:
         """The account of the user that clients belong to by default."""
         self._settings = BusSettings(workers=WORKERS, dialect=dialect, limits=limits)
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Start the workers."""
         for number in range(WORKERS):
             front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._links.append(WorkerLink(front, self._nursery))
-            self.workers.append(await self._nursery.start(self._run, number, link))
-
-    async def _run(
-        self, number: int, link: socket.socket, task_status: trio.TaskStatus[Worker]
-    ) -> None:
-        with link:
-            await run_worker(
-                self.memory,
-                self._settings,
-                logging_to([]),
-                number,
-                link,
-                task_status=task_status,
-            )
+            self._link_sockets.append(front)
+            self._links.append(WorkerLink(front, cast(trio.Nursery, NoTasks())))
+            worker = SteppedWorker(number, self.memory, self._settings, link)
+            self.stepped.append(worker)
+            self.workers.append(worker.parts)
 
     def account_of(self, uid: int) -> Account:
         account = self.book.of(uid, self._limits.user, time.monotonic_ns())
@@ -141,7 +189,17 @@ class OneProcessBus:
             place = self.account_of(own.uid).place
             link.send(AdoptClient(self._numbers, own, place, encode_rule_set(rules)), ours.fileno())
             assert not link.queued
-        return Peer(self._numbers, worker, theirs, self._limits.packet_bytes_max)
+        peer = Peer(self._numbers, worker, theirs, self._limits.packet_bytes_max)
+        self._peers.append(peer)
+        return peer
+
+    def tell(self, worker: int, command: WorkerCommand) -> None:
+        """Send a worker a command of the front's."""
+        self._links[worker].send(command)
+
+    def end_front(self, worker: int) -> None:
+        """Let a worker find that the front has ended."""
+        self._link_sockets[worker].shutdown(socket.SHUT_RDWR)
 
     def reconfigure(self, worker: int, what: SettingsUpdate) -> None:
         """Have a worker go by other settings; `reconfigured` tells when it does."""
@@ -149,9 +207,17 @@ class OneProcessBus:
         self._links[worker].send(ApplySettings(1), memfd)
         os.close(memfd)
 
-    async def settle(self) -> None:
-        """Wait until nobody has anything to do; takes the workers' events."""
-        await trio.testing.wait_all_tasks_blocked()
+    def settle(self) -> None:
+        """Give ticks until all workers would sleep; takes the workers' events."""
+        for _ in range(_ROUNDS_MAX):
+            is_any_awake = [worker.is_awake() for worker in self.stepped]
+            if not any(is_any_awake) and not any(worker.has_ready() for worker in self.stepped):
+                break
+        else:
+            raise AssertionError("the workers never come to rest")
+        self._take_events()
+
+    def _take_events(self) -> None:
         for worker, link in enumerate(self._links):
             with suppress(BlockingIOError):
                 while (event := link.receive_event()) is not None:
@@ -159,10 +225,12 @@ class OneProcessBus:
                         self.gone[event.client] = event.reason
                     elif isinstance(event, SettingsApplied):
                         self.reconfigured.append(worker)
+                    elif isinstance(event, WorkerQuiesced):
+                        self.quiesced.append(worker)
 
-    async def compact(self) -> None:
+    def compact(self) -> None:
         """Compact the table, as the front does: woken once, every worker has read the last one."""
-        await self._wake_all()
+        self._wake_all()
         with self.memory.lock as words:
             assert all_have_read(self.memory, words), "a worker was woken and has not read"
             compaction = Compaction(self.memory, words)
@@ -170,11 +238,11 @@ class OneProcessBus:
             pass
         with self.memory.lock as words:
             assert compaction.finish(words)
-        await self._wake_all()
+        self._wake_all()
 
-    async def _wake_all(self) -> None:
+    def _wake_all(self) -> None:
         self.memory.wake((1 << WORKERS) - 1)
-        await self.settle()
+        self.settle()
 
     def counts(self) -> Counter[str]:
         """What the workers counted, by code."""
@@ -210,25 +278,31 @@ class OneProcessBus:
         assert self.account.use(SUBSCRIPTION_BYTES) == subscription_bytes
         assert self.account.use(BACKLOG_BYTES) == 0
 
-    async def stop(self) -> None:
-        for link in self._links:
-            link.send(Stop())
-        await trio.testing.wait_all_tasks_blocked()
-        for link in self._links:
-            link.close()
+    def stop(self) -> None:
+        for worker in range(WORKERS):
+            self.tell(worker, Stop())
+        self.settle()
+        assert all(worker.has_ended for worker in self.stepped), "a worker did not end"
+
+    def close(self) -> None:
+        """Close what is open, even where a test failed."""
+        for peer in self._peers:
+            peer.close()
+        for worker in self.stepped:
+            worker.end()
+        for sock in self._link_sockets:
+            sock.close()
+        close_memory(self.memory)
 
 
-@asynccontextmanager
-async def one_process_bus(dialect: str, limits: Limits) -> AsyncIterator[OneProcessBus]:
+@contextmanager
+def one_process_bus(dialect: str, limits: Limits) -> Iterator[OneProcessBus]:
     """A bus that serves inside the block, and must end by itself behind it."""
-    async with trio.open_nursery() as nursery:
-        bus = OneProcessBus(dialect, limits, nursery)
-        try:
-            await bus.start()
-            await bus.settle()
-            yield bus
-            await bus.stop()
-            assert not nursery.child_tasks, "a worker did not end"
-        finally:
-            nursery.cancel_scope.cancel()
-            close_memory(bus.memory)
+    bus = OneProcessBus(dialect, limits)
+    try:
+        bus.start()
+        bus.settle()
+        yield bus
+        bus.stop()
+    finally:
+        bus.close()

@@ -12,8 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-import trio
-
 from sbus.limits import Limits
 from sbus.protocol.keys import DIALECTS
 from tests.fuzz.generator import PacketMaker
@@ -65,19 +63,15 @@ def through_parser(seed: int, count: int) -> Counter[str]:
 
 def through_sessions(seed: int, count: int) -> Counter[str]:
     """One campaign through a bus; returns what its workers counted."""
-    return trio.run(_through_sessions, seed, count)
-
-
-async def _through_sessions(seed: int, count: int) -> Counter[str]:
     dialect, maker = maker_of(seed)
     sent = 0
     try:
-        async with one_process_bus(dialect, LIMITS) as bus:
+        with one_process_bus(dialect, LIMITS) as bus:
             sessions = Sessions(bus, dialect, LIMITS, _endless(maker), seed)
-            await bus.settle()
+            bus.settle()
             while sent < count:
-                sent += await sessions.round(count - sent)
-            await sessions.end()
+                sent += sessions.round(count - sent)
+            sessions.end()
             return bus.counts()
     except Exception as error:
         text = f"seed {seed}, {dialect} sessions, in the round behind packet {sent}: {error!r}"

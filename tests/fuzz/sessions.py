@@ -174,7 +174,7 @@ class Sessions:
     def _connect(self, worker: int) -> FuzzedClient:
         return FuzzedClient(self._bus.connect(worker), self._dialect, self._limits)
 
-    async def round(self, packets_max: int) -> int:
+    def round(self, packets_max: int) -> int:
         """Send at most so many packets; returns how many. All of them have been served."""
         self._rounds += 1
         sent = 0
@@ -193,14 +193,14 @@ class Sessions:
         own = [b"MSG %b\0%d %d" % (self._key, self._rounds, i) for i in range(WORKERS)]
         for bystander, message in zip(self._bystanders, own, strict=True):
             bystander.peer.send(message)
-        received = await self._receive([who for who in self._clients if who not in leaving])
+        received = self._receive([who for who in self._clients if who not in leaving])
         self._check_order(received, own)
         self._check_clients(received, own, leaving)
         if not self._rounds % ROUNDS_PER_CHECK:
-            await self.check()
+            self.check()
         return sent
 
-    async def _receive(self, clients: Iterable[FuzzedClient]) -> dict[Peer, list[bytes]]:
+    def _receive(self, clients: Iterable[FuzzedClient]) -> dict[Peer, list[bytes]]:
         """Let the workers work, and read, until nothing comes any more."""
         peers = [client.peer for client in clients]
         peers += [who.peer for who in (*self._witnesses, *self._bystanders)]
@@ -208,7 +208,7 @@ class Sessions:
         more = True
         while more:
             more = False
-            await self._bus.settle()
+            self._bus.settle()
             for peer in peers:
                 if packets := peer.read():
                     received[peer] += packets
@@ -244,23 +244,23 @@ class Sessions:
         assert self._bus.gone == due_gone
         self._bus.gone.clear()
 
-    async def check(self) -> None:
+    def check(self) -> None:
         """Counters, ledgers and invariants; and the front does what it does now and then."""
-        await self._bus.settle()
+        self._bus.settle()
         found = self._bus.counts()
         assert found == self.counts, f"counted {found}, not {self.counts}"
         self._bus.check_invariants()
-        await self._bus.compact()
+        self._bus.compact()
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """All clients leave: nothing of what they did may be left."""
-        await self.check()
+        self.check()
         for client in self._clients:
             client.peer.close()
         for subscriber in (*self._witnesses, *self._bystanders):
             subscriber.peer.close()
-        await self._bus.settle()
-        await self._bus.compact()  # wakes all workers: only then they have read of all the others
+        self._bus.settle()
+        self._bus.compact()  # wakes all workers: only then they have read of all the others
         self._bus.check_invariants()
         assert self._bus.index_sizes() == [(1, 0)] * WORKERS
         assert set(self._bus.gone.values()) == {""}

@@ -17,17 +17,14 @@ the session reads no further packet of a client that has one waiting.
     accepted = delivered + dropped + backlog + undelivered        at any time
     publishers are held  ⇒  an overshoot waits, or the backlog is more than half full
 
-A writer task waits until the socket has room, and then asks for turns of the fair queue, so that
-sending a backlog is work of its user's like any other. `outbox_state` has the table of states.
+When the socket has room again the worker gives the backlog turns of the fair queue, so that
+sending it is work of its user's like any other. `outbox_state` has the table of states.
 """
 
 import socket
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Protocol
 
 import msgspec
-import trio
 
 from sbus.broker.delivery import outbox_state
 from sbus.broker.delivery.backlog import Reply
@@ -48,25 +45,20 @@ from sbus.shared.worker_statistics import (
 _UNITS_PER_PACKET = 2
 """Sending one from a backlog takes twice as long as delivering it at once."""
 _BYTES_PER_UNIT = 4096
-_MEMORY_RETRY_SECONDS = 0.01
-"""When the kernel has no memory for a packet, the socket is writable all the same."""
 _QUEUE = Soft.QUEUE
 """Under a name of this module's own, because looking a member up costs more than using it."""
 _FIELDS = {Soft: "soft", Hard: "hard", BacklogOrder: "order"}
 """Of `FloodControl`."""
 
 
-WriterTask = Callable[[], Awaitable[None]]
-
-
 class OutboxListener(Protocol):
     """What an outbox asks of its client's worker, and tells it."""
 
-    def start_writer(self, task: WriterTask) -> None:
-        """Run this task until it ends."""
+    def watch_room(self, is_wanted: bool) -> None:
+        """Whether to give `send_backlog` turns when the socket has room."""
 
-    def on_writable(self) -> None:
-        """Give `send_backlog` turns, until it returns that it needs no more."""
+    def retry_later(self) -> None:
+        """Give `send_backlog` a turn soon, though the socket has room: the kernel has no memory."""
 
     def on_reply_sent(self) -> None:
         """A reply that waited does so no more."""
@@ -93,9 +85,9 @@ class Outbox:
     """Deliveries to one client. Borrows `sock`; `account` is its user's."""
 
     __slots__ = (
-        *("_account", "_backlog", "_backpressure", "_listener", "_send", "_sock", "_state"),
-        *("_statistics", "_turns_over", "_undelivered", "accepted", "delivered_bytes", "dropped"),
-        *("fault", "flood_control", "is_closed", "is_flowing", "wants_notices"),
+        *("_account", "_backlog", "_backpressure", "_listener", "_send", "_state", "_statistics"),
+        *("_undelivered", "_watches_room", "accepted", "delivered_bytes", "dropped", "fault"),
+        *("flood_control", "is_closed", "is_flowing", "wants_notices"),
     )
 
     def __init__(
@@ -107,7 +99,6 @@ class Outbox:
         statistics: WorkerStatistics,
         listener: OutboxListener,
     ) -> None:
-        self._sock = sock
         self._send = sock.send
         self.flood_control = flood_control
         """What the client has chosen."""
@@ -117,8 +108,7 @@ class Outbox:
         self._backlog = BoundedBacklog(flood_control.order, limits, account, statistics)
         self._backpressure: Backpressure | None = None
         """What publishers are held back by; without it `block` is `discard`."""
-        self._turns_over = trio.Event()
-        """The writer may wait for room again, or end."""
+        self._watches_room = False
         self._state = outbox_state.FLOWING
         self.is_flowing = True
         self.is_closed = False
@@ -202,7 +192,7 @@ class Outbox:
         before, self._state = self._state, outbox_state.TRANSITIONS[self._state][event]
         if self._state is before:
             return
-        self.is_flowing = self._state in (outbox_state.FLOWING, outbox_state.DRAINED)
+        self.is_flowing = self._state is outbox_state.FLOWING
         self.is_closed = self._state is outbox_state.CLOSED
 
     def _on_failed_send(self, error: OSError) -> None:
@@ -216,10 +206,12 @@ class Outbox:
             if had_replies:
                 self._listener.on_reply_sent()
             return
-        has_writer = self._state is not outbox_state.FLOWING
         self._enter(event)
-        if not has_writer:
-            self._listener.start_writer(self._write)
+        if event is outbox_state.OUT_OF_MEMORY:
+            self._listener.retry_later()
+        elif not self._watches_room:
+            self._watches_room = True
+            self._listener.watch_room(True)
 
     def _try_to_send(self, packet: bytes) -> bool:
         """Send this message behind what waits, if no message does; whether it was sent."""
@@ -232,7 +224,7 @@ class Outbox:
         except OSError as error:
             self._on_failed_send(error)
             return False
-        self._enter(outbox_state.BACKLOG_SENT)
+        self._on_backlog_sent()
         return True
 
     # -- what the socket did not take ----------------------------------------------------------
@@ -304,35 +296,28 @@ class Outbox:
         self._listener.on_fault()
 
     # -- what goes -----------------------------------------------------------------------------
-    async def _write(self) -> None:
-        """Have the backlog sent; ends when it is empty, or the outbox is closed."""
-        while self._backlog:
-            if self._state is outbox_state.NO_MEMORY:
-                await trio.sleep(_MEMORY_RETRY_SECONDS)
-            else:
-                with suppress(trio.ClosedResourceError):
-                    await trio.lowlevel.wait_writable(self._sock)
-            if self._backlog:
-                self._turns_over = trio.Event()
-                self._listener.on_writable()
-                await self._turns_over.wait()
-        self._enter(outbox_state.WRITER_ENDED)
-
     def send_backlog(self, units_max: int) -> tuple[int, bool]:
         """A turn: send until that much work is done; how much was, and whether more is to be."""
+        if not self._backlog:
+            return 0, False
         units = 0
         try:
             while self._backlog and units < units_max:
                 units += self._send_first()
         except OSError as error:
             self._on_failed_send(error)
-        else:
-            if self._backlog:
-                return units, True
-            if not self.is_closed:
-                self._enter(outbox_state.BACKLOG_SENT)
-        self._turns_over.set()
+            return units, False
+        if self._backlog:
+            return units, True
+        if not self.is_closed:
+            self._on_backlog_sent()
         return units, False
+
+    def _on_backlog_sent(self) -> None:
+        self._enter(outbox_state.BACKLOG_SENT)
+        if self._watches_room:
+            self._watches_room = False
+            self._listener.watch_room(False)
 
     def _send_first(self) -> int:
         """Send what is the first in the backlog; returns the work, in units."""
@@ -358,7 +343,6 @@ class Outbox:
         self._backlog.clear()
         self._end_stall_if_room()
         self._enter(outbox_state.CLOSE)
-        self._turns_over.set()
 
     def statistics(self) -> OutboxStatistics:
         dropped = sum(self.dropped.values())

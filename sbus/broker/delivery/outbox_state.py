@@ -1,8 +1,6 @@
 """The states of an outbox, and what every event makes of them.
 
-A writer task runs from the first failed send on, until WRITER_ENDED.
-
-    FLOWING, DRAINED  ⇒  nothing waits;    FULL, NO_MEMORY  ⇒  something waits
+FLOWING  ⇒  nothing waits;    FULL, NO_MEMORY  ⇒  something waits
 """
 
 import enum
@@ -16,7 +14,6 @@ class State(enum.Enum):
     FLOWING = "a message is sent at once"
     FULL = "the socket was full: a backlog waits for room, and is sent in turns"
     NO_MEMORY = "as FULL, but the kernel had no memory for a packet, which is nobody's fault"
-    DRAINED = "as FLOWING; the writer has not noticed yet"
     CLOSED = "the peer takes no more: messages are counted as undelivered"
 
     __hash__ = object.__hash__
@@ -26,25 +23,23 @@ class Event(enum.Enum):
     SOCKET_FULL = "a send failed, for want of room"
     OUT_OF_MEMORY = "a send failed, for want of memory"
     BACKLOG_SENT = "nothing waits any more"
-    WRITER_ENDED = "the writer has noticed that"
     CLOSE = "the peer has gone, or is to be disconnected"
 
     __hash__ = object.__hash__
 
 
-FLOWING, FULL, NO_MEMORY, DRAINED, CLOSED = State
-SOCKET_FULL, OUT_OF_MEMORY, BACKLOG_SENT, WRITER_ENDED, CLOSE = Event
+FLOWING, FULL, NO_MEMORY, CLOSED = State
+SOCKET_FULL, OUT_OF_MEMORY, BACKLOG_SENT, CLOSE = Event
 """A failed send goes through the table; these names and the hash by identity spare it 0.5 us."""
 
 _FAILED_SEND = {SOCKET_FULL: FULL, OUT_OF_MEMORY: NO_MEMORY}
-_WAITING = {**_FAILED_SEND, BACKLOG_SENT: DRAINED, CLOSE: CLOSED}
+_WAITING = {**_FAILED_SEND, BACKLOG_SENT: FLOWING, CLOSE: CLOSED}
 
 TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
     FLOWING: {**_FAILED_SEND, CLOSE: CLOSED},
     FULL: _WAITING,
     NO_MEMORY: _WAITING,
-    DRAINED: {**_WAITING, WRITER_ENDED: FLOWING},
-    CLOSED: {WRITER_ENDED: CLOSED, CLOSE: CLOSED},
+    CLOSED: {CLOSE: CLOSED},
 }
 """The next state. An event that is not in the row of a state is a bug, and a KeyError."""
 

@@ -48,6 +48,9 @@ class WorkerLink:
         self._nursery = nursery
         self._unsent: deque[tuple[bytes, int | None]] = deque()
 
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
     @property
     def queued(self) -> int:
         """How many packets wait for the other side to read."""

@@ -8,9 +8,9 @@ from sbus.broker.events.stream_writer import StartTask, StreamWriter
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.worker_link import lost_command
 from sbus.broker.worker.context import WorkerContext
-from sbus.broker.worker.loop import WorkerLoop
 from sbus.broker.worker.monitor import KeySelection, MessageMonitor, MessageStream
 from sbus.broker.worker.query_handler import QueryHandler
+from sbus.broker.worker.scheduler import Scheduler
 from sbus.broker.worker.sessions import Sessions
 from sbus.protocol.events import StreamMissed, WorkerGivesUp
 from sbus.unix.fd_passing import DescriptorsLost
@@ -25,7 +25,7 @@ class CommandHandler:
         sessions: Sessions,
         monitor: MessageMonitor,
         query_handler: QueryHandler,
-        loop: WorkerLoop,
+        scheduler: Scheduler,
         start_task: StartTask,
     ) -> None:
         self._context = context
@@ -34,25 +34,23 @@ class CommandHandler:
         self._sessions = sessions
         self._monitor = monitor
         self._query_handler = query_handler
-        self._loop = loop
+        self._scheduler = scheduler
         self._start_task = start_task
+        self.must_stop = False
+        """The worker delivers what is left, and ends."""
 
-    async def run(self) -> None:
-        """Carry out commands until the front has ended, or the worker has to give up."""
-        while True:
-            try:
-                command, fds = self._link.receive_command()
-            except BlockingIOError:
-                await self._link.wait()
-                continue
-            except DescriptorsLost as lost:
-                if not self._decline(lost_command(lost)):
-                    return
-                continue
-            if command is None:
-                return
-            self._carry_out(command, fds)
-            self._context.wake()
+    def receive(self) -> bool:
+        """Carry out the next command, if any; False when the front has ended or it must."""
+        try:
+            command, fds = self._link.receive_command()
+        except BlockingIOError:
+            return True
+        except DescriptorsLost as lost:
+            return self._decline(lost_command(lost))
+        if command is None:
+            return False
+        self._carry_out(command, fds)
+        return True
 
     def _carry_out(self, command: protocol.WorkerCommand, fds: list[int]) -> None:
         match command:
@@ -74,9 +72,9 @@ class CommandHandler:
             case protocol.StopStream():
                 self._stop_stream(command.stream)
             case protocol.Quiesce():
-                self._loop.quiesce()
+                self._scheduler.quiesce()
             case protocol.Stop():
-                self._loop.stop()
+                self.must_stop = True
 
     def _decline(self, command: protocol.WorkerCommand) -> bool:
         """A command came without its descriptor, because this worker has none left; False if the

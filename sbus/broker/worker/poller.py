@@ -1,47 +1,48 @@
-"""The sockets of a worker's clients, and the worker's sleep until one of them is readable.
+"""The poller: the sockets of a worker's clients, its link and its eventfd, in one epoll set.
 
-All sockets are in one edge-triggered epoll set, which is itself one descriptor of trio's event
-loop. So a thousand ready clients wake that loop once, and an idle client costs no task.
+Clients' sockets are edge-triggered: one that is not read, because its client has to wait, costs
+nothing until more arrives. The worker sleeps in `poll`, and an idle client costs no task.
 """
 
 import select
 import socket
 
-import trio
+READABLE = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+WRITABLE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
 
+_CLIENT = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+_FULL_CLIENT = _CLIENT | select.EPOLLOUT
 _EVENTS_PER_POLL = 256
 
 
 class Poller:
-    """`eventfd`, which is borrowed, wakes the worker; it is polled with the sockets."""
+    """Borrows all descriptors that it is given."""
 
-    def __init__(self, eventfd: int) -> None:
+    def __init__(self, eventfd: int, link: socket.socket) -> None:
         self._epoll = select.epoll()
-        self._epoll.register(eventfd, select.EPOLLIN)
-        self._sleep = trio.CancelScope()
+        # Edge-triggered, the eventfd need not be read: each write is an event.
+        self._epoll.register(eventfd, select.EPOLLIN | select.EPOLLET)
+        self._epoll.register(link, select.EPOLLIN)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while `poll` has something to return."""
+        return self._epoll.fileno()
 
     def add(self, sock: socket.socket) -> None:
-        self._epoll.register(sock, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+        """Report when this client's socket becomes readable."""
+        self._epoll.register(sock, _CLIENT)
+
+    def watch_room(self, sock: socket.socket, is_wanted: bool) -> None:
+        """Whether to report also when this client's socket has room."""
+        self._epoll.modify(sock, _FULL_CLIENT if is_wanted else _CLIENT)
 
     def remove(self, sock: socket.socket) -> None:
         self._epoll.unregister(sock)
 
-    def poll(self) -> list[tuple[int, int]]:
-        """The descriptors that have become ready, and how."""
-        return self._epoll.poll(0, _EVENTS_PER_POLL)
-
-    async def sleep(self, seconds_max: float) -> None:
-        """Sleep until a descriptor is ready, `end_sleep` is called, or the time is up."""
-        with trio.move_on_after(seconds_max) as self._sleep:
-            await trio.lowlevel.wait_readable(self._epoll.fileno())
-
-    async def sleep_regardless(self) -> None:
-        """Sleep until `end_sleep` is called, whatever is ready."""
-        with trio.CancelScope() as self._sleep:
-            await trio.sleep_forever()
-
-    def end_sleep(self) -> None:
-        self._sleep.cancel()
+    def poll(self, seconds_max: float) -> list[tuple[int, int]]:
+        """Sleep until a descriptor is ready, or the time is up; the descriptors that have become
+        ready, and the events of each, in the bits of READABLE and WRITABLE."""
+        return self._epoll.poll(seconds_max, _EVENTS_PER_POLL)
 
     def close(self) -> None:
         self._epoll.close()

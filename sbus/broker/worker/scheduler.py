@@ -45,6 +45,7 @@ class Scheduler:
         self._wait_queue = wait_queue
         self._is_quiescing = False
         """No client is read any more."""
+        self._has_quiesced = False
 
     # -- waiting clients -----------------------------------------------------------------------
     def retry_woken(self) -> None:
@@ -54,34 +55,37 @@ class Scheduler:
 
     def retry_due(self) -> None:
         """Try again the clients that waited for a time that has come."""
-        now_ns = time.monotonic_ns()
-        if self._wait_queue.next_ns <= now_ns:
-            for session in self._wait_queue.release_due(now_ns):
+        self._sessions.retry_sends()
+        if self._wait_queue.has_timers():
+            for session in self._wait_queue.release_due(time.monotonic_ns()):
                 self._fair_queue.add(session)
 
     def seconds_until_due(self) -> float:
         """Time until `retry_due` has something to do; infinite when it never has."""
-        return self._wait_queue.seconds_until_due()
+        return min(self._wait_queue.seconds_until_due(), self._sessions.seconds_until_retry())
 
     def quiesce(self) -> None:
         """Read no more from any client."""
         self._is_quiescing = True
 
-    def has_room_waiters(self) -> bool:
-        """Whether any client waits for room in the log or in the table."""
-        return self._wait_queue.has_room_waiters()
+    def has_quiesced(self) -> bool:
+        """Whether nothing more is published here; true once, because the front is told once."""
+        if not self._is_quiescing or self._has_quiesced or self._wait_queue.has_room_waiters():
+            return False
+        self._has_quiesced = True
+        return True
 
     # -- turns ---------------------------------------------------------------------------------
     def charge(self, uid: int, cost: int) -> None:
         """Charge a user for work outside of turns."""
         self._fair_queue.charge(uid, cost)
 
-    def give_turn(self) -> int | None:
-        """Give the next turn; returns its cost, None when no client is ready."""
-        ready = self._fair_queue.next()
-        if isinstance(ready, Session):
-            return self._serve(ready)
-        return None if ready is None else self._send_backlog(ready)
+    def give_turns(self, cost_max: int) -> int:
+        """Give turns until they have cost this much or no client is ready; returns the cost."""
+        cost = 0
+        while cost < cost_max and (ready := self._fair_queue.next()) is not None:
+            cost += self._serve(ready) if isinstance(ready, Session) else self._send_backlog(ready)
+        return cost
 
     def give_backlog_turn(self) -> bool:
         """Skip clients that are to be read, and send a piece of the next backlog; False when no

@@ -20,7 +20,9 @@ the lock is taken, because there can be many, and confirmed under it. The first 
 wait is put off, and so are all behind it.
 """
 
+import math
 import time
+from collections.abc import Iterable
 
 from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
 from sbus.broker.worker.context import WorkerContext
@@ -28,7 +30,8 @@ from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import PublishBatch
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
-from sbus.shared.ordered_log import TIME_MASK, LogBlock, OrderedLog
+from sbus.shared.log_block import TIME_MASK, LogBlock, WalkedBlock
+from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import ALIVE, LOG_HEAD
 from sbus.shared.subscription_table import (
     WORKER_RESET,
@@ -144,6 +147,7 @@ class Sequencer:
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
             woken, wait = self._append(words, batch, log_block)
+            self._log.ask_to_be_woken(words)
         self._memory.wake(wake | woken)
         return end, wait
 
@@ -282,24 +286,35 @@ class Sequencer:
         with self._lock as words:
             return self._table.has_reserve(words)
 
-    def walk_before_sleep(self) -> bool:
-        """Walk what is destined here. True when there was nothing: then this worker may sleep, and
-        will be woken when there is.
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether nothing is left to walk, and this worker will be woken when there is."""
+        return self._log.is_caught_up
+
+    def look_again(self) -> None:
+        """This worker was woken: `walk_on` finds out why."""
+        self._log.is_caught_up = False
+
+    def walk_on(self, cost_max: int) -> None:
+        """Walk what is destined here, to its end or until that has cost this much.
 
         The table is read too, though a worker may sleep before it has read all of it: it checks
         that before it publishes.
         """
         with self._lock as words:
             end = self._log.destined_end(words)
+            piece = b"" if self._monitor.is_watched else self._log.take_piece(words, end)
             wake = self._log.share_cursor(words)
             self._table.share_epoch(words)
             is_current = self._table.is_current(words)
-            may_sleep = self._log.sleep(words)
+            self._log.ask_to_be_woken(words)
         self._memory.wake(wake)
         if not is_current:
             self._read_table()
-        self._walk_to(end)
-        return may_sleep
+        if piece:
+            self._deliver_piece(piece)
+        else:
+            self._walk_to(end, cost_max)
 
     def take_walking_cost(self) -> dict[int, int]:
         """The cost of walking since the last call, by the publishers' users."""
@@ -324,15 +339,27 @@ class Sequencer:
             if not number % _RECORDS_PER_HEARTBEAT:
                 self._memory.record_heartbeat(self._worker)
 
-    def _walk_to(self, end: int) -> None:
-        """Deliver what the log has for this worker's clients up to `end`."""
+    def _walk_to(self, end: int, cost_max: float = math.inf) -> None:
+        """Deliver what the log has for this worker's clients, up to `end` or this cost."""
         start = self._log.cursor
-        if start >= end:
-            return
-        began_at = shared_at = time.perf_counter()
+        if start < end:
+            began_at = time.perf_counter()
+            self._deliver_blocks(self._log.walk(end), cost_max)
+            self._log.note_pace(self._log.cursor - start, time.perf_counter() - began_at)
+
+    def _deliver_piece(self, piece: bytes) -> None:
+        """Deliver what was taken from the log."""
+        began_at = time.perf_counter()
+        self._deliver_blocks(self._log.walk_piece(piece), math.inf)
+        self._log.note_pace(len(piece), time.perf_counter() - began_at)
+
+    def _deliver_blocks(self, blocks: Iterable[WalkedBlock], cost_max: float) -> None:
+        shared_at = time.perf_counter()
         look_up, statistics = self._router.look_up, self._statistics
-        walked = 0
-        for uid, received_us, entries in self._log.walk(end):
+        walked = total = 0
+        for uid, received_us, entries in blocks:
+            if total >= cost_max:
+                break
             if self._monitor.is_watched:
                 self._monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, look_up)
             before = statistics.counts[ACCEPTED]
@@ -357,10 +384,10 @@ class Sequencer:
             latency_us = (time.monotonic_ns() // 1000 - received_us) & TIME_MASK
             statistics.record_latency(latency_us, accepted)
             cost = len(entries) + deliveries
+            total += cost
             self._walking_cost[uid] = self._walking_cost.get(uid, 0) + cost
         if self._monitor.is_watched:
             self._monitor.walk_ended()
-        self._log.note_pace(end - start, time.perf_counter() - began_at)
 
     def _share_progress(self) -> None:
         """In a long walk, make the room that it leaves usable, and show that this worker is

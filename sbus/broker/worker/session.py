@@ -20,7 +20,7 @@ from sbus.broker.worker.router import Route
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.limits import Limits
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
-from sbus.shared.ordered_log import LogBlock, build_log_block
+from sbus.shared.log_block import LogBlock, build_log_block
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import PeerProcess

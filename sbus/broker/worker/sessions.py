@@ -1,18 +1,18 @@
 """The sessions of one worker: it adopts clients from the front, finds them, and closes them."""
 
+import math
 import socket
-from collections.abc import Callable, Iterator
-
-import trio
+import time
+from collections.abc import Iterator
 
 from sbus.broker.config.access_policy import AccessProfile, decode_rule_set
 from sbus.broker.config.settings import SettingsUpdate
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
-from sbus.broker.delivery.outbox import Outbox, WriterTask
+from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.ipc.worker_protocol import AdoptClient, ClientLeft
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.fair_queue import FairQueue
-from sbus.broker.worker.poller import Poller
+from sbus.broker.worker.poller import READABLE, WRITABLE, Poller
 from sbus.broker.worker.session import BacklogSender, Connection, Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
@@ -21,9 +21,12 @@ from sbus.protocol.controls import error_notice
 from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING_CLIENTS, HELD_TIME
 from sbus.unix.closing import discard_unread, shut_down
 
+_MEMORY_RETRY_NS = 10_000_000
+"""When the kernel has no memory for a packet, the socket is writable all the same."""
+
 
 class Sessions:
-    """Of one worker. `start_writer` runs a task that waits for a client's socket."""
+    """Of one worker."""
 
     def __init__(
         self,
@@ -32,7 +35,6 @@ class Sessions:
         fair_queue: FairQueue[Session | BacklogSender],
         wait_queue: WaitQueue,
         poller: Poller,
-        start_writer: Callable[[WriterTask], None],
     ) -> None:
         self._context = context
         self._stalls = context.stalls
@@ -41,8 +43,9 @@ class Sessions:
         self._subscriptions = subscriptions
         self._fair_queue = fair_queue
         self._wait_queue = wait_queue
-        self._poller = poller
-        self.start_writer = start_writer
+        self.poller = poller
+        self._retries: dict[Session, int] = {}
+        """When to try again to send to clients for which the kernel had no memory."""
         self._by_fd: dict[int, Session] = {}
         self._by_client: dict[int, Session] = {}
 
@@ -71,7 +74,7 @@ class Sessions:
         if outbox.wants_backpressure and not self.enable_backpressure(session):
             self.client_events.limit_reached(session, BLOCKING_CLIENTS)
         self._by_fd[fd] = self._by_client[session.client] = session
-        self._poller.add(sock)
+        self.poller.add(sock)
 
     def _profile(self, rules: bytes) -> AccessProfile:
         return self._context.rules.profile(decode_rule_set(rules))
@@ -95,10 +98,14 @@ class Sessions:
         return True
 
     # -- serving -------------------------------------------------------------------------------
-    def on_readable(self, fd: int) -> None:
-        """The client with this descriptor may have sent something."""
+    def on_ready(self, fd: int, events: int) -> None:
+        """The client with this descriptor may have sent something, or its socket has room."""
         session = self._by_fd.get(fd)
-        if session is not None:
+        if session is None:
+            return
+        if events & WRITABLE:
+            self._fair_queue.add(session.backlog_sender, sending=True)
+        if events & READABLE:
             session.is_readable = True
             self._fair_queue.add(session)
 
@@ -107,10 +114,26 @@ class Sessions:
         self._fair_queue.add(session)
         self._context.wake()
 
-    def queue_backlog(self, session: Session) -> None:
-        """There is room for what waits for a client: give its backlog turns soon."""
-        self._fair_queue.add(session.backlog_sender, sending=True)
-        self._poller.end_sleep()
+    def retry_later(self, session: Session) -> None:
+        """Give a client's backlog a turn in a moment, though its socket has room now."""
+        self._retries.setdefault(session, time.monotonic_ns() + _MEMORY_RETRY_NS)
+
+    def retry_sends(self) -> None:
+        """Give turns to the backlogs of clients whose moment has come."""
+        if self._retries:
+            now_ns = time.monotonic_ns()
+            for session in [it for it, due_ns in self._retries.items() if due_ns <= now_ns]:
+                del self._retries[session]
+                self._fair_queue.add(session.backlog_sender, sending=True)
+
+    def seconds_until_retry(self) -> float:
+        """Time until `retry_sends` has something to do; infinite when it never has."""
+        due_ns = min(self._retries.values(), default=None)
+        return math.inf if due_ns is None else max(0, due_ns - time.monotonic_ns()) / 1e9
+
+    def have_backlogs(self) -> bool:
+        """Whether anything waits for any client."""
+        return any(not it.outbox.is_flowing and not it.outbox.is_closed for it in self)
 
     def reply_to_self_service(self, client: int, packet: bytes) -> None:
         """Send a client, if it is still there, what the front says about its user."""
@@ -158,10 +181,9 @@ class Sessions:
         if session.backpressure is not None:
             self._stalls.give_back(session.backpressure.rule.place)
             session.account.count(BLOCKING_CLIENTS, -1)
-        self._poller.remove(session.sock)
+        self.poller.remove(session.sock)
         del self._by_fd[session.sock.fileno()]
         del self._by_client[session.client]
-        trio.lowlevel.notify_closing(session.sock)
         shut_down(session.sock)
         self._context.link.send(ClientLeft(session.client, reason))
 
@@ -181,11 +203,11 @@ class _DeliveryListener:
         self._sessions = sessions
         self._client = client
 
-    def start_writer(self, task: WriterTask) -> None:
-        self._sessions.start_writer(task)
+    def watch_room(self, is_wanted: bool) -> None:
+        self._sessions.poller.watch_room(self._sessions[self._client].sock, is_wanted)
 
-    def on_writable(self) -> None:
-        self._sessions.queue_backlog(self._sessions[self._client])
+    def retry_later(self) -> None:
+        self._sessions.retry_later(self._sessions[self._client])
 
     def on_reply_sent(self) -> None:
         session = self._sessions[self._client]

@@ -36,7 +36,8 @@ from sbus.shared.subscription_table import (
 )
 from sbus.unix.open_files import watched_processes_max
 
-_RECORDS_PER_PIECE = 64
+_RECORDS_PER_PIECE = 16
+"""Of a background step, which comes between turns that cost some 256 units."""
 
 
 class Subscriptions:

@@ -155,6 +155,10 @@ class WaitQueue:
             self._set_due(Reason.RATE, uid, 0)
         return sessions
 
+    def has_timers(self) -> bool:
+        """Whether `release_due` will have something to release."""
+        return bool(self._due_ns)
+
     def seconds_until_due(self) -> float:
         """Time until `release_due` has something to release; infinite when it never has."""
         if self.next_ns == _NEVER_NS:

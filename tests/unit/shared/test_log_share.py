@@ -10,7 +10,8 @@ import pytest
 
 from sbus.limits import Limits
 from sbus.shared.accounts import Accounts
-from sbus.shared.ordered_log import OrderedLog, build_log_block
+from sbus.shared.log_block import build_log_block
+from sbus.shared.ordered_log import WINDOW_SECONDS, OrderedLog
 from sbus.shared.shared_memory import SharedMemory
 from tests.unit.shared.memories import open_memory
 
@@ -43,7 +44,7 @@ class Simulation:
         with memory.lock as words:
             for log in self.logs:
                 log.start(words)
-        self.logs[0].note_pace(60_000, 0.01)
+        self.logs[0].note_pace(60_000, WINDOW_SECONDS)
 
     def step(self) -> None:
         for _ in range(ATTEMPTS_PER_STEP):

@@ -11,8 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.shared import ordered_log
+from sbus.shared.log_block import WalkedBlock, build_log_block
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
-from sbus.shared.ordered_log import OrderedLog, build_log_block, check_log_size
+from sbus.shared.ordered_log import OrderedLog, check_log_size
 from sbus.shared.shared_memory import (
     LOG_HEAD,
     LOG_WAITERS,
@@ -32,6 +33,7 @@ from tests.unit.shared.memories import (
 WORKERS = 3
 UID = 1000
 LOG_BYTES = 2048
+PIECE_BYTES_MAX = LOG_BYTES // 4
 BLOCK_BYTES_MAX = LOG_BYTES // 8
 """So that a block and the skip before it take at most a quarter, as `check_log_size` demands."""
 
@@ -43,15 +45,24 @@ def message(key: bytes, payload: bytes = b"") -> tuple[bytes, int]:
 
 def entries_of(log: OrderedLog, end: int) -> Iterator[tuple[int, bytes, bytes]]:
     """(uid, key, packet) of what is destined to `log` up to `end`, one by one."""
-    for uid, _, entries in log.walk(end):
+    return flattened(log.walk(end))
+
+
+def flattened(blocks: Iterator[WalkedBlock]) -> Iterator[tuple[int, bytes, bytes]]:
+    for uid, _, entries in blocks:
         for key, packet in entries:
             yield uid, key, packet
 
 
 def walk(log: OrderedLog, memory: SharedMemory) -> list[tuple[bytes, bytes]]:
+    """Walk all: at once when it is little, as a worker does, else from the log."""
     with memory.lock as words:
         end = log.destined_end(words)
-    got = list(entries_of(log, end))
+        piece = log.take_piece(words, end)
+    got = [
+        (uid, key, packet) for uid, _, entries in log.walk_piece(piece) for key, packet in entries
+    ]
+    got += entries_of(log, end)
     assert all(uid == UID for uid, _, _ in got)
     with memory.lock as words:
         log.share_cursor(words)
@@ -95,6 +106,8 @@ class Walking(RuleBasedStateMachine):
     def begin(self) -> None:
         self.small_windows = patch.object(ordered_log, "WINDOW_BYTES_MIN", 64)
         self.small_windows.start()
+        self.small_pieces = patch.object(ordered_log, "_PIECE_BYTES_MAX", PIECE_BYTES_MAX)
+        self.small_pieces.start()
         self.memory = SharedMemory(WORKERS, small_limits(LOG_BYTES))
         self.memory.lock.open()
         self.logs = started(self.memory, *range(WORKERS))
@@ -117,6 +130,7 @@ class Walking(RuleBasedStateMachine):
         finally:
             close_memory(self.memory)
             self.small_windows.stop()
+            self.small_pieces.stop()
 
     def come_to_rest(self) -> None:
         """Once everybody has walked and shared, nothing is used and nobody waits."""
@@ -236,6 +250,24 @@ class Walking(RuleBasedStateMachine):
             self.step(worker)
 
     @rule(pick=st.integers(0, 5))
+    def walk_piece(self, pick: int) -> None:
+        """A small rest is copied and shared as walked in the hold in which its end is read."""
+        worker = self.living(pick)
+        if worker is None or worker in self.walks:
+            return
+        log = self.logs[worker]
+        with self.memory.lock as words:
+            end = log.destined_end(words)
+            is_small = 0 < end - log.cursor <= PIECE_BYTES_MAX
+            piece = log.take_piece(words, end)
+            woken = log.share_cursor(words)
+        assert bool(piece) == is_small
+        if piece:
+            assert list(flattened(log.walk_piece(piece))) == self.due[worker]
+            self.due[worker].clear()
+        self.release(woken, worker)
+
+    @rule(pick=st.integers(0, 5))
     def share(self, pick: int) -> None:
         worker = self.living(pick)
         if worker is not None:
@@ -258,7 +290,8 @@ class Walking(RuleBasedStateMachine):
         if worker is None or worker in self.walks:
             return
         with self.memory.lock as words:
-            asleep = self.logs[worker].sleep(words)
+            self.logs[worker].ask_to_be_woken(words)
+        asleep = self.logs[worker].is_caught_up
         assert asleep == (not self.due[worker])
         self.sleeping |= asleep << worker
 
@@ -366,6 +399,28 @@ def test_a_block_that_does_not_fit_before_the_end_begins_at_the_start_of_the_rin
             # 96 bytes each, of which 2,048 is no multiple.
             assert append(log, memory, (1, b"%03d" % number), size=40) == 0
             assert [key for key, _ in walk(log, memory)] == [b"%03d" % number]
+
+
+def test_what_was_taken_from_the_log_may_be_overwritten() -> None:
+    with open_memory(WORKERS, small_limits(LOG_BYTES)) as memory:
+        memory.lock.open()
+        log, other = started(memory, 0, 1)
+        for number in range(100):
+            append(other, memory, (0b1, b"first"), (0b1, b"second"), size=number % 50)
+            with memory.lock as words:
+                end = log.destined_end(words)
+                piece = log.take_piece(words, end)
+                log.share_cursor(words)
+                log.ask_to_be_woken(words)
+                assert log.is_caught_up
+                assert log.statistics(words).used_bytes == 0
+            before = list(log.walk_piece(piece))
+            for _ in range(20):
+                append(log, memory, (0b10, b"other"), size=60)
+                walk(other, memory)
+            assert list(log.walk_piece(piece)) == before
+            assert [key for _, _, entries in before for key, _ in entries] == [b"first", b"second"]
+            assert not list(entries_of(log, end))
 
 
 def test_a_full_log_accepts_nothing_until_a_quarter_is_free() -> None:

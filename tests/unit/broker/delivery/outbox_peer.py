@@ -1,15 +1,14 @@
 """A client's end of a real socket, and the outbox that serves it."""
 
+import select
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-
-import trio
-import trio.testing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
-from sbus.broker.delivery.outbox import Outbox, OutboxStatistics, WriterTask
+from sbus.broker.delivery.outbox import Outbox, OutboxStatistics
+from sbus.broker.worker.poller import WRITABLE
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
 from sbus.shared.shared_memory import SharedMemory
@@ -18,11 +17,12 @@ from sbus.shared.worker_statistics import WorkerStatistics
 from sbus.unix.credentials import Credentials
 from tests.unit.shared.memories import open_account
 
-SOON_SECONDS = 5.0
 UNITS_PER_TURN = 16
 UID = 1000
 """The user of all peers."""
 NO_RULES = AccessProfile(publish=0, subscribe=0, may_block_others=False)
+_QUIET = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+"""What a worker's poller reports of a client whose room it does not watch."""
 SMALL_BUFFER_BYTES = 4608
 """About the least SO_SNDBUF there is: a few small packets fit."""
 
@@ -40,22 +40,24 @@ class Peer:
     def __init__(
         self,
         limits: Limits,
-        nursery: trio.Nursery,
         flood_control: FloodControl = FloodControl(),  # noqa: B008 (immutable)
     ) -> None:
         ours, self.sock = small_pair()
-        self.nursery = nursery
         self.flood_control = flood_control
+        self._epoll = select.epoll()
+        self._epoll.register(ours, _QUIET)
         self.serve(ours, limits)
 
     def serve(self, ours: socket.socket, limits: Limits) -> None:
         self.served = ours
         ours.setblocking(False)
         self.sock.setblocking(False)
-        self.writers = 0
+        self.watches_room = False
+        self.retries = 0
+        """How often it is to be tried again because the kernel has no memory."""
         self.replied = 0
         self.faults = 0
-        self.in_line = 0
+        self.room_reports = 0
         self.gives_turns = True
         self.quota_reports = 0
         self.spent_reports = 0
@@ -80,19 +82,13 @@ class Peer:
         self.outbox.enable_backpressure(self.backpressure)
 
     # -- what the outbox and its back-pressure tell --------------------------------------------
-    def start_writer(self, task: WriterTask) -> None:
-        self.writers += 1
-        self.nursery.start_soon(self._write, task)
+    def watch_room(self, is_wanted: bool) -> None:
+        assert is_wanted != self.watches_room, "a call that changes nothing"
+        self.watches_room = is_wanted
+        self._epoll.modify(self.served, _QUIET | select.EPOLLOUT if is_wanted else _QUIET)
 
-    async def _write(self, task: WriterTask) -> None:
-        await task()
-        self.writers -= 1
-
-    def on_writable(self) -> None:
-        """Turns follow each other without a break, if there are any."""
-        self.in_line += 1
-        while self.gives_turns and self.outbox.send_backlog(UNITS_PER_TURN)[1]:
-            pass
+    def retry_later(self) -> None:
+        self.retries += 1
 
     def on_reply_sent(self) -> None:
         self.replied += 1
@@ -132,14 +128,32 @@ class Peer:
                 packets.append(self.sock.recv(10_000))
         return packets
 
-    async def read_all(self) -> list[bytes]:
+    def settle(self) -> None:
+        """Do what a worker does about this socket, until nothing more is reported."""
+        while events := self._epoll.poll(0):
+            if events[0][1] & WRITABLE:
+                self.room_reports += 1
+                self._give_turns()
+
+    def retry(self) -> None:
+        """The kernel has had a moment to find memory."""
+        self.retries -= 1
+        self._give_turns()
+
+    def _give_turns(self) -> None:
+        """Turns follow each other without a break, if there are any."""
+        while self.gives_turns and self.outbox.send_backlog(UNITS_PER_TURN)[1]:
+            pass
+
+    def read_all(self) -> list[bytes]:
         """Read until the outbox has nothing more to send."""
         packets = self.read()
-        with trio.fail_after(SOON_SECONDS):
-            while self.writers:
-                await trio.testing.wait_all_tasks_blocked()
-                packets += self.read()
-        return packets + self.read()
+        self.settle()
+        while arrived := self.read():
+            packets += arrived
+            self.settle()
+        assert self.outbox.is_flowing or self.outbox.is_closed, "something waits for ever"
+        return packets
 
     def fill(self) -> int:
         """Deliver until the socket takes no more; how many it took."""
@@ -162,24 +176,23 @@ class Peer:
 
     def close(self) -> None:
         self.outbox.close()
-        trio.lowlevel.notify_closing(self.served)
+        self._epoll.close()
         self.served.close()
         self.sock.close()
 
 
-@asynccontextmanager
-async def open_peers() -> AsyncIterator[Callable[..., Peer]]:
+@contextmanager
+def open_peers() -> Iterator[Callable[..., Peer]]:
     """A function that makes peers, all of which are closed in the end."""
     opened: list[Peer] = []
-    async with trio.open_nursery() as nursery:
 
-        def make(limits: Limits, **flood_control: FloodControl) -> Peer:
-            opened.append(Peer(limits, nursery, **flood_control))
-            return opened[-1]
+    def make(limits: Limits, **flood_control: FloodControl) -> Peer:
+        opened.append(Peer(limits, **flood_control))
+        return opened[-1]
 
-        yield make
-        for peer in opened:
-            peer.close()
+    yield make
+    for peer in opened:
+        peer.close()
 
 
 def limits(messages: int = 1000, size: int = 1_000_000) -> Limits:

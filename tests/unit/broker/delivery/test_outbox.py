@@ -3,18 +3,15 @@
 import errno
 import re
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-import trio
-import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbus.broker.delivery.outbox import OutboxStatistics
 from sbus.limits import Limits
 from tests.unit.broker.delivery.outbox_peer import (
-    SOON_SECONDS,
     Peer,
     limits,
     make_moody,
@@ -26,12 +23,12 @@ Make = Callable[[Limits], Peer]
 
 
 @pytest.fixture
-async def peers() -> AsyncIterator[Make]:
-    async with open_peers() as make:
+def peers() -> Iterator[Make]:
+    with open_peers() as make:
         yield make
 
 
-async def test_what_the_socket_takes_is_sent_at_once(peers: Make) -> None:
+def test_what_the_socket_takes_is_sent_at_once(peers: Make) -> None:
     peer = peers(limits())
     for number in range(3):
         peer.deliver(b"%d" % number)
@@ -40,13 +37,13 @@ async def test_what_the_socket_takes_is_sent_at_once(peers: Make) -> None:
     assert peer.outbox._backlog._tokens is None, "a client that reads needs no channel"
 
 
-async def test_a_slow_client_gets_everything_in_order(peers: Make) -> None:
+def test_a_slow_client_gets_everything_in_order(peers: Make) -> None:
     peer = peers(limits())
     sent = [b"%d" % number for number in range(500)]
     for packet in sent:
         peer.deliver(packet)
     assert not peer.outbox.is_flowing
-    assert await peer.read_all() == sent
+    assert peer.read_all() == sent
     assert peer.outbox.is_flowing
     assert peer.outbox.statistics() == OutboxStatistics(500, 500, 0, 0, 0, 0)
     peer.deliver(b"again")
@@ -54,7 +51,7 @@ async def test_a_slow_client_gets_everything_in_order(peers: Make) -> None:
 
 
 @pytest.mark.parametrize("bound", [1, 2, 17])
-async def test_the_bound_in_messages_is_exact(peers: Make, bound: int) -> None:
+def test_the_bound_in_messages_is_exact(peers: Make, bound: int) -> None:
     peer = peers(limits(messages=bound))
     peer.outbox.enable_notices()
     taken = peer.fill()
@@ -63,7 +60,7 @@ async def test_the_bound_in_messages_is_exact(peers: Make, bound: int) -> None:
     statistics = peer.outbox.statistics()
     assert (statistics.backlog, statistics.dropped) == (bound, 3)
     assert statistics.delivered == taken
-    got = await peer.read_all()
+    got = peer.read_all()
     assert got[taken:] == [
         b"fill",
         *(b"%d" % number for number in range(bound - 1)),
@@ -72,18 +69,18 @@ async def test_the_bound_in_messages_is_exact(peers: Make, bound: int) -> None:
 
 
 @pytest.mark.parametrize("spare", [0, 1])
-async def test_the_bound_in_bytes_is_exact(peers: Make, spare: int) -> None:
+def test_the_bound_in_bytes_is_exact(peers: Make, spare: int) -> None:
     peer = peers(limits(size=len(b"fill") + 10))
     peer.fill()
     peer.deliver(b"x" * (10 + spare))
     statistics = peer.outbox.statistics()
     assert (statistics.dropped, statistics.backlog) == ((1, 1) if spare else (0, 2))
     assert statistics.backlog_bytes == (4 if spare else 14)
-    await peer.read_all()
+    peer.read_all()
     assert peer.outbox.statistics().backlog_bytes == 0
 
 
-async def test_a_gap_is_told_at_its_place_and_with_its_size(peers: Make) -> None:
+def test_a_gap_is_told_at_its_place_and_with_its_size(peers: Make) -> None:
     peer = peers(limits(messages=3))
     peer.outbox.enable_notices()
     taken = peer.fill()
@@ -91,23 +88,23 @@ async def test_a_gap_is_told_at_its_place_and_with_its_size(peers: Make) -> None
         peer.deliver(packet)
     # Room for some, so that the backlog shrinks; then further ones stand behind the gap.
     peer.read()
-    await trio.testing.wait_all_tasks_blocked()
+    peer.settle()
     arrived = peer.read()
     peer.deliver(b"c")
-    arrived += await peer.read_all()
+    arrived += peer.read_all()
     assert arrived == [b"fill", b"a", b"b", b"CMSG !/lost\x002", b"c"]
     assert peer.outbox.statistics() == OutboxStatistics(taken + 6, taken + 4, 2, 0, 0, 0)
 
 
-async def test_a_client_without_notices_is_sent_none(peers: Make) -> None:
+def test_a_client_without_notices_is_sent_none(peers: Make) -> None:
     peer = peers(limits(messages=1))
     taken = peer.fill()
     peer.deliver(b"lost")
-    assert await peer.read_all() == [b"fill"] * (taken + 1)
+    assert peer.read_all() == [b"fill"] * (taken + 1)
     assert peer.outbox.statistics().dropped == 1
 
 
-async def test_a_reply_follows_everything_accepted_before_it(peers: Make) -> None:
+def test_a_reply_follows_everything_accepted_before_it(peers: Make) -> None:
     peer = peers(limits(messages=2))
     peer.outbox.enable_notices()
     peer.outbox.reply(b"early")
@@ -117,14 +114,14 @@ async def test_a_reply_follows_everything_accepted_before_it(peers: Make) -> Non
     peer.outbox.reply(b"reply")
     assert peer.outbox.replies_waiting == 1
     peer.deliver(b"lost")
-    got = await peer.read_all()
+    got = peer.read_all()
     assert got[0] == b"early"
     assert got[-4:] == [b"a", b"CMSG !/lost\x001", b"reply", b"CMSG !/lost\x001"]
     assert peer.outbox.replies_waiting == 0
     assert peer.replied == 1
 
 
-async def test_a_last_notice_goes_past_the_backlog(peers: Make) -> None:
+def test_a_last_notice_goes_past_the_backlog(peers: Make) -> None:
     peer = peers(limits())
     peer.fill()
     peer.read()
@@ -132,15 +129,15 @@ async def test_a_last_notice_goes_past_the_backlog(peers: Make) -> None:
     assert peer.read() == [b"last"]
 
 
-async def test_a_last_notice_that_does_not_fit_is_dropped(peers: Make) -> None:
+def test_a_last_notice_that_does_not_fit_is_dropped(peers: Make) -> None:
     peer = peers(limits())
     taken = peer.fill()
     peer.outbox.send_last(b"last")
-    assert await peer.read_all() == [b"fill"] * (taken + 1)
+    assert peer.read_all() == [b"fill"] * (taken + 1)
 
 
 @pytest.mark.parametrize("unread", [False, True], ids=["EPIPE", "ECONNRESET"])
-async def test_nothing_is_delivered_to_a_peer_that_has_gone(peers: Make, unread: bool) -> None:
+def test_nothing_is_delivered_to_a_peer_that_has_gone(peers: Make, unread: bool) -> None:
     peer = peers(limits())
     if unread:
         peer.deliver(b"unread")
@@ -156,52 +153,50 @@ async def test_nothing_is_delivered_to_a_peer_that_has_gone(peers: Make, unread:
     assert total(statistics) == statistics.accepted == 3 + unread
 
 
-async def test_what_waits_for_a_peer_that_leaves_is_undelivered(peers: Make) -> None:
+def test_what_waits_for_a_peer_that_leaves_is_undelivered(peers: Make) -> None:
     peer = peers(limits())
     taken = peer.fill()
     peer.deliver(b"waits")
     peer.outbox.reply(b"reply")
-    await trio.testing.wait_all_tasks_blocked()
+    peer.settle()
     peer.sock.close()
-    with trio.fail_after(SOON_SECONDS):
-        while peer.writers:
-            await trio.testing.wait_all_tasks_blocked()
+    peer.settle()
     assert peer.outbox.is_closed
-    assert peer.replied == 1, "a task that waits for the reply must learn that it will not come"
+    assert peer.replied == 1, "a client that waits for the reply must learn that it will not come"
     statistics = peer.outbox.statistics()
     assert (statistics.delivered, statistics.undelivered) == (taken, 2)
     peer.deliver(b"later")
     assert peer.outbox.statistics().undelivered == 3
 
 
-async def full_with_room(peers: Make, backlog: int) -> Peer:
-    """In line with so many messages in its backlog, all of which its socket would take."""
+def full_with_room(peers: Make, backlog: int) -> Peer:
+    """With so many messages in its backlog, all of which its socket would take."""
     peer = peers(limits())
     peer.gives_turns = False
     taken = peer.fill()
     for number in range(1, backlog):  # `fill` has put one there
         peer.deliver(b"%d" % number)
     assert len(peer.read()) == taken >= backlog
-    await trio.testing.wait_all_tasks_blocked()
-    assert peer.in_line == 1
+    peer.settle()
+    assert peer.room_reports == 1
     assert peer.read() == []
     return peer
 
 
-async def test_a_turn_is_bounded_and_asks_for_the_next_one(peers: Make) -> None:
-    peer = await full_with_room(peers, 4)
+def test_a_turn_is_bounded_and_asks_for_the_next_one(peers: Make) -> None:
+    peer = full_with_room(peers, 4)
     units, more = peer.outbox.send_backlog(1)
     assert (len(peer.read()), more) == (1, True)
     units_of_all, more = peer.outbox.send_backlog(1_000)
     assert peer.read() == [b"1", b"2", b"3"]
     assert (units_of_all, more) == (3 * units, False)
     assert peer.outbox.is_flowing
-    await trio.testing.wait_all_tasks_blocked()
-    assert (peer.writers, peer.in_line) == (0, 1)
+    peer.settle()
+    assert (peer.watches_room, peer.room_reports) == (False, 1)
 
 
-async def test_large_packets_make_short_turns(peers: Make) -> None:
-    peer = await full_with_room(peers, 2)
+def test_large_packets_make_short_turns(peers: Make) -> None:
+    peer = full_with_room(peers, 2)
     one, _ = peer.outbox.send_backlog(1)
     peer.served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
     peer.deliver(bytes(3 * 4096))
@@ -210,7 +205,7 @@ async def test_large_packets_make_short_turns(peers: Make) -> None:
     assert large == one + 3
 
 
-async def test_a_full_socket_ends_the_turn_and_room_brings_the_next(peers: Make) -> None:
+def test_a_full_socket_ends_the_turn_and_room_brings_the_next(peers: Make) -> None:
     peer = peers(limits())
     peer.gives_turns = False
     taken = peer.fill()
@@ -218,73 +213,67 @@ async def test_a_full_socket_ends_the_turn_and_room_brings_the_next(peers: Make)
         peer.deliver(b"x")
     for turns in (1, 2):
         assert len(peer.read()) == taken
-        await trio.testing.wait_all_tasks_blocked()
-        assert peer.in_line == turns
+        peer.settle()
+        assert peer.room_reports == turns
         _, more = peer.outbox.send_backlog(1_000)
         assert not more
     peer.gives_turns = True
-    assert len(await peer.read_all()) == taken + 1
+    assert len(peer.read_all()) == taken + 1
     assert peer.outbox.statistics().backlog == 0
 
 
-async def test_an_outbox_closed_while_in_line_needs_no_turn(peers: Make) -> None:
-    peer = await full_with_room(peers, 3)
+def test_an_outbox_closed_before_its_turn_needs_none(peers: Make) -> None:
+    peer = full_with_room(peers, 3)
     peer.outbox.close()
-    await trio.testing.wait_all_tasks_blocked()
-    assert peer.writers == 0
     assert peer.outbox.send_backlog(1_000) == (0, False), "a turn may come all the same"
     assert not peer.outbox.is_flowing
 
 
-async def test_closing_ends_the_writer_and_counts_what_was_left(peers: Make) -> None:
+def test_closing_counts_what_was_left(peers: Make) -> None:
     peer = peers(limits(messages=2))
     taken = peer.fill()
     for _ in range(3):
         peer.deliver(b"x")
-    await trio.testing.wait_all_tasks_blocked()
-    assert peer.writers == 1
+    peer.settle()
+    assert peer.watches_room
     peer.outbox.close()
-    trio.lowlevel.notify_closing(peer.served)
-    peer.served.close()
-    await trio.testing.wait_all_tasks_blocked()
-    assert peer.writers == 0
+    assert peer.read() == [b"fill"] * taken
+    peer.settle()
+    assert peer.room_reports == 1
+    assert peer.read() == [], "nothing is sent any more"
     assert peer.outbox.statistics() == OutboxStatistics(taken + 4, taken, 2, 2, 0, 0)
     peer.outbox.close()
     assert peer.outbox.statistics().undelivered == 2
 
 
 @pytest.mark.parametrize("code", [errno.ENOBUFS, errno.ENOMEM])
-async def test_a_kernel_without_memory_is_asked_again(
-    peers: Make, autojump_clock: trio.testing.MockClock, code: int
-) -> None:
+def test_a_kernel_without_memory_is_asked_again(peers: Make, code: int) -> None:
     peer = peers(limits())
     make_moody(peer, *[code] * 3)
     peer.deliver(b"a")
     peer.deliver(b"b")
     assert peer.outbox.statistics().backlog == 2
     assert peer.read() == []
-    with trio.fail_after(SOON_SECONDS):
-        while peer.writers:  # noqa: ASYNC110 (the clock is the test's)
-            await trio.sleep(0.01)
+    while peer.retries:
+        assert not peer.watches_room, "its socket has room"
+        peer.retry()
     assert peer.read() == [b"a", b"b"]
+    assert peer.outbox.is_flowing
 
 
-async def test_closing_while_the_kernel_has_no_memory_ends_the_writer(
-    peers: Make, autojump_clock: trio.testing.MockClock
-) -> None:
+def test_closing_while_the_kernel_has_no_memory_sends_nothing(peers: Make) -> None:
     peer = peers(limits())
     sock = make_moody(peer, *[errno.ENOBUFS] * 3)
     peer.deliver(b"a")
-    await trio.testing.wait_all_tasks_blocked()
     peer.outbox.close()
-    trio.lowlevel.notify_closing(sock)
-    sock.close()
-    with trio.fail_after(SOON_SECONDS):
-        while peer.writers:  # noqa: ASYNC110 (the clock is the test's)
-            await trio.sleep(0.01)
+    left = sock.failures.copy()
+    while peer.retries:
+        peer.retry()
+    assert sock.failures == left, "it was tried again"
+    assert peer.read() == []
 
 
-async def test_an_error_that_no_peer_can_cause_is_not_hidden(peers: Make) -> None:
+def test_an_error_that_no_peer_can_cause_is_not_hidden(peers: Make) -> None:
     peer = peers(limits())
     make_moody(peer, errno.EMSGSIZE)
     with pytest.raises(OSError, match="out of something"):
@@ -309,49 +298,48 @@ def test_the_ledger_is_exact_whatever_happens(
     actions: list[tuple[str, int]], messages: int, size: int
 ) -> None:
     """Told and read are compared with what was accepted: each message is read, or in a gap."""
-    trio.run(follow_the_ledger, actions, limits(messages, size))
+    follow_the_ledger(actions, limits(messages, size))
 
 
-async def follow_the_ledger(actions: list[tuple[str, int]], given: Limits) -> None:
-    async with trio.open_nursery() as nursery:
-        peer = Peer(given, nursery)
-        peer.outbox.enable_notices()
-        accepted: list[bytes] = []
-        read: list[bytes] = []
+def follow_the_ledger(actions: list[tuple[str, int]], given: Limits) -> None:
+    peer = Peer(given)
+    peer.outbox.enable_notices()
+    accepted: list[bytes] = []
+    read: list[bytes] = []
 
-        def deliver(padding: int) -> None:
-            accepted.append(b"%d %b" % (len(accepted), b"x" * padding))
-            peer.deliver(accepted[-1])
+    def deliver(padding: int) -> None:
+        accepted.append(b"%d %b" % (len(accepted), b"x" * padding))
+        peer.deliver(accepted[-1])
 
-        for what, number in actions:
-            if what == "deliver":
-                deliver(number)
-            elif what == "burst":
-                for _ in range(number):
-                    deliver(10)
-            elif what == "reply":
-                peer.outbox.reply(b"reply %d" % len(accepted))
-            elif what == "read":
-                for _ in range(number):
-                    try:
-                        read.append(peer.sock.recv(10_000))
-                    except BlockingIOError:
-                        break
-            else:
-                await trio.testing.wait_all_tasks_blocked()
-            statistics = peer.outbox.statistics()
-            assert statistics.accepted == len(accepted) == total(statistics)
-            backlog = peer.outbox._backlog
-            backlog.check_invariants()
-            assert statistics.backlog == backlog.messages <= given.backlog_messages_max
-            assert statistics.backlog_bytes == backlog.bytes <= given.backlog_bytes_max
-        read += await peer.read_all()
-        compare(accepted, read)
+    for what, number in actions:
+        if what == "deliver":
+            deliver(number)
+        elif what == "burst":
+            for _ in range(number):
+                deliver(10)
+        elif what == "reply":
+            peer.outbox.reply(b"reply %d" % len(accepted))
+        elif what == "read":
+            for _ in range(number):
+                try:
+                    read.append(peer.sock.recv(10_000))
+                except BlockingIOError:
+                    break
+        else:
+            peer.settle()
         statistics = peer.outbox.statistics()
-        told = sum(int(packet[12:]) for packet in read if packet.startswith(b"CMSG !/lost\0"))
-        assert statistics.dropped == told
-        assert statistics.delivered == len(accepted) - told
-        peer.close()
+        assert statistics.accepted == len(accepted) == total(statistics)
+        backlog = peer.outbox._backlog
+        backlog.check_invariants()
+        assert statistics.backlog == backlog.messages <= given.backlog_messages_max
+        assert statistics.backlog_bytes == backlog.bytes <= given.backlog_bytes_max
+    read += peer.read_all()
+    compare(accepted, read)
+    statistics = peer.outbox.statistics()
+    told = sum(int(packet[12:]) for packet in read if packet.startswith(b"CMSG !/lost\0"))
+    assert statistics.dropped == told
+    assert statistics.delivered == len(accepted) - told
+    peer.close()
 
 
 def compare(accepted: list[bytes], read: list[bytes]) -> None:

@@ -4,13 +4,11 @@ Expectations follow PROTOCOL, "A slow client", and the theory on top of `outbox.
 next publisher is held back; messages on their way already are kept, up to the size of the log.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
 import pytest
-import trio
-import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,8 +39,9 @@ def memory() -> Iterator[SharedMemory]:
 
 
 @pytest.fixture
-async def peers() -> AsyncIterator[Make]:
-    async with open_peers() as make:
+def peers(memory: SharedMemory) -> Iterator[Make]:
+    """Closed before the memory, because a peer that holds publishers releases them there."""
+    with open_peers() as make:
         yield make
 
 
@@ -59,7 +58,7 @@ def full_peer(
     return peer
 
 
-async def test_with_soft_block_the_first_message_without_room_holds_until_none_waits(
+def test_with_soft_block_the_first_message_without_room_holds_until_none_waits(
     peers: Make, memory: SharedMemory
 ) -> None:
     peer = full_peer(peers, memory, SOFT_BLOCK)
@@ -71,12 +70,12 @@ async def test_with_soft_block_the_first_message_without_room_holds_until_none_w
     while peer.outbox.statistics().backlog:
         assert peer.backpressure.is_stalled
         peer.sock.recv(100)
-        await trio.testing.wait_all_tasks_blocked()
+        peer.settle()
     assert not peer.backpressure.is_stalled
-    assert (await peer.read_all())[-5:] == [b"a", b"b", b"c", b"d", b"e"]
+    assert peer.read_all()[-5:] == [b"a", b"b", b"c", b"d", b"e"]
 
 
-async def test_with_soft_block_what_was_queued_before_has_to_go_too(
+def test_with_soft_block_what_was_queued_before_has_to_go_too(
     peers: Make, memory: SharedMemory
 ) -> None:
     peer = full_peer(peers, memory, FloodControl(), limits(messages=60))
@@ -84,13 +83,13 @@ async def test_with_soft_block_what_was_queued_before_has_to_go_too(
     peer.outbox.choose(Soft.BLOCK)
     assert not peer.backpressure.is_stalled, "the change itself holds nobody"
     peer.deliver(b"beyond")
-    held = await drain(peer)
+    held = drain(peer)
     assert len(held) > 2
     assert all(stalled for _, _, stalled in held)
     assert not peer.backpressure.is_stalled
 
 
-async def test_with_hard_block_a_backlog_that_overflows_holds_until_half_of_it_is_free(
+def test_with_hard_block_a_backlog_that_overflows_holds_until_half_of_it_is_free(
     peers: Make, memory: SharedMemory
 ) -> None:
     bound = 60
@@ -100,23 +99,23 @@ async def test_with_hard_block_a_backlog_that_overflows_holds_until_half_of_it_i
     assert not peer.backpressure.is_stalled, "the backlog had room"
     peer.deliver(*sent[bound:])
     assert peer.backpressure.is_stalled
-    held = await drain(peer)
+    held = drain(peer)
     assert all(stalled == (backlog > bound // 2) for backlog, _, stalled in held)
     assert {stalled for _, _, stalled in held} == {True, False}
-    assert await peer.read_all() == sent[-2:], "only what the socket has taken is left"
+    assert peer.read_all() == sent[-2:], "only what the socket has taken is left"
 
 
-async def drain(peer: Peer) -> list[tuple[int, int, bool]]:
+def drain(peer: Peer) -> list[tuple[int, int, bool]]:
     """Read until nothing waits; messages and bytes that waited, and whether it stalled then."""
     held = []
     while (statistics := peer.outbox.statistics()).backlog:
         held.append((statistics.backlog, statistics.backlog_bytes, peer.backpressure.is_stalled))
         peer.read()
-        await trio.testing.wait_all_tasks_blocked()
+        peer.settle()
     return held
 
 
-async def test_with_hard_block_the_bytes_have_to_be_half_free_too(
+def test_with_hard_block_the_bytes_have_to_be_half_free_too(
     peers: Make, memory: SharedMemory
 ) -> None:
     bound = 600
@@ -125,13 +124,13 @@ async def test_with_hard_block_the_bytes_have_to_be_half_free_too(
     assert not peer.backpressure.is_stalled
     peer.deliver(b"z")
     assert peer.backpressure.is_stalled
-    held = await drain(peer)
+    held = drain(peer)
     assert all(stalled == (size > bound // 2) for _, size, stalled in held)
     assert {stalled for _, _, stalled in held} == {True, False}
 
 
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
-async def test_messages_of_other_users_are_discarded_and_hold_nobody(
+def test_messages_of_other_users_are_discarded_and_hold_nobody(
     peers: Make, memory: SharedMemory, control: FloodControl
 ) -> None:
     peer = full_peer(peers, memory, control, limits(messages=0))
@@ -143,12 +142,12 @@ async def test_messages_of_other_users_are_discarded_and_hold_nobody(
     statistics = peer.outbox.statistics()
     assert (statistics.dropped, statistics.backlog) == (3, 1)
     assert peer.spent_reports == 0
-    packets = await peer.read_all()
+    packets = peer.read_all()
     assert packets[peer.taken :] == [b"CMSG !/lost\x002", b"mine", b"CMSG !/lost\x001"]
 
 
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
-async def test_without_held_time_block_is_discard_and_that_is_reported(
+def test_without_held_time_block_is_discard_and_that_is_reported(
     peers: Make, memory: SharedMemory, control: FloodControl
 ) -> None:
     given = msgspec.structs.replace(limits(messages=0), user_held_seconds_max=0.0)
@@ -160,7 +159,7 @@ async def test_without_held_time_block_is_discard_and_that_is_reported(
 
 
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
-async def test_what_is_on_its_way_is_kept_up_to_the_size_of_the_log(
+def test_what_is_on_its_way_is_kept_up_to_the_size_of_the_log(
     peers: Make, memory: SharedMemory, control: FloodControl
 ) -> None:
     log_bytes, backlog_bytes = 4096, 100
@@ -186,7 +185,7 @@ async def test_what_is_on_its_way_is_kept_up_to_the_size_of_the_log(
     ],
     ids=str,
 )
-async def test_publishers_go_on_once_nothing_would_hold_them(
+def test_publishers_go_on_once_nothing_would_hold_them(
     peers: Make, memory: SharedMemory, control: FloodControl, choices: tuple[Soft | Hard, ...]
 ) -> None:
     peer = full_peer(peers, memory, control, limits(messages=0))
@@ -197,12 +196,10 @@ async def test_publishers_go_on_once_nothing_would_hold_them(
     assert not peer.backpressure.is_stalled
     assert peer.faults == 0, "the change itself harms nobody"
     assert peer.outbox.statistics().backlog == 1, "what was kept stays"
-    assert b"a" in await peer.read_all()
+    assert b"a" in peer.read_all()
 
 
-async def test_a_stall_goes_over_to_the_other_kind_of_block(
-    peers: Make, memory: SharedMemory
-) -> None:
+def test_a_stall_goes_over_to_the_other_kind_of_block(peers: Make, memory: SharedMemory) -> None:
     peer = full_peer(peers, memory, SOFT_BLOCK, limits(messages=8))
     peer.deliver(b"a", b"b")
     peer.outbox.choose(Hard.BLOCK)
@@ -210,13 +207,13 @@ async def test_a_stall_goes_over_to_the_other_kind_of_block(
     peer.outbox.choose(Soft.QUEUE)
     assert peer.backpressure.is_stalled, "two messages are beyond the bounds"
     peer.read()
-    await trio.testing.wait_all_tasks_blocked()
+    peer.settle()
     assert not peer.backpressure.is_stalled
 
 
 @pytest.mark.parametrize("control", BOTH, ids=NAMES)
 @pytest.mark.parametrize("order", BacklogOrder)
-async def test_a_closed_outbox_holds_nobody_and_takes_nothing_of_the_account(
+def test_a_closed_outbox_holds_nobody_and_takes_nothing_of_the_account(
     peers: Make, memory: SharedMemory, control: FloodControl, order: BacklogOrder
 ) -> None:
     control = msgspec.structs.replace(control, order=order)
@@ -233,17 +230,17 @@ async def test_a_closed_outbox_holds_nobody_and_takes_nothing_of_the_account(
     assert total(statistics) == statistics.accepted
 
 
-async def test_a_peer_that_is_gone_holds_nobody(peers: Make, memory: SharedMemory) -> None:
+def test_a_peer_that_is_gone_holds_nobody(peers: Make, memory: SharedMemory) -> None:
     peer = full_peer(peers, memory, SOFT_BLOCK)
     peer.deliver(b"a")
     assert peer.backpressure.is_stalled
     peer.sock.close()
-    await trio.testing.wait_all_tasks_blocked()
+    peer.settle()
     assert not peer.backpressure.is_stalled
     assert peer.account.use(BACKLOG_BYTES) == 0
 
 
-async def test_a_client_takes_of_its_users_account_half_at_most(
+def test_a_client_takes_of_its_users_account_half_at_most(
     peers: Make, memory: SharedMemory
 ) -> None:
     given = msgspec.structs.replace(limits(), user_backlog_bytes_max=1_000)
@@ -253,7 +250,7 @@ async def test_a_client_takes_of_its_users_account_half_at_most(
     assert (statistics.backlog, statistics.dropped) == (5, 3)
     assert peer.quota_reports == 3
     assert peer.account.use(DROPPED) == 3
-    assert len(await peer.read_all()) == peer.taken + 5 + 1
+    assert len(peer.read_all()) == peer.taken + 5 + 1
     assert peer.account.use(BACKLOG_BYTES) == 0
 
 
@@ -274,34 +271,31 @@ def test_block_loses_nothing_of_publishers_that_can_be_held(
     actions: list[tuple[str, int]], control: FloodControl, messages: int, size: int
 ) -> None:
     """Publishers send only while it does not stall; a few messages are on their way then."""
-    trio.run(lose_nothing, actions, control, limits(messages, size))
+    lose_nothing(actions, control, limits(messages, size))
 
 
-async def lose_nothing(
-    actions: list[tuple[str, int]], control: FloodControl, given: Limits
-) -> None:
+def lose_nothing(actions: list[tuple[str, int]], control: FloodControl, given: Limits) -> None:
     with open_memory(1) as memory:
         memory.lock.open()
-        async with trio.open_nursery() as nursery:
-            peer = Peer(given, nursery, control)
-            peer.let_block(memory, given)
-            accepted: list[bytes] = []
-            read: list[bytes] = []
-            for what, count in actions:
-                if what in ("publish", "in flight"):
-                    for _ in range(count):
-                        if what == "publish" and peer.backpressure.is_stalled:
-                            break
-                        accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
-                        peer.deliver(accepted[-1])
-                elif what == "read":
-                    read += peer.read_some(count)
-                else:
-                    await trio.testing.wait_all_tasks_blocked()
-                assert peer.outbox.statistics().dropped == 0
-                assert not peer.backpressure.is_stalled or peer.outbox.statistics().backlog
-            read += await peer.read_all()
-            assert read == accepted
-            assert not peer.backpressure.is_stalled
-            assert peer.account.use(BACKLOG_BYTES) == peer.account.use(HOLDING) == 0
-            peer.close()
+        peer = Peer(given, control)
+        peer.let_block(memory, given)
+        accepted: list[bytes] = []
+        read: list[bytes] = []
+        for what, count in actions:
+            if what in ("publish", "in flight"):
+                for _ in range(count):
+                    if what == "publish" and peer.backpressure.is_stalled:
+                        break
+                    accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
+                    peer.deliver(accepted[-1])
+            elif what == "read":
+                read += peer.read_some(count)
+            else:
+                peer.settle()
+            assert peer.outbox.statistics().dropped == 0
+            assert not peer.backpressure.is_stalled or peer.outbox.statistics().backlog
+        read += peer.read_all()
+        assert read == accepted
+        assert not peer.backpressure.is_stalled
+        assert peer.account.use(BACKLOG_BYTES) == peer.account.use(HOLDING) == 0
+        peer.close()

@@ -6,13 +6,11 @@ which there are publishers of the client's own user, that may, and of another's.
 """
 
 import errno
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Protocol
 
 import pytest
-import trio
-import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,8 +38,8 @@ class Make(Protocol):
 
 
 @pytest.fixture
-async def peers() -> AsyncIterator[Make]:
-    async with open_peers() as make:
+def peers() -> Iterator[Make]:
+    with open_peers() as make:
         yield make
 
 
@@ -63,14 +61,14 @@ def full_peer(
     return peer
 
 
-async def read_behind_the_filling(peer: Peer) -> list[bytes]:
-    packets = await peer.read_all()
+def read_behind_the_filling(peer: Peer) -> list[bytes]:
+    packets = peer.read_all()
     assert packets[: peer.taken] == [b"fill"] * peer.taken
     return packets[peer.taken :]
 
 
 @pytest.mark.parametrize(("soft", "hard", "order"), ALL)
-async def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
+def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
     peers: Make, soft: Soft, hard: Hard, order: BacklogOrder
 ) -> None:
     peer = full_peer(peers, soft, hard, order)
@@ -85,23 +83,23 @@ async def test_five_messages_for_a_full_socket_and_a_backlog_of_three(
         assert peer.faults == 1
         assert peer.outbox.fault is not None
         assert peer.outbox.fault.code == "too-slow"
-        assert await read_behind_the_filling(peer) == []
+        assert read_behind_the_filling(peer) == []
         return
     assert peer.faults == 0
     assert peer.outbox.fault is None
     if soft is Soft.QUEUE:
         assert (statistics.dropped, statistics.backlog, statistics.undelivered) == (2, 3, 0)
-        assert await read_behind_the_filling(peer) == ORDERED[order]
+        assert read_behind_the_filling(peer) == ORDERED[order]
     else:
         assert (statistics.dropped, statistics.backlog, statistics.undelivered) == (5, 0, 0)
-        assert await read_behind_the_filling(peer) == [b"CMSG !/lost\x005"]
+        assert read_behind_the_filling(peer) == [b"CMSG !/lost\x005"]
     assert peer.outbox.is_flowing
     peer.deliver(b"later")
     assert peer.read() == [b"later"]
 
 
 @pytest.mark.parametrize(("soft", "hard", "order"), ALL)
-async def test_the_bound_in_bytes_is_a_full_backlog_too(
+def test_the_bound_in_bytes_is_a_full_backlog_too(
     peers: Make, soft: Soft, hard: Hard, order: BacklogOrder
 ) -> None:
     control = FloodControl(soft=soft, hard=hard, order=order)
@@ -121,7 +119,7 @@ async def test_the_bound_in_bytes_is_a_full_backlog_too(
 @pytest.mark.parametrize("order", BacklogOrder)
 @pytest.mark.parametrize("soft", [Soft.DISCARD, Soft.BLOCK])
 @pytest.mark.parametrize("notices", [True, False])
-async def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
+def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
     peers: Make, soft: Soft, order: BacklogOrder, notices: bool
 ) -> None:
     """One packet is read, so one fits; the notice of what is missing goes before any other."""
@@ -138,24 +136,24 @@ async def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
     else:
         expected = [*rest, b"a", b"b"]
         assert peer.outbox.statistics().dropped == 2
-    assert await peer.read_all() == expected
+    assert peer.read_all() == expected
 
 
-async def test_an_outbox_that_is_drained_before_its_writer_does_starts_no_second_one(
-    peers: Make,
-) -> None:
-    """A message finds room before the writer has noticed any, and then the socket is full again."""
+def test_an_outbox_that_is_drained_before_room_is_reported_watches_for_none(peers: Make) -> None:
+    """A message finds room before the poller reports any, and then the socket is full again."""
     peer = full_peer(peers, Soft.DISCARD, Hard.DISCARD, BacklogOrder.QUEUE)
     for number in range(3):
         peer.deliver(b"lost")
-        await trio.testing.wait_all_tasks_blocked()
-        assert peer.writers == 1
+        peer.settle()
+        assert peer.watches_room
         for _ in range(2):
             peer.sock.recv(100)
         peer.deliver(b"%d" % number)
         assert peer.outbox.is_flowing
+        assert not peer.watches_room
+    assert peer.room_reports == 0
     peer.deliver(b"lost")
-    assert await peer.read_all() == [
+    assert peer.read_all() == [
         *[b"fill"] * (peer.taken - 6),
         *(b"CMSG !/lost\x001", b"0", b"CMSG !/lost\x001", b"1", b"CMSG !/lost\x001", b"2"),
         b"CMSG !/lost\x001",
@@ -163,7 +161,7 @@ async def test_an_outbox_that_is_drained_before_its_writer_does_starts_no_second
 
 
 @pytest.mark.parametrize(("soft", "faults"), [(Soft.DISCARD, 0), (Soft.BLOCK, 0), (Soft.ERROR, 1)])
-async def test_what_was_queued_stays_when_no_more_is_to_be_queued(
+def test_what_was_queued_stays_when_no_more_is_to_be_queued(
     peers: Make, soft: Soft, faults: int
 ) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE)
@@ -176,17 +174,17 @@ async def test_what_was_queued_stays_when_no_more_is_to_be_queued(
     peer.deliver(b"must not overtake")
     assert peer.faults == faults
     if not faults:
-        packets = await peer.read_all()
+        packets = peer.read_all()
         assert packets[-2:] == [b"a", b"CMSG !/lost\x001"]
 
 
-async def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: Make) -> None:
+def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: Make) -> None:
     bound = 50
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE, messages=bound)
     for number in range(bound + 1):
         peer.deliver(b"%d" % number)
     assert len(peer.read()) == peer.taken
-    await trio.testing.wait_all_tasks_blocked()
+    peer.settle()
     sent = bound - peer.outbox.statistics().backlog
     assert 0 < sent < bound
     for _ in range(sent):
@@ -196,7 +194,7 @@ async def test_a_backlog_that_was_full_takes_more_when_it_has_room_again(peers: 
     assert (peer.outbox.statistics().backlog, peer.outbox.statistics().dropped) == (bound, 2)
 
 
-async def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: Make) -> None:
+def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: Make) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE, messages=1)
     peer.deliver(b"a")
     peer.deliver(b"lost")
@@ -209,7 +207,7 @@ async def test_a_hard_policy_chosen_later_decides_about_the_next_message(peers: 
 
 @pytest.mark.parametrize("before", BacklogOrder)
 @pytest.mark.parametrize("after", BacklogOrder)
-async def test_an_order_chosen_later_holds_for_what_waits(
+def test_an_order_chosen_later_holds_for_what_waits(
     peers: Make, before: BacklogOrder, after: BacklogOrder
 ) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, before)
@@ -219,7 +217,7 @@ async def test_an_order_chosen_later_holds_for_what_waits(
     expected = ORDERED[after]
     if before is not BacklogOrder.QUEUE and after is BacklogOrder.QUEUE:
         expected = [expected[-1], *expected[:-1]]  # where they were missing was never known
-    assert await read_behind_the_filling(peer) == expected
+    assert read_behind_the_filling(peer) == expected
 
 
 @pytest.mark.parametrize(
@@ -230,7 +228,7 @@ async def test_an_order_chosen_later_holds_for_what_waits(
         (BacklogOrder.RANDOM, [b"CMSG !/lost\x001", b"bbb", b"a", b"reply", b"dddd", b"cc"]),
     ],
 )
-async def test_a_reply_stays_between_what_came_before_and_after_it(
+def test_a_reply_stays_between_what_came_before_and_after_it(
     peers: Make, order: BacklogOrder, expected: list[bytes]
 ) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, order, messages=4)
@@ -240,12 +238,12 @@ async def test_a_reply_stays_between_what_came_before_and_after_it(
     for packet in (b"cc", b"dddd", b"lost"):
         peer.deliver(packet)
     assert peer.outbox.replies_waiting == 1
-    assert await read_behind_the_filling(peer) == expected
+    assert read_behind_the_filling(peer) == expected
     assert (peer.outbox.replies_waiting, peer.replied) == (0, 1)
 
 
 @pytest.mark.parametrize("soft", [Soft.DISCARD, Soft.ERROR])
-async def test_a_reply_is_no_message_that_a_policy_concerns(peers: Make, soft: Soft) -> None:
+def test_a_reply_is_no_message_that_a_policy_concerns(peers: Make, soft: Soft) -> None:
     peer = full_peer(peers, soft, Hard.ERROR, BacklogOrder.QUEUE, messages=0)
     peer.outbox.reply(b"reply")
     assert peer.faults == 0
@@ -253,36 +251,35 @@ async def test_a_reply_is_no_message_that_a_policy_concerns(peers: Make, soft: S
         peer.sock.recv(100)
     peer.deliver(b"fits behind the reply")
     assert peer.replied == 1
-    assert (await peer.read_all())[-2:] == [b"reply", b"fits behind the reply"]
+    assert peer.read_all()[-2:] == [b"reply", b"fits behind the reply"]
 
 
 @pytest.mark.parametrize("soft", Soft)
-async def test_a_kernel_without_memory_is_nobodys_fault(
-    peers: Make, autojump_clock: trio.testing.MockClock, soft: Soft
-) -> None:
+def test_a_kernel_without_memory_is_nobodys_fault(peers: Make, soft: Soft) -> None:
     peer = peers(limits(), flood_control=FloodControl(soft=soft))
     make_moody(peer, *[errno.ENOBUFS] * 3)
     for packet in (b"a", b"b", b"c"):
         peer.deliver(packet)
     assert (peer.faults, peer.outbox.statistics().dropped) == (0, 0)
-    while peer.writers:  # noqa: ASYNC110 (the clock is the test's)
-        await trio.sleep(0.01)
+    while peer.retries:
+        peer.retry()
     assert peer.read() == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("soft", Soft)
-async def test_a_peer_that_leaves_is_not_misbehaving(peers: Make, soft: Soft) -> None:
+def test_a_peer_that_leaves_is_not_misbehaving(peers: Make, soft: Soft) -> None:
     peer = full_peer(peers, soft, Hard.ERROR, BacklogOrder.QUEUE)
     peer.outbox.reply(b"reply")
     peer.sock.close()
     peer.deliver(b"x")
-    await trio.testing.wait_all_tasks_blocked()
-    assert (peer.faults, peer.replied, peer.writers) == (0, 1, 0)
+    peer.settle()
+    assert (peer.faults, peer.replied) == (0, 1)
+    assert peer.outbox.is_closed
     statistics = peer.outbox.statistics()
     assert (statistics.delivered, statistics.undelivered) == (peer.taken, 1)
 
 
-async def test_a_client_to_be_disconnected_gets_a_last_notice_if_there_is_room(peers: Make) -> None:
+def test_a_client_to_be_disconnected_gets_a_last_notice_if_there_is_room(peers: Make) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.ERROR, BacklogOrder.QUEUE, messages=1)
     peer.deliver(b"a")
     peer.sock.recv(100)
@@ -326,40 +323,39 @@ def test_the_ledger_is_exact_whatever_is_chosen(
 ) -> None:
     with open_memory(1) as memory:
         memory.lock.open()
-        trio.run(follow_the_ledger, actions, given, memory)
+        follow_the_ledger(actions, given, memory)
 
 
-async def follow_the_ledger(
+def follow_the_ledger(
     actions: list[tuple[str, int | Soft | Hard | BacklogOrder]], given: Limits, memory: SharedMemory
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        peer = Peer(given, nursery)
-        peer.let_block(memory, given)
-        peer.outbox.enable_notices()
-        accepted: list[bytes] = []
-        replies: list[bytes] = []
-        read: list[bytes] = []
-        for what, value in actions:
-            if isinstance(value, Soft | Hard | BacklogOrder):
-                peer.outbox.choose(value)
-            elif what.startswith("burst"):
-                uid = UID if what == "burst" else UID + 1
-                for _ in range(value):
-                    accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
-                    peer.deliver(accepted[-1], uid=uid)
-            elif what == "reply" and not peer.outbox.is_closed:
-                replies.append(b"reply %d" % len(accepted))
-                peer.outbox.reply(replies[-1])
-            elif what == "read":
-                read += peer.read_some(value)
-            else:
-                await trio.testing.wait_all_tasks_blocked()
-            check(peer, given, len(accepted), memory)
-        read += await peer.read_all()
+    peer = Peer(given)
+    peer.let_block(memory, given)
+    peer.outbox.enable_notices()
+    accepted: list[bytes] = []
+    replies: list[bytes] = []
+    read: list[bytes] = []
+    for what, value in actions:
+        if isinstance(value, Soft | Hard | BacklogOrder):
+            peer.outbox.choose(value)
+        elif what.startswith("burst"):
+            uid = UID if what == "burst" else UID + 1
+            for _ in range(value):
+                accepted.append(b"%d " % len(accepted) + bytes(len(accepted) * 7 % 40))
+                peer.deliver(accepted[-1], uid=uid)
+        elif what == "reply" and not peer.outbox.is_closed:
+            replies.append(b"reply %d" % len(accepted))
+            peer.outbox.reply(replies[-1])
+        elif what == "read":
+            read += peer.read_some(value)
+        else:
+            peer.settle()
         check(peer, given, len(accepted), memory)
-        compare(accepted, replies, read, peer)
-        peer.close()
-        assert peer.account.use(BACKLOG_BYTES) == 0
+    read += peer.read_all()
+    check(peer, given, len(accepted), memory)
+    compare(accepted, replies, read, peer)
+    peer.close()
+    assert peer.account.use(BACKLOG_BYTES) == 0
 
 
 def check(peer: Peer, given: Limits, accepted: int, memory: SharedMemory) -> None:
@@ -374,7 +370,8 @@ def check(peer: Peer, given: Limits, accepted: int, memory: SharedMemory) -> Non
     overshoot_bytes = given.log_bytes if given.user_held_seconds_max else 0
     assert backlog.bytes <= given.backlog_bytes_max + overshoot_bytes
     assert not (outbox.is_flowing and backlog)
-    assert not (backlog and not peer.writers)
+    assert not (backlog and not peer.watches_room)
+    assert not (outbox.is_flowing and peer.watches_room)
     assert (outbox.fault is not None) == outbox.is_closed == bool(peer.faults)
 
     taken = peer.account.use(BACKLOG_BYTES)

@@ -29,10 +29,12 @@ from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import Reason, Wait
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH
+from sbus.shared import ordered_log as ordered_log_module
 from sbus.shared.accounts import HOLDING, Account, AccountBook, Accounts
 from sbus.shared.compaction import Compaction
+from sbus.shared.log_block import LogBlock
 from sbus.shared.log_share import LogShare
-from sbus.shared.ordered_log import LogBlock, OrderedLog
+from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import MemoryLock, SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.shared.subscription_table import SubscriptionTable, all_have_read
@@ -51,6 +53,8 @@ LIMITS = Limits(
     blocking_clients_max=8,
 )
 
+COST_OF_EVERYTHING = 1_000_000
+"""More than it costs to walk the whole log."""
 EVERYTHING_SECRET = b"!/cred////"
 """The one secret pattern of this model: what names no user or one's own."""
 
@@ -190,6 +194,9 @@ class Bus:
         # Here a batch is a step, however long it takes.
         self._patience = patch.object(sequencer_module, "_LOOKUP_SECONDS_MAX", math.inf)
         self._patience.start()
+        # Some walks copy what is left, others do not.
+        self._small_pieces = patch.object(ordered_log_module, "_PIECE_BYTES_MAX", 200)
+        self._small_pieces.start()
         self.effects = 0
         """Steps that took effect."""
         self.memory = SharedMemory(workers, limits)
@@ -218,6 +225,7 @@ class Bus:
 
     def close(self) -> None:
         self._patience.stop()
+        self._small_pieces.stop()
         self.lock.on_enter = self.lock.on_release = None
         self.sock.close()
         close_memory(self.memory)
@@ -414,16 +422,28 @@ class Bus:
 
         self.step(worker, act, lambda: None, meanwhile)
 
-    def walk_before_sleep(self, worker: int, meanwhile: Callable[[], None]) -> None:
+    def walk_on(self, worker: int, meanwhile: Callable[[], None]) -> None:
+        """Walk everything that is destined to a worker."""
+
         def act(sequencer: Sequencer) -> bool:
-            self.asleep[worker] = sequencer.walk_before_sleep()
+            sequencer.walk_on(COST_OF_EVERYTHING)
             return True
 
-        self.look()
-        self.asleep[worker] = self.woken[worker] = False
+        self.take_wake(worker)
         self.step(worker, act, lambda: None, meanwhile)
-        if self.subscriptions[worker].make_background_step():
-            self.asleep[worker] = False
+        is_caught_up = self.sequencers[worker].is_caught_up
+        self.asleep[worker] = not self.subscriptions[worker].make_background_step() and is_caught_up
+
+    def walk_piece(self, worker: int) -> None:
+        """Walk the next block that is destined to a worker."""
+        self.sequencers[worker].walk_on(1)
+
+    def take_wake(self, worker: int) -> None:
+        """A worker finds that it was woken, if it was."""
+        self.look()
+        if self.woken[worker]:
+            self.woken[worker] = False
+            self.sequencers[worker].look_again()
 
     def leave(self, client: Client) -> None:
         """A client goes; another one comes to the same worker."""
@@ -500,11 +520,12 @@ class Bus:
         with self.memory.lock as words:
             self.logs[0].check_invariants(words)
         self.look()
-        for worker, asleep in enumerate(self.asleep):
+        for worker, sequencer in enumerate(self.sequencers):
             behind = any(
                 len(client.collector.received) < len(client.due)
                 for client in self.of_worker(worker)
             )
+            asleep = sequencer.is_caught_up
             assert not (asleep and behind) or self.woken[worker], "nobody woke it"
         for client in self.clients:
             stalled = [it for it in client.waits_for if it in self.clients and it.stalled]
@@ -526,7 +547,7 @@ class Bus:
                 self.resume(client)
         for _ in range(100):
             for worker in range(len(self.sequencers)):
-                self.walk_before_sleep(worker, lambda: None)
+                self.walk_on(worker, lambda: None)
             held = [client for client in self.clients if client.held]
             if not held and all(self.asleep):
                 break

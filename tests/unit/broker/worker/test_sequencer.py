@@ -22,12 +22,19 @@ from sbus.shared import (
     accounts,
     compaction,
     held_time,
+    log_block,
     ordered_log,
     shared_memory,
     stall_table,
     subscription_table,
 )
-from tests.unit.broker.worker.sequencer_model import EVERYTHING_SECRET, LIMITS, Bus, Client
+from tests.unit.broker.worker.sequencer_model import (
+    COST_OF_EVERYTHING,
+    EVERYTHING_SECRET,
+    LIMITS,
+    Bus,
+    Client,
+)
 
 WORKERS = 3
 CLIENTS_PER_WORKER = 2
@@ -48,7 +55,7 @@ class Act(msgspec.Struct, frozen=True):
 WHATS = [
     *["publish"] * 6,
     *["subscribe"] * 3,
-    *["unsubscribe", "unsubscribe", "barrier", "walk_before_sleep", "walk_before_sleep"],
+    *["unsubscribe", "unsubscribe", "barrier", "walk_on", "walk_piece", "take_wake", "take_wake"],
     *["stall", "stall", "resume", "resume", "echo", "leave", "die"],
     *["begin_compaction", "finish_compaction"],
 ]
@@ -87,8 +94,12 @@ def perform(bus: Bus, act: Act, busy_worker: int | None = None) -> None:
         bus.publish(client, act.keys, meanwhile)
     elif act.what == "barrier":
         bus.barrier(worker, meanwhile)
-    elif act.what == "walk_before_sleep":
-        bus.walk_before_sleep(worker, meanwhile)
+    elif act.what == "walk_on":
+        bus.walk_on(worker, meanwhile)
+    elif act.what == "walk_piece":
+        bus.walk_piece(worker)
+    elif act.what == "take_wake":
+        bus.take_wake(worker)
     elif act.what == "stall":
         if client.session.backpressure is None:
             bus.block(client)
@@ -156,7 +167,8 @@ def test_every_interleaving_is_some_sequence_of_instants(script: list[Act]) -> N
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 3), st.sampled_from(["publish"] * 5 + ["walk_before_sleep", "barrier"])
+            st.integers(0, 3),
+            st.sampled_from(["publish"] * 5 + ["walk_on", "walk_piece", "barrier"]),
         ),
         min_size=20,
         max_size=80,
@@ -174,7 +186,9 @@ def test_a_log_that_is_often_full_holds_back_but_loses_nothing(
             bus.check()
         held = {client.worker for client in bus.clients if client.waits_for_room}
         for sequencer in bus.sequencers:
-            assert any(sequencer.walk_before_sleep() for _ in range(10)), "it never comes to rest"
+            for _ in range(10):
+                sequencer.walk_on(COST_OF_EVERYTHING)
+            assert sequencer.is_caught_up, "it never comes to rest"
         bus.look()
         for worker in held:
             assert bus.told_of_room[worker], "held back and never woken"
@@ -291,7 +305,7 @@ def test_a_step_is_never_interrupted() -> None:
 
 def test_the_log_of_these_tests_is_deep_enough_for_their_runs() -> None:
     """A quarter of the log takes the largest block and the skip before it."""
-    largest = ordered_log.build_log_block(1, 1, 0, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
+    largest = log_block.build_log_block(1, 1, 0, [(7, b"MSG !/cred//1//\0" + b"9" * 8, 11)] * 3)
     assert 8 * len(largest.data) <= LIMITS.log_bytes
 
 

@@ -1,7 +1,7 @@
 """Whole workers that are told of other settings: what does not surely show from outside."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -26,29 +26,29 @@ def settings(*rules: AccessRule, **limits: Any) -> BusSettings:
     )
 
 
-@asynccontextmanager
-async def bus() -> AsyncIterator[OneProcessBus]:
-    async with one_process_bus("slash", LIMITS) as opened:
+@contextmanager
+def bus() -> Iterator[OneProcessBus]:
+    with one_process_bus("slash", LIMITS) as opened:
         yield opened
 
 
-async def apply_settings(bus: OneProcessBus, what: SettingsUpdate) -> None:
+def apply_settings(bus: OneProcessBus, what: SettingsUpdate) -> None:
     for worker in range(WORKERS):
         bus.reconfigure(worker, what)
-    await bus.settle()
+    bus.settle()
     assert sorted(bus.reconfigured) == list(range(WORKERS))
     bus.reconfigured.clear()
 
 
-async def test_limits_that_only_show_inside() -> None:
+def test_limits_that_only_show_inside() -> None:
     limits = {
         "quantum_units": 17,
         "drain_packets_max": 18,
         "route_cache_bytes_max": 20_000,
         "rule_cache_bytes_max": 30_000,
     }
-    async with bus() as opened:
-        await apply_settings(opened, SettingsUpdate(settings(**limits)))
+    with bus() as opened:
+        apply_settings(opened, SettingsUpdate(settings(**limits)))
         for worker in opened.workers:
             applied = worker.context.settings.limits
             assert applied.quantum_units == 17
@@ -57,19 +57,19 @@ async def test_limits_that_only_show_inside() -> None:
             assert worker.context.rules._cache._half_bytes_max == 15_000
 
 
-async def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> None:
+def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> None:
     """Its number is of the old rules; behind it comes the order, which has its new one."""
     new = settings(rule(Permission.PUBLISH, b"old"), rule(Permission.PUBLISH, b"new"))
-    async with bus() as opened:
+    with bus() as opened:
         before, after = opened.connect(0, rules=0b01), None
         opened.reconfigure(0, SettingsUpdate(new, {before.number: encode_rule_set(0b10)}))
         after = opened.connect(0, rules=0b01)
-        await opened.settle()
+        opened.settle()
         for peer in (before, after):
             peer.send(b"CMSG !/notices/on")
             for key in (b"old", b"new"):
                 peer.send(b"MSG " + key + b"\0")
-        await opened.settle()
+        opened.settle()
         assert [packet[:25] for packet in before.read()] == [REFUSED]
         assert [packet[:25] for packet in after.read()] == [REFUSED]
         before_profile, after_profile = (
@@ -77,7 +77,7 @@ async def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> N
         )
         assert (before_profile.publish, after_profile.publish) == (0b10, 0b01)
         close(before, after)
-        await opened.settle()
+        opened.settle()
 
 
 def close(*peers: Peer) -> None:
@@ -86,22 +86,22 @@ def close(*peers: Peer) -> None:
 
 
 @pytest.mark.parametrize("patterns", [0, 1, 200])
-async def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns: int) -> None:
+def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns: int) -> None:
     """Publishers on another worker are held according to them."""
     new = settings(rule(Permission.BLOCK, allows=True))
-    async with bus() as opened:
+    with bus() as opened:
         slow, publisher = opened.connect(0), opened.connect(1)
         for number in range(patterns):
             slow.send(b"SUB k/%d" % number)
         slow.send(b"CMSG blocking/soft/block")
-        await opened.settle()
+        opened.settle()
         router = opened.workers[1].router
         for expected in (True, False):
             concerning = {slow.number: encode_rule_set(0b1)} if expected else {}
-            await apply_settings(opened, SettingsUpdate(new, concerning))
+            apply_settings(opened, SettingsUpdate(new, concerning))
             publisher.send(b"CMSG !/cred/whoami")
             publisher.send(b"MSG k/0\0")
-            await opened.settle()
+            opened.settle()
             publisher.read()
             slow.read()
             route = router.look_up(b"k/%d" % max(0, patterns - 1))
@@ -110,24 +110,24 @@ async def test_a_worker_answers_when_others_know_its_backpressure_rules(patterns
             assert all(rule.profile.may_block_others == expected for rule in rules)
             assert opened.workers[0].subscriptions._rule_changes == 0
         close(slow, publisher)
-        await opened.settle()
+        opened.settle()
 
 
-async def test_a_worker_that_is_told_again_and_again() -> None:
+def test_a_worker_that_is_told_again_and_again() -> None:
     """Updates that come faster than rules change; clients leave meanwhile."""
     numbers = [settings(*[rule(Permission.SUBSCRIBE, b"x")] * count) for count in range(1, 5)]
-    async with bus() as opened:
+    with bus() as opened:
         peers = [opened.connect(0) for _ in range(3)]
         for peer in peers:
             for number in range(200):
                 peer.send(b"SUB k/%d" % number)
             peer.send(b"CMSG blocking/hard/block")
-        await opened.settle()
+        opened.settle()
         for what in numbers:
             concerning = {peer.number: encode_rule_set(1 << len(what.rules) - 1) for peer in peers}
             opened.reconfigure(0, SettingsUpdate(what, concerning))
         peers[0].close()
-        await opened.settle()
+        opened.settle()
         assert opened.reconfigured == [0] * len(numbers)
         opened.reconfigured.clear()
         for peer in peers[1:]:
@@ -137,5 +137,5 @@ async def test_a_worker_that_is_told_again_and_again() -> None:
             assert session.backpressure is not None
             assert session.backpressure.rule.profile == session.profile
         close(*peers[1:])
-        await opened.settle()
+        opened.settle()
         assert opened.index_sizes() == [(1, 0)] * WORKERS

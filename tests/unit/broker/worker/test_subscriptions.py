@@ -54,7 +54,7 @@ def compact(bus: Bus) -> None:
     for finish in (False, True):
         for worker in range(2):
             for _ in range(2):
-                bus.walk_before_sleep(worker, nothing)
+                bus.walk_on(worker, nothing)
         bus.compact(finish=finish)
     for subscriptions in bus.subscriptions:
         subscriptions.retry()
@@ -212,8 +212,8 @@ class Subscribing(RuleBasedStateMachine):
         self.bus.subscriptions[worker].retry()
 
     @rule(worker=st.integers(0, WORKERS - 1))
-    def walk_before_sleep(self, worker: int) -> None:
-        self.bus.walk_before_sleep(worker, nothing)
+    def walk_on(self, worker: int) -> None:
+        self.bus.walk_on(worker, nothing)
 
     @rule(finish=st.booleans())
     def compact(self, finish: bool) -> None:
@@ -296,7 +296,7 @@ class Subscribing(RuleBasedStateMachine):
         assert patiently(self.bus, is_at_rest), "held back for ever"
         for worker in range(WORKERS):
             for _ in range(2):
-                self.bus.walk_before_sleep(worker, nothing)
+                self.bus.walk_on(worker, nothing)
 
     def check_journal(self) -> None:
         """What a newcomer and the next compaction would learn is what there is."""
@@ -366,7 +366,7 @@ def subscribe_all(bus: Bus, client: Client, patterns: list[bytes]) -> None:
 
 def held_elsewhere(bus: Bus, client: Client) -> set[bytes]:
     """The patterns by which the other worker knows that it holds publishers."""
-    bus.walk_before_sleep(1 - client.worker, nothing)
+    bus.walk_on(1 - client.worker, nothing)
     return held(bus.routers[1 - client.worker], client)
 
 
@@ -389,19 +389,19 @@ MANY = [b"%d" % number for number in range(150)]
 
 
 def test_much_is_done_in_pieces(bus: Bus) -> None:
-    """64 records at a time, so that other clients of the worker wait no longer than that."""
+    """16 records at a time, so that other clients of the worker wait no longer than that."""
     client = bus.clients[0]
     subscribe_all(bus, client, MANY)
     bus.block(client)
     progress = []
     while bus.subscriptions[0].make_background_step():
         progress.append(len(held_elsewhere(bus, client)))
-    assert progress[:3] == [64, 128, 150]
+    assert progress[:10] == [16, 32, 48, 64, 80, 96, 112, 128, 144, 150]
     bus.leave(client)
     left = []
     while bus.subscriptions[0].make_background_step():
         left.append(len(client.session.patterns))
-    assert left[:3] == [86, 22, 0]
+    assert left[:10] == [134, 118, 102, 86, 70, 54, 38, 22, 6, 0]
     assert held_elsewhere(bus, client) == set()
 
 
@@ -442,7 +442,7 @@ def test_a_changed_rule_takes_over_without_a_gap(bus: Bus) -> None:
     bus.subscriptions[0].report_applied(7)
     while bus.link.sent != [SettingsApplied(7)]:
         assert bus.subscriptions[0].make_background_step()
-        bus.walk_before_sleep(1, nothing)
+        bus.walk_on(1, nothing)
         for pattern in MANY:
             rules = other.look_up(pattern).backpressure_rules
             assert any(rules.values()), "for a moment nobody is held"
@@ -500,7 +500,7 @@ def test_a_changed_rule_takes_over_in_a_full_table(small_bus: Bus) -> None:
 
     def is_applied() -> bool:
         while bus.subscriptions[0].make_background_step():
-            bus.walk_before_sleep(1, nothing)
+            bus.walk_on(1, nothing)
             for pattern in client.subscriptions:
                 rules = other.look_up(pattern).backpressure_rules
                 assert any(rules.values()), "for a moment nobody is held"

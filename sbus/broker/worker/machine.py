@@ -1,0 +1,116 @@
+"""The machine of a worker: everything that it does with its clients and the log.
+
+It works in *ticks*. A tick takes what the poller found ready, does a bounded piece of what there is
+to do, and says how long the poller may sleep before the next tick. Nothing in it waits. So the same
+machine runs under the driver of a worker process and in tests.
+
+In each tick clients get turns first. The log is walked when no client is ready and, while some are,
+after every few ticks. So a backlog whose socket has room is sent before more is put into it.
+"""
+
+import time
+
+from sbus.broker.ipc.worker_protocol import WorkerQuiesced
+from sbus.broker.worker.command_handler import CommandHandler
+from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.scheduler import Scheduler
+from sbus.broker.worker.sequencer import Sequencer
+from sbus.broker.worker.sessions import Sessions
+from sbus.broker.worker.subscriptions import Subscriptions
+
+_COST_PER_TICK = 64
+"""Of turns, after which clients that have sent something meanwhile are queued; a poll costs as much
+as one or two units."""
+_COST_PER_WALK = 256
+"""Of turns, between two walks while clients are ready; and of a walk, before clients get turns."""
+
+
+class WorkerMachine:
+    """Of one worker."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        sequencer: Sequencer,
+        subscriptions: Subscriptions,
+        sessions: Sessions,
+        scheduler: Scheduler,
+        commands: CommandHandler,
+    ) -> None:
+        self._context = context
+        self._eventfd = context.memory.eventfds[context.worker]
+        self._link_fd = context.link.fileno()
+        self._sequencer = sequencer
+        self._subscriptions = subscriptions
+        self._sessions = sessions
+        self._scheduler = scheduler
+        self._commands = commands
+        self._cost = 0
+        """Of turns since the log was last walked."""
+        self._heartbeat_at = 0.0
+        """When the next is due, by `time.monotonic`."""
+        self._end_at = 0.0
+        """When a worker that stops ends at the latest; 0 before it stops."""
+
+    def tick(self, ready: list[tuple[int, int]]) -> float | None:
+        """Do a piece of work; `ready` is what the poller returned. Returns for how many seconds the
+        poller may sleep now, None when the worker ends."""
+        for fd, events in ready:
+            if fd == self._eventfd:
+                self._look_again()
+            elif fd != self._link_fd:
+                self._sessions.on_ready(fd, events)
+            elif not self._commands.receive():
+                return None
+        now = time.monotonic()
+        if now >= self._heartbeat_at:
+            self._heartbeat_at = now + self._context.settings.limits.heartbeat_seconds
+            self._context.memory.record_heartbeat(self._context.worker)
+        if self._commands.must_stop:
+            return self._tick_to_the_end(now)
+        self._scheduler.retry_due()
+        cost = self._scheduler.give_turns(_COST_PER_TICK)
+        is_busy = cost >= _COST_PER_TICK
+        self._cost += cost
+        if is_busy and self._cost < _COST_PER_WALK:
+            return 0.0
+        has_more = self._subscriptions.make_background_step()
+        if is_busy or has_more:
+            self._walk()
+            return 0.0
+        if not self._sequencer.is_caught_up:
+            self._walk()
+            if not self._sequencer.is_caught_up:
+                return 0.0
+        if self._scheduler.has_quiesced():
+            self._context.link.send(WorkerQuiesced())
+        self._sequencer.share_statistics()
+        return min(self._scheduler.seconds_until_due(), self._heartbeat_at - now)
+
+    def _look_again(self) -> None:
+        """Something is destined to this worker, or there may be room for what waits."""
+        self._sequencer.look_again()
+        self._subscriptions.retry()
+        self._scheduler.retry_woken()
+
+    def _walk(self) -> None:
+        """Walk a piece of the log, and charge that to the publishers' users."""
+        self._cost = 0
+        self._sequencer.walk_on(_COST_PER_WALK)
+        for uid, cost in self._sequencer.take_walking_cost().items():
+            self._scheduler.charge(uid, cost)
+        self._sequencer.share_statistics()
+
+    def _tick_to_the_end(self, now: float) -> float | None:
+        """Deliver what is left: what the log has, then backlogs, until the time is up."""
+        if not self._end_at:
+            self._end_at = now + self._context.settings.limits.stop_seconds_max / 2
+        if not self._sequencer.is_caught_up:
+            self._walk()
+            return 0.0
+        self._scheduler.retry_due()
+        if self._scheduler.give_backlog_turn():
+            return 0.0
+        if now >= self._end_at or not self._sessions.have_backlogs():
+            return None
+        return min(self._scheduler.seconds_until_due(), self._end_at - now)

@@ -1,0 +1,92 @@
+"""Log blocks: how messages are laid out in the ordered log.
+
+    block    destination mask, length, entries, the publisher's client number, uid, time of receipt
+    entry    destination mask, length of the packet, length of its key, packet
+
+The mask of a block is the union of the masks of its entries: one bit for each worker.
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+BLOCK = struct.Struct("<QIIQII")  # mask, length, count, client, uid, time: 32 bytes
+_ENTRY = struct.Struct("<QII")  # mask, packet length, key length
+TIME_MASK = 0xFFFFFFFF
+"""The time of receipt keeps 32 bits, in microseconds: more than an hour."""
+BLOCK_ALIGN_BYTES = 32
+"""Blocks begin at multiples of this, so that a header fits before the end of the ring."""
+
+
+WalkedBlock = tuple[int, int, list[tuple[bytes, bytes]]]
+"""The publisher's uid, the time of receipt & TIME_MASK, and (key, packet) of each entry destined to
+the worker that walks."""
+
+
+class LogBlock(msgspec.Struct, frozen=True):
+    """Messages of one publisher, laid out for the log; `mask` is the union of theirs."""
+
+    mask: int
+    data: bytes
+
+
+def build_log_block(
+    client: int, uid: int, received_us: int, entries: Sequence[tuple[int, bytes, int]]
+) -> LogBlock:
+    """Lay out the (destination mask, packet, key length) entries of one client, received at this
+    time of `time.monotonic_ns`; each has a destination."""
+    union = 0
+    parts: list[bytes] = [b""]
+    length = BLOCK.size
+    pack = _ENTRY.pack
+    for mask, packet, key_bytes in entries:
+        union |= mask
+        parts.append(pack(mask, len(packet), key_bytes))
+        parts.append(packet)
+        length += _ENTRY.size + len(packet)
+    padding = -length % BLOCK_ALIGN_BYTES
+    time_us = received_us & TIME_MASK
+    parts[0] = BLOCK.pack(union, length + padding, len(entries), client, uid, time_us)
+    parts.append(bytes(padding))
+    return LogBlock(union, b"".join(parts))
+
+
+def entries_of(
+    source: mmap.mmap | bytes, at: int, count: int, bit: int
+) -> list[tuple[bytes, bytes]]:
+    """Key and packet of those of a block's entries that are destined to a worker."""
+    entries = []
+    unpack_entry = _ENTRY.unpack_from
+    for _ in range(count):
+        mask, packet_bytes, key_bytes = unpack_entry(source, at)
+        at += _ENTRY.size
+        if mask & bit:
+            packet = source[at : at + packet_bytes]
+            entries.append((packet[4 : 4 + key_bytes], packet))
+        at += packet_bytes
+    return entries
+
+
+def walk_piece(piece: bytes, bit: int) -> Iterator[WalkedBlock]:
+    """The blocks of a piece of the log that concern the worker with this bit."""
+    at = 0
+    while at < len(piece):
+        mask, length, count, _client, uid, time_us = BLOCK.unpack_from(piece, at)
+        if mask & bit:
+            yield uid, time_us, entries_of(piece, at + BLOCK.size, count, bit)
+        at += length
+
+
+def entry_numbers(source: mmap.mmap, at: int, bit: int) -> list[int]:
+    """Which entries of the block here, from 0, are destined to the worker with this bit."""
+    _, _, count, *_ = BLOCK.unpack_from(source, at)
+    at += BLOCK.size
+    numbers = []
+    for number in range(count):
+        mask, packet_bytes, _ = _ENTRY.unpack_from(source, at)
+        at += _ENTRY.size + packet_bytes
+        if mask & bit:
+            numbers.append(number)
+    return numbers

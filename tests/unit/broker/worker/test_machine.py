@@ -1,0 +1,444 @@
+"""The machine of a worker: what one tick does, and when the worker may sleep.
+
+Ticks are given one by one, to whole workers on real sockets. The clock stands still unless a test
+moves it.
+"""
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from sbus.broker.ipc.worker_protocol import Quiesce, Stop
+from sbus.broker.worker import machine
+from sbus.broker.worker.session import Session
+from sbus.limits import Limits
+from sbus.shared.ordered_log import WINDOW_SECONDS
+from sbus.shared.shared_memory import MemoryLock
+from sbus.shared.worker_statistics import MESSAGES_IN
+from tests.fuzz.one_process_bus import OneProcessBus, Peer, SteppedWorker, one_process_bus
+
+LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024, stop_seconds_max=6.0)
+SMALL_BUFFER_BYTES = 4608
+LARGE_BUFFER_BYTES = 400_000
+RETRY_SECONDS = 0.01
+"""After which a packet is sent again that the kernel had no memory for."""
+TICKS_TO_REST_MAX = 100
+"""Enough for all that a test here gives a worker to do."""
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_ns = time.monotonic_ns()
+
+    def advance(self, seconds: float) -> None:
+        """A little more than that, because the worker's times are rounded."""
+        self.now_ns += int(seconds * 1e9) + 1_000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: made.now_ns)
+    for name in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: made.now_ns / 1e9)
+    return made
+
+
+@pytest.fixture
+def bus(clock: Clock) -> Iterator[OneProcessBus]:
+    with one_process_bus("slash", LIMITS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def critical_sections(monkeypatch: pytest.MonkeyPatch) -> list[MemoryLock]:
+    """Grows with each critical section."""
+    entered: list[MemoryLock] = []
+    enter = MemoryLock.__enter__
+
+    def count(lock: MemoryLock) -> memoryview:
+        entered.append(lock)
+        return enter(lock)
+
+    monkeypatch.setattr(MemoryLock, "__enter__", count)
+    return entered
+
+
+def nearly(seconds: float) -> object:
+    return pytest.approx(seconds, abs=1e-5)
+
+
+def rest(worker: SteppedWorker) -> float:
+    """Give ticks until the worker would sleep; returns for how many seconds."""
+    for _ in range(TICKS_TO_REST_MAX):
+        seconds = worker.tick()
+        if worker.has_ended or (seconds and not worker.has_ready()):
+            return seconds
+    raise AssertionError("it does not come to rest")
+
+
+def subscriber(bus: OneProcessBus, worker: int, buffer_bytes: int | None = None) -> Peer:
+    """A client that receives all messages."""
+    peer = bus.connect(worker, buffer_bytes=buffer_bytes)
+    peer.send(b"SUB ")
+    bus.settle()
+    return peer
+
+
+def publisher(bus: OneProcessBus, worker: int) -> Peer:
+    peer = bus.connect(worker)
+    bus.settle()
+    return peer
+
+
+def session_of(bus: OneProcessBus, peer: Peer) -> Session:
+    return bus.workers[peer.worker].sessions[peer.number]
+
+
+def published(bus: OneProcessBus, worker: int) -> int:
+    """Messages that a worker's clients have published."""
+    return bus.workers[worker].context.statistics.counts[MESSAGES_IN]
+
+
+def messages(first: int, end: int) -> list[bytes]:
+    return [b"MSG k\0%d" % number for number in range(first, end)]
+
+
+def send(peer: Peer, packets: list[bytes]) -> list[bytes]:
+    for packet in packets:
+        peer.send(packet)
+    return packets
+
+
+def put_in_log(bus: OneProcessBus, peer: Peer, count: int) -> list[bytes]:
+    """Publish so many messages, which no other worker has walked when this returns."""
+    for parts in bus.workers:
+        for _ in range(100):
+            parts.sequencer._log.note_pace(10_000_000, WINDOW_SECONDS)
+    bus.memory.wake(0b11)
+    bus.settle()
+    before = published(bus, peer.worker)
+    packets = messages(0, count)
+    for at in range(0, count, 50):
+        send(peer, packets[at : at + 50])
+        rest(bus.stepped[peer.worker])
+    assert published(bus, peer.worker) - before == count
+    return packets
+
+
+# -- rest ------------------------------------------------------------------------------------------
+def test_a_worker_with_nothing_to_do_sleeps_until_its_heartbeat(
+    bus: OneProcessBus, clock: Clock
+) -> None:
+    worker, beat = bus.stepped[0], LIMITS.heartbeat_seconds
+    clock.advance(beat)
+    assert worker.tick() == nearly(beat)
+    assert bus.memory.silence_seconds(0) == 0
+    clock.advance(0.75 * beat)
+    assert worker.tick() == nearly(0.25 * beat)
+    assert bus.memory.silence_seconds(0) == nearly(0.75 * beat)
+    clock.advance(0.25 * beat)
+    assert worker.tick() == nearly(beat)
+    assert bus.memory.silence_seconds(0) == 0
+
+
+def test_a_worker_that_is_woken_for_nothing_sleeps_again(bus: OneProcessBus) -> None:
+    bus.memory.wake(0b01)
+    assert bus.stepped[0].has_ready()
+    assert rest(bus.stepped[0]) > 0
+    assert not bus.stepped[0].has_ready()
+
+
+def test_a_worker_ends_with_its_front(bus: OneProcessBus) -> None:
+    bus.end_front(0)
+    bus.stepped[0].tick()
+    assert bus.stepped[0].has_ended
+
+
+# -- turns -----------------------------------------------------------------------------------------
+def test_a_lone_message_costs_one_tick_and_one_critical_section(
+    bus: OneProcessBus, critical_sections: list[MemoryLock]
+) -> None:
+    reader, writer = subscriber(bus, 0), publisher(bus, 0)
+    for number in range(3):
+        critical_sections.clear()
+        send(writer, messages(number, number + 1))
+        assert bus.stepped[0].tick() > 0, "the worker may sleep at once"
+        assert not bus.stepped[0].has_ready()
+        assert len(critical_sections) == 1
+        assert reader.read() == messages(number, number + 1)
+
+
+def test_two_packets_before_one_poll_are_both_handled(bus: OneProcessBus) -> None:
+    reader, writer = subscriber(bus, 0), publisher(bus, 0)
+    sent = send(writer, messages(0, 2))
+    assert bus.stepped[0].tick() > 0
+    assert reader.read() == sent
+    assert not bus.stepped[0].has_ready()
+    assert bus.stepped[0].tick() > 0
+    assert reader.read() == []
+
+
+def test_more_packets_than_are_read_in_a_turn_are_all_handled(bus: OneProcessBus) -> None:
+    """Nothing more arrives that would make the socket ready again."""
+    writer = publisher(bus, 0)
+    count = 2 * LIMITS.batch_packets_max
+    send(writer, messages(0, count))
+    rest(bus.stepped[0])
+    assert published(bus, 0) == count
+
+
+def test_the_turns_of_a_tick_are_bounded(bus: OneProcessBus) -> None:
+    writers = [publisher(bus, 0) for _ in range(10)]
+    for writer in writers:
+        send(writer, messages(0, 50))
+    before = 0
+    while (done := published(bus, 0)) < 500:
+        assert bus.stepped[0].tick() == 0 or published(bus, 0) == 500
+        before, done = done, published(bus, 0)
+        assert 0 < done - before <= machine._COST_PER_TICK + LIMITS.quantum_units
+    assert rest(bus.stepped[0]) > 0
+
+
+def test_turns_of_several_clients_share_a_tick(bus: OneProcessBus) -> None:
+    writers = [publisher(bus, 0) for _ in range(10)]
+    for writer in writers:
+        send(writer, messages(0, 1))
+    assert bus.stepped[0].tick() > 0
+    assert published(bus, 0) == 10
+
+
+def test_a_lone_message_costs_one_critical_section_in_each_of_two_workers(
+    bus: OneProcessBus, critical_sections: list[MemoryLock]
+) -> None:
+    reader, writer = subscriber(bus, 0), publisher(bus, 1)
+    send(writer, messages(0, 1))  # for the first, the publisher's worker reads the table
+    bus.settle()
+    assert reader.read() == messages(0, 1)
+    for number in range(1, 4):
+        critical_sections.clear()
+        send(writer, messages(number, number + 1))
+        assert bus.stepped[1].tick() > 0
+        assert len(critical_sections) == 1
+        assert bus.stepped[0].tick() > 0
+        assert len(critical_sections) == 2
+        assert reader.read() == messages(number, number + 1)
+        assert not any(worker.has_ready() for worker in bus.stepped)
+
+
+# -- walks -----------------------------------------------------------------------------------------
+def test_a_worker_is_woken_for_what_others_publish(bus: OneProcessBus) -> None:
+    reader, writer = subscriber(bus, 0), publisher(bus, 1)
+    sent = send(writer, messages(0, 1))
+    assert bus.stepped[0].tick() > 0
+    assert reader.read() == []
+    rest(bus.stepped[1])
+    assert bus.stepped[0].has_ready()
+    bus.stepped[0].tick()
+    assert reader.read() == sent
+    assert rest(bus.stepped[0]) > 0
+
+
+def test_a_long_walk_is_made_in_pieces(bus: OneProcessBus) -> None:
+    """Of each message the entry costs one and its delivery another."""
+    reader, writer = subscriber(bus, 0), publisher(bus, 1)
+    sent = put_in_log(bus, writer, 1_000)
+    per_piece = machine._COST_PER_WALK // 2
+    got: list[bytes] = []
+    while len(got) < len(sent):
+        assert bus.stepped[0].tick() == 0
+        piece = reader.read()
+        assert len(piece) >= min(per_piece, len(sent) - len(got))
+        assert len(piece) <= per_piece + LIMITS.batch_packets_max, "one block more"
+        got += piece
+    assert got == sent
+    assert rest(bus.stepped[0]) > 0
+
+
+def test_the_log_is_walked_now_and_then_while_clients_are_ready(bus: OneProcessBus) -> None:
+    """With packets that have no place in the order: others are handled behind what the log has."""
+    reader, writer = subscriber(bus, 0), publisher(bus, 1)
+    for busy in [publisher(bus, 0) for _ in range(20)]:
+        send(busy, [b"CMSG echo/on"] * 60)
+    sent = send(writer, messages(0, 1))
+    rest(bus.stepped[1])
+    ticks = 0
+    while reader.read() != sent:
+        assert bus.stepped[0].tick() == 0
+        ticks += 1
+        assert ticks <= machine._COST_PER_WALK // machine._COST_PER_TICK
+    assert ticks > 1, "it was walked before clients had turns"
+    assert bus.stepped[0].tick() == 0, "the worker was not busy"
+
+
+def test_publishing_spares_a_worker_that_was_woken_the_walk(
+    bus: OneProcessBus, critical_sections: list[MemoryLock]
+) -> None:
+    """The critical section of the batch has shown that there is nothing to walk."""
+    reader, writer = subscriber(bus, 0), publisher(bus, 0)
+    sent = send(writer, messages(0, 1))
+    bus.memory.wake(0b01)
+    critical_sections.clear()
+    assert bus.stepped[0].tick() > 0
+    assert len(critical_sections) == 1
+    assert reader.read() == sent
+
+
+# -- backlogs --------------------------------------------------------------------------------------
+def test_a_backlog_with_room_is_sent_before_more_is_walked(
+    bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = subscriber(bus, 0, SMALL_BUFFER_BYTES), publisher(bus, 1)
+    session = session_of(bus, reader)
+    sent = send(writer, messages(0, 30))
+    bus.settle()
+    assert session.outbox.statistics().backlog > 0
+    session.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGE_BUFFER_BYTES)
+    sent += put_in_log(bus, writer, 10)
+    sequencer = bus.workers[0].sequencer
+    backlogs = []
+    walk_on = sequencer.walk_on
+
+    def look_and_walk(cost_max: int) -> None:
+        backlogs.append(session.outbox.statistics().backlog)
+        walk_on(cost_max)
+
+    monkeypatch.setattr(sequencer, "walk_on", look_and_walk)
+    got = reader.read()
+    rest(bus.stepped[0])
+    assert backlogs, "nothing was walked"
+    assert not any(backlogs)
+    assert got + reader.read() == sent
+
+
+def fail_to_send(
+    monkeypatch: pytest.MonkeyPatch, bus: OneProcessBus, peer: Peer, failures: int
+) -> None:
+    """Let the kernel have no memory for the next packets to a client."""
+    outbox = session_of(bus, peer).outbox
+    left, send_to_socket = [errno.ENOBUFS] * failures, outbox._send
+
+    def fail(packet: bytes) -> int:
+        if left:
+            raise OSError(left.pop(), os.strerror(errno.ENOBUFS))
+        return send_to_socket(packet)
+
+    monkeypatch.setattr(outbox, "_send", fail)
+
+
+def test_a_kernel_without_memory_is_tried_again_by_time(
+    bus: OneProcessBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = subscriber(bus, 0), publisher(bus, 0)
+    fail_to_send(monkeypatch, bus, reader, failures=2)
+    sent = send(writer, messages(0, 3))
+    for _ in range(2):
+        assert rest(bus.stepped[0]) == nearly(RETRY_SECONDS)
+        assert reader.read() == []
+        clock.advance(RETRY_SECONDS / 2)
+        assert rest(bus.stepped[0]) == nearly(RETRY_SECONDS / 2)
+        assert reader.read() == []
+        clock.advance(RETRY_SECONDS / 2)
+    assert rest(bus.stepped[0]) > RETRY_SECONDS
+    assert reader.read() == sent
+
+
+# -- the end ---------------------------------------------------------------------------------------
+def test_a_worker_that_quiesces_reads_no_more_and_says_so_once(bus: OneProcessBus) -> None:
+    writer = publisher(bus, 0)
+    bus.tell(0, Quiesce())
+    rest(bus.stepped[0])
+    send(writer, messages(0, 3))
+    bus.settle()
+    assert published(bus, 0) == 0
+    assert bus.quiesced == [0]
+
+
+def test_a_worker_that_stops_delivers_what_the_log_has_and_ends(bus: OneProcessBus) -> None:
+    reader, writer = subscriber(bus, 0), publisher(bus, 1)
+    sent = put_in_log(bus, writer, 1_000)
+    bus.tell(0, Stop())
+    got: list[bytes] = []
+    for _ in range(TICKS_TO_REST_MAX):
+        if bus.stepped[0].has_ended:
+            break
+        bus.stepped[0].tick()
+        got += reader.read()
+    assert bus.stepped[0].has_ended
+    assert got == sent
+
+
+def test_a_worker_that_stops_sends_backlogs_while_they_are_read(bus: OneProcessBus) -> None:
+    reader, writer = subscriber(bus, 0, SMALL_BUFFER_BYTES), publisher(bus, 0)
+    sent = send(writer, messages(0, 40))
+    rest(bus.stepped[0])
+    unread = publisher(bus, 0)
+    bus.tell(0, Stop())
+    send(unread, messages(40, 41))
+    got: list[bytes] = []
+    for _ in range(TICKS_TO_REST_MAX):
+        if bus.stepped[0].has_ended:
+            break
+        rest(bus.stepped[0])
+        got += reader.read()
+    assert bus.stepped[0].has_ended
+    assert got == sent, "no client is read any more"
+
+
+def test_a_worker_that_stops_waits_for_a_client_that_does_not_read_until_its_time_is_up(
+    bus: OneProcessBus, clock: Clock
+) -> None:
+    subscriber(bus, 0, SMALL_BUFFER_BYTES)
+    send(publisher(bus, 0), messages(0, 40))
+    rest(bus.stepped[0])
+    bus.tell(0, Stop())
+    patience = LIMITS.stop_seconds_max / 2
+    assert rest(bus.stepped[0]) == nearly(patience)
+    clock.advance(patience - 0.001)
+    assert rest(bus.stepped[0]) == nearly(0.001)
+    clock.advance(0.001)
+    rest(bus.stepped[0])
+    assert bus.stepped[0].has_ended
+
+
+def test_a_worker_that_stops_tries_a_kernel_without_memory_again(
+    bus: OneProcessBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = subscriber(bus, 0), publisher(bus, 0)
+    fail_to_send(monkeypatch, bus, reader, failures=2)
+    sent = send(writer, messages(0, 3))
+    bus.stepped[0].tick()
+    bus.tell(0, Stop())
+    for _ in range(2):
+        assert rest(bus.stepped[0]) == nearly(RETRY_SECONDS)
+        clock.advance(RETRY_SECONDS)
+    rest(bus.stepped[0])
+    assert bus.stepped[0].has_ended
+    assert reader.read() == sent
+
+
+def test_a_worker_that_stops_sleeps_though_publishers_are_held(
+    bus: OneProcessBus, clock: Clock
+) -> None:
+    """The time at which they would be tried again is none at which it has anything to do."""
+    reader, writer = subscriber(bus, 0, SMALL_BUFFER_BYTES), publisher(bus, 0)
+    reader.send(b"CMSG blocking/soft/block")
+    bus.settle()
+    for at in range(0, 200, 50):
+        send(writer, messages(at, at + 50))
+        rest(bus.stepped[0])
+    assert session_of(bus, writer) in bus.workers[0].wait_queue
+    bus.tell(0, Stop())
+    patience = LIMITS.stop_seconds_max / 2
+    assert 0 < rest(bus.stepped[0]) <= patience
+    clock.advance(patience / 2)
+    assert rest(bus.stepped[0]) == nearly(patience / 2)
+    clock.advance(patience / 2)
+    rest(bus.stepped[0])
+    assert bus.stepped[0].has_ended
