@@ -18,6 +18,7 @@ COMMAND = "sbusctl"
 
 VERBS_BY_MODULE = {
     "sbus.cli.sbusctl.action_verbs": ("drain", "kick", "limit", "reload"),
+    "sbus.cli.sbusctl.bench_verb": ("bench",),
     "sbus.cli.sbusctl.inspection_verbs": ("clients", "explain", "me", "subs", "users"),
     "sbus.cli.sbusctl.message_verbs": ("ping", "pub", "sub", "whoami"),
     "sbus.cli.sbusctl.metrics_verb": ("metrics",),
