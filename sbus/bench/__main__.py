@@ -57,6 +57,15 @@ def parse_peers(text: str) -> list[str]:
     return names
 
 
+def parse_variant(text: str) -> tuple[str, str, str]:
+    """`LABEL:NAME=VALUE` in its parts; raises ValueError for anything else."""
+    label, colon, setting = text.partition(":")
+    name, equals, value = setting.partition("=")
+    if not (label and colon and name and equals):
+        raise ValueError(f"{text!r} is not LABEL:NAME=VALUE")
+    return label, name, value
+
+
 def messages_option(default: int) -> Option:
     return option("--messages", COUNT, default, "Published, per run.")
 
@@ -229,6 +238,12 @@ def block(run: RunSettings, messages: int, publishers: int, size: int) -> Result
         metavar="COMMAND",
         help="One more broker with the protocol of sbus; {} stands for its socket.",
     ),
+    click.option(
+        "--variant",
+        type=parse_variant,
+        metavar="LABEL:NAME=VALUE",
+        help="Each sbus once more, with this environment variable.",
+    ),
     option("--seconds", click.FloatRange(min=0.05), 2.0, "Of every work, per repetition."),
     option("--window", COUNT, 256, "Messages the publisher of the fan-out may be ahead."),
     click.option(
@@ -243,6 +258,7 @@ def peers(
     run: RunSettings,
     names: list[str],
     reference: str | None,
+    variant: tuple[str, str, str] | None,
     seconds: float,
     window: int,
     docs: Path | None,
@@ -250,6 +266,10 @@ def peers(
 ) -> Result:
     """The same works through sbus, the relays and other brokers."""
     chosen = {name: PEERS[name] for name in names}
+    if variant:
+        label, *setting = variant
+        own = [name for name, peer in chosen.items() if peer.is_sbus]
+        chosen |= {f"{name}-{label}": brokers.variant(PEERS[name], *setting) for name in own}
     if reference:
         chosen["reference"] = brokers.reference(reference)
     result = comparison.compare(run, chosen, size, seconds, window)

@@ -86,12 +86,13 @@ class RunSettings:
         command = [str(self.directory / "relay"), str(self.directory / "bus"), mode]
         return lambda: self._serving("relay", command, 1, -signal.SIGTERM)
 
-    def broker(self, workers: int, *more_limits: str) -> Start:
-        """The sbusd of this source tree, run by this interpreter: a front and its workers. Its
-        clients are spread over these, so that a benchmark decides which of them share a worker."""
+    def broker(self, workers: int, *more_limits: str, placement: str = "spread") -> Start:
+        """The sbusd of this source tree, run by this interpreter: a front and its workers. By
+        default its clients are spread over these, so that a benchmark decides which of them share a
+        worker."""
         command = [sys.executable, "-m", "sbus.cli.sbusd", "-f"]
         command += ["-a", str(self.directory / "bus"), "--workers", str(workers)]
-        command += ["--placement", "spread"]
+        command += ["--placement", placement]
         for limit in (*self.limits, *more_limits):
             command += ["--limit", limit]
         return lambda: self._serving("sbusd", command, 1 + workers, 0)

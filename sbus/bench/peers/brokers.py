@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sbus.bench import BenchmarkFailed
 from sbus.bench.programs import START_SECONDS_MAX, Child, compile_program, running
@@ -45,6 +45,7 @@ class Peer:
     """The Debian package that has it; "" for what this project brings along."""
     is_broker: bool = True
     """The relays are none: they show what the kernel takes."""
+    is_sbus: bool = False
 
     def version(self) -> str:
         """Of its Debian package; "" where that is not known."""
@@ -144,8 +145,10 @@ def start_zeromq(run: RunSettings) -> AbstractContextManager[Server]:
     return serving(run, "zeromq", command, ",".join(paths))
 
 
-def sbus_with(workers: int) -> Peer:
-    return Peer(protocol="sbus", start=lambda run: run.broker(workers)())
+def sbus_with(workers: int, placement: str = "load") -> Peer:
+    return Peer(
+        protocol="sbus", start=lambda run: run.broker(workers, placement=placement)(), is_sbus=True
+    )
 
 
 def relay(mode: str) -> Peer:
@@ -162,9 +165,29 @@ def reference(command: str) -> Peer:
     return Peer(protocol="sbus", start=start)
 
 
+def variant(peer: Peer, name: str, value: str) -> Peer:
+    """The same with an environment variable."""
+
+    @contextlib.contextmanager
+    def start(run: RunSettings) -> Iterator[Server]:
+        before = os.environ.get(name)
+        os.environ[name] = value
+        try:
+            with peer.start(run) as server:
+                yield server
+        finally:
+            del os.environ[name]
+            if before is not None:
+                os.environ[name] = before
+
+    return replace(peer, start=start)
+
+
 PEERS = {
     "sbus-1": sbus_with(workers=1),
     "sbus-8": sbus_with(workers=8),
+    "sbus-2-apart": sbus_with(workers=2, placement="spread"),
+    "sbus-8-apart": sbus_with(workers=8, placement="spread"),
     "relay": relay("each"),
     "relay-drain": relay("drain"),
     "dbus-broker": Peer(protocol="dbus", start=start_dbus_broker, package="dbus-broker"),
@@ -174,4 +197,5 @@ PEERS = {
     "redis": Peer(protocol="redis", start=start_redis, package="redis-server"),
     "zeromq": Peer(protocol="zmtp", start=start_zeromq, package="libzmq5"),
 }
-"""By name, in the order of the tables; `sbus-N` has N workers."""
+"""By name, in the order of the tables. `sbus-N` has N workers, and chooses those of its clients; in
+`apart` publisher and subscriber have different ones."""

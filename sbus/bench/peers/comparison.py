@@ -21,6 +21,7 @@ SBUS_BYTES = len(b"MSG bench/peers\0")
 WARM_UP_FRACTION = 5
 PHASE_SECONDS = 60.0
 NOTHING = "-"
+LATE_PERCENT_MAX = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ def works(window: int) -> dict[str, Work]:
             shares_cpu=True,
         ),
         "paced": Work(
-            title="one to one, 20,000 messages/s", column="20,000/s", mode="paced", argument=20_000
+            title="one to one, 20,000 messages/s", column="paced", mode="paced", argument=20_000
         ),
         "saturated": Work(
             title="one to one, saturated, a write for each message",
@@ -71,7 +72,7 @@ def works(window: int) -> dict[str, Work]:
         ),
         "fan-out-paced": Work(
             title="one to 50, 1,000 messages/s",
-            column="50 at 1,000/s",
+            column="50 paced",
             subscribers=50,
             mode="paced",
             argument=1_000,
@@ -83,6 +84,9 @@ def works(window: int) -> dict[str, Work]:
 class PeerSample:
     """One work through one peer, once; the times are those of round trips, if it had any."""
 
+    published: int
+    late: int
+    """Messages that a paced load sent when the next was due; then they cost less than on time."""
     received: int
     lost: int
     wall_ns: int
@@ -102,6 +106,10 @@ class PeerSample:
     @property
     def busy_percent(self) -> float:
         return self.cpu_ns / self.wall_ns * 100
+
+    @property
+    def late_percent(self) -> float:
+        return 100 * self.late / self.published
 
     @property
     def lost_percent(self) -> float:
@@ -185,9 +193,7 @@ def measure(
         raise BenchmarkFailed(f"{work.title}: nothing arrived")
     trips_ns = read_times_ns(times) if work.mode == "lockstep" else []
     return PeerSample(
-        received=done["received"],
-        lost=done["lost"],
-        wall_ns=done["wall_ns"],
+        **done,
         cpu_ns=sum(after.values()) - sum(before.values()),
         p50_ns=percentile(trips_ns, 50) if trips_ns else None,
         p99_ns=percentile(trips_ns, 99) if trips_ns else None,
@@ -223,28 +229,54 @@ def explanation(todo: Mapping[str, Work]) -> list[str]:
 
 
 def rate_table(samples: Samples, todo: Mapping[str, Work], peers: Mapping[str, Peer]) -> list[str]:
-    """Deliveries per second, in thousands, and a line for each peer and work with losses."""
-    rows, losses = [], []
+    """Deliveries per second, in thousands, and lines about what was lost, and sent too late."""
+    rows = []
     for peer in peers:
-        row = [peer]
-        for name, work in todo.items():
-            those = samples[name].get(peer, ())
-            rate = median(sample.received_per_second for sample in those) if those else None
-            row.append(NOTHING if rate is None else f"{rate / 1_000:.1f}")
-            if any(sample.lost for sample in those):
-                share = median(sample.lost_percent for sample in those)
-                losses.append(f"{peer} lost {share:.1f} % of {work.title}.")
-        rows.append(row)
-    columns = ("1,000/s", *(work.column for work in todo.values()))
-    return ["", *table(columns, rows), "", *(losses or ["Nothing was lost."])]
+        rates = [
+            [one.received_per_second for one in those.get(peer, ())] for those in samples.values()
+        ]
+        rows.append([peer, *(f"{median(rate) / 1_000:.1f}" if rate else NOTHING for rate in rates)])
+    lines = table(("1,000/s", *(work.column for work in todo.values())), rows)
+    return [
+        "",
+        *lines,
+        "",
+        *(losses(samples, todo) or ["Nothing was lost."]),
+        *delays(samples, todo),
+    ]
+
+
+def losses(samples: Samples, todo: Mapping[str, Work]) -> list[str]:
+    """A line for each peer and work with any."""
+    return [
+        f"{peer} lost {median(one.lost_percent for one in those):.1f} % of {todo[work].title}."
+        for work, by_peer in samples.items()
+        for peer, those in by_peer.items()
+        if any(one.lost for one in those)
+    ]
+
+
+def delays(samples: Samples, todo: Mapping[str, Work]) -> list[str]:
+    """A line for each paced work whose load was not as even as it should be."""
+    lines = []
+    for work, by_peer in samples.items():
+        worst = max(
+            (median(s.late_percent for s in those) for those in by_peer.values()), default=0
+        )
+        if worst > LATE_PERCENT_MAX:
+            lines.append(
+                f"{todo[work].column}: up to {worst:.0f} % of the messages were late, and cheaper "
+                "for that."
+            )
+    return lines
 
 
 def comparison_table(found: Figures, peers: Mapping[str, Peer]) -> list[str]:
-    """How many times as much sbus takes as the broker that takes the least."""
-    own = [name for name in peers if name.startswith("sbus-")]
+    """How many times as much sbus takes as the other broker that takes the least."""
+    own = [name for name, peer in peers.items() if peer.is_sbus and "apart" not in name]
     if not own:
         return [""]
-    others = [name for name, peer in peers.items() if peer.is_broker and name not in own]
+    others = [name for name, peer in peers.items() if peer.is_broker and not peer.is_sbus]
     rows = []
     for figure, row in found.items():
         measured = [name for name in others if name in row]
@@ -252,4 +284,4 @@ def comparison_table(found: Figures, peers: Mapping[str, Peer]) -> list[str]:
             best = min(measured, key=row.__getitem__)
             ratios = (f"{row[name] / row[best]:.2f} x" if name in row else NOTHING for name in own)
             rows.append((figure, best, f"{row[best]:.2f}", *ratios))
-    return ["", *table(("", "least of the others", "µs", *own), rows), ""] if rows else [""]
+    return ["", *table(("", "least", "µs", *own), rows), ""] if rows else [""]

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import cast
 
 from sbus.bench import BenchmarkFailed
-from sbus.bench.peers.comparison import Figures, Work
+from sbus.bench.peers.comparison import Figures
 from sbus.bench.report import Result
 
 PAGE, IMAGE = "benchmarks.md", "peers.svg"
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
 
 PANELS_PER_ROW = 3
-PANEL_WIDTH, PANEL_GAP, LABEL_WIDTH, FIGURE_WIDTH = 300, 20, 90, 45
+PANEL_WIDTH, PANEL_GAP, LABEL_WIDTH, FIGURE_WIDTH = 300, 20, 100, 45
 BAR_HEIGHT, BAR_GAP, TITLE_HEIGHT = 12, 4, 28
 SBUS_COLOUR, OTHER_COLOUR, TEXT_COLOUR = "#d95f02", "#7f9bb8", "#222222"
 
@@ -61,7 +61,6 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Ite
 def image(result: Result) -> Iterator[str]:
     """A panel of bars for each figure, sbus in a colour of its own."""
     figures = cast("Figures", result.samples["figures"])
-    titles = {work.column: f"CPU: {work.title}" for work in _works(result)}
     peers = [row[0] for row in result.rows]
     panel_height = TITLE_HEIGHT + len(peers) * (BAR_HEIGHT + BAR_GAP) + PANEL_GAP
     rows = -(-len(figures) // PANELS_PER_ROW)
@@ -75,13 +74,10 @@ def image(result: Result) -> Iterator[str]:
         x = PANEL_GAP + at % PANELS_PER_ROW * (PANEL_WIDTH + PANEL_GAP)
         y = at // PANELS_PER_ROW * panel_height
         yield f'<g transform="translate({x} {y})">'
-        yield from panel(f"{titles.get(name, 'p50 of a round trip')}, µs", peers, row)
+        what = "time of a round trip" if name == "p50" else "CPU time per delivery"
+        yield from panel(f"{name}: {what}, µs", peers, row)
         yield "</g>"
     yield "</svg>"
-
-
-def _works(result: Result) -> list[Work]:
-    return list(cast("Mapping[str, Work]", result.samples["works"]).values())
 
 
 def panel(title: str, peers: Sequence[str], row: Mapping[str, float]) -> Iterator[str]:

@@ -7,9 +7,10 @@
  * `for N` on stdin publishes for N milliseconds and answers `done ...` when every subscriber has
  * everything, or has received nothing for a second. `lockstep` publishes a message when the one
  * before has arrived, and writes how long each took to the file, as native 64-bit nanoseconds.
- * `paced` publishes RATE messages a second. `window` publishes without pause, at most that many
- * messages ahead of the slowest subscriber, 0 for any number. `batches` is the same with many
- * messages in one write, where the protocol is a stream; otherwise each is sent by itself.
+ * `paced` publishes RATE messages a second, and counts those that were late. `window` publishes
+ * without pause, at most that many messages ahead of the slowest subscriber, 0 for any number.
+ * `batches` is the same with many messages in one write, where the protocol is a stream; otherwise
+ * each is sent by itself.
  *
  * ADDRESS is a path, or HOST:PORT, or two of them: for the publisher, and after a comma for
  * subscribers. All is one thread, so that no broker's load costs more context switches than
@@ -58,7 +59,7 @@ static uint64_t received, lost; /* by all subscribers */
 static int epoll;
 
 static int publisher;
-static uint64_t published;
+static uint64_t published, late; /* of a paced load: so many were sent when the next was due */
 static char *output;
 static size_t output_bytes, output_sent, frame_bytes, batch_frames;
 static bool is_blocked; /* the broker takes nothing more now */
@@ -264,6 +265,7 @@ static uint64_t run_paced(uint64_t rate, uint64_t start_ns, uint64_t end_ns)
     uint64_t due = start_ns, first = published, last_ns = start_ns, now;
     while ((now = now_ns()) < last_ns + QUIET_NS) {
         if (now >= due && due < end_ns) {
+            late += now >= due + 1000000000 / rate;
             if (!is_blocked)
                 publish(1);
             due = start_ns + (published - first) * 1000000000 / rate;
@@ -296,7 +298,7 @@ static void run(char **work, uint64_t milliseconds)
 {
     uint64_t start_ns = now_ns(), end_ns = start_ns + milliseconds * 1000000, last_ns = end_ns;
     uint64_t published_before = published;
-    received = lost = 0;
+    received = lost = late = 0;
     if (strcmp(work[0], "lockstep") == 0)
         run_lockstep(work[1], end_ns);
     else if (strcmp(work[0], "paced") == 0)
@@ -306,8 +308,9 @@ static void run(char **work, uint64_t milliseconds)
     else
         die("%s: lockstep, paced, window or batches is needed here", work[0]);
     give_up_waiting();
-    printf("done published=%" PRIu64 " received=%" PRIu64 " lost=%" PRIu64 " wall_ns=%" PRIu64 "\n",
-           published - published_before, received, lost, last_ns - start_ns);
+    printf("done published=%" PRIu64 " late=%" PRIu64 " received=%" PRIu64 " lost=%" PRIu64
+           " wall_ns=%" PRIu64 "\n",
+           published - published_before, late, received, lost, last_ns - start_ns);
 }
 
 /* Publish until each subscriber has received something, and then everything. */

@@ -25,9 +25,13 @@ from sbus.bench.servers import RunSettings, Server
 WORKS = works(256)
 
 
-def sample(cpu_us: float, received: int = 1_000, lost: int = 0, p50_ns: int = 5_000) -> PeerSample:
+def sample(
+    cpu_us: float, received: int = 1_000, lost: int = 0, late: int = 0, p50_ns: int = 5_000
+) -> PeerSample:
     cpu_ns = round(cpu_us * 1_000 * received)
     return PeerSample(
+        published=1_000,
+        late=late,
         received=received,
         lost=lost,
         wall_ns=100_000_000,
@@ -72,6 +76,13 @@ def test_losses_are_told_of_each_work() -> None:
     assert line.startswith("sbus-8 lost 75.0 % of one to one, saturated")
 
 
+def test_a_load_that_was_late_is_told() -> None:
+    samples = samples_of(redis=1.0, nats=1.0)
+    samples["paced"]["nats"] = [sample(1.0, late=late) for late in (0, 300, 900)]
+    (line,) = [line for line in rate_table(samples, WORKS, PEERS) if "late" in line]
+    assert line.startswith("paced: up to 30 %")
+
+
 def test_sbus_is_compared_with_the_best_broker_and_not_with_a_relay() -> None:
     found = figures(samples_of(relay=0.5, sbus_1=4.0, redis=2.0, nats=3.0), WORKS)
     row = next(line for line in comparison_table(found, PEERS) if line.startswith("to 50"))
@@ -81,6 +92,8 @@ def test_sbus_is_compared_with_the_best_broker_and_not_with_a_relay() -> None:
 def test_the_tables_fit_a_terminal() -> None:
     costs = dict.fromkeys((name.replace("-", "_") for name in PEERS), 49.99)
     samples = samples_of(**costs)
+    samples["fan-out"]["sbus-8"] = [sample(1.0, lost=3_000)]
+    samples["paced"]["sbus-8"] = [sample(1.0, late=900)]
     found = figures(samples, WORKS)
     lines = [
         *table(("µs", *found), [(name, *cells(found, name)) for name in PEERS]),
