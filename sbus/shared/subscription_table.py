@@ -1,10 +1,10 @@
 """The subscription table: all subscriptions, as a journal in shared memory.
 
-Every change is one record, appended under the lock; every worker reads the records that are new to
-it and keeps an index of its own. A record that begins or ends a worker's interest in a pattern is
-an *edge*: it concerns the other workers, so it moves the generation word, which they compare before
-they route a batch. Other records (a worker's second client with the same pattern) matter only when
-the clients of a worker are reconstructed.
+Every change is one record, appended under the lock; every worker that publishes reads the records
+that are new to it and keeps an index of its own. A record that begins or ends a worker's interest
+in a pattern is an *edge*: it concerns the other workers, so it moves the generation word, which
+they compare before they route a batch. Other records (a worker's second client with the same
+pattern) matter only when the clients of a worker are reconstructed.
 
     record = length, kind, edge, worker, client | pattern
 
@@ -91,6 +91,7 @@ class SubscriptionTable:
         self._own = None if worker is None else WORKER_WORDS + worker * WORDS_PER_WORKER
         self._epoch = 0
         self._position = 0
+        self._has_begun = False
 
     # -- under the lock ------------------------------------------------------------------------
     def start(self, words: memoryview) -> None:
@@ -103,6 +104,18 @@ class SubscriptionTable:
     def is_current(self, words: memoryview) -> bool:
         """Whether everything that concerns this worker has been read."""
         return words[TABLE_EPOCH] == self._epoch and words[TABLE_GENERATION] <= self._position
+
+    def follow(self, words: memoryview) -> bool:
+        """Whether there is more to read for a process that has begun to.
+
+        A worker begins with the first message that it publishes. Until then it needs nothing of the
+        table, and only leaves an arena that is not in use any more.
+        """
+        if self._has_begun:
+            return not self.is_current(words)
+        if self._epoch != words[TABLE_EPOCH]:
+            self.start(words)
+        return False
 
     def append(self, words: memoryview, data: bytes, *, edge: bool, frees: bool = False) -> bool:
         """Append encoded records, with `edge` if one of them is one, and with `frees` if they only
@@ -143,6 +156,7 @@ class SubscriptionTable:
     def unread(self, words: memoryview) -> list[tuple[int, int]]:
         """Byte ranges of the map that this process has not read; they count as read from now on.
         Read them with `read_records` before the next critical section."""
+        self._has_begun = True
         ranges = []
         epoch = words[TABLE_EPOCH]
         offsets = self._memory.arena_offsets

@@ -74,7 +74,7 @@ class Sequencer:
         self._misses_before = self._statistics.counts[ROUTE_MISSES]
 
     def start(self) -> bytes:
-        """Take this worker's place in the shared memory, and read the subscription table.
+        """Take this worker's place in the shared memory.
 
         Returns the record that must be journalled before all others, if there was no room for it.
         """
@@ -83,7 +83,6 @@ class Sequencer:
             self._log.start(words)
             self._table.start(words)
             recorded = self._table.append(words, reset, edge=True, frees=True)
-        self._read_table()
         return b"" if recorded else reset
 
     # -- steps ---------------------------------------------------------------------------------
@@ -298,18 +297,18 @@ class Sequencer:
     def walk_on(self, cost_max: int) -> None:
         """Walk what is destined here, to its end or until that has cost this much.
 
-        The table is read too, though a worker may sleep before it has read all of it: it checks
-        that before it publishes.
+        A worker that has published reads the table too, though it may sleep before it has read all
+        of it: it checks that before it publishes.
         """
         with self._lock as words:
             end = self._log.destined_end(words)
             piece = b"" if self._monitor.is_watched else self._log.take_piece(words, end)
             wake = self._log.share_cursor(words)
+            must_read = self._table.follow(words)
             self._table.share_epoch(words)
-            is_current = self._table.is_current(words)
             self._log.ask_to_be_woken(words)
         self._memory.wake(wake)
-        if not is_current:
+        if must_read:
             self._read_table()
         if piece:
             self._deliver_piece(piece)

@@ -189,8 +189,17 @@ class Client:
 class Bus:
     """The workers of one bus and the model of it."""
 
-    def __init__(self, workers: int, clients_per_worker: int, limits: Limits = LIMITS) -> None:
+    def __init__(
+        self,
+        workers: int,
+        clients_per_worker: int,
+        limits: Limits = LIMITS,
+        *,
+        have_published: bool = False,
+    ) -> None:
+        """`have_published`: every worker reads the subscription table from the start on."""
         self.limits = limits
+        self._have_published = have_published
         # Here a batch is a step, however long it takes.
         self._patience = patch.object(sequencer_module, "_LOOKUP_SECONDS_MAX", math.inf)
         self._patience.start()
@@ -242,6 +251,8 @@ class Bus:
         sequencer._table.log = log
         subscriptions = Subscriptions(context, sequencer, router)
         subscriptions.start()
+        if self._have_published:
+            sequencer._read_table()
         self.routers[worker : worker + 1] = [router]
         self.sequencers[worker : worker + 1] = [sequencer]
         self.logs[worker : worker + 1] = [log]

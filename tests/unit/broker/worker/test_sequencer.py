@@ -397,3 +397,43 @@ def test_a_publisher_is_held_for_as_long_as_its_user_has_time_and_no_longer(cloc
         assert offer(timed, publisher, b"a") is not None
     finally:
         timed.close()
+
+
+def test_a_worker_learns_what_others_subscribed_to_when_it_first_publishes(bus: Bus) -> None:
+    mine, _, theirs, _ = bus.clients
+    bus.subscribe(theirs, b"a", nothing)
+    bus.walk_on(0, nothing)
+    assert bus.routers[0].look_up(b"a").mask == 0
+    bus.publish(mine, [b"a"], nothing)
+    assert bus.routers[0].look_up(b"a").mask == 1 << 1
+    bus.subscribe(theirs, b"b", nothing)
+    bus.walk_on(0, nothing)
+    assert bus.routers[0].look_up(b"b").mask == 1 << 1, "it has not followed since"
+    bus.settle()
+    assert len(theirs.collector.received) == 1
+
+
+def test_a_worker_that_never_published_does_not_hold_up_compaction(bus: Bus) -> None:
+    mine, _, theirs, _ = bus.clients
+    bus.subscribe(theirs, b"a", nothing)
+    for _ in range(3):
+        assert bus.compaction is None
+        bus.compact(finish=False)
+        assert bus.compaction is not None, "some worker has not read the table"
+        bus.compact(finish=True)
+        bus.settle()
+    bus.publish(mine, [b"a"], nothing)
+    bus.settle()
+    assert len(theirs.collector.received) == 1
+
+
+def test_what_a_compaction_replaced_is_read_by_a_first_message_before_any_walk(bus: Bus) -> None:
+    mine, _, theirs, _ = bus.clients
+    bus.subscribe(theirs, b"a", nothing)
+    bus.subscribe(theirs, b"b", nothing)
+    bus.compact(finish=False)
+    bus.unsubscribe(theirs, 0, nothing)
+    bus.compact(finish=True)
+    bus.publish(mine, [b"a", b"b"], nothing)
+    bus.settle()
+    assert len(theirs.collector.received) == 1

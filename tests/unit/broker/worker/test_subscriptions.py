@@ -44,7 +44,7 @@ SMALL_TABLE = msgspec.structs.replace(LIMITS, table_bytes=4096)
 
 @pytest.fixture
 def small_bus() -> Iterator[Bus]:
-    opened = Bus(2, 2, SMALL_TABLE)
+    opened = Bus(2, 2, SMALL_TABLE, have_published=True)
     yield opened
     opened.close()
 
@@ -135,7 +135,7 @@ class Subscribing(RuleBasedStateMachine):
             LIMITS, table_bytes=room, user_subscriptions_max=40, user_subscription_bytes_max=user
         )
         self.limits = limits
-        self.bus = Bus(WORKERS, 2, limits)
+        self.bus = Bus(WORKERS, 2, limits, have_published=True)
         self.gone: list[Client] = []
         self.whole: set[int] = set()
         """Clients whose rules were journalled with all of their patterns once."""
@@ -354,7 +354,7 @@ TestSubscribing.settings = settings(max_examples=150, stateful_step_count=40)
 # -- one at a time ---------------------------------------------------------------------------------
 @pytest.fixture
 def bus() -> Iterator[Bus]:
-    opened = Bus(WORKERS, 2)
+    opened = Bus(WORKERS, 2, have_published=True)
     yield opened
     opened.close()
 
