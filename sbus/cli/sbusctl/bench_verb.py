@@ -78,12 +78,15 @@ def bench(
       subscriptions  Latency beside many subscriptions that do not match.
       flood          Latency while others publish without waiting for their subscriber.
 
-    The messages have keys of their own, which begin with sbusctl/bench/, and obey the limits of the
-    user. But a work takes all the CPU time that it gets, unless there is a rate: think of others
-    who use the bus. The clients use the Python library in one or two processes, which is part of
-    what is measured; python -m sbus.bench measures the broker alone. Where the admin socket may be
-    used, CPU/MSG is the CPU time of all workers for each delivered message, those of other clients
-    included.
+    IN/S and OUT/S are the messages that were published and delivered per second, LOST is how many
+    the bus dropped for a subscriber, and P50, P99 and MAX are times of round trips. CPU/MSG is the
+    CPU time of all workers for each delivered message, those of other clients included; it is known
+    where the admin socket may be used.
+
+    All keys begin with sbusctl/bench/, and the limits of the user apply. But a work takes all the
+    CPU time that it gets, unless there is a rate: think of others who use the bus. The clients use
+    the Python library, in up to three processes, which is part of what is measured; python -m
+    sbus.bench measures the broker alone.
     """
     from sbus.cli.sbusctl.bench_load import WAIT_SECONDS_MAX, Client, LoadPlan
     from sbus.cli.sbusctl.bench_works import Bench, measure
@@ -104,15 +107,15 @@ def bench(
         clients=clients,
         subscriptions=subscriptions,
     )
+    screen = Screen()
     results = []
-    with _connect_admin(selected) as admin:
+    with _connect_admin(selected) as admin, screen.repainting(whole=False) as show_lines:
         for work in works or WORKS:
             results.append(measure(asked, work, admin))
             if as_json:
                 write_json(results[-1])
-    if not as_json:
-        screen = Screen()
-        screen.show(result_lines(results, screen.width))
+            elif screen.is_terminal or len(results) == len(works or WORKS):
+                show_lines(result_lines(results, screen.width))
 
 
 def _connect_admin(
