@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "ledger.h"
-#include "peer.h"
+#include "client.h"
 
 enum {
     SUBSCRIBERS_MAX = 256,

@@ -21,7 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "peer.h"
+#include "client.h"
 
 enum {
     CONNECTIONS_MAX = 4096,

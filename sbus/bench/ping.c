@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "peer.h"
+#include "client.h"
 
 static const char QUESTION[] = "MSG ping/question"; /* the closing NUL ends the key */
 static const char ANSWER[] = "MSG ping/answered";

@@ -19,12 +19,12 @@ from sbus.bench.figures import parse_report
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 SOURCES = {
-    "relay": ("relay.c", "peer.c"),
-    "stream": ("stream.c", "traffic.c", "peer.c"),
-    "ping": ("ping.c", "peer.c"),
-    "flood": ("flood.c", "ledger.c", "peer.c"),
-    "horde": ("horde.c", "peer.c"),
-    "load": ("peers/load.c", "peers/wires.c", "peer.c"),
+    "relay": ("relay.c", "client.c"),
+    "stream": ("stream.c", "traffic.c", "client.c"),
+    "ping": ("ping.c", "client.c"),
+    "flood": ("flood.c", "ledger.c", "client.c"),
+    "horde": ("horde.c", "client.c"),
+    "load": ("peers/load.c", "peers/wires.c", "client.c"),
 }
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
 START_SECONDS_MAX = 60.0

@@ -20,7 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "peer.h"
+#include "client.h"
 
 enum {
     SUBSCRIBERS_MAX = 4096,

@@ -29,7 +29,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "peer.h"
+#include "client.h"
 #include "traffic.h"
 
 enum {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "peer.h"
+#include "client.h"
 
 static const char PATTERN[] = "bench/*/G";
 static const char HEAD[] = "MSG bench/000000000000/G"; /* its closing NUL ends the key */

@@ -79,7 +79,7 @@ def allow_descriptors(count: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What is sent, and who is there; `fillers` is where idle connections go (see peer.h)."""
+    """What is sent, and who is there; `fillers` is where idle connections go (see client.h)."""
 
     messages: int
     size_bytes: int

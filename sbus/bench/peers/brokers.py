@@ -136,7 +136,7 @@ def start_redis(run: RunSettings) -> AbstractContextManager[Server]:
 
 def start_zeromq(run: RunSettings) -> AbstractContextManager[Server]:
     try:
-        sources = ("peers/zeromq_proxy.c", "peer.c")
+        sources = ("peers/zeromq_proxy.c", "client.c")
         compile_program(run.directory, "zeromq_proxy", sources, ["-lzmq"])
     except BenchmarkFailed as error:
         raise NotInstalled("zmq.h is not installed: apt-get install libzmq3-dev") from error

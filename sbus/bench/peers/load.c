@@ -30,7 +30,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "../peer.h"
+#include "../client.h"
 #include "wires.h"
 
 enum {

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../peer.h"
+#include "../client.h"
 
 #define TOPIC "bench/peers"
 #define SUBJECT "bench.peers"

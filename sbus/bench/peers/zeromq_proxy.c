@@ -6,7 +6,7 @@
  */
 #include <zmq.h>
 
-#include "../peer.h"
+#include "../client.h"
 
 static void *bound(void *context, int type, const char *endpoint)
 {

@@ -5,8 +5,8 @@
  * commands as lines on stdin, answer with lines on stdout, and end when stdin ends or when the
  * process that started them does.
  */
-#ifndef SBUS_BENCH_PEER_H
-#define SBUS_BENCH_PEER_H
+#ifndef SBUS_BENCH_CLIENT_H
+#define SBUS_BENCH_CLIENT_H
 
 #include <stdbool.h>
 #include <stddef.h>

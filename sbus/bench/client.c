@@ -1,6 +1,6 @@
-/* See peer.h. */
+/* See client.h. */
 #define _GNU_SOURCE
-#include "peer.h"
+#include "client.h"
 
 #include <errno.h>
 #include <signal.h>
