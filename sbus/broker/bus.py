@@ -3,7 +3,6 @@
 The fork server is forked before this process opens its lock and starts its loop.
 """
 
-import gc
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -46,7 +45,6 @@ def run_bus(
     events = EventEmitter(open_log(settings.log))
     memory = SharedMemory(settings.workers, settings.limits)
     private = (endpoints.listener, endpoints.admin_listener, notifier.sock)
-    _freeze_heap()
     fork_server = ForkServer(
         partial(worker_main, memory, settings, events),
         close=[sock for sock in private if sock is not None],
@@ -66,13 +64,6 @@ def run_bus(
         _run_event_loop(resources, on_ready)
     finally:
         fork_server.stop()
-
-
-def _freeze_heap() -> None:
-    """Let the garbage collector leave alone what all processes share: it writes to every object
-    that it looks at, and a page that one process writes to is copied for it."""
-    gc.collect()
-    gc.freeze()
 
 
 def _run_event_loop(resources: FrontResources, on_ready: Callable[[], None]) -> None:

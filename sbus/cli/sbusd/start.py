@@ -6,6 +6,7 @@ whose imports take longer than everything else together. Everything that was mad
 way out, whichever way that is.
 """
 
+import gc
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -77,8 +78,14 @@ class _Lifecycle:
 
     def _serve(self, sockets: Sockets, on_ready: Callable[[], None]) -> None:
         """Run the broker. It gets a signal that came before it had handlers once it is ready."""
+        # What is imported stays: no collection need look at it, now or later. To look is to write,
+        # and a page that one of the bus's processes writes to is copied for it.
+        gc.disable()
         from sbus.broker.bus import run_bus
         from sbus.broker.front_process import Endpoints
+
+        gc.freeze()
+        gc.enable()
 
         raise_open_files_limit()
         plan, is_abstract = self._plan, sockets.bus.is_abstract
