@@ -264,15 +264,14 @@ static uint64_t run_paced(uint64_t rate, uint64_t start_ns, uint64_t end_ns)
 {
     uint64_t due = start_ns, first = published, last_ns = start_ns, now;
     while ((now = now_ns()) < last_ns + QUIET_NS) {
-        if (now >= due && due < end_ns) {
+        if (now >= due && due < end_ns && !is_blocked) {
             late += now >= due + 1000000000 / rate;
-            if (!is_blocked)
-                publish(1);
+            publish(1);
             due = start_ns + (published - first) * 1000000000 / rate;
         }
         if (due >= end_ns && slowest() == published)
             break;
-        if (receive_ready(due >= end_ns ? QUIET_NS : due > now && !is_blocked ? due - now : 0))
+        if (receive_ready(is_blocked || due >= end_ns ? QUIET_NS : due > now ? due - now : 0))
             last_ns = now_ns();
     }
     return last_ns;
