@@ -155,6 +155,8 @@ def _measure_stream(bench: Bench, work: str, subscribers: int) -> WorkResult:
         for number in plan.numbers():
             publisher.publish(key, payload, timeout_seconds=WAIT_SECONDS_MAX)
             published = number + 1
+            if number == 0:
+                publisher.sync(timeout_seconds=WAIT_SECONDS_MAX)  # is it refused?
             if published % plan.step == 0:
                 receiving.wait_until(published - plan.window)
         publisher.sync(timeout_seconds=WAIT_SECONDS_MAX)
