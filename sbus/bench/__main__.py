@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from sbus.bench import delivery_costs, held_publishers, latency
+from sbus.bench import delivery_costs, footprint, held_publishers, latency
 from sbus.bench import soak as soaking
 from sbus.bench.figures import format_cpus, parse_cpus
 from sbus.bench.peers import brokers, comparison, documents
@@ -83,6 +83,7 @@ limit_option: Option = click.option(
 )
 PINNED = (
     repetitions_option,
+    size_option,
     cpu_option("--broker-cpu", LAST_CPU),
     cpu_option("--load-cpu", FIRST_CPU),
 )
@@ -132,7 +133,7 @@ def benchmark(
                 sys.exit(1)
 
         decorated: Command = command
-        for add in (json_option, size_option, *reversed(options)):
+        for add in (json_option, *reversed(options)):
             decorated = add(decorated)
         main.command(name, help=measure.__doc__)(decorated)
         return measure
@@ -186,6 +187,7 @@ def round_trip(run: RunSettings, rounds: int, size: int) -> Result:
 @benchmark(
     "flood",
     repetitions_option,
+    size_option,
     cpu_option("--broker-cpu", USABLE_CPUS),
     cpu_option("--load-cpu", FIRST_CPU),
     cpu_option("--victim-cpu", LAST_CPU),
@@ -279,9 +281,26 @@ def peers(
 
 
 @benchmark(
+    "footprint",
+    repetitions_option,
+    workers_option(8),
+    option("--clients", COUNT, 1_000, "Connected and idle."),
+    option("--patterns", click.IntRange(min=footprint.SUBSCRIBERS), 20_000, "All different."),
+    option("--seconds", click.FloatRange(min=0.1), 10.0, "For which wake-ups are counted."),
+)
+def take_footprint(
+    run: RunSettings, workers: int, clients: int, patterns: int, seconds: float
+) -> Result:
+    """What an idle bus takes, and what clients and patterns add to it."""
+    crowd = footprint.Crowd(clients=clients, patterns=patterns)
+    return footprint.take(run, crowd, workers, seconds)
+
+
+@benchmark(
     "soak",
     option("--minutes", click.FloatRange(min=0.01), 10.0, "Of saturation."),
     workers_option(8),
+    size_option,
     limit_option,
 )
 def soak(run: RunSettings, minutes: float, workers: int, size: int) -> Result:

@@ -48,6 +48,19 @@ def parse_own_memory_bytes(status: str) -> int:
     return 1024 * sum(map(int, re.findall(r"^Rss(?:Anon|File):\s*(\d+) kB", status, re.MULTILINE)))
 
 
+def parse_proportional_memory_bytes(smaps: str) -> int:
+    """The one `Pss` line of `smaps_rollup`, in kB."""
+    found = re.search(r"^Pss:\s*(\d+) kB", smaps, re.MULTILINE)
+    if found is None:
+        raise BenchmarkFailed("this kernel does not report proportional memory")
+    return 1024 * int(found[1])
+
+
+def parse_context_switches(status: str) -> int:
+    """Voluntary and involuntary ones of a thread."""
+    return sum(map(int, re.findall(r"^\w+_ctxt_switches:\s*(\d+)", status, re.MULTILINE)))
+
+
 def parse_cpu_model(cpuinfo: str) -> str:
     """The first `model name`, or `unknown CPU`: not every architecture has that line."""
     found = re.search(r"^model name\s*: (.*)", cpuinfo, re.MULTILINE)
@@ -89,14 +102,27 @@ def run_times_ns(pids: Iterable[int]) -> dict[int, int]:
     return {pid: run_time_ns(pid) for pid in pids}
 
 
-def own_memory_bytes(pid: int) -> int:
-    """Memory of a live process; raises BenchmarkFailed when it is gone."""
+def read_of_process(pid: int, name: str) -> str:
+    """A file in /proc of a live process; raises BenchmarkFailed when it is gone."""
     try:
-        return parse_own_memory_bytes(
-            (PROC / str(pid) / "status").read_text(errors="backslashreplace")
-        )
+        return (PROC / str(pid) / name).read_text(errors="backslashreplace")
     except (FileNotFoundError, ProcessLookupError) as error:
-        raise BenchmarkFailed(f"no memory figures of process {pid}: {error}") from error
+        raise BenchmarkFailed(f"no figures of process {pid}: {error}") from error
+
+
+def own_memory_bytes(pid: int) -> int:
+    """Memory of a live process that is its own."""
+    return parse_own_memory_bytes(read_of_process(pid, "status"))
+
+
+def proportional_memory_bytes(pid: int) -> int:
+    """Memory of a live process, in which what n processes share counts one n-th."""
+    return parse_proportional_memory_bytes(read_of_process(pid, "smaps_rollup"))
+
+
+def context_switches(pid: int) -> int:
+    """How often the main thread of a live process was given a CPU."""
+    return parse_context_switches(read_of_process(pid, "status"))
 
 
 def shared_memory_bytes(pids: Iterable[int]) -> int:

@@ -131,10 +131,17 @@ def running(
 ) -> Iterator[Child]:
     """A child, of user `uid` if given, that is gone with its descendants when the block ends.
 
-    Python programs find this source tree, from whatever directory the benchmark is run.
+    Python programs find this source tree, from whatever directory the benchmark is run, and keep
+    their byte code in `directory`.
     """
     log = directory / f"{name}.stderr"
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPYCACHEPREFIX": str(directory / "bytecode"),
+    }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # to compile takes longer than to start
     with log.open("wb") as stderr, pinned(cpus):
         process = subprocess.Popen(
             command,
@@ -144,7 +151,7 @@ def running(
             user=uid,
             group=uid,
             extra_groups=None if uid is None else (),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env=environment,
         )
     with process:
         try:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sbus.bench import BenchmarkFailed, delivery_costs, held_publishers
+from sbus.bench import BenchmarkFailed, delivery_costs, footprint, held_publishers
 from sbus.bench.latency import Flood, flood, round_trip
 from sbus.bench.peers.brokers import PEERS
 from sbus.bench.peers.comparison import compare, works
@@ -161,6 +161,17 @@ def test_a_flood_needs_root(run: RunSettings, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(BenchmarkFailed, match="root"):
         flood(run, Flood(), None)
+
+
+def test_a_footprint(run: RunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "SETTLING_SECONDS", 0.0)
+    crowd = footprint.Crowd(clients=2, patterns=2 * footprint.SUBSCRIBERS)
+    result = footprint.take(run, crowd, workers=2, seconds=0.1)
+    assert len(result.samples) == len(result.rows) == 4
+    for those in result.samples.values():
+        sample = only(those)
+        assert sample.ready_seconds > 0
+        assert 0 < sample.idle_bytes < sample.serving_bytes
 
 
 def short_soak(start: Start, crowd: Crowd, directory: Path) -> dict[str, int]:
