@@ -8,7 +8,11 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tests.support.bus import Bus, running_bus
+from tests.support import compiled_step
+
+compiled_step.load()
+
+from tests.support.bus import Bus, running_bus  # noqa: E402
 
 # A shell ignores SIGINT on behalf of what it starts in the background; programs that the tests
 # start would inherit that, and tests that interrupt them would wait in vain.

@@ -55,13 +55,13 @@ BUS = 0
 _CONNECTIONS = 0  # written by the front alone
 _CONNECTIONS_MAX = 1
 _QUOTAS = 2  # of the kinds that have one
-_NS_PER_MESSAGE = 5
+NS_PER_MESSAGE = 5
 _HELD_NS_MAX = 6
-_PAID_UNTIL_NS = 7
+PAID_UNTIL_NS = 7
 _REPORTED_NS = 8  # when each limit was last reported
 _HELD = _REPORTED_NS + _REPORTS
 _CELLS = _HELD + HELD_WORDS
-_RATE_BURST_NS = 50_000_000
+RATE_BURST_NS = 50_000_000
 _SEARCH_INTERVAL_NS = 1_000_000_000
 """How often all accounts are searched for some that may be closed."""
 _NO_QUOTA = 1 << 62
@@ -69,7 +69,12 @@ _NO_QUOTA = 1 << 62
 
 def account_words(workers: int) -> int:
     """Shared words of one account."""
-    return _CELLS + (_KINDS + WORDS_PER_DESTINATION) * workers
+    return log_share_at(workers) + WORDS_PER_DESTINATION * workers
+
+
+def log_share_at(workers: int) -> int:
+    """Where in an account the user's shares of the log begin: they are its last words."""
+    return _CELLS + _KINDS * workers
 
 
 def accounts_words(workers: int, limits: Limits) -> int:
@@ -96,7 +101,7 @@ class Account:
         self._none_left_until_ns = 0
         self._cells = [_CELLS + kind * workers + worker for kind in range(_KINDS)]
         self.held_time = HeldTime(self._words[_HELD : _HELD + HELD_WORDS], held_window_ns)
-        self.log_share = LogShare(self._words[_CELLS + _KINDS * workers :])
+        self.log_share = LogShare(self._words[log_share_at(workers) :])
 
     # -- cells ---------------------------------------------------------------------------------
     def use(self, kind: int) -> int:
@@ -140,13 +145,13 @@ class Account:
     # -- under the lock ------------------------------------------------------------------------
     def publish_delay_ns(self, now_ns: int) -> int:
         """How long this user's next message has to wait for the rate limit."""
-        return max(0, self._words[_PAID_UNTIL_NS] - now_ns - _RATE_BURST_NS)
+        return max(0, self._words[PAID_UNTIL_NS] - now_ns - RATE_BURST_NS)
 
     def pay_for(self, messages: int, now_ns: int) -> None:
         """Charge published messages to the rate limit."""
         words = self._words
-        cost_ns = messages * words[_NS_PER_MESSAGE]
-        words[_PAID_UNTIL_NS] = max(words[_PAID_UNTIL_NS], now_ns) + cost_ns
+        cost_ns = messages * words[NS_PER_MESSAGE]
+        words[PAID_UNTIL_NS] = max(words[PAID_UNTIL_NS], now_ns) + cost_ns
 
     def begin_holding(self, now_ns: int) -> None:
         """This user's clients hold back publishers of this worker from now on."""
@@ -198,10 +203,10 @@ class Account:
             limits.subscriptions_max, limits.subscription_bytes_max, limits.backlog_bytes_max
         )
         ns_per_message = 1_000_000_000 // limits.messages_per_second_max
-        if ns_per_message != self._words[_NS_PER_MESSAGE]:
-            self._words[_NS_PER_MESSAGE] = ns_per_message
+        if ns_per_message != self._words[NS_PER_MESSAGE]:
+            self._words[NS_PER_MESSAGE] = ns_per_message
             # Forget what was charged so far. A worker may add to it just now, which is fine.
-            self._words[_PAID_UNTIL_NS] = 0
+            self._words[PAID_UNTIL_NS] = 0
         self._words[_HELD_NS_MAX] = int(min(limits.held_seconds_max * 1e9, _NO_QUOTA))
 
     def set_quotas(self, *quotas: int) -> None:
@@ -220,7 +225,7 @@ class Account:
             self.connections
             or any(self.use(kind) for kind in _GAUGES)
             or self.held_time.spent_ns(now_ns)
-            or self._words[_PAID_UNTIL_NS] > now_ns
+            or self._words[PAID_UNTIL_NS] > now_ns
         )
 
     def reap(self, worker: int, now_ns: int) -> None:

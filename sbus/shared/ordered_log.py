@@ -44,6 +44,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from sbus.compiled import LogRecord
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.shared.log_block import (
@@ -90,7 +91,7 @@ another process gets its CPU for a moment."""
 WINDOW_BYTES_MIN = 128
 _PIECE_BYTES_MAX = 1024
 """Some messages of a few bytes: copying them costs less than another critical section."""
-_MODEST_PART = 4
+MODEST_PART = 4
 """A user that has appended less than this part of a window for a worker since that last had nothing
 to walk need not wait with the users that flood it."""
 _PACE_MEMORY = 0.8
@@ -114,7 +115,7 @@ def has_served(words: memoryview, worker: int) -> bool:
     return words[_base(worker) + LOG_WINDOW] > 0
 
 
-class OrderedLog:
+class OrderedLog(LogRecord):
     """One process's view of the log; `worker` is None in a process that does not walk it."""
 
     def __init__(self, memory: SharedMemory, worker: int | None = None) -> None:
@@ -129,7 +130,7 @@ class OrderedLog:
         self._own = 0 if worker is None else _base(worker)
         self.cursor = 0
         """How far this worker has walked; `share_cursor` shares it."""
-        self._window = WINDOW_BYTES_MIN
+        self.window = WINDOW_BYTES_MIN
         self._walked_bytes = 0.0
         self._walked_seconds = 0.0
         self.is_caught_up = False
@@ -141,7 +142,7 @@ class OrderedLog:
         self.cursor = words[LOG_HEAD]
         words[self._own + LOG_CURSOR] = self.cursor
         words[self._own + LOG_END] = self.cursor
-        words[self._own + LOG_WINDOW] = self._window
+        words[self._own + LOG_WINDOW] = self.window
         words[ALIVE] |= self._bit
 
     def block_bytes_max(self, words: memoryview, mask: int) -> int:
@@ -217,13 +218,13 @@ class OrderedLog:
         """Share how far this worker has walked; returns the workers to wake."""
         own = self._own
         words[own + LOG_CURSOR] = self.cursor
-        words[own + LOG_WINDOW] = self._window
+        words[own + LOG_WINDOW] = self.window
         wake = 0
-        if words[own + LOG_WAITERS] and _lag(words, own) <= self._window // 2:
+        if words[own + LOG_WAITERS] and _lag(words, own) <= self.window // 2:
             wake = words[own + LOG_WAITERS]
             words[own + LOG_WAITERS] = 0
             contenders = words[own + LOG_CONTENDERS]
-            _begin_round(words, own, self._window // 2 // contenders if contenders > 1 else 0)
+            _begin_round(words, own, self.window // 2 // contenders if contenders > 1 else 0)
         return wake | self.release_waiting(words)
 
     def release_waiting(self, words: memoryview) -> int:
@@ -297,7 +298,7 @@ class OrderedLog:
         self._walked_bytes = self._walked_bytes * _PACE_MEMORY + walked_bytes
         self._walked_seconds = self._walked_seconds * _PACE_MEMORY + seconds
         window = int(self._walked_bytes * WINDOW_SECONDS / max(self._walked_seconds, 1e-9))
-        self._window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
+        self.window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
 
     # -- without the lock ----------------------------------------------------------------------
     def walk(self, end: int) -> Iterator[WalkedBlock]:
@@ -328,7 +329,7 @@ def _late_destination(words: memoryview, mask: int, share: LogShare) -> int | No
         lag = _lag(words, at)
         window = words[at + LOG_WINDOW]
         if lag and (words[at + LOG_SHARE] or words[at + LOG_WAITERS] or lag > window):
-            allowed = words[at + LOG_SHARE] or window // _MODEST_PART
+            allowed = words[at + LOG_SHARE] or window // MODEST_PART
             if lag > 2 * window or _appended_bytes(words, worker, share) >= allowed:
                 return worker
         mask ^= bit

@@ -60,8 +60,8 @@ LOG_CONTENDERS = 7  # users that waited for it in this round
 EPOCH_SEEN = 8  # the epoch of the table that it reads
 WORDS_PER_WORKER = 9
 
-_SELECTOR = 0
-_COPIES = 8
+SELECTOR = 0
+COPIES = 8
 
 
 class MemoryLock:
@@ -69,9 +69,12 @@ class MemoryLock:
 
     def __init__(self, memfd: int, words: memoryview, block_words: int) -> None:
         self._memfd = memfd
-        self._words = words
+        self.words = words
+        """The control words: the selector, then the two copies."""
+        self.block_words = block_words
+        """Of each copy."""
         self._copies = tuple(
-            words[_COPIES + i * block_words : _COPIES + (i + 1) * block_words] for i in range(2)
+            words[COPIES + i * block_words : COPIES + (i + 1) * block_words] for i in range(2)
         )
         self._spare = 1
         self.fd = -1
@@ -91,7 +94,7 @@ class MemoryLock:
 
     def __enter__(self) -> memoryview:
         fcntl.flock(self.fd, fcntl.LOCK_EX)
-        current = self._words[_SELECTOR]
+        current = self.words[SELECTOR]
         self._spare = 1 - current
         spare = self._copies[self._spare]
         spare[:] = self._copies[current]
@@ -100,7 +103,7 @@ class MemoryLock:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Make the changed words valid, unless an error left them half changed; free the lock."""
         if kind is None:
-            self._words[_SELECTOR] = self._spare
+            self.words[SELECTOR] = self._spare
         fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def waiters(self) -> set[int]:
@@ -126,7 +129,7 @@ class SharedMemory:
         self.log_bytes = limits.log_bytes
         self.arena_bytes = limits.table_bytes
         block_words = WORKER_WORDS + WORDS_PER_WORKER * workers
-        control_bytes = _round_up((_COPIES + 2 * block_words) * WORD_BYTES, PAGE_BYTES)
+        control_bytes = _round_up((COPIES + 2 * block_words) * WORD_BYTES, PAGE_BYTES)
         statistics_at = control_bytes + PAGE_BYTES
         accounts_at = statistics_at + WORD_BYTES * statistics_words(workers)
         stalls_at = accounts_at + WORD_BYTES * accounts_words(workers, limits)

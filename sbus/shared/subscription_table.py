@@ -23,6 +23,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from sbus.compiled import TableRecord
 from sbus.shared.shared_memory import (
     ALIVE,
     COMPACTION_WANTED,
@@ -81,7 +82,7 @@ class TableStatistics(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-class SubscriptionTable:
+class SubscriptionTable(TableRecord):
     """One process's view of the journal: it appends, and reads on from a position."""
 
     def __init__(self, memory: SharedMemory, worker: int | None = None) -> None:
@@ -89,21 +90,21 @@ class SubscriptionTable:
         self._map = memory.map
         self._size = memory.arena_bytes
         self._own = None if worker is None else WORKER_WORDS + worker * WORDS_PER_WORKER
-        self._epoch = 0
-        self._position = 0
+        self.epoch = 0
+        self.position = 0
         self._has_begun = False
 
     # -- under the lock ------------------------------------------------------------------------
     def start(self, words: memoryview) -> None:
         """Begin to read, at the first record."""
-        self._epoch = words[TABLE_EPOCH]
-        self._position = 0
+        self.epoch = words[TABLE_EPOCH]
+        self.position = 0
         if self._own is not None:
-            words[self._own + EPOCH_SEEN] = self._epoch
+            words[self._own + EPOCH_SEEN] = self.epoch
 
     def is_current(self, words: memoryview) -> bool:
         """Whether everything that concerns this worker has been read."""
-        return words[TABLE_EPOCH] == self._epoch and words[TABLE_GENERATION] <= self._position
+        return words[TABLE_EPOCH] == self.epoch and words[TABLE_GENERATION] <= self.position
 
     def follow(self, words: memoryview) -> bool:
         """Whether there is more to read for a process that has begun to.
@@ -113,7 +114,7 @@ class SubscriptionTable:
         """
         if self._has_begun:
             return not self.is_current(words)
-        if self._epoch != words[TABLE_EPOCH]:
+        if self.epoch != words[TABLE_EPOCH]:
             self.start(words)
         return False
 
@@ -135,8 +136,8 @@ class SubscriptionTable:
             return False
         at = self._memory.arena_offsets[words[TABLE_EPOCH] & 1] + tail
         self._map[at : at + len(data)] = data
-        if self._position == tail and self._epoch == words[TABLE_EPOCH]:
-            self._position = end
+        if self.position == tail and self.epoch == words[TABLE_EPOCH]:
+            self.position = end
         words[TABLE_TAIL] = end
         if tail // _WAKE_BYTES != end // _WAKE_BYTES:
             self._memory.wake(words[SLEEPING])
@@ -160,25 +161,25 @@ class SubscriptionTable:
         ranges = []
         epoch = words[TABLE_EPOCH]
         offsets = self._memory.arena_offsets
-        if epoch != self._epoch:
-            at = offsets[self._epoch & 1]
-            ranges.append((at + self._position, at + words[TABLE_PREVIOUS_TAIL]))
-            self._epoch = epoch
-            self._position = words[TABLE_BASE]
+        if epoch != self.epoch:
+            at = offsets[self.epoch & 1]
+            ranges.append((at + self.position, at + words[TABLE_PREVIOUS_TAIL]))
+            self.epoch = epoch
+            self.position = words[TABLE_BASE]
         at = offsets[epoch & 1]
-        ranges.append((at + self._position, at + words[TABLE_TAIL]))
-        self._position = words[TABLE_TAIL]
+        ranges.append((at + self.position, at + words[TABLE_TAIL]))
+        self.position = words[TABLE_TAIL]
         return ranges
 
     def unread_is_small(self, words: memoryview) -> bool:
         """Whether the unread records can be read under the lock: some hundreds, a millisecond."""
-        same_arena = words[TABLE_EPOCH] == self._epoch
-        return same_arena and words[TABLE_TAIL] - self._position <= _SMALL_BYTES
+        same_arena = words[TABLE_EPOCH] == self.epoch
+        return same_arena and words[TABLE_TAIL] - self.position <= _SMALL_BYTES
 
     def share_epoch(self, words: memoryview) -> None:
         """Share, after reading, which arena this worker reads."""
         if self._own is not None:
-            words[self._own + EPOCH_SEEN] = self._epoch
+            words[self._own + EPOCH_SEEN] = self.epoch
 
     def statistics(self, words: memoryview) -> TableStatistics:
         return TableStatistics(words[TABLE_EPOCH], words[TABLE_TAIL], self._size)

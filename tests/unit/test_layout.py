@@ -34,6 +34,7 @@ FLOORS = {
     "sbus.errors": 0,
     "sbus.limits": 0,
     "sbus.version": 0,
+    "sbus.compiled": 1,
     "sbus.protocol": 1,
     "sbus.routing": 2,
     "sbus.validation": 2,

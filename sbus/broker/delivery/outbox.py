@@ -30,6 +30,7 @@ from sbus.broker.delivery import outbox_state
 from sbus.broker.delivery.backlog import Reply
 from sbus.broker.delivery.backpressure import Backpressure
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
+from sbus.compiled import OutboxRecord
 from sbus.errors import Misbehaviour
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
@@ -81,13 +82,13 @@ class OutboxStatistics(msgspec.Struct, frozen=True):
     backlog_bytes: int
 
 
-class Outbox:
+class Outbox(OutboxRecord):
     """Deliveries to one client. Borrows `sock`; `account` is its user's."""
 
     __slots__ = (
         *("_account", "_backlog", "_backpressure", "_listener", "_send", "_state", "_statistics"),
-        *("_undelivered", "_watches_room", "accepted", "delivered_bytes", "dropped", "fault"),
-        *("flood_control", "is_closed", "is_flowing", "wants_notices"),
+        *("_undelivered", "_watches_room", "dropped", "fault"),
+        *("flood_control", "is_closed", "wants_notices"),
     )
 
     def __init__(
@@ -99,6 +100,7 @@ class Outbox:
         statistics: WorkerStatistics,
         listener: OutboxListener,
     ) -> None:
+        self.fd = sock.fileno()
         self._send = sock.send
         self.flood_control = flood_control
         """What the client has chosen."""
@@ -194,6 +196,8 @@ class Outbox:
             return
         self.is_flowing = self._state is outbox_state.FLOWING
         self.is_closed = self._state is outbox_state.CLOSED
+        if self.is_closed:
+            self.fd = -1
 
     def _on_failed_send(self, error: OSError) -> None:
         """The socket took nothing. Raises what a peer cannot cause."""

@@ -47,6 +47,11 @@ class PacketHandler:
         self._packet_cost = context.memory.workers
         """Of a packet that is not a message: a subscription costs every worker something."""
 
+    def serve_ordinary(self, session: Session, cost: int, cost_max: int) -> int:
+        """Read a client, unless packets of it are pending, and publish its ordinary messages until
+        the cost of its turn is this; returns the cost. Raises OSError."""
+        return self._sequencer.serve(session, cost, cost_max)
+
     def handle_next(self, session: Session, cost_max: int) -> tuple[int, Wait | None]:
         """Publish the client's next messages up to this cost, or carry out its next other packet.
 
@@ -146,9 +151,9 @@ class PacketHandler:
             session.awaits_self_service = True
             self._context.link.send(SelfServiceRequest(session.client))
         elif key == controls.ECHO_ON:
-            session.echo = True
+            session.set_echo(True)
         elif key == controls.ECHO_OFF:
-            session.echo = False
+            session.set_echo(False)
         elif key == controls.NOTICES_ON:
             session.outbox.enable_notices()
         elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:

@@ -17,6 +17,7 @@ from sbus.broker.config.access_policy import RuleSet
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SecretRecipient
+from sbus.compiled import RouteRecord
 from sbus.limits import Limits
 from sbus.protocol.keys import Dialect, check_key, format_path, is_reserved, parse_pattern
 from sbus.protocol.secret_keys import Ids, ids_of, widened
@@ -50,13 +51,15 @@ _RemoteRule = tuple[BackpressureRule, set[bytes]]
 """Of a client of another worker, and the patterns by which it holds publishers."""
 
 
-class Route:
+class Route(RouteRecord):
     """The destinations of one key: other workers as a mask, this worker's clients as recipients.
 
     `backpressure_rules` are those of clients of any worker that publishers may have to wait for, by
     the user whose publishers that are, or `ANYBODY`."""
 
-    __slots__ = ("backpressure_rules", "fan_out", "mask", "recipients")
+    __slots__ = ("backpressure_rules", "fan_out")
+
+    recipients: tuple[Outbox | ProcessLifetimeGuard, ...]
 
     def __init__(
         self,

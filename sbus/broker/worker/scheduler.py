@@ -15,14 +15,12 @@ from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.wait_queue import Reason, Wait, WaitQueue
 from sbus.errors import Misbehaviour
 from sbus.shared.accounts import BACKLOG_BYTES, PUBLISH_RATE
-from sbus.shared.worker_statistics import BYTES_IN
 
 _LIMITED_RETRY_NS = 1_000_000_000
 """When a client that waits for its user's rate, or for a stalled client, is tried again at the
 latest: an administrator may have changed a user's limits, which no worker is told."""
 _NO_ROOM_RETRY_NS = 50_000_000
 """When a client is tried again whose user has no room for what it sends."""
-_BYTES_PER_UNIT = 4096
 
 
 class Scheduler:
@@ -37,7 +35,6 @@ class Scheduler:
         wait_queue: WaitQueue,
     ) -> None:
         self._context = context
-        self._statistics = context.statistics
         self._client_events = context.client_events
         self._packet_handler = packet_handler
         self._sessions = sessions
@@ -115,12 +112,10 @@ class Scheduler:
         quantum = self._context.settings.limits.quantum_units
         self._wait_queue.count_waiting(session, 0)
         try:
-            if not session.has_pending() and not self._is_quiescing:
-                if not self._may_read(session):
-                    return cost
-                read_bytes = session.receive()
-                self._statistics.counts[BYTES_IN] += read_bytes
-                cost += read_bytes // _BYTES_PER_UNIT
+            if not session.has_pending() and not self._is_quiescing and not self._may_read(session):
+                return cost
+            if session.has_pending() or not self._is_quiescing:
+                cost = self._serve_ordinary(session, cost, quantum)
             while cost < quantum and session.has_pending():
                 cost += self._handle(session, quantum - cost)
                 if self._must_wait(session):
@@ -135,6 +130,14 @@ class Scheduler:
             self._fair_queue.add(session)
         elif session.has_ended:
             self._sessions.close(session, "")
+        return cost
+
+    def _serve_ordinary(self, session: Session, cost: int, cost_max: int) -> int:
+        """Do what is ordinary; returns the cost of the turn so far."""
+        before = session.messages_in
+        cost = self._packet_handler.serve_ordinary(session, cost, cost_max)
+        if session.messages_in > before:
+            self._wait_queue.record_success(session)
         return cost
 
     def _must_wait(self, session: Session) -> bool:

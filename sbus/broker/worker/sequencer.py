@@ -20,17 +20,17 @@ the lock is taken, because there can be many, and confirmed under it. The first 
 wait is put off, and so are all behind it.
 """
 
-import math
 import time
-from collections.abc import Iterable
 
 from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
 from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.monitor import MessageMonitor
+from sbus.broker.worker.ordinary_step import PythonStep, make_ordinary_step
 from sbus.broker.worker.router import Route, Router
-from sbus.broker.worker.session import PublishBatch
+from sbus.broker.worker.session import PublishBatch, Session
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
-from sbus.shared.log_block import TIME_MASK, LogBlock, WalkedBlock
+from sbus.shared.log_block import LogBlock
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import ALIVE, LOG_HEAD
 from sbus.shared.subscription_table import (
@@ -51,9 +51,6 @@ _RECORDS_PER_HEARTBEAT = 1_000
 """A worker that reads a large table shows that it is alive."""
 _LOOKUP_SECONDS_MAX = 0.001
 """Messages behind those whose lookups took so long are put off: the lock may be held."""
-_WALK_ENTRIES_PER_LOOK = 16
-_WALK_SECONDS_PER_SHARE = 0.002
-"""A long walk looks at the clock, and shares its progress, this often."""
 
 
 class Sequencer:
@@ -70,7 +67,9 @@ class Sequencer:
         self._monitor = monitor
         self._log = OrderedLog(context.memory, context.worker)
         self._table = SubscriptionTable(context.memory, context.worker)
-        self._walking_cost: dict[int, int] = {}
+        self._python_step = PythonStep(context.statistics)
+        self._step = make_ordinary_step(context, router.cache.recent, self._log, self._table)
+        self._walker = LogWalker(context, router, monitor, self._log, self._step)
         self._misses_before = self._statistics.counts[ROUTE_MISSES]
 
     def start(self) -> bytes:
@@ -86,6 +85,12 @@ class Sequencer:
         return b"" if recorded else reset
 
     # -- steps ---------------------------------------------------------------------------------
+    def serve(self, session: Session, cost: int, cost_max: int) -> int:
+        """Read a client, unless packets of it are pending, and publish its ordinary messages until
+        the cost of its turn is this; returns the cost. Raises OSError."""
+        step = self._python_step if self._monitor.is_watched else self._step
+        return step.serve(session, cost, cost_max)
+
     def publish(self, batch: PublishBatch) -> Wait | None:
         """Give a client's messages their place in the order, and deliver them here.
 
@@ -104,7 +109,7 @@ class Sequencer:
         if wait is not None and wait.reason is not Reason.STALL:
             batch.put_off_from(0)
             return wait
-        self._walk_to(end)
+        self._walker.walk_to(end)
         if self._monitor.is_watched:
             self._monitor.published(batch)
         self._deliver(batch)
@@ -255,7 +260,7 @@ class Sequencer:
             end = self._log.destined_end(words)
             wake = self._log.share_cursor(words)
         self._memory.wake(wake)
-        self._walk_to(end)
+        self._walker.walk_to(end)
 
     def journal_step(self, data: bytes, *, edge: bool, frees: bool = False) -> bool:
         """Journal records and walk up to them, so that they can take effect.
@@ -266,7 +271,7 @@ class Sequencer:
             recorded = self._table.append(words, data, edge=edge, frees=frees)
             end = self._log.destined_end(words)
         if recorded:
-            self._walk_to(end)
+            self._walker.walk_to(end)
         return recorded
 
     def journal(self, data: bytes, *, frees: bool = False) -> bool:
@@ -311,14 +316,13 @@ class Sequencer:
         if must_read:
             self._read_table()
         if piece:
-            self._deliver_piece(piece)
+            self._walker.walk_piece(piece)
         else:
-            self._walk_to(end, cost_max)
+            self._walker.walk_to(end, cost_max)
 
     def take_walking_cost(self) -> dict[int, int]:
         """The cost of walking since the last call, by the publishers' users."""
-        cost, self._walking_cost = self._walking_cost, {}
-        return cost
+        return self._walker.take_cost()
 
     def share_statistics(self) -> None:
         """Let other processes see what this worker has counted so far."""
@@ -337,61 +341,3 @@ class Sequencer:
             self._router.apply(record)
             if not number % _RECORDS_PER_HEARTBEAT:
                 self._memory.record_heartbeat(self._worker)
-
-    def _walk_to(self, end: int, cost_max: float = math.inf) -> None:
-        """Deliver what the log has for this worker's clients, up to `end` or this cost."""
-        start = self._log.cursor
-        if start < end:
-            began_at = time.perf_counter()
-            self._deliver_blocks(self._log.walk(end), cost_max)
-            self._log.note_pace(self._log.cursor - start, time.perf_counter() - began_at)
-
-    def _deliver_piece(self, piece: bytes) -> None:
-        """Deliver what was taken from the log."""
-        began_at = time.perf_counter()
-        self._deliver_blocks(self._log.walk_piece(piece), math.inf)
-        self._log.note_pace(len(piece), time.perf_counter() - began_at)
-
-    def _deliver_blocks(self, blocks: Iterable[WalkedBlock], cost_max: float) -> None:
-        shared_at = time.perf_counter()
-        look_up, statistics = self._router.look_up, self._statistics
-        walked = total = 0
-        for uid, received_us, entries in blocks:
-            if total >= cost_max:
-                break
-            if self._monitor.is_watched:
-                self._monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, look_up)
-            before = statistics.counts[ACCEPTED]
-            deliveries = 0
-            for key, packet in entries:
-                recipients = look_up(key).recipients
-                if recipients:
-                    deliveries += len(recipients)
-                    statistics.counts[ACCEPTED] += len(recipients)
-                    statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
-                for outbox in recipients:
-                    outbox.deliver(packet, uid)
-                walked += 1
-                if walked % _WALK_ENTRIES_PER_LOOK:
-                    continue
-                now = time.perf_counter()
-                if now - shared_at > _WALK_SECONDS_PER_SHARE:
-                    shared_at = now
-                    self._share_progress()
-            accepted = statistics.counts[ACCEPTED] - before
-            statistics.counts[ROUTE_LOOKUPS] += len(entries)
-            latency_us = (time.monotonic_ns() // 1000 - received_us) & TIME_MASK
-            statistics.record_latency(latency_us, accepted)
-            cost = len(entries) + deliveries
-            total += cost
-            self._walking_cost[uid] = self._walking_cost.get(uid, 0) + cost
-        if self._monitor.is_watched:
-            self._monitor.walk_ended()
-
-    def _share_progress(self) -> None:
-        """In a long walk, make the room that it leaves usable, and show that this worker is
-        alive."""
-        with self._lock as words:
-            wake = self._log.share_cursor(words)
-        self._memory.wake(wake)
-        self._memory.record_heartbeat(self._worker)

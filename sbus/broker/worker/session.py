@@ -17,6 +17,7 @@ from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker.router import Route
+from sbus.compiled import SessionRecord
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.limits import Limits
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
@@ -138,16 +139,14 @@ class BacklogSender:
         self.is_queued = False
 
 
-class Session:
+class Session(SessionRecord):
     """A client of this worker. Owns the connection's socket."""
 
     __slots__ = (
-        *("client", "uid", "credentials", "account", "sock", "outbox", "backlog_sender"),
-        *("secret_recipient", "profile"),
+        *("credentials", "account", "sock", "outbox", "backlog_sender"),
+        *("secret_recipient", "profile", "echo"),
         *("patterns", "rule_by_pattern", "subscriptions", "subscription_bytes", "backpressure"),
-        *("echo", "awaits_self_service", "is_queued", "is_readable", "has_ended"),
-        *("received_us", "messages_in", "bytes_in", "refused", "waiting_bytes"),
-        *("_packets", "_next", "_packets_max", "_bytes_max", "_packet_bytes_max"),
+        *("awaits_self_service", "is_queued", "has_ended", "refused", "waiting_bytes"),
     )
 
     def __init__(
@@ -162,12 +161,15 @@ class Session:
         self.credentials = own
         self.uid = own.uid
         self.account = connection.account
+        self.account_place = connection.account.place
         self.sock = connection.sock
+        self.fd = connection.sock.fileno()
         self.outbox = outbox
         self.backlog_sender = BacklogSender(self.uid, outbox)
         process = PeerProcess(connection.sock, own.pid, own.began_at_ticks)
         self.secret_recipient = SecretRecipient(own, outbox, process)
-        self.profile = profile
+        self.echo = True
+        self.set_profile(profile)
         self.patterns: dict[bytes, int] = {}
         """The client's patterns, with the number of times that it has subscribed to each."""
         self.rule_by_pattern: dict[bytes, BackpressureRule] = {}
@@ -178,36 +180,38 @@ class Session:
         """The sum over its patterns, as limits count them."""
         self.backpressure: Backpressure | None = None
         """None until the client chooses `block` and there is a place for it."""
-        self.echo = True
         self.awaits_self_service = False
         """The front has not yet answered what the client asked; it is not read until then."""
         self.is_queued = False
         """It is in the fair queue, to be read."""
         self.is_readable = False
-        """The socket may have more packets than the last batch."""
         self.has_ended = False
         """The client sends no more."""
-        self.received_us = 0
-        """When the last batch was read, by `time.monotonic_ns`."""
-        self.messages_in = 0
-        """Messages published so far."""
-        self.bytes_in = 0
-        """Bytes read so far, of all kinds of packets."""
+        self.received_us = self.messages_in = self.bytes_in = 0
         self.refused = 0
         """Packets refused so far."""
         self.waiting_bytes = 0
         """What the user is charged for pending packets that have to wait."""
-        self._packets: list[bytes] = []
-        self._next = 0
-        """Index of the first pending packet."""
-        self._packets_max = limits.batch_packets_max
-        self._bytes_max = limits.batch_bytes_max
-        self._packet_bytes_max = limits.packet_bytes_max
+        self.packets: list[bytes] = []
+        self.done = 0
+        self.batch_packets_max = limits.batch_packets_max
+        self.batch_bytes_max = limits.batch_bytes_max
+        self.packet_bytes_max = limits.packet_bytes_max
 
     # -- state ---------------------------------------------------------------------------------
     def is_open(self) -> bool:
         """Whether the client has not left."""
         return self.sock.fileno() >= 0
+
+    def set_profile(self, profile: AccessProfile) -> None:
+        """Obey these access rules from now on."""
+        self.profile = profile
+        self.is_ordinary = self.echo and not profile.publish
+
+    def set_echo(self, echo: bool) -> None:
+        """Whether the client receives its own messages from now on."""
+        self.echo = echo
+        self.is_ordinary = echo and not self.profile.publish
 
     @property
     def is_stalled(self) -> bool:
@@ -235,20 +239,20 @@ class Session:
     def receive(self) -> int:
         """Read the next batch, once nothing is pending; returns its bytes. Raises OSError."""
         packets: list[bytes] = []
-        self._packets = packets
-        self._next = 0
+        self.packets = packets
+        self.done = 0
         self.is_readable = False
         receive = self.sock.recv
-        size = self._packet_bytes_max + 1
-        room = self._bytes_max
+        size = self.packet_bytes_max + 1
+        room = self.batch_bytes_max
         self.received_us = time.monotonic_ns() // 1000
         try:
-            while len(packets) < self._packets_max and room > 0:
+            while len(packets) < self.batch_packets_max and room > 0:
                 packet = receive(size)
                 packets.append(packet)
                 room -= len(packet)
                 if not packet:
-                    self._at_empty_packet()
+                    self.at_empty_packet()
                     break
             else:
                 self.is_readable = True
@@ -257,19 +261,19 @@ class Session:
         except ConnectionResetError:
             # The client closed without reading everything; what it sent before can still be read.
             self.is_readable = True
-        read_bytes = self._bytes_max - room
+        read_bytes = self.batch_bytes_max - room
         self.bytes_in += read_bytes
         return read_bytes
 
-    def _at_empty_packet(self) -> None:
+    def at_empty_packet(self) -> None:
         """Find out whether the connection has ended or the client sent an empty packet."""
         if is_hung_up(self.sock):
-            self._packets.pop()
+            self.packets.pop()
             self.has_ended = True
 
     # -- pending packets -----------------------------------------------------------------------
     def has_pending(self) -> bool:
-        return self._next < len(self._packets)
+        return self.done < len(self.packets)
 
     def gather(
         self,
@@ -282,10 +286,10 @@ class Session:
         The batch ends before any other packet, and before a message that may not be published.
         """
         batch = PublishBatch(self)
-        packets = self._packets
+        packets = self.packets
         messages = batch.messages
-        count, size_max = len(packets), self._packet_bytes_max
-        at = self._next
+        count, size_max = len(packets), self.packet_bytes_max
+        at = self.done
         deliveries = delivery_bytes = 0
         # `at` counts the messages, each of which costs 1.
         cost_left = cost_max + at
@@ -306,7 +310,7 @@ class Session:
                 except ClientFault:
                     break
                 batch.charge_lookup(time.perf_counter() - began_at)
-                cost_left = cost_max + self._next - batch.lookup_cost
+                cost_left = cost_max + self.done - batch.lookup_cost
             if not self.echo:
                 route = self.own_route(route)
             messages.append((packet, key, route))
@@ -314,7 +318,7 @@ class Session:
             deliveries += fan_out
             delivery_bytes += size * fan_out
             at += 1
-        self._next = at
+        self.done = at
         batch.deliveries = deliveries
         batch.delivery_bytes = delivery_bytes
         return batch
@@ -322,7 +326,7 @@ class Session:
     def count_published(self, batch: PublishBatch) -> None:
         """Count the messages that were published; those that were put off are pending again."""
         self.messages_in += len(batch.messages)
-        self._next -= len(batch.put_off)
+        self.done -= len(batch.put_off)
 
     def own_route(self, route: Route) -> Route:
         """The route of a message of this client's own."""
@@ -330,22 +334,22 @@ class Session:
 
     def peek(self) -> bytes:
         """The next pending packet. Raises Misbehaviour for one over the limit."""
-        packet = self._packets[self._next]
-        if len(packet) > self._packet_bytes_max:
+        packet = self.packets[self.done]
+        if len(packet) > self.packet_bytes_max:
             raise Misbehaviour(
-                "packet-too-long", f"packets have at most {self._packet_bytes_max} bytes"
+                "packet-too-long", f"packets have at most {self.packet_bytes_max} bytes"
             )
         return packet
 
     def skip(self) -> None:
         """The packet that `peek` returned is done."""
-        self._next += 1
+        self.done += 1
 
     def forget_done(self) -> int:
         """Keep nothing but the pending packets; returns their bytes."""
-        self._packets = self._packets[self._next :]
-        self._next = 0
-        return sum(map(len, self._packets))
+        self.packets = self.packets[self.done :]
+        self.done = 0
+        return sum(map(len, self.packets))
 
     def count_waiting(self, size_bytes: int) -> int:
         """Charge the user for pending packets of this size; returns by how much that changes."""

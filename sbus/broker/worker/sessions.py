@@ -148,7 +148,7 @@ class Sessions:
         clients of this one. Clients that wait are tried again."""
         self._context.apply_settings(update.settings)
         for session in self:
-            session.profile = self._profile(update.rules_by_client.get(session.client, b""))
+            session.set_profile(self._profile(update.rules_by_client.get(session.client, b"")))
             self._subscriptions.apply_profile(session)
         self._subscriptions.clear_routes()
         for session in self._wait_queue.release_all():
@@ -184,6 +184,7 @@ class Sessions:
         self.poller.remove(session.sock)
         del self._by_fd[session.sock.fileno()]
         del self._by_client[session.client]
+        session.fd = -1
         shut_down(session.sock)
         self._context.link.send(ClientLeft(session.client, reason))
 

@@ -97,7 +97,7 @@ class HookedLock(MemoryLock):
     @classmethod
     def instead_of(cls, memory: SharedMemory) -> "HookedLock":
         lock = memory.lock
-        return cls(memory.fd, lock._words, len(lock._copies[0]))
+        return cls(memory.fd, lock.words, lock.block_words)
 
     def __enter__(self) -> memoryview:
         if self.on_enter is not None:
@@ -244,11 +244,13 @@ class Bus:
         link = cast(WorkerLink, self.link)
         context = ContextThatWakesNobody(worker, self.memory, settings, logging_to([]), link)
         router = Router(worker, SLASH, self.limits)
-        sequencer = Sequencer(context, router, MessageMonitor(worker))
-        log = HookedLog(self.memory, worker)
-        sequencer._log = log
-        sequencer._table = HookedTable(self.memory, worker)
-        sequencer._table.log = log
+        with (
+            patch.object(sequencer_module, "OrderedLog", HookedLog),
+            patch.object(sequencer_module, "SubscriptionTable", HookedTable),
+        ):
+            sequencer = Sequencer(context, router, MessageMonitor(worker))
+        log, table = cast(HookedLog, sequencer._log), cast(HookedTable, sequencer._table)
+        table.log = log
         subscriptions = Subscriptions(context, sequencer, router)
         subscriptions.start()
         if self._have_published:

@@ -20,6 +20,7 @@ from sbus.shared.ordered_log import WINDOW_SECONDS
 from sbus.shared.shared_memory import MemoryLock
 from sbus.shared.worker_statistics import MESSAGES_IN
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, SteppedWorker, one_process_bus
+from tests.support import compiled_step
 
 LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024, stop_seconds_max=6.0)
 SMALL_BUFFER_BYTES = 4608
@@ -35,19 +36,22 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_ns = time.monotonic_ns()
+        compiled_step.set_clock(self.now_ns)
 
     def advance(self, seconds: float) -> None:
         """A little more than that, because the worker's times are rounded."""
         self.now_ns += int(seconds * 1e9) + 1_000
+        compiled_step.set_clock(self.now_ns)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made = Clock()
     monkeypatch.setattr(time, "monotonic_ns", lambda: made.now_ns)
     for name in ("monotonic", "perf_counter"):
         monkeypatch.setattr(time, name, lambda: made.now_ns / 1e9)
-    return made
+    yield made
+    compiled_step.set_clock(0)
 
 
 @pytest.fixture
@@ -56,18 +60,35 @@ def bus(clock: Clock) -> Iterator[OneProcessBus]:
         yield opened
 
 
+class CriticalSections:
+    """How many there were in this process since the last `clear`, compiled code included."""
+
+    def __init__(self) -> None:
+        self._entered = 0
+        self._compiled_before = compiled_step.count_sections()
+
+    def enter(self) -> None:
+        self._entered += 1
+
+    def clear(self) -> None:
+        self._entered = 0
+        self._compiled_before = compiled_step.count_sections()
+
+    def __len__(self) -> int:
+        return self._entered + compiled_step.count_sections() - self._compiled_before
+
+
 @pytest.fixture
-def critical_sections(monkeypatch: pytest.MonkeyPatch) -> list[MemoryLock]:
-    """Grows with each critical section."""
-    entered: list[MemoryLock] = []
+def critical_sections(monkeypatch: pytest.MonkeyPatch) -> CriticalSections:
+    counted = CriticalSections()
     enter = MemoryLock.__enter__
 
     def count(lock: MemoryLock) -> memoryview:
-        entered.append(lock)
+        counted.enter()
         return enter(lock)
 
     monkeypatch.setattr(MemoryLock, "__enter__", count)
-    return entered
+    return counted
 
 
 def nearly(seconds: float) -> object:
@@ -163,7 +184,7 @@ def test_a_worker_ends_with_its_front(bus: OneProcessBus) -> None:
 
 # -- turns -----------------------------------------------------------------------------------------
 def test_a_lone_message_costs_one_tick_and_one_critical_section(
-    bus: OneProcessBus, critical_sections: list[MemoryLock]
+    bus: OneProcessBus, critical_sections: CriticalSections
 ) -> None:
     reader, writer = subscriber(bus, 0), publisher(bus, 0)
     send(writer, messages(0, 1))  # for the first, the worker reads the table
@@ -218,7 +239,7 @@ def test_turns_of_several_clients_share_a_tick(bus: OneProcessBus) -> None:
 
 
 def test_a_lone_message_costs_one_critical_section_in_each_of_two_workers(
-    bus: OneProcessBus, critical_sections: list[MemoryLock]
+    bus: OneProcessBus, critical_sections: CriticalSections
 ) -> None:
     reader, writer = subscriber(bus, 0), publisher(bus, 1)
     send(writer, messages(0, 1))  # for the first, the publisher's worker reads the table
@@ -281,7 +302,7 @@ def test_the_log_is_walked_now_and_then_while_clients_are_ready(bus: OneProcessB
 
 
 def test_publishing_spares_a_worker_that_was_woken_the_walk(
-    bus: OneProcessBus, critical_sections: list[MemoryLock]
+    bus: OneProcessBus, critical_sections: CriticalSections
 ) -> None:
     """The critical section of the batch has shown that there is nothing to walk."""
     reader, writer = subscriber(bus, 0), publisher(bus, 0)

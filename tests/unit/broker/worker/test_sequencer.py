@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sbus.broker.delivery import backpressure
+from sbus.broker.worker import log_walker as log_walker_module
 from sbus.broker.worker import router as router_module
 from sbus.broker.worker import sequencer as sequencer_module
 from sbus.broker.worker import subscriptions as subscriptions_module
@@ -151,8 +152,9 @@ def test_every_interleaving_is_some_sequence_of_instants(script: list[Act]) -> N
     bus = Bus(WORKERS, CLIENTS_PER_WORKER)
     try:
         with (
-            patch.object(sequencer_module, "_WALK_ENTRIES_PER_LOOK", 2),
-            patch.object(sequencer_module, "_WALK_SECONDS_PER_SHARE", 0.0),
+            patch.object(log_walker_module, "_WALK_ENTRIES_PER_LOOK", 2),
+            patch.object(log_walker_module, "_WALK_SECONDS_PER_SHARE", 0.0),
+            patch.object(log_walker_module, "_WALK_COST_PER_SHARE", 2),
             patch.object(subscriptions_module, "_RECORDS_PER_PIECE", 2),
         ):
             for act in script:

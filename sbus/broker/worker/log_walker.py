@@ -1,0 +1,122 @@
+"""Walking the log: what other workers have appended is delivered to this worker's clients.
+
+Log blocks that are ordinary are the ordinary step's; from the first one that is not, the rest is
+walked here.
+"""
+
+import math
+import time
+from collections.abc import Iterable
+
+from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.monitor import MessageMonitor
+from sbus.broker.worker.ordinary_step import OrdinaryStep
+from sbus.broker.worker.router import Router
+from sbus.shared.log_block import TIME_MASK, WalkedBlock
+from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES, ROUTE_LOOKUPS
+
+_WALK_ENTRIES_PER_LOOK = 16
+_WALK_SECONDS_PER_SHARE = 0.002
+"""A long walk looks at the clock, and shares its progress, this often."""
+_WALK_COST_PER_SHARE = 2_048
+"""The same for the ordinary step, which takes about as long for this."""
+
+
+class LogWalker:
+    """Of one worker."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        router: Router,
+        monitor: MessageMonitor,
+        log: OrderedLog,
+        step: OrdinaryStep,
+    ) -> None:
+        self._memory = context.memory
+        self._worker = context.worker
+        self._statistics = context.statistics
+        self._router = router
+        self._monitor = monitor
+        self._log = log
+        self._step = step
+        self._cost: dict[int, int] = {}
+
+    def take_cost(self) -> dict[int, int]:
+        """The cost of walking since the last call, by the publishers' users."""
+        cost, self._cost = self._cost, {}
+        return cost
+
+    def walk_to(self, end: int, cost_max: float = math.inf) -> None:
+        """Deliver what the log has for this worker's clients, up to `end` or this cost."""
+        start = self._log.cursor
+        if start < end:
+            began_at = time.perf_counter()
+            cost = self._walk_ordinary(end, cost_max)
+            self._deliver_blocks(self._log.walk(end), cost_max - cost)
+            self._log.note_pace(self._log.cursor - start, time.perf_counter() - began_at)
+
+    def _walk_ordinary(self, end: int, cost_max: float) -> int:
+        """Walk over log blocks while they are ordinary; returns the cost."""
+        total = 0
+        while not self._monitor.is_watched and self._log.cursor < end:
+            piece_max = int(min(cost_max - total, _WALK_COST_PER_SHARE))
+            cost = self._step.walk(end, self._cost, piece_max)
+            total += cost
+            if cost < piece_max or total >= cost_max:
+                break
+            self._share_progress()
+        return total
+
+    def walk_piece(self, piece: bytes) -> None:
+        """Deliver what was taken from the log."""
+        began_at = time.perf_counter()
+        walked = self._step.walk_piece(piece, self._cost)
+        if walked < len(piece):
+            self._deliver_blocks(self._log.walk_piece(piece[walked:]), math.inf)
+        self._log.note_pace(len(piece), time.perf_counter() - began_at)
+
+    def _deliver_blocks(self, blocks: Iterable[WalkedBlock], cost_max: float) -> None:
+        shared_at = time.perf_counter()
+        look_up, statistics = self._router.look_up, self._statistics
+        walked = total = 0
+        for uid, received_us, entries in blocks:
+            if total >= cost_max:
+                break
+            if self._monitor.is_watched:
+                self._monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, look_up)
+            before = statistics.counts[ACCEPTED]
+            deliveries = 0
+            for key, packet in entries:
+                recipients = look_up(key).recipients
+                if recipients:
+                    deliveries += len(recipients)
+                    statistics.counts[ACCEPTED] += len(recipients)
+                    statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
+                for outbox in recipients:
+                    outbox.deliver(packet, uid)
+                walked += 1
+                if walked % _WALK_ENTRIES_PER_LOOK:
+                    continue
+                now = time.perf_counter()
+                if now - shared_at > _WALK_SECONDS_PER_SHARE:
+                    shared_at = now
+                    self._share_progress()
+            accepted = statistics.counts[ACCEPTED] - before
+            statistics.counts[ROUTE_LOOKUPS] += len(entries)
+            latency_us = (time.monotonic_ns() // 1000 - received_us) & TIME_MASK
+            statistics.record_latency(latency_us, accepted)
+            cost = len(entries) + deliveries
+            total += cost
+            self._cost[uid] = self._cost.get(uid, 0) + cost
+        if self._monitor.is_watched:
+            self._monitor.walk_ended()
+
+    def _share_progress(self) -> None:
+        """In a long walk, make the room that it leaves usable, and show that this worker is
+        alive."""
+        with self._memory.lock as words:
+            wake = self._log.share_cursor(words)
+        self._memory.wake(wake)
+        self._memory.record_heartbeat(self._worker)

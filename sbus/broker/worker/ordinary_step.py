@@ -1,0 +1,101 @@
+"""The ordinary step: what a worker does for ordinary messages, in C where that was compiled.
+
+Most messages need nothing special: their routes are known and current, no access rule or stalled
+client concerns them, their user is within its rate, and the log has room. The compiled step reads
+a client, gives such messages their place and delivers them, and walks over log blocks of them. It
+stops at the first thing that is not ordinary and leaves it, as it was read, to the rest of this
+package, which can do all of it. So `PythonStep`, which stands in where nothing was compiled, leaves
+everything but reading.
+"""
+
+import importlib
+from typing import Protocol
+
+from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.router import Route
+from sbus.broker.worker.session import Session
+from sbus.compiled import STEP
+from sbus.shared.accounts import account_words, log_share_at
+from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.subscription_table import SubscriptionTable
+from sbus.shared.worker_statistics import BYTES_IN, LATENCY, WorkerStatistics
+
+_BYTES_PER_UNIT = 4096
+
+
+class OrdinaryStep(Protocol):
+    """What `sbus.compiled._step.OrdinaryStep` does."""
+
+    def serve(self, session: Session, cost: int, cost_max: int) -> int:
+        """Read a client, unless packets of it are pending, and publish ordinary messages of it
+        until the cost of its turn is this; returns the cost. Raises OSError."""
+
+    def walk(self, end: int, costs: dict[int, int], cost_max: int) -> int:
+        """Walk up to `end` or this cost while log blocks are ordinary; returns the cost, which it
+        also adds to `costs`, by user."""
+
+    def walk_piece(self, piece: bytes, costs: dict[int, int]) -> int:
+        """As `walk`, over what was copied from the log; returns how many bytes were ordinary."""
+
+
+class PythonStep:
+    """Reads clients, and leaves everything else to others."""
+
+    def __init__(self, statistics: WorkerStatistics) -> None:
+        self._counts = statistics.counts
+
+    def serve(self, session: Session, cost: int, cost_max: int) -> int:
+        """Read a client, unless packets of it are pending."""
+        if session.has_pending():
+            return cost
+        read_bytes = session.receive()
+        self._counts[BYTES_IN] += read_bytes
+        return cost + read_bytes // _BYTES_PER_UNIT
+
+    def walk(self, end: int, costs: dict[int, int], cost_max: int) -> int:
+        """Nothing is ordinary here."""
+        return 0
+
+    def walk_piece(self, piece: bytes, costs: dict[int, int]) -> int:
+        """Nothing is ordinary here."""
+        return 0
+
+
+def make_ordinary_step(
+    context: WorkerContext, recent: dict[bytes, Route], log: OrderedLog, table: SubscriptionTable
+) -> OrdinaryStep:
+    """The step of a worker, whose route cache has these recent routes."""
+    if STEP == "python":
+        return PythonStep(context.statistics)
+    from sbus.compiled import _step
+
+    _check_layout(_step.LAYOUT)
+    memory = context.memory
+    log_end = memory.log_offset + memory.log_bytes
+    return _step.OrdinaryStep(
+        lock_fd=memory.lock.fd,
+        words=memory.lock.words,
+        block_words=memory.lock.block_words,
+        workers=memory.workers,
+        worker=context.worker,
+        eventfds=memory.eventfds,
+        accounts=memory.accounts,
+        account_words=account_words(memory.workers),
+        share_at=log_share_at(memory.workers),
+        stalls=memory.stalls,
+        log_bytes=memoryview(memory.map)[memory.log_offset : log_end],
+        counts=context.statistics.counts,
+        latency_at=LATENCY,
+        recent=recent,
+        log=log,
+        table=table,
+    )
+
+
+def _check_layout(layout: dict[str, int]) -> None:
+    """Refuse a module that was compiled for another layout of the shared memory."""
+    for name, place in layout.items():
+        module, _, constant = name.partition(".")
+        own = getattr(importlib.import_module(f"sbus.shared.{module}"), constant)
+        if own != place:
+            raise ImportError(f"sbus.compiled._step has {name} = {place}, not {own}: compile anew")

@@ -1,0 +1,78 @@
+"""What is compiled, and its twin in Python: records that both languages read.
+
+`_step` holds the ordinary step of a worker (`sbus.broker.worker.ordinary_step`) and the *records*:
+base classes whose fields C reads as fast as its own. Where it was not compiled, `records` has the
+same classes in Python, and Python does everything.
+
+The environment variable SBUS_STEP chooses: `compiled`, `python`, or nothing for `compiled` where it
+is there. A module that was compiled from other sources than those beside it counts as absent.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+VARIABLE: Final = "SBUS_STEP"
+SOURCES: Final = ("_memory.h", "_step.c")
+
+
+def sources_digest() -> str:
+    """What tells one version of the C sources from another."""
+    folder = Path(__file__).parent
+    return hashlib.sha256(b"".join((folder / name).read_bytes() for name in SOURCES)).hexdigest()
+
+
+def _load() -> str:
+    """Import the compiled module, unless Python is to do its work; returns which of them does.
+
+    Raises ImportError if it has to be the compiled one and is not there.
+    """
+    choice = os.environ.get(VARIABLE, "")
+    if choice not in ("", "compiled", "python"):
+        raise ImportError(f"{VARIABLE}={choice!r}: must be 'compiled' or 'python'")
+    if choice == "python":
+        return "python"
+    try:
+        from sbus.compiled import _step
+
+        if sources_digest() != _step.SOURCES:
+            raise ImportError("sbus.compiled._step was compiled from other sources")
+    except ImportError:
+        if choice == "compiled":
+            raise
+        return "python"
+    return "compiled"
+
+
+STEP: Final = _load()
+"""Who does the ordinary step: "compiled" or "python"."""
+
+if TYPE_CHECKING or STEP == "python":
+    from sbus.compiled.records import (
+        LogRecord,
+        OutboxRecord,
+        RouteRecord,
+        SessionRecord,
+        TableRecord,
+    )
+else:
+    from sbus.compiled._step import (
+        LogRecord,
+        OutboxRecord,
+        RouteRecord,
+        SessionRecord,
+        TableRecord,
+    )
+
+__all__ = [
+    "SOURCES",
+    "STEP",
+    "VARIABLE",
+    "LogRecord",
+    "OutboxRecord",
+    "RouteRecord",
+    "SessionRecord",
+    "TableRecord",
+    "sources_digest",
+]

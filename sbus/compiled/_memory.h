@@ -1,0 +1,371 @@
+/* The shared memory of a bus as the compiled step sees it: critical sections, the ordered log and
+ * the accounts. No Python here: everything below runs without the interpreter's lock.
+ *
+ * The rules are those of sbus/shared (shared_memory, ordered_log, log_share, accounts), which say
+ * why; function names are the same. `LAYOUT` in _step.c exports the places below, so that a module
+ * that was compiled for another layout is refused.
+ *
+ * Whatever is not ordinary (no room, a late destination, a rate that is exceeded) abandons the
+ * critical section: the spare copy of the control words is not made valid, and Python begins anew.
+ * The words of accounts have one copy, so they are written here only where Python would write the
+ * same again.
+ */
+#ifndef SBUS_MEMORY_H
+#define SBUS_MEMORY_H
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { /* places in a copy of the control words */
+    LOG_HEAD = 0,
+    TABLE_EPOCH = 1,
+    TABLE_GENERATION = 3,
+    ALIVE = 6,
+    SLEEPING = 7,
+    WAITING = 8,
+    WORKER_WORDS = 16,
+};
+enum { /* places in the words of one worker */
+    LOG_START = 0,
+    LOG_END = 1,
+    LOG_CURSOR = 2,
+    LOG_WINDOW = 3,
+    LOG_WAITERS = 4,
+    LOG_ROUND = 5,
+    LOG_SHARE = 6,
+    LOG_CONTENDERS = 7,
+    EPOCH_SEEN = 8,
+    WORDS_PER_WORKER = 9,
+};
+enum { /* places before the copies, and where these begin */
+    SELECTOR = 0,
+    COPIES = 8,
+};
+enum { /* places in an account, and in its share of the log for one worker */
+    NS_PER_MESSAGE = 5,
+    PAID_UNTIL_NS = 7,
+    SHARE_ROUND = 0,
+    SHARE_BYTES = 1,
+    WORDS_PER_DESTINATION = 3,
+};
+enum {
+    RATE_BURST_NS = 50000000,
+    MODEST_PART = 4,
+    BLOCK_ALIGN_BYTES = 32,
+    WORKERS_MAX = 64,
+};
+
+typedef struct { /* of a block of the log */
+    uint64_t mask;
+    uint32_t length;
+    uint32_t count;
+    uint64_t client;
+    uint32_t uid;
+    uint32_t time_us;
+} BlockHeader;
+
+typedef struct { /* of an entry of a block; not aligned in the log */
+    uint64_t mask;
+    uint32_t packet_bytes;
+    uint32_t key_bytes;
+} EntryHeader;
+
+_Static_assert(sizeof(BlockHeader) == 32, "as ordered_log lays it out");
+_Static_assert(sizeof(EntryHeader) == 16, "as ordered_log lays it out");
+
+/* -- stores ------------------------------------------------------------------------------------
+ * Every change of the shared memory goes through these two. A test build counts them and can end
+ * the process at any one, as a death at that instruction would. */
+#ifdef SBUS_STEP_TEST
+static uint64_t stores_made, stores_until_death = UINT64_MAX;
+static uint64_t sections_entered;
+static uint64_t clock_ns; /* what the clock shows; 0: the real time */
+
+static void
+before_store(void)
+{
+    if (stores_made++ == stores_until_death)
+        _exit(77);
+}
+#else
+#define before_store() ((void)0)
+#endif
+
+static inline void
+store(uint64_t *word, uint64_t value)
+{
+    before_store();
+    *word = value;
+}
+
+static inline void
+store_bytes(void *to, const void *from, size_t size)
+{
+    before_store();
+    memcpy(to, from, size);
+}
+
+static inline uint64_t
+monotonic_ns(void)
+{
+    struct timespec now;
+#ifdef SBUS_STEP_TEST
+    if (clock_ns)
+        return clock_ns;
+#endif
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* -- critical sections ------------------------------------------------------------------------- */
+typedef struct {
+    int lock_fd;
+    uint64_t *words; /* the selector, then the two copies */
+    size_t block_words;
+    uint32_t workers, worker;
+    uint64_t *accounts;
+    size_t account_words, accounts_count, share_at;
+    const uint64_t *stalled; /* how many clients are stalled */
+    unsigned char *log;
+    uint64_t log_bytes;
+    uint64_t low; /* a low-water mark that was true once, so it still is a bound */
+    int eventfds[WORKERS_MAX];
+} Memory;
+
+/* Enter a critical section; NULL with errno when a signal or an error came first. */
+static uint64_t *
+enter(const Memory *memory, uint64_t *spare)
+{
+    if (flock(memory->lock_fd, LOCK_EX) < 0)
+        return NULL;
+#ifdef SBUS_STEP_TEST
+    sections_entered++;
+#endif
+    uint64_t current = memory->words[SELECTOR] & 1;
+    *spare = 1 - current;
+    const uint64_t *from = memory->words + COPIES + current * memory->block_words;
+    uint64_t *words = memory->words + COPIES + *spare * memory->block_words;
+    store_bytes(words, from, memory->block_words * sizeof *words);
+    return words;
+}
+
+static void
+leave(const Memory *memory)
+{
+    while (flock(memory->lock_fd, LOCK_UN) < 0 && errno == EINTR)
+        ;
+}
+
+/* Make the changed words valid. The store has to come after all others. */
+static void
+commit(const Memory *memory, uint64_t spare)
+{
+    before_store();
+    atomic_store_explicit((_Atomic uint64_t *)&memory->words[SELECTOR], spare,
+                          memory_order_release);
+    leave(memory);
+}
+
+static void
+wake(const Memory *memory, uint64_t mask)
+{
+    static const uint64_t one = 1;
+    for (; mask; mask &= mask - 1) {
+        uint32_t worker = (uint32_t)__builtin_ctzll(mask);
+        /* It can fail only when the counter is full, and then the worker is woken already. */
+        if (worker < memory->workers && write(memory->eventfds[worker], &one, sizeof one) < 0)
+            continue;
+    }
+}
+
+/* -- the ordered log --------------------------------------------------------------------------- */
+static inline uint64_t
+smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t
+larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint64_t *
+worker_words(uint64_t *words, uint32_t worker)
+{
+    return words + WORKER_WORDS + (size_t)worker * WORDS_PER_WORKER;
+}
+
+static uint64_t
+lag(const uint64_t *of)
+{
+    return of[LOG_CURSOR] < of[LOG_END] ? of[LOG_END] - larger(of[LOG_CURSOR], of[LOG_START]) : 0;
+}
+
+static uint64_t
+low_water_mark(const Memory *memory, uint64_t *words)
+{
+    uint64_t low = words[LOG_HEAD];
+    for (uint32_t worker = 0; worker < memory->workers; worker++) {
+        const uint64_t *of = worker_words(words, worker);
+        if (words[ALIVE] >> worker & 1 && of[LOG_CURSOR] < of[LOG_END])
+            low = smaller(low, larger(of[LOG_CURSOR], of[LOG_START]));
+    }
+    return low;
+}
+
+static bool
+has_room(Memory *memory, uint64_t *words, uint64_t end)
+{
+    if (end - memory->low > memory->log_bytes)
+        memory->low = low_water_mark(memory, words);
+    return end - memory->low <= memory->log_bytes;
+}
+
+/* The words of a user's share of the log for one worker. */
+static uint64_t *
+share_words(const Memory *memory, const uint64_t *account, uint32_t worker)
+{
+    size_t at = (size_t)(account - memory->accounts) + memory->share_at;
+    return memory->accounts + at + (size_t)worker * WORDS_PER_DESTINATION;
+}
+
+/* What a user has appended for a worker in its present round. */
+static uint64_t
+appended_bytes(const Memory *memory, uint64_t *words, const uint64_t *account, uint32_t worker)
+{
+    const uint64_t *of = worker_words(words, worker);
+    uint64_t *share = share_words(memory, account, worker);
+    uint64_t passed = of[LOG_ROUND] - share[SHARE_ROUND];
+    if (passed) {
+        /* What is left of an excess after it was paid back in every round that has passed. */
+        uint64_t paid, left = 0;
+        if (of[LOG_SHARE] && !__builtin_mul_overflow(of[LOG_SHARE], passed, &paid)
+            && paid < share[SHARE_BYTES])
+            left = share[SHARE_BYTES] - paid;
+        store(&share[SHARE_ROUND], of[LOG_ROUND]);
+        store(&share[SHARE_BYTES], smaller(left, of[LOG_WINDOW]));
+    }
+    return share[SHARE_BYTES];
+}
+
+/* Whether one of the destinations lags too far behind for this user. */
+static bool
+has_late_destination(const Memory *memory, uint64_t *words, uint64_t mask, const uint64_t *account)
+{
+    for (; mask; mask &= mask - 1) {
+        uint32_t worker = (uint32_t)__builtin_ctzll(mask);
+        const uint64_t *of = worker_words(words, worker);
+        uint64_t behind = lag(of), window = of[LOG_WINDOW];
+        if (!behind || !(of[LOG_SHARE] || of[LOG_WAITERS] || behind > window))
+            continue;
+        uint64_t allowed = of[LOG_SHARE] ? of[LOG_SHARE] : window / MODEST_PART;
+        if (behind > 2 * window || appended_bytes(memory, words, account, worker) >= allowed)
+            return true;
+    }
+    return false;
+}
+
+/* The most that a block of several messages for these destinations should have. */
+static uint64_t
+block_bytes_max(const Memory *memory, uint64_t *words, uint64_t mask)
+{
+    uint64_t least = memory->log_bytes;
+    for (; mask; mask &= mask - 1) {
+        uint32_t worker = (uint32_t)__builtin_ctzll(mask);
+        least = smaller(least, worker_words(words, worker)[LOG_WINDOW] / 2);
+    }
+    return least;
+}
+
+/* Destine the bytes from `start` to `end` to workers; returns those to wake. */
+static uint64_t
+destine(const Memory *memory, uint64_t *words, uint64_t mask, uint64_t start, uint64_t end,
+        const uint64_t *account)
+{
+    uint64_t woken = mask & words[SLEEPING];
+    store(&words[SLEEPING], words[SLEEPING] & ~woken);
+    for (; mask; mask &= mask - 1) {
+        uint32_t worker = (uint32_t)__builtin_ctzll(mask);
+        uint64_t *of = worker_words(words, worker);
+        if (of[LOG_CURSOR] >= of[LOG_END]) {
+            store(&of[LOG_START], start);
+            store(&of[LOG_ROUND], of[LOG_ROUND] + 1);
+            store(&of[LOG_SHARE], 0);
+            store(&of[LOG_CONTENDERS], 0);
+        }
+        store(&of[LOG_END], end);
+        uint64_t appended = appended_bytes(memory, words, account, worker);
+        uint64_t *share = share_words(memory, account, worker);
+        store(&share[SHARE_BYTES], appended + (end - start));
+    }
+    return woken;
+}
+
+/* Where a block of this size goes, after a skip to the start of the ring if need be; false when
+ * there is no room. */
+static bool
+find_place(Memory *memory, uint64_t *words, uint64_t size, uint64_t *head)
+{
+    uint64_t place = words[LOG_HEAD] % memory->log_bytes;
+    uint64_t skip = place + size > memory->log_bytes ? memory->log_bytes - place : 0;
+    if (words[WAITING] || !has_room(memory, words, words[LOG_HEAD] + skip + size))
+        return false;
+    if (skip) {
+        BlockHeader header = {.length = (uint32_t)skip};
+        store_bytes(memory->log + place, &header, sizeof header);
+    }
+    *head = words[LOG_HEAD] + skip;
+    return true;
+}
+
+/* Share how far this worker has walked; returns the workers to wake. Only for a worker that has
+ * walked everything. */
+static uint64_t
+share_cursor(Memory *memory, uint64_t *words, uint64_t cursor, uint64_t window)
+{
+    uint64_t *own = worker_words(words, memory->worker), woken = own[LOG_WAITERS];
+    store(&own[LOG_CURSOR], cursor);
+    store(&own[LOG_WINDOW], window);
+    if (woken && lag(own) <= window / 2) {
+        uint64_t contenders = own[LOG_CONTENDERS];
+        store(&own[LOG_WAITERS], 0);
+        store(&own[LOG_ROUND], own[LOG_ROUND] + 1);
+        store(&own[LOG_SHARE], contenders > 1 ? window / 2 / contenders : 0);
+        store(&own[LOG_CONTENDERS], 0);
+    } else {
+        woken = 0;
+    }
+    if (!words[WAITING])
+        return woken;
+    memory->low = low_water_mark(memory, words);
+    if (words[LOG_HEAD] - memory->low > memory->log_bytes - memory->log_bytes / 4)
+        return woken;
+    woken |= words[WAITING];
+    store(&words[WAITING], 0);
+    return woken;
+}
+
+/* -- accounts ---------------------------------------------------------------------------------- */
+static bool
+exceeds_rate(const uint64_t *account, uint64_t now_ns)
+{
+    return account[PAID_UNTIL_NS] > now_ns + RATE_BURST_NS;
+}
+
+static void
+pay_for(uint64_t *account, uint64_t messages, uint64_t now_ns)
+{
+    uint64_t paid_from = larger(account[PAID_UNTIL_NS], now_ns);
+    store(&account[PAID_UNTIL_NS], paid_from + messages * account[NS_PER_MESSAGE]);
+}
+
+#endif

@@ -1,0 +1,35 @@
+from collections.abc import Mapping
+
+from sbus.compiled.records import LogRecord as LogRecord
+from sbus.compiled.records import OutboxRecord as OutboxRecord
+from sbus.compiled.records import RouteRecord as RouteRecord
+from sbus.compiled.records import SessionRecord as SessionRecord
+from sbus.compiled.records import TableRecord as TableRecord
+
+SOURCES: str
+LAYOUT: dict[str, int]
+
+class OrdinaryStep:
+    def __init__(
+        self,
+        *,
+        lock_fd: int,
+        words: memoryview,
+        block_words: int,
+        workers: int,
+        worker: int,
+        eventfds: tuple[int, ...],
+        accounts: memoryview,
+        account_words: int,
+        share_at: int,
+        stalls: memoryview,
+        log_bytes: memoryview,
+        counts: object,
+        latency_at: int,
+        recent: Mapping[bytes, RouteRecord],
+        log: LogRecord,
+        table: TableRecord,
+    ) -> None: ...
+    def serve(self, session: SessionRecord, cost: int, cost_max: int) -> int: ...
+    def walk(self, end: int, costs: dict[int, int], cost_max: int) -> int: ...
+    def walk_piece(self, piece: bytes, costs: dict[int, int]) -> int: ...

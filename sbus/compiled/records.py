@@ -1,0 +1,75 @@
+"""The records in Python: the same fields as the types of the same names in `_step.c`."""
+
+
+class OutboxRecord:
+    """Of an outbox: where a message goes, and what has gone there."""
+
+    __slots__ = ("accepted", "delivered_bytes", "fd", "is_flowing")
+
+    fd: int
+    """The client's socket; -1 when the outbox is closed."""
+    is_flowing: bool
+    """A message is sent at once: nothing waits, and the client is there."""
+    accepted: int
+    """Messages."""
+    delivered_bytes: int
+
+
+class RouteRecord:
+    """Of a route: the other workers, as a mask, and the recipients here."""
+
+    __slots__ = ("mask", "recipients")
+
+    mask: int
+
+
+class SessionRecord:
+    """Of a session: who it is, its limits, what it has sent, and what of that is pending."""
+
+    __slots__ = (
+        *("account_place", "client", "fd", "uid", "is_ordinary", "is_readable"),
+        *("batch_bytes_max", "batch_packets_max", "packet_bytes_max"),
+        *("bytes_in", "done", "messages_in", "packets", "received_us"),
+    )
+
+    client: int
+    uid: int
+    account_place: int
+    """Of its user's account, among all accounts."""
+    fd: int
+    """Its socket; -1 when it is closed."""
+    is_ordinary: bool
+    """Its messages need no look at access rules, and go to itself like to others."""
+    is_readable: bool
+    """The socket may have more packets than the last batch."""
+    batch_packets_max: int
+    batch_bytes_max: int
+    packet_bytes_max: int
+    received_us: int
+    """When the last batch was read, by `time.monotonic_ns`."""
+    messages_in: int
+    """Messages published so far."""
+    bytes_in: int
+    """Bytes read so far, of all kinds of packets."""
+    packets: list[bytes]
+    """What was read last; the packets behind the first `done` of them are pending."""
+    done: int
+
+
+class LogRecord:
+    """Of the ordered log: how far this worker has walked, and what may wait for it."""
+
+    __slots__ = ("cursor", "is_caught_up", "window")
+
+    cursor: int
+    window: int
+    is_caught_up: bool
+
+
+class TableRecord:
+    """Of the subscription table: how far this process has read."""
+
+    __slots__ = ("epoch", "position")
+
+    epoch: int
+    position: int

@@ -1,0 +1,260 @@
+"""One worker on real sockets and a real shared memory, beside another one that it shares it with.
+
+`Scene` does what is asked of it with either ordinary step, and `observe` tells everything that
+could differ between the two: the shared memory byte for byte, what clients received, statistics,
+costs, and what is pending.
+"""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import cast
+from unittest.mock import patch
+
+from sbus.broker.config.access_policy import AccessProfile
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.delivery.outbox import Outbox, OutboxListener
+from sbus.broker.ipc.worker_link import WorkerLink
+from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.monitor import MessageMonitor
+from sbus.broker.worker.ordinary_step import PythonStep
+from sbus.broker.worker.router import Router
+from sbus.broker.worker.sequencer import Sequencer
+from sbus.broker.worker.session import Connection, Session
+from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.limits import Limits
+from sbus.protocol.controls import BacklogOrder, Hard, Soft
+from sbus.protocol.keys import SLASH
+from sbus.shared.accounts import AccountBook
+from sbus.shared.shared_memory import COPIES, WORD_BYTES, SharedMemory
+from sbus.unix.credentials import Credentials
+from tests.support import compiled_step
+from tests.support.events import logging_to
+from tests.unit.shared.memories import close_memory, was_woken
+
+LIMITS = Limits(
+    log_bytes=8192,
+    table_bytes=16 * 1024,
+    packet_bytes_max=300,
+    batch_packets_max=8,
+    batch_bytes_max=500,
+    users_max=2,
+    user_messages_per_second_max=1_000,
+    backlog_bytes_max=2_000,
+    blocking_clients_max=2,
+)
+QUANTUM = 24
+UIDS = (1000, 1001)
+NO_RULES = AccessProfile(publish=0, subscribe=0, may_block_others=False)
+CLOCK_START_NS = 5_000_000_000_000
+
+
+class Unheard:
+    """Takes what an outbox tells its worker."""
+
+    def __getattr__(self, _name: str) -> object:
+        return lambda *_: None
+
+
+class UnheardLink:
+    """A link to no front."""
+
+    def send(self, _event: object) -> None: ...
+
+
+class Client:
+    """A client of the first worker: its session and its own end of the connection."""
+
+    def __init__(self, session: Session, peer: socket.socket) -> None:
+        self.session = session
+        self.peer = peer
+        self.received: list[bytes] = []
+        self.handled: list[bytes] = []
+        """Packets that were no publishable messages."""
+
+    def read(self, packets_max: int) -> None:
+        with suppress(BlockingIOError, ConnectionError):
+            while packets_max and self.peer.fileno() >= 0:
+                packets_max -= 1
+                self.received.append(self.peer.recv(1000))
+
+    def send(self, packets: list[bytes]) -> None:
+        with suppress(BlockingIOError, ConnectionError):
+            for packet in packets:
+                if self.peer.fileno() >= 0:
+                    self.peer.send(packet)
+
+
+class Clock:
+    """The time of everything in this process, compiled code included."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.set(CLOCK_START_NS)
+
+    def set(self, now_ns: int) -> None:
+        self.now_ns = now_ns
+        compiled_step.set_clock(now_ns)
+
+    def advance(self, ns: int) -> None:
+        self.set(self.now_ns + ns)
+
+
+@contextmanager
+def stopped_clock() -> Iterator[Clock]:
+    """A clock that only `advance` moves."""
+    clock = Clock()
+    with (
+        patch.object(time, "monotonic_ns", lambda: clock.now_ns),
+        patch.object(time, "perf_counter", lambda: clock.now_ns / 1e9),
+    ):
+        yield clock
+    clock.set(0)
+
+
+class Scene:
+    """Two workers and their clients; the first worker uses this ordinary step."""
+
+    def __init__(self, *, compiled: bool, clients: int = 3) -> None:
+        self.memory = SharedMemory(2, LIMITS)
+        self.memory.lock.open()
+        self._book = AccountBook(self.memory.accounts, 2, LIMITS)
+        self.contexts = [self._context(worker) for worker in range(2)]
+        self.routers = [Router(worker, SLASH, LIMITS) for worker in range(2)]
+        self.sequencers = [
+            Sequencer(context, router, MessageMonitor(context.worker))
+            for context, router in zip(self.contexts, self.routers, strict=True)
+        ]
+        self.subscriptions = [
+            Subscriptions(context, sequencer, router)
+            for context, sequencer, router in zip(
+                self.contexts, self.sequencers, self.routers, strict=True
+            )
+        ]
+        for worker, sequencer in enumerate(self.sequencers):
+            if not (compiled and worker == 0):
+                sequencer._step = PythonStep(self.contexts[worker].statistics)
+                sequencer._walker._step = sequencer._step
+            self.subscriptions[worker].start()
+        self.costs: list[object] = []
+        self.clients = [self._connect(0, number) for number in range(1, clients + 1)]
+        self.other = self._connect(1, 99)
+
+    def close(self) -> None:
+        for client in (*self.clients, self.other):
+            client.peer.close()
+            client.session.sock.close()
+        close_memory(self.memory)
+
+    def _context(self, worker: int) -> WorkerContext:
+        settings = BusSettings(workers=2, limits=LIMITS)
+        link = cast(WorkerLink, UnheardLink())
+        return WorkerContext(worker, self.memory, settings, logging_to([]), link)
+
+    def _connect(self, worker: int, number: int) -> Client:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+        uid = UIDS[number % 2]
+        opened = self._book.of(uid, LIMITS.user, 0)
+        assert opened is not None
+        context = self.contexts[worker]
+        account = context.accounts[opened.place]
+        own = Credentials(gid=1, uid=uid, pid=1)
+        listener = cast(OutboxListener, Unheard())
+        choice = context.settings.flood_control
+        outbox = Outbox(ours, choice, LIMITS, account, context.statistics, listener)
+        session = Session(Connection(number, own, account, ours), outbox, NO_RULES, LIMITS)
+        self.subscriptions[worker].add_client(session)
+        return Client(session, theirs)
+
+    # -- what happens --------------------------------------------------------------------------
+    def subscribe(self, client: Client, pattern: bytes) -> None:
+        worker = 1 if client is self.other else 0
+        if pattern not in client.session.patterns:
+            self.subscriptions[worker].subscribe(client.session, pattern)
+
+    def unsubscribe(self, client: Client, pattern: bytes) -> None:
+        worker = 1 if client is self.other else 0
+        if pattern in client.session.patterns:
+            self.subscriptions[worker].unsubscribe(client.session, pattern)
+
+    def turn(self, client: Client) -> None:
+        """Serve a client as the scheduler does; packets that are no messages are only noted."""
+        session, worker = client.session, 1 if client is self.other else 0
+        sequencer, router = self.sequencers[worker], self.routers[worker]
+        cost = sequencer.serve(session, 1, QUANTUM)
+        wait = None
+        while cost < QUANTUM and session.has_pending() and wait is None:
+            batch = session.gather(router.cache.recent, router.look_up, QUANTUM - cost)
+            if batch.messages:
+                wait = sequencer.publish(batch)
+                session.count_published(batch)
+                cost += 1 + batch.cost
+            else:
+                client.handled.append(session.packets[session.done])
+                session.skip()
+                cost += 2
+        self.costs.append((cost, None if wait is None else wait.reason))
+
+    def walk(self, worker: int) -> None:
+        self.sequencers[worker].walk_on(50)
+        self.costs.append(sorted(self.sequencers[worker].take_walking_cost().items()))
+
+    def barrier(self, worker: int) -> None:
+        self.sequencers[worker].barrier()
+
+    def choose(self, client: Client, choice: Soft | Hard | BacklogOrder) -> None:
+        client.session.outbox.choose(choice)
+
+    def send_backlog(self, client: Client) -> None:
+        if not client.session.outbox.is_flowing and not client.session.outbox.is_closed:
+            self.costs.append(client.session.outbox.send_backlog(20))
+
+    def set_stalled(self, stalled: bool) -> None:
+        self.memory.stalls[0] = stalled
+
+    def learn(self, key: bytes) -> None:
+        """Have the key in the route cache."""
+        self.routers[0].look_up(key)
+
+    # -- what can be seen ----------------------------------------------------------------------
+    def observe(self) -> dict[str, object]:
+        """Everything that must not depend on the step."""
+        return {
+            "control words": self._control_words(),
+            "shared memory": self._shared_bytes(),
+            "woken": [was_woken(self.memory, worker) for worker in range(2)],
+            "statistics": [list(context.statistics.counts) for context in self.contexts],
+            "costs": list(self.costs),
+            "logs": [(it._log.cursor, it._log.window) for it in self.sequencers],
+            "clients": [self._observe_client(client) for client in (*self.clients, self.other)],
+        }
+
+    def _control_words(self) -> list[int]:
+        with self.memory.lock as words:
+            return words.tolist()
+
+    def _shared_bytes(self) -> bytes:
+        """All but the control words: a critical section that was abandoned leaves its traces in
+        the spare copy."""
+        words = COPIES + 2 * self.memory.lock.block_words
+        return self.memory.map[words * WORD_BYTES :]
+
+    def _observe_client(self, client: Client) -> dict[str, object]:
+        session, outbox = client.session, client.session.outbox
+        return {
+            "received": list(client.received),
+            "handled": list(client.handled),
+            "pending": session.packets[session.done :],
+            "read": (session.is_readable, session.has_ended, session.received_us),
+            "counts": (session.messages_in, session.bytes_in, session.refused),
+            "outbox": outbox.statistics(),
+            "delivered bytes": outbox.delivered_bytes,
+            "dropped": dict(outbox.dropped),
+            "flowing": (outbox.is_flowing, outbox.is_closed, outbox.fault is None),
+        }
