@@ -181,7 +181,7 @@ def workers(
 @benchmark("round-trip", option("--rounds", COUNT, 10_000, "Per repetition."), *PINNED)
 def round_trip(run: RunSettings, rounds: int, size: int) -> Result:
     """Latency of a question and its answer: p50, p99, p99.9."""
-    return latency.round_trip(run, rounds, size)
+    return latency.round_trip(run, rounds, size, delivery_costs.CROWDS)
 
 
 @benchmark(

@@ -16,12 +16,9 @@ from sbus.bench.traffic import (
     Case,
     Sample,
     Traffic,
-    allow_descriptors,
+    allow_bystanders,
     measure_in_turn,
 )
-
-DESCRIPTORS_FOR_FRONT_AND_WORKERS = 4
-"""Times the number of clients: what any one process of a bus may hold, with room to spare."""
 
 CROWDS = {
     "20k literal": Bystanders(clients=1_000, patterns_per_client=20, wildcards=False),
@@ -52,8 +49,7 @@ def subscriptions(
     run: RunSettings, traffic: Traffic, workers: int, crowds: Mapping[str, Bystanders]
 ) -> Result:
     """The same traffic with and without each crowd of patterns that it does not match."""
-    most_clients = max((crowd.clients for crowd in crowds.values()), default=0)
-    allow_descriptors(most_clients * DESCRIPTORS_FOR_FRONT_AND_WORKERS)
+    allow_bystanders(crowds.values())
     cases: dict[str, Case] = {}
     for label, keys in (("16 keys", 16), ("new keys", 0)):
         base = f"base, {label}"

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from sbus.bench import proc
-from sbus.bench.delivery_costs import DESCRIPTORS_FOR_FRONT_AND_WORKERS
 from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings, Server, Start
-from sbus.bench.traffic import Bystanders, allow_descriptors
+from sbus.bench.traffic import DESCRIPTORS_FOR_FRONT_AND_WORKERS, Bystanders, allow_descriptors
 
 PLACEMENTS = ("load", "spread")
 SETTLING_SECONDS = 2.0
@@ -66,8 +65,7 @@ class Footprint:
 
 def take(run: RunSettings, crowd: Crowd, workers: int, seconds: float) -> Result:
     """Buses with few workers in use and with all, and with patterns of both kinds; medians."""
-    descriptors = (crowd.clients + SUBSCRIBERS + workers) * DESCRIPTORS_FOR_FRONT_AND_WORKERS
-    allow_descriptors(descriptors)
+    allow_descriptors(DESCRIPTORS_FOR_FRONT_AND_WORKERS * (crowd.clients + SUBSCRIBERS + workers))
     cases = {
         f"{placement}, {kind}": (run.broker(workers, placement=placement), kind == "wildcards")
         for placement in PLACEMENTS

@@ -23,6 +23,7 @@ from sbus.bench.figures import format_cpus, percentile
 from sbus.bench.programs import Child, generator
 from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings, Start
+from sbus.bench.traffic import NO_BYSTANDERS, Bystanders, allow_bystanders
 
 WARM_UP_ROUNDS = 100
 PHASE_SECONDS = 60.0
@@ -35,16 +36,33 @@ FLOODS = ("unheard", "heard")
 
 
 # -- round trips --------------------------------------------------------------------------------
-def round_trip(run: RunSettings, rounds: int, size_bytes: int) -> Result:
-    """The relay, and a broker with both clients on one worker and on two; times are pooled."""
-    cases: dict[str, tuple[Start, str]] = {
-        "relay": (run.relay("each"), "none"),
-        "broker, same worker": (run.broker(2), "before"),
-        "broker, across workers": (run.broker(2), "after"),
+@dataclass(frozen=True)
+class RoundTripCase:
+    """A server, where idle connections go (see client.h), and who else is connected."""
+
+    start: Start
+    fillers: str = "none"
+    bystanders: Bystanders = NO_BYSTANDERS
+
+
+def round_trip(
+    run: RunSettings, rounds: int, size_bytes: int, crowds: Mapping[str, Bystanders]
+) -> Result:
+    """The relay; a broker with both clients on one worker and on two; and a broker with eight
+    workers, alone and with each of the crowds. Times are pooled."""
+    allow_bystanders(crowds.values())
+    eight = run.broker(8, placement="load")
+    cases = {
+        "relay": RoundTripCase(run.relay("each")),
+        "broker, same worker": RoundTripCase(run.broker(2), "before"),
+        "broker, across workers": RoundTripCase(run.broker(2), "after"),
+        "broker, 8 workers": RoundTripCase(eight),
     }
-    samples_ns: dict[str, list[int]] = {case: [] for case in cases}
-    for label, case, (start, fillers) in run.rounds(cases):
-        samples_ns[case] += measure_round_trips(run, start, fillers, rounds, size_bytes)
+    for crowd, bystanders in crowds.items():
+        cases[f"broker, 8, {crowd}"] = RoundTripCase(eight, bystanders=bystanders)
+    samples_ns: dict[str, list[int]] = {name: [] for name in cases}
+    for label, name, case in run.rounds(cases):
+        samples_ns[name] += measure_round_trips(run, case, rounds, size_bytes)
         run.progress(label)
     return Result(
         name="round-trip",
@@ -56,11 +74,15 @@ def round_trip(run: RunSettings, rounds: int, size_bytes: int) -> Result:
 
 
 def measure_round_trips(
-    run: RunSettings, start: Start, fillers: str, rounds: int, size_bytes: int
+    run: RunSettings, case: RoundTripCase, rounds: int, size_bytes: int
 ) -> list[int]:
     """Times in ns of `rounds` round trips, after a few that do not count."""
     times = run.directory / "round-trips"
-    with start() as server, run.load("ping", server.address, size_bytes, times, fillers) as ping:
+    with (
+        case.start() as server,
+        case.bystanders.connected(server.address),
+        run.load("ping", server.address, size_bytes, times, case.fillers) as ping,
+    ):
         ping.ask(f"go {WARM_UP_ROUNDS}", "done", PHASE_SECONDS)
         ping.ask(f"go {rounds}", "done", PHASE_SECONDS + rounds / ROUNDS_PER_SECOND_MIN)
     return read_times_ns(times)

@@ -7,7 +7,7 @@ set-up and a warm-up, and when every subscriber has every message.
 import contextlib
 import resource
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sbus.bench import BenchmarkFailed, proc
@@ -22,6 +22,8 @@ DELIVERIES_PER_SECOND_MIN = 5_000
 REPLY_SECONDS_MAX = 60.0
 REPLY_BYTES_MAX = 256
 SPARE_DESCRIPTORS = 64
+DESCRIPTORS_FOR_FRONT_AND_WORKERS = 4
+"""Times the number of clients: what any one process of a bus may hold, with room to spare."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,12 @@ def allow_descriptors(count: int) -> None:
         raise BenchmarkFailed(f"{needed} file descriptors are needed, {hard} allowed: ulimit -n")
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def allow_bystanders(crowds: Iterable[Bystanders]) -> None:
+    """Let this process, and the servers that it starts afterwards, serve the largest of these."""
+    most_clients = max((crowd.clients for crowd in crowds), default=0)
+    allow_descriptors(most_clients * DESCRIPTORS_FOR_FRONT_AND_WORKERS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,8 +110,12 @@ def test_workers(run: RunSettings) -> None:
 
 
 def test_round_trips(run: RunSettings) -> None:
-    result = round_trip(run, 50, SIZE)
-    assert list(result.samples) == ["relay", "broker, same worker", "broker, across workers"]
+    crowd = Bystanders(clients=3, patterns_per_client=2, wildcards=True)
+    result = round_trip(run, 50, SIZE, {"crowd": crowd})
+    assert list(result.samples) == [
+        *("relay", "broker, same worker", "broker, across workers"),
+        *("broker, 8 workers", "broker, 8, crowd"),
+    ]
     for samples in result.samples.values():
         assert isinstance(samples, list)
         assert len(samples) == 50
