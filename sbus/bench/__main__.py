@@ -191,7 +191,19 @@ def round_trip(run: RunSettings, rounds: int, size: int) -> Result:
     cpu_option("--broker-cpu", USABLE_CPUS),
     cpu_option("--load-cpu", FIRST_CPU),
     cpu_option("--victim-cpu", LAST_CPU),
-    workers_option(2),
+    click.option(
+        "--workers",
+        type=click.IntRange(1, 64),
+        multiple=True,
+        default=(1, 2),
+        help="Of the broker; several times.",
+    ),
+    click.option(
+        "--against",
+        type=click.Path(file_okay=False, exists=True, resolve_path=True, path_type=Path),
+        help="Another source tree of sbus, measured in turn with this one.",
+    ),
+    click.option("--relays/--no-relays", default=True, help="Whether the relays are measured."),
     option("--connections", COUNT, 200, "Of user A."),
     option("--listeners", COUNT, 10, "Of these."),
     option("--seconds", click.FloatRange(min=0.1), 3.0, "Of every measurement."),
@@ -199,7 +211,9 @@ def round_trip(run: RunSettings, rounds: int, size: int) -> Result:
 )
 def flood(
     run: RunSettings,
-    workers: int,
+    workers: tuple[int, ...],
+    against: Path | None,
+    relays: bool,
     victim_cpu: frozenset[int],
     connections: int,
     listeners: int,
@@ -210,7 +224,12 @@ def flood(
     shape = latency.Flood(
         connections=connections, listeners=listeners, size_bytes=size, seconds=seconds
     )
-    return latency.flood(run, shape, victim_cpu, workers)
+    servers = latency.flooded_relays(run) if relays else {}
+    servers |= latency.flooded_brokers(run, latency.BROKER, workers)
+    if against:
+        other = replace(run, project=against)
+        servers |= latency.flooded_brokers(other, latency.OTHER_BROKER, workers)
+    return latency.flood(run, shape, victim_cpu, servers)
 
 
 @benchmark(

@@ -7,7 +7,7 @@ process asleep, so this is mostly the time that the kernel takes to wake process
 User B asks and answers, on another CPU. On one and the same bus B is measured while A is connected
 and silent, while A publishes what nobody subscribes to, and while A publishes what its own
 connections receive. The relay, which serves every ready connection at once, shows what the same
-load does where nobody takes turns.
+load does where nobody takes turns. Brokers of several source trees are measured in turn.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from sbus.bench import BenchmarkFailed
-from sbus.bench.figures import format_cpus, percentile
+from sbus.bench.figures import format_cpus, pairwise_ratios, percentile
 from sbus.bench.programs import Child, generator
 from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings, Start
@@ -32,7 +32,11 @@ PERCENTS = (50, 99, 99.9)
 PERCENT_COLUMNS = tuple(f"p{percent} µs" for percent in PERCENTS)
 FLOODING_UID, VICTIM_UID = 65_531, 65_532
 """Two users that no host has; they need no names."""
+RELAYS = {"relay": "each", "relay-drain": "drain"}
+BROKER, OTHER_BROKER = "broker", "other"
+"""The sbusd of this source tree, and of another one that it is compared with."""
 FLOODS = ("unheard", "heard")
+FLOOD_PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "max": 100.0}
 
 
 # -- round trips --------------------------------------------------------------------------------
@@ -131,21 +135,38 @@ class FloodSample:
         return self.sent * 1e9 / self.flooded_ns if self.flooded_ns else 0.0
 
 
+FloodSamples = Mapping[str, Sequence[FloodSample]]
+
+
+def flooded_relays(run: RunSettings) -> dict[str, tuple[Start, str]]:
+    """Both relays, and where idle connections go: nowhere."""
+    return {name: (run.relay(mode), "none") for name, mode in RELAYS.items()}
+
+
+def flooded_brokers(
+    run: RunSettings, name: str, workers: Sequence[int]
+) -> dict[str, tuple[Start, str]]:
+    """A broker with each of these numbers of workers; with two, B is on one of them and on both."""
+    cases: dict[str, tuple[Start, str]] = {}
+    for count in workers:
+        if count == 2:
+            cases[f"{name}, 2 together"] = (run.broker(2), "before")
+            cases[f"{name}, 2 apart"] = (run.broker(2), "after")
+        else:
+            cases[f"{name}, {count}"] = (run.broker(count), "none")
+    return cases
+
+
 def flood(
-    run: RunSettings, shape: Flood, victim_cpus: frozenset[int] | None, workers: int = 2
+    run: RunSettings,
+    shape: Flood,
+    victim_cpus: frozenset[int] | None,
+    servers: Mapping[str, tuple[Start, str]],
 ) -> Result:
-    """B quiet and flooded, through the relays and through a broker with so many workers."""
+    """B quiet and flooded, through each of these servers; the second one of each is where idle
+    connections go."""
     if os.geteuid() != 0:
         raise BenchmarkFailed("A and B are other users, which takes root")
-    servers: dict[str, tuple[Start, str]] = {
-        "relay": (run.relay("each"), "none"),
-        "relay-drain": (run.relay("drain"), "none"),
-    }
-    if workers == 2:
-        servers["broker, together"] = (run.broker(workers), "before")
-        servers["broker, apart"] = (run.broker(workers), "after")
-    else:
-        servers["broker"] = (run.broker(workers), "none")
     samples: dict[str, list[FloodSample]] = {}
     for label, server, (start, fillers) in run.rounds(servers):
         for state, sample in measure_flood(run, start, fillers, shape, victim_cpus):
@@ -158,7 +179,6 @@ def flood(
     return Result(
         name="flood",
         settings={
-            "workers": workers,
             **{name: str(value) for name, value in asdict(shape).items()},
             "limits": " ".join(run.limits) or "default",
             "repetitions": run.repetitions,
@@ -166,9 +186,12 @@ def flood(
             "flood_cpu": format_cpus(run.load_cpus),
             "victim_cpu": format_cpus(victim_cpus),
         },
-        columns=("B", *PERCENT_COLUMNS, "p99 +µs", "A msg/s"),
+        columns=("B, µs", *FLOOD_PERCENTS, "p99 more", "A msg/s"),
         rows=[flood_row(case, samples) for case in samples],
-        notes=[f"Every one of B's {rounds:,} questions was answered, each answer as it was sent."],
+        notes=[
+            f"Every one of B's {rounds:,} questions was answered, each answer as it was sent.",
+            *comparisons(samples),
+        ],
         samples=samples,
     )
 
@@ -217,13 +240,31 @@ def ask_for(ping: Child, times: Path, seconds: float) -> list[int]:
     return read_times_ns(times)
 
 
-def flood_row(case: str, samples: Mapping[str, Sequence[FloodSample]]) -> tuple[str, ...]:
+def flood_row(case: str, samples: FloodSamples) -> tuple[str, ...]:
     """Medians over the repetitions; a flooded p99 also less the quiet one of the same bus."""
     those = samples[case]
     server, _, state = case.rpartition(", ")
-    row = (case, *(f"{median(s.percentile_us(p) for s in those):,.0f}" for p in PERCENTS))
+    percents = FLOOD_PERCENTS.values()
+    row = (case, *(f"{median(s.percentile_us(p) for s in those):,.0f}" for p in percents))
     if state == "quiet":
         return (*row, "", "")
     pairs = zip(those, samples[f"{server}, quiet"], strict=True)
     more = median(sample.percentile_us(99) - quiet.percentile_us(99) for sample, quiet in pairs)
     return (*row, f"{more:+,.0f}", f"{median(s.sent_per_second for s in those):,.0f}")
+
+
+def comparisons(samples: FloodSamples) -> list[str]:
+    """The p99 of this source tree over that of the other one, pair by pair."""
+    lines = []
+    for case, those in samples.items():
+        name, comma, rest = case.partition(", ")
+        others = samples.get(f"{OTHER_BROKER}, {rest}")
+        if name == BROKER and comma and others:
+            ratio = median(
+                pairwise_ratios(
+                    [sample.percentile_us(99) for sample in those],
+                    [sample.percentile_us(99) for sample in others],
+                )
+            )
+            lines.append(f"{rest}: p99 {ratio:.2f} x that of {OTHER_BROKER}")
+    return lines

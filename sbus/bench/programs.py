@@ -66,6 +66,12 @@ def pinned(cpus: frozenset[int] | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def environment(project: Path) -> dict[str, str]:
+    """The variables of this process, and `project` where Python looks first."""
+    paths = [str(project), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
 @dataclass(frozen=True)
 class Child:
     """A running program with pipes; `log` is the file its stderr goes to."""
@@ -128,20 +134,16 @@ def running(
     directory: Path,
     cpus: frozenset[int] | None,
     uid: int | None = None,
+    project: Path = PROJECT,
 ) -> Iterator[Child]:
     """A child, of user `uid` if given, that is gone with its descendants when the block ends.
 
-    Python programs find this source tree, from whatever directory the benchmark is run, and keep
-    their byte code in `directory`.
+    Python programs find the source tree `project`, from whatever directory the benchmark is run if
+    they are started with `-P`, and keep their byte code in `directory`.
     """
     log = directory / f"{name}.stderr"
-    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONPYCACHEPREFIX": str(directory / "bytecode"),
-    }
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # to compile takes longer than to start
+    variables = {**environment(project), "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # to compile takes longer than to start
     with log.open("wb") as stderr, pinned(cpus):
         process = subprocess.Popen(
             command,
@@ -151,7 +153,7 @@ def running(
             user=uid,
             group=uid,
             extra_groups=None if uid is None else (),
-            env=environment,
+            env=variables,
         )
     with process:
         try:

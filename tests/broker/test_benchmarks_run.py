@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from sbus.bench import BenchmarkFailed, delivery_costs, footprint, held_publishers
-from sbus.bench.latency import Flood, flood, round_trip
+from sbus.bench.latency import (
+    BROKER,
+    Flood,
+    flood,
+    flooded_brokers,
+    flooded_relays,
+    round_trip,
+)
 from sbus.bench.peers.brokers import PEERS
 from sbus.bench.peers.comparison import compare, works
 from sbus.bench.programs import compile_programs, generator, running
@@ -127,11 +134,13 @@ def test_a_flood() -> None:
     """Counted, not timed: B's round trips go on in every state, and A publishes in two of them."""
     with directory_for_everybody() as directory:
         compile_programs(directory)
-        result = flood(
-            RunSettings(directory=directory), Flood(connections=20, listeners=2, seconds=0.1), None
-        )
-    servers = ("relay", "relay-drain", "broker, together", "broker, apart")
+        run = RunSettings(directory=directory)
+        servers = flooded_relays(run) | flooded_brokers(run, BROKER, (1, 2))
+        shape = Flood(connections=20, listeners=2, seconds=0.1)
+        result = flood(run, shape, None, servers)
     states = ("quiet", "unheard", "heard")
+    names = ("broker, 1", "broker, 2 together", "broker, 2 apart")
+    assert tuple(servers) == ("relay", "relay-drain", *names)
     assert list(result.samples) == [f"{server}, {state}" for server in servers for state in states]
     for case, samples in result.samples.items():
         sample = only(samples)
@@ -164,7 +173,7 @@ def test_a_group_that_is_not_held_is_no_measurement(programs: Path) -> None:
 def test_a_flood_needs_root(run: RunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(BenchmarkFailed, match="root"):
-        flood(run, Flood(), None)
+        flood(run, Flood(), None, {})
 
 
 def test_a_footprint(run: RunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
