@@ -34,6 +34,10 @@ clients that connect later. All other limits need a restart: they are promises t
 layout of shared memory, or all processes must agree on them."""
 
 
+BYTES_PER_UNIT: Final = 4096
+"""A unit of cost is a packet, a delivery, or so many bytes of either."""
+
+
 class UserLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What one user may use of a bus: all of its connections, on all workers, together.
 

@@ -19,8 +19,8 @@ from sbus.protocol.keys import PatternPath
 R = TypeVar("R")
 
 ENTRY_OVERHEAD_BYTES: Final = 320
-"""Charged for each entry besides its key's length and the bytes from `look_up_uncached`: the header
-of the key's object (33), its charge (32), and its entries in two dicts that were just resized (up
+"""Counted for each entry besides its key's length and the bytes from `look_up_uncached`: the header
+of the key's object (33), its size (32), and its entries in two dicts that were just resized (up
 to 124 each)."""
 
 
@@ -42,17 +42,17 @@ class CacheStatistics(msgspec.Struct, frozen=True):
 class RouteCache(Generic[R]):
     """Routes by key; a route is never None.
 
-    Invariants: no key is in both halves; the bytes of each are the sum of its charges and at most
-    half of `bytes_max`.
+    Invariants: no key is in both halves; the bytes of each are the sum over its entries, and at
+    most half of `bytes_max`.
     """
 
     def __init__(self, look_up_uncached: Callable[[bytes], tuple[R, int]], bytes_max: int) -> None:
         """`look_up_uncached` returns a key's route and the bytes that it needs besides the key."""
         self.recent: dict[bytes, R] = {}
-        self._recent_charges: dict[bytes, int] = {}
+        self._recent_entry_bytes: dict[bytes, int] = {}
         self._recent_bytes = 0
         self._old: dict[bytes, R] = {}
-        self._old_charges: dict[bytes, int] = {}
+        self._old_entry_bytes: dict[bytes, int] = {}
         self._old_bytes = 0
         self._look_up_uncached = look_up_uncached
         self._half_bytes_max = bytes_max // 2
@@ -69,19 +69,19 @@ class RouteCache(Generic[R]):
         route = self._old.pop(key, None)
         if route is not None:
             self._hits_old += 1
-            charge = self._old_charges.pop(key)
-            self._old_bytes -= charge
+            entry_bytes = self._old_entry_bytes.pop(key)
+            self._old_bytes -= entry_bytes
         else:
             self.misses += 1
             route, extra_bytes = self._look_up_uncached(key)
-            charge = len(key) + extra_bytes + ENTRY_OVERHEAD_BYTES
-            if charge > self._half_bytes_max:
+            entry_bytes = len(key) + extra_bytes + ENTRY_OVERHEAD_BYTES
+            if entry_bytes > self._half_bytes_max:
                 return route
-        if self._recent_bytes + charge > self._half_bytes_max:
+        if self._recent_bytes + entry_bytes > self._half_bytes_max:
             self._rotate()
         self.recent[key] = route
-        self._recent_charges[key] = charge
-        self._recent_bytes += charge
+        self._recent_entry_bytes[key] = entry_bytes
+        self._recent_bytes += entry_bytes
         return route
 
     def invalidate(self, path: PatternPath | None, pattern: bytes) -> None:
@@ -96,17 +96,17 @@ class RouteCache(Generic[R]):
         if not path.is_literal:
             self.clear()
         elif self.recent.pop(pattern, None) is not None:
-            self._recent_bytes -= self._recent_charges.pop(pattern)
+            self._recent_bytes -= self._recent_entry_bytes.pop(pattern)
         elif self._old.pop(pattern, None) is not None:
-            self._old_bytes -= self._old_charges.pop(pattern)
+            self._old_bytes -= self._old_entry_bytes.pop(pattern)
 
     def clear(self) -> None:
         """Forget everything."""
         self.recent.clear()
-        self._recent_charges = {}
+        self._recent_entry_bytes = {}
         self._recent_bytes = 0
         self._old = {}
-        self._old_charges = {}
+        self._old_entry_bytes = {}
         self._old_bytes = 0
 
     def limit(self, bytes_max: int) -> None:
@@ -127,17 +127,17 @@ class RouteCache(Generic[R]):
     def check_invariants(self) -> None:
         """Recount everything; AssertionError where the invariants do not hold."""
         assert not self.recent.keys() & self._old.keys()
-        assert self.recent.keys() == self._recent_charges.keys()
-        assert self._old.keys() == self._old_charges.keys()
-        assert self._recent_bytes == sum(self._recent_charges.values())
-        assert self._old_bytes == sum(self._old_charges.values())
+        assert self.recent.keys() == self._recent_entry_bytes.keys()
+        assert self._old.keys() == self._old_entry_bytes.keys()
+        assert self._recent_bytes == sum(self._recent_entry_bytes.values())
+        assert self._old_bytes == sum(self._old_entry_bytes.values())
         assert max(self._recent_bytes, self._old_bytes) <= self._half_bytes_max
 
     def _rotate(self) -> None:
         self._old = self.recent.copy()
-        self._old_charges = self._recent_charges
+        self._old_entry_bytes = self._recent_entry_bytes
         self._old_bytes = self._recent_bytes
         self.recent.clear()
-        self._recent_charges = {}
+        self._recent_entry_bytes = {}
         self._recent_bytes = 0
         self._rotations += 1

@@ -9,7 +9,7 @@ they have and on however many workers.
     bytes at the next round  = max(0, bytes - share), at most a window
 
 These are words of the user's account, read and written under the lock. Each is valid by itself: a
-worker that dies in a critical section leaves at most one batch uncounted.
+worker that dies in a critical section leaves at most one publish batch uncounted.
 """
 
 _ROUND = 0

@@ -4,16 +4,16 @@
     stack     newest first                          O(1)
     random    largest first, then oldest            O(log n)
 
-A *reply* is a barrier: what was accepted before it is sent before it, what comes later after it. So
-a backlog is a row of sections; each but the last is ended by a reply. An order holds within each
-section, and a change of it re-orders what is there within its section.
+A *control message* keeps its place: what was accepted before it is sent before it, what comes later
+after it. So a backlog is a row of sections; each but the last is ended by a control message. An
+order holds within each section, and a change of it re-orders what is there within its section.
 
 A *gap* stands for messages that were dropped. In order `queue` it stands exactly where they are
 missing, and neighbours are one gap. The other orders have no such place: there all that is missing
 comes first, and so does what was missing when such an order was chosen.
 
     messages = Σ len(section);  bytes = Σ len(packet)
-    every section but the last ends in a reply:  replies = sections - 1
+    every section but the last ends in a control message:  controls = sections - 1
     order ≠ queue  ⇒  no section has a gap
     order ≠ random  ⇒  no section without messages is sorted by size
     gap positions of a section are strictly increasing, each between the number of messages sent
@@ -42,7 +42,7 @@ class Gap(msgspec.Struct, frozen=True):
     count: int
 
 
-class Reply(msgspec.Struct, frozen=True):
+class ControlMessage(msgspec.Struct, frozen=True):
     """A control message, at its place."""
 
     packet: bytes
@@ -96,16 +96,16 @@ class _SortedRow:
 
 
 class _Section:
-    """Messages and gaps between two replies, and the reply that ends it."""
+    """Messages and gaps between two control messages, and the one that ends it."""
 
-    __slots__ = ("gaps", "messages", "reply", "sent")
+    __slots__ = ("control", "gaps", "messages", "sent")
 
     def __init__(self, order: BacklogOrder) -> None:
         self.messages: _Row | _SortedRow = _Row()
         self.sent = 0
         self.gaps: deque[list[int]] = deque()
         """Each as how many messages of this section are sent before it, and its count."""
-        self.reply: Reply | None = None
+        self.control: ControlMessage | None = None
         self.arrange(order)
 
     def arrange(self, order: BacklogOrder) -> None:
@@ -146,7 +146,7 @@ class Backlog:
         self.bytes = 0
 
     @property
-    def replies(self) -> int:
+    def controls(self) -> int:
         """Replies that wait."""
         return len(self._sections) - 1
 
@@ -168,9 +168,9 @@ class Backlog:
         else:
             self._missing += 1
 
-    def reply(self, packet: bytes) -> None:
+    def append_control(self, packet: bytes) -> None:
         """Add a control message behind all that is here, ahead of all that comes."""
-        self._sections[-1].reply = Reply(packet)
+        self._sections[-1].control = ControlMessage(packet)
         self._sections.append(_Section(self._order))
 
     def reorder(self, order: BacklogOrder) -> None:
@@ -183,8 +183,8 @@ class Backlog:
                 section.gaps.clear()
 
     # -- what goes -----------------------------------------------------------------------------
-    def first(self) -> bytes | Gap | Reply:
-        """What is to be sent next: a message, a gap or a reply. There must be something."""
+    def first(self) -> bytes | Gap | ControlMessage:
+        """What is to be sent next; there must be something."""
         if self._missing:
             return Gap(self._missing)
         section = self._sections[0]
@@ -192,11 +192,11 @@ class Backlog:
             return Gap(section.gaps[0][1])
         if section.messages:
             return section.messages.first(self._order)
-        assert section.reply is not None, "nothing waits"
-        return section.reply
+        assert section.control is not None, "nothing waits"
+        return section.control
 
     def pop(self) -> bytes | None:
-        """Drop what `first` returns; returns it if it is a message."""
+        """Remove what `first` returns; returns it if it is a message."""
         section = self._sections[0]
         if self._missing:
             self._missing = 0
@@ -208,12 +208,12 @@ class Backlog:
             self.bytes -= len(packet)
             return packet
         else:
-            assert section.reply is not None, "nothing waits"
+            assert section.control is not None, "nothing waits"
             self._sections.popleft()
         return None
 
     def clear(self) -> None:
-        """Drop everything, sorted rows as well."""
+        """Remove everything, sorted rows as well."""
         self._sections = deque([_Section(self._order)])
         self._missing = self.messages = self.bytes = 0
 
@@ -222,8 +222,8 @@ class Backlog:
         packets = [packet for section in self._sections for packet in section.messages]
         assert self.messages == len(packets)
         assert self.bytes == sum(map(len, packets))
-        assert [section.reply is None for section in self._sections] == (
-            [False] * self.replies + [True]
+        assert [section.control is None for section in self._sections] == (
+            [False] * self.controls + [True]
         )
         for section in self._sections:
             positions = [position for position, _ in section.gaps]

@@ -1,6 +1,6 @@
 """A backlog with its bounds: the client's own, in messages and bytes, and its user's account.
 
-A trio memory channel applies the bound in messages. A message is refused when its token finds no
+A trio memory channel applies the bound in messages. A message does not fit when its token finds no
 room there; the turn that sends the message takes the token out. The messages themselves stand
 beside the channel, because that counts no bytes and has one order.
 
@@ -60,8 +60,8 @@ class BoundedBacklog(Backlog):
             send.send_nowait(None)
         except trio.WouldBlock:
             return "hard"
-        charged = self.bytes + _KEEPING_BYTES * self.messages
-        if not self._account.has_room(BACKLOG_BYTES, len(packet) + _KEEPING_BYTES, charged):
+        counted = self.bytes + _KEEPING_BYTES * self.messages
+        if not self._account.has_room(BACKLOG_BYTES, len(packet) + _KEEPING_BYTES, counted):
             receive.receive_nowait()
             return "quota"
         self._keep(packet)

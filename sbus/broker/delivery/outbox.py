@@ -11,7 +11,7 @@ message whose publisher may not be held is dropped. Publishers go on when, with 
 message waits, and with hard `block`, half of the backlog is free.
 
 A dropped message is counted, leaves a gap in the backlog, and becomes a `!/lost` notice there.
-No policy concerns replies and notices. They wait behind what was accepted before them, and are few:
+No policy concerns control messages. They wait behind what was accepted before them, and are few:
 the session reads no further packet of a client that has one waiting.
 
     accepted = delivered + dropped + backlog + undelivered        at any time
@@ -27,12 +27,12 @@ from typing import Protocol
 import msgspec
 
 from sbus.broker.delivery import outbox_state
-from sbus.broker.delivery.backlog import Reply
+from sbus.broker.delivery.backlog import ControlMessage
 from sbus.broker.delivery.backpressure import Backpressure
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
 from sbus.compiled import OutboxRecord
 from sbus.errors import Misbehaviour
-from sbus.limits import Limits
+from sbus.limits import BYTES_PER_UNIT, Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
 from sbus.shared.accounts import DROPPED, Account
 from sbus.shared.worker_statistics import (
@@ -43,9 +43,8 @@ from sbus.shared.worker_statistics import (
     WorkerStatistics,
 )
 
-_UNITS_PER_PACKET = 2
+_COST_PER_PACKET = 2
 """Sending one from a backlog takes twice as long as delivering it at once."""
-_BYTES_PER_UNIT = 4096
 _QUEUE = Soft.QUEUE
 """Under a name of this module's own, because looking a member up costs more than using it."""
 _FIELDS = {Soft: "soft", Hard: "hard", BacklogOrder: "order"}
@@ -61,7 +60,7 @@ class OutboxListener(Protocol):
     def retry_later(self) -> None:
         """Give `send_backlog` a turn soon, though the socket has room: the kernel has no memory."""
 
-    def on_reply_sent(self) -> None:
+    def on_control_sent(self) -> None:
         """A reply that waited does so no more."""
 
     def on_fault(self) -> None:
@@ -126,8 +125,8 @@ class Outbox(OutboxRecord):
         self._undelivered = 0
 
     @property
-    def replies_waiting(self) -> int:
-        return self._backlog.replies
+    def controls_waiting(self) -> int:
+        return self._backlog.controls
 
     @property
     def wants_backpressure(self) -> bool:
@@ -171,7 +170,7 @@ class Outbox(OutboxRecord):
         counts[ACCEPTED] -= 1
         counts[ACCEPTED_BYTES] -= len(packet)
 
-    def reply(self, packet: bytes) -> None:
+    def send_control(self, packet: bytes) -> None:
         """Send a control message, behind everything accepted so far."""
         if self.is_flowing:
             try:
@@ -180,7 +179,7 @@ class Outbox(OutboxRecord):
             except OSError as error:
                 self._on_failed_send(error)
         if not self.is_closed:
-            self._backlog.reply(packet)
+            self._backlog.append_control(packet)
 
     def send_last(self, packet: bytes) -> None:
         """Send a last notice past the backlog, if the socket takes it."""
@@ -205,10 +204,10 @@ class Outbox(OutboxRecord):
         if event is None:
             raise error
         if event is outbox_state.CLOSE:
-            had_replies = self._backlog.replies
+            had_controls = self._backlog.controls
             self.close()
-            if had_replies:
-                self._listener.on_reply_sent()
+            if had_controls:
+                self._listener.on_control_sent()
             return
         self._enter(event)
         if event is outbox_state.OUT_OF_MEMORY:
@@ -248,17 +247,17 @@ class Outbox(OutboxRecord):
 
     def _offer(self, packet: bytes, publisher_uid: int) -> None:
         """Put a message in the backlog, or follow the hard policy."""
-        refused_by = self._backlog.offer(packet)
-        if refused_by is None:
+        exceeded = self._backlog.offer(packet)
+        if exceeded is None:
             return
-        if refused_by == "quota":
+        if exceeded == "quota":
             self._listener.on_quota_reached()
         if self.flood_control.hard is Hard.BLOCK:
             self._overshoot(packet, publisher_uid)
         elif self.flood_control.hard is Hard.ERROR:
             self._fail(packet, "the client's backlog was full")
         else:
-            self._drop(packet, refused_by)
+            self._drop(packet, exceeded)
 
     def _overshoot(self, packet: bytes, publisher_uid: int) -> None:
         """Keep a message all the same and hold its publisher back, if that may be held."""
@@ -300,22 +299,22 @@ class Outbox(OutboxRecord):
         self._listener.on_fault()
 
     # -- what goes -----------------------------------------------------------------------------
-    def send_backlog(self, units_max: int) -> tuple[int, bool]:
-        """A turn: send until that much work is done; how much was, and whether more is to be."""
+    def send_backlog(self, cost_max: int) -> tuple[int, bool]:
+        """A turn: send until it has cost this much. Returns the cost, and whether more waits."""
         if not self._backlog:
             return 0, False
-        units = 0
+        cost = 0
         try:
-            while self._backlog and units < units_max:
-                units += self._send_first()
+            while self._backlog and cost < cost_max:
+                cost += self._send_first()
         except OSError as error:
             self._on_failed_send(error)
-            return units, False
+            return cost, False
         if self._backlog:
-            return units, True
+            return cost, True
         if not self.is_closed:
             self._on_backlog_sent()
-        return units, False
+        return cost, False
 
     def _on_backlog_sent(self) -> None:
         self._enter(outbox_state.BACKLOG_SENT)
@@ -324,21 +323,21 @@ class Outbox(OutboxRecord):
             self._listener.watch_room(False)
 
     def _send_first(self) -> int:
-        """Send what is the first in the backlog; returns the work, in units."""
+        """Send what is the first in the backlog; returns the cost."""
         first = self._backlog.first()
         if isinstance(first, bytes):
             self.delivered_bytes += self._send(first)
             self._backlog.pop()
             self._end_stall_if_room()
-            return _UNITS_PER_PACKET + len(first) // _BYTES_PER_UNIT
-        if isinstance(first, Reply):
+            return _COST_PER_PACKET + len(first) // BYTES_PER_UNIT
+        if isinstance(first, ControlMessage):
             self._send(first.packet)
         elif self.wants_notices:
             self._send(lost_notice(first.count))
         self._backlog.pop()
-        if isinstance(first, Reply):
-            self._listener.on_reply_sent()
-        return _UNITS_PER_PACKET
+        if isinstance(first, ControlMessage):
+            self._listener.on_control_sent()
+        return _COST_PER_PACKET
 
     # -- the end -------------------------------------------------------------------------------
     def close(self) -> None:

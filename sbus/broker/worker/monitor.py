@@ -6,7 +6,7 @@ says how the two are joined. So every worker finds out for every key whether a s
 and remembers that.
 
 While any stream is open, a message costs a look into a dict, a message that is shown a structure
-more, and a batch a packet more.
+more, and a publish batch a packet more.
 """
 
 import time
@@ -109,14 +109,14 @@ class MessageMonitor:
 
     # -- what the sequencer reports ------------------------------------------------------------
     def place(self, order_ns: int, log_position: int, alive: int) -> None:
-        """The batch that is published next has its place: in the order at this time, in the log at
+        """The publish batch that comes next has its place: in the order at this time, in the log at
         this position. It goes to those of its destinations that are alive."""
         self._order = order_ns
         self._log_position = log_position
         self._alive = alive
 
     def published(self, batch: PublishBatch) -> None:
-        """The messages of a batch are about to be delivered."""
+        """The messages of a publish batch are about to be delivered."""
         for stream in tuple(self._streams.values()):
             self._show_batch(stream, batch)
 

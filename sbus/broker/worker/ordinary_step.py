@@ -15,12 +15,11 @@ from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 from sbus.compiled import STEP
+from sbus.limits import BYTES_PER_UNIT
 from sbus.shared.accounts import account_words, log_share_at
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.subscription_table import SubscriptionTable
 from sbus.shared.worker_statistics import BYTES_IN, LATENCY, WorkerStatistics
-
-_BYTES_PER_UNIT = 4096
 
 
 class OrdinaryStep(Protocol):
@@ -50,7 +49,7 @@ class PythonStep:
             return cost
         read_bytes = session.receive()
         self._counts[BYTES_IN] += read_bytes
-        return cost + read_bytes // _BYTES_PER_UNIT
+        return cost + read_bytes // BYTES_PER_UNIT
 
     def walk(self, end: int, costs: dict[int, int], cost_max: int) -> int:
         """Nothing is ordinary here."""

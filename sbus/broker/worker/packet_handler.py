@@ -91,7 +91,7 @@ class PacketHandler:
             self._client_events.limit_reached(session, fault.limit)
         self._client_events.refused(session, fault)
         if session.outbox.wants_notices:
-            session.outbox.reply(controls.error_notice(fault.code, fault.text))
+            session.outbox.send_control(controls.error_notice(fault.code, fault.text))
 
     # -- packets that are not published --------------------------------------------------------
     def _carry_out(self, session: Session, packet: bytes) -> bool:
@@ -145,7 +145,7 @@ class PacketHandler:
         if key == controls.WHOAMI:
             self._sequencer.barrier()
             own = session.credentials
-            session.outbox.reply(controls.whoami_reply(own.gid, own.uid, own.pid))
+            session.outbox.send_control(controls.whoami_reply(own.gid, own.uid, own.pid))
         elif key == controls.ME:
             self._sequencer.barrier()
             session.awaits_self_service = True

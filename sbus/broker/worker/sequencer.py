@@ -7,7 +7,7 @@ It has three parts:
     1. under the lock: check that the routes are current, read the end of the last log block that is
        destined to this worker, and append what other workers need
     2. walk the log to there: everything that came before is delivered
-    3. take effect here: deliver the batch to this worker's own clients, or change the index
+    3. take effect here: deliver the publish batch to this worker's own clients, or change the index
 
 A step never gives up control. So the deliveries of a worker are one sequence, and the critical
 sections make the sequences of all workers agree. Whatever caused a message was received before the
@@ -158,8 +158,8 @@ class Sequencer:
     def _append(
         self, words: memoryview, batch: PublishBatch, log_block: LogBlock | None
     ) -> tuple[int, Wait | None]:
-        """Append what other workers need of a batch; returns the workers to wake, and what the
-        messages that were put off wait for."""
+        """Append what other workers need of a publish batch; returns the workers to wake, and what
+        the messages that were put off wait for."""
         account = batch.session.account
         now_ns = time.monotonic_ns()
         delay_ns = account.publish_delay_ns(now_ns)
@@ -193,8 +193,8 @@ class Sequencer:
     def _put_off_held(self, batch: PublishBatch) -> None:
         """Put off messages from the first on that has to wait for a stalled client.
 
-        This only looks, without the lock: a client that stalls after this look gets one batch more,
-        and one that has room again is found out under the lock.
+        This only looks, without the lock: a client that stalls after this look gets one publish
+        batch more, and one that has room again is found out under the lock.
         """
         if not self._stalls.any_stalled():
             return
@@ -213,7 +213,7 @@ class Sequencer:
                 batch.put_off_from(index + 1)
                 break
         if began_at:
-            batch.charge_lookup(time.perf_counter() - began_at)
+            batch.add_lookup_cost(time.perf_counter() - began_at)
 
     def _first_stalled(self, uid: int, route: Route) -> BackpressureRule | None:
         """A stalled client for which this user's publishers may be held."""

@@ -19,7 +19,7 @@ from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker.router import Route
 from sbus.compiled import SessionRecord
 from sbus.errors import ClientFault, Misbehaviour
-from sbus.limits import Limits
+from sbus.limits import BYTES_PER_UNIT, Limits
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
 from sbus.shared.log_block import LogBlock, build_log_block
 from sbus.unix.closing import is_hung_up
@@ -27,7 +27,6 @@ from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import PeerProcess
 
 _MESSAGE = b"MSG "
-_COST_PER_BYTE = 1 / 4096
 _COST_PER_SECOND = 250_000
 """Looking a new key up costs what it takes: there may be many patterns that match almost."""
 
@@ -64,7 +63,7 @@ class PublishBatch:
     @property
     def cost(self) -> int:
         """The cost of publishing the messages, and of looking their routes up."""
-        copying_cost = int(self.delivery_bytes * _COST_PER_BYTE)
+        copying_cost = self.delivery_bytes // BYTES_PER_UNIT
         return self.lookup_cost + len(self.messages) + self.deliveries + copying_cost
 
     def add(self, packet: bytes, key: bytes, route: Route) -> None:
@@ -98,12 +97,12 @@ class PublishBatch:
             now = time.perf_counter()
             if now - began_at > seconds_max:
                 break
-        self.charge_lookup(now - began_at)
+        self.add_lookup_cost(now - began_at)
         if len(self.messages) < len(messages):
             self.put_off = (*messages[len(self.messages) :], *self.put_off)
             self.held_by = None
 
-    def charge_lookup(self, seconds: float) -> None:
+    def add_lookup_cost(self, seconds: float) -> None:
         """Count time that was spent on looking routes up."""
         self.lookup_cost += int(seconds * _COST_PER_SECOND)
 
@@ -191,7 +190,7 @@ class Session(SessionRecord):
         self.refused = 0
         """Packets refused so far."""
         self.waiting_bytes = 0
-        """What the user is charged for pending packets that have to wait."""
+        """Of pending packets that have to wait, as the user's account counts them."""
         self.packets: list[bytes] = []
         self.done = 0
         self.batch_packets_max = limits.batch_packets_max
@@ -223,17 +222,17 @@ class Session(SessionRecord):
         self.backpressure = backpressure
         self.outbox.enable_backpressure(backpressure)
 
-    def count_patterns(self, pattern: bytes, change: int, charge: int) -> None:
-        """Change the number of occurrences of a pattern; `charge` is what each of them takes."""
+    def count_patterns(self, pattern: bytes, change: int, size_bytes: int) -> None:
+        """Change the number of occurrences of a pattern; each counts as `size_bytes`."""
         count = self.patterns.get(pattern, 0) + change
         if count:
             self.patterns[pattern] = count
         else:
             del self.patterns[pattern]
         self.subscriptions += change
-        self.subscription_bytes += change * charge
+        self.subscription_bytes += change * size_bytes
         self.account.count(SUBSCRIPTIONS, change)
-        self.account.count(SUBSCRIPTION_BYTES, change * charge)
+        self.account.count(SUBSCRIPTION_BYTES, change * size_bytes)
 
     # -- reading -------------------------------------------------------------------------------
     def receive(self) -> int:
@@ -281,9 +280,9 @@ class Session(SessionRecord):
         look_up: Callable[[bytes], Route],
         cost_max: int,
     ) -> PublishBatch:
-        """Take the messages at the head of the pending packets, up to this cost.
+        """Make a publish batch of the messages at the head of the pending packets, up to this cost.
 
-        The batch ends before any other packet, and before a message that may not be published.
+        It ends before any other packet, and before a message that may not be published.
         """
         batch = PublishBatch(self)
         packets = self.packets
@@ -309,7 +308,7 @@ class Session(SessionRecord):
                     route = look_up(key)
                 except ClientFault:
                     break
-                batch.charge_lookup(time.perf_counter() - began_at)
+                batch.add_lookup_cost(time.perf_counter() - began_at)
                 cost_left = cost_max + self.done - batch.lookup_cost
             if not self.echo:
                 route = self.own_route(route)

@@ -140,7 +140,7 @@ class Sessions:
         session = self.find(client)
         if session is not None:
             session.awaits_self_service = False
-            session.outbox.reply(packet)
+            session.outbox.send_control(packet)
             self.resume(session)
 
     def apply_settings(self, number: int, update: SettingsUpdate) -> None:
@@ -210,9 +210,9 @@ class _DeliveryListener:
     def retry_later(self) -> None:
         self._sessions.retry_later(self._sessions[self._client])
 
-    def on_reply_sent(self) -> None:
+    def on_control_sent(self) -> None:
         session = self._sessions[self._client]
-        if not session.outbox.replies_waiting:
+        if not session.outbox.controls_waiting:
             self._sessions.resume(session)
 
     def on_fault(self) -> None:

@@ -108,8 +108,8 @@ class Subscriptions:
         """
         if begins_secret(pattern):
             self._watch_process(session.secret_recipient, pattern)
-        charge = self._router.subscription_bytes(pattern)
-        self._check_quotas(session, charge)
+        size_bytes = self._router.subscription_bytes(pattern)
+        self._check_quotas(session, size_bytes)
         if not self.flush_records():
             return False
         shared = self._router.shared_pattern(pattern)
@@ -123,7 +123,7 @@ class Subscriptions:
             if self._sequencer.is_table_full():
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
             return False
-        session.count_patterns(pattern, 1, charge)
+        session.count_patterns(pattern, 1, size_bytes)
         self._router.add(pattern, session.outbox)
         if adds_rule:
             self._index_rule(session, pattern)
@@ -296,13 +296,13 @@ class Subscriptions:
             self._watched.add(recipient)
         recipient.check_process(pattern)
 
-    def _check_quotas(self, session: Session, charge: int) -> None:
+    def _check_quotas(self, session: Session, size_bytes: int) -> None:
         bytes_max = self._context.settings.limits.client_subscription_bytes_max
-        if session.subscription_bytes + charge > bytes_max:
+        if session.subscription_bytes + size_bytes > bytes_max:
             raise Refusal("too-many-patterns", "one client has no room for more subscriptions")
         for limit, more, client_use in (
             (SUBSCRIPTIONS, 1, session.subscriptions),
-            (SUBSCRIPTION_BYTES, charge, session.subscription_bytes),
+            (SUBSCRIPTION_BYTES, size_bytes, session.subscription_bytes),
         ):
             if not session.account.has_room(limit, more, client_use):
                 raise QuotaReached(

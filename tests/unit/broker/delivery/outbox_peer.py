@@ -90,7 +90,7 @@ class Peer:
     def retry_later(self) -> None:
         self.retries += 1
 
-    def on_reply_sent(self) -> None:
+    def on_control_sent(self) -> None:
         self.replied += 1
 
     def on_fault(self) -> None:

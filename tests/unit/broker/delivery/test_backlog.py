@@ -6,11 +6,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sbus.broker.delivery.backlog import Backlog, Gap, Reply
+from sbus.broker.delivery.backlog import Backlog, ControlMessage, Gap
 from sbus.protocol.controls import BacklogOrder
 
 ORDERS = st.sampled_from(BacklogOrder)
-Item = bytes | Gap | Reply
+Item = bytes | Gap | ControlMessage
 
 
 class Naive:
@@ -41,7 +41,7 @@ class Naive:
         if self.unplaced:
             gap, self.unplaced = Gap(self.unplaced), 0
             return gap
-        replies = [at for at, item in enumerate(self.items) if isinstance(item, Reply)]
+        replies = [at for at, item in enumerate(self.items) if isinstance(item, ControlMessage)]
         section = self.items[: replies[0]] if replies else self.items[:]
         if not section or isinstance(section[0], Gap):
             return self.take_gap(section) if section else self.items.pop(0)
@@ -88,8 +88,8 @@ class BacklogMachine(RuleBasedStateMachine):
     @rule()
     def reply(self) -> None:
         packet = self.distinct(0)
-        self.real.reply(packet)
-        self.naive.items.append(Reply(packet))
+        self.real.append_control(packet)
+        self.naive.items.append(ControlMessage(packet))
 
     @rule(order=ORDERS)
     def reorder(self, order: BacklogOrder) -> None:
@@ -118,7 +118,9 @@ class BacklogMachine(RuleBasedStateMachine):
         messages = self.naive.messages()
         assert self.real.messages == len(messages)
         assert self.real.bytes == sum(map(len, messages))
-        assert self.real.replies == sum(isinstance(item, Reply) for item in self.naive.items)
+        assert self.real.controls == sum(
+            isinstance(item, ControlMessage) for item in self.naive.items
+        )
         assert bool(self.real) == bool(self.naive.items or self.naive.unplaced)
 
     def teardown(self) -> None:
@@ -142,9 +144,12 @@ def taken(backlog: Backlog) -> list[Item]:
 @pytest.mark.parametrize(
     ("order", "expected"),
     [
-        (BacklogOrder.QUEUE, [b"a", b"ccc", Gap(2), b"bb", Reply(b"r"), b"d", b"ee", Gap(1)]),
-        (BacklogOrder.STACK, [Gap(3), b"bb", b"ccc", b"a", Reply(b"r"), b"ee", b"d"]),
-        (BacklogOrder.RANDOM, [Gap(3), b"ccc", b"bb", b"a", Reply(b"r"), b"ee", b"d"]),
+        (
+            BacklogOrder.QUEUE,
+            [b"a", b"ccc", Gap(2), b"bb", ControlMessage(b"r"), b"d", b"ee", Gap(1)],
+        ),
+        (BacklogOrder.STACK, [Gap(3), b"bb", b"ccc", b"a", ControlMessage(b"r"), b"ee", b"d"]),
+        (BacklogOrder.RANDOM, [Gap(3), b"ccc", b"bb", b"a", ControlMessage(b"r"), b"ee", b"d"]),
     ],
 )
 @pytest.mark.parametrize("changed", [False, True], ids=["chosen before", "chosen afterwards"])
@@ -157,7 +162,7 @@ def test_an_order_holds_on_each_side_of_a_reply(
     backlog.record_drop()
     backlog.record_drop()
     backlog.append(b"bb")
-    backlog.reply(b"r")
+    backlog.append_control(b"r")
     backlog.append(b"d")
     backlog.append(b"ee")
     backlog.record_drop()

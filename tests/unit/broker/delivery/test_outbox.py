@@ -107,17 +107,17 @@ def test_a_client_without_notices_is_sent_none(peers: Make) -> None:
 def test_a_reply_follows_everything_accepted_before_it(peers: Make) -> None:
     peer = peers(limits(messages=2))
     peer.outbox.enable_notices()
-    peer.outbox.reply(b"early")
+    peer.outbox.send_control(b"early")
     peer.fill()
     peer.deliver(b"a")
     peer.deliver(b"lost")
-    peer.outbox.reply(b"reply")
-    assert peer.outbox.replies_waiting == 1
+    peer.outbox.send_control(b"reply")
+    assert peer.outbox.controls_waiting == 1
     peer.deliver(b"lost")
     got = peer.read_all()
     assert got[0] == b"early"
     assert got[-4:] == [b"a", b"CMSG !/lost\x001", b"reply", b"CMSG !/lost\x001"]
-    assert peer.outbox.replies_waiting == 0
+    assert peer.outbox.controls_waiting == 0
     assert peer.replied == 1
 
 
@@ -144,10 +144,10 @@ def test_nothing_is_delivered_to_a_peer_that_has_gone(peers: Make, unread: bool)
     peer.sock.close()
     for _ in range(3):
         peer.deliver(b"x")
-    peer.outbox.reply(b"reply")
+    peer.outbox.send_control(b"reply")
     peer.outbox.send_last(b"last")
     assert peer.outbox.is_closed
-    assert peer.outbox.replies_waiting == 0
+    assert peer.outbox.controls_waiting == 0
     statistics = peer.outbox.statistics()
     assert statistics.undelivered == 3
     assert total(statistics) == statistics.accepted == 3 + unread
@@ -157,7 +157,7 @@ def test_what_waits_for_a_peer_that_leaves_is_undelivered(peers: Make) -> None:
     peer = peers(limits())
     taken = peer.fill()
     peer.deliver(b"waits")
-    peer.outbox.reply(b"reply")
+    peer.outbox.send_control(b"reply")
     peer.settle()
     peer.sock.close()
     peer.settle()
@@ -318,7 +318,7 @@ def follow_the_ledger(actions: list[tuple[str, int]], given: Limits) -> None:
             for _ in range(number):
                 deliver(10)
         elif what == "reply":
-            peer.outbox.reply(b"reply %d" % len(accepted))
+            peer.outbox.send_control(b"reply %d" % len(accepted))
         elif what == "read":
             for _ in range(number):
                 try:

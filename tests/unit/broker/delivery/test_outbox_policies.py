@@ -234,18 +234,18 @@ def test_a_reply_stays_between_what_came_before_and_after_it(
     peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, order, messages=4)
     peer.deliver(b"a")
     peer.deliver(b"bbb")
-    peer.outbox.reply(b"reply")
+    peer.outbox.send_control(b"reply")
     for packet in (b"cc", b"dddd", b"lost"):
         peer.deliver(packet)
-    assert peer.outbox.replies_waiting == 1
+    assert peer.outbox.controls_waiting == 1
     assert read_behind_the_filling(peer) == expected
-    assert (peer.outbox.replies_waiting, peer.replied) == (0, 1)
+    assert (peer.outbox.controls_waiting, peer.replied) == (0, 1)
 
 
 @pytest.mark.parametrize("soft", [Soft.DISCARD, Soft.ERROR])
 def test_a_reply_is_no_message_that_a_policy_concerns(peers: Make, soft: Soft) -> None:
     peer = full_peer(peers, soft, Hard.ERROR, BacklogOrder.QUEUE, messages=0)
-    peer.outbox.reply(b"reply")
+    peer.outbox.send_control(b"reply")
     assert peer.faults == 0
     for _ in range(2):
         peer.sock.recv(100)
@@ -269,7 +269,7 @@ def test_a_kernel_without_memory_is_nobodys_fault(peers: Make, soft: Soft) -> No
 @pytest.mark.parametrize("soft", Soft)
 def test_a_peer_that_leaves_is_not_misbehaving(peers: Make, soft: Soft) -> None:
     peer = full_peer(peers, soft, Hard.ERROR, BacklogOrder.QUEUE)
-    peer.outbox.reply(b"reply")
+    peer.outbox.send_control(b"reply")
     peer.sock.close()
     peer.deliver(b"x")
     peer.settle()
@@ -287,7 +287,7 @@ def test_a_client_to_be_disconnected_gets_a_last_notice_if_there_is_room(peers: 
     assert peer.faults == 1
     peer.outbox.send_last(b"last")
     peer.deliver(b"c")
-    peer.outbox.reply(b"reply")
+    peer.outbox.send_control(b"reply")
     assert peer.faults == 1
     assert peer.read() == [*[b"fill"] * (peer.taken - 1), b"last"]
     statistics = peer.outbox.statistics()
@@ -345,7 +345,7 @@ def follow_the_ledger(
                 peer.deliver(accepted[-1], uid=uid)
         elif what == "reply" and not peer.outbox.is_closed:
             replies.append(b"reply %d" % len(accepted))
-            peer.outbox.reply(replies[-1])
+            peer.outbox.send_control(replies[-1])
         elif what == "read":
             read += peer.read_some(value)
         else:
