@@ -123,6 +123,7 @@ class Scheduler:
                     self._fair_queue.charge(session.uid, cost)
                     return cost
         except Misbehaviour as fault:
+            self._fair_queue.charge(session.uid, cost)
             self._sessions.expel(session, fault)
             return cost
         self._fair_queue.charge(session.uid, cost)
@@ -144,7 +145,7 @@ class Scheduler:
         """Whether a client is not read until something else has happened."""
         return (
             session in self._wait_queue
-            or bool(session.outbox.replies_waiting)
+            or bool(session.outbox.controls_waiting)
             or session.awaits_self_service
         )
 

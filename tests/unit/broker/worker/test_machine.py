@@ -5,6 +5,7 @@ moves it.
 """
 
 import errno
+import itertools
 import os
 import socket
 import time
@@ -19,6 +20,7 @@ from sbus.limits import Limits
 from sbus.shared.ordered_log import WINDOW_SECONDS
 from sbus.shared.shared_memory import MemoryLock
 from sbus.shared.worker_statistics import MESSAGES_IN
+from sbus.unix.credentials import Credentials
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, SteppedWorker, one_process_bus
 from tests.support import compiled_step
 
@@ -469,3 +471,22 @@ def test_a_worker_that_stops_sleeps_though_publishers_are_held(
     clock.advance(patience / 2)
     rest(bus.stepped[0])
     assert bus.stepped[0].has_ended
+
+
+# -- fair shares -----------------------------------------------------------------------------------
+def test_a_turn_that_ends_in_misbehaviour_is_charged(bus: OneProcessBus) -> None:
+    """Many clients that publish a little and then misbehave get no more turns than one that does
+    not: after each of them comes the other user."""
+    reader = subscriber(bus, 0)
+    stranger = Credentials(gid=1, uid=2000, pid=1)
+    misbehaving = [publisher(bus, 0) for _ in range(4)]
+    other = bus.connect(0, stranger)
+    bus.settle()
+    for number, peer in enumerate(misbehaving):
+        send(peer, [b"MSG k\0from %d" % number] * 20)
+        peer.send(b"SUB !/cred//1//")  # another user's secrets
+    send(other, [b"MSG k\0other"] * 100)
+    bus.settle()
+    senders = [packet[len(b"MSG k\0") :] for packet in reader.read()]
+    turns = [sender for sender, _ in itertools.groupby(senders)]
+    assert turns[:4] == [b"from 0", b"other", b"from 1", b"other"]
