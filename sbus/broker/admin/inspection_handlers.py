@@ -176,7 +176,8 @@ class InspectionHandlers:
             self._registry.page(uid, 0, _OWN_ENTRIES_MAX)
         )
         query = SubscriptionsQuery(0, 0, _OWN_ENTRIES_MAX, uid=uid)
-        replies, silent = await self._queries.ask_all(query, SubscriptionsReply)
+        queries: dict[int, Query] = dict.fromkeys(self._registry.workers_of(uid), query)
+        replies, silent = await self._queries.ask(queries, SubscriptionsReply)
         user = self._collector.user(uid)
         if user is None:
             return None

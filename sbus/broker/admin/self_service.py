@@ -1,6 +1,6 @@
 """Self service: users who ask the bus, over the bus, what it has of them.
 
-Anybody may ask, with any number of connections, and an answer costs every worker a look. So all
+Anybody may ask, with any number of connections, and every worker of theirs has to answer. So all
 open requests of one user share an answer, a bounded number at a time, users are answered in turn,
 and there is a pause between two answers. A client that asked is not read until it is answered, so
 it has one request open.

@@ -77,6 +77,10 @@ class ClientRegistry:
     def of_worker(self, worker: int) -> list[Client]:
         return [client for client in self if client.worker == worker]
 
+    def workers_of(self, uid: int) -> list[int]:
+        """The workers that serve clients of this user."""
+        return [worker for worker, users in enumerate(self.by_worker) if uid in users]
+
     def connected_users(self) -> int:
         """Users with at least one client."""
         return len({client.credentials.uid for client in self})

@@ -1,0 +1,87 @@
+"""Workers stand by: a worker without clients has not begun to serve, and nobody misses it.
+
+One that serves has an epoll set, which shows from outside.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.admin import administer
+from tests.support.bus import Bus, running_bus
+from tests.support.processes import is_replaced, worker_pids
+from tests.support.threads import wait_until
+
+WORKERS = 3
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[Bus]:
+    with running_bus(tmp_path, "--placement", "spread", workers=WORKERS) as running:
+        yield running
+
+
+def serving(bus: Bus) -> int:
+    """How many workers have begun to serve."""
+    return sum(map(has_epoll_set, worker_pids(bus).values()))
+
+
+def has_epoll_set(pid: int) -> bool:
+    """False for a process that has ended, too."""
+    links = Path(f"/proc/{pid}/fd")
+    try:
+        return any("eventpoll" in os.readlink(link) for link in links.iterdir())
+    except FileNotFoundError:
+        return False
+
+
+def test_a_worker_begins_with_its_first_client(bus: Bus) -> None:
+    assert len(worker_pids(bus)) == WORKERS
+    assert serving(bus) == 0
+    with bus.connect() as first:
+        first.whoami()
+        assert serving(bus) == 1
+        with bus.connect() as second:
+            second.whoami()
+            assert serving(bus) == 2
+
+
+def test_what_all_workers_answer_begins_them_all(bus: Bus) -> None:
+    with administer(bus) as admin:
+        assert len(admin.ask("stats")["workers"]) == WORKERS
+        assert serving(bus) == 0, "the statistics are in shared memory"
+        assert admin.ask("explain", key="a")["unanswered"] == []
+        assert serving(bus) == WORKERS
+
+
+def test_messages_cross_to_a_worker_that_has_begun_later(bus: Bus) -> None:
+    with bus.connect() as publisher:
+        publisher.pub(b"a", b"nobody is there")
+        publisher.sync()
+        with bus.connect() as subscriber:
+            subscriber.sub(b"a")
+            subscriber.sync()
+            publisher.pub(b"a", b"somebody is there")
+            assert subscriber.receive() == b"MSG a\0somebody is there"
+
+
+def test_one_that_dies_is_replaced_and_its_successor_stands_by(bus: Bus) -> None:
+    died = worker_pids(bus)[1]
+    os.kill(died, signal.SIGKILL)
+    wait_until(partial(is_replaced, bus, 1, died), "worker 1 is replaced")
+    assert serving(bus) == 0
+
+
+def test_the_successor_of_one_that_served_begins_at_once(bus: Bus) -> None:
+    """Until it does, the subscriptions of its predecessor's clients are in the table."""
+    with bus.connect() as client:
+        client.sub(b"a")
+        client.sync()
+        (died,) = filter(has_epoll_set, worker_pids(bus).values())
+        os.kill(died, signal.SIGKILL)
+        client.receive_until_closed()
+    wait_until(lambda: died not in worker_pids(bus).values() and serving(bus) == 1, "it serves")
