@@ -7,12 +7,12 @@ anything.
 A reserved key is matched only by patterns whose first segment is literally `!`.
 
 An index holds two kinds of subscribers: workers, by number, of which a path has each once, and any
-others, with counts. What other workers subscribe to is most of what a large bus's indexes hold, so
-a path with no other subscribers than workers has nothing but their mask.
+others, with counts. Most paths of a large bus have no other subscribers than workers, or one other
+that subscribed once, so an index keeps no dict for these.
 """
 
 from collections.abc import Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -34,54 +34,79 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     """Additions that have not been removed yet."""
 
 
-class _Entry(Generic[S]):
-    """The subscribers of one path, if they are not workers alone: those with their counts."""
+class _Sole(Generic[S]):
+    """Subscribers of a path: workers, and one other with one subscription."""
 
-    __slots__ = ("counts", "workers")
+    __slots__ = ("subscriber", "workers")
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, subscriber: S) -> None:
         self.workers = workers
-        self.counts: dict[S, int] = {}
+        self.subscriber = subscriber
+
+    def counts(self) -> dict[S, int]:
+        return {self.subscriber: 1}
+
+
+class _Several(Generic[S]):
+    """Subscribers of a path: workers, and others with their counts."""
+
+    __slots__ = ("_counts", "workers")
+
+    def __init__(self, workers: int, counts: dict[S, int]) -> None:
+        self.workers = workers
+        self._counts = counts
+
+    def counts(self) -> dict[S, int]:
+        return self._counts
+
+
+_Entry: TypeAlias = int | _Sole[S] | _Several[S]
+"""The subscribers of one path; a mask if they are workers alone."""
 
 
 class PatternIndex(Generic[S]):
     """A multiset of (pattern, subscriber) and a set of (pattern, worker), with lookup by key. A
     subscriber is any hashable.
 
-    Invariants: every entry has subscribers, and an `_Entry` has others than workers; counts are at
-    least 1; no path in the trie is a literal; `_subscriptions` is the sum of all counts and of the
-    number of workers of each path.
+    Invariants: every entry has subscribers, and one that is no mask has others than workers; counts
+    are at least 1; no path in the trie is a literal; `_subscriptions` is the sum of all counts and
+    of the number of workers of each path.
     """
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._separator = dialect.separator
-        self._literals: dict[bytes, int | _Entry[S]] = {}
-        self._trie: PathTrie[int | _Entry[S]] = PathTrie()
+        self._literals: dict[bytes, _Entry[S]] = {}
+        self._trie: PathTrie[_Entry[S]] = PathTrie()
         self._subscriptions = 0
 
     def add(self, path: PatternPath, subscriber: S) -> bool:
         """Add one subscription; True when it is the subscriber's first one of this path."""
         entry = self._get(path)
-        if not isinstance(entry, _Entry):
-            entry = _Entry(entry)
-            self._put(path, entry)
-        count = entry.counts.get(subscriber, 0)
-        entry.counts[subscriber] = count + 1
         self._subscriptions += 1
+        if isinstance(entry, int):
+            self._put(path, _Sole(entry, subscriber))
+            return True
+        if isinstance(entry, _Sole):
+            entry = _Several(entry.workers, entry.counts())
+            self._put(path, entry)
+        counts = entry.counts()
+        count = counts.get(subscriber, 0)
+        counts[subscriber] = count + 1
         return not count
 
     def remove(self, path: PatternPath, subscriber: S) -> bool:
         """Remove one subscription; True when it was the subscriber's last one of this path. Raises
         KeyError, without a change, when there is none."""
         entry = self._get(path)
-        if not isinstance(entry, _Entry):
+        if isinstance(entry, int):
             raise KeyError(subscriber)
-        entry.counts[subscriber] -= 1
-        was_last = not entry.counts[subscriber]
+        counts = entry.counts()
+        counts[subscriber] -= 1
+        was_last = not counts[subscriber]
         if was_last:
-            del entry.counts[subscriber]
-        if not entry.counts:
+            del counts[subscriber]
+        if not counts:
             self._put(path, entry.workers)
         self._subscriptions -= 1
         return was_last
@@ -130,11 +155,11 @@ class PatternIndex(Generic[S]):
         found = [] if literal is None else [literal]
         self._trie.collect(segments, found, reserved)
         for entry in found:
-            if isinstance(entry, _Entry):
-                workers |= entry.workers
-                subscribers.update(entry.counts)
-            else:
-                workers |= entry
+            workers |= _workers_of(entry)
+            if isinstance(entry, _Sole):
+                subscribers.add(entry.subscriber)
+            elif isinstance(entry, _Several):
+                subscribers.update(entry.counts())
         return workers, subscribers
 
     def statistics(self) -> IndexStatistics:
@@ -150,28 +175,29 @@ class PatternIndex(Generic[S]):
         subscriptions = 0
         for _, entry in self._items():
             subscriptions += _workers_of(entry).bit_count()
-            if isinstance(entry, _Entry):
-                assert entry.counts
-                assert all(count >= 1 for count in entry.counts.values())
-                subscriptions += sum(entry.counts.values())
-            else:
+            if isinstance(entry, int):
                 assert entry
+                continue
+            counts = entry.counts().values()
+            assert counts
+            assert all(count >= 1 for count in counts)
+            subscriptions += sum(counts)
         assert subscriptions == self._subscriptions
         assert not any(path.is_literal for path, _ in self._trie.items())
 
-    def _get(self, path: PatternPath) -> int | _Entry[S]:
+    def _get(self, path: PatternPath) -> _Entry[S]:
         """The entry of exactly this path; 0 when it has none."""
         if path.is_literal:
             return self._literals.get(self._separator.join(path.segments), 0)
         return self._trie.get(path) or 0
 
-    def _set_workers(self, path: PatternPath, entry: int | _Entry[S], workers: int) -> None:
-        if isinstance(entry, _Entry):
-            entry.workers = workers
-        else:
+    def _set_workers(self, path: PatternPath, entry: _Entry[S], workers: int) -> None:
+        if isinstance(entry, int):
             self._put(path, workers)
+        else:
+            entry.workers = workers
 
-    def _put(self, path: PatternPath, entry: int | _Entry[S]) -> None:
+    def _put(self, path: PatternPath, entry: _Entry[S]) -> None:
         """Give exactly this path another entry, or none if it is 0."""
         if not path.is_literal:
             if entry:
@@ -186,7 +212,7 @@ class PatternIndex(Generic[S]):
             del self._literals[text]
             self._literals = self._literals or {}  # an emptied dict keeps its size
 
-    def _items(self) -> Iterator[tuple[PatternPath, int | _Entry[S]]]:
+    def _items(self) -> Iterator[tuple[PatternPath, _Entry[S]]]:
         """All paths with their entries, in no particular order."""
         for text, entry in self._literals.items():
             segments = tuple(text.split(self._separator))
@@ -194,5 +220,5 @@ class PatternIndex(Generic[S]):
         yield from self._trie.items()
 
 
-def _workers_of(entry: int | _Entry[S]) -> int:
-    return entry.workers if isinstance(entry, _Entry) else entry
+def _workers_of(entry: _Entry[S]) -> int:
+    return entry if isinstance(entry, int) else entry.workers

@@ -245,7 +245,7 @@ def test_deep_patterns_take_memory_by_their_number() -> None:
 
 def test_an_emptied_index_holds_no_memory() -> None:
     shapes = (b"s/%d", b"s/%d/", b"p%d*", b"*/%d", b"%d/*/*/")
-    patterns = [shape % number for number in range(1_000) for shape in shapes]
+    patterns = [shape % number for number in range(2_000) for shape in shapes]
     paths = [parse_pattern(pattern, SLASH) for pattern in patterns]
     index: PatternIndex[int] = PatternIndex(SLASH)
     tracemalloc.start()
