@@ -139,6 +139,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that is busy for a larger part of its time gets no new clients while another worker
     is less busy: with half of its time left, no message waits long for a turn."""
 
+    client_moves_per_second_max: Reloadable[NotNegative] = 100
+    """Clients that are moved to other workers; 0: none. Each move journals the client's patterns
+    twice, and takes some milliseconds of two workers."""
+
     # -- running -------------------------------------------------------------------------------
     watchers_max: Reloadable[NotNegative] = 16
     """Streams of messages and events at one time; every worker has a descriptor for each, and a

@@ -23,8 +23,10 @@ from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.departure import ClientDeparture
 from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front.load_meter import LoadMeter
+from sbus.broker.front.mover import ClientMover, MoveEvent
 from sbus.broker.front.placement import Placement
 from sbus.broker.front.reaper import Reaper
+from sbus.broker.front.rebalancer import Rebalancer
 from sbus.broker.front.reload import Reloader
 from sbus.broker.front.shutdown import Shutdown
 from sbus.broker.front.supervisor import Supervisor
@@ -73,10 +75,11 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     shutdown: Shutdown
     supervisor: Supervisor
     acceptor: Acceptor
-    meter: LoadMeter
     placement: Placement
     admission: ClientAdmission
     departure: ClientDeparture
+    mover: ClientMover
+    rebalancer: Rebalancer
     queries: WorkerQueries
     streams: StreamRegistry
     collector: StatisticsCollector
@@ -89,6 +92,10 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     def worker_event(self, worker: int, event: protocol.WorkerEvent) -> None:
         if isinstance(event, protocol.ClientLeft):
             self.departure.forget(event.client, event.reason)
+        elif isinstance(event, MoveEvent):
+            self.mover.on_event(worker, event)
+        elif isinstance(event, protocol.TrafficSample):
+            self.rebalancer.on_sample(worker, event)
         elif isinstance(event, protocol.QueryReply):
             self.queries.on_reply(worker, event)
         elif isinstance(event, protocol.SelfServiceRequest):
@@ -100,7 +107,10 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
         self.queries.on_worker_death(worker)
         self.streams.on_worker_death(worker)
         for client in self.registry.of_worker(worker):
-            self.departure.disconnect(client, "its worker died")
+            if not self.mover.decides_about(client):
+                self.departure.disconnect(client, "its worker died")
+        self.mover.on_worker_death(worker)
+        self.rebalancer.on_worker_death(worker)
 
 
 async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> None:
@@ -116,7 +126,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
         await front.supervisor.run(nursery, front)
         on_ready()
         events.emit(BusReady(address=resources.endpoints.address(), workers=workers))
-        nursery.start_soon(front.meter.run)
+        nursery.start_soon(front.rebalancer.run)
         nursery.start_soon(front.admission.run)
         nursery.start_soon(front.collector.run)
         nursery.start_soon(front.self_service.run)
@@ -148,6 +158,8 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     acceptor = Acceptor(resources.endpoints.listener, settings, user_limits, rate_limiter, events)
     meter = LoadMeter(supervisor, registry)
     placement = Placement(settings, meter.loads)
+    departure = ClientDeparture(acceptor, registry, shutdown, settings, events)
+    mover = ClientMover(nursery, acceptor, supervisor, registry, departure, events)
     queries = WorkerQueries(supervisor)
     collector = StatisticsCollector(memory, supervisor, meter, user_limits, book, stalls)
     inspection = InspectionHandlers(settings, registry, queries, collector)
@@ -157,10 +169,11 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
         shutdown=shutdown,
         supervisor=supervisor,
         acceptor=acceptor,
-        meter=meter,
         placement=placement,
         admission=ClientAdmission(acceptor, supervisor, registry, placement, shutdown, events),
-        departure=ClientDeparture(acceptor, registry, shutdown, settings, events),
+        departure=departure,
+        mover=mover,
+        rebalancer=Rebalancer(placement, meter, mover, registry, supervisor, settings),
         queries=queries,
         streams=StreamRegistry(nursery, supervisor, settings, events),
         collector=collector,
@@ -184,8 +197,8 @@ def build_admin_server(
         registry,
         front.supervisor,
         [
-            *(front.user_limits, front.acceptor, front.placement, front.departure),
-            *(shutdown, front.streams),
+            *(front.user_limits, front.acceptor, front.placement, front.rebalancer),
+            *(front.departure, shutdown, front.streams),
         ],
         resources.notifier,
     )
@@ -195,7 +208,9 @@ def build_admin_server(
     handlers = {
         **figures.handlers,
         **front.inspection.handlers,
-        **ClientHandlers(nursery, front.supervisor, registry, shutdown, events).handlers,
+        **ClientHandlers(
+            nursery, front.supervisor, registry, front.mover, shutdown, events
+        ).handlers,
         **ConfigurationHandlers(front.user_limits, reloader, events).handlers,
     }
     return AdminServer(

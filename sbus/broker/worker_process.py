@@ -19,6 +19,7 @@ from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.ipc.worker_link import WorkerLink, send_event
 from sbus.broker.ipc.worker_protocol import WorkerReady
+from sbus.broker.worker.client_moves import ClientMoves
 from sbus.broker.worker.command_handler import CommandHandler
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.fair_queue import FairQueue
@@ -35,6 +36,7 @@ from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.standby import stand_by
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
+from sbus.broker.worker.watching import Watching
 from sbus.shared.ordered_log import has_served
 from sbus.shared.shared_memory import SharedMemory
 
@@ -142,7 +144,8 @@ def build_worker(context: WorkerContext, poller: Poller, tasks: trio.Nursery) ->
     packet_handler = PacketHandler(context, router, sequencer, subscriptions, sessions)
     scheduler = Scheduler(context, packet_handler, sessions, fair_queue, wait_queue)
     query_handler = QueryHandler(context, router, sessions, wait_queue)
-    start_task = tasks.start_soon
-    commands = CommandHandler(context, sessions, monitor, query_handler, scheduler, start_task)
+    watching = Watching(context, sessions, monitor, tasks.start_soon)
+    moves = ClientMoves(context, router, sequencer, subscriptions, sessions, wait_queue)
+    commands = CommandHandler(context, sessions, moves, watching, query_handler, scheduler)
     machine = WorkerMachine(context, sequencer, subscriptions, sessions, scheduler, commands)
     return Worker(context, router, sequencer, subscriptions, wait_queue, sessions, machine)

@@ -102,6 +102,14 @@ class Kick(_Request, frozen=True):
     text: ShortText = ""
 
 
+class Move(_Request, frozen=True):
+    """Have another worker serve a client, which notices nothing. The bus moves clients by itself
+    too; see `placement`."""
+
+    client: Number
+    worker: Number
+
+
 class Limit(_Request, frozen=True):
     """Change limits of one user, for all of its connections, until the bus ends or reads its
     configuration again. `limits` has some fields of `UserLimits`; without any, nothing changes."""
@@ -135,6 +143,7 @@ Request = (
     | Monitor
     | Events
     | Kick
+    | Move
     | Limit
     | Reload
     | Drain
@@ -170,6 +179,7 @@ RESULTS: Final[dict[type[msgspec.Struct], type[msgspec.Struct]]] = {
     Monitor: results.MonitorResult,
     Events: results.EventsResult,
     Kick: results.KickResult,
+    Move: results.MoveResult,
     Limit: results.LimitResult,
     Reload: results.ReloadResult,
     Drain: results.DrainResult,

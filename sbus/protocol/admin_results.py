@@ -252,6 +252,15 @@ class KickResult(msgspec.Struct, frozen=True):
     program: str
 
 
+class MoveResult(msgspec.Struct, frozen=True):
+    """The worker that serves the client now, and why that is not the one that was asked for; ""
+    if it is."""
+
+    client: int
+    worker: int
+    why_not: str = ""
+
+
 class LimitResult(msgspec.Struct, frozen=True):
     uid: int
     before: UserLimits

@@ -228,6 +228,15 @@ class ClientDisconnected(Event, frozen=True, kw_only=True):
         return f"{text}: {self.reason}" if self.reason else text
 
 
+class ClientMoved(Event, frozen=True, kw_only=True):
+    priority = DEBUG
+    template = "client {client} of uid {uid}, pid {pid} ({program}) moved from {source} to {worker}"
+
+    who: Client
+    source: int
+    worker: int
+
+
 class ClientExpelled(LoggedEvent, frozen=True, kw_only=True):
     priority = WARNING
     template = "client of uid {uid}, pid {pid} disconnected: {code}: {why}"

@@ -183,6 +183,13 @@ class OrderedLog(LogRecord):
         words[LOG_HEAD] = end
         return self._destine(words, mask, head, end, share)
 
+    def append_if_walked(self, words: memoryview, block: LogBlock, share: LogShare) -> int:
+        """Append a block if everything before it that is destined to this worker has been walked,
+        and one of its destinations lives; the result is that of `append`, or -1."""
+        if self.destined_end(words) > self.cursor or not block.mask & words[ALIVE]:
+            return -1
+        return self.append(words, block, share)
+
     def _has_room(self, words: memoryview, end: int) -> bool:
         if end - self._low > self._size:
             self._low = self._low_water_mark(words)

@@ -1,4 +1,4 @@
-"""What a process uses, from /proc: CPU time, memory, and the time in which it had work."""
+"""What a process uses, from /proc: CPU time, memory, and its waiting for processors."""
 
 import os
 
@@ -17,15 +17,21 @@ class ProcessUsage(msgspec.Struct, frozen=True):
     memory_bytes: int = 0
 
 
-def busy_seconds(pid: int) -> float | None:
-    """For how long the only thread of process `pid` has run or waited for a processor; None when
-    that cannot be found out. Source: the kernel's sched-stats document."""
+class ScheduledTime(msgspec.Struct, frozen=True):
+    """For how long the only thread of a process has run, and waited for a processor."""
+
+    running_seconds: float
+    waiting_seconds: float
+
+
+def scheduled_time(pid: int) -> ScheduledTime | None:
+    """None when that cannot be found out. Source: the kernel's sched-stats document."""
     try:
         with open(f"/proc/{pid}/schedstat", "rb") as schedstat:
             running_ns, waiting_ns = schedstat.read().split()[:2]
     except OSError:
         return None  # as below, or a kernel without it
-    return (int(running_ns) + int(waiting_ns)) / 1e9
+    return ScheduledTime(int(running_ns) / 1e9, int(waiting_ns) / 1e9)
 
 
 def process_usage(pid: int) -> ProcessUsage:

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from tests.support.raw_client import RawClient
@@ -30,6 +30,10 @@ def sbusd_environment() -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(PROJECT), *([inherited] if inherited else [])]),
     }
+
+
+meanwhile_on: Callable[["Bus"], AbstractContextManager[object]] = nullcontext
+"""What happens on every bus of `running_bus` during its block."""
 
 
 class Bus:
@@ -69,7 +73,8 @@ def running_bus(
     serving = ("--workers", str(workers), "--placement", placement)
     arguments = ("-f", "-a", address, *serving, *options)
     with bus_of(directory, *arguments, address=address, command=command) as bus:
-        yield bus
+        with meanwhile_on(bus):
+            yield bus
         was_running = bus.process.poll() is None
     left = [path for path in (address, f"{address}.admin") if os.path.lexists(path)]
     assert not (was_running and left), f"the bus left {left} behind"

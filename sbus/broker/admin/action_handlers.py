@@ -1,4 +1,4 @@
-"""The verbs that change something: `kick`, `drain`, `limit` and `reload`."""
+"""The verbs that change something: `kick`, `move`, `drain`, `limit` and `reload`."""
 
 import socket
 from contextlib import suppress
@@ -8,6 +8,7 @@ import trio
 from sbus.broker.admin.request_codec import AdminFault, Handlers
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.mover import ClientMover
 from sbus.broker.front.reload import Reloader
 from sbus.broker.front.shutdown import Shutdown
 from sbus.broker.front.supervisor import Supervisor
@@ -15,7 +16,13 @@ from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.broker.ipc.worker_protocol import DisconnectClient
 from sbus.errors import ConfigurationError
 from sbus.protocol import admin
-from sbus.protocol.admin_results import DrainResult, KickResult, LimitResult, ReloadResult
+from sbus.protocol.admin_results import (
+    DrainResult,
+    KickResult,
+    LimitResult,
+    MoveResult,
+    ReloadResult,
+)
 from sbus.protocol.events import (
     ClientKicked,
     ConfigurationRejected,
@@ -29,27 +36,31 @@ _KICK_SECONDS_MAX = 0.1
 
 
 class ClientHandlers:
-    """Disconnects clients. Runs tasks in `nursery`."""
+    """Disconnects and moves clients. Runs tasks in `nursery`."""
 
     def __init__(
         self,
         nursery: trio.Nursery,
         supervisor: Supervisor,
         registry: ClientRegistry,
+        mover: ClientMover,
         shutdown: Shutdown,
         events: EventEmitter,
     ) -> None:
         self._nursery = nursery
         self._supervisor = supervisor
         self._registry = registry
+        self._mover = mover
         self._shutdown = shutdown
         self._events = events
-        self.handlers: Handlers = {admin.Kick: self._kick, admin.Drain: self._drain}
+        self.handlers: Handlers = {
+            admin.Kick: self._kick,
+            admin.Move: self._move,
+            admin.Drain: self._drain,
+        }
 
     async def _kick(self, request: admin.Kick) -> KickResult:
-        client = self._registry.get(request.client)
-        if client is None:
-            raise AdminFault("not-found", f"there is no client {request.client}")
+        client = self._find(request.client)
         own = client.credentials
         result = KickResult(client.number, own.uid, own.pid, to_text(client.program))
         text = request.text or "disconnected by an administrator"
@@ -57,6 +68,21 @@ class ClientHandlers:
         self._supervisor.send(client.worker, DisconnectClient(client.number, text))
         self._nursery.start_soon(self._disconnect_later, client)
         return result
+
+    def _find(self, number: int) -> Client:
+        """Raises AdminFault."""
+        client = self._registry.get(number)
+        if client is None:
+            raise AdminFault("not-found", f"there is no client {number}")
+        return client
+
+    async def _move(self, request: admin.Move) -> MoveResult:
+        client = self._find(request.client)
+        workers = len(self._supervisor.workers)
+        if request.worker >= workers:
+            raise AdminFault("not-found", f"there is no worker {request.worker}, of {workers}")
+        why_not = await self._mover.move(client, request.worker)
+        return MoveResult(client.number, client.worker, why_not)
 
     async def _disconnect_later(self, client: Client) -> None:
         """End the connection of a client whose worker does not come to it."""

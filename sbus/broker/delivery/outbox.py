@@ -194,8 +194,8 @@ class Outbox(OutboxRecord):
         if self._state is before:
             return
         self.is_flowing = self._state is outbox_state.FLOWING
-        self.is_closed = self._state is outbox_state.CLOSED
-        if self.is_closed:
+        self.is_closed = self._state in (outbox_state.CLOSED, outbox_state.AWAY)
+        if self._state is outbox_state.CLOSED:
             self.fd = -1
 
     def _on_failed_send(self, error: OSError) -> None:
@@ -234,7 +234,10 @@ class Outbox(OutboxRecord):
     def _decide(self, packet: bytes, publisher_uid: int) -> None:
         """Follow the soft policy. That the kernel has no memory is no fault of the client's."""
         soft = self.flood_control.soft
-        if self.is_closed:
+        if self._state is outbox_state.AWAY:
+            self.accepted -= 1
+            self.retract(packet)
+        elif self.is_closed:
             self._count_undelivered(1, len(packet))
         elif soft is _QUEUE or self._state is outbox_state.NO_MEMORY:
             self._offer(packet, publisher_uid)
@@ -338,6 +341,22 @@ class Outbox(OutboxRecord):
         if isinstance(first, ControlMessage):
             self._listener.on_control_sent()
         return _COST_PER_PACKET
+
+    # -- moving --------------------------------------------------------------------------------
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing waits and the socket takes what comes."""
+        return self._state is outbox_state.FLOWING
+
+    def leave(self) -> None:
+        """Another worker serves the client from now on; only an outbox at rest may be left."""
+        self._enter(outbox_state.LEAVE)
+
+    def arrive(self, flood_control: FloodControl) -> None:
+        """This worker serves the client from now on, which has chosen this."""
+        self.flood_control = flood_control
+        self._backlog.reorder(flood_control.order)
+        self._enter(outbox_state.ARRIVE)
 
     # -- the end -------------------------------------------------------------------------------
     def close(self) -> None:

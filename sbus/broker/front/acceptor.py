@@ -36,8 +36,8 @@ from sbus.unix.peer_process import program_name
 _BACK_OFF_SECONDS = 0.5
 _DESCRIPTORS_PER_WORKER = 3
 """A link, the end of it that is on its way to the worker, and a pidfd."""
-_DESCRIPTORS_SPARE = 7
-"""For what the standard library opens for a moment."""
+_DESCRIPTORS_SPARE = 8
+"""For what the standard library opens for a moment, and a socket on its way to another worker."""
 
 
 class AcceptedClient(msgspec.Struct, frozen=True):

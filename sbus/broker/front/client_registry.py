@@ -15,7 +15,7 @@ from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import peer_program
 
 
-class Client(msgspec.Struct, frozen=True):
+class Client(msgspec.Struct, eq=False):
     """A client, from its admission until it has left. `sock` is the front's copy."""
 
     number: int
@@ -59,17 +59,26 @@ class ClientRegistry:
         self.admitted += 1
         client = Client(self.admitted, worker, account, sock, credentials, time.time())
         self._clients[client.number] = client
-        self.by_worker[worker][credentials.uid] += 1
+        self._count(client, 1)
         return client
+
+    def move(self, client: Client, worker: int) -> None:
+        """Another worker serves a client from now on."""
+        self._count(client, -1)
+        client.worker = worker
+        self._count(client, 1)
 
     def remove(self, number: int) -> Client:
         """Take out a client that is there."""
         client = self._clients.pop(number)
-        users = self.by_worker[client.worker]
-        users[client.credentials.uid] -= 1
-        if not users[client.credentials.uid]:
-            del users[client.credentials.uid]
+        self._count(client, -1)
         return client
+
+    def _count(self, client: Client, more: int) -> None:
+        users, uid = self.by_worker[client.worker], client.credentials.uid
+        users[uid] += more
+        if not users[uid]:
+            del users[uid]
 
     def get(self, number: int) -> Client | None:
         return self._clients.get(number)

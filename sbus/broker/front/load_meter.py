@@ -1,29 +1,32 @@
 """The load meter: how busy each worker is, as the kernel accounts for its time.
 
-A worker is busy while it runs or waits for a processor, and not while it sleeps. The workers count
+A worker either runs, waits for a processor, or sleeps. Waiting is not its load but that of others:
+
+    busy share = time that it ran / (time that it ran + time that it slept)
+
+So a worker that never sleeps is wholly busy, however little it gets to run. The workers count
 nothing for this, and the figure of one that hangs is right too.
 """
 
 import time
 
-import trio
-
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.placement import WorkerLoad
 from sbus.broker.front.supervisor import Supervisor
-from sbus.unix.process_usage import busy_seconds
+from sbus.unix.process_usage import ScheduledTime, scheduled_time
 
 SAMPLE_SECONDS = 1.0
+"""How often `sample` is to be called."""
 
 
 class LoadMeter:
-    """Of one bus. `busy_shares` are those of the last second, by worker: 0 to 1."""
+    """Of one bus. `busy_shares` are those between the last two samples, by worker: 0 to 1."""
 
     def __init__(self, supervisor: Supervisor, registry: ClientRegistry) -> None:
         self._supervisor = supervisor
         self._registry = registry
         self.busy_shares = [0.0] * len(supervisor.workers)
-        self._before: dict[int, float] = {}
+        self._before: dict[int, ScheduledTime] = {}
         """By process id."""
         self._sampled_at = time.monotonic()
 
@@ -36,21 +39,26 @@ class LoadMeter:
             )
         ]
 
-    async def run(self) -> None:
-        """Sample the workers for ever."""
-        while True:
-            self.sample()
-            await trio.sleep(SAMPLE_SECONDS)
-
     def sample(self) -> None:
-        """Measure what the workers did since the last sample."""
-        now = time.monotonic()
-        seconds, self._sampled_at = now - self._sampled_at, now
-        before, self._before = self._before, {}
+        """Measure what the workers did since the last sample, or since `restart`."""
+        before, sampled_at = self._before, self._sampled_at
+        self.restart()
+        seconds = self._sampled_at - sampled_at
         for worker in self._supervisor.workers:
-            busy = busy_seconds(worker.pid) if worker.pid else None
-            share = 0.0
-            if busy is not None:
-                self._before[worker.pid] = busy
-                share = (busy - before.get(worker.pid, busy)) / max(seconds, 1e-3)
-            self.busy_shares[worker.number] = min(max(share, 0.0), 1.0)
+            start, end = before.get(worker.pid), self._before.get(worker.pid)
+            self.busy_shares[worker.number] = (
+                busy_share(start, end, seconds) if start and end else 0.0
+            )
+
+    def restart(self) -> None:
+        """What the workers did until now is not part of the next sample."""
+        self._sampled_at = time.monotonic()
+        times = {worker.pid: scheduled_time(worker.pid) for worker in self._supervisor.workers}
+        self._before = {pid: time for pid, time in times.items() if time is not None}
+
+
+def busy_share(before: ScheduledTime, after: ScheduledTime, seconds: float) -> float:
+    """The busy share between two measurements that are this far apart."""
+    ran = after.running_seconds - before.running_seconds
+    slept = seconds - ran - (after.waiting_seconds - before.waiting_seconds)
+    return ran / (ran + max(slept, 0.0)) if ran > 0 else 0.0

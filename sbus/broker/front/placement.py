@@ -10,14 +10,27 @@ few suffice:
   busy one is chosen.
 - While other users are connected, one user leaves them a worker that serves none of its clients.
 
+Connected clients are moved for the same reasons. A busy worker gives half of the difference to the
+least busy worker: groups of clients that mostly exchange messages with each other, as a whole. Only
+where it has no time left, and only groups of more than two, are they divided: a message that
+crosses costs more than is gained between two clients. Two workers that have little to do become
+one again. A worker is emptied below half of the load above which it is relieved, so that neither
+causes the other.
+
 With `placement = "spread"` every worker has as many clients as any other.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.ipc.worker_protocol import ClientTraffic, TrafficSample
+
+SATURATED_SHARE = 0.9
+"""A worker that is so busy has no time left: what its clients send waits."""
+_DIFFERENCE_MIN = 0.2
+"""Between two busy workers, for moving clients from one to the other."""
 
 
 class WorkerLoad(msgspec.Struct, frozen=True):
@@ -32,6 +45,13 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     @property
     def is_used(self) -> bool:
         return bool(self.clients)
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A client that another worker should serve."""
+
+    client: int
+    worker: int
 
 
 class Placement:
@@ -63,6 +83,82 @@ class Placement:
             return 1, load.busy_share, sum(load.clients.values())
         return 0, uid not in load.clients, not load.is_used, load.worker
 
+    # -- connected clients ---------------------------------------------------------------------
+    def overloaded(self) -> list[int]:
+        """The workers that should give clients to others, if there is one to take them."""
+        return [
+            load.worker
+            for load in self._loads()
+            if self._is_by_load and self.is_busy(load) and self._relief(load) is not None
+        ]
+
+    def relieve(self, worker: int, sample: TrafficSample, users: Mapping[int, int]) -> list[Move]:
+        """The clients that a busy worker should give to another, of those in `users`, which has
+        their user ids; with those first that exchange most."""
+        loads = self._loads()
+        source = loads[worker]
+        target = self._relief(source)
+        units = sum(client.published + client.received for client in sample.clients)
+        if target is None or not units:
+            return []
+        excess_units = int(units * (source.busy_share - target.busy_share) / 2 / source.busy_share)
+        groups = [
+            group
+            for group in _groups(sample)
+            if all(
+                client.client in users and may_use(users[client.client], target, loads)
+                for client in group
+            )
+        ]
+        moved = _fitting(groups, excess_units)
+        if not moved and source.busy_share >= SATURATED_SHARE:
+            largest = max(groups, key=_units, default=[])
+            if len(largest) > 2:
+                recipients_first = sorted(largest, key=lambda client: client.published > 0)
+                moved = _fitting([[client] for client in recipients_first], excess_units)
+        return [Move(client.client, target.worker) for client in moved]
+
+    def _relief(self, source: WorkerLoad) -> WorkerLoad | None:
+        """The worker that should take clients of a busy one."""
+        others = [load for load in self._loads() if load.worker != source.worker]
+        with_room = [
+            load
+            for load in others
+            if load.is_used and load.busy_share + source.busy_share <= 2 * self._busy_share_max
+        ]
+        unused = [load for load in others if not load.is_used]
+        less_busy = [
+            load for load in others if load.busy_share <= source.busy_share - _DIFFERENCE_MIN
+        ]
+        return min(with_room or unused or less_busy, key=lambda it: it.busy_share, default=None)
+
+    def mergeable(self) -> tuple[int, int] | None:
+        """A worker that should be emptied, and the one that should serve its clients."""
+        used = [load for load in self._loads() if load.is_used]
+        if not self._is_by_load or len(used) < 2:
+            return None
+        source = min(reversed(used), key=lambda load: sum(load.clients.values()))
+        for target in used:
+            both = target.busy_share + source.busy_share
+            if target is not source and both <= self._busy_share_max / 2:
+                return source.worker, target.worker
+        return None
+
+    def crowded(self) -> tuple[int, int, int] | None:
+        """A user that leaves no worker to others, the worker that it should leave, and the one that
+        should serve its clients instead."""
+        loads = self._loads()
+        if not self._is_by_load or len(loads) < 2:
+            return None
+        for uid in set.intersection(*(set(load.clients) for load in loads)):
+            if any(len(load.clients) > 1 for load in loads):
+                source = min(loads, key=lambda load: load.clients[uid])
+                target = min(
+                    (load for load in loads if load is not source), key=lambda it: it.busy_share
+                )
+                return uid, source.worker, target.worker
+        return None
+
 
 def may_use(uid: int, load: WorkerLoad, loads: Sequence[WorkerLoad]) -> bool:
     """Whether this user leaves a worker to other users if it has clients on this one."""
@@ -71,3 +167,34 @@ def may_use(uid: int, load: WorkerLoad, loads: Sequence[WorkerLoad]) -> bool:
     others_are_connected = any(other.clients.keys() - {uid} for other in loads)
     used = sum(uid in other.clients for other in loads) + 1
     return used < len(loads) or not others_are_connected
+
+
+def _units(group: Sequence[ClientTraffic]) -> int:
+    return sum(client.published + client.received for client in group)
+
+
+def _fitting(groups: Iterable[list[ClientTraffic]], units_max: int) -> list[ClientTraffic]:
+    """The clients of groups that together do no more than this, the busiest groups first."""
+    fitting: list[ClientTraffic] = []
+    for group in sorted(groups, key=_units, reverse=True):
+        if _units(group) <= units_max:
+            units_max -= _units(group)
+            fitting += group
+    return fitting
+
+
+def _groups(sample: TrafficSample) -> list[list[ClientTraffic]]:
+    """The clients of a sample; in one group are those that exchange, directly or over others, at
+    least half of what one of them publishes and receives."""
+    clients = {client.client: client for client in sample.clients}
+    groups = {client: [clients[client]] for client in clients}
+    for exchange in sample.exchanges:
+        if exchange.publisher not in clients or exchange.recipient not in clients:
+            continue
+        one, other = clients[exchange.publisher], clients[exchange.recipient]
+        into, joined = groups[one.client], groups[other.client]
+        if into is not joined and 2 * exchange.messages >= min(_units([one]), _units([other])):
+            into += joined
+            for client in joined:
+                groups[client.client] = into
+    return list({id(group): group for group in groups.values()}.values())

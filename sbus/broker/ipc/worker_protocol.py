@@ -1,12 +1,17 @@
 """What the front and a worker say to each other: commands one way, events the other way.
 
-A descriptor travels with `AdoptClient`, `ApplySettings` and `StartStream` only.
+A descriptor travels with `AdoptClient`, `PrepareClient`, `ApplySettings` and `StartStream` only.
+
+To move a client, the front has its worker describe it and another worker prepare for it. Then the
+first worker hands the client over by an entry of the log, at which the other worker takes over.
+Each of these commands has one answer; `MoveDeclined` ends the move.
 """
 
 from typing import Literal
 
 import msgspec
 
+from sbus.broker.ipc.client_record import ClientRecord
 from sbus.broker.ipc.queries import Query
 from sbus.unix.credentials import Credentials
 
@@ -21,6 +26,44 @@ class AdoptClient(msgspec.Struct, frozen=True, tag=True):
     """The place of its user's account."""
     rules: bytes = b""
     """The access rules that apply to it, as `encode_rule_set` writes them."""
+
+
+class DescribeClient(msgspec.Struct, frozen=True, tag=True):
+    """Say what another worker has to know of this client; answered by `ClientDescribed`."""
+
+    client: int
+
+
+class PrepareClient(msgspec.Struct, frozen=True, tag=True):
+    """Make ready to serve this client, whose socket comes along, without serving it yet; answered
+    by `ClientPrepared`."""
+
+    adoption: AdoptClient
+    record: ClientRecord
+
+
+class HandOverClient(msgspec.Struct, frozen=True, tag=True):
+    """Have this worker take over this client, if it is still as it was described; answered by
+    `ClientHandedOver`."""
+
+    client: int
+    to: int
+    revision: int
+
+
+class CallOffMove(msgspec.Struct, frozen=True, tag=True):
+    """This client will not be handed over, unless that has happened; answered by `MoveCalledOff`,
+    or by `ClientArrived` before."""
+
+    client: int
+
+
+class StartSampling(msgspec.Struct, frozen=True, tag=True):
+    """Count which clients exchange how many messages, until `StopSampling`."""
+
+
+class StopSampling(msgspec.Struct, frozen=True, tag=True):
+    """Report what was counted, in a `TrafficSample`."""
 
 
 class DisconnectClient(msgspec.Struct, frozen=True, tag=True):
@@ -77,6 +120,12 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 WorkerCommand = (
     AdoptClient
+    | DescribeClient
+    | PrepareClient
+    | HandOverClient
+    | CallOffMove
+    | StartSampling
+    | StopSampling
     | DisconnectClient
     | ApplySettings
     | RunQuery
@@ -105,6 +154,67 @@ class ClientLeft(msgspec.Struct, frozen=True, tag=True):
 
     client: int
     reason: str
+
+
+class ClientDescribed(msgspec.Struct, frozen=True, tag=True):
+    """What another worker has to know of this client now."""
+
+    client: int
+    record: ClientRecord
+
+
+class ClientPrepared(msgspec.Struct, frozen=True, tag=True):
+    """This client can be handed over to this worker."""
+
+    client: int
+
+
+class ClientHandedOver(msgspec.Struct, frozen=True, tag=True):
+    """This client is not served here any more."""
+
+    client: int
+
+
+class ClientArrived(msgspec.Struct, frozen=True, tag=True):
+    """This client, which was handed over, is served here from now on."""
+
+    client: int
+
+
+class MoveDeclined(msgspec.Struct, frozen=True, tag=True):
+    """The command to this worker that is part of moving this client was not carried out."""
+
+    client: int
+    why: str
+
+
+class MoveCalledOff(msgspec.Struct, frozen=True, tag=True):
+    """This client was not handed over, and this worker is not ready for it any more."""
+
+    client: int
+
+
+class ClientTraffic(msgspec.Struct, frozen=True, array_like=True):
+    """How many messages a client published and received."""
+
+    client: int
+    published: int
+    received: int
+
+
+class Exchange(msgspec.Struct, frozen=True, array_like=True):
+    """How many messages of one client another one received, on one worker."""
+
+    publisher: int
+    recipient: int
+    messages: int
+
+
+class TrafficSample(msgspec.Struct, frozen=True, tag=True):
+    """The busiest clients of a worker, and those that exchange most."""
+
+    clients: list[ClientTraffic] = []
+    exchanges: list[Exchange] = []
 
 
 class QueryReply(msgspec.Struct, frozen=True, tag=True):
@@ -136,6 +246,13 @@ WorkerEvent = (
     WorkerReady
     | SettingsApplied
     | ClientLeft
+    | ClientDescribed
+    | ClientPrepared
+    | ClientHandedOver
+    | ClientArrived
+    | MoveDeclined
+    | MoveCalledOff
+    | TrafficSample
     | QueryReply
     | SelfServiceRequest
     | StreamStarted

@@ -98,6 +98,10 @@ class ClientEvents:
         if self._emitter.is_watched:
             self._emitter.emit(ClientUnsubscribed(who=_who(session), pattern=_escaped(pattern)))
 
+    def arrives(self, session: Session) -> None:
+        """A client that another worker served is served here from now on."""
+        self._reported[session.client] = dict(session.outbox.dropped)
+
     def leaves(self, session: Session) -> None:
         """A client is about to be forgotten."""
         if self._emitter.is_watched:

@@ -1,41 +1,40 @@
 """A worker carries out the commands of the front."""
 
 import os
-from functools import partial
 
 from sbus.broker.config.settings import read_memfd
-from sbus.broker.events.stream_writer import StartTask, StreamWriter
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.worker_link import lost_command
+from sbus.broker.worker.client_moves import ClientMoves
 from sbus.broker.worker.context import WorkerContext
-from sbus.broker.worker.monitor import KeySelection, MessageMonitor, MessageStream
 from sbus.broker.worker.query_handler import QueryHandler
 from sbus.broker.worker.scheduler import Scheduler
 from sbus.broker.worker.sessions import Sessions
-from sbus.protocol.events import StreamMissed, WorkerGivesUp
+from sbus.broker.worker.watching import Watching
+from sbus.protocol.events import WorkerGivesUp
 from sbus.unix.fd_passing import DescriptorsLost
 
 
 class CommandHandler:
-    """Of one worker. `start_task` runs a task until it ends."""
+    """Of one worker."""
 
     def __init__(
         self,
         context: WorkerContext,
         sessions: Sessions,
-        monitor: MessageMonitor,
+        moves: ClientMoves,
+        watching: Watching,
         query_handler: QueryHandler,
         scheduler: Scheduler,
-        start_task: StartTask,
     ) -> None:
         self._context = context
         self._link = context.link
         self._emitter = context.emitter
         self._sessions = sessions
-        self._monitor = monitor
+        self._moves = moves
+        self._watching = watching
         self._query_handler = query_handler
         self._scheduler = scheduler
-        self._start_task = start_task
         self.must_stop = False
         """The worker delivers what is left, and ends."""
 
@@ -56,6 +55,18 @@ class CommandHandler:
         match command:
             case protocol.AdoptClient():
                 self._sessions.adopt(command, fds[0])
+            case protocol.DescribeClient():
+                self._moves.describe(command)
+            case protocol.PrepareClient():
+                self._moves.prepare(command, fds[0])
+            case protocol.HandOverClient():
+                self._moves.hand_over(command)
+            case protocol.CallOffMove():
+                self._moves.call_off(command.client)
+            case protocol.StartSampling():
+                self._watching.start_sampling()
+            case protocol.StopSampling():
+                self._watching.stop_sampling()
             case protocol.DisconnectClient():
                 self._sessions.disconnect(command.client, command.text)
             case protocol.SelfServiceReply():
@@ -68,9 +79,9 @@ class CommandHandler:
                 reply = self._query_handler.answer(command.query)
                 self._link.send(protocol.QueryReply(command.number, reply))
             case protocol.StartStream():
-                self._start_stream(command, fds[0])
+                self._watching.start_stream(command, fds[0])
             case protocol.StopStream():
-                self._stop_stream(command.stream)
+                self._watching.stop_stream(command.stream)
             case protocol.Quiesce():
                 self._scheduler.quiesce()
             case protocol.Stop():
@@ -83,6 +94,9 @@ class CommandHandler:
             case protocol.AdoptClient():
                 why = "the worker has no descriptors left"
                 self._link.send(protocol.ClientLeft(command.client, why))
+            case protocol.PrepareClient():
+                why = "the worker has no descriptors left"
+                self._link.send(protocol.MoveDeclined(command.adoption.client, why))
             case protocol.StartStream():
                 self._link.send(protocol.StreamStarted(command.stream, has_begun=False))
             case protocol.ApplySettings():
@@ -90,24 +104,3 @@ class CommandHandler:
                 self._emitter.emit(WorkerGivesUp(worker=self._context.worker))
                 return False
         return True
-
-    # -- streams -------------------------------------------------------------------------------
-    def _start_stream(self, command: protocol.StartStream, fd: int) -> None:
-        """Write a stream to `fd`, which belongs to this worker from now on."""
-        if command.kind == "events":
-            self._emitter.open_stream(command.stream, fd, self._start_task)
-            self._start_task(partial(self._context.client_events.report_drops, self._sessions))
-        else:
-            on_gone = partial(self._stop_stream, command.stream)
-            writer = StreamWriter(fd, self._start_task, on_gone, self._on_missing)
-            selection = KeySelection(command.patterns, self._context.dialect)
-            stream = MessageStream(writer, selection, payload=command.payload)
-            self._monitor.add_stream(command.stream, stream)
-        self._link.send(protocol.StreamStarted(command.stream))
-
-    def _stop_stream(self, number: int) -> None:
-        self._emitter.close_stream(number)
-        self._monitor.remove_stream(number)
-
-    def _on_missing(self) -> None:
-        self._emitter.emit(StreamMissed(worker=self._context.worker))

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from sbus.broker.events.stream_writer import StreamWriter
-from sbus.broker.worker.router import Route
+from sbus.broker.ipc.worker_protocol import TrafficSample
+from sbus.broker.worker.router import HAND_OVER, Route
 from sbus.broker.worker.session import PublishBatch, Session
+from sbus.broker.worker.traffic_sampler import TrafficSampler
 from sbus.protocol.admin_streams import (
     PART_BYTES_MAX,
     STREAM_PACKET_BYTES_MAX,
@@ -90,6 +92,7 @@ class MessageMonitor:
     def __init__(self, worker: int) -> None:
         self._worker = worker
         self._streams: dict[int, MessageStream] = {}
+        self._sampler: TrafficSampler | None = None
         self.is_watched = False
         self._programs: dict[int, str] = {}
         self._order = 0
@@ -98,14 +101,28 @@ class MessageMonitor:
 
     def add_stream(self, number: int, stream: MessageStream) -> None:
         self._streams[number] = stream
-        self.is_watched = True
+        self._note_watchers()
 
     def remove_stream(self, number: int) -> None:
         """Forget a stream, if it exists."""
         stream = self._streams.pop(number, None)
         if stream is not None:
             stream.writer.close()
-        self.is_watched = bool(self._streams)
+        self._note_watchers()
+
+    def start_sampling(self) -> None:
+        """Count who exchanges how many messages from now on."""
+        self._sampler = TrafficSampler()
+        self._note_watchers()
+
+    def stop_sampling(self, sessions: Iterable[Session]) -> TrafficSample:
+        """What these clients of this worker were counted for."""
+        sampler, self._sampler = self._sampler or TrafficSampler(), None
+        self._note_watchers()
+        return sampler.sample(sessions)
+
+    def _note_watchers(self) -> None:
+        self.is_watched = bool(self._streams or self._sampler)
 
     # -- what the sequencer reports ------------------------------------------------------------
     def place(self, order_ns: int, log_position: int, alive: int) -> None:
@@ -117,6 +134,8 @@ class MessageMonitor:
 
     def published(self, batch: PublishBatch) -> None:
         """The messages of a publish batch are about to be delivered."""
+        if self._sampler is not None:
+            self._sampler.published(batch)
         for stream in tuple(self._streams.values()):
             self._show_batch(stream, batch)
 
@@ -128,10 +147,12 @@ class MessageMonitor:
         look_up: Callable[[bytes], Route],
     ) -> None:
         """Entries with these numbers in the log block here are about to be delivered."""
+        if self._sampler is not None:
+            self._sampler.walked(look_up(key) for key, _ in entries)
         for stream in tuple(self._streams.values()):
             select = stream.selection.get
             for number, (key, _) in zip(numbers, entries, strict=True):
-                if select(key) is not None:
+                if key != HAND_OVER and select(key) is not None:
                     stream.counts.append((log_position, number, _recipients(look_up(key))))
             if len(stream.counts) >= _COUNTS_MAX:
                 self._send_counts(stream)

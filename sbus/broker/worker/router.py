@@ -8,10 +8,13 @@ For secret keys the index finds too much: it has a `*` for an empty id of a patt
 other workers do not know whose pattern it is. So each secret recipient that is found is asked
 whether the ids that the key names are its own. Likewise, clients to whom access rules about
 subscribing apply receive a key only if the rules allow it.
+
+One key is no client's: the entries of the log that hand clients over lead to this worker itself.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 from sbus.broker.config.access_policy import RuleSet
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
@@ -36,6 +39,19 @@ _ROUTE_BYTES = 120
 _POINTER_BYTES = 8
 _BYTES_PER_SEGMENT = 64
 
+HAND_OVER: Final = b"\0hand-over"
+"""The key of a log entry that hands a client over. No client can name it, because of its NUL."""
+
+
+class Recipient(Protocol):
+    """What a route leads to."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    def deliver(self, packet: bytes, publisher_uid: int) -> None: ...
+
+
 _NO_RULES: Mapping[int, Sequence[BackpressureRule]] = {}
 
 
@@ -59,12 +75,12 @@ class Route(RouteRecord):
 
     __slots__ = ("backpressure_rules", "fan_out")
 
-    recipients: tuple[Outbox | ProcessLifetimeGuard, ...]
+    recipients: tuple[Recipient, ...]
 
     def __init__(
         self,
         mask: int,
-        recipients: tuple[Outbox | ProcessLifetimeGuard, ...],
+        recipients: tuple[Recipient, ...],
         rules: Mapping[int, Sequence[BackpressureRule]] = _NO_RULES,
     ) -> None:
         self.mask = mask
@@ -111,6 +127,7 @@ class Router:
         self.cache: RouteCache[Route] = RouteCache(
             self._look_up_uncached, limits.route_cache_bytes_max
         )
+        self._arrivals: tuple[Recipient, ...] = ()
         self._secret_recipients: dict[Outbox, SecretRecipient] = {}
         self._access_rules: dict[Outbox, RuleSet] = {}
         """The access rules about subscribing, for clients to whom any apply."""
@@ -123,7 +140,13 @@ class Router:
         """The route of `key`. Raises ClientFault for a key that may not be used."""
         return self.cache.recent.get(key) or self.cache.look_up(key)
 
+    def set_arrivals(self, recipient: Recipient) -> None:
+        """Give this recipient the entries of the log that hand clients over to this worker."""
+        self._arrivals = (recipient,)
+
     def _look_up_uncached(self, key: bytes) -> tuple[Route, int]:
+        if key == HAND_OVER:
+            return Route(0, self._arrivals), _ROUTE_BYTES
         check_key(key, self._dialect, self._limits)
         mask, subscribers = self._index.match_all(key)
         local = []

@@ -154,6 +154,8 @@ class Scheduler:
 
         While no client's packets wait, no account is asked.
         """
+        if session.is_leaving:
+            return False
         bytes_max = self._context.settings.limits.batch_bytes_max
         if not self._wait_queue.waiting_bytes or session.account.may_read(bytes_max):
             return True

@@ -31,6 +31,7 @@ from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import PublishBatch, Session
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
 from sbus.shared.log_block import LogBlock
+from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import ALIVE, LOG_HEAD
 from sbus.shared.subscription_table import (
@@ -253,6 +254,14 @@ class Sequencer:
             self._accounts[account].end_holding(time.monotonic_ns())
 
     # -- other steps ---------------------------------------------------------------------------
+    def hand_over(self, log_block: LogBlock, share: LogShare) -> bool:
+        """Append the entry at which another worker takes over a client of the user with this share:
+        what is published behind it is delivered there. False: try again."""
+        with self._lock as words:
+            woken = self._log.append_if_walked(words, log_block, share)
+        self._memory.wake(max(woken, 0))
+        return woken >= 0
+
     def barrier(self) -> None:
         """Deliver everything that has its place in the order before now."""
         with self._lock as words:

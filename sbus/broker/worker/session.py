@@ -146,6 +146,7 @@ class Session(SessionRecord):
         *("secret_recipient", "profile", "echo"),
         *("patterns", "rule_by_pattern", "subscriptions", "subscription_bytes", "backpressure"),
         *("awaits_self_service", "is_queued", "has_ended", "refused", "waiting_bytes"),
+        *("is_counted", "is_leaving", "revision"),
     )
 
     def __init__(
@@ -177,6 +178,10 @@ class Session(SessionRecord):
         self.subscriptions = 0
         self.subscription_bytes = 0
         """The sum over its patterns, as limits count them."""
+        self.is_counted = True
+        """Whether the user's account counts its subscriptions in the cells of this worker."""
+        self.revision = 0
+        """Changes when its patterns do, and when it gets back-pressure."""
         self.backpressure: Backpressure | None = None
         """None until the client chooses `block` and there is a place for it."""
         self.awaits_self_service = False
@@ -184,6 +189,8 @@ class Session(SessionRecord):
         self.is_queued = False
         """It is in the fair queue, to be read."""
         self.is_readable = False
+        self.is_leaving = False
+        """It is to be handed over, and is not read any more."""
         self.has_ended = False
         """The client sends no more."""
         self.received_us = self.messages_in = self.bytes_in = 0
@@ -220,6 +227,7 @@ class Session(SessionRecord):
     def enable_backpressure(self, backpressure: Backpressure) -> None:
         """From now on the client can hold publishers back."""
         self.backpressure = backpressure
+        self.revision += 1
         self.outbox.enable_backpressure(backpressure)
 
     def count_patterns(self, pattern: bytes, change: int, size_bytes: int) -> None:
@@ -231,8 +239,20 @@ class Session(SessionRecord):
             del self.patterns[pattern]
         self.subscriptions += change
         self.subscription_bytes += change * size_bytes
-        self.account.count(SUBSCRIPTIONS, change)
-        self.account.count(SUBSCRIPTION_BYTES, change * size_bytes)
+        self.revision += 1
+        if self.is_counted:
+            self._count(change, change * size_bytes)
+
+    def set_counted(self, is_counted: bool) -> None:
+        """Have the user's account count all subscriptions in the cells of this worker, or none."""
+        if is_counted != self.is_counted:
+            self.is_counted = is_counted
+            sign = 1 if is_counted else -1
+            self._count(sign * self.subscriptions, sign * self.subscription_bytes)
+
+    def _count(self, subscriptions: int, size_bytes: int) -> None:
+        self.account.count(SUBSCRIPTIONS, subscriptions)
+        self.account.count(SUBSCRIPTION_BYTES, size_bytes)
 
     # -- reading -------------------------------------------------------------------------------
     def receive(self) -> int:

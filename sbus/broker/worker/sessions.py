@@ -48,6 +48,8 @@ class Sessions:
         """When to try again to send to clients for which the kernel had no memory."""
         self._by_fd: dict[int, Session] = {}
         self._by_client: dict[int, Session] = {}
+        self.arriving: dict[int, Session] = {}
+        """Clients that another worker serves and may hand over; by their numbers."""
 
     def __iter__(self) -> Iterator[Session]:
         """All sessions, in the order in which they were adopted."""
@@ -62,6 +64,13 @@ class Sessions:
     # -- adopting ------------------------------------------------------------------------------
     def adopt(self, command: AdoptClient, fd: int) -> None:
         """Take over a client; `fd` belongs to this worker from now on."""
+        session = self.make(command, fd)
+        if session.outbox.wants_backpressure and not self.enable_backpressure(session):
+            self.client_events.limit_reached(session, BLOCKING_CLIENTS)
+        self.begin_serving(session)
+
+    def make(self, command: AdoptClient, fd: int) -> Session:
+        """The session of a client that is not served yet; `fd` belongs to it."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
         sock.setblocking(False)
         account = self._context.accounts[command.account]
@@ -71,10 +80,12 @@ class Sessions:
         connection = Connection(command.client, command.credentials, account, sock)
         session = Session(connection, outbox, self._profile(command.rules), limits)
         self._subscriptions.add_client(session)
-        if outbox.wants_backpressure and not self.enable_backpressure(session):
-            self.client_events.limit_reached(session, BLOCKING_CLIENTS)
-        self._by_fd[fd] = self._by_client[session.client] = session
-        self.poller.add(sock)
+        return session
+
+    def begin_serving(self, session: Session) -> None:
+        """From now on a client is read, and found here."""
+        self._by_fd[session.sock.fileno()] = self._by_client[session.client] = session
+        self.poller.add(session.sock)
 
     def _profile(self, rules: bytes) -> AccessProfile:
         return self._context.rules.profile(decode_rule_set(rules))
@@ -147,7 +158,7 @@ class Sessions:
         """Obey new settings, and report that when other workers obey them where they wait for
         clients of this one. Clients that wait are tried again."""
         self._context.apply_settings(update.settings)
-        for session in self:
+        for session in (*self, *self.arriving.values()):
             session.set_profile(self._profile(update.rules_by_client.get(session.client, b"")))
             self._subscriptions.apply_profile(session)
         self._subscriptions.clear_routes()
@@ -173,26 +184,37 @@ class Sessions:
 
     def close(self, session: Session, reason: str) -> None:
         """End a session; the front closes its copy of the socket when it hears of it."""
+        session.outbox.close()
+        self.end_serving(session)
+        self.discard(session)
+        shut_down(session.sock)
+        self._context.link.send(ClientLeft(session.client, reason))
+
+    def end_serving(self, session: Session) -> None:
+        """A client is not read any more, and not found here."""
         self.client_events.leaves(session)
         self._wait_queue.remove(session)
-        self._subscriptions.remove_client(session)
-        session.secret_recipient.close()
-        session.outbox.close()
-        if session.backpressure is not None:
-            self._stalls.give_back(session.backpressure.rule.place)
-            session.account.count(BLOCKING_CLIENTS, -1)
         self.poller.remove(session.sock)
         del self._by_fd[session.sock.fileno()]
         del self._by_client[session.client]
         session.fd = -1
-        shut_down(session.sock)
-        self._context.link.send(ClientLeft(session.client, reason))
+
+    def discard(self, session: Session) -> None:
+        """Give back what a client that is not served has here, but for its socket."""
+        self._subscriptions.remove_client(session)
+        session.secret_recipient.close()
+        if session.backpressure is not None:
+            self._stalls.give_back(session.backpressure.rule.place)
+            session.account.count(BLOCKING_CLIENTS, -1)
 
     def close_all(self) -> None:
         """The bus stops."""
         for session in list(self):
             discard_unread(session.sock, self._context.settings.limits.drain_packets_max)
             self.close(session, "the bus stops")
+        for session in self.arriving.values():
+            self.discard(session)
+            session.sock.close()
 
 
 class _DeliveryListener:

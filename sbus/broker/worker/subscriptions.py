@@ -12,7 +12,7 @@ the order in which they must be journalled; nothing else is journalled before th
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
@@ -99,6 +99,41 @@ class Subscriptions:
             self._unrecorded.append(self._encode(CLIENT_GONE, session, b"", edge=False))
             self._background.append(self._remove_patterns(session))
 
+    def prepare_patterns(self, session: Session, patterns: Mapping[bytes, int]) -> Iterator[bool]:
+        """Background steps that give a client its patterns before it is served here.
+
+        Raises Refusal when there is no room for them.
+        """
+        for pattern in filter(begins_secret, patterns):
+            self._watch_process(session.secret_recipient, pattern)
+        left = deque(pattern for pattern, count in patterns.items() for _ in range(count))
+        while left:
+            piece = [left.popleft() for _ in range(min(len(left), _RECORDS_PER_PIECE))]
+            while not self._add_piece(session, piece):
+                yield False
+            yield True
+
+    def _add_piece(self, session: Session, patterns: list[bytes]) -> bool:
+        """Journal and apply some patterns whose place in the order does not matter, because nothing
+        is delivered to the client yet; False: try again when there is room."""
+        if not self.flush_records():
+            return False
+        shared_patterns = [self._router.shared_pattern(pattern) for pattern in patterns]
+        records = [
+            self._encode(SUBSCRIBED, session, shared, edge=self._router.gain_interest(shared))
+            for shared in shared_patterns
+        ]
+        if not self._sequencer.journal(b"".join(records)):
+            for shared in shared_patterns:
+                self._router.lose_interest(shared)
+            if self._sequencer.is_table_full():
+                raise Refusal("table-full", "the bus has no room for more subscriptions")
+            return False
+        for pattern in patterns:
+            session.count_patterns(pattern, 1, self._router.subscription_bytes(pattern))
+            self._router.add(pattern, session.outbox)
+        return True
+
     # -- steps ---------------------------------------------------------------------------------
     def subscribe(self, session: Session, pattern: bytes) -> bool:
         """Journal and apply one more occurrence of a pattern; False: try again when woken.
@@ -149,6 +184,10 @@ class Subscriptions:
         return True
 
     # -- background steps ----------------------------------------------------------------------
+    def add_background_steps(self, steps: Iterator[bool]) -> None:
+        """Have a change made step by step between turns."""
+        self._background.append(steps)
+
     def add_rule(self, session: Session) -> None:
         """Journal a client's back-pressure rule with all of its patterns, from now on.
 

@@ -1,4 +1,4 @@
-"""The verbs of `sbusctl` that change something: kick, limit, reload, drain."""
+"""The verbs of `sbusctl` that change something: kick, move, limit, reload, drain."""
 
 import click
 
@@ -23,6 +23,22 @@ def kick(selected: SelectedBus, client: int, text: str, as_json: bool) -> None:
     from sbus.protocol.admin import Kick
 
     selected.ask_and_show(Kick(client=client, text=text), as_json=as_json)
+
+
+@verb("sbusctl move 4711 3")
+@click.argument(
+    "client", type=click.IntRange(min=0, max=2**63 - 1), shell_complete=complete_clients
+)
+@click.argument("worker", type=click.IntRange(min=0, max=63))
+@json_option
+def move(selected: SelectedBus, client: int, worker: int, as_json: bool) -> None:
+    """Have WORKER serve CLIENT, a number that `sbusctl clients` shows.
+
+    The client notices nothing. It is not moved while messages wait for it, or while it waits.
+    """
+    from sbus.protocol.admin import Move
+
+    selected.ask_and_show(Move(client=client, worker=worker), as_json=as_json)
 
 
 @verb("sbusctl limit alice", "sbusctl limit alice connections_max=100 messages_per_second_max=5000")

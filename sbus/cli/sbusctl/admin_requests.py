@@ -27,6 +27,7 @@ LINES: dict[type[msgspec.Struct], Lines[Any]] = {
     protocol.Drain: bus_view.drain_lines,
     protocol.Explain: clients_view.explain_lines,
     protocol.Kick: clients_view.kick_lines,
+    protocol.Move: clients_view.move_lines,
     protocol.Limit: users_view.limit_lines,
     protocol.Reload: bus_view.reload_lines,
     protocol.Stats: bus_view.stats_lines,

@@ -1,4 +1,4 @@
-"""What `clients`, `kick`, `subs` and `explain` print for people."""
+"""What `clients`, `kick`, `move`, `subs` and `explain` print for people."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -70,6 +70,12 @@ _CLIENT: Sequence[Field[results.ClientReport]] = (
     Field("STATE", lambda client: client_state(client.activity), right=False),
     name_field("PROGRAM", lambda client: client.program),
 )
+
+
+def move_lines(result: results.MoveResult, width: int | None) -> list[Text]:
+    """Where a client is served now."""
+    where = f"client {result.client} is served by worker {result.worker}"
+    return paragraph(f"{where}: {result.why_not}" if result.why_not else where, width)
 
 
 def kick_lines(result: results.KickResult, width: int | None) -> list[Text]:

@@ -540,3 +540,26 @@ def test_a_quarter_of_the_log_must_take_the_largest_block_and_a_skip() -> None:
 
 def test_the_default_limits_fit_together() -> None:
     check_log_size(Limits())
+
+
+def test_a_block_is_appended_only_behind_what_was_walked() -> None:
+    """Nothing that is destined to the worker comes between what it walked and the block."""
+    with open_memory(WORKERS, small_limits()) as memory:
+        memory.lock.open()
+        first, second = started(memory, 0, 1)
+        block = build_log_block(1, UID, 0, [(0b10, *message(b"handed over"))])
+
+        def append_if_walked() -> int:
+            with memory.lock as words:
+                return first.append_if_walked(words, block, some_share())
+
+        assert append_if_walked() >= 0
+        assert walk(second, memory) == [(b"handed over", b"MSG handed over\0")]
+        append(second, memory, (0b01, b"k"))
+        assert append_if_walked() == -1
+        walk(first, memory)
+        append(second, memory, (0b100, b"for neither"))
+        assert append_if_walked() >= 0
+        with memory.lock as words:
+            second.reap(words, 1)
+        assert append_if_walked() == -1, "nobody is there to walk over it"

@@ -31,7 +31,7 @@ LIVE_LIMITS = {
     *("socket_buffer_bytes", "backlog_messages_max", "backlog_bytes_max", "quantum_units"),
     *("route_cache_bytes_max", "rule_cache_bytes_max", "drain_packets_max"),
     *("handoff_clients_max", "watchers_max", "stop_seconds_max", "log_interval_seconds"),
-    *("worker_busy_percent_max",),
+    *("worker_busy_percent_max", "client_moves_per_second_max"),
 }
 RESTART_LIMITS = {
     # Promises to clients.

@@ -23,6 +23,7 @@ from sbus.protocol.admin_results import (
     ExplainResult,
     KickResult,
     LimitResult,
+    MoveResult,
     ReloadResult,
     SubsResult,
     UsersResult,
@@ -65,6 +66,7 @@ ANSWERS: dict[str, Any] = {
     "users": USERS,
     "explain": EXPLAINED,
     "kick": KickResult(client=12, uid=0, pid=99, program="lampd"),
+    "move": MoveResult(client=12, worker=3),
     "limit": LimitResult(0, Limits().user, Limits(user_connections_max=5).user),
     "reload": ReloadResult(["rules", "limits.log_bytes"], ["bus.workers"]),
     "drain": DrainResult(3),
@@ -78,6 +80,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "users": (("users",), {"limit": PAGE_MAX}),
     "explain": (("explain", "a b\\\n"), {"key": "a b\\\\\\x0a"}),
     "kick": (("kick", "12", "--text", "why"), {"client": 12, "text": "why"}),
+    "move": (("move", "12", "3"), {"client": 12, "worker": 3}),
     "limit": (
         ("limit", "0", "connections_max=5", "held_seconds_max=0.5"),
         {"uid": 0, "limits": {"connections_max": 5, "held_seconds_max": 0.5}},
@@ -143,6 +146,7 @@ def test_without_a_terminal_the_output_is_plain_text(
 def test_actions_print_what_was_done(admin: FakeAdmin, capfd: pytest.CaptureFixture[str]) -> None:
     for verb, said in {
         "kick": "client 12 is disconnected: root, pid 99, lampd\n",
+        "move": "client 12 is served by worker 3\n",
         "drain": "3 clients left\n",
         "reload": "in force now: rules and limits.log_bytes\n"
         "unchanged until the bus is restarted: bus.workers\n",

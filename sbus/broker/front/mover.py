@@ -1,0 +1,198 @@
+"""The mover: has another worker serve a client, of which neither it nor others notice anything.
+
+The two workers say what they do (see `worker.client_moves`); the front asks one after the other,
+and never waits for a worker that is dead.
+
+    until it is handed over   the client is its first worker's: that worker's death disconnects it
+    from then on              it is the second worker's
+
+Whether a worker that died had handed the client over is known to the second worker, which is asked
+to call the move off. So a death costs the client its connection at most, and nobody is served
+twice.
+"""
+
+import os
+from collections import deque
+
+import trio
+
+from sbus.broker.config.access_policy import encode_rule_set
+from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.front.acceptor import Acceptor
+from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.departure import ClientDeparture
+from sbus.broker.front.supervisor import Supervisor
+from sbus.broker.ipc import worker_protocol as protocol
+from sbus.broker.ipc.client_record import ClientRecord
+from sbus.protocol.events import ClientMoved
+from sbus.unix.errno_sets import OUT_OF_RESOURCES
+
+MoveEvent = (
+    protocol.ClientDescribed
+    | protocol.ClientPrepared
+    | protocol.ClientHandedOver
+    | protocol.ClientArrived
+    | protocol.MoveDeclined
+    | protocol.MoveCalledOff
+)
+
+
+_HAS_LEFT = "it has left"
+
+
+class _Move:
+    """A move in progress, and what the two workers have said that was not looked at yet."""
+
+    def __init__(self, client: Client, to: int) -> None:
+        self.client = client
+        self.source = client.worker
+        self.to = to
+        self.revision: int | None = None
+        """Of the client as the other worker has prepared for it. From then on it may have been
+        handed over when the front does not know that yet."""
+        self.said: dict[int, deque[MoveEvent]] = {self.source: deque(), to: deque()}
+        self.dead: set[int] = set()
+        self.changed = trio.lowlevel.ParkingLot()
+        self.why_not = ""
+        self.ended = trio.Event()
+
+    async def wait(self, worker: int) -> MoveEvent | None:
+        """What a worker says next; None if it has died."""
+        while not self.said[worker] and worker not in self.dead:
+            await self.changed.park()
+        return self.said[worker].popleft() if self.said[worker] else None
+
+
+class ClientMover:
+    """Of one bus. Runs tasks in `nursery`."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        acceptor: Acceptor,
+        supervisor: Supervisor,
+        registry: ClientRegistry,
+        departure: ClientDeparture,
+        events: EventEmitter,
+    ) -> None:
+        self._nursery = nursery
+        self._acceptor = acceptor
+        self._supervisor = supervisor
+        self._registry = registry
+        self._departure = departure
+        self._events = events
+        self._moves: dict[int, _Move] = {}
+        """By the numbers of the clients."""
+
+    # -- what the workers say ------------------------------------------------------------------
+    def on_event(self, worker: int, event: MoveEvent) -> None:
+        move = self._moves[event.client]
+        if isinstance(event, protocol.ClientArrived):
+            self._arrived(move)
+        move.said[worker].append(event)
+        move.changed.unpark_all()
+
+    def _arrived(self, move: _Move) -> None:
+        self._registry.move(move.client, move.to)
+        if self._events.is_watched:
+            who = move.client.describe()
+            self._events.emit(ClientMoved(who=who, source=move.source, worker=move.to))
+
+    def on_worker_death(self, worker: int) -> None:
+        for move in self._moves.values():
+            move.dead.add(worker)
+            move.changed.unpark_all()
+
+    def decides_about(self, client: Client) -> bool:
+        """Whether it is open which worker serves this client, so that the death of the one that is
+        known is no reason to disconnect it."""
+        move = self._moves.get(client.number)
+        return move is not None and move.revision is not None and client.worker == move.source
+
+    # -- moving --------------------------------------------------------------------------------
+    async def move(self, client: Client, to: int) -> str:
+        """Have worker `to` serve a client; why that was not possible, "" if it was."""
+        if client.worker == to:
+            return ""
+        if client.number in self._moves:
+            return "it is being moved"
+        if not self._serve(client.worker, to):
+            return "a worker does not serve"
+        move = self._moves[client.number] = _Move(client, to)
+        # In a task of its own: it goes on when nobody waits for it any more.
+        self._nursery.start_soon(self._carry_out, move)
+        await move.ended.wait()
+        return move.why_not
+
+    async def _carry_out(self, move: _Move) -> None:
+        move.why_not = await self._prepare(move) or await self._hand_over(move)
+        del self._moves[move.client.number]
+        move.ended.set()
+
+    async def _prepare(self, move: _Move) -> str:
+        """Have the other worker prepare for what the client's worker describes; why not."""
+        described = await self._ask(move, move.source, protocol.DescribeClient(move.client.number))
+        if not isinstance(described, protocol.ClientDescribed):
+            return _why(described)
+        if not self._is_connected(move.client):
+            return _HAS_LEFT
+        try:
+            # The client may leave, and its socket be closed, before the other worker has the copy.
+            fd = os.dup(move.client.sock.fileno())
+        except OSError as error:
+            if error.errno not in OUT_OF_RESOURCES:
+                raise
+            return os.strerror(error.errno)
+        try:
+            preparation = self._preparation(move.client, described.record)
+            prepared = await self._ask(move, move.to, preparation, fd)
+        finally:
+            os.close(fd)
+        if not isinstance(prepared, protocol.ClientPrepared):
+            return _why(prepared)
+        move.revision = described.record.revision
+        return ""
+
+    def _preparation(self, client: Client, record: ClientRecord) -> protocol.PrepareClient:
+        rules = encode_rule_set(self._acceptor.rules_for(client.sock, client.credentials))
+        own, account = client.credentials, client.account
+        adoption = protocol.AdoptClient(client.number, own, account.place, rules)
+        return protocol.PrepareClient(adoption, record)
+
+    async def _hand_over(self, move: _Move) -> str:
+        """Have the client's worker hand it over, and find out which worker has it; why it was not
+        moved."""
+        number, revision = move.client.number, move.revision
+        assert revision is not None
+        command = protocol.HandOverClient(number, move.to, revision)
+        answer = await self._ask(move, move.source, command)
+        if isinstance(answer, protocol.ClientHandedOver):
+            arrival = await move.wait(move.to)
+        else:
+            arrival = await self._ask(move, move.to, protocol.CallOffMove(number))
+        if isinstance(arrival, protocol.ClientArrived):
+            return ""
+        is_served = isinstance(answer, protocol.MoveDeclined) and move.source not in move.dead
+        if not is_served and self._is_connected(move.client):
+            self._departure.disconnect(move.client, "its worker died")
+        return _why(answer)
+
+    async def _ask(
+        self, move: _Move, worker: int, command: protocol.WorkerCommand, fd: int | None = None
+    ) -> MoveEvent | None:
+        """The answer of a worker; None if it has died since the move began, and maybe a successor
+        has its number."""
+        if worker not in move.dead:
+            self._supervisor.send(worker, command, fd)
+        return await move.wait(worker)
+
+    def _serve(self, *workers: int) -> bool:
+        return all(self._supervisor.workers[worker].is_serving for worker in workers)
+
+    def _is_connected(self, client: Client) -> bool:
+        return self._registry.get(client.number) is client
+
+
+def _why(answer: MoveEvent | None) -> str:
+    """Why a move ends with this answer of a worker."""
+    return answer.why if isinstance(answer, protocol.MoveDeclined) else "a worker died"

@@ -1,0 +1,255 @@
+"""Moving clients between workers, as the two workers see it.
+
+The worker that is to serve a client *prepares* for it: it journals the client's patterns as its
+own, and has an outbox for it that accepts nothing. Meanwhile the client's worker serves it. Then
+that worker *hands the client over*: once it has delivered everything that it has to, it appends an
+entry to the log and serves the client no more. The other worker begins to when it walks over the
+entry. So the place of the entry in the total order separates what each of the two delivers:
+
+    a message before the entry   reaches the client by the first worker, which delivered all of them
+    a message behind the entry   reaches the client by the second one, which had the patterns before
+    a packet of the client       is read by the first worker, or behind the entry by the second one
+
+Nobody reads the client between the two. A user's account counts the client's subscriptions at the
+worker that serves it, and for that moment nowhere. So moving a client needs no room in a quota, and
+a user may exceed its quota by what is being moved.
+"""
+
+import time
+from collections.abc import Iterator
+
+from sbus.broker.ipc import worker_protocol as protocol
+from sbus.broker.ipc.client_record import (
+    PATTERNS_BYTES_MAX,
+    SUBSCRIPTIONS_MAX,
+    ClientRecord,
+    ClientState,
+    UnknownVersion,
+    check_version,
+    decode_state,
+    encode_state,
+)
+from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.router import HAND_OVER, Router
+from sbus.broker.worker.sequencer import Sequencer
+from sbus.broker.worker.session import Session
+from sbus.broker.worker.sessions import Sessions
+from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.broker.worker.wait_queue import WaitQueue
+from sbus.errors import ClientFault, Refusal, SbusError
+from sbus.shared.log_block import LogBlock, build_log_block
+from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES
+
+_HAND_OVER_SECONDS_MAX = 0.05
+"""How long a client that is to be handed over is not read until everything is done that must be
+before. A client that does not come to rest in this time stays."""
+
+
+class ClientMoves:
+    """Of one worker. The router's recipient of entries that hand clients over."""
+
+    is_closed = False
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        router: Router,
+        sequencer: Sequencer,
+        subscriptions: Subscriptions,
+        sessions: Sessions,
+        wait_queue: WaitQueue,
+    ) -> None:
+        self._context = context
+        self._link = context.link
+        self._counts = context.statistics.counts
+        self._sequencer = sequencer
+        self._subscriptions = subscriptions
+        self._sessions = sessions
+        self._wait_queue = wait_queue
+        router.set_arrivals(self)
+
+    # -- a client of this worker ---------------------------------------------------------------
+    def describe(self, command: protocol.DescribeClient) -> None:
+        """Say what another worker has to know of a client."""
+        session = self._sessions.find(command.client)
+        if session is None:
+            self._decline(command.client, "it has left")
+        elif not self._is_at_rest(session):
+            self._decline(command.client, "it waits, or messages wait for it")
+        elif (
+            session.subscriptions > SUBSCRIPTIONS_MAX
+            or sum(map(len, session.patterns)) > PATTERNS_BYTES_MAX
+        ):
+            self._decline(command.client, "it has too many patterns")
+        else:
+            record = ClientRecord(
+                revision=session.revision,
+                patterns=session.patterns,
+                has_backpressure=session.backpressure is not None,
+            )
+            self._link.send(protocol.ClientDescribed(command.client, record))
+
+    def hand_over(self, command: protocol.HandOverClient) -> None:
+        """Have another worker take over a client, as soon as what was read of it is done."""
+        session = self._sessions.find(command.client)
+        if session is None:
+            self._decline(command.client, "it has left")
+        elif session.revision != command.revision:
+            self._decline(command.client, "its subscriptions have changed")
+        else:
+            steps = self._hand_over_steps(session, 1 << command.to, command.revision)
+            self._subscriptions.add_background_steps(steps)
+
+    def _hand_over_steps(self, session: Session, mask: int, revision: int) -> Iterator[bool]:
+        session.is_leaving = True
+        give_up_at = time.monotonic() + _HAND_OVER_SECONDS_MAX
+        while session.is_open() and session.revision == revision and self._is_at_rest(session):
+            self._sequencer.barrier()
+            if self._has_handed_over(session, mask):
+                self._leave(session)
+                return
+            if time.monotonic() > give_up_at:
+                break
+            yield True
+        session.is_leaving = False
+        if session.is_open():
+            self._sessions.resume(session)
+        self._decline(session.client, "it did not come to rest")
+
+    def _has_handed_over(self, session: Session, mask: int) -> bool:
+        """Append the entry that hands a client over, if nothing has to be done before."""
+        if session.has_pending() or not self._is_at_rest(session):
+            return False
+        log_block = _hand_over_block(session, mask)
+        return self._sequencer.hand_over(log_block, session.account.log_share)
+
+    def _is_at_rest(self, session: Session) -> bool:
+        """Whether a client could be forgotten without a trace, but for its pending packets."""
+        return not (
+            session.has_ended
+            or session.awaits_self_service
+            or session.backlog_sender.is_queued
+            or session in self._wait_queue
+            or not session.outbox.is_at_rest
+        )
+
+    def _leave(self, session: Session) -> None:
+        """Another worker serves a client from now on."""
+        session.outbox.leave()
+        session.set_counted(False)
+        self._sessions.end_serving(session)
+        self._discard(session)
+        self._link.send(protocol.ClientHandedOver(session.client))
+
+    def _discard(self, session: Session) -> None:
+        self._sessions.discard(session)
+        session.sock.close()
+
+    # -- a client of another worker ------------------------------------------------------------
+    def prepare(self, command: protocol.PrepareClient, fd: int) -> None:
+        """Make ready to serve a client; `fd` belongs to this worker from now on.
+
+        If the client was here before, all of its patterns are removed first: background steps are
+        made in their order.
+        """
+        session = self._sessions.make(command.adoption, fd)
+        session.outbox.leave()
+        session.set_counted(False)
+        self._sessions.arriving[session.client] = session
+        self._subscriptions.add_background_steps(self._prepare_steps(session, command.record))
+
+    def _prepare_steps(self, session: Session, record: ClientRecord) -> Iterator[bool]:
+        try:
+            check_version(record.version)
+            yield from self._subscriptions.prepare_patterns(session, record.patterns)
+            if record.has_backpressure and not self._sessions.enable_backpressure(session):
+                raise Refusal("too-many-blocking", "as many clients as may hold publishers do")
+        except (ClientFault, UnknownVersion) as error:
+            self._decline_arrival(session, error)
+        else:
+            self._subscriptions.add_background_steps(self._settle_steps(session))
+
+    def _settle_steps(self, session: Session) -> Iterator[bool]:
+        """Wait until publishers can be held back for the client, if that is needed."""
+        try:
+            while session.backpressure is not None and not self._subscriptions.is_settled(session):
+                yield False
+        except ClientFault as error:
+            self._decline_arrival(session, error)
+        else:
+            self._link.send(protocol.ClientPrepared(session.client))
+
+    def _decline_arrival(self, session: Session, error: SbusError) -> None:
+        self._abandon(session.client)
+        self._decline(session.client, str(error))
+
+    def deliver(self, packet: bytes, _publisher_uid: int) -> None:
+        """Take over the client of an entry of the log.
+
+        One that is not known was to be taken over by an earlier worker of this number.
+        """
+        self._counts[ACCEPTED] -= 1
+        self._counts[ACCEPTED_BYTES] -= len(packet)
+        client, _, state = packet[len(_PREFIX) :].partition(b" ")
+        session = self._sessions.arriving.pop(int(client), None)
+        if session is not None:
+            _restore(session, decode_state(state))
+            session.set_counted(True)
+            self._sessions.begin_serving(session)
+            self._context.client_events.arrives(session)
+            self._link.send(protocol.ClientArrived(session.client))
+
+    def call_off(self, client: int) -> None:
+        """Serve a client if it was handed over already, and be ready for it no more otherwise.
+
+        Its worker will append nothing from now on; what it has appended is found by walking.
+        """
+        self._sequencer.barrier()
+        if client in self._sessions.arriving:
+            self._abandon(client)
+            self._link.send(protocol.MoveCalledOff(client))
+
+    def _abandon(self, client: int) -> None:
+        self._discard(self._sessions.arriving.pop(client))
+
+    def _decline(self, client: int, why: str) -> None:
+        self._link.send(protocol.MoveDeclined(client, why))
+
+
+_PREFIX = b"MSG %b\0" % HAND_OVER
+
+
+def _hand_over_block(session: Session, mask: int) -> LogBlock:
+    """The log block with the entry that hands over a client."""
+    packet = b"%b%d %b" % (_PREFIX, session.client, encode_state(_state(session)))
+    received_us = time.monotonic_ns() // 1000
+    entry = (mask, packet, len(HAND_OVER))
+    return build_log_block(session.client, session.uid, received_us, [entry])
+
+
+def _state(session: Session) -> ClientState:
+    outbox = session.outbox
+    return ClientState(
+        echo=session.echo,
+        wants_notices=outbox.wants_notices,
+        flood_control=outbox.flood_control,
+        messages_in=session.messages_in,
+        bytes_in=session.bytes_in,
+        refused=session.refused,
+        accepted=outbox.accepted,
+        delivered_bytes=outbox.delivered_bytes,
+        dropped=outbox.dropped,
+    )
+
+
+def _restore(session: Session, state: ClientState) -> None:
+    outbox = session.outbox
+    session.set_echo(state.echo)
+    session.messages_in = state.messages_in
+    session.bytes_in = state.bytes_in
+    session.refused = state.refused
+    outbox.wants_notices = state.wants_notices
+    outbox.accepted = state.accepted
+    outbox.delivered_bytes = state.delivered_bytes
+    outbox.dropped = dict(state.dropped)
+    outbox.arrive(state.flood_control)

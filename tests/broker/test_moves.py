@@ -1,0 +1,272 @@
+"""A client that is moved to another worker notices nothing, and neither does anybody else."""
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.admin import Admin, administer
+from tests.support.bus import Bus, running_bus
+from tests.support.flood import limit_options
+from tests.support.moves import clients_moving, move
+from tests.support.processes import (
+    clients_on_each,
+    descriptors_at_rest,
+    is_replaced,
+    several_clients,
+    worker_pids,
+)
+from tests.support.quotas import share
+from tests.support.raw_client import RawClient
+from tests.support.threads import Task, wait_until
+from tests.support.traffic import Stream, flowing
+
+
+@pytest.fixture
+def admin(bus: Bus) -> Iterator[Admin]:
+    with administer(bus) as connection:
+        yield connection
+
+
+def client_of(admin: Admin, number: int) -> dict[str, object]:
+    """What the bus says of a client."""
+    (found,) = [one for one in admin.ask("clients")["clients"] if one["client"] == number]
+    assert isinstance(found, dict)
+    return found
+
+
+def move_when_at_rest(admin: Admin, client: int, worker: int) -> None:
+    """Move a client that has just read everything."""
+    wait_until(lambda: move(admin, client, worker) == "", "it was moved")
+
+
+def test_subscriptions_move_with_their_client(bus: Bus, admin: Admin) -> None:
+    with clients_on_each(bus, 2) as ((moves,), (stays,)):
+        for pattern in (b"a/*", b"a/*", b"b", b"!/cred////secret"):
+            moves.sub(pattern)
+        own = moves.whoami()
+        for worker in (1, 0, 1):
+            assert move(admin, 1, worker) == ""
+            assert client_of(admin, 1)["worker"] == worker
+            stays.pub(b"a/x", b"1")
+            stays.pub(b"b", b"2")
+            stays.pub(b"%b/secret" % own, b"3")
+            stays.whoami()
+            expected = [b"MSG a/x\x001", b"MSG b\x002", b"MSG %b/secret\x003" % own]
+            assert moves.sync() == expected
+        moves.unsub(b"a/*")
+        stays.pub(b"a/x", b"once")
+        stays.whoami()
+        assert moves.sync() == [b"MSG a/x\0once"]
+        moves.unsub(b"a/*")
+        moves.whoami()
+        stays.pub(b"a/x", b"nobody")
+        stays.whoami()
+        assert moves.sync() == []
+
+
+def test_choices_move_with_their_client(bus: Bus, admin: Admin) -> None:
+    with clients_on_each(bus, 2) as ((moves,), (stays,)):
+        for choice in (b"echo/off", b"!/notices/on", b"blocking/soft/discard", b"order/stack"):
+            moves.control(choice)
+        moves.sub(b"k")
+        moves.whoami()
+        assert move(admin, 1, 1) == ""
+        activity = client_of(admin, 1)["activity"]
+        assert isinstance(activity, dict)
+        assert (activity["soft"], activity["order"]) == ("discard", "stack")
+        moves.pub(b"k", b"no echo")
+        moves.send(b"MSG !/reserved\0")
+        (notice,) = moves.sync()
+        assert notice.startswith(b"CMSG !/error\0")
+        stays.pub(b"k", b"1")
+        assert moves.receive() == b"MSG k\x001"
+
+
+def test_counters_move_with_their_client(bus: Bus, admin: Admin) -> None:
+    with clients_on_each(bus, 2) as ((moves,), (stays,)):
+        moves.sub(b"k")
+        moves.whoami()
+        for number in range(6):
+            stays.pub(b"k", b"%d" % number)
+            moves.pub(b"other", b"")
+            stays.whoami()
+            assert moves.sync() == [b"MSG k\0%d" % number]
+            assert move(admin, 1, 1 - number % 2) == ""
+        activity = client_of(admin, 1)["activity"]
+        assert isinstance(activity, dict)
+        names = ("messages_in", "accepted", "delivered", "discarded", "backlog", "subscriptions")
+        assert [activity[name] for name in names] == [6, 6, 6, 0, 0, 1]
+        traffic = admin.ask("stats")["traffic"]
+        assert (traffic["accepted"], traffic["delivered"], traffic["undelivered"]) == (6, 6, 0)
+
+
+def test_a_client_that_does_not_read_is_not_moved(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path, *limit_options()) as bus,
+        administer(bus) as admin,
+        clients_on_each(bus, 2) as ((slow,), (publisher,)),
+    ):
+        slow.sub(b"k")
+        slow.whoami()
+        messages = [b"MSG k\0%d %b" % (number, bytes(1_000)) for number in range(300)]
+        for message in messages:
+            publisher.send(message)
+        publisher.whoami()
+        assert "wait" in move(admin, 1, 1)
+        assert slow.sync() == messages
+        move_when_at_rest(admin, 1, 1)
+
+
+def test_a_client_that_blocks_holds_publishers_from_its_new_worker(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path, *limit_options(), workers=3) as bus,
+        administer(bus) as admin,
+        clients_on_each(bus, 3) as ((slow,), (publisher,), (_,)),
+    ):
+        slow.control(b"blocking/soft/block")
+        slow.sub(b"k")
+        slow.whoami()
+        for worker in (1, 2, 0, 1):
+            move_when_at_rest(admin, 1, worker)
+            sent = fill(publisher)
+            held = [one["client"] for one in admin.ask("clients")["clients"] if is_held(one)]
+            assert held == [2]
+            received: list[bytes] = []
+            while len(received) < sent:
+                received.append(slow.receive())
+            assert [packet.partition(b"\0")[2][:6] for packet in received] == [
+                b"%06d" % number for number in range(sent)
+            ]
+        assert slow.sync() == []
+
+
+def fill(publisher: RawClient) -> int:
+    """Publish until the bus reads no more of this client; returns how many messages."""
+    for number in itertools.count():
+        try:
+            publisher.send(b"MSG k\0%06d %b" % (number, bytes(1_000)), timeout_s=0.5)
+        except TimeoutError:
+            return number
+    raise AssertionError
+
+
+def is_held(client: dict[str, Any]) -> bool:
+    return bool(client["activity"]["waits_for"] == "stall")
+
+
+@pytest.mark.parametrize("more", [-1, 0])
+def test_a_move_takes_no_more_of_a_quota(tmp_path: Path, more: int) -> None:
+    """The client has as much of its user's quota as it may, and moves all the same."""
+    quota = 11
+    with (
+        running_bus(tmp_path, "--limit", f"user_subscriptions_max={quota}") as bus,
+        administer(bus) as admin,
+        clients_on_each(bus, 2) as ((moves,), _),
+    ):
+        moves.control(b"!/notices/on")
+        count = share(quota, 0, 0) + more
+        for number in range(count):
+            moves.sub(b"%d" % number)
+        moves.whoami()
+        for worker in (1, 0, 1):
+            assert move(admin, 1, worker) == ""
+            (user,) = admin.ask("users")["users"]
+            assert user["subscriptions"] == count
+        moves.sub(b"one more")
+        assert len(moves.sync()) == 1 + more or more == -1
+        moves.close()
+        wait_until(
+            lambda: admin.ask("users")["users"][0]["subscriptions"] == 0, "nothing is counted"
+        )
+
+
+def test_streams_flow_while_their_clients_move(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path, workers=3) as bus,
+        several_clients(bus, 6) as clients,
+    ):
+        streams = [Stream(clients[at], clients[at + 3], b"key %d" % at) for at in range(3)]
+        with flowing(*streams), clients_moving(bus) as outcomes:
+            wait_until(lambda: outcomes[""] >= 200, "clients were moved")
+
+
+def test_clients_leave_while_they_move(tmp_path: Path) -> None:
+    """Nothing is left of them: no descriptor, and no use of a quota."""
+    with running_bus(tmp_path, workers=3) as bus, administer(bus) as admin:
+        expected = sorted(descriptors_at_rest(bus).values())
+        with clients_moving(bus) as outcomes:
+            while outcomes[""] < 100:
+                with several_clients(bus, 4) as clients:
+                    for client in clients:
+                        client.sub(b"k")
+                    clients[0].pub(b"k", b"unread")
+        wait_until(
+            lambda: sorted(descriptors_at_rest(bus).values()) == expected, "as many descriptors"
+        )
+        (user,) = admin.ask("users")["users"]
+        assert (user["connections"], user["subscriptions"]) == (0, 0)
+
+
+def test_kicked_clients_are_told_wherever_they_are(bus: Bus, admin: Admin) -> None:
+    with clients_on_each(bus, 2) as ((moves,), _):
+        moves.control(b"!/notices/on")
+        moves.whoami()
+        assert move(admin, 1, 1) == ""
+        admin.ask("kick", client=1, text="why")
+        assert moves.receive_until_closed() == [b"CMSG !/error\0kicked why"]
+
+
+def test_workers_die_while_clients_move(tmp_path: Path) -> None:
+    """A death costs connections of the clients of that worker, or of those on their way, and no
+    other; what is left is served as before."""
+    with (
+        running_bus(tmp_path, workers=4) as bus,
+        several_clients(bus, 8) as clients,
+        administer(bus) as admin,
+    ):
+        # The streams of two clients, which do not move, run through workers that do not die.
+        stream = Stream(clients[0], clients[1], b"same")
+        with flowing(stream), ExitStack() as stack:
+            for number in range(10):
+                victim = 2 + number % 2
+                movers = [stack.enter_context(bus.connect()) for _ in range(6)]
+                for client in movers:
+                    client.sub(b"other")
+                    client.whoami()
+                moving = [one["client"] for one in admin.ask("clients")["clients"]][-6:]
+                died = worker_pids(bus)[victim]
+                tasks = [Task(partial(move_to_and_fro, bus, client)) for client in moving]
+                os.kill(died, signal.SIGKILL)
+                for task in tasks:
+                    task.join()
+                wait_until(partial(is_replaced, bus, victim, died), f"worker {victim} lives again")
+                left = {one["client"] for one in admin.ask("clients")["clients"]}
+                for client, own in zip(movers, moving, strict=True):
+                    if own in left:
+                        client.whoami()
+                    else:
+                        client.receive_until_closed()
+                check_deliveries(bus, movers, [own in left for own in moving])
+
+
+def move_to_and_fro(bus: Bus, client: int) -> None:
+    with administer(bus) as admin:
+        for number in range(10):
+            move(admin, client, 2 + number % 2)
+
+
+def check_deliveries(bus: Bus, clients: list[RawClient], connected: list[bool]) -> None:
+    """Every client that is connected receives a message once."""
+    with bus.connect() as publisher:
+        publisher.pub(b"other", b"after")
+        publisher.whoami()
+    for client, is_connected in zip(clients, connected, strict=True):
+        if is_connected:
+            assert client.sync() == [b"MSG other\0after"]

@@ -1,0 +1,46 @@
+"""How busy a worker is, from the time that it ran, waited for a processor and slept."""
+
+import os
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.load_meter import LoadMeter, busy_share
+from sbus.unix.process_usage import ScheduledTime
+
+NOTHING = ScheduledTime(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "expected"),
+    [
+        *((0.0, 0.0, 0.0), (0.5, 0.0, 0.5), (1.0, 0.0, 1.0)),
+        *((0.2, 0.6, 0.5), (0.1, 0.9, 1.0), (0.0, 1.0, 0.0)),
+        (0.4, 0.7, 1.0),  # the kernel accounted for some of it late
+    ],
+)
+def test_waiting_for_a_processor_is_no_load(
+    running: float, waiting: float, expected: float
+) -> None:
+    after = ScheduledTime(running, waiting)
+    assert busy_share(NOTHING, after, 1.0) == pytest.approx(expected)
+
+
+def test_a_process_that_runs_is_busy_and_no_process_is_not() -> None:
+    """This process stands for worker 0; worker 1 has none."""
+    workers = [SimpleNamespace(number=0, pid=os.getpid()), SimpleNamespace(number=1, pid=0)]
+    meter = LoadMeter(cast("Any", SimpleNamespace(workers=workers)), ClientRegistry(2))
+    meter.sample()
+    assert meter.busy_shares == [0.0, 0.0], "nothing is known yet"
+    until = time.monotonic() + 0.1
+    while time.monotonic() < until:
+        pass
+    meter.sample()
+    assert meter.busy_shares[0] > 0.5
+    time.sleep(0.1)
+    meter.sample()
+    assert meter.busy_shares[0] < 0.5
+    assert [load.busy_share for load in meter.loads()] == meter.busy_shares

@@ -1,0 +1,264 @@
+"""Clients on simulated workers: how they spread with load, and come together without it.
+
+Each client works with a partner and causes a known load. A worker is as busy as its clients make
+it, and a pair of which each is served by another worker costs half as much again.
+"""
+
+import random
+from collections.abc import Iterable
+from typing import Any, cast
+
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.placement import Placement, WorkerLoad
+from sbus.broker.front.rebalancer import Rebalancer
+from sbus.broker.ipc import worker_protocol as protocol
+from sbus.limits import Limits
+from sbus.shared.accounts import Account
+from sbus.unix.credentials import Credentials
+
+ANN, BOB = 1, 2
+UNITS = 10_000
+"""Of traffic, in a sample of a wholly busy worker."""
+CROSSING = 1.5
+
+
+class Simulation:
+    """Stands in for the workers, the meter, the mover and the supervisor of a bus."""
+
+    def __init__(self, workers: int, *, noise: float = 0.0, **limits: int) -> None:
+        settings = BusSettings(workers=workers, limits=Limits(**limits))
+        self.registry = ClientRegistry(workers)
+        self.demands: dict[int, float] = {}
+        """The load that a client causes, by its number; that of a whole worker is 1."""
+        self.moved: list[int] = []
+        self.busy_shares = [0.0] * workers
+        self.is_movable = True
+        self._chance = random.Random(1)
+        self._noise = noise
+        self._account = Account(memoryview(bytearray(8_000)).cast("Q"), 0, workers, 0, 1)
+        self.placement = Placement(settings, self.loads)
+        own = cast("Any", self)
+        self.rebalancer = Rebalancer(self.placement, own, own, self.registry, own, settings)
+
+    # -- clients -------------------------------------------------------------------------------
+    def connect(self, uid: int, pairs: int, demand: float = 0.0) -> list[Client]:
+        """Clients that come one after the other; each two of them are a pair with this demand."""
+        clients = []
+        for _ in range(2 * pairs):
+            worker = self.placement.choose(uid, range(len(self.busy_shares)))
+            own = Credentials(gid=uid, uid=uid, pid=1)
+            client = self.registry.add(worker, cast("Any", None), own, self._account)
+            self.demands[client.number] = demand / 2
+            clients.append(client)
+        return clients
+
+    def demand(self, clients: Iterable[Client], demand: float) -> None:
+        for client in clients:
+            self.demands[client.number] = demand / 2
+
+    def partner(self, number: int) -> Client | None:
+        return self.registry.get(number + 1 if number % 2 else number - 1)
+
+    def used(self) -> list[int]:
+        """How many clients each worker has that has any."""
+        return [users.total() for users in self.registry.by_worker if users]
+
+    def load(self, client: Client) -> float:
+        partner = self.partner(client.number)
+        crosses = partner is not None and partner.worker != client.worker
+        return self.demands[client.number] * (CROSSING if crosses else 1)
+
+    # -- what the rebalancer uses --------------------------------------------------------------
+    def loads(self) -> list[WorkerLoad]:
+        return [
+            WorkerLoad(worker, *load)
+            for worker, load in enumerate(
+                zip(self.busy_shares, self.registry.by_worker, strict=True)
+            )
+        ]
+
+    def sample(self) -> None:
+        for worker in range(len(self.busy_shares)):
+            busy = sum(map(self.load, self.registry.of_worker(worker)))
+            busy *= 1 + self._chance.uniform(-self._noise, self._noise)
+            self.busy_shares[worker] = min(1.0, busy)
+
+    def restart(self) -> None:
+        """Loads are those of one instant."""
+
+    def running_workers(self) -> list[int]:
+        return list(range(len(self.busy_shares)))
+
+    def send(self, worker: int, command: protocol.WorkerCommand) -> None:
+        if isinstance(command, protocol.StopSampling):
+            self.rebalancer.on_sample(worker, self._traffic(worker))
+
+    def _traffic(self, worker: int) -> protocol.TrafficSample:
+        clients, exchanges = [], []
+        for client in self.registry.of_worker(worker):
+            units = int(UNITS * self.demands[client.number])
+            if not units:
+                continue
+            clients.append(protocol.ClientTraffic(client.number, units // 2, units // 2))
+            partner = self.partner(client.number)
+            if partner is not None and partner.worker == worker:
+                exchanges.append(protocol.Exchange(client.number, partner.number, units // 2))
+        return protocol.TrafficSample(clients, exchanges)
+
+    async def move(self, client: Client, to: int) -> str:
+        await trio.lowlevel.checkpoint()
+        if not self.is_movable:
+            return "no"
+        self.registry.move(client, to)
+        self.moved.append(client.number)
+        return ""
+
+    # -- time ----------------------------------------------------------------------------------
+    async def run(self, seconds: float) -> int:
+        """Let time pass; returns how many clients were moved."""
+        before = len(self.moved)
+        with trio.move_on_after(seconds):
+            await self.rebalancer.run()
+        return len(self.moved) - before
+
+
+async def test_an_idle_bus_uses_one_worker(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(8)
+    bus.connect(ANN, 100)
+    assert await bus.run(60) == 0
+    assert bus.used() == [200]
+
+
+async def test_clients_that_come_idle_spread_when_they_all_publish(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """As at boot: 100 pairs that need six workers and a half."""
+    bus = Simulation(8)
+    clients = bus.connect(ANN, 100)
+    bus.demand(clients, 6.5 / 100)
+    await bus.run(20)
+    assert len(bus.used()) == 8
+    assert max(bus.busy_shares) < 1
+    assert max(bus.used()) <= 40
+    apart = [it for it in clients if bus.load(it) > bus.demands[it.number]]
+    assert not apart, "pairs were divided"
+    assert await bus.run(60) == 0, "it does not come to rest"
+
+
+async def test_no_more_workers_are_used_than_needed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(8)
+    bus.demand(bus.connect(ANN, 50), 0.9 / 50)
+    await bus.run(30)
+    assert len(bus.used()) == 2
+    assert max(bus.busy_shares) <= 0.5
+
+
+async def test_a_pair_is_not_divided(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(4)
+    bus.demand(bus.connect(ANN, 1), 2.0)
+    assert await bus.run(60) == 0
+
+
+async def test_clients_come_together_when_load_ends(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(4)
+    clients = bus.connect(ANN, 40)
+    bus.demand(clients, 3.0 / 40)
+    await bus.run(20)
+    assert len(bus.used()) == 4
+    bus.demand(clients, 0.001)
+    await bus.run(60)
+    assert bus.used() == [80]
+    assert await bus.run(60) == 0
+
+
+async def test_moves_are_bounded(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(8, client_moves_per_second_max=10)
+    bus.demand(bus.connect(ANN, 100), 6.5 / 100)
+    assert 0 < await bus.run(1.5) <= 20
+    none = Simulation(8, client_moves_per_second_max=0)
+    none.demand(none.connect(ANN, 100), 6.5 / 100)
+    assert await none.run(10) == 0
+
+
+async def test_other_settings_apply_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    bus = Simulation(2, client_moves_per_second_max=0)
+    bus.demand(bus.connect(ANN, 10), 0.06)
+    assert await bus.run(10) == 0
+    limits = Limits(worker_busy_percent_max=70)
+    for part in (bus.rebalancer, bus.placement):
+        part.apply_settings(BusSettings(workers=2, limits=limits))
+    assert await bus.run(10) == 0
+    for part in (bus.rebalancer, bus.placement):
+        part.apply_settings(BusSettings(workers=2))
+    assert await bus.run(10) > 0
+
+
+async def test_clients_that_cannot_be_moved_are_left_alone_for_a_while(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(2)
+    bus.is_movable = False
+    bus.demand(bus.connect(ANN, 10), 0.07)
+    await bus.run(5)
+    bus.is_movable = True
+    assert await bus.run(4) == 0
+    assert await bus.run(15) > 0
+
+
+async def test_a_user_leaves_a_worker_to_another_that_comes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(4)
+    bus.demand(bus.connect(ANN, 100), 10.0 / 100)
+    await bus.run(20)
+    assert len(bus.used()) == 4
+    (quiet, _) = bus.connect(BOB, 1, demand=0.01)
+    await bus.run(30)
+    assert any(not users[ANN] for users in bus.registry.by_worker)
+    assert sum(bool(users[ANN]) for users in bus.registry.by_worker) == 3
+    assert quiet.worker in range(4)
+
+
+@given(
+    workers=st.integers(1, 8),
+    pairs=st.lists(
+        st.tuples(st.sampled_from([ANN, BOB]), st.floats(0, 0.4)), min_size=1, max_size=40
+    ),
+    noise=st.sampled_from([0.0, 0.05]),
+)
+@settings(deadline=None, max_examples=60)
+def test_any_load_comes_to_rest(workers: int, pairs: list[tuple[int, float]], noise: float) -> None:
+    """Whatever pairs do, moving ends, no client moves often, and a saturated worker has no idle one
+    beside it that may serve more than one group of its clients."""
+
+    async def play() -> None:
+        bus = Simulation(workers, noise=noise)
+        for uid, demand in pairs:
+            bus.connect(uid, 1, demand)
+        await bus.run(40)
+        late = await bus.run(200)
+        assert late <= 20 * noise * len(bus.demands)
+        for number in bus.demands:
+            assert bus.moved.count(number) <= 6
+        for uid in (ANN, BOB):
+            others = any(users.keys() - {uid} for users in bus.registry.by_worker)
+            occupied = sum(uid in users for users in bus.registry.by_worker)
+            assert occupied < workers or not others or workers == 1
+
+    trio.run(play, clock=trio.testing.MockClock(autojump_threshold=0))
