@@ -68,8 +68,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Deepest pattern."""
 
     client_subscription_bytes_max: Reloadable[Positive] = 4 * 1024 * 1024
-    """Total size of one client's patterns, each as its bytes and 64 for each segment, which is the
-    memory that they take in every worker: some 14,000 ordinary patterns."""
+    """Total size of one client's patterns, each as its bytes and 64 for each segment, about the
+    memory that they take in a worker: some 14,000 ordinary patterns."""
 
     # -- a slow client -------------------------------------------------------------------------
     socket_buffer_bytes: Reloadable[Positive] = 212_992
