@@ -140,8 +140,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     is less busy: with half of its time left, no message waits long for a turn."""
 
     client_moves_per_second_max: Reloadable[NotNegative] = 100
-    """Clients that are moved to other workers; 0: none. Each move journals the client's patterns
-    twice, and takes some milliseconds of two workers."""
+    """Clients that are moved to other workers by load; 0: none. A move takes some 0.4 ms of two
+    workers, and two records in the subscription table for each subscription; a client with more
+    than 20 subscriptions counts as several."""
 
     # -- running -------------------------------------------------------------------------------
     watchers_max: Reloadable[NotNegative] = 16

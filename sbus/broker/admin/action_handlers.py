@@ -81,8 +81,8 @@ class ClientHandlers:
         workers = len(self._supervisor.workers)
         if request.worker >= workers:
             raise AdminFault("not-found", f"there is no worker {request.worker}, of {workers}")
-        why_not = await self._mover.move(client, request.worker)
-        return MoveResult(client.number, client.worker, why_not)
+        outcome = await self._mover.move(client, request.worker)
+        return MoveResult(client.number, client.worker, outcome.why_not)
 
     async def _disconnect_later(self, client: Client) -> None:
         """End the connection of a client whose worker does not come to it."""

@@ -14,6 +14,7 @@ twice.
 import os
 from collections import deque
 
+import msgspec
 import trio
 
 from sbus.broker.config.access_policy import encode_rule_set
@@ -37,9 +38,6 @@ MoveEvent = (
 )
 
 
-_HAS_LEFT = "it has left"
-
-
 class _Move:
     """A move in progress, and what the two workers have said that was not looked at yet."""
 
@@ -53,6 +51,7 @@ class _Move:
         self.said: dict[int, deque[MoveEvent]] = {self.source: deque(), to: deque()}
         self.dead: set[int] = set()
         self.changed = trio.lowlevel.ParkingLot()
+        self.subscriptions = 0
         self.why_not = ""
         self.ended = trio.Event()
 
@@ -61,6 +60,15 @@ class _Move:
         while not self.said[worker] and worker not in self.dead:
             await self.changed.park()
         return self.said[worker].popleft() if self.said[worker] else None
+
+
+class MoveOutcome(msgspec.Struct, frozen=True):
+    """What came of a move."""
+
+    why_not: str
+    """Why the client was not moved; "" if it was."""
+    subscriptions: int = 0
+    """What had to be journalled for it."""
 
 
 class ClientMover:
@@ -110,19 +118,19 @@ class ClientMover:
         return move is not None and move.revision is not None and client.worker == move.source
 
     # -- moving --------------------------------------------------------------------------------
-    async def move(self, client: Client, to: int) -> str:
-        """Have worker `to` serve a client; why that was not possible, "" if it was."""
+    async def move(self, client: Client, to: int) -> MoveOutcome:
+        """Have worker `to` serve a client."""
         if client.worker == to:
-            return ""
+            return MoveOutcome("")
         if client.number in self._moves:
-            return "it is being moved"
+            return MoveOutcome("it is being moved")
         if not self._serve(client.worker, to):
-            return "a worker does not serve"
+            return MoveOutcome("a worker does not serve")
         move = self._moves[client.number] = _Move(client, to)
         # In a task of its own: it goes on when nobody waits for it any more.
         self._nursery.start_soon(self._carry_out, move)
         await move.ended.wait()
-        return move.why_not
+        return MoveOutcome(move.why_not, move.subscriptions)
 
     async def _carry_out(self, move: _Move) -> None:
         move.why_not = await self._prepare(move) or await self._hand_over(move)
@@ -135,7 +143,8 @@ class ClientMover:
         if not isinstance(described, protocol.ClientDescribed):
             return _why(described)
         if not self._is_connected(move.client):
-            return _HAS_LEFT
+            return "it has left"
+        move.subscriptions = sum(described.record.patterns.values())
         try:
             # The client may leave, and its socket be closed, before the other worker has the copy.
             fd = os.dup(move.client.sock.fileno())

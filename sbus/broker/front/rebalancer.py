@@ -28,6 +28,8 @@ _MERGE_AFTER_SECONDS = 10.0
 """How long two workers must have had little to do before one of them is emptied."""
 _PAUSE_SECONDS_MAX = 32.0
 """The longest pause between two samples of a worker from which no client can be moved."""
+_SUBSCRIPTIONS_PER_MOVE = 20
+"""A client with more of them counts as several: other workers read records for each."""
 _MERGING_PART = 4
 """Of the moves that are allowed in a second, while a worker is emptied: that is not urgent."""
 
@@ -50,6 +52,8 @@ class Rebalancer:
         self._registry = registry
         self._supervisor = supervisor
         self.apply_settings(settings)
+        self._allowance = 0
+        """Moves that may begin now; less than 0 after expensive ones."""
         self._rests_until: dict[int, float] = {}
         """Clients that are not to be moved now."""
         self._mergeable_since: float | None = None
@@ -66,7 +70,8 @@ class Rebalancer:
         """Measure the workers and move clients, for ever."""
         while True:
             self._meter.sample()
-            if self._moves_max:
+            self._allowance = min(self._allowance + self._moves_max, self._moves_max)
+            if self._allowance > 0:
                 await self._rebalance(trio.current_time())
             await trio.sleep(SAMPLE_SECONDS)
 
@@ -80,7 +85,7 @@ class Rebalancer:
             await self._relieve(worker, now)
         if crowded is not None:
             uid, source, target = crowded
-            await self._move_from(source, target, self._moves_max, uid)
+            await self._move_from(source, target, self._allowance, uid)
         elif not overloaded:
             await self._merge(now)
 
@@ -95,7 +100,7 @@ class Rebalancer:
         )
         if moves:
             self._pauses.pop(worker, None)
-            await self._move(moves[: self._moves_max])
+            await self._move(moves)
         else:
             pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
             self._pauses[worker] = now + pause_seconds, pause_seconds
@@ -136,8 +141,10 @@ class Rebalancer:
     async def _move_one(self, move: Move, at_a_time: trio.CapacityLimiter) -> None:
         async with at_a_time:
             client = self._registry.get(move.client)
-            if client is not None:
-                await self._mover.move(client, move.worker)
+            if client is not None and self._allowance > 0:
+                self._allowance -= 1
+                outcome = await self._mover.move(client, move.worker)
+                self._allowance -= outcome.subscriptions // _SUBSCRIPTIONS_PER_MOVE
                 self._rests_until[client.number] = trio.current_time() + _REST_SECONDS
 
     # -- sampling ------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ class World:
             worker.walk()
 
     async def run_move(self) -> None:
-        self.outcome = await self.mover.move(self.client, TARGET)
+        self.outcome = (await self.mover.move(self.client, TARGET)).why_not
 
     def check(self) -> None:
         serving = [n for n, worker in enumerate(self.workers) if worker.serves_client]
@@ -219,7 +219,8 @@ async def test_a_client_moves_once_at_a_time() -> None:
     async with a_world(0) as world, trio.open_nursery() as nursery:
         nursery.start_soon(world.run_move)
         await trio.testing.wait_all_tasks_blocked()
-        assert await world.mover.move(world.client, TARGET) == "it is being moved"
+        outcome = await world.mover.move(world.client, TARGET)
+        assert outcome.why_not == "it is being moved"
         nursery.cancel_scope.cancel()
 
 
@@ -235,7 +236,8 @@ async def test_a_move_goes_on_when_nobody_waits_for_it() -> None:
 
 async def test_a_client_stays_where_it_is() -> None:
     async with a_world(0) as world:
-        assert await world.mover.move(world.client, SOURCE) == ""
+        assert not (await world.mover.move(world.client, SOURCE)).why_not
         world.workers[TARGET].is_serving = False
-        assert await world.mover.move(world.client, TARGET) == "a worker does not serve"
+        outcome = await world.mover.move(world.client, TARGET)
+        assert outcome.why_not == "a worker does not serve"
         world.check()
