@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbus.shared.compaction import Compaction
 from sbus.shared.shared_memory import (
     ALIVE,
     COMPACTION_WANTED,
+    EPOCH_SEEN,
     TABLE_EPOCH,
     TABLE_TAIL,
+    WORDS_PER_WORKER,
+    WORKER_WORDS,
     SharedMemory,
 )
 from sbus.shared.subscription_table import (
@@ -57,6 +61,11 @@ def read(table: SubscriptionTable, memory: SharedMemory) -> list[Record]:
 def is_current(table: SubscriptionTable, memory: SharedMemory) -> bool:
     with memory.lock as words:
         return table.is_current(words)
+
+
+def follow(table: SubscriptionTable, memory: SharedMemory) -> bool:
+    with memory.lock as words:
+        return table.follow(words)
 
 
 def wants_compaction(memory: SharedMemory) -> bool:
@@ -179,6 +188,33 @@ def test_the_other_arena_is_free_once_every_living_worker_has_left_it(memory: Sh
         words[TABLE_EPOCH] += 1
         words[ALIVE] = 0
         assert all_have_read(memory, words), "the dead read nothing"
+
+
+def test_a_process_follows_the_table_once_it_has_begun_to_read(memory: SharedMemory) -> None:
+    writer, reader = started(memory, 0), started(memory, 1)
+    write(writer, memory, subscribed(0, 1, b"a"))
+    assert not follow(reader, memory)
+    assert [record.pattern for record in read(reader, memory)] == [b"a"]
+    assert not follow(reader, memory)
+    write(writer, memory, subscribed(0, 1, b"b"))
+    assert follow(reader, memory)
+    assert [record.pattern for record in read(reader, memory)] == [b"b"]
+
+
+def test_one_that_has_not_leaves_an_arena_without_reading_it(memory: SharedMemory) -> None:
+    writer, reader = started(memory, 0), started(memory, 1)
+    write(writer, memory, subscribed(0, 1, b"a"))
+    with memory.lock as words:
+        compaction = Compaction(memory, words)
+    while compaction.step():
+        pass
+    with memory.lock as words:
+        assert compaction.finish(words)
+    assert not follow(reader, memory)
+    with memory.lock as words:
+        reader.share_epoch(words)
+        assert words[WORKER_WORDS + WORDS_PER_WORKER + EPOCH_SEEN] == words[TABLE_EPOCH] == 1
+    assert [record.pattern for record in read(reader, memory)] == [b"a"]
 
 
 def test_a_worker_killed_while_journalling_has_journalled_nothing() -> None:

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from sbus.broker.ipc.worker_link import WorkerLink, lost_command
+from sbus.broker.ipc.worker_link import WorkerLink, encode_packet, lost_command, send_event
 from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ApplySettings,
@@ -115,6 +115,15 @@ async def test_the_other_sides_end_is_noticed(
     gone.close()
     assert receive(links) == expected
     left.send(WorkerReady())  # a packet to a side that has ended is no error
+
+
+def test_an_event_before_there_is_a_link_is_dropped_for_a_front_that_has_ended() -> None:
+    front, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with front, worker:
+        send_event(worker, WorkerReady())
+        assert front.recv(100) == encode_packet(WorkerReady())
+        front.close()
+        send_event(worker, WorkerReady())
 
 
 async def test_closing_ends_a_queue_that_is_never_read(links: Links) -> None:
