@@ -119,7 +119,7 @@ async def run_worker(
                 if tasks.child_tasks:
                     await _let_tasks_run(poller, seconds_max)
                     seconds_max = 0.0
-                seconds_max = parts.machine.tick(poller.poll(seconds_max))
+                seconds_max = parts.machine.tick(parts.machine.poll(poller, seconds_max))
             parts.end()
             tasks.cancel_scope.cancel()
 
@@ -142,7 +142,7 @@ def build_worker(context: WorkerContext, poller: Poller, tasks: trio.Nursery) ->
     wait_queue = WaitQueue(sequencer.end_holding)
     sessions = Sessions(context, subscriptions, fair_queue, wait_queue, poller)
     packet_handler = PacketHandler(context, router, sequencer, subscriptions, sessions)
-    scheduler = Scheduler(context, packet_handler, sessions, fair_queue, wait_queue)
+    scheduler = Scheduler(context, sequencer, packet_handler, sessions, fair_queue, wait_queue)
     query_handler = QueryHandler(context, router, sessions, wait_queue)
     watching = Watching(context, sessions, monitor, tasks.start_soon)
     moves = ClientMoves(context, router, sequencer, subscriptions, sessions, wait_queue)

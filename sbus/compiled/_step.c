@@ -24,6 +24,7 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 #include <structmember.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "_memory.h"
@@ -36,7 +37,7 @@ enum { /* places in the statistics of a worker; those of latencies are given to 
     ROUTE_LOOKUPS = 10,
     LATENCY_SUM_US = 12,
 };
-enum { FIRST_BOUND_BITS = 4, BYTES_PER_UNIT = 4096, WORD_BYTES = 4 };
+enum { FIRST_BOUND_BITS = 4, BYTES_PER_UNIT = 4096, WORD_BYTES = 4, EVENTS_PER_POLL = 256 };
 #define TIME_MASK 0xFFFFFFFFu
 
 /* -- records: what Python and C both read fast --------------------------------------------------
@@ -59,7 +60,7 @@ typedef struct {
     PyObject *packets; /* a list of bytes; the first `done` of them are done */
     Py_ssize_t done;
     int fd;
-    char is_ordinary, is_readable;
+    char is_ordinary, is_readable, is_at_rest;
     unsigned long long client, uid, account;
     long long packets_max, bytes_max, packet_bytes_max;
     long long received_us, messages_in, bytes_in;
@@ -114,8 +115,8 @@ typedef struct {
     PyObject_HEAD
     ModuleState *module;
     Memory memory;
-    Py_buffer views[5]; /* of control words, accounts, stalls, log and statistics */
-    uint64_t *counts;
+    Py_buffer views[6]; /* of control words, accounts, stalls, log and both copies of statistics */
+    uint64_t *counts, *shared_counts;
     size_t counts_max, latency_at;
     PyObject *recent; /* the route cache's dict */
     LogRecord *log;
@@ -805,6 +806,14 @@ finish(OrdinaryStep *step)
     step->is_busy = false;
 }
 
+/* Whether all fields of a session make sense. */
+static bool
+is_complete(const OrdinaryStep *step, const SessionRecord *session)
+{
+    return session->account < step->memory.accounts_count && session->packets
+           && PyList_Check(session->packets) && session->done >= 0;
+}
+
 static PyObject *
 step_serve(OrdinaryStep *step, PyObject *args)
 {
@@ -813,8 +822,7 @@ step_serve(OrdinaryStep *step, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!LL:serve", step->module->types[SESSION], &session, &cost,
                           &cost_max))
         return NULL;
-    if (session->account >= step->memory.accounts_count || !session->packets
-        || !PyList_Check(session->packets) || session->done < 0) {
+    if (!is_complete(step, session)) {
         PyErr_SetString(PyExc_ValueError, "the session is not complete");
         return NULL;
     }
@@ -865,6 +873,143 @@ step_walk_piece(OrdinaryStep *step, PyObject *args)
     }
     finish(step);
     return walked.cost < 0 ? NULL : PyLong_FromUnsignedLongLong(at);
+}
+
+/* -- waiting ----------------------------------------------------------------------------------- */
+typedef struct {
+    struct epoll_event ready[EVENTS_PER_POLL + 1];
+    int count;
+} Events;
+
+/* Poll until this time; false with an exception. */
+static bool
+poll_until(int epoll_fd, Events *events, uint64_t until_ns)
+{
+    int error;
+    do {
+        uint64_t now_ns = monotonic_ns();
+        uint64_t left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+        uint64_t left_ms = left_ns / 1000000 + (left_ns % 1000000 != 0);
+        int timeout_ms = until_ns == UINT64_MAX ? -1 : (int)smaller(left_ms, INT32_MAX);
+        Py_BEGIN_ALLOW_THREADS
+        events->count = epoll_wait(epoll_fd, events->ready, EVENTS_PER_POLL, timeout_ms);
+        error = errno;
+        Py_END_ALLOW_THREADS
+        if (events->count >= 0)
+            return true;
+    } while (error == EINTR && PyErr_CheckSignals() == 0);
+    events->count = 0;
+    if (!PyErr_Occurred()) {
+        errno = error;
+        PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return false;
+}
+
+/* The only client that is ready, if it can be served at once: it has sent something, and nothing
+ * made it wait when its last turn ended. Borrowed; NULL if there is none. */
+static SessionRecord *
+find_lone(OrdinaryStep *step, PyObject *sessions, const Events *events)
+{
+    if (events->count != 1 || events->ready[0].events != EPOLLIN)
+        return NULL;
+    PyObject *fd = PyLong_FromLong(events->ready[0].data.fd);
+    PyObject *found = fd ? PyDict_GetItemWithError(sessions, fd) : NULL;
+    Py_XDECREF(fd);
+    if (!found || !PyObject_TypeCheck(found, step->module->types[SESSION]))
+        return NULL;
+    SessionRecord *session = (SessionRecord *)found;
+    return session->is_at_rest && session->is_ordinary && is_complete(step, session) ? session
+                                                                                      : NULL;
+}
+
+/* Serve a client without a turn; false if it needs one now, or with an exception. */
+static bool
+serve_lone(OrdinaryStep *step, SessionRecord *session, long long cost_max)
+{
+    long long cost = 1;
+    Py_INCREF((PyObject *)session);
+    step->called_python = false;
+    bool is_done = serve(step, session, &cost, cost_max) == 0 && !step->called_python
+                   && step->done == step->packets_count;
+    batch_clear(&step->batch);
+    packets_clear(step);
+    memcpy(step->shared_counts, step->counts, step->counts_max * sizeof *step->counts);
+    Py_DECREF((PyObject *)session);
+    return is_done;
+}
+
+/* The events as Python's epoll objects return them. */
+static PyObject *
+list_events(const Events *events)
+{
+    PyObject *list = PyList_New(events->count);
+    for (int i = 0; list && i < events->count; i++) {
+        const struct epoll_event *event = &events->ready[i];
+        PyObject *pair = Py_BuildValue("(iI)", event->data.fd, event->events);
+        if (!pair || PyList_SetItem(list, i, pair) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* Serve a client until its socket is empty; false if it needs a turn before that, and then `events`
+ * has what else is ready. */
+static bool
+serve_while_lone(OrdinaryStep *step, int epoll_fd, SessionRecord *session, Events *events,
+                 uint64_t until_ns, long long cost_max)
+{
+    do {
+        events->count = 0;
+        if (!serve_lone(step, session, cost_max))
+            return false;
+        if (!session->is_readable)
+            return true;
+    } while (monotonic_ns() < until_ns && poll_until(epoll_fd, events, 0) && !events->count);
+    return false;
+}
+
+/* Poll until this time, and meanwhile serve a client that is alone; false with an exception. */
+static bool
+poll_and_serve(OrdinaryStep *step, int epoll_fd, PyObject *sessions, Events *events,
+               uint64_t until_ns, long long cost_max)
+{
+    while (poll_until(epoll_fd, events, until_ns)) {
+        SessionRecord *session = find_lone(step, sessions, events);
+        if (!session)
+            return !PyErr_Occurred();
+        struct epoll_event lone = events->ready[0];
+        bool is_done = serve_while_lone(step, epoll_fd, session, events, until_ns, cost_max);
+        if (PyErr_Occurred())
+            return false;
+        if (!is_done)
+            events->ready[events->count++] = lone;
+        if (!is_done || monotonic_ns() >= until_ns)
+            return true;
+    }
+    return false;
+}
+
+static PyObject *
+step_poll(OrdinaryStep *step, PyObject *args)
+{
+    PyObject *poller, *sessions;
+    double seconds_max;
+    long long cost_max;
+    Events events;
+    if (!PyArg_ParseTuple(args, "OO!dL:poll", &poller, &PyDict_Type, &sessions, &seconds_max,
+                          &cost_max))
+        return NULL;
+    int epoll_fd = PyObject_AsFileDescriptor(poller);
+    if (epoll_fd < 0 || !begin(step))
+        return NULL;
+    events.count = 0;
+    uint64_t until_ns = UINT64_MAX;
+    if (seconds_max < 1e9)
+        until_ns = monotonic_ns() + (seconds_max > 0 ? (uint64_t)(seconds_max * 1e9) : 0);
+    bool polled = poll_and_serve(step, epoll_fd, sessions, &events, until_ns, cost_max);
+    finish(step);
+    return polled ? list_events(&events) : NULL;
 }
 
 static int
@@ -923,15 +1068,16 @@ view(OrdinaryStep *step, size_t number, PyObject *object, size_t *words)
 
 static int
 view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *stalls,
-            PyObject *log, PyObject *counts)
+            PyObject *log, PyObject *counts, PyObject *shared_counts)
 {
     Memory *memory = &step->memory;
-    size_t words_count, accounts_words, stalls_count, log_words;
+    size_t words_count, accounts_words, stalls_count, log_words, shared_max;
     if (!(memory->words = view(step, 0, words, &words_count))
         || !(memory->accounts = view(step, 1, accounts, &accounts_words))
         || !(memory->stalled = view(step, 2, stalls, &stalls_count))
         || !(memory->log = view(step, 3, log, &log_words))
-        || !(step->counts = view(step, 4, counts, &step->counts_max)))
+        || !(step->counts = view(step, 4, counts, &step->counts_max))
+        || !(step->shared_counts = view(step, 5, shared_counts, &shared_max)))
         return -1;
     size_t own_words = WORKER_WORDS + (size_t)memory->workers * WORDS_PER_WORKER;
     size_t shares = (size_t)memory->workers * WORDS_PER_DESTINATION;
@@ -939,7 +1085,8 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
         || memory->share_at <= PAID_UNTIL_NS || memory->account_words < memory->share_at + shares
         || !stalls_count || log_words < 2 * sizeof(BlockHeader) / sizeof(uint64_t)
         || (size_t)step->views[3].len % BLOCK_ALIGN_BYTES
-        || step->latency_at <= LATENCY_SUM_US || step->counts_max <= step->latency_at) {
+        || step->latency_at <= LATENCY_SUM_US || step->counts_max <= step->latency_at
+        || shared_max != step->counts_max) {
         PyErr_SetString(PyExc_ValueError, "the shared memory is not laid out as it should be");
         return -1;
     }
@@ -971,19 +1118,21 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"lock_fd", "words", "block_words", "workers", "worker", "eventfds",
                             "accounts", "account_words", "share_at", "stalls", "log_bytes",
-                            "counts", "latency_at", "recent", "log", "table", NULL};
+                            "counts", "shared_counts", "latency_at", "recent", "log", "table", NULL};
     OrdinaryStep *step = (OrdinaryStep *)self;
     Memory *memory = &step->memory;
     PyObject *words, *eventfds, *accounts, *stalls, *log_bytes, *counts, *recent, *log, *table;
+    PyObject *shared_counts;
     Py_ssize_t block_words, account_words, share_at, latency_at;
     if (step->recent) {
         PyErr_SetString(PyExc_RuntimeError, "it is made already");
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iOnIIO!OnnOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
+            args, kwargs, "iOnIIO!OnnOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
             &block_words, &memory->workers, &memory->worker, &PyTuple_Type, &eventfds, &accounts,
-            &account_words, &share_at, &stalls, &log_bytes, &counts, &latency_at, &PyDict_Type,
+            &account_words, &share_at, &stalls, &log_bytes, &counts, &shared_counts,
+            &latency_at, &PyDict_Type,
             &recent, step->module->types[LOG], &log, step->module->types[TABLE], &table))
         return -1;
     if (block_words < 0 || account_words < 1 || share_at < 0 || latency_at < 0) {
@@ -995,7 +1144,7 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
     memory->share_at = (size_t)share_at;
     step->latency_at = (size_t)latency_at;
     if (take_eventfds(memory, eventfds) < 0
-        || view_memory(step, words, accounts, stalls, log_bytes, counts) < 0)
+        || view_memory(step, words, accounts, stalls, log_bytes, counts, shared_counts) < 0)
         return -1;
     Py_INCREF(recent);
     Py_INCREF(log);
@@ -1027,6 +1176,10 @@ static PyMethodDef step_methods[] = {
      "serve(session, cost, cost_max) -> cost\n\n"
      "Read a client unless packets of it are pending, and publish what is ordinary, until the "
      "cost is reached. Other packets stay pending."},
+    {"poll", (PyCFunction)step_poll, METH_VARARGS,
+     "poll(poller, sessions, seconds_max, cost_max) -> [(fd, events)]\n\n"
+     "Sleep until a descriptor is ready, or the time is up. Meanwhile serve a client, of `sessions` "
+     "by descriptor, that is the only one ready, at rest and ordinary."},
     {"walk", (PyCFunction)step_walk, METH_VARARGS,
      "walk(end, costs, cost_max) -> cost\n\n"
      "Walk the log up to `end` or that cost, and add to `costs`, by uid. Stops before a block that "
@@ -1069,6 +1222,7 @@ static PyMemberDef session_members[] = {
     {"fd", T_INT, offsetof(SessionRecord, fd), 0, NULL},
     {"is_ordinary", T_BOOL, offsetof(SessionRecord, is_ordinary), 0, NULL},
     {"is_readable", T_BOOL, offsetof(SessionRecord, is_readable), 0, NULL},
+    {"is_at_rest", T_BOOL, offsetof(SessionRecord, is_at_rest), 0, NULL},
     {"client", T_ULONGLONG, offsetof(SessionRecord, client), 0, NULL},
     {"uid", T_ULONGLONG, offsetof(SessionRecord, uid), 0, NULL},
     {"account_place", T_ULONGLONG, offsetof(SessionRecord, account), 0, NULL},

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from typing import Protocol
 
 from sbus.compiled.records import LogRecord as LogRecord
 from sbus.compiled.records import OutboxRecord as OutboxRecord
@@ -8,6 +9,9 @@ from sbus.compiled.records import TableRecord as TableRecord
 
 SOURCES: str
 LAYOUT: dict[str, int]
+
+class HasFileno(Protocol):
+    def fileno(self) -> int: ...
 
 class OrdinaryStep:
     def __init__(
@@ -25,11 +29,19 @@ class OrdinaryStep:
         stalls: memoryview,
         log_bytes: memoryview,
         counts: object,
+        shared_counts: memoryview,
         latency_at: int,
         recent: Mapping[bytes, RouteRecord],
         log: LogRecord,
         table: TableRecord,
     ) -> None: ...
     def serve(self, session: SessionRecord, cost: int, cost_max: int) -> int: ...
+    def poll(
+        self,
+        poller: HasFileno,
+        sessions: Mapping[int, SessionRecord],
+        seconds_max: float,
+        cost_max: int,
+    ) -> list[tuple[int, int]]: ...
     def walk(self, end: int, costs: dict[int, int], cost_max: int) -> int: ...
     def walk_piece(self, piece: bytes, costs: dict[int, int]) -> int: ...

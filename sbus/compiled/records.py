@@ -27,7 +27,8 @@ class SessionRecord:
     """Of a session: who it is, its limits, what it has sent, and what of that is pending."""
 
     __slots__ = (
-        *("account_place", "client", "fd", "uid", "is_ordinary", "is_readable"),
+        *("account_place", "client", "fd", "uid"),
+        *("is_at_rest", "is_ordinary", "is_readable"),
         *("batch_bytes_max", "batch_packets_max", "packet_bytes_max"),
         *("bytes_in", "done", "messages_in", "packets", "received_us"),
     )
@@ -40,6 +41,8 @@ class SessionRecord:
     """Its socket; -1 when it is closed."""
     is_ordinary: bool
     """Its messages need no look at access rules, and go to itself like to others."""
+    is_at_rest: bool
+    """Its last turn left nothing to do, and nothing that it has to wait for."""
     is_readable: bool
     """The socket may have more packets than the last batch."""
     batch_packets_max: int

@@ -55,16 +55,16 @@ def statistics_words(workers: int) -> int:
 class WorkerStatistics:
     """The counters of one worker; `shared` is their place, None where nobody reads them."""
 
-    __slots__ = ("_shared", "counts")
+    __slots__ = ("counts", "shared")
 
     def __init__(self, shared: memoryview | None = None) -> None:
-        self._shared = shared
+        self.shared = shared
         self.counts = array("Q", bytes(8 * WORDS) if shared is None else shared.tobytes())
 
     def share(self) -> None:
         """Copy the counters to the shared memory."""
-        if self._shared is not None:
-            self._shared[:] = memoryview(self.counts)
+        if self.shared is not None:
+            self.shared[:] = memoryview(self.counts)
 
     def record_refusal(self, code: str) -> None:
         """Count a packet that was refused or ignored, or whose client was disconnected."""

@@ -85,6 +85,10 @@ class SteppedWorker:
             return 0.0
         return seconds_max
 
+    def poll(self, seconds_max: float) -> list[tuple[int, int]]:
+        """Sleep as the driver of a process does; returns what a tick is to be given."""
+        return self.parts.machine.poll(self.poller, seconds_max)
+
     def is_awake(self) -> bool:
         """Give a tick, unless the worker has ended; whether there is more to do."""
         return not self.has_ended and self.tick() == 0

@@ -101,7 +101,7 @@ class ClientMoves:
             self._subscriptions.add_background_steps(steps)
 
     def _hand_over_steps(self, session: Session, mask: int, revision: int) -> Iterator[bool]:
-        session.is_leaving = True
+        session.is_leaving, session.is_at_rest = True, False
         give_up_at = time.monotonic() + _HAND_OVER_SECONDS_MAX
         while session.is_open() and session.revision == revision and self._is_at_rest(session):
             self._sequencer.barrier()

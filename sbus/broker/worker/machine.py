@@ -13,6 +13,7 @@ import time
 from sbus.broker.ipc.worker_protocol import WorkerQuiesced
 from sbus.broker.worker.command_handler import CommandHandler
 from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.poller import Poller
 from sbus.broker.worker.scheduler import Scheduler
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.sessions import Sessions
@@ -51,6 +52,13 @@ class WorkerMachine:
         """When the next is due, by `time.monotonic`."""
         self._end_at = 0.0
         """When a worker that stops ends at the latest; 0 before it stops."""
+
+    def poll(self, poller: Poller, seconds_max: float) -> list[tuple[int, int]]:
+        """Sleep until a descriptor is ready, or the time is up; returns what `tick` is to be
+        given."""
+        if self._commands.must_stop:
+            return poller.poll(seconds_max)
+        return self._scheduler.poll(poller, seconds_max)
 
     def tick(self, ready: list[tuple[int, int]]) -> float | None:
         """Do a piece of work; `ready` is what the poller returned. Returns for how many seconds the

@@ -9,9 +9,11 @@ everything but reading.
 """
 
 import importlib
+from collections.abc import Mapping
 from typing import Protocol
 
 from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.poller import Poller
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 from sbus.compiled import STEP
@@ -28,6 +30,12 @@ class OrdinaryStep(Protocol):
     def serve(self, session: Session, cost: int, cost_max: int) -> int:
         """Read a client, unless packets of it are pending, and publish ordinary messages of it
         until the cost of its turn is this; returns the cost. Raises OSError."""
+
+    def poll(
+        self, poller: Poller, sessions: Mapping[int, Session], seconds_max: float, cost_max: int
+    ) -> list[tuple[int, int]]:
+        """As `poller.poll`. Meanwhile it may serve a client that is the only one ready, a batch or
+        so much cost at a time: nobody else waits, so the fair queue need not be asked."""
 
     def walk(self, end: int, costs: dict[int, int], cost_max: int) -> int:
         """Walk up to `end` or this cost while log blocks are ordinary; returns the cost, which it
@@ -51,6 +59,12 @@ class PythonStep:
         self._counts[BYTES_IN] += read_bytes
         return cost + read_bytes // BYTES_PER_UNIT
 
+    def poll(
+        self, poller: Poller, sessions: Mapping[int, Session], seconds_max: float, cost_max: int
+    ) -> list[tuple[int, int]]:
+        """Nobody is served meanwhile."""
+        return poller.poll(seconds_max)
+
     def walk(self, end: int, costs: dict[int, int], cost_max: int) -> int:
         """Nothing is ordinary here."""
         return 0
@@ -69,7 +83,8 @@ def make_ordinary_step(
     from sbus.compiled import _step
 
     _check_layout(_step.LAYOUT)
-    memory = context.memory
+    memory, shared_counts = context.memory, context.statistics.shared
+    assert shared_counts is not None
     log_end = memory.log_offset + memory.log_bytes
     return _step.OrdinaryStep(
         lock_fd=memory.lock.fd,
@@ -84,6 +99,7 @@ def make_ordinary_step(
         stalls=memory.stalls,
         log_bytes=memoryview(memory.map)[memory.log_offset : log_end],
         counts=context.statistics.counts,
+        shared_counts=shared_counts,
         latency_at=LATENCY,
         recent=recent,
         log=log,

@@ -47,11 +47,6 @@ class PacketHandler:
         self._packet_cost = context.memory.workers
         """Of a packet that is not a message: a subscription costs every worker something."""
 
-    def serve_ordinary(self, session: Session, cost: int, cost_max: int) -> int:
-        """Read a client, unless packets of it are pending, and publish its ordinary messages until
-        the cost of its turn is this; returns the cost. Raises OSError."""
-        return self._sequencer.serve(session, cost, cost_max)
-
     def handle_next(self, session: Session, cost_max: int) -> tuple[int, Wait | None]:
         """Publish the client's next messages up to this cost, or carry out its next other packet.
 

@@ -10,6 +10,8 @@ import time
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.fair_queue import FairQueue
 from sbus.broker.worker.packet_handler import PacketHandler
+from sbus.broker.worker.poller import Poller
+from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import BacklogSender, Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.wait_queue import Reason, Wait, WaitQueue
@@ -29,6 +31,7 @@ class Scheduler:
     def __init__(
         self,
         context: WorkerContext,
+        sequencer: Sequencer,
         packet_handler: PacketHandler,
         sessions: Sessions,
         fair_queue: FairQueue[Session | BacklogSender],
@@ -36,6 +39,7 @@ class Scheduler:
     ) -> None:
         self._context = context
         self._client_events = context.client_events
+        self._sequencer = sequencer
         self._packet_handler = packet_handler
         self._sessions = sessions
         self._fair_queue = fair_queue
@@ -84,6 +88,14 @@ class Scheduler:
             cost += self._serve(ready) if isinstance(ready, Session) else self._send_backlog(ready)
         return cost
 
+    def poll(self, poller: Poller, seconds_max: float) -> list[tuple[int, int]]:
+        """Sleep until a descriptor is ready, or the time is up. No client is ready when a worker
+        sleeps, so one that then is the only one may be served here, without a turn."""
+        if not seconds_max or self._is_quiescing or self._wait_queue.waiting_bytes:
+            return poller.poll(seconds_max)
+        quantum = self._context.settings.limits.quantum_units
+        return self._sequencer.poll(poller, self._sessions.by_fd, seconds_max, quantum)
+
     def give_backlog_turn(self) -> bool:
         """Skip clients that are to be read, and send a piece of the next backlog; False when no
         client is ready."""
@@ -108,6 +120,7 @@ class Scheduler:
             return 1
         if self._must_wait(session):
             return 0
+        session.is_at_rest = False
         cost = 1
         quantum = self._context.settings.limits.quantum_units
         self._wait_queue.count_waiting(session, 0)
@@ -131,12 +144,14 @@ class Scheduler:
             self._fair_queue.add(session)
         elif session.has_ended:
             self._sessions.close(session, "")
+        else:
+            session.is_at_rest = True
         return cost
 
     def _serve_ordinary(self, session: Session, cost: int, cost_max: int) -> int:
         """Do what is ordinary; returns the cost of the turn so far."""
         before = session.messages_in
-        cost = self._packet_handler.serve_ordinary(session, cost, cost_max)
+        cost = self._sequencer.serve(session, cost, cost_max)
         if session.messages_in > before:
             self._wait_queue.record_success(session)
         return cost

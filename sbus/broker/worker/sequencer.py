@@ -21,12 +21,14 @@ wait is put off, and so are all behind it.
 """
 
 import time
+from collections.abc import Mapping
 
 from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.monitor import MessageMonitor
-from sbus.broker.worker.ordinary_step import PythonStep, make_ordinary_step
+from sbus.broker.worker.ordinary_step import OrdinaryStep, PythonStep, make_ordinary_step
+from sbus.broker.worker.poller import Poller
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import PublishBatch, Session
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
@@ -89,8 +91,18 @@ class Sequencer:
     def serve(self, session: Session, cost: int, cost_max: int) -> int:
         """Read a client, unless packets of it are pending, and publish its ordinary messages until
         the cost of its turn is this; returns the cost. Raises OSError."""
-        step = self._python_step if self._monitor.is_watched else self._step
-        return step.serve(session, cost, cost_max)
+        return self._present_step.serve(session, cost, cost_max)
+
+    def poll(
+        self, poller: Poller, sessions: Mapping[int, Session], seconds_max: float, cost_max: int
+    ) -> list[tuple[int, int]]:
+        """As `poller.poll`; meanwhile a client that is the only one ready may be served."""
+        return self._present_step.poll(poller, sessions, seconds_max, cost_max)
+
+    @property
+    def _present_step(self) -> OrdinaryStep:
+        """While messages are watched, none is ordinary."""
+        return self._python_step if self._monitor.is_watched else self._step
 
     def publish(self, batch: PublishBatch) -> Wait | None:
         """Give a client's messages their place in the order, and deliver them here.

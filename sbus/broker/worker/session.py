@@ -188,7 +188,7 @@ class Session(SessionRecord):
         """The front has not yet answered what the client asked; it is not read until then."""
         self.is_queued = False
         """It is in the fair queue, to be read."""
-        self.is_readable = False
+        self.is_readable = self.is_at_rest = False
         self.is_leaving = False
         """It is to be handed over, and is not read any more."""
         self.has_ended = False

@@ -46,7 +46,8 @@ class Sessions:
         self.poller = poller
         self._retries: dict[Session, int] = {}
         """When to try again to send to clients for which the kernel had no memory."""
-        self._by_fd: dict[int, Session] = {}
+        self.by_fd: dict[int, Session] = {}
+        """All sessions, by the descriptors of their sockets."""
         self._by_client: dict[int, Session] = {}
         self.arriving: dict[int, Session] = {}
         """Clients that another worker serves and may hand over; by their numbers."""
@@ -84,7 +85,7 @@ class Sessions:
 
     def begin_serving(self, session: Session) -> None:
         """From now on a client is read, and found here."""
-        self._by_fd[session.sock.fileno()] = self._by_client[session.client] = session
+        self.by_fd[session.sock.fileno()] = self._by_client[session.client] = session
         self.poller.add(session.sock)
 
     def _profile(self, rules: bytes) -> AccessProfile:
@@ -111,7 +112,7 @@ class Sessions:
     # -- serving -------------------------------------------------------------------------------
     def on_ready(self, fd: int, events: int) -> None:
         """The client with this descriptor may have sent something, or its socket has room."""
-        session = self._by_fd.get(fd)
+        session = self.by_fd.get(fd)
         if session is None:
             return
         if events & WRITABLE:
@@ -195,7 +196,7 @@ class Sessions:
         self.client_events.leaves(session)
         self._wait_queue.remove(session)
         self.poller.remove(session.sock)
-        del self._by_fd[session.sock.fileno()]
+        del self.by_fd[session.sock.fileno()]
         del self._by_client[session.client]
         session.fd = -1
 

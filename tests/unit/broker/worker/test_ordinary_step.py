@@ -1,13 +1,17 @@
 """The compiled step does exactly what Python does, and survives what no other would send."""
 
-from collections.abc import Callable
+import select
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbus.compiled import STEP
+from sbus.limits import Limits
 from sbus.protocol.controls import Hard, Soft
+from sbus.shared.worker_statistics import MESSAGES_IN, counters_of
+from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
 from tests.unit.broker.worker.step_scene import Client, Clock, Scene, stopped_clock
 
 pytestmark = pytest.mark.skipif(STEP == "python", reason="the step is not compiled here")
@@ -80,6 +84,85 @@ _acts = st.one_of(
 )
 
 
+# -- a lone client ---------------------------------------------------------------------------------
+@pytest.fixture
+def bus() -> Iterator[OneProcessBus]:
+    with one_process_bus("slash", Limits(batch_packets_max=4)) as opened:
+        yield opened
+
+
+def connected(bus: OneProcessBus, *packets: bytes) -> Peer:
+    """A client of the first worker that has sent this, and is at rest."""
+    peer = bus.connect(0)
+    for packet in (*packets, b"MSG k\0first"):
+        peer.send(packet)
+    bus.settle()
+    peer.read()
+    return peer
+
+
+def messages_shared(bus: OneProcessBus) -> int:
+    """Messages published by clients of the first worker, as other processes see it."""
+    return counters_of(bus.memory.statistics, 0)[MESSAGES_IN]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 9])
+def test_a_lone_client_is_served_while_the_worker_sleeps(bus: OneProcessBus, count: int) -> None:
+    peer = connected(bus, b"SUB k")
+    before = messages_shared(bus)
+    sent = [b"MSG k\0%d" % number for number in range(count)]
+    for packet in sent:
+        peer.send(packet)
+    assert bus.stepped[0].poll(0.01) == []
+    assert peer.read() == sent
+    assert messages_shared(bus) - before == count
+
+
+@pytest.mark.parametrize("packet", [b"CMSG !/cred/whoami", b"SUB x", b"MSG new\0", b"", b"x"])
+def test_what_is_not_ordinary_gets_a_turn(bus: OneProcessBus, packet: bytes) -> None:
+    peer = connected(bus)
+    session = bus.workers[0].sessions[peer.number]
+    peer.send(b"MSG k\0")
+    peer.send(packet)
+    assert bus.stepped[0].poll(0.01) == [(session.fd, select.EPOLLIN)]
+    assert session.packets[session.done :][-1:] == [packet]
+
+
+def test_two_ready_clients_get_turns(bus: OneProcessBus) -> None:
+    peers = [connected(bus), connected(bus)]
+    for peer in peers:
+        peer.send(b"MSG k\0")
+    ready = bus.stepped[0].poll(0.01)
+    assert {fd for fd, _ in ready} == {bus.workers[0].sessions[it.number].fd for it in peers}
+
+
+@pytest.mark.parametrize("reason", ["leaving", "quiescing", "watched", "waiting"])
+def test_a_client_that_must_not_be_read_is_left_alone(bus: OneProcessBus, reason: str) -> None:
+    peer = connected(bus)
+    parts = bus.workers[0]
+    if reason == "leaving":
+        parts.sessions[peer.number].is_at_rest = False
+    elif reason == "quiescing":
+        parts.machine._scheduler.quiesce()
+    elif reason == "watched":
+        parts.sequencer._monitor.start_sampling()
+    else:
+        parts.wait_queue.waiting_bytes = 1
+    peer.send(b"MSG k\0")
+    read = parts.sessions[peer.number].bytes_in
+    assert len(bus.stepped[0].poll(0.01)) == 1
+    assert parts.sessions[peer.number].bytes_in == read
+
+
+def test_a_flood_does_not_keep_the_worker_from_waking(bus: OneProcessBus) -> None:
+    peer = connected(bus)
+    for _ in range(20):
+        peer.send(b"MSG k\0")
+    assert bus.stepped[0].poll(1e-9)
+    assert bus.stepped[0].has_ready() or bus.workers[0].sessions[peer.number].is_readable
+
+
+# -- random scripts against Python -----------------------------------------------------------------
 @settings(max_examples=300)
 @given(st.lists(_acts, min_size=10, max_size=60))
 def test_both_steps_do_the_same(acts: list[Act]) -> None:
