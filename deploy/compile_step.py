@@ -1,4 +1,4 @@
-"""Compiles the ordinary step: `python deploy/compile_step.py`, for this Python and this checkout.
+"""Compiles the ordinary step: `python deploy/compile_step.py [MODULE]`, for this checkout.
 
 Where there is no C compiler or no Python.h, the bus does without; one line says so. Does nothing if
 what is there was compiled from the same sources. Builds of packages use `compile_step`.
@@ -57,15 +57,15 @@ def compile_step(module: Path = MODULE, more_options: Sequence[str] = ()) -> Non
     new.rename(module)
 
 
-def main() -> None:
-    if is_current():
+def main(module: Path = MODULE) -> None:
+    if is_current(module):
         return
-    MODULE.unlink(missing_ok=True)
+    module.unlink(missing_ok=True)
     try:
-        compile_step()
+        compile_step(module)
     except CannotCompileError as error:
         print(f"compile_step: the step runs in Python: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:2]))

@@ -26,11 +26,11 @@ def sources_digest() -> str:
 def _load() -> str:
     """Import the compiled module, unless Python is to do its work; returns which of them does.
 
-    Raises ImportError if it has to be the compiled one and is not there.
+    Ends the program with a message if that is not possible as SBUS_STEP has it.
     """
     choice = os.environ.get(VARIABLE, "")
     if choice not in ("", "compiled", "python"):
-        raise ImportError(f"{VARIABLE}={choice!r}: must be 'compiled' or 'python'")
+        raise SystemExit(f"{VARIABLE}={choice!r}: must be 'compiled' or 'python'")
     if choice == "python":
         return "python"
     try:
@@ -38,9 +38,9 @@ def _load() -> str:
 
         if sources_digest() != _step.SOURCES:
             raise ImportError("sbus.compiled._step was compiled from other sources")
-    except ImportError:
+    except ImportError as error:
         if choice == "compiled":
-            raise
+            raise SystemExit(f"{VARIABLE}={choice!r}: {error}") from error
         return "python"
     return "compiled"
 

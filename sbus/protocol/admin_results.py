@@ -100,6 +100,8 @@ class StatsResult(msgspec.Struct, frozen=True, kw_only=True):
     """`log` and `table` are null if the lock of the shared memory was not free in time."""
 
     address: str
+    step: str
+    """What does the ordinary step of the workers: "compiled" or "python"."""
     started_at: float
     uptime_seconds: float
     draining: bool
@@ -288,6 +290,8 @@ class VersionResult(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     protocol: int
     python: str
+    step: str
+    """As in `StatsResult`."""
     address: str
     dialect: str
     workers: int

@@ -86,6 +86,7 @@ def worker(number: int = 0, **changes: Any) -> WorkerReport:
 def stats(**changes: Any) -> StatsResult:
     figures: dict[str, Any] = {
         "address": "/run/sbus.socket",
+        "step": "compiled",
         "started_at": 1_700_000_000.0,
         "uptime_seconds": 273_600.0,
         "draining": False,

@@ -10,6 +10,7 @@ from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.shutdown import Shutdown
+from sbus.compiled import STEP
 from sbus.protocol import admin
 from sbus.protocol.admin_results import StatsResult, UsersResult, VersionResult, WorkersResult
 from sbus.protocol.text import to_text
@@ -48,6 +49,7 @@ class StatisticsHandlers:
         traffic, rates = self._collector.totals()
         return StatsResult(
             address=self._address,
+            step=STEP,
             started_at=self._started_at,
             uptime_seconds=time.monotonic() - self._started_monotonic,
             draining=self._shutdown.is_draining,
@@ -75,6 +77,7 @@ class StatisticsHandlers:
             version=__version__,
             protocol=admin.VERSION,
             python=platform.python_version(),
+            step=STEP,
             address=self._address,
             dialect=self._settings.dialect,
             workers=self._settings.workers,

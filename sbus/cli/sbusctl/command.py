@@ -44,6 +44,14 @@ class _Verbs(CommandGroup):
         return verb
 
 
+def _print_version(context: click.Context, _parameter: click.Parameter, is_asked: bool) -> None:
+    if is_asked:
+        from sbus.compiled import STEP
+
+        click.echo(f"{COMMAND} {sbus.__version__} (step: {STEP})")
+        context.exit()
+
+
 @click.group(
     COMMAND,
     cls=_Verbs,
@@ -74,7 +82,14 @@ Examples:
     show_default=True,
     help="Separator of a key's segments, as chosen when the bus was started.",
 )
-@click.version_option(sbus.__version__, prog_name=COMMAND, message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
 @click.pass_context
 def sbusctl(
     context: click.Context, address: str | None, admin_address: str | None, dialect: str

@@ -15,6 +15,7 @@ from sbus.bus_options import OPTIONS, WORKERS_MAX, Kind, Option
 from sbus.cli.sbusd.plan import CommandLine
 from sbus.cli.sbusd.start import run
 from sbus.cli.terminal.error_output import report_error
+from sbus.compiled import STEP
 from sbus.errors import SbusError
 from sbus.version import __version__
 
@@ -92,7 +93,7 @@ Examples:
 @click.version_option(
     __version__,
     prog_name="sbusd",
-    message="%(prog)s %(version)s",
+    message=f"%(prog)s %(version)s (step: {STEP})",
     help="Print the version and exit.",
 )
 @click.pass_context

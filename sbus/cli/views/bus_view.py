@@ -55,7 +55,7 @@ def stats_lines(stats: results.StatsResult, width: int | None) -> list[Text]:
 
 
 def _summary(stats: results.StatsResult, width: int | None) -> list[Text]:
-    state = f"up {duration(stats.uptime_seconds)}"
+    state = f"up {duration(stats.uptime_seconds)}, step: {stats.step}"
     if stats.draining:
         state += ", draining: no more clients are accepted"
     room = None if width is None else max(10, width - len(state) - len(GAP))
@@ -210,6 +210,7 @@ def version_lines(version: results.VersionResult, width: int | None) -> list[Tex
         "sbusd": version.version,
         "protocol": version.protocol,
         "python": version.python,
+        "step": version.step,
         "address": version.address,
         "dialect": version.dialect,
         "workers": version.workers,

@@ -91,6 +91,7 @@ def worker(number: int, state: str) -> WorkerReport:
 
 
 STATS = StatsResult(
+    step="python",
     address="/run/x",
     started_at=99.5,
     uptime_seconds=60,
@@ -110,6 +111,7 @@ VERSION = VersionResult(
     version="9.8.7",
     protocol=1,
     python="3.13",
+    step="python",
     address='/run/x"y',
     dialect="slash",
     workers=2,

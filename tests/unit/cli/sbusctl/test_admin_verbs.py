@@ -52,6 +52,7 @@ VERSION = VersionResult(
     version="1",
     protocol=1,
     python="3",
+    step="python",
     address="/a",
     dialect="slash",
     workers=1,
