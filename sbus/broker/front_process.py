@@ -1,5 +1,6 @@
 """The front's process: `build_front` makes its parts, and `run_front` is its life."""
 
+import os
 import socket
 from collections.abc import Callable
 
@@ -157,7 +158,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     rate_limiter = LogRateLimiter(limits.log_interval_seconds, events)
     acceptor = Acceptor(resources.endpoints.listener, settings, user_limits, rate_limiter, events)
     meter = LoadMeter(supervisor, registry)
-    placement = Placement(settings, meter.loads)
+    placement = Placement(settings, meter.loads, len(os.sched_getaffinity(0)))
     departure = ClientDeparture(acceptor, registry, shutdown, settings, events)
     mover = ClientMover(nursery, acceptor, supervisor, registry, departure, events)
     queries = WorkerQueries(supervisor)

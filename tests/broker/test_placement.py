@@ -1,6 +1,7 @@
 """Where new clients are served: on one worker of an idle bus, or spread over all of them."""
 
 import itertools
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -62,16 +63,17 @@ def test_a_client_is_served_for_as_long_as_it_stays(bus: Bus) -> None:
             assert stays.receive() == b"MSG key\0%d" % number
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one worker is enough")
 def test_clients_that_come_idle_spread_when_they_all_publish(tmp_path: Path) -> None:
     """As at boot. What pairs of clients exchange arrives in order all the time, and most pairs stay
     together."""
     busy_soon = ("--limit", "worker_busy_percent_max=1")
     with (
-        running_bus(tmp_path, *busy_soon, workers=3, placement="load") as bus,
+        running_bus(tmp_path, *busy_soon, workers=2, placement="load") as bus,
         several_clients(bus, 200) as clients,
         administer(bus) as admin,
     ):
-        assert clients_by_worker(admin) == [200, 0, 0]
+        assert clients_by_worker(admin) == [200, 0]
         pairs = list(zip(clients[::2], clients[1::2], strict=True))
         for number, (_, subscriber) in enumerate(pairs):
             subscriber.sub(b"pair/%d" % number)

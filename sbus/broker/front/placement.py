@@ -6,8 +6,8 @@ few suffice:
 
 - The clients of one user come together on a worker that is not busy. A user without such a worker
   shares one that serves already.
-- A worker that serves nobody is used when all others are busy. When all workers are busy, the least
-  busy one is chosen.
+- A worker that serves nobody is used when all others are busy, and fewer are used than there are
+  processors. When all are busy, the least busy one is chosen.
 - While other users are connected, one user leaves them a worker that serves none of its clients.
 
 Connected clients are moved for the same reasons. A busy worker gives half of the difference to the
@@ -55,10 +55,17 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class Placement:
-    """Decides for one bus. `loads` returns the load of every worker."""
+    """Decides for one bus, which may use so many processors. `loads` returns the load of every
+    worker."""
 
-    def __init__(self, settings: BusSettings, loads: Callable[[], Sequence[WorkerLoad]]) -> None:
+    def __init__(
+        self,
+        settings: BusSettings,
+        loads: Callable[[], Sequence[WorkerLoad]],
+        processors: int,
+    ) -> None:
         self._loads = loads
+        self._processors = processors
         self._is_by_load = settings.placement == "load"
         self.apply_settings(settings)
 
@@ -75,8 +82,16 @@ class Placement:
         candidates = [load for load in loads if load.worker in available]
         if not self._is_by_load:
             return min(candidates, key=lambda load: sum(load.clients.values())).worker
-        permitted = [load for load in candidates if may_use(uid, load, loads)]
-        return min(permitted or candidates, key=lambda load: self._rank(uid, load)).worker
+        permitted = [load for load in candidates if may_use(uid, load, loads)] or candidates
+        if self._may_use_more(loads):
+            useful = permitted
+        else:
+            useful = [load for load in permitted if load.is_used] or permitted
+        return min(useful, key=lambda load: self._rank(uid, load)).worker
+
+    def _may_use_more(self, loads: Sequence[WorkerLoad]) -> bool:
+        """Whether one more worker can run beside those that serve clients."""
+        return sum(load.is_used for load in loads) < self._processors
 
     def _rank(self, uid: int, load: WorkerLoad) -> tuple[float, ...]:
         if self.is_busy(load):
@@ -120,15 +135,18 @@ class Placement:
 
     def _relief(self, source: WorkerLoad) -> WorkerLoad | None:
         """The worker that should take clients of a busy one."""
-        others = [load for load in self._loads() if load.worker != source.worker]
+        loads = self._loads()
+        others = [load for load in loads if load.worker != source.worker]
         with_room = [
             load
             for load in others
             if load.is_used and load.busy_share + source.busy_share <= 2 * self._busy_share_max
         ]
-        unused = [load for load in others if not load.is_used]
+        unused = [load for load in others if not load.is_used and self._may_use_more(loads)]
         less_busy = [
-            load for load in others if load.busy_share <= source.busy_share - _DIFFERENCE_MIN
+            load
+            for load in others
+            if load.is_used and load.busy_share <= source.busy_share - _DIFFERENCE_MIN
         ]
         return min(with_room or unused or less_busy, key=lambda it: it.busy_share, default=None)
 

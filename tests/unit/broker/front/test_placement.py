@@ -16,6 +16,7 @@ def chosen(
     *workers: tuple[float, Mapping[int, int]],
     available: tuple[int, ...] | None = None,
     placement: str = "load",
+    processors: int = 64,
 ) -> int:
     """The worker for a new client of a user; `workers` are busy shares and clients by user."""
     loads = [WorkerLoad(number, *worker) for number, worker in enumerate(workers)]
@@ -23,7 +24,7 @@ def chosen(
         workers=len(workers), placement=placement, limits=Limits(worker_busy_percent_max=50)
     )
     numbers = range(len(workers)) if available is None else available
-    return Placement(settings, lambda: loads).choose(uid, numbers)
+    return Placement(settings, lambda: loads, processors).choose(uid, numbers)
 
 
 @pytest.mark.parametrize("clients", [{}, {ANN: 900}, {BOB: 900}])
@@ -42,6 +43,14 @@ def test_a_user_without_a_worker_shares_one_before_another_is_used() -> None:
 def test_a_busy_worker_gets_no_clients_while_another_is_not() -> None:
     assert chosen(ANN, (0.51, {ANN: 9}), (0.0, {})) == 1
     assert chosen(ANN, (0.51, {ANN: 9}), (0.5, {BOB: 1}), (0.0, {})) == 1
+
+
+def test_no_more_workers_are_used_than_there_are_processors() -> None:
+    busy: list[tuple[float, dict[int, int]]] = [(0.9, {ANN: 9}), (0.8, {ANN: 1}), (0.0, {})]
+    assert chosen(ANN, *busy) == 2
+    assert chosen(ANN, *busy, processors=2) == 1
+    assert chosen(BOB, *busy, processors=2) == 1
+    assert chosen(ANN, (0.0, {}), (0.0, {}), processors=1) == 0
 
 
 def test_when_all_are_busy_the_least_busy_one_is_chosen() -> None:

@@ -32,7 +32,9 @@ CROSSING = 1.5
 class Simulation:
     """Stands in for the workers, the meter, the mover and the supervisor of a bus."""
 
-    def __init__(self, workers: int, *, noise: float = 0.0, **limits: int) -> None:
+    def __init__(
+        self, workers: int, *, noise: float = 0.0, processors: int = 64, **limits: int
+    ) -> None:
         settings = BusSettings(workers=workers, limits=Limits(**limits))
         self.registry = ClientRegistry(workers)
         self.demands: dict[int, float] = {}
@@ -44,7 +46,7 @@ class Simulation:
         self._chance = random.Random(1)
         self._noise = noise
         self._account = Account(memoryview(bytearray(8_000)).cast("Q"), 0, workers, 0, 1)
-        self.placement = Placement(settings, self.loads)
+        self.placement = Placement(settings, self.loads, processors)
         own = cast("Any", self)
         self.rebalancer = Rebalancer(self.placement, own, own, self.registry, own, settings)
 
@@ -163,6 +165,17 @@ async def test_no_more_workers_are_used_than_needed(
     await bus.run(30)
     assert len(bus.used()) == 2
     assert max(bus.busy_shares) <= 0.5
+
+
+async def test_no_more_workers_are_used_than_there_are_processors(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(8, processors=3)
+    bus.demand(bus.connect(ANN, 100), 6.5 / 100)
+    await bus.run(30)
+    assert len(bus.used()) == 3
+    bus.connect(ANN, 5)
+    assert len(bus.used()) == 3
 
 
 async def test_a_pair_is_not_divided(
