@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { KERNEL_BYTES = 32 }; /* of SO_SNDBUF, besides the packet: unix_dgram_sendmsg() */
+
 static const char WHOAMI[] = "CMSG !/cred/whoami";
 
 noreturn void die(const char *format, ...)
@@ -98,6 +100,17 @@ int connect_placed(const char *path, enum fillers fillers)
     if (fillers == FILLERS_AFTER)
         connect_filler(path);
     return fd;
+}
+
+void make_room(int fd, size_t packet_bytes)
+{
+    int granted, needed = (int)packet_bytes + KERNEL_BYTES;
+    socklen_t size = sizeof granted;
+    check(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &granted, &size) == 0, "SO_SNDBUF");
+    if (granted >= needed)
+        return;
+    int requested = needed / 2 + 1; /* the kernel doubles it */
+    check(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &requested, sizeof requested) == 0, "SO_SNDBUF");
 }
 
 void send_packet(int fd, const void *packet, size_t bytes)

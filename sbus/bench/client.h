@@ -41,6 +41,9 @@ int connect_bus(const char *path);
  * stay open until the program ends. A round trip follows each, so the order is the bus's too. */
 int connect_placed(const char *path, enum fillers fillers);
 
+/* Let the socket take packets of this size; most take less than the largest packet. */
+void make_room(int fd, size_t packet_bytes);
+
 void send_packet(int fd, const void *packet, size_t bytes);
 
 /* Length of the packet as it was sent, even where it did not fit; the end of the program when the

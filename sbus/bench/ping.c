@@ -101,6 +101,8 @@ int main(int count, char **arguments)
     packet_bytes = number_argument(arguments[2], BYTES_MIN, PACKET_BYTES_MAX);
     asking_fd = connect_placed(arguments[1], FILLERS_NONE);
     answering_fd = connect_placed(arguments[1], fillers_argument(arguments[4]));
+    make_room(asking_fd, packet_bytes);
+    make_room(answering_fd, packet_bytes);
     subscribe(asking_fd, ANSWER + 4);
     subscribe(answering_fd, QUESTION + 4);
     whoami(asking_fd);

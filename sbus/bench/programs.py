@@ -91,11 +91,13 @@ class Child:
         """
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
+        readable = select.poll()  # select() knows no descriptors above 1,023
+        readable.register(fd, select.POLLIN)
         deadline = time.monotonic() + seconds_max
         line = bytearray()
         while not line.endswith(b"\n"):
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([fd], [], [], left)[0]:
+            if left <= 0 or not readable.poll(left * 1_000):
                 text = f"{self.name} said nothing for {seconds_max:.0f} s"
                 raise BenchmarkFailed(f"{text}\n{self.error_output()}".strip())
             byte = os.read(fd, 1)

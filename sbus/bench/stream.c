@@ -248,6 +248,7 @@ static int set_up(const char *path, enum fillers fillers, char **choices)
     check(epoll >= 0, "epoll_create1");
     for (uint64_t at = 0; at < publisher_count; at++) {
         publishers[at].fd = connect_placed(path, at == 0 ? FILLERS_NONE : FILLERS_BEFORE);
+        make_room(publishers[at].fd, packet_bytes);
         publishers[at].next = at;
     }
     for (int at = 0; at < subscriber_count; at++) {

@@ -347,6 +347,8 @@ int main(int count, char **arguments)
     check(epoll >= 0, "epoll_create1");
     const char *publishing = strtok(arguments[2], ","), *subscribing = strtok(NULL, ",");
     publisher = connect_broker(publishing, &wire->publisher_opening);
+    if (wire->has_packets)
+        make_room(publisher, frame_bytes);
     watch(EPOLL_CTL_ADD, publisher, 0, NULL);
     for (uint64_t at = 0; at < subscriber_count; at++) {
         struct subscriber *subscriber = &subscribers[at];
