@@ -14,8 +14,9 @@ from typing import Any
 
 import click
 
-from sbus.bench import delivery_costs, footprint, held_publishers, latency
+from sbus.bench import curve_report, delivery_costs, footprint, held_publishers, latency
 from sbus.bench import soak as soaking
+from sbus.bench.curves import CURVES
 from sbus.bench.figures import format_cpus, parse_cpus
 from sbus.bench.peers import brokers, comparison, documents
 from sbus.bench.peers.brokers import PEERS
@@ -81,12 +82,18 @@ repetitions_option = option("--repetitions", COUNT, 5, "Of every measurement.")
 limit_option: Option = click.option(
     "--limit", "limits", metavar="NAME=VALUE", multiple=True, help="As for sbusd."
 )
-PINNED = (
+docs_option: Option = click.option(
+    "--update-docs",
+    "docs",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Write tables and plots to benchmarks.md in this directory.",
+)
+REPEATED = (
     repetitions_option,
-    size_option,
     cpu_option("--broker-cpu", LAST_CPU),
     cpu_option("--load-cpu", FIRST_CPU),
 )
+PINNED = (size_option, *REPEATED)
 """Of every benchmark that repeats short measurements on pinned CPUs."""
 
 
@@ -267,12 +274,7 @@ def block(run: RunSettings, messages: int, publishers: int, size: int) -> Result
     ),
     option("--seconds", click.FloatRange(min=0.05), 2.0, "Of every work, per repetition."),
     option("--window", COUNT, 256, "Messages the publisher of the fan-out may be ahead."),
-    click.option(
-        "--update-docs",
-        "docs",
-        type=click.Path(file_okay=False, exists=True, path_type=Path),
-        help="Write tables and plots to benchmarks.md in this directory.",
-    ),
+    docs_option,
     *PINNED,
 )
 def peers(
@@ -313,6 +315,28 @@ def take_footprint(
     """What an idle bus takes, and what clients and patterns add to it."""
     crowd = footprint.Crowd(clients=clients, patterns=patterns)
     return footprint.take(run, crowd, workers, seconds)
+
+
+@benchmark(
+    "curves",
+    click.option(
+        "--curve",
+        "names",
+        type=click.Choice(list(CURVES)),
+        multiple=True,
+        default=tuple(CURVES),
+        help="Which; several times.",
+    ),
+    option("--seconds", click.FloatRange(min=0.05), 1.0, "Of every work, per repetition."),
+    docs_option,
+    *REPEATED,
+)
+def curves(run: RunSettings, names: tuple[str, ...], seconds: float, docs: Path | None) -> Result:
+    """Cost against workers, clients, subscriptions, size and changes, and a model of it."""
+    result = curve_report.curves(run, names, seconds)
+    if docs:
+        curve_report.update(docs, result)
+    return result
 
 
 @benchmark(

@@ -9,12 +9,15 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sbus.bench import BenchmarkFailed, delivery_costs, footprint, held_publishers
+from sbus.bench.cost_model import measure_lock
+from sbus.bench.curves import CURVES, measure_curves
 from sbus.bench.latency import (
     BROKER,
     Flood,
@@ -185,6 +188,38 @@ def test_a_footprint(run: RunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
         sample = only(those)
         assert sample.ready_seconds > 0
         assert 0 < sample.idle_bytes < sample.serving_bytes
+
+
+def test_a_point_of_every_curve(run: RunSettings) -> None:
+    """The largest size, and otherwise small values."""
+    values = {
+        "workers": (2,),
+        "size": (400_000,),
+        "literal-changes": (0, 1_000),
+        "wildcard-changes": (1_000,),
+    }
+    curves = {
+        name: replace(curve, values=values.get(name, curve.values[1:2]))
+        for name, curve in CURVES.items()
+    }
+    samples = measure_curves(run, curves, 0.05)
+    assert {(name, work) for name, _, work in samples} == {
+        (name, work) for name, curve in curves.items() for work in curve.works
+    }
+    for (name, value, work), those in samples.items():
+        sample = only(those)
+        assert sample.received > 0
+        assert sample.lost == 0
+        assert sample.cpu_ns > 0
+        assert (sample.p50_ns is not None) is (work == "round trip")
+        assert (sample.changes > 0) is (name.endswith("changes") and value > 0)
+
+
+def test_the_time_that_the_lock_is_held(run: RunSettings) -> None:
+    held = measure_lock(run, 2, 0.05)
+    works = ("round trip", "saturated", "fan-out")
+    assert list(held) == [f"{work}, {place}" for place in ("together", "apart") for work in works]
+    assert all(only(those) >= 0 for those in held.values())
 
 
 def short_soak(start: Start, crowd: Crowd, directory: Path) -> dict[str, int]:

@@ -1,0 +1,175 @@
+"""The curves and their model as a result, and as a part of docs/benchmarks.md with an image."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+
+from sbus.bench import BenchmarkFailed
+from sbus.bench.cost_model import TERMS, Model, fit_model, measure_lock, median_us, predict
+from sbus.bench.curves import CURVES, PACED_PER_SECOND, Case, CurveSample, Samples, measure_curves
+from sbus.bench.peers.documents import markdown_table
+from sbus.bench.report import Result
+from sbus.bench.servers import RunSettings
+
+CORES = 64
+"""Of the host that the model tells about, with as many workers: the most that a bus has."""
+PAGE, IMAGE = "benchmarks.md", "curves.svg"
+BEGIN, END = "<!-- curves: begin -->", "<!-- curves: end -->"
+
+
+def curves(run: RunSettings, names: Sequence[str], seconds: float) -> Result:
+    """Measure these curves; if they are all of them, also the lock, and fit the model."""
+    samples = measure_curves(run, {name: CURVES[name] for name in names}, seconds)
+    settings = {"seconds": seconds, "paced_per_second": PACED_PER_SECOND, **run.shown()}
+    if set(names) == set(CURVES):
+        return result(settings, samples, fit_model(samples), measure_lock(run, CORES, seconds))
+    return result(settings, samples)
+
+
+def result(
+    settings: dict[str, str | int | float],
+    samples: Samples,
+    model: Model | None = None,
+    held: Mapping[str, Sequence[float]] | None = None,
+) -> Result:
+    """A row for each case; `held` is what was measured of the lock."""
+    return Result(
+        name="curves",
+        settings=settings,
+        columns=("case", "µs/msg", "p50 µs", "msg/s", "MB/s", "lost %", "model", "error %"),
+        rows=[row(case, those, model) for case, those in samples.items()],
+        notes=notes(samples, model, held) if model and held else ["The model needs all curves."],
+        samples={
+            "curves": {label(case): those for case, those in samples.items()},
+            "costs_us": model.costs_us if model else {},
+            "lock_held_us": held or {},
+        },
+    )
+
+
+def label(case: Case) -> str:
+    name, value, work = case
+    return f"{name} {value:,}, {work}"
+
+
+def row(case: Case, samples: Sequence[CurveSample], model: Model | None) -> tuple[str, ...]:
+    """Medians, and what the model says."""
+    trips = [sample.p50_ns for sample in samples if sample.p50_ns is not None]
+    payload = CURVES[case[0]].bus(case[1]).payload_bytes
+    rate = median(sample.received * 1e9 / sample.wall_ns for sample in samples)
+    lost = median(100 * sample.lost / (sample.lost + sample.received) for sample in samples)
+    return (
+        label(case),
+        f"{median_us(samples):.2f}",
+        f"{median(trips) / 1_000:.1f}" if trips else "",
+        f"{rate:,.0f}",
+        f"{rate * payload / 1e6:,.0f}",
+        f"{lost:.1f}",
+        f"{model.cases_us[case]:.2f}" if model else "",
+        f"{error_percent(case, samples, model):+.0f}" if model else "",
+    )
+
+
+def error_percent(case: Case, samples: Sequence[CurveSample], model: Model) -> float:
+    return (model.cases_us[case] / median_us(samples) - 1) * 100
+
+
+def notes(samples: Samples, model: Model, held: Mapping[str, Sequence[float]]) -> list[str]:
+    """The terms of the model, its errors, the lock, and larger machines."""
+    held_us = {case: median(those) for case, those in held.items()}
+    errors = [abs(error_percent(case, those, model)) for case, those in samples.items()]
+    return [
+        "The model: µs for each",
+        *(f"  {term:8} {model.costs_us[term]:7.2f}  {what}" for term, what in TERMS.items()),
+        f"Errors: median {median(errors):.0f} %, largest {max(errors):.0f} %.",
+        "",
+        f"The lock with {CORES} workers: held for each published message, µs",
+        *(f"  {case:22} {each_us:6.3f}" for case, each_us in held_us.items()),
+        "",
+        f"{CORES} cores and workers, not measured, million published messages a second:",
+        *(f"  {line}" for line in predict(model.costs_us, held_us, CORES)),
+    ]
+
+
+# -- docs/benchmarks.md ---------------------------------------------------------------------------
+def update(docs: Path, found: Result) -> None:
+    """Replace what stands between the two marks; raises BenchmarkFailed where they are missing."""
+    page = docs / PAGE
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise BenchmarkFailed(f"{page} has no place for the curves: {BEGIN} and {END}")
+    (docs / IMAGE).write_text("\n".join(image(found)) + "\n")
+    machine, settings = found.machine, found.settings
+    lines = [
+        f"{machine.cpu_model}, {machine.cores} cores, load {machine.load_average:.2f}, Linux "
+        f"{machine.kernel}, Python {machine.python}; {settings['repetitions']} repetitions of "
+        f"{settings['seconds']} s.\n",
+        f"![Each curve: CPU time per delivered message against its parameter]({IMAGE})\n",
+        "```",
+        *found.notes,
+        "```\n",
+        *markdown_table(found.columns, found.rows),
+    ]
+    page.write_text("\n".join((before + BEGIN, *lines, END + after)))
+
+
+PANELS_PER_ROW = 3
+PANEL_WIDTH, PANEL_HEIGHT, MARGIN, LABEL_WIDTH = 320, 210, 40, 90
+COLOURS = {
+    "round trip": "#1b9e77",
+    "paced": "#d95f02",
+    "saturated": "#7570b3",
+    "fan-out": "#e7298a",
+}
+Line = list[tuple[int, float]]
+
+
+def image(found: Result) -> Iterator[str]:
+    """A panel for each curve, with both scales logarithmic."""
+    panels: dict[str, dict[str, Line]] = {}
+    for case, cost, *_ in found.rows:
+        point, _, work = case.rpartition(", ")
+        name, _, value = point.partition(" ")
+        line = panels.setdefault(name, {}).setdefault(work, [])
+        line.append((int(value.replace(",", "")), float(cost)))
+    rows = -(-len(panels) // PANELS_PER_ROW)
+    size = f'width="{PANELS_PER_ROW * PANEL_WIDTH}" height="{rows * PANEL_HEIGHT}"'
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="10">'
+    yield '<rect width="100%" height="100%" fill="white"/>'
+    for at, (name, lines) in enumerate(panels.items()):
+        x, y = at % PANELS_PER_ROW * PANEL_WIDTH, at // PANELS_PER_ROW * PANEL_HEIGHT
+        yield f'<g transform="translate({x} {y})">'
+        yield from panel(name, lines)
+        yield "</g>"
+    yield "</svg>"
+
+
+def panel(name: str, lines: Mapping[str, Line]) -> Iterator[str]:
+    """One curve: µs per delivered message, a line for each work, a figure at each end."""
+    values = [value for line in lines.values() for value, _ in line]
+    costs = [cost for line in lines.values() for _, cost in line]
+    to_x = scale(values, MARGIN, PANEL_WIDTH - LABEL_WIDTH)
+    to_y = scale(costs, PANEL_HEIGHT - MARGIN, MARGIN)
+    yield f'<text x="{MARGIN}" y="20" font-weight="bold">{escape(name)}: µs per delivery</text>'
+    for value in sorted(set(values)):
+        x = to_x(value)
+        yield f'<text x="{x:.0f}" y="{PANEL_HEIGHT - 15}" text-anchor="middle">{value:,}</text>'
+    for work, line in lines.items():
+        points = " ".join(f"{to_x(value):.1f},{to_y(cost):.1f}" for value, cost in line)
+        colour = COLOURS[work]
+        yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
+        (_, first), (last_value, last) = line[0], line[-1]
+        y = to_y(first) + 3
+        yield f'<text x="{MARGIN - 6}" y="{y:.0f}" text-anchor="end">{first:.1f}</text>'
+        x, y = to_x(last_value) + 4, to_y(last) + 3
+        yield f'<text x="{x:.0f}" y="{y:.0f}" fill="{colour}">{last:.1f} {escape(work)}</text>'
+
+
+def scale(values: Sequence[float], start: float, end: float) -> Callable[[float], float]:
+    """From a value to its place between start and end; logarithmic, and 0 has the place of 1."""
+    low, high = (math.log(value or 1) for value in (min(values), max(values)))
+    span = (high - low) or 1.0
+    return lambda value: start + (end - start) * (math.log(value or 1) - low) / span

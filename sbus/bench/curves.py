@@ -1,0 +1,250 @@
+"""The benchmark of curves: what a message costs against workers, clients, subscriptions, message
+size and subscription changes.
+
+Each point of a curve is a bus of its own, on which the works of the curve run one after the other.
+A round is each point once. The load is that of the comparison with other brokers.
+"""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from threading import Event
+
+from sbus.bench import BenchmarkFailed, proc
+from sbus.bench.figures import percentile
+from sbus.bench.latency import read_times_ns
+from sbus.bench.peers.comparison import PHASE_SECONDS, SBUS_BYTES, WARM_UP_FRACTION, Work
+from sbus.bench.programs import generator
+from sbus.bench.servers import RunSettings, Server
+from sbus.bench.traffic import (
+    NO_BYSTANDERS,
+    REPLY_BYTES_MAX,
+    REPLY_SECONDS_MAX,
+    Bystanders,
+    allow_descriptors,
+)
+from sbus.limits import Limits
+
+PAYLOAD_BYTES = 94
+PACED_PER_SECOND = 5_000
+WINDOW_MESSAGES = 256
+FAN_OUT = 16
+WHOAMI = b"CMSG !/cred/whoami"
+SUBSCRIBING_CLIENTS = 40
+NO_QUOTAS = (
+    "user_connections_max=1000000",
+    "user_subscriptions_max=1000000",
+    "user_subscription_bytes_max=1000000000",
+    "bus_subscription_bytes_max=1000000000",
+    "table_bytes=268435456",
+)
+"""One user has all clients and patterns of a curve."""
+
+WORKS = {
+    "round trip": Work(title="round trip", column="", mode="lockstep", shares_cpu=True),
+    "paced": Work(title="paced", column="", mode="paced", argument=PACED_PER_SECOND),
+    "saturated": Work(title="saturated", column="", mode="window", argument=WINDOW_MESSAGES),
+    "fan-out": Work(
+        title="fan-out", column="", subscribers=FAN_OUT, mode="window", argument=WINDOW_MESSAGES
+    ),
+}
+
+
+# -- subscription changes -------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Changes:
+    """A client that subscribes to a pattern and unsubscribes in turn; no message matches it."""
+
+    per_second: int = 0
+    pattern: bytes = b""
+
+    @contextlib.contextmanager
+    def going_on(self, address: str, cpus: frozenset[int] | None) -> Iterator[Callable[[], int]]:
+        """Make changes until the block ends. Yields a function that returns how many there were."""
+        made = 0
+        stopped = Event()
+
+        def change() -> None:
+            nonlocal made
+            if cpus:
+                os.sched_setaffinity(0, cpus)  # of this thread only
+            began = time.monotonic()
+            while not stopped.wait(max(0.0, began + made / self.per_second - time.monotonic())):
+                client.send((b"UNSUB " if made % 2 else b"SUB ") + self.pattern)
+                made += 1
+
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client,
+            ThreadPoolExecutor(max_workers=1) as pool,
+        ):
+            client.connect(address)
+            changing = pool.submit(change) if self.per_second else None
+            try:
+                yield lambda: made
+            finally:
+                stopped.set()
+            if changing:
+                changing.result()
+            client.settimeout(REPLY_SECONDS_MAX)
+            client.send(WHOAMI)
+            reply = client.recv(REPLY_BYTES_MAX)
+            if not reply.startswith(WHOAMI):
+                raise BenchmarkFailed(f"a subscription change was answered: {reply!r}")
+
+
+# -- curves ---------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Bus:
+    """One point of a curve: a bus, and who uses it besides the measured clients."""
+
+    workers: int = 1
+    payload_bytes: int = PAYLOAD_BYTES
+    bystanders: Bystanders = NO_BYSTANDERS
+    changes: Changes = field(default_factory=Changes)
+    route_cache: bool = True
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        return NO_QUOTAS if self.route_cache else (*NO_QUOTAS, "route_cache_bytes_max=0")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values of a parameter, and the bus of each."""
+
+    values: Sequence[int]
+    bus: Callable[[int], Bus]
+    works: Sequence[str] = ("round trip", "saturated")
+
+
+def idle(clients: int) -> Bystanders:
+    return Bystanders(clients=clients, patterns_per_client=0, wildcards=False)
+
+
+def wildcards(patterns: int) -> Bystanders:
+    each = -(-patterns // SUBSCRIBING_CLIENTS)
+    return Bystanders(clients=SUBSCRIBING_CLIENTS, patterns_per_client=each, wildcards=True)
+
+
+SUBSCRIPTIONS = (100, 1_000, 10_000, 100_000, 200_000)
+CHANGES = (0, 10, 100, 1_000)
+CURVES = {
+    "workers": Curve((1, 2, 4, 8, 16), lambda n: Bus(workers=n), tuple(WORKS)),
+    "clients": Curve((10, 100, 1_000, 10_000), lambda n: Bus(bystanders=idle(n))),
+    "subscriptions": Curve(SUBSCRIPTIONS, lambda n: Bus(bystanders=wildcards(n))),
+    "misses": Curve(
+        SUBSCRIPTIONS,
+        lambda n: Bus(bystanders=wildcards(n), route_cache=False),
+        ("saturated",),
+    ),
+    "size": Curve((16, 256, 4_096, 65_536, 400_000), lambda n: Bus(payload_bytes=n)),
+    "literal-changes": Curve(
+        CHANGES, lambda n: Bus(changes=Changes(n, b"bench/changed")), ("paced",)
+    ),
+    "wildcard-changes": Curve(
+        CHANGES, lambda n: Bus(changes=Changes(n, b"bench/*/changed")), ("paced",)
+    ),
+}
+
+
+# -- measuring ------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class CurveSample:
+    """One work on one bus, once. Its counts are those of all processes of the bus."""
+
+    published: int
+    received: int
+    lost: int
+    wall_ns: int
+    cpu_ns: int
+    context_switches: int
+    changes: int
+    p50_ns: int | None
+
+    @property
+    def cpu_us(self) -> float:
+        """For each delivered message."""
+        return self.cpu_ns / self.received / 1_000
+
+
+Case = tuple[str, int, str]
+"""A curve, a value of its parameter, and a work."""
+Samples = Mapping[Case, Sequence[CurveSample]]
+
+
+def measure_curves(
+    run: RunSettings, curves: Mapping[str, Curve], seconds: float
+) -> dict[Case, list[CurveSample]]:
+    """Every work at every point, as often as the settings say."""
+    buses = {(name, n): curve.bus(n) for name, curve in curves.items() for n in curve.values}
+    most_clients = max(bus.bystanders.clients for bus in buses.values())
+    allow_descriptors(most_clients + most_clients // 2)  # a worker keeps a quarter in reserve
+    points = {f"{name} {n:,}": (name, n) for name, n in buses}
+    samples: dict[Case, list[CurveSample]] = {}
+    for label, _, (name, value) in run.rounds(points):
+        for work, sample in measure_point(run, buses[name, value], curves[name].works, seconds):
+            samples.setdefault((name, value, work), []).append(sample)
+            run.progress(f"{label}, {work}: {sample.cpu_us:.2f} µs")
+    return samples
+
+
+def measure_point(
+    run: RunSettings, bus: Bus, works: Sequence[str], seconds: float
+) -> Iterator[tuple[str, CurveSample]]:
+    """Every work on one bus, whose clients are spread over its workers."""
+    with (
+        run.broker(bus.workers, *bus.limits)() as server,
+        bus.bystanders.connected(server.address),
+        bus.changes.going_on(server.address, run.load_cpus) as changes,
+    ):
+        for work in works:
+            yield work, measure(run, server, bus, WORKS[work], seconds, changes)
+
+
+def measure(
+    run: RunSettings,
+    server: Server,
+    bus: Bus,
+    work: Work,
+    seconds: float,
+    changes: Callable[[], int] = lambda: 0,
+) -> CurveSample:
+    """Warm up, then measure once."""
+    times = run.directory / "times"
+    if work.mode == "window":
+        fitting = Limits().backlog_bytes_max // 2 // bus.payload_bytes
+        work = replace(work, argument=min(work.argument, fitting))
+    to = ("sbus", server.address, work.subscribers, bus.payload_bytes)
+    cpus = run.broker_cpus if work.shares_cpu else run.load_cpus
+    milliseconds = round(seconds * 1_000)
+    with generator("load", (*to, *work.arguments(times)), run.directory, cpus) as load:
+        load.ask(f"for {max(1, milliseconds // WARM_UP_FRACTION)}", "done", PHASE_SECONDS)
+        pids = server.pids()
+        before = counts(pids, changes)
+        done = load.ask(f"for {milliseconds}", "done", PHASE_SECONDS + seconds)
+        after = counts(pids, changes)
+    cpu_ns, context_switches, changed = (b - a for a, b in zip(before, after, strict=True))
+    return CurveSample(
+        published=done["published"],
+        received=done["received"],
+        lost=done["lost"],
+        wall_ns=done["wall_ns"],
+        cpu_ns=cpu_ns,
+        context_switches=context_switches,
+        changes=changed,
+        p50_ns=percentile(read_times_ns(times), 50) if work.mode == "lockstep" else None,
+    )
+
+
+def counts(pids: Sequence[int], changes: Callable[[], int]) -> tuple[int, int, int]:
+    """So far: CPU time in ns, context switches, and subscription changes."""
+    switches = sum(map(proc.context_switches, pids))
+    return sum(proc.run_times_ns(pids).values()), switches, changes()
+
+
+def packet_bytes(bus: Bus) -> int:
+    return bus.payload_bytes + SBUS_BYTES
