@@ -322,6 +322,10 @@ class OrderedLog(LogRecord):
         """As `walk`, over what `take_piece` returned."""
         return walk_piece(piece, self._bit)
 
+    def publisher(self) -> int:
+        """The client that published the block at the cursor."""
+        return int(BLOCK.unpack_from(self._map, self._offset + self.cursor % self._size)[3])
+
     def entry_numbers(self) -> list[int]:
         """Which entries of the block at the cursor, from 0, are destined to this worker."""
         return entry_numbers(self._map, self._offset + self.cursor % self._size, self._bit)

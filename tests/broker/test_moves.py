@@ -197,6 +197,23 @@ def test_streams_flow_while_their_clients_move(tmp_path: Path) -> None:
             wait_until(lambda: outcomes[""] >= 200, "clients were moved")
 
 
+def test_lists_have_all_clients_while_they_move(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path, workers=3) as bus,
+        several_clients(bus, 6) as clients,
+        administer(bus) as admin,
+    ):
+        for client in clients:
+            client.sub(b"k")
+            client.whoami()
+        with clients_moving(bus) as outcomes:
+            while outcomes[""] < 200:
+                listed = admin.ask("clients")["clients"]
+                assert [one["client"] for one in listed] == [1, 2, 3, 4, 5, 6]
+        (user,) = admin.ask("users")["users"]
+        assert user["subscriptions"] == 6
+
+
 def test_clients_leave_while_they_move(tmp_path: Path) -> None:
     """Nothing is left of them: no descriptor, and no use of a quota."""
     with running_bus(tmp_path, workers=3) as bus, administer(bus) as admin:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.admin import Admin, administer
 from tests.support.bus import Bus, running_bus
+from tests.support.moves import move
 from tests.support.processes import (
     connect_and_locate,
     descriptors,
@@ -91,6 +92,30 @@ def test_clients_that_come_idle_spread_when_they_all_publish(tmp_path: Path) -> 
         workers = [one["worker"] for one in admin.pages("clients", "clients", limit=300)[0]]
         together = sum(own == other for own, other in zip(*[iter(workers)] * 2, strict=True))
         assert together >= 80
+
+
+def test_clients_that_exchange_messages_come_together(tmp_path: Path) -> None:
+    with (
+        running_bus(tmp_path, workers=2, placement="load") as bus,
+        several_clients(bus, 2) as (asks, answers),
+        administer(bus) as admin,
+    ):
+        answers.sub(b"question")
+        asks.sub(b"answer")
+        for client in (asks, answers):
+            client.whoami()
+        assert move(admin, 2, 1) == ""
+        assert clients_by_worker(admin) == [1, 1]
+
+        def are_together() -> bool:
+            for number in range(100):
+                asks.pub(b"question", b"%d" % number)
+                assert answers.receive() == b"MSG question\0%d" % number
+                answers.pub(b"answer", b"%d" % number)
+                assert asks.receive() == b"MSG answer\0%d" % number
+            return 2 in clients_by_worker(admin)
+
+        wait_until(are_together, "they share a worker", timeout_s=50)
 
 
 def clients_by_worker(admin: Admin) -> list[int]:

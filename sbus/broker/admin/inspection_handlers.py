@@ -71,6 +71,28 @@ class InspectionHandlers:
         """A report on each of these clients, and the workers that did not reply."""
         activity: ActivityReply = {}
         unanswered: set[int] = set()
+        await self._add_activity(clients, activity, unanswered)
+        moved = [client for client in clients if self._is_elsewhere(client, activity, unanswered)]
+        await self._add_activity(moved, activity, unanswered)
+        reports = [
+            results.ClientReport(
+                gid=client.credentials.gid,
+                connected_at=client.connected_at,
+                activity=activity.get(client.number),
+                **_identity(client),
+            )
+            for client in clients
+            # A client that left in the meantime has no activity, though its worker replied.
+            if client.worker in unanswered
+            or client.number in activity
+            or self._registry.get(client.number) is client
+        ]
+        return reports, sorted(unanswered)
+
+    async def _add_activity(
+        self, clients: list[Client], activity: ActivityReply, unanswered: set[int]
+    ) -> None:
+        """Ask the workers of these clients, except for those that did not reply."""
         for start in range(0, len(clients), CLIENTS_MAX):
             by_worker: dict[int, list[int]] = {}
             for client in clients[start : start + CLIENTS_MAX]:
@@ -83,18 +105,14 @@ class InspectionHandlers:
             unanswered.update(silent)
             for reply in replies.values():
                 activity.update(reply)
-        reports = [
-            results.ClientReport(
-                gid=client.credentials.gid,
-                connected_at=client.connected_at,
-                activity=activity.get(client.number),
-                **_identity(client),
-            )
-            for client in clients
-            # A client that left in the meantime has no activity, though its worker replied.
-            if client.worker in unanswered or client.number in activity
-        ]
-        return reports, sorted(unanswered)
+
+    def _is_elsewhere(self, client: Client, activity: ActivityReply, unanswered: set[int]) -> bool:
+        """Whether a client is connected, but was not at the worker that was asked: it moved."""
+        return (
+            client.number not in activity
+            and client.worker not in unanswered
+            and self._registry.get(client.number) is client
+        )
 
     # -- subscriptions -------------------------------------------------------------------------
     async def _subs(self, request: admin.Subs) -> results.SubsResult:

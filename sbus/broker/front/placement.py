@@ -13,9 +13,10 @@ few suffice:
 Connected clients are moved for the same reasons. A busy worker gives half of the difference to the
 least busy worker: groups of clients that mostly exchange messages with each other, as a whole. Only
 where it has no time left, and only groups of more than two, are they divided: a message that
-crosses costs more than is gained between two clients. Two workers that have little to do become
-one again. A worker is emptied below half of the load above which it is relieved, so that neither
-causes the other.
+crosses costs more than is gained between two clients. A client that mostly exchanges messages with
+one of another worker joins it, unless that worker would have no time left. Two workers that have
+little to do become one again. A worker is emptied below half of the load above which it is
+relieved, so that neither causes the other.
 
 With `placement = "spread"` every worker has as many clients as any other.
 """
@@ -31,6 +32,9 @@ SATURATED_SHARE = 0.9
 """A worker that is so busy has no time left: what its clients send waits."""
 _DIFFERENCE_MIN = 0.2
 """Between two busy workers, for moving clients from one to the other."""
+_JOINED_PART = 0.5
+"""Of the load that a client causes as long as its messages cross, what it adds to the worker of its
+partner: a message that crosses is handled twice, and wakes two workers."""
 
 
 class WorkerLoad(msgspec.Struct, frozen=True):
@@ -66,7 +70,7 @@ class Placement:
     ) -> None:
         self._loads = loads
         self._processors = processors
-        self._is_by_load = settings.placement == "load"
+        self.is_by_load = settings.placement == "load"
         self.apply_settings(settings)
 
     def apply_settings(self, settings: BusSettings) -> None:
@@ -80,7 +84,7 @@ class Placement:
         """The worker for a new client of this user, one of those that are available."""
         loads = self._loads()
         candidates = [load for load in loads if load.worker in available]
-        if not self._is_by_load:
+        if not self.is_by_load:
             return min(candidates, key=lambda load: sum(load.clients.values())).worker
         permitted = [load for load in candidates if may_use(uid, load, loads)] or candidates
         if self._may_use_more(loads):
@@ -104,7 +108,7 @@ class Placement:
         return [
             load.worker
             for load in self._loads()
-            if self._is_by_load and self.is_busy(load) and self._relief(load) is not None
+            if self.is_by_load and self.is_busy(load) and self._relief(load) is not None
         ]
 
     def relieve(self, worker: int, sample: TrafficSample, users: Mapping[int, int]) -> list[Move]:
@@ -150,10 +154,44 @@ class Placement:
         ]
         return min(with_room or unused or less_busy, key=lambda it: it.busy_share, default=None)
 
+    def reunite(
+        self, samples: Mapping[int, TrafficSample], clients: Mapping[int, tuple[int, int]]
+    ) -> list[Move]:
+        """The clients that should join another of those in `clients`, which has their workers and
+        user ids; `samples` are those of all workers that are not idle."""
+        loads = self._loads()
+        busy = {load.worker: load.busy_share for load in loads}
+        demands = {
+            client.client: (_units([client]), busy[worker] * _units([client]) / units)
+            for worker, sample in samples.items()
+            if (units := _units(sample.clients))
+            for client in sample.clients
+        }
+        settled: set[int] = set()
+        moves = []
+        exchanges = [exchange for sample in samples.values() for exchange in sample.exchanges]
+        for exchange in sorted(exchanges, key=lambda it: it.messages, reverse=True):
+            pair = {exchange.publisher, exchange.recipient}
+            if not pair <= clients.keys() & demands.keys() or pair & settled:
+                continue
+            mover, stays = sorted(pair, key=lambda client: demands[client][0])
+            (source, uid), (target, _) = clients[mover], clients[stays]
+            units, demand = demands[mover]
+            if (
+                source != target
+                and 2 * exchange.messages >= units
+                and busy[target] + demand * _JOINED_PART <= SATURATED_SHARE
+                and may_use(uid, loads[target], loads)
+            ):
+                settled |= pair
+                busy[target] += demand * _JOINED_PART
+                moves.append(Move(mover, target))
+        return moves
+
     def mergeable(self) -> tuple[int, int] | None:
         """A worker that should be emptied, and the one that should serve its clients."""
         used = [load for load in self._loads() if load.is_used]
-        if not self._is_by_load or len(used) < 2:
+        if not self.is_by_load or len(used) < 2:
             return None
         source = min(reversed(used), key=lambda load: sum(load.clients.values()))
         for target in used:
@@ -166,7 +204,7 @@ class Placement:
         """A user that leaves no worker to others, the worker that it should leave, and the one that
         should serve its clients instead."""
         loads = self._loads()
-        if not self._is_by_load or len(loads) < 2:
+        if not self.is_by_load or len(loads) < 2:
             return None
         for uid in set.intersection(*(set(load.clients) for load in loads)):
             if any(len(load.clients) > 1 for load in loads):

@@ -28,6 +28,11 @@ _MERGE_AFTER_SECONDS = 10.0
 """How long two workers must have had little to do before one of them is emptied."""
 _PAUSE_SECONDS_MAX = 32.0
 """The longest pause between two samples of a worker from which no client can be moved."""
+_REUNITE_SECONDS_MIN = 4.0
+"""Between two looks for clients that exchange messages over two workers; longer, up to
+`_PAUSE_SECONDS_MAX`, while there are none."""
+_IDLE_SHARE = 0.05
+"""A worker that is less busy has no messages worth a look."""
 _SUBSCRIPTIONS_PER_MOVE = 20
 """A client with more of them counts as several: other workers read records for each."""
 _MERGING_PART = 4
@@ -57,6 +62,8 @@ class Rebalancer:
         self._rests_until: dict[int, float] = {}
         """Clients that are not to be moved now."""
         self._mergeable_since: float | None = None
+        self._reunite_pause = _REUNITE_SECONDS_MIN, _REUNITE_SECONDS_MIN
+        """Until when, and how long."""
         self._pauses: dict[int, tuple[float, float]] = {}
         """Workers from which no client could be moved: until when to pause, and how long."""
         self._sample_from: int | None = None
@@ -88,6 +95,7 @@ class Rebalancer:
             await self._move_from(source, target, self._allowance, uid)
         elif not overloaded:
             await self._merge(now)
+            await self._reunite(now)
 
     async def _relieve(self, worker: int, now: float) -> None:
         pause_until, pause_seconds = self._pauses.get(worker, (0.0, SAMPLE_SECONDS))
@@ -113,6 +121,25 @@ class Rebalancer:
             self._mergeable_since = now
         elif now - self._mergeable_since >= _MERGE_AFTER_SECONDS:
             await self._move_from(*pair, max(1, self._moves_max // _MERGING_PART))
+
+    async def _reunite(self, now: float) -> None:
+        """Have clients that exchange messages over two workers share one of these."""
+        until, seconds = self._reunite_pause
+        busy_shares = self._meter.busy_shares
+        workers = [worker for worker, share in enumerate(busy_shares) if share >= _IDLE_SHARE]
+        if now < until or len(workers) < 2 or not self._placement.is_by_load:
+            return
+        samples = {worker: await self._take_sample(worker) for worker in workers}
+        clients = {
+            client: (worker, uid)
+            for worker in workers
+            for client, uid in self._movable(worker).items()
+        }
+        moves = self._placement.reunite(samples, clients)
+        seconds = _REUNITE_SECONDS_MIN if moves else min(2 * seconds, _PAUSE_SECONDS_MAX)
+        self._reunite_pause = now + seconds, seconds
+        if moves:
+            await self._move(moves)
 
     async def _move_from(
         self, source: int, target: int, moves_max: int, uid: int | None = None

@@ -203,7 +203,7 @@ class ClientTraffic(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Exchange(msgspec.Struct, frozen=True, array_like=True):
-    """How many messages of one client another one received, on one worker."""
+    """How many messages of one client, of any worker, another one received on this worker."""
 
     publisher: int
     recipient: int

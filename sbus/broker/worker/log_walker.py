@@ -85,7 +85,8 @@ class LogWalker:
             if total >= cost_max:
                 break
             if self._monitor.is_watched:
-                self._monitor.walked(self._log.cursor, self._log.entry_numbers(), entries, look_up)
+                at, numbers = self._log.cursor, self._log.entry_numbers()
+                self._monitor.walked(at, self._log.publisher(), numbers, entries, look_up)
             before = statistics.counts[ACCEPTED]
             deliveries = 0
             for key, packet in entries:

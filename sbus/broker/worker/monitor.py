@@ -142,13 +142,15 @@ class MessageMonitor:
     def walked(
         self,
         log_position: int,
+        publisher: int,
         numbers: list[int],
         entries: list[tuple[bytes, bytes]],
         look_up: Callable[[bytes], Route],
     ) -> None:
-        """Entries with these numbers in the log block here are about to be delivered."""
+        """Entries with these numbers in the log block here, which this client published, are about
+        to be delivered."""
         if self._sampler is not None:
-            self._sampler.walked(look_up(key) for key, _ in entries)
+            self._sampler.walked(publisher, (look_up(key) for key, _ in entries))
         for stream in tuple(self._streams.values()):
             select = stream.selection.get
             for number, (key, _) in zip(numbers, entries, strict=True):

@@ -28,24 +28,18 @@ class TrafficSampler:
 
     def published(self, batch: PublishBatch) -> None:
         """Messages of a client of this worker are about to be delivered."""
-        publisher = batch.session.client
         if self._deliveries_left > 0:
-            self._published[publisher] += len(batch.messages)
-        for _, _, route in batch.messages:
-            if self._receive(route):
-                self._exchanged.update((publisher, recipient) for recipient in route.recipients)
+            self._published[batch.session.client] += len(batch.messages)
+        self.walked(batch.session.client, (route for _, _, route in batch.messages))
 
-    def walked(self, routes: Iterable[Route]) -> None:
-        """Messages of clients of other workers are about to be delivered."""
+    def walked(self, publisher: int, routes: Iterable[Route]) -> None:
+        """Messages of a client of any worker are about to be delivered."""
         for route in routes:
-            self._receive(route)
-
-    def _receive(self, route: Route) -> bool:
-        if self._deliveries_left <= 0:
-            return False
-        self._deliveries_left -= 1 + route.fan_out
-        self._received.update(route.recipients)
-        return True
+            if self._deliveries_left <= 0:
+                return
+            self._deliveries_left -= 1 + route.fan_out
+            self._received.update(route.recipients)
+            self._exchanged.update((publisher, recipient) for recipient in route.recipients)
 
     def sample(self, sessions: Iterable[Session]) -> TrafficSample:
         """What was counted of these clients."""

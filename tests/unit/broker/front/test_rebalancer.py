@@ -111,8 +111,10 @@ class Simulation:
                 continue
             clients.append(protocol.ClientTraffic(client.number, units // 2, units // 2))
             partner = self.partner(client.number)
-            if partner is not None and partner.worker == worker:
-                exchanges.append(protocol.Exchange(client.number, partner.number, units // 2))
+            if partner is not None:
+                publisher = client if partner.worker == worker else partner
+                recipient = partner if partner.worker == worker else client
+                exchanges.append(protocol.Exchange(publisher.number, recipient.number, units // 2))
         return protocol.TrafficSample(clients, exchanges)
 
     async def move(self, client: Client, to: int) -> MoveOutcome:
@@ -198,6 +200,21 @@ async def test_clients_come_together_when_load_ends(
     await bus.run(60)
     assert bus.used() == [80]
     assert await bus.run(60) == 0
+
+
+async def test_pairs_are_reunited_where_there_is_room(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Every pair is on two workers, neither of which is busy, but too much so to become one."""
+    bus = Simulation(4)
+    clients = bus.connect(ANN, 10, demand=0.03)
+    for client in clients[::2]:
+        bus.registry.move(client, 1)
+    assert all(bus.load(client) > bus.demands[client.number] for client in clients)
+    assert await bus.run(40) <= 12
+    assert all(bus.load(client) == bus.demands[client.number] for client in clients)
+    assert len(bus.used()) == 2
+    assert await bus.run(100) == 0
 
 
 async def test_moves_are_bounded(

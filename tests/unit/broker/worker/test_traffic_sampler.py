@@ -28,10 +28,10 @@ def test_messages_and_exchanges_are_counted() -> None:
     for _ in range(3):
         sampler.published(batch_of(ann, route_to(bob), route_to(bob, ann)))
     sampler.published(batch_of(bob, route_to()))
-    sampler.walked([route_to(eve), route_to(eve, bob)])
+    sampler.walked(77, [route_to(eve), route_to(eve, bob)])
     assert sampler.sample(clients) == TrafficSample(
         clients=[ClientTraffic(1, 6, 3), ClientTraffic(2, 1, 7), ClientTraffic(3, 0, 2)],
-        exchanges=[Exchange(1, 2, 6)],
+        exchanges=[Exchange(1, 2, 6), Exchange(77, 3, 2), Exchange(77, 2, 1)],
     )
 
 
