@@ -1,4 +1,4 @@
-"""The pattern index: the subscribers whose patterns match a key.
+"""The pattern index: the members whose patterns match a key.
 
 A pattern without wildcards matches one key; all of these are in a dict and cost one lookup. The
 others are in a trie by segment, where only patterns that match the beginning of the key cost
@@ -6,8 +6,8 @@ anything.
 
 A reserved key is matched only by patterns whose first segment is literally `!`.
 
-An index holds two kinds of subscribers: workers, by number, of which a path has each once, and any
-others, with counts. Most paths of a large bus have no other subscribers than workers, or one other
+An index holds two kinds of members: workers, by number, of which a path has each once, and any
+others, with counts. Most paths of a large bus have no other members than workers, or one other
 that subscribed once, so an index keeps no dict for these.
 """
 
@@ -29,26 +29,26 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     """Nodes of the trie, including its root; a pattern without wildcards needs none, any other at
     most two."""
     patterns: int
-    """Different paths that have subscribers."""
+    """Different paths that have members."""
     subscriptions: int
     """Additions that have not been removed yet."""
 
 
 class _Sole(Generic[S]):
-    """Subscribers of a path: workers, and one other with one subscription."""
+    """Members of a path: workers, and one other with one subscription."""
 
-    __slots__ = ("subscriber", "workers")
+    __slots__ = ("member", "workers")
 
-    def __init__(self, workers: int, subscriber: S) -> None:
+    def __init__(self, workers: int, member: S) -> None:
         self.workers = workers
-        self.subscriber = subscriber
+        self.member = member
 
     def counts(self) -> dict[S, int]:
-        return {self.subscriber: 1}
+        return {self.member: 1}
 
 
 class _Several(Generic[S]):
-    """Subscribers of a path: workers, and others with their counts."""
+    """Members of a path: workers, and others with their counts."""
 
     __slots__ = ("_counts", "workers")
 
@@ -61,14 +61,14 @@ class _Several(Generic[S]):
 
 
 _Entry: TypeAlias = int | _Sole[S] | _Several[S]
-"""The subscribers of one path; a mask if they are workers alone."""
+"""The members of one path; a mask if they are workers alone."""
 
 
 class PatternIndex(Generic[S]):
-    """A multiset of (pattern, subscriber) and a set of (pattern, worker), with lookup by key. A
-    subscriber is any hashable.
+    """A multiset of (pattern, member) and a set of (pattern, worker), with lookup by key. A
+    member is any hashable.
 
-    Invariants: every entry has subscribers, and one that is no mask has others than workers; counts
+    Invariants: every entry has members, and one that is no mask has others than workers; counts
     are at least 1; no path in the trie is a literal; `_subscriptions` is the sum of all counts and
     of the number of workers of each path.
     """
@@ -80,39 +80,39 @@ class PatternIndex(Generic[S]):
         self._trie: PathTrie[_Entry[S]] = PathTrie()
         self._subscriptions = 0
 
-    def add(self, path: PatternPath, subscriber: S) -> bool:
-        """Add one subscription; True when it is the subscriber's first one of this path."""
+    def add(self, path: PatternPath, member: S) -> bool:
+        """Add one subscription; True when it is the member's first one of this path."""
         entry = self._get(path)
         self._subscriptions += 1
         if isinstance(entry, int):
-            self._put(path, _Sole(entry, subscriber))
+            self._put(path, _Sole(entry, member))
             return True
         if isinstance(entry, _Sole):
             entry = _Several(entry.workers, entry.counts())
             self._put(path, entry)
         counts = entry.counts()
-        count = counts.get(subscriber, 0)
-        counts[subscriber] = count + 1
+        count = counts.get(member, 0)
+        counts[member] = count + 1
         return not count
 
-    def remove(self, path: PatternPath, subscriber: S) -> bool:
-        """Remove one subscription; True when it was the subscriber's last one of this path. Raises
+    def remove(self, path: PatternPath, member: S) -> bool:
+        """Remove one subscription; True when it was the member's last one of this path. Raises
         KeyError, without a change, when there is none."""
         entry = self._get(path)
         if isinstance(entry, int):
-            raise KeyError(subscriber)
+            raise KeyError(member)
         counts = entry.counts()
-        counts[subscriber] -= 1
-        was_last = not counts[subscriber]
+        counts[member] -= 1
+        was_last = not counts[member]
         if was_last:
-            del counts[subscriber]
+            del counts[member]
         if not counts:
             self._put(path, entry.workers)
         self._subscriptions -= 1
         return was_last
 
     def add_worker(self, path: PatternPath, worker: int) -> bool:
-        """Add a worker to the subscribers of a path; False when it is one already."""
+        """Add a worker to the members of a path; False when it is one already."""
         entry = self._get(path)
         workers = _workers_of(entry)
         if workers >> worker & 1:
@@ -122,7 +122,7 @@ class PatternIndex(Generic[S]):
         return True
 
     def remove_worker(self, path: PatternPath, worker: int) -> bool:
-        """Remove a worker from the subscribers of a path; False when it is none of them."""
+        """Remove a worker from the members of a path; False when it is none of them."""
         entry = self._get(path)
         workers = _workers_of(entry)
         if not workers >> worker & 1:
@@ -132,35 +132,35 @@ class PatternIndex(Generic[S]):
         return True
 
     def remove_worker_everywhere(self, worker: int) -> bool:
-        """Remove a worker from the subscribers of all paths; False when it is one of none."""
+        """Remove a worker from the members of all paths; False when it is one of none."""
         paths = [path for path, entry in self._items() if _workers_of(entry) >> worker & 1]
         for path in paths:
             self.remove_worker(path, worker)
         return bool(paths)
 
     def match(self, key: bytes) -> set[S]:
-        """The subscribers, without workers, of all patterns that match `key`; the caller owns the
+        """The members, without workers, of all patterns that match `key`; the caller owns the
         set."""
         return self.match_all(key)[1]
 
     def match_all(self, key: bytes) -> tuple[int, set[S]]:
-        """The workers, as a mask, and the other subscribers of all patterns that match `key`; the
+        """The workers, as a mask, and the other members of all patterns that match `key`; the
         caller owns the set."""
         reserved = RESERVED_SEGMENT in key and is_reserved(key, self._dialect)
         segments = key.split(self._separator)
-        workers, subscribers = 0, set[S]()
+        workers, members = 0, set[S]()
         if reserved and segments[0] != RESERVED_SEGMENT:
-            return workers, subscribers
+            return workers, members
         literal = self._literals.get(key)
         found = [] if literal is None else [literal]
         self._trie.collect(segments, found, reserved)
         for entry in found:
             workers |= _workers_of(entry)
             if isinstance(entry, _Sole):
-                subscribers.add(entry.subscriber)
+                members.add(entry.member)
             elif isinstance(entry, _Several):
-                subscribers.update(entry.counts())
-        return workers, subscribers
+                members.update(entry.counts())
+        return workers, members
 
     def statistics(self) -> IndexStatistics:
         return IndexStatistics(

@@ -95,8 +95,8 @@ class LogWalker:
                     deliveries += len(recipients)
                     statistics.counts[ACCEPTED] += len(recipients)
                     statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
-                for outbox in recipients:
-                    outbox.deliver(packet, uid)
+                for recipient in recipients:
+                    recipient.deliver(packet, uid)
                 walked += 1
                 if walked % _WALK_ENTRIES_PER_LOOK:
                     continue

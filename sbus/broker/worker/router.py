@@ -44,7 +44,7 @@ HAND_OVER: Final = b"\0hand-over"
 
 
 class Recipient(Protocol):
-    """What a route leads to."""
+    """What a route leads to: an outbox, or the guard that takes its place."""
 
     @property
     def is_closed(self) -> bool: ...
@@ -91,9 +91,9 @@ class Route(RouteRecord):
     def without(self, outbox: Outbox, client: int) -> "Route":
         """The route of messages of this client, which does not want them back."""
         recipients = tuple(
-            other
-            for other in self.recipients
-            if (other.outbox if isinstance(other, ProcessLifetimeGuard) else other) is not outbox
+            it
+            for it in self.recipients
+            if (it.outbox if isinstance(it, ProcessLifetimeGuard) else it) is not outbox
         )
         if len(recipients) == len(self.recipients) and not self.backpressure_rules:
             return self
@@ -148,24 +148,24 @@ class Router:
         if key == HAND_OVER:
             return Route(0, self._arrivals), _ROUTE_BYTES
         check_key(key, self._dialect, self._limits)
-        mask, subscribers = self._index.match_all(key)
-        local = []
+        mask, members = self._index.match_all(key)
+        recipients = []
         rules = []
-        for subscriber in subscribers:
-            if isinstance(subscriber, BackpressureRule):
-                if self._may_receive(subscriber.profile.subscribe, key):
-                    rules.append(subscriber)
+        for member in members:
+            if isinstance(member, BackpressureRule):
+                if self._may_receive(member.profile.subscribe, key):
+                    rules.append(member)
             else:
-                local.append(subscriber)
+                recipients.append(member)
         if self._access_rules:
             access_rules, may_receive = self._access_rules, self._may_receive
-            local = [it for it in local if may_receive(access_rules.get(it, 0), key)]
-        bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * (len(local) + len(rules))
+            recipients = [it for it in recipients if may_receive(access_rules.get(it, 0), key)]
+        bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * (len(recipients) + len(rules))
         if is_reserved(key, self._dialect):
             named = ids_of(key)
             meant = [rule for rule in rules if rule.may_be_meant(named)]
-            return Route(mask, self._entitled(named, local), _by_held_user(meant)), bytes_taken
-        return Route(mask, tuple(local), _by_held_user(rules)), bytes_taken
+            return Route(mask, self._entitled(named, recipients), _by_held_user(meant)), bytes_taken
+        return Route(mask, tuple(recipients), _by_held_user(rules)), bytes_taken
 
     def matching(self, key: bytes) -> list[Outbox]:
         """This worker's clients that have a matching pattern, whether or not they may receive the
@@ -179,17 +179,17 @@ class Router:
         """Those of the recipients found for a secret key whose ids are the ones it names."""
         entitled = []
         for outbox in outboxes:
-            owner = self._secret_recipients.get(outbox)
-            recipient = None if owner is None else owner.outbox_for(named)
+            secret_recipient = self._secret_recipients.get(outbox)
+            recipient = None if secret_recipient is None else secret_recipient.outbox_for(named)
             if recipient is not None:
                 entitled.append(recipient)
         return tuple(entitled)
 
     # -- this worker's clients -----------------------------------------------------------------
-    def add_client(self, outbox: Outbox, recipient: SecretRecipient, rules: RuleSet) -> None:
+    def add_client(self, outbox: Outbox, secret_recipient: SecretRecipient, rules: RuleSet) -> None:
         """From now on `outbox` can have patterns, and receives secret messages that name ids of
-        `recipient`."""
-        self._secret_recipients[outbox] = recipient
+        `secret_recipient`."""
+        self._secret_recipients[outbox] = secret_recipient
         self.set_access_rules(outbox, rules)
 
     def set_access_rules(self, outbox: Outbox, rules: RuleSet) -> None:
@@ -236,20 +236,20 @@ class Router:
         del self._interest[shared_pattern]
         return True
 
-    def add(self, pattern: bytes, subscriber: Outbox | BackpressureRule) -> None:
-        """Put `subscriber` in the routes of all keys that `pattern` matches."""
-        self._change(pattern, subscriber, add=True)
+    def add(self, pattern: bytes, member: Outbox | BackpressureRule) -> None:
+        """Put `member` in the routes of all keys that `pattern` matches."""
+        self._change(pattern, member, add=True)
 
-    def remove(self, pattern: bytes, subscriber: Outbox | BackpressureRule) -> None:
+    def remove(self, pattern: bytes, member: Outbox | BackpressureRule) -> None:
         """Take one occurrence of `pattern` back."""
-        self._change(pattern, subscriber, add=False)
+        self._change(pattern, member, add=False)
 
-    def _change(self, pattern: bytes, subscriber: Outbox | BackpressureRule, *, add: bool) -> None:
+    def _change(self, pattern: bytes, member: Outbox | BackpressureRule, *, add: bool) -> None:
         path = parse_pattern(widened(pattern), self._dialect)
         if path is None:
             return
         change = self._index.add if add else self._index.remove
-        if change(path, subscriber):
+        if change(path, member):
             self.cache.invalidate(path, pattern)
 
     # -- what other workers journalled ---------------------------------------------------------

@@ -140,8 +140,8 @@ class Sequencer:
         counts[ACCEPTED_BYTES] += batch.delivery_bytes
         uid = session.uid
         for packet, _, route in batch.messages:
-            for outbox in route.recipients:
-                outbox.deliver(packet, uid)
+            for recipient in route.recipients:
+                recipient.deliver(packet, uid)
         latency_us = time.monotonic_ns() // 1000 - session.received_us
         self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)
 
