@@ -1,9 +1,10 @@
 """Log blocks: how messages are laid out in the ordered log.
 
-    block    destination mask, length, entries, the publisher's client number, uid, time of receipt
-    entry    destination mask, length of the packet, length of its key, packet
+    log block    destination mask, length, number of log entries, the publisher's client number and
+                 uid, time of receipt, log entries
+    log entry    destination mask, length of the packet, length of its key, packet
 
-The mask of a block is the union of the masks of its entries: one bit for each worker.
+The mask of a log block is the union of the masks of its entries: one bit for each worker.
 """
 
 import mmap
@@ -17,7 +18,7 @@ _ENTRY = struct.Struct("<QII")  # mask, packet length, key length
 TIME_MASK = 0xFFFFFFFF
 """The time of receipt keeps 32 bits, in microseconds: more than an hour."""
 BLOCK_ALIGN_BYTES = 32
-"""Blocks begin at multiples of this, so that a header fits before the end of the ring."""
+"""Log blocks begin at multiples of this, so that a header fits before the end of the ring."""
 
 
 WalkedBlock = tuple[int, int, list[tuple[bytes, bytes]]]
@@ -56,7 +57,7 @@ def build_log_block(
 def entries_of(
     source: mmap.mmap | bytes, at: int, count: int, bit: int
 ) -> list[tuple[bytes, bytes]]:
-    """Key and packet of those of a block's entries that are destined to a worker."""
+    """Key and packet of those of a log block's entries that are destined to a worker."""
     entries = []
     unpack_entry = _ENTRY.unpack_from
     for _ in range(count):
@@ -70,7 +71,7 @@ def entries_of(
 
 
 def walk_piece(piece: bytes, bit: int) -> Iterator[WalkedBlock]:
-    """The blocks of a piece of the log that concern the worker with this bit."""
+    """The log blocks of a piece of the log that concern the worker with this bit."""
     at = 0
     while at < len(piece):
         mask, length, count, _client, uid, time_us = BLOCK.unpack_from(piece, at)
@@ -80,7 +81,7 @@ def walk_piece(piece: bytes, bit: int) -> Iterator[WalkedBlock]:
 
 
 def entry_numbers(source: mmap.mmap, at: int, bit: int) -> list[int]:
-    """Which entries of the block here, from 0, are destined to the worker with this bit."""
+    """Which entries of the log block here, from 0, are destined to the worker with this bit."""
     _, _, count, *_ = BLOCK.unpack_from(source, at)
     at += BLOCK.size
     numbers = []

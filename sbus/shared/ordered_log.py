@@ -1,17 +1,17 @@
 """The ordered log: one sequence of messages for all workers, in a ring of shared memory.
 
-A worker appends a publish batch as one *block*, in one critical section:
+A worker appends a publish batch as one *log block*, in one critical section:
 
-    block  = mask of destination workers, length, count, client, its uid, time  |  entry ...
-    entry  = mask of destination workers, packet length, key length |  packet
+    log block = mask of destination workers, length, count, client, its uid, time  |  log entry ...
+    log entry = mask of destination workers, packet length, key length |  packet
 
 Positions count bytes from the start of the bus; the place of a position is its remainder by the
-size of the ring. A block never wraps: a block without destinations skips the rest of the ring.
+size of the ring. A log block never wraps: one without destinations skips the rest of the ring.
 
-Two words of each worker are the end of the last block destined to it, and the start of the first
-one since it last had nothing to walk. It walks from there, or from its own cursor if that is
-further, to the end, and skips blocks without its bit. Only workers that have not reached their end
-hold the log back, so an idle worker costs nothing and need not be woken.
+Two words of each worker are the end of the last log block destined to it, and the start of the
+first one since it last had nothing to walk. It walks from there, or from its own cursor if that is
+further, to the end, and skips log blocks without its bit. Only a worker that has not reached its
+end takes up room in the log, so an idle worker costs nothing and need not be woken.
 
     low-water mark = min over living workers with cursor < end of max(cursor, start), else head
     room           = size - (head - low-water mark)
@@ -26,7 +26,7 @@ free that quarter.
 
 Bytes say little about work: a hundred of them may be one delivery or a thousand. So every worker
 also has a *window*, the bytes that it walks in a given time as it has measured. No worker appends
-for one whose lag is larger, but for the exception below:
+for one whose lag exceeds its window, with one exception (see *round* below):
 
     lag(worker) = end - max(cursor, start) while cursor < end, else 0
     waiters(worker) != {}  =>  lag > window / 2, when that worker last shared its cursor
@@ -99,7 +99,7 @@ _PACE_MEMORY = 0.8
 
 
 def check_log_size(limits: Limits) -> None:
-    """Raise ConfigurationError unless the largest block and a skip fit in a quarter of the log."""
+    """Raise ConfigurationError unless the largest log block and a skip fit in a quarter of it."""
     packets = limits.batch_packets_max
     largest = limits.batch_bytes_max + limits.packet_bytes_max + 32 * (packets + 2)
     if limits.log_bytes % PAGE_BYTES or limits.log_bytes < 8 * largest:
@@ -146,8 +146,8 @@ class OrderedLog(LogRecord):
         words[ALIVE] |= self._bit
 
     def block_bytes_max(self, words: memoryview, mask: int) -> int:
-        """The most that a block of several messages for these destinations should have: what the
-        slowest of them walks in half a window."""
+        """The most that a log block of several messages for these destinations should have: what
+        the slowest of them walks in half a window."""
         least = self._size
         mask &= words[ALIVE]
         while mask:
@@ -156,18 +156,18 @@ class OrderedLog(LogRecord):
             mask ^= bit
         return least
 
-    def append(self, words: memoryview, block: LogBlock, share: LogShare) -> int:
-        """Append a block of the user who has `share`; returns the workers to wake, or -1 when it
-        has to wait: then this worker waits for a destination or for room, and will be woken.
+    def append(self, words: memoryview, log_block: LogBlock, share: LogShare) -> int:
+        """Append a log block of the user who has `share`; returns the workers to wake, or -1 when
+        it has to wait: then this worker waits for a destination or for room, and will be woken.
         """
-        mask = block.mask & words[ALIVE]
+        mask = log_block.mask & words[ALIVE]
         if (late := _late_destination(words, mask, share)) is not None:
             at = _base(late)
             words[at + LOG_WAITERS] |= self._bit
             words[at + LOG_CONTENDERS] += share.contends(late, words[at + LOG_ROUND])
             return -1
         head = words[LOG_HEAD]
-        data = block.data
+        data = log_block.data
         place = head % self._size
         skip = self._size - place if place + len(data) > self._size else 0
         if words[WAITING] or not self._has_room(words, head + skip + len(data)):
@@ -183,12 +183,12 @@ class OrderedLog(LogRecord):
         words[LOG_HEAD] = end
         return self._destine(words, mask, head, end, share)
 
-    def append_if_walked(self, words: memoryview, block: LogBlock, share: LogShare) -> int:
-        """Append a block if everything before it that is destined to this worker has been walked,
-        and one of its destinations lives; the result is that of `append`, or -1."""
-        if self.destined_end(words) > self.cursor or not block.mask & words[ALIVE]:
+    def append_if_walked(self, words: memoryview, log_block: LogBlock, share: LogShare) -> int:
+        """Append a log block if everything before it that is destined to this worker has been
+        walked, and one of its destinations lives; the result is that of `append`, or -1."""
+        if self.destined_end(words) > self.cursor or not log_block.mask & words[ALIVE]:
             return -1
-        return self.append(words, block, share)
+        return self.append(words, log_block, share)
 
     def _has_room(self, words: memoryview, end: int) -> bool:
         if end - self._low > self._size:
@@ -245,7 +245,7 @@ class OrderedLog(LogRecord):
         return waiting
 
     def destined_end(self, words: memoryview) -> int:
-        """The end of the last block destined to this worker; moves the cursor to the first."""
+        """The end of the last log block destined to this worker; moves the cursor to the first."""
         end: int = words[self._own + LOG_END]
         if self.cursor < end:
             self.cursor = max(self.cursor, words[self._own + LOG_START])
@@ -309,7 +309,7 @@ class OrderedLog(LogRecord):
 
     # -- without the lock ----------------------------------------------------------------------
     def walk(self, end: int) -> Iterator[WalkedBlock]:
-        """Walk to `end`. The cursor passes a block when the next one is requested."""
+        """Walk to `end`. The cursor passes a log block when the next one is requested."""
         source, offset, size, bit = self._map, self._offset, self._size, self._bit
         while self.cursor < end:
             at = offset + self.cursor % size
@@ -327,7 +327,7 @@ class OrderedLog(LogRecord):
         return int(BLOCK.unpack_from(self._map, self._offset + self.cursor % self._size)[3])
 
     def entry_numbers(self) -> list[int]:
-        """Which entries of the block at the cursor, from 0, are destined to this worker."""
+        """Which entries of the log block at the cursor, from 0, are destined to this worker."""
         return entry_numbers(self._map, self._offset + self.cursor % self._size, self._bit)
 
 

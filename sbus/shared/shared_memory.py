@@ -2,7 +2,7 @@
 
 One memfd, mapped by every process before the workers are forked:
 
-    control page | heartbeats | statistics | accounts | stalls | ordered log | table arena 0 |
+    control words | heartbeats | statistics | accounts | stalls | ordered log | table arena 0 |
     table arena 1
 
 *Control words* exist twice. A critical section works on the spare copy and flips a selector as its
@@ -35,8 +35,8 @@ WORKERS_MAX = 64
 WORD_BYTES = 8
 PAGE_BYTES = 4096
 
-# Places of the shared words in a copy of the control block.
-LOG_HEAD = 0  # where the next block of the log goes; positions only ever grow
+# Places in a copy of the control words.
+LOG_HEAD = 0  # where the next log block goes; positions only ever grow
 TABLE_EPOCH = 1  # number of compactions so far; its lowest bit is the arena in use
 TABLE_TAIL = 2  # end of the journal in the arena in use
 TABLE_GENERATION = 3  # end of the last record that concerns workers other than its own
@@ -49,8 +49,8 @@ COMPACTION_WANTED = 9  # 1 when the front should compact the table
 WORKER_WORDS = 16  # here begin the words of worker 0, then those of worker 1, ...
 
 # Places in the words of one worker.
-LOG_START = 0  # start of the first block destined to it since it last had nothing to walk
-LOG_END = 1  # end of the last block destined to it
+LOG_START = 0  # start of the first log block destined to it since it last had nothing to walk
+LOG_END = 1  # end of the last log block destined to it
 LOG_CURSOR = 2  # how far it has walked; written by that worker only, until it is dead
 LOG_WINDOW = 3  # how many bytes may wait for it before publishers of other workers must wait
 LOG_WAITERS = 4  # workers that wait until it has walked further
@@ -70,9 +70,9 @@ class MemoryLock:
     def __init__(self, memfd: int, words: memoryview, block_words: int) -> None:
         self._memfd = memfd
         self.words = words
-        """The control words: the selector, then the two copies."""
+        """The selector, then the two copies of the control words."""
         self.block_words = block_words
-        """Of each copy."""
+        """The size of a copy."""
         self._copies = tuple(
             words[COPIES + i * block_words : COPIES + (i + 1) * block_words] for i in range(2)
         )
