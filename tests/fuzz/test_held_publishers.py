@@ -173,7 +173,7 @@ def check_nothing_is_left(bus: OneProcessBus) -> None:
         assert not list(worker.sessions)
         assert not stalls.any_stalled()
         assert len(stalls._free) == LIMITS_HERE.blocking_clients_max
-        for left in (waiting._waits, waiting._wakeable, waiting._queues, waiting._held_by):
+        for left in (waiting._waits, waiting._wakeable, waiting._queues, waiting._account_of_stall):
             assert not left
         assert not any([waiting._holding, waiting._next_of_user, waiting.waiting_bytes])
         assert not any([subscriptions._background, subscriptions._stuck])
@@ -199,7 +199,7 @@ def campaign(seed: int) -> int:
                 bus.settle()
             if crowd.random.random() < 0.05:
                 bus.compact()
-            holds += sum(len(worker.wait_queue._held_by) for worker in bus.workers)
+            holds += sum(len(worker.wait_queue._account_of_stall) for worker in bus.workers)
         crowd.settle()
         crowd.check_received()
         for actor in (*crowd.readers, *crowd.publishers):

@@ -21,8 +21,8 @@ from sbus.shared.accounts import BACKLOG_BYTES, PUBLISH_RATE
 _LIMITED_RETRY_NS = 1_000_000_000
 """When a client that waits for its user's rate, or for a stalled client, is tried again at the
 latest: an administrator may have changed a user's limits, which no worker is told."""
-_NO_ROOM_RETRY_NS = 50_000_000
-"""When a client is tried again whose user has no room for what it sends."""
+_WAITING_BYTES_RETRY_NS = 50_000_000
+"""When a client is tried again whose user has too much waiting to be read further."""
 
 
 class Scheduler:
@@ -165,7 +165,7 @@ class Scheduler:
         )
 
     def _may_read(self, session: Session) -> bool:
-        """Whether there is room for what a client sends, if that has to wait.
+        """Whether the user's account has room for what a client sends, if that has to wait.
 
         While no client's packets wait, no account is asked.
         """
@@ -174,7 +174,8 @@ class Scheduler:
         bytes_max = self._context.settings.limits.batch_bytes_max
         if not self._wait_queue.waiting_bytes or session.account.may_read(bytes_max):
             return True
-        self._wait_queue.add(session, Wait(Reason.RATE, time.monotonic_ns() + _NO_ROOM_RETRY_NS))
+        retry_ns = time.monotonic_ns() + _WAITING_BYTES_RETRY_NS
+        self._wait_queue.add(session, Wait(Reason.RATE, retry_ns))
         self._client_events.limit_reached(session, BACKLOG_BYTES)
         return False
 

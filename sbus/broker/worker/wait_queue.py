@@ -5,9 +5,12 @@
              has no time left in which it may hold publishers
     RATE     for the user's rate limit, or because too much of the user's waits: until a known time
 
+A message also lacks room in the log while one of its destinations is further behind than its
+window.
+
 A client that is released is tried again, and waits again if it was too early. Clients that wait for
-their user's rate are released one by one, so that of hundreds not all are tried for each one that
-can go on.
+their user's rate are released one by one: when one of hundreds can go on, the others are not tried
+in vain.
 
     held by an account  <=>  its last attempt ended at a stalled client of that account's user
 
@@ -30,7 +33,7 @@ _NEXT_OF_USER_NS = 10_000_000
 
 
 class Reason(Enum):
-    """What a client waits for."""
+    """What kind of thing a client waits for."""
 
     ROOM = "room"
     STALL = "stall"
@@ -38,7 +41,7 @@ class Reason(Enum):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """What a client waits for."""
+    """What a client waits for, and how long at most."""
 
     reason: Reason
     until_ns: int = _NEVER_NS
@@ -64,8 +67,10 @@ class WaitQueue:
         """When to release, by account for stalls and by user for rates."""
         self._next_of_user: dict[int, Session] = {}
         """The last that was released of those that wait for the rate, until it has tried again."""
-        self._held_by: dict[int, int] = {}
+        self._account_of_stall: dict[int, int] = {}
+        """The account that holds a client, by the clients that are held."""
         self._holding: Counter[int] = Counter()
+        """The number of clients that each account holds."""
         self.next_ns = _NEVER_NS
         """When `release_due` has something to release."""
         self.waiting_bytes = 0
@@ -98,7 +103,7 @@ class WaitQueue:
             self._wakeable[session.client] = session
             if wait.reason is Reason.STALL:
                 self._set_due(Reason.STALL, wait.account, wait.until_ns)
-        self._set_held_by(session, wait.account if wait.reason is Reason.STALL else None)
+        self._set_account_of_stall(session, wait.account if wait.reason is Reason.STALL else None)
 
     def count_waiting(self, session: Session, size_bytes: int) -> None:
         """The packets of a client that wait now have this size."""
@@ -107,8 +112,8 @@ class WaitQueue:
 
     def record_success(self, session: Session) -> None:
         """The client has tried again, and what it sent last did not have to wait."""
-        if self._held_by:
-            self._set_held_by(session, None)
+        if self._account_of_stall:
+            self._set_account_of_stall(session, None)
         if self._next_of_user and self._has_tried(session):
             self._set_due(Reason.RATE, session.uid, 0)
 
@@ -176,7 +181,8 @@ class WaitQueue:
         return session
 
     def _has_tried(self, session: Session) -> bool:
-        """Whether a client was the last of its user to be released for the rate; now it is not."""
+        """Whether a client was the last of its user to be released for the rate. It counts as
+        tried again from now on, so the next call returns False."""
         if self._next_of_user.get(session.uid) is not session:
             return False
         del self._next_of_user[session.uid]
@@ -186,10 +192,10 @@ class WaitQueue:
         self._due_ns[reason, number] = at_ns
         self.next_ns = min(self.next_ns, at_ns)
 
-    def _set_held_by(self, session: Session, account: int | None) -> None:
-        before = self._held_by.pop(session.client, None)
+    def _set_account_of_stall(self, session: Session, account: int | None) -> None:
+        before = self._account_of_stall.pop(session.client, None)
         if account is not None:
-            self._held_by[session.client] = account
+            self._account_of_stall[session.client] = account
             self._holding[account] += 1
         if before is not None:
             self._holding[before] -= 1

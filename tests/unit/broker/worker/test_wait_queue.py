@@ -179,8 +179,8 @@ class Waiting(RuleBasedStateMachine):
     def it_remembers_no_more_than_there_is(self) -> None:
         queue = self.queue
         assert len(queue._waits) <= CLIENTS
-        assert len(queue._held_by) <= CLIENTS
-        assert sum(queue._holding.values()) == len(queue._held_by)
+        assert len(queue._account_of_stall) <= CLIENTS
+        assert sum(queue._holding.values()) == len(queue._account_of_stall)
         assert all(queue._queues.values())
         assert len(queue._next_of_user) <= USERS
         assert len(queue._due_ns) <= USERS + len(ACCOUNTS)
@@ -204,7 +204,7 @@ class Waiting(RuleBasedStateMachine):
         assert math.isinf(self.queue.seconds_until_due())
         queue = self.queue
         assert not any([queue._waits, queue._wakeable, queue._queues, queue._due_ns])
-        assert not any([queue._next_of_user, queue._held_by, queue._holding])
+        assert not any([queue._next_of_user, queue._account_of_stall, queue._holding])
 
 
 TestWaiting = Waiting.TestCase
