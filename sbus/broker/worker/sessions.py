@@ -111,7 +111,8 @@ class Sessions:
 
     # -- serving -------------------------------------------------------------------------------
     def on_ready(self, fd: int, events: int) -> None:
-        """The client with this descriptor may have sent something, or its socket has room."""
+        """Queue the client with this descriptor if it may have sent something, and its backlog if
+        its socket has room."""
         session = self.by_fd.get(fd)
         if session is None:
             return
@@ -122,16 +123,16 @@ class Sessions:
             self._fair_queue.add(session)
 
     def resume(self, session: Session) -> None:
-        """What a client waited for may be over: give it a turn soon."""
+        """Queue a client: what it waited for may be over."""
         self._fair_queue.add(session)
         self._context.wake()
 
     def retry_later(self, session: Session) -> None:
-        """Give a client's backlog a turn in a moment, though its socket has room now."""
+        """Queue a client's backlog in a moment, though its socket has room now."""
         self._retries.setdefault(session, time.monotonic_ns() + _MEMORY_RETRY_NS)
 
     def retry_sends(self) -> None:
-        """Give turns to the backlogs of clients whose moment has come."""
+        """Queue the backlogs for which it is time to try again."""
         if self._retries:
             now_ns = time.monotonic_ns()
             for session in [it for it, due_ns in self._retries.items() if due_ns <= now_ns]:
