@@ -1,9 +1,9 @@
 """A worker: one process that serves its share of the clients.
 
 `build_worker` makes its parts and gives each what it needs. The driver gives the machine its ticks
-and sleeps in the poller. Only what waits for others than clients is a task of trio's: sending to a
-slow front or to a slow watcher. While there are such tasks, the driver sleeps in trio's event loop
-instead. A worker ends when the front tells it to, and at once when the front has ended.
+and sleeps in the poller. Only what waits for the front or for a watcher is a trio task of its own.
+While there are such tasks, the driver sleeps in trio's event loop instead. A worker ends when the
+front tells it to, and at once when the front has ended.
 
 All of this begins with the first command; until then the worker stands by.
 """
@@ -131,7 +131,7 @@ async def _let_tasks_run(poller: Poller, seconds_max: float) -> None:
 
 
 def build_worker(context: WorkerContext, poller: Poller, tasks: trio.Nursery) -> Worker:
-    """Make the parts of a worker; `tasks` is for what waits for others than clients."""
+    """Make the parts of a worker; `tasks` runs what waits for watchers."""
     router = Router(
         context.worker, context.dialect, context.settings.limits, context.rules.may_receive
     )

@@ -79,7 +79,7 @@ class BoundedBacklog(Backlog):
         return True
 
     def is_half_free(self) -> bool:
-        """Whether at most half of what may be kept is."""
+        """Whether at most half of the messages and of the bytes that it may keep are in it."""
         return (
             not self._overshoot
             and 2 * self.messages <= self._messages_max

@@ -39,7 +39,8 @@ class CommandHandler:
         """The worker delivers what is left, and ends."""
 
     def receive(self) -> bool:
-        """Carry out the next command, if any; False when the front has ended or it must."""
+        """Carry out the next command, if any; False when this worker must end at once, because the
+        front has ended or a command came incomplete."""
         try:
             command, fds = self._link.receive_command()
         except BlockingIOError:

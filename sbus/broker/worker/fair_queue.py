@@ -7,8 +7,9 @@ its clients in turn. So a user's share does not depend on how many connections i
 A client can be queued twice: to be read, and to be sent its backlog. Four of five turns of a user
 send while backlogs are ready, so that a publisher does not fill backlogs faster than they are sent.
 
-Idle users save nothing up: a user that joins the queue is charged at least as much as the user who
-had the last turn had been charged before it, the *virtual time*. Leaving does not cancel a charge.
+A user gains nothing by being idle. The *virtual time* is the charge of the user who had the last
+turn, as it was when that turn started, and a user that joins the queue is charged at least this.
+Leaving does not cancel a charge.
 
     virtual time = the charge at which the last turn started; it never falls
     every queued user's charge >= virtual time
@@ -26,8 +27,8 @@ from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 _SENDING_TURNS_MAX = 4
-"""In a row while a client of the same user is to be read: what one turn of a publisher with a large
-fan-out puts in backlogs takes about as many to send."""
+"""In a row while a client of the same user is to be read. To send what a publisher with a large
+fan-out puts in backlogs in one turn takes about four turns."""
 _USERS_KEPT = 64
 """With more users, those without debt are forgotten each time their number has doubled."""
 
@@ -95,7 +96,7 @@ class FairQueue(Generic[C]):
             self._push(user, stayed=False)
 
     def next(self) -> C | None:
-        """Take the client whose turn it is; None when the queue is empty."""
+        """Choose the client that has the next turn, and take it out; None when none is queued."""
         user = self._next_user()
         if user is None:
             self._users.clear()

@@ -53,7 +53,9 @@ from sbus.shared.worker_statistics import (
 _RECORDS_PER_HEARTBEAT = 1_000
 """A worker that reads a large table shows that it is alive."""
 _LOOKUP_SECONDS_MAX = 0.001
-"""Messages behind those whose lookups took so long are put off: the lock may be held."""
+"""For looking the routes of a publish batch up again, or for looking for stalled clients among
+their rules; messages that are left then are put off. Routes are at times looked up under the lock,
+for which other workers wait."""
 
 
 class Sequencer:
@@ -146,8 +148,8 @@ class Sequencer:
         self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)
 
     def _place(self, batch: PublishBatch, *, again: bool = False) -> tuple[int, Wait | None] | None:
-        """The critical section of a batch: to where the log is destined here, and what the messages
-        that were put off wait for.
+        """The critical section of a batch; returns the end of what is destined to this worker in
+        the log, and what the messages that were put off wait for.
 
         None when its routes are not current. Where others subscribe faster than this worker gets
         the lock, it reads the table under the lock when it tries `again`.

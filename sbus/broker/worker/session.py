@@ -28,7 +28,8 @@ from sbus.unix.peer_process import PeerProcess
 
 _MESSAGE = b"MSG "
 _COST_PER_SECOND = 250_000
-"""Looking a new key up costs what it takes: there may be many patterns that match almost."""
+"""Looking a new key up is charged by the time that it takes, because many patterns may match its
+beginning."""
 
 
 Message = tuple[bytes, bytes, Route]
@@ -82,7 +83,7 @@ class PublishBatch:
         self.held_by = held_by
 
     def take_back(self) -> None:
-        """Put nothing off, if routes are looked up again next."""
+        """Put nothing off. `look_up_again` must follow, which counts the deliveries."""
         self.messages += self.put_off
         self.put_off, self.held_by = (), None
 
@@ -310,7 +311,7 @@ class Session(SessionRecord):
         count, size_max = len(packets), self.packet_bytes_max
         at = self.done
         deliveries = delivery_bytes = 0
-        # `at` counts the messages, each of which costs 1.
+        # A message costs 1, and moves `at` on by 1, so `deliveries + at` grows as the cost does.
         cost_left = cost_max + at
         while at < count and deliveries + at < cost_left:
             packet = packets[at]
