@@ -139,6 +139,8 @@ class PacketHandler:
     def _control(self, session: Session, key: bytes) -> bool:
         if key == controls.WHOAMI:
             self._sequencer.barrier()
+            # Statistics that are read after the reply include everything before it.
+            self._sequencer.share_statistics()
             own = session.credentials
             session.outbox.send_control(controls.whoami_reply(own.gid, own.uid, own.pid))
         elif key == controls.ME:
