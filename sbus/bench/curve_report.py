@@ -12,6 +12,7 @@ from sbus.bench.curves import CURVES, PACED_PER_SECOND, Case, CurveSample, Sampl
 from sbus.bench.peers.documents import markdown_table
 from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings
+from sbus.compiled import STEP
 
 CORES = 64
 """Of the host that the model tells about, with as many workers: the most that a bus has."""
@@ -22,7 +23,12 @@ BEGIN, END = "<!-- curves: begin -->", "<!-- curves: end -->"
 def curves(run: RunSettings, names: Sequence[str], seconds: float) -> Result:
     """Measure these curves; if they are all of them, also the lock, and fit the model."""
     samples = measure_curves(run, {name: CURVES[name] for name in names}, seconds)
-    settings = {"seconds": seconds, "paced_per_second": PACED_PER_SECOND, **run.shown()}
+    settings = {
+        "seconds": seconds,
+        "paced_per_second": PACED_PER_SECOND,
+        "step": STEP,
+        **run.shown(),
+    }
     if set(names) == set(CURVES):
         return result(settings, samples, fit_model(samples), measure_lock(run, CORES, seconds))
     return result(settings, samples)
@@ -106,7 +112,7 @@ def update(docs: Path, found: Result) -> None:
     lines = [
         f"{machine.cpu_model}, {machine.cores} cores, load {machine.load_average:.2f}, Linux "
         f"{machine.kernel}, Python {machine.python}; {settings['repetitions']} repetitions of "
-        f"{settings['seconds']} s.\n",
+        f"{settings['seconds']} s, {settings['step']} step.\n",
         f"![Each curve: CPU time per delivered message against its parameter]({IMAGE})\n",
         "```",
         *found.notes,

@@ -114,7 +114,7 @@ def test_a_prediction_names_what_limits() -> None:
 def result() -> Result:
     return Result(
         name="curves",
-        settings={"seconds": 1, "repetitions": 1},
+        settings={"seconds": 1, "repetitions": 1, "step": "python"},
         columns=("case", "µs/msg"),
         rows=[("size 16, saturated", "1.50"), ("size 4,096, saturated", "3.50")],
         notes=["a note"],
