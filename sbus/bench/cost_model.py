@@ -42,6 +42,7 @@ TERMS = {
     "kB": "of packets, read and sent, in batches",
     "warm kB": "the same, one message at a time, so that a packet stays in the cache",
     "entry": "walked in the ordered log by another worker",
+    "walk": "a walk of the log for one message, besides its entry and its context switch",
     "switch": "a context switch on a busy CPU, with the tick that follows",
     "wake-up": "the same on an idle CPU",
     "miss": "a route looked up in the pattern index",
@@ -61,6 +62,7 @@ def term_counts(bus: Bus, work: str, sample: CurveSample) -> Counts:
     switches = sample.context_switches / sample.received
     changes = sample.changes / sample.received
     kilobytes = packet_bytes(bus) / 1_000 * (published + 1)
+    walked = published * min(subscribers, bus.workers - 1)
     is_lone, is_paced = mode == "lockstep", mode == "paced"
     clearing = changes if b"*" in bus.changes.pattern else 0.0
     return {
@@ -68,7 +70,8 @@ def term_counts(bus: Bus, work: str, sample: CurveSample) -> Counts:
         "delivery": 1.0,
         "kB": 0.0 if is_lone else kilobytes,
         "warm kB": kilobytes if is_lone else 0.0,
-        "entry": published * min(subscribers, bus.workers - 1),
+        "entry": walked,
+        "walk": walked if is_lone or is_paced else 0.0,
         "switch": 0.0 if is_paced else switches,
         "wake-up": switches if is_paced else 0.0,
         "miss": clearing if bus.route_cache else published,
@@ -193,7 +196,7 @@ def predict(costs_us: Mapping[str, float], held_us: Mapping[str, float], cores: 
     publishing_us = costs_us["message"] + kilobytes_us
     delivering_us = costs_us["delivery"] + kilobytes_us
     walking_us = costs_us["entry"] + delivering_us
-    lone_us = publishing_us + walking_us + 2 * costs_us["wake-up"]
+    lone_us = publishing_us + walking_us + costs_us["walk"] + 2 * costs_us["wake-up"]
     both, apart = "saturated, together", "saturated, apart"
     one_to_many_us = max(publishing_us, walking_us)
     return [

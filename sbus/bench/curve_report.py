@@ -44,9 +44,12 @@ def result(
     return Result(
         name="curves",
         settings=settings,
-        columns=("case", "µs/msg", "p50 µs", "msg/s", "MB/s", "lost %", "model", "error %"),
+        columns=("case", "µs/msg", "p50 µs", "MB/s", "model", "error %"),
         rows=[row(case, those, model) for case, those in samples.items()],
-        notes=notes(samples, model, held) if model and held else ["The model needs all curves."],
+        notes=[
+            f"{sum(one.lost for those in samples.values() for one in those):,} messages were lost.",
+            *(notes(samples, model, held) if model and held else ["The model needs all curves."]),
+        ],
         samples={
             "curves": {label(case): those for case, those in samples.items()},
             "costs_us": model.costs_us if model else {},
@@ -65,14 +68,11 @@ def row(case: Case, samples: Sequence[CurveSample], model: Model | None) -> tupl
     trips = [sample.p50_ns for sample in samples if sample.p50_ns is not None]
     payload = CURVES[case[0]].bus(case[1]).payload_bytes
     rate = median(sample.received * 1e9 / sample.wall_ns for sample in samples)
-    lost = median(100 * sample.lost / (sample.lost + sample.received) for sample in samples)
     return (
         label(case),
         f"{median_us(samples):.2f}",
         f"{median(trips) / 1_000:.1f}" if trips else "",
-        f"{rate:,.0f}",
         f"{rate * payload / 1e6:,.0f}",
-        f"{lost:.1f}",
         f"{model.cases_us[case]:.2f}" if model else "",
         f"{error_percent(case, samples, model):+.0f}" if model else "",
     )
@@ -87,6 +87,7 @@ def notes(samples: Samples, model: Model, held: Mapping[str, Sequence[float]]) -
     held_us = {case: median(those) for case, those in held.items()}
     errors = [abs(error_percent(case, those, model)) for case, those in samples.items()]
     return [
+        "",
         "The model: µs for each",
         *(f"  {term:8} {model.costs_us[term]:7.2f}  {what}" for term, what in TERMS.items()),
         f"Errors: median {median(errors):.0f} %, largest {max(errors):.0f} %.",

@@ -16,6 +16,7 @@ COSTS_US = {
     "kB": 0.2,
     "warm kB": 0.05,
     "entry": 0.4,
+    "walk": 9.0,
     "switch": 7.0,
     "wake-up": 30.0,
     "miss": 5.0,
@@ -48,6 +49,14 @@ def test_a_round_trip_counts_its_context_switches_as_those_of_a_busy_cpu() -> No
 def test_a_paced_message_wakes_an_idle_cpu() -> None:
     counts = term_counts(Bus(), "paced", sample(switches=2_000))
     assert (counts["switch"], counts["wake-up"]) == (0.0, 2.0)
+
+
+def test_a_walk_for_one_message_has_a_cost_of_its_own() -> None:
+    one, two = Bus(workers=1), Bus(workers=2)
+    assert term_counts(two, "round trip", sample())["walk"] == 1
+    assert term_counts(two, "paced", sample())["walk"] == 1
+    assert term_counts(two, "saturated", sample())["walk"] == 0
+    assert term_counts(one, "round trip", sample())["walk"] == 0
 
 
 def test_a_fan_out_reads_once_and_walks_once_for_each_other_worker() -> None:
