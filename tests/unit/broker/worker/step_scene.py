@@ -1,4 +1,4 @@
-"""One worker on real sockets and a real shared memory, beside another one that it shares it with.
+"""One worker on real sockets and a real shared memory, beside others that it shares that with.
 
 `Scene` does what is asked of it with either ordinary step, and `observe` tells everything that
 could differ between the two: the shared memory byte for byte, what clients received, statistics,
@@ -12,8 +12,11 @@ from contextlib import contextmanager, suppress
 from typing import cast
 from unittest.mock import patch
 
+import msgspec
+
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.delivery.backpressure import Backpressure, BackpressureListener, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox, OutboxListener
 from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.worker.context import WorkerContext
@@ -27,7 +30,13 @@ from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, Hard, Soft
 from sbus.protocol.keys import SLASH
 from sbus.shared.accounts import AccountBook
-from sbus.shared.shared_memory import COPIES, WORD_BYTES, SharedMemory
+from sbus.shared.shared_memory import (
+    COPIES,
+    WORD_BYTES,
+    WORDS_PER_WORKER,
+    WORKER_WORDS,
+    SharedMemory,
+)
 from sbus.unix.credentials import Credentials
 from tests.support import compiled_step
 from tests.support.events import logging_to
@@ -40,11 +49,11 @@ LIMITS = Limits(
     batch_packets_max=8,
     batch_bytes_max=500,
     users_max=2,
-    user_messages_per_second_max=1_000,
     backlog_bytes_max=2_000,
     blocking_clients_max=2,
 )
-QUANTUM = 24
+QUANTUM = 16
+WORKERS = 3
 UIDS = (1000, 1001)
 NO_RULES = AccessProfile(publish=0, subscribe=0, may_block_others=False)
 CLOCK_START_NS = 5_000_000_000_000
@@ -64,9 +73,10 @@ class UnheardLink:
 
 
 class Client:
-    """A client of the first worker: its session and its own end of the connection."""
+    """A client of a worker: its session and its own end of the connection."""
 
-    def __init__(self, session: Session, peer: socket.socket) -> None:
+    def __init__(self, worker: int, session: Session, peer: socket.socket) -> None:
+        self.worker = worker
         self.session = session
         self.peer = peer
         self.received: list[bytes] = []
@@ -116,14 +126,18 @@ def stopped_clock() -> Iterator[Clock]:
 
 
 class Scene:
-    """Two workers and their clients; the first worker uses this ordinary step."""
+    """Three workers and their clients; the first worker uses this ordinary step. Each user may
+    publish so many messages in a second."""
 
-    def __init__(self, *, compiled: bool, clients: int = 3) -> None:
-        self.memory = SharedMemory(2, LIMITS)
+    def __init__(self, *, compiled: bool, rate: int = 1_000_000) -> None:
+        self._limits = msgspec.structs.replace(LIMITS, user_messages_per_second_max=rate)
+        self.memory = SharedMemory(WORKERS, LIMITS)
         self.memory.lock.open()
-        self._book = AccountBook(self.memory.accounts, 2, LIMITS)
-        self.contexts = [self._context(worker) for worker in range(2)]
-        self.routers = [Router(worker, SLASH, LIMITS) for worker in range(2)]
+        log_end = self.memory.log_offset + self.memory.log_bytes
+        self.memory.map[self.memory.log_offset : log_end] = b"\xaa" * self.memory.log_bytes
+        self._book = AccountBook(self.memory.accounts, WORKERS, LIMITS)
+        self.contexts = [self._context(worker) for worker in range(WORKERS)]
+        self.routers = [Router(worker, SLASH, LIMITS) for worker in range(WORKERS)]
         self.sequencers = [
             Sequencer(context, router, MessageMonitor(context.worker))
             for context, router in zip(self.contexts, self.routers, strict=True)
@@ -140,27 +154,29 @@ class Scene:
                 sequencer._walker._step = sequencer._step
             self.subscriptions[worker].start()
         self.costs: list[object] = []
-        self.clients = [self._connect(0, number) for number in range(1, clients + 1)]
-        self.other = self._connect(1, 99)
+        self._numbers = 0
+        self.clients = [self._connect(worker) for worker in (0, 0, 0, 1, 2)]
 
     def close(self) -> None:
-        for client in (*self.clients, self.other):
+        for client in self.clients:
             client.peer.close()
             client.session.sock.close()
         close_memory(self.memory)
 
     def _context(self, worker: int) -> WorkerContext:
-        settings = BusSettings(workers=2, limits=LIMITS)
+        settings = BusSettings(workers=WORKERS, limits=LIMITS)
         link = cast(WorkerLink, UnheardLink())
         return WorkerContext(worker, self.memory, settings, logging_to([]), link)
 
-    def _connect(self, worker: int, number: int) -> Client:
+    def _connect(self, worker: int) -> Client:
+        self._numbers += 1
+        number = self._numbers
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         theirs.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
         uid = UIDS[number % 2]
-        opened = self._book.of(uid, LIMITS.user, 0)
+        opened = self._book.of(uid, self._limits.user, 0)
         assert opened is not None
         context = self.contexts[worker]
         account = context.accounts[opened.place]
@@ -170,22 +186,22 @@ class Scene:
         outbox = Outbox(ours, choice, LIMITS, account, context.statistics, listener)
         session = Session(Connection(number, own, account, ours), outbox, NO_RULES, LIMITS)
         self.subscriptions[worker].add_client(session)
-        return Client(session, theirs)
+        return Client(worker, session, theirs)
 
     # -- what happens --------------------------------------------------------------------------
     def subscribe(self, client: Client, pattern: bytes) -> None:
-        worker = 1 if client is self.other else 0
+        worker = client.worker
         if pattern not in client.session.patterns:
             self.subscriptions[worker].subscribe(client.session, pattern)
 
     def unsubscribe(self, client: Client, pattern: bytes) -> None:
-        worker = 1 if client is self.other else 0
+        worker = client.worker
         if pattern in client.session.patterns:
             self.subscriptions[worker].unsubscribe(client.session, pattern)
 
     def turn(self, client: Client) -> None:
         """Serve a client as the scheduler does; packets that are no messages are only noted."""
-        session, worker = client.session, 1 if client is self.other else 0
+        session, worker = client.session, client.worker
         sequencer, router = self.sequencers[worker], self.routers[worker]
         cost = sequencer.serve(session, 1, QUANTUM)
         wait = None
@@ -215,8 +231,32 @@ class Scene:
         if not client.session.outbox.is_flowing and not client.session.outbox.is_closed:
             self.costs.append(client.session.outbox.send_backlog(20))
 
-    def set_stalled(self, stalled: bool) -> None:
-        self.memory.stalls[0] = stalled
+    def poke(self, worker: int | None, word: int, value: int) -> None:
+        """Change a control word, of a worker or of all."""
+        at = 0 if worker is None else WORKER_WORDS + worker * WORDS_PER_WORKER
+        with self.memory.lock as words:
+            words[at + word] = value
+
+    def enable_backpressure(self, client: Client) -> None:
+        """Let a client hold publishers back."""
+        session, context = client.session, self.contexts[client.worker]
+        place = context.stalls.take_place()
+        if session.backpressure is not None or place is None:
+            return
+        rule = BackpressureRule(
+            session.client, place, session.account.place, session.credentials, session.profile
+        )
+        listener = cast(BackpressureListener, Unheard())
+        session.enable_backpressure(
+            Backpressure(
+                rule, session.account, self.memory, context.stalls, context.statistics, listener
+            )
+        )
+        self.subscriptions[client.worker].add_rule(session)
+
+    def everybody_reads(self) -> None:
+        for client in self.clients:
+            client.read(100)
 
     def learn(self, key: bytes) -> None:
         """Have the key in the route cache."""
@@ -228,11 +268,11 @@ class Scene:
         return {
             "control words": self._control_words(),
             "shared memory": self._shared_bytes(),
-            "woken": [was_woken(self.memory, worker) for worker in range(2)],
+            "woken": [was_woken(self.memory, worker) for worker in range(WORKERS)],
             "statistics": [list(context.statistics.counts) for context in self.contexts],
             "costs": list(self.costs),
             "logs": [(it._log.cursor, it._log.window) for it in self.sequencers],
-            "clients": [self._observe_client(client) for client in (*self.clients, self.other)],
+            "clients": [self._observe_client(client) for client in self.clients],
         }
 
     def _control_words(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 import select
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +11,17 @@ from hypothesis import strategies as st
 from sbus.compiled import STEP
 from sbus.limits import Limits
 from sbus.protocol.controls import Hard, Soft
+from sbus.shared.shared_memory import (
+    LOG_CONTENDERS,
+    LOG_SHARE,
+    LOG_WAITERS,
+    LOG_WINDOW,
+    SLEEPING,
+    WAITING,
+)
 from sbus.shared.worker_statistics import MESSAGES_IN, counters_of
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
-from tests.unit.broker.worker.step_scene import Client, Clock, Scene, stopped_clock
+from tests.unit.broker.worker.step_scene import Clock, Scene, stopped_clock
 
 pytestmark = pytest.mark.skipif(STEP == "python", reason="the step is not compiled here")
 
@@ -36,52 +45,84 @@ _oddities = st.sampled_from(
     ]
 )
 _packets = st.lists(st.one_of(_messages, _messages, _messages, _oddities), max_size=12)
-_clients = st.integers(0, 3)
-
-
-def of(scene: Scene, number: int) -> Client:
-    return (*scene.clients, scene.other)[number]
+_clients = st.integers(0, 4)
+_words = st.one_of(
+    st.tuples(st.just(None), st.sampled_from([SLEEPING, WAITING]), st.integers(0, 7)),
+    st.tuples(st.integers(1, 2), st.just(LOG_WINDOW), st.integers(128, 4000)),
+    st.tuples(st.integers(1, 2), st.just(LOG_SHARE), st.integers(0, 300)),
+    st.tuples(st.just(0), st.just(LOG_WAITERS), st.sampled_from([0, 2, 6])),
+    st.tuples(st.just(0), st.just(LOG_CONTENDERS), st.integers(0, 3)),
+)
+_choices = st.sampled_from([*Soft, *Hard])
 
 
 def publish(client: int, packets: list[bytes]) -> Act:
     def act(scene: Scene, _clock: Clock) -> None:
-        of(scene, client).send(packets)
-        scene.turn(of(scene, client))
+        scene.clients[client].send(packets)
+        scene.turn(scene.clients[client])
 
     return act
 
 
-_acts = st.one_of(
-    st.builds(publish, _clients, _packets),
-    st.builds(publish, st.just(0), st.lists(_messages, min_size=1, max_size=8)),
-    st.builds(lambda c: lambda scene, _: scene.turn(of(scene, c)), _clients),
-    st.builds(lambda c, n: lambda scene, _: of(scene, c).read(n), _clients, st.integers(1, 40)),
-    st.builds(lambda c: lambda scene, _: scene.send_backlog(of(scene, c)), _clients),
-    st.builds(lambda w: lambda scene, _: scene.walk(w), st.integers(0, 1)),
-    st.builds(lambda w: lambda scene, _: scene.barrier(w), st.integers(0, 1)),
+def on_client(
+    act: Callable[..., None], *arguments: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Act]:
+    """What a scene does with one of its clients."""
+    return st.builds(
+        lambda number, *given: lambda scene, _: act(scene, scene.clients[number], *given),
+        _clients,
+        *arguments,
+    )
+
+
+_common_acts = st.one_of(
+    st.builds(publish, _clients, st.lists(_messages, min_size=1, max_size=8)),
+    st.just(lambda scene, _: scene.everybody_reads()),
+    st.builds(lambda worker: lambda scene, _: scene.walk(worker), st.integers(0, 2)),
     st.builds(lambda ns: lambda _, clock: clock.advance(ns), st.integers(0, 80_000_000)),
-    st.builds(lambda key: lambda scene, _: scene.learn(key), st.sampled_from(KEYS)),
-    st.builds(
-        lambda c, p: lambda scene, _: scene.subscribe(of(scene, c), p),
-        _clients,
-        st.sampled_from(PATTERNS),
-    ),
-    st.builds(
-        lambda c, p: lambda scene, _: scene.unsubscribe(of(scene, c), p),
-        _clients,
-        st.sampled_from(PATTERNS),
-    ),
-    st.builds(
-        lambda c, choice: lambda scene, _: scene.choose(of(scene, c), choice),
-        _clients,
-        st.sampled_from([Soft.QUEUE, Soft.DISCARD, Soft.ERROR, Hard.DISCARD, Hard.ERROR]),
-    ),
-    st.builds(lambda on: lambda scene, _: scene.set_stalled(on), st.booleans()),
-    st.builds(
-        lambda c, on: lambda scene, _: of(scene, c).session.set_echo(on), _clients, st.booleans()
-    ),
-    st.builds(lambda c: lambda scene, _: of(scene, c).peer.close(), st.integers(0, 1)),
+    st.builds(lambda given: lambda scene, _: scene.poke(*given), _words),
 )
+_rare_acts = st.one_of(
+    st.builds(publish, _clients, _packets),
+    on_client(Scene.turn),
+    on_client(lambda _, client, count: client.read(count), st.integers(1, 20)),
+    on_client(Scene.send_backlog),
+    on_client(Scene.subscribe, st.sampled_from(PATTERNS)),
+    on_client(Scene.unsubscribe, st.sampled_from(PATTERNS)),
+    on_client(Scene.choose, _choices),
+    on_client(Scene.enable_backpressure),
+    on_client(lambda _, client, echo: client.session.set_echo(echo), st.booleans()),
+    on_client(lambda _, client: client.peer.close()),
+    st.builds(lambda worker: lambda scene, _: scene.barrier(worker), st.integers(0, 2)),
+    st.builds(lambda key: lambda scene, _: scene.learn(key), st.sampled_from(KEYS)),
+)
+
+
+def run(acts: list[Act], rate: int, *, compiled: bool) -> list[dict[str, object]]:
+    """What can be seen after each of these acts."""
+    with stopped_clock() as clock:
+        scene = Scene(compiled=compiled, rate=rate)
+        try:
+            for client, pattern in enumerate([b"a/", b"", b"both/", b"both/", b"far/*"]):
+                scene.subscribe(scene.clients[client], pattern)
+            for key in KEYS:
+                scene.learn(key)
+            seen = []
+            for act in acts:
+                act(scene, clock)
+                seen.append(scene.observe())
+            return seen
+        finally:
+            scene.close()
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(st.one_of(_common_acts, _common_acts, _rare_acts), min_size=10, max_size=60),
+    st.sampled_from([200, 1_000_000]),
+)
+def test_both_steps_do_the_same(acts: list[Act], rate: int) -> None:
+    assert run(acts, rate, compiled=True) == run(acts, rate, compiled=False)
 
 
 # -- a lone client ---------------------------------------------------------------------------------
@@ -160,30 +201,3 @@ def test_a_flood_does_not_keep_the_worker_from_waking(bus: OneProcessBus) -> Non
         peer.send(b"MSG k\0")
     assert bus.stepped[0].poll(1e-9)
     assert bus.stepped[0].has_ready() or bus.workers[0].sessions[peer.number].is_readable
-
-
-# -- random scripts against Python -----------------------------------------------------------------
-@settings(max_examples=300)
-@given(st.lists(_acts, min_size=10, max_size=60))
-def test_both_steps_do_the_same(acts: list[Act]) -> None:
-    with stopped_clock() as clock:
-        ends = []
-        for compiled in (False, True):
-            clock.restart()
-            scene = Scene(compiled=compiled)
-            try:
-                scene.subscribe(scene.clients[0], b"a/")
-                scene.subscribe(scene.clients[1], b"a/b")
-                scene.subscribe(scene.other, b"far/*")
-                scene.subscribe(scene.other, b"both/")
-                scene.subscribe(scene.clients[2], b"both/")
-                scene.learn(b"a/b")
-                seen = []
-                for act in acts:
-                    act(scene, clock)
-                    seen.append(scene.observe())
-                ends.append(seen)
-            finally:
-                scene.close()
-    for python, compiled_seen in zip(*ends, strict=True):
-        assert python == compiled_seen
