@@ -21,6 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long one example takes says more about the machine than about the code.
 hypothesis.settings.register_profile("sbus", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=2_000)
 hypothesis.settings.load_profile("sbus")
 
 

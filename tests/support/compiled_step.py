@@ -14,7 +14,10 @@ from pathlib import Path
 
 from deploy.compile_step import NoCompilerError, compile_step, is_current
 
-OPTIONS = ("-DSBUS_STEP_TEST", "-g")
+OPTIONS = ("-DSBUS_STEP_TEST", "-g", "-Werror")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-O1")
+DEATH_STATUS = 77
+"""The exit status of a process that `die_at_store` ends."""
 _BUILT = Path(__file__).resolve().parents[2] / "build/step-for-tests.abi3.so"
 _NAME = "sbus.compiled._step"
 
@@ -31,6 +34,12 @@ def load() -> None:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         sys.modules[_NAME] = module
+
+
+def sanitize(module: Path) -> None:
+    """Compile the step with sanitizers. Processes that load it need their libraries preloaded."""
+    if not is_current(module):
+        compile_step(module, [*OPTIONS, *SANITIZERS])
 
 
 def _built() -> Path:
@@ -53,3 +62,8 @@ def set_clock(now_ns: int) -> None:
 def count_sections() -> int:
     """The critical sections that the compiled step has entered so far."""
     return sys.modules[_NAME].count_sections() if _NAME in sys.modules else 0
+
+
+def die_at_store(number: int) -> None:
+    """End this process before the compiled step makes this store in shared memory, from 0."""
+    sys.modules[_NAME].die_at_store(number)

@@ -32,6 +32,9 @@ from sbus.protocol.keys import SLASH
 from sbus.shared.accounts import AccountBook
 from sbus.shared.shared_memory import (
     COPIES,
+    LOG_CONTENDERS,
+    LOG_HEAD,
+    LOG_WAITERS,
     WORD_BYTES,
     WORDS_PER_WORKER,
     WORKER_WORDS,
@@ -43,7 +46,7 @@ from tests.support.events import logging_to
 from tests.unit.shared.memories import close_memory, was_woken
 
 LIMITS = Limits(
-    log_bytes=8192,
+    log_bytes=4096,
     table_bytes=16 * 1024,
     packet_bytes_max=300,
     batch_packets_max=8,
@@ -135,6 +138,8 @@ class Scene:
         self.memory.lock.open()
         log_end = self.memory.log_offset + self.memory.log_bytes
         self.memory.map[self.memory.log_offset : log_end] = b"\xaa" * self.memory.log_bytes
+        with self.memory.lock as words:
+            words[LOG_HEAD] = 3 * LIMITS.log_bytes - 256  # soon a block does not fit before the end
         self._book = AccountBook(self.memory.accounts, WORKERS, LIMITS)
         self.contexts = [self._context(worker) for worker in range(WORKERS)]
         self.routers = [Router(worker, SLASH, LIMITS) for worker in range(WORKERS)]
@@ -253,6 +258,18 @@ class Scene:
             )
         )
         self.subscriptions[client.worker].add_rule(session)
+
+    def stall(self, client: Client) -> None:
+        """Let a client hold publishers back, from now on until it has read everything."""
+        self.enable_backpressure(client)
+        client.session.outbox.choose(Soft.BLOCK)
+        if client.session.backpressure is not None:
+            client.session.backpressure.stall()
+
+    def wait_for_first(self, users: int) -> None:
+        """Have other workers wait until the first worker has walked, for so many users."""
+        self.poke(0, LOG_WAITERS, 0b110)
+        self.poke(0, LOG_CONTENDERS, users)
 
     def everybody_reads(self) -> None:
         for client in self.clients:

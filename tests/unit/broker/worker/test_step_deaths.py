@@ -1,0 +1,83 @@
+"""A worker that dies at any store of the compiled step leaves the shared memory valid.
+
+A child process makes the step and ends before its first store; another one, with another shared
+memory, before its second store, and so on. After each death another worker goes on.
+"""
+
+import os
+from contextlib import closing
+
+import pytest
+
+from sbus.compiled import STEP
+from sbus.shared.shared_memory import ALIVE
+from tests.support import compiled_step
+from tests.unit.broker.worker.step_scene import Scene
+
+pytestmark = pytest.mark.skipif(STEP == "python", reason="the step is not compiled here")
+
+STORES_MAX = 200
+FIRST, LATER = b"MSG both/1\0of the worker that dies", b"MSG both/1\0of another worker"
+
+
+def scene_with_readers() -> Scene:
+    """A client of the first worker and one of the second are to receive both messages."""
+    scene = Scene(compiled=True)
+    for client in (scene.clients[0], scene.clients[3]):
+        scene.subscribe(client, b"both/")
+    # From here on the first worker has the route, and what the second one subscribed to.
+    scene.clients[1].send([b"MSG both/1\0"])
+    scene.turn(scene.clients[1])
+    scene.walk(1)
+    scene.everybody_reads()
+    scene.clients[3].received.clear()
+    return scene
+
+
+def publish_until_store(scene: Scene, store: int) -> bool:
+    """Have a child publish a message and end before this store; False if it made fewer."""
+    publisher = scene.clients[1]
+    publisher.send([FIRST])
+    pid = os.fork()
+    if pid == 0:
+        try:
+            # With a description of its own, which frees the lock when the child ends.
+            own = os.open(f"/proc/self/fd/{scene.memory.fd}", os.O_RDWR)
+            os.dup2(own, scene.memory.lock.fd)
+            compiled_step.die_at_store(store)
+            scene.turn(publisher)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, compiled_step.DEATH_STATUS)
+    return code != 0
+
+
+def received_after_a_death(scene: Scene) -> list[bytes]:
+    """What the client of the second worker receives, when that has published once more."""
+    reader = scene.clients[3]
+    log = scene.sequencers[1]._log
+    with scene.memory.lock as words:
+        log.check_invariants(words)
+        log.reap(words, 0)
+        assert not words[ALIVE] & 1
+    reader.send([LATER])
+    scene.turn(reader)
+    reader.read(10)
+    with scene.memory.lock as words:
+        log.check_invariants(words)
+    return reader.received
+
+
+def test_a_message_has_its_place_with_the_last_store_or_not_at_all() -> None:
+    outcomes: list[list[bytes]] = []
+    has_died = True
+    while has_died and len(outcomes) < STORES_MAX:
+        with closing(scene_with_readers()) as scene:
+            has_died = publish_until_store(scene, len(outcomes))
+            outcomes.append(received_after_a_death(scene))
+    assert not has_died
+    assert len(outcomes) > 10, "the copy of the words, the block, its ends, accounts, the selector"
+    assert outcomes == [[LATER]] * (len(outcomes) - 1) + [[FIRST, LATER]]
