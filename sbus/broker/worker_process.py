@@ -34,9 +34,9 @@ from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import BacklogSender, Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.standby import stand_by
+from sbus.broker.worker.streams import WorkerStreams
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
-from sbus.broker.worker.watching import Watching
 from sbus.shared.ordered_log import has_served
 from sbus.shared.shared_memory import SharedMemory
 
@@ -144,8 +144,8 @@ def build_worker(context: WorkerContext, poller: Poller, tasks: trio.Nursery) ->
     packet_handler = PacketHandler(context, router, sequencer, subscriptions, sessions)
     scheduler = Scheduler(context, sequencer, packet_handler, sessions, fair_queue, wait_queue)
     query_handler = QueryHandler(context, router, sessions, wait_queue)
-    watching = Watching(context, sessions, monitor, tasks.start_soon)
+    streams = WorkerStreams(context, sessions, monitor, tasks.start_soon)
     moves = ClientMoves(context, router, sequencer, subscriptions, sessions, wait_queue)
-    commands = CommandHandler(context, sessions, moves, watching, query_handler, scheduler)
+    commands = CommandHandler(context, sessions, moves, streams, query_handler, scheduler)
     machine = WorkerMachine(context, sequencer, subscriptions, sessions, scheduler, commands)
     return Worker(context, router, sequencer, subscriptions, wait_queue, sessions, machine)

@@ -220,9 +220,10 @@ def may_use(uid: int, load: WorkerLoad, loads: Sequence[WorkerLoad]) -> bool:
     """Whether this user leaves a worker to other users if it has clients on this one."""
     if uid in load.clients:
         return True
-    others_are_connected = any(other.clients.keys() - {uid} for other in loads)
     used = sum(uid in other.clients for other in loads) + 1
-    return used < len(loads) or not others_are_connected
+    return used < len(loads) or not any(
+        len(other.clients) > (uid in other.clients) for other in loads
+    )
 
 
 def _units(group: Sequence[ClientTraffic]) -> int:

@@ -10,7 +10,7 @@ from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.query_handler import QueryHandler
 from sbus.broker.worker.scheduler import Scheduler
 from sbus.broker.worker.sessions import Sessions
-from sbus.broker.worker.watching import Watching
+from sbus.broker.worker.streams import WorkerStreams
 from sbus.protocol.events import WorkerGivesUp
 from sbus.unix.fd_passing import DescriptorsLost
 
@@ -23,7 +23,7 @@ class CommandHandler:
         context: WorkerContext,
         sessions: Sessions,
         moves: ClientMoves,
-        watching: Watching,
+        streams: WorkerStreams,
         query_handler: QueryHandler,
         scheduler: Scheduler,
     ) -> None:
@@ -32,7 +32,7 @@ class CommandHandler:
         self._emitter = context.emitter
         self._sessions = sessions
         self._moves = moves
-        self._watching = watching
+        self._streams = streams
         self._query_handler = query_handler
         self._scheduler = scheduler
         self.must_stop = False
@@ -65,9 +65,9 @@ class CommandHandler:
             case protocol.CallOffMove():
                 self._moves.call_off(command.client)
             case protocol.StartSampling():
-                self._watching.start_sampling()
+                self._streams.start_sampling()
             case protocol.StopSampling():
-                self._watching.stop_sampling()
+                self._streams.stop_sampling()
             case protocol.DisconnectClient():
                 self._sessions.disconnect(command.client, command.text)
             case protocol.SelfServiceReply():
@@ -80,9 +80,9 @@ class CommandHandler:
                 reply = self._query_handler.answer(command.query)
                 self._link.send(protocol.QueryReply(command.number, reply))
             case protocol.StartStream():
-                self._watching.start_stream(command, fds[0])
+                self._streams.start_stream(command, fds[0])
             case protocol.StopStream():
-                self._watching.stop_stream(command.stream)
+                self._streams.stop_stream(command.stream)
             case protocol.Quiesce():
                 self._scheduler.quiesce()
             case protocol.Stop():

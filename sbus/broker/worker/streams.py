@@ -1,4 +1,4 @@
-"""What a worker does for watchers and for the front's sampling: it starts and stops streams."""
+"""What a worker sends of what it does: streams to watchers, and samples of traffic to the front."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from sbus.broker.worker.sessions import Sessions
 from sbus.protocol.events import StreamMissed
 
 
-class Watching:
+class WorkerStreams:
     """Of one worker. `start_task` runs a task until it ends."""
 
     def __init__(
