@@ -159,11 +159,13 @@ def panel(name: str, lines: Mapping[str, Line]) -> Iterator[str]:
     values = [value for line in lines.values() for value, _ in line]
     costs = [cost for line in lines.values() for _, cost in line]
     to_x = scale(values, MARGIN, PANEL_WIDTH - LABEL_WIDTH)
-    to_y = scale(costs, PANEL_HEIGHT - MARGIN, MARGIN)
+    decade = (*costs, 10 * min(costs))  # a flat curve shall look flat
+    to_y = scale(decade, PANEL_HEIGHT - MARGIN, MARGIN)
     yield f'<text x="{MARGIN}" y="20" font-weight="bold">{escape(name)}: µs per delivery</text>'
     for value in sorted(set(values)):
         x = to_x(value)
-        yield f'<text x="{x:.0f}" y="{PANEL_HEIGHT - 15}" text-anchor="middle">{value:,}</text>'
+        tick = str(value) if value < 1_000 else f"{value / 1_000:.0f}k"
+        yield f'<text x="{x:.0f}" y="{PANEL_HEIGHT - 15}" text-anchor="middle">{tick}</text>'
     for work, line in lines.items():
         points = " ".join(f"{to_x(value):.1f},{to_y(cost):.1f}" for value, cost in line)
         colour = COLOURS[work]

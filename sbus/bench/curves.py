@@ -130,7 +130,7 @@ def wildcards(patterns: int) -> Bystanders:
     return Bystanders(clients=SUBSCRIBING_CLIENTS, patterns_per_client=each, wildcards=True)
 
 
-SUBSCRIPTIONS = (100, 1_000, 10_000, 100_000, 200_000)
+SUBSCRIPTIONS = (100, 1_000, 10_000, 50_000, 200_000)
 CHANGES = (0, 10, 100, 1_000)
 CURVES = {
     "workers": Curve((1, 2, 4, 8, 16), lambda n: Bus(workers=n), tuple(WORKS)),
