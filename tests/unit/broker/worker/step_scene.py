@@ -258,6 +258,8 @@ class Scene:
             )
         )
         self.subscriptions[client.worker].add_rule(session)
+        for _ in range(20):
+            self.subscriptions[client.worker].make_background_step()
 
     def stall(self, client: Client) -> None:
         """Let a client hold publishers back, from now on until it has read everything."""

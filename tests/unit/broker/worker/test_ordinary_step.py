@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(STEP == "python", reason="the step is not compil
 KEYS = [b"a/b", b"a/c", b"x", b"far/1", b"both/2"]
 PATTERNS = [*KEYS, b"a/", b"far/*", b"both/", b""]
 
-Act = Callable[[Scene, Clock], None]
+Act = Callable[[Scene, Clock], object]
 
 
 def message(key: bytes, size: int) -> bytes:

@@ -1,0 +1,774 @@
+/* What the ordinary step does: it receives, publishes, delivers and walks, with the interpreter's
+ * help where objects are concerned. `_step.c` has the types that Python sees.
+ *
+ * The names are those of the Python modules that do the same: Session.receive and gather,
+ * Sequencer.publish, LogWalker.walk_to. At what is not ordinary a function returns 0 or false, and
+ * has done nothing.
+ */
+#ifndef SBUS_ORDINARY_H
+#define SBUS_ORDINARY_H
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <sys/socket.h>
+
+#include "_memory.h"
+
+enum { /* places in the statistics of a worker; those of latencies are given to the constructor */
+    MESSAGES_IN = 0,
+    BYTES_IN = 1,
+    ACCEPTED = 2,
+    ACCEPTED_BYTES = 3,
+    ROUTE_LOOKUPS = 10,
+    LATENCY_SUM_US = 12,
+};
+enum { FIRST_BOUND_BITS = 4, BYTES_PER_UNIT = 4096, WORD_BYTES = 4, EVENTS_PER_POLL = 256 };
+#define TIME_MASK 0xFFFFFFFFu
+
+/* -- records: what Python and C both read fast --------------------------------------------------
+ * Python's classes inherit from these; `records.py` has their twins. */
+typedef struct {
+    PyObject_HEAD
+    int fd;
+    char is_flowing;
+    long long accepted, delivered_bytes;
+} OutboxRecord;
+
+typedef struct {
+    PyObject_HEAD
+    unsigned long long mask;
+    PyObject *recipients; /* a tuple */
+} RouteRecord;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *packets; /* a list of bytes; the first `done` of them are done */
+    Py_ssize_t done;
+    int fd;
+    char is_ordinary, is_readable, is_at_rest;
+    unsigned long long client, uid, account;
+    long long packets_max, bytes_max, packet_bytes_max;
+    long long received_us, messages_in, bytes_in;
+} SessionRecord;
+
+typedef struct {
+    PyObject_HEAD
+    unsigned long long cursor, window;
+    char is_caught_up;
+} LogRecord;
+
+typedef struct {
+    PyObject_HEAD
+    unsigned long long epoch, position;
+} TableRecord;
+
+enum { OUTBOX, ROUTE, SESSION, LOG, TABLE, STEP, TYPES };
+
+typedef struct {
+    PyTypeObject *types[TYPES];
+} ModuleState;
+
+/* -- a batch ----------------------------------------------------------------------------------- */
+typedef struct {
+    const char *data;
+    uint32_t size;
+    PyObject *bytes; /* the same as an object, or NULL */
+} Packet;
+
+typedef struct {
+    Packet packet;
+    uint32_t key_bytes;
+    RouteRecord *route;
+    size_t deliveries_end; /* of this message, in the batch's deliveries */
+} Message;
+
+typedef struct {
+    size_t message;
+    PyObject *recipient;
+    OutboxRecord *outbox; /* the same, or NULL where only Python can deliver */
+} Delivery;
+
+typedef struct {
+    Message *messages;
+    size_t count, messages_max;
+    Delivery *deliveries;
+    size_t deliveries_count, deliveries_max;
+    uint64_t delivery_bytes, uid;
+} Batch;
+
+typedef struct {
+    PyObject_HEAD
+    ModuleState *module;
+    Memory memory;
+    Py_buffer views[6]; /* of control words, accounts, stalls, log and both copies of statistics */
+    uint64_t *counts, *shared_counts;
+    size_t counts_max, latency_at;
+    PyObject *recent; /* the route cache's dict */
+    LogRecord *log;
+    TableRecord *table;
+    PyObject *deliver; /* the method's name */
+    char *buffer;
+    size_t buffer_bytes;
+    Packet *packets;
+    size_t packets_count, packets_max, done;
+    Batch batch;
+    bool is_busy, called_python;
+} OrdinaryStep;
+
+/* Make room for one more in an array that grows; -1 with an exception if there is no memory. */
+static int
+grow(void **array, size_t *max, size_t needed, size_t size)
+{
+    if (needed <= *max)
+        return 0;
+    size_t more = needed < 64 ? 64 : 2 * needed;
+    void *grown = PyMem_Realloc(*array, more * size);
+    if (!grown) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    *array = grown;
+    *max = more;
+    return 0;
+}
+
+static void
+batch_clear(Batch *batch)
+{
+    for (size_t i = 0; i < batch->count; i++) {
+        Py_DECREF(batch->messages[i].route);
+        Py_XDECREF(batch->messages[i].packet.bytes);
+    }
+    batch->count = batch->deliveries_count = 0;
+    batch->delivery_bytes = 0;
+}
+
+/* Add the deliveries of one more message, whose route the batch has a reference to. */
+static int
+batch_add_deliveries(OrdinaryStep *step, size_t index)
+{
+    Batch *batch = &step->batch;
+    Message *message = &batch->messages[index];
+    Py_ssize_t fan_out = PyTuple_Size(message->route->recipients);
+    size_t count = batch->deliveries_count;
+    if (fan_out < 0 || grow((void **)&batch->deliveries, &batch->deliveries_max,
+                            count + (size_t)fan_out, sizeof *batch->deliveries) < 0)
+        return -1;
+    for (Py_ssize_t i = 0; i < fan_out; i++) {
+        PyObject *recipient = PyTuple_GetItem(message->route->recipients, i);
+        bool is_outbox = PyObject_TypeCheck(recipient, step->module->types[OUTBOX]);
+        OutboxRecord *outbox = is_outbox ? (OutboxRecord *)recipient : NULL;
+        batch->deliveries[count++] = (Delivery){index, recipient, outbox};
+    }
+    batch->deliveries_count = message->deliveries_end = count;
+    batch->delivery_bytes += (uint64_t)message->packet.size * (uint64_t)fan_out;
+    return 0;
+}
+
+static int
+batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, RouteRecord *route)
+{
+    Batch *batch = &step->batch;
+    if (grow((void **)&batch->messages, &batch->messages_max, batch->count + 1,
+             sizeof *batch->messages) < 0)
+        return -1;
+    Py_INCREF((PyObject *)route);
+    Py_XINCREF(packet.bytes);
+    batch->messages[batch->count] = (Message){packet, key_bytes, route, 0};
+    return batch_add_deliveries(step, batch->count++);
+}
+
+/* Leave out the messages from this one on. */
+static void
+batch_cut(Batch *batch, size_t count)
+{
+    while (batch->count > count) {
+        Message *last = &batch->messages[--batch->count];
+        size_t before = batch->count ? last[-1].deliveries_end : 0;
+        batch->delivery_bytes -= (last->deliveries_end - before) * (uint64_t)last->packet.size;
+        batch->deliveries_count = before;
+        Py_DECREF(last->route);
+        Py_XDECREF(last->packet.bytes);
+    }
+}
+
+static bool
+is_route(const OrdinaryStep *step, PyObject *object)
+{
+    if (!PyObject_TypeCheck(object, step->module->types[ROUTE]))
+        return false;
+    PyObject *recipients = ((RouteRecord *)object)->recipients;
+    return recipients && PyTuple_Check(recipients);
+}
+
+/* The route of a key, borrowed; NULL if it is not in the cache, or with an exception. Messages
+ * often have the key of the message before them. */
+static RouteRecord *
+look_up(OrdinaryStep *step, const char *key, uint32_t key_bytes)
+{
+    const Batch *batch = &step->batch;
+    if (batch->count) {
+        const Message *last = &batch->messages[batch->count - 1];
+        if (last->key_bytes == key_bytes
+            && !memcmp(last->packet.data + WORD_BYTES, key, key_bytes))
+            return last->route;
+    }
+    PyObject *name = PyBytes_FromStringAndSize(key, key_bytes);
+    if (!name)
+        return NULL;
+    PyObject *route = PyDict_GetItemWithError(step->recent, name);
+    Py_DECREF(name);
+    if (route && !is_route(step, route)) {
+        PyErr_SetString(PyExc_TypeError, "the route cache has something that is no route");
+        return NULL;
+    }
+    return (RouteRecord *)route;
+}
+
+/* -- delivering -------------------------------------------------------------------------------- */
+/* Send from this delivery on, without the interpreter's lock; returns the first that Python has to
+ * make, or their number. */
+static size_t
+send_from(const Batch *batch, size_t at)
+{
+    for (; at < batch->deliveries_count; at++) {
+        OutboxRecord *outbox = batch->deliveries[at].outbox;
+        if (!outbox || !outbox->is_flowing)
+            break;
+        const Packet *packet = &batch->messages[batch->deliveries[at].message].packet;
+        ssize_t sent = send(outbox->fd, packet->data, packet->size, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (sent < 0)
+            break;
+        outbox->accepted++;
+        outbox->delivered_bytes += sent;
+    }
+    return at;
+}
+
+/* Have Python make one delivery. */
+static int
+deliver_in_python(OrdinaryStep *step, const Delivery *delivery)
+{
+    Packet *packet = &step->batch.messages[delivery->message].packet;
+    if (!packet->bytes)
+        packet->bytes = PyBytes_FromStringAndSize(packet->data, packet->size);
+    PyObject *uid = PyLong_FromUnsignedLongLong(step->batch.uid);
+    PyObject *result = NULL;
+    step->called_python = true;
+    if (packet->bytes && uid)
+        result = PyObject_CallMethodObjArgs(delivery->recipient, step->deliver, packet->bytes, uid,
+                                            NULL);
+    Py_XDECREF(uid);
+    Py_XDECREF(result);
+    return result ? 0 : -1;
+}
+
+/* Make all deliveries from this one on. */
+static int
+deliver_from(OrdinaryStep *step, size_t at)
+{
+    const Batch *batch = &step->batch;
+    while (at < batch->deliveries_count) {
+        if (deliver_in_python(step, &batch->deliveries[at]) < 0)
+            return -1;
+        Py_BEGIN_ALLOW_THREADS
+        at = send_from(batch, at + 1);
+        Py_END_ALLOW_THREADS
+    }
+    return 0;
+}
+
+static void
+count_accepted(OrdinaryStep *step)
+{
+    step->counts[ACCEPTED] += step->batch.deliveries_count;
+    step->counts[ACCEPTED_BYTES] += step->batch.delivery_bytes;
+}
+
+/* Count deliveries that took this long. */
+static void
+record_latency(OrdinaryStep *step, uint64_t latency_us, uint64_t deliveries)
+{
+    size_t bucket = step->latency_at;
+    if (latency_us > 1u << FIRST_BOUND_BITS)
+        bucket += 64 - (size_t)__builtin_clzll(latency_us - 1) - FIRST_BOUND_BITS;
+    if (bucket >= step->counts_max)
+        bucket = step->counts_max - 1;
+    step->counts[bucket] += deliveries;
+    step->counts[LATENCY_SUM_US] += latency_us * deliveries;
+}
+
+/* -- publishing -------------------------------------------------------------------------------- */
+typedef enum { PLACED, NOT_ORDINARY } Outcome;
+
+/* The length of the log block of a batch's first messages; no mask if no other worker needs it. */
+static uint64_t
+measure_block(const Batch *batch, size_t count, uint64_t *mask)
+{
+    uint64_t length = sizeof(BlockHeader);
+    *mask = 0;
+    for (size_t i = 0; i < count; i++) {
+        const Message *message = &batch->messages[i];
+        *mask |= message->route->mask;
+        if (message->route->mask)
+            length += sizeof(EntryHeader) + message->packet.size;
+    }
+    return (length + BLOCK_ALIGN_BYTES - 1) / BLOCK_ALIGN_BYTES * BLOCK_ALIGN_BYTES;
+}
+
+/* Lay the block out in the log, where there is room for it. */
+static void
+write_block(unsigned char *at, const Batch *batch, size_t count, BlockHeader header)
+{
+    static const char padding[BLOCK_ALIGN_BYTES];
+    unsigned char *const start = at;
+    at += sizeof header;
+    for (size_t i = 0; i < count; i++) {
+        const Message *message = &batch->messages[i];
+        EntryHeader entry = {message->route->mask, message->packet.size, message->key_bytes};
+        if (!entry.mask)
+            continue;
+        header.count++;
+        store_bytes(at, &entry, sizeof entry);
+        store_bytes(at + sizeof entry, message->packet.data, message->packet.size);
+        at += sizeof entry + message->packet.size;
+    }
+    store_bytes(at, padding, (size_t)(start + header.length - at));
+    store_bytes(start, &header, sizeof header);
+}
+
+/* Append what other workers need of a batch; fewer messages if they would occupy one of them for
+ * too long. False when there is no room. */
+static bool
+append(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t *count,
+       uint64_t *woken)
+{
+    Memory *memory = &step->memory;
+    const uint64_t *account = memory->accounts + session->account * memory->account_words;
+    uint64_t mask, length = measure_block(&step->batch, *count, &mask), head;
+    uint64_t length_max = block_bytes_max(memory, words, mask & words[ALIVE]);
+    if (mask && length > length_max && *count > 1) {
+        *count = larger(1, *count * length_max / length);
+        length = measure_block(&step->batch, *count, &mask);
+    }
+    if (!mask)
+        return true;
+    uint64_t alive = mask & words[ALIVE];
+    if (has_late_destination(memory, words, alive, account)
+        || !find_place(memory, words, length, &head))
+        return false;
+    BlockHeader header = {
+        .mask = mask,
+        .length = (uint32_t)length,
+        .client = session->client,
+        .uid = (uint32_t)session->uid,
+        .time_us = (uint32_t)session->received_us,
+    };
+    write_block(memory->log + head % memory->log_bytes, &step->batch, *count, header);
+    store(&words[LOG_HEAD], head + length);
+    *woken |= destine(memory, words, alive, head, head + length, account);
+    return true;
+}
+
+/* What is done in the critical section of a batch; false when that is not ordinary. */
+static bool
+place_in(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t *count,
+         uint64_t *woken)
+{
+    Memory *memory = &step->memory;
+    uint64_t *own = worker_words(words, memory->worker);
+    uint64_t *account = memory->accounts + session->account * memory->account_words;
+    if (words[TABLE_EPOCH] != step->table->epoch
+        || words[TABLE_GENERATION] > step->table->position || own[LOG_END] > step->log->cursor)
+        return false;
+    store(&own[EPOCH_SEEN], step->table->epoch);
+    *woken = share_cursor(memory, words, step->log->cursor, step->log->window);
+    uint64_t now_ns = monotonic_ns();
+    if (exceeds_rate(account, now_ns) || !append(step, words, session, count, woken))
+        return false;
+    pay_for(account, *count, now_ns);
+    store(&words[SLEEPING], words[SLEEPING] | (uint64_t)1 << memory->worker);
+    return true;
+}
+
+/* Give the first messages of the batch their place in the order; false when that is not ordinary,
+ * and nothing has changed. */
+static bool
+place(OrdinaryStep *step, const SessionRecord *session, size_t *count)
+{
+    uint64_t spare, woken = 0, *words = enter(&step->memory, &spare);
+    if (!words)
+        return false;
+    if (!place_in(step, words, session, count, &woken)) {
+        leave(&step->memory);
+        return false;
+    }
+    commit(&step->memory, spare);
+    step->log->is_caught_up = true;
+    wake(&step->memory, woken);
+    return true;
+}
+
+/* Gather the messages at the head of the packets, up to this cost: 1 if that makes an ordinary
+ * batch, 0 if not, -1 with an exception. */
+static int
+gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
+{
+    Batch *batch = &step->batch;
+    batch_clear(batch);
+    batch->uid = session->uid;
+    for (size_t at = step->done; at < step->packets_count; at++) {
+        Packet packet = step->packets[at];
+        if (batch->count + batch->deliveries_count >= cost_max)
+            break;
+        if (packet.size < WORD_BYTES || memcmp(packet.data, "MSG ", WORD_BYTES)
+            || packet.size > session->packet_bytes_max)
+            break;
+        const char *key = packet.data + WORD_BYTES;
+        const char *end = memchr(key, 0, packet.size - WORD_BYTES);
+        if (!end)
+            break;
+        RouteRecord *route = look_up(step, key, (uint32_t)(end - key));
+        if (!route)
+            return PyErr_Occurred() ? -1 : 0;
+        if (batch_add(step, packet, (uint32_t)(end - key), route) < 0)
+            return -1;
+    }
+    return batch->count > 0;
+}
+
+/* Count what was published, as the sequencer and the session do. */
+static void
+count_published(OrdinaryStep *step, SessionRecord *session, uint64_t accepted)
+{
+    if (step->batch.deliveries_count)
+        record_latency(step, monotonic_ns() / 1000 - (uint64_t)session->received_us, accepted);
+    session->messages_in += (long long)step->batch.count;
+    step->done += step->batch.count;
+}
+
+/* Publish the next batch: 1 if that was ordinary, 0 if not and nothing was done, -1 with an
+ * exception. */
+static int
+publish(OrdinaryStep *step, SessionRecord *session, uint64_t cost_max)
+{
+    Batch *batch = &step->batch;
+    if (*step->memory.stalled)
+        return 0;
+    int gathered = gather(step, session, cost_max);
+    if (gathered <= 0)
+        return gathered;
+    size_t count = batch->count, at = 0;
+    bool placed;
+    Py_BEGIN_ALLOW_THREADS
+    placed = place(step, session, &count);
+    if (placed && count == batch->count)
+        at = send_from(batch, 0);
+    Py_END_ALLOW_THREADS
+    if (!placed)
+        return 0;
+    step->counts[MESSAGES_IN] += count;
+    step->counts[ROUTE_LOOKUPS] += count;
+    if (count < batch->count) {
+        batch_cut(batch, count);
+        Py_BEGIN_ALLOW_THREADS
+        at = send_from(batch, 0);
+        Py_END_ALLOW_THREADS
+    }
+    uint64_t before = step->counts[ACCEPTED];
+    count_accepted(step);
+    if (deliver_from(step, at) < 0)
+        return -1;
+    count_published(step, session, step->counts[ACCEPTED] - before);
+    return 1;
+}
+
+/* -- receiving --------------------------------------------------------------------------------- */
+static void
+packets_clear(OrdinaryStep *step)
+{
+    for (size_t i = 0; i < step->packets_count; i++)
+        Py_XDECREF(step->packets[i].bytes);
+    step->packets_count = step->done = 0;
+}
+
+/* Take the pending packets of a client from its list. */
+static int
+load_pending(OrdinaryStep *step, const SessionRecord *session, Py_ssize_t count)
+{
+    if (grow((void **)&step->packets, &step->packets_max, (size_t)count, sizeof(Packet)) < 0)
+        return -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *bytes = PyList_GetItem(session->packets, session->done + i);
+        char *data;
+        Py_ssize_t size;
+        if (!bytes || PyBytes_AsStringAndSize(bytes, &data, &size) < 0)
+            return -1;
+        if ((uint64_t)size > UINT32_MAX) {
+            PyErr_SetString(PyExc_ValueError, "a packet is too long");
+            return -1;
+        }
+        Py_INCREF(bytes);
+        step->packets[step->packets_count++] = (Packet){data, (uint32_t)size, bytes};
+    }
+    return 0;
+}
+
+/* Have a buffer for a whole batch. What no packet touches of it takes no memory. */
+static int
+prepare_buffer(OrdinaryStep *step, const SessionRecord *session)
+{
+    if (session->packets_max <= 0 || session->bytes_max <= 0 || session->packet_bytes_max <= 0
+        || session->bytes_max > INT32_MAX || session->packet_bytes_max > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "the limits of a session are out of range");
+        return -1;
+    }
+    size_t bytes = (size_t)session->bytes_max + (size_t)session->packet_bytes_max + 1;
+    if (bytes > step->buffer_bytes) {
+        PyMem_Free(step->buffer);
+        step->buffer_bytes = 0;
+        step->buffer = PyMem_Malloc(bytes);
+        if (!step->buffer) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        step->buffer_bytes = bytes;
+    }
+    return grow((void **)&step->packets, &step->packets_max, (size_t)session->packets_max,
+                sizeof(Packet));
+}
+
+typedef struct {
+    long long bytes;
+    int error;     /* of the last recv; 0 if there was none */
+    bool is_empty; /* the last packet has no bytes, which may mean the end */
+} Received;
+
+/* Receive until the socket is empty or the batch is full. Without the interpreter's lock. */
+static Received
+receive_packets(OrdinaryStep *step, const SessionRecord *session)
+{
+    Received received = {0};
+    size_t size_max = (size_t)session->packet_bytes_max + 1;
+    while (step->packets_count < (size_t)session->packets_max
+           && received.bytes < session->bytes_max) {
+        char *data = step->buffer + received.bytes;
+        ssize_t size = recv(session->fd, data, size_max, MSG_DONTWAIT);
+        if (size < 0 && errno == EINTR)
+            continue;
+        if (size < 0) {
+            received.error = errno;
+            break;
+        }
+        step->packets[step->packets_count++] = (Packet){data, (uint32_t)size, NULL};
+        received.bytes += size;
+        if (!size) {
+            received.is_empty = true;
+            break;
+        }
+    }
+    return received;
+}
+
+/* Read the next batch of a client, as Session.receive does; returns its bytes, -1 with an
+ * exception. */
+static long long
+receive(OrdinaryStep *step, SessionRecord *session)
+{
+    if (prepare_buffer(step, session) < 0)
+        return -1;
+    Received received;
+    Py_BEGIN_ALLOW_THREADS
+    session->received_us = (long long)(monotonic_ns() / 1000);
+    received = receive_packets(step, session);
+    Py_END_ALLOW_THREADS
+    bool is_reset = received.error == ECONNRESET;
+    session->is_readable = is_reset || (!received.error && !received.is_empty);
+    if (received.error && received.error != EAGAIN && !is_reset) {
+        errno = received.error;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    session->bytes_in += received.bytes;
+    step->counts[BYTES_IN] += (uint64_t)received.bytes;
+    return received.bytes;
+}
+
+/* -- one client -------------------------------------------------------------------------------- */
+/* Get the client's pending packets or, if it has none, read more; returns the cost of that, -1
+ * with an exception. */
+static long long
+load(OrdinaryStep *step, SessionRecord *session, bool *is_pending)
+{
+    Py_ssize_t pending = PyList_Size(session->packets) - session->done;
+    *is_pending = pending > 0;
+    if (pending > 0)
+        return load_pending(step, session, pending);
+    long long bytes = receive(step, session);
+    return bytes < 0 ? -1 : bytes / BYTES_PER_UNIT;
+}
+
+/* Leave the packets that are not done to Python, as they were read. */
+static int
+unload(OrdinaryStep *step, SessionRecord *session, bool is_pending)
+{
+    if (is_pending) {
+        session->done += (Py_ssize_t)step->done;
+        return 0;
+    }
+    if (step->done == step->packets_count)
+        return 0;
+    PyObject *packets = PyList_New((Py_ssize_t)(step->packets_count - step->done));
+    for (size_t i = step->done; packets && i < step->packets_count; i++) {
+        PyObject *bytes = PyBytes_FromStringAndSize(step->packets[i].data, step->packets[i].size);
+        if (!bytes || PyList_SetItem(packets, (Py_ssize_t)(i - step->done), bytes) < 0)
+            Py_CLEAR(packets);
+    }
+    if (!packets)
+        return -1;
+    PyObject *before = session->packets;
+    session->packets = packets;
+    session->done = 0;
+    Py_XDECREF(before);
+    return 0;
+}
+
+/* Whether the last packet that was read is empty: only Python can tell what that means. */
+static bool
+ends_empty(const OrdinaryStep *step)
+{
+    return step->packets_count && !step->packets[step->packets_count - 1].size;
+}
+
+/* Serve a client until what comes next is not ordinary, or the cost is reached; -1 with an
+ * exception. */
+static int
+serve(OrdinaryStep *step, SessionRecord *session, long long *cost, long long cost_max)
+{
+    bool is_pending;
+    int published = session->is_ordinary;
+    long long loading = load(step, session, &is_pending);
+    if (loading >= 0)
+        *cost += loading;
+    bool ends = !is_pending && ends_empty(step);
+    if (loading < 0 || ends)
+        published = 0;
+    while (published > 0 && *cost < cost_max && step->done < step->packets_count) {
+        published = publish(step, session, (uint64_t)(cost_max - *cost));
+        const Batch *batch = &step->batch;
+        if (published > 0)
+            *cost += 1 + (long long)(batch->count + batch->deliveries_count
+                                     + batch->delivery_bytes / BYTES_PER_UNIT);
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    int unloaded = unload(step, session, is_pending);
+    if (type)
+        PyErr_Restore(type, value, traceback);
+    if (type || unloaded < 0)
+        return -1;
+    if (!ends)
+        return 0;
+    PyObject *done = PyObject_CallMethod((PyObject *)session, "at_empty_packet", NULL);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* -- walking ----------------------------------------------------------------------------------- */
+/* Add the entries of the block at `at` that are destined here to the batch: 1 if all are ordinary,
+ * 0 if not, -1 with an exception. */
+static int
+gather_block(OrdinaryStep *step, const unsigned char *at, const BlockHeader *header)
+{
+    const unsigned char *end = at + header->length;
+    uint64_t bit = (uint64_t)1 << step->memory.worker;
+    at += sizeof *header;
+    for (uint32_t i = 0; i < header->count; i++) {
+        EntryHeader entry;
+        if ((size_t)(end - at) < sizeof entry)
+            return 0;
+        memcpy(&entry, at, sizeof entry);
+        at += sizeof entry;
+        if (entry.packet_bytes > (size_t)(end - at)
+            || (uint64_t)entry.key_bytes + WORD_BYTES > entry.packet_bytes)
+            return 0;
+        Packet packet = {(const char *)at, entry.packet_bytes, NULL};
+        at += entry.packet_bytes;
+        if (!(entry.mask & bit))
+            continue;
+        RouteRecord *route = look_up(step, packet.data + WORD_BYTES, entry.key_bytes);
+        if (!route)
+            return PyErr_Occurred() ? -1 : 0;
+        if (batch_add(step, packet, entry.key_bytes, route) < 0)
+            return -1;
+    }
+    return 1;
+}
+
+/* Add to what the walk has cost the users of publishers. */
+static int
+charge(PyObject *costs, uint32_t uid_number, uint64_t cost)
+{
+    PyObject *uid = PyLong_FromUnsignedLong(uid_number);
+    PyObject *before = uid ? PyDict_GetItemWithError(costs, uid) : NULL;
+    uint64_t charged = before ? PyLong_AsUnsignedLongLong(before) : 0;
+    PyObject *after = PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(charged + cost);
+    int result = after ? PyDict_SetItem(costs, uid, after) : -1;
+    Py_XDECREF(uid);
+    Py_XDECREF(after);
+    return result;
+}
+
+/* Deliver the batch of a walked block; returns the cost, -1 with an exception. */
+static long long
+deliver_block(OrdinaryStep *step, const BlockHeader *header, PyObject *costs)
+{
+    Batch *batch = &step->batch;
+    uint64_t cost = batch->count + batch->deliveries_count;
+    size_t at;
+    Py_BEGIN_ALLOW_THREADS
+    at = send_from(batch, 0);
+    Py_END_ALLOW_THREADS
+    uint64_t before = step->counts[ACCEPTED];
+    count_accepted(step);
+    if (deliver_from(step, at) < 0)
+        return -1;
+    step->counts[ROUTE_LOOKUPS] += batch->count;
+    uint32_t latency_us = (uint32_t)(monotonic_ns() / 1000) - header->time_us;
+    record_latency(step, latency_us, step->counts[ACCEPTED] - before);
+    return charge(costs, header->uid, cost) < 0 ? -1 : (long long)cost;
+}
+
+typedef struct {
+    bool is_ordinary;
+    uint64_t length;
+    long long cost; /* -1 with an exception */
+} Walked;
+
+/* Walk over the block here, of which there are so many bytes at most. Where it is not ordinary,
+ * nothing is done. */
+static Walked
+walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, PyObject *costs)
+{
+    BlockHeader header;
+    Walked walked = {0};
+    if (size < sizeof header)
+        return walked;
+    memcpy(&header, at, sizeof header);
+    if (header.length < sizeof header || header.length > size)
+        return walked;
+    walked.length = header.length;
+    walked.is_ordinary = true;
+    if (!(header.mask >> step->memory.worker & 1))
+        return walked;
+    batch_clear(&step->batch);
+    step->batch.uid = header.uid;
+    int gathered = gather_block(step, at, &header);
+    walked.is_ordinary = gathered != 0;
+    if (gathered)
+        walked.cost = gathered < 0 ? -1 : deliver_block(step, &header, costs);
+    return walked;
+}
+
+#endif
