@@ -191,13 +191,13 @@ class Placement:
     def mergeable(self) -> tuple[int, int] | None:
         """A worker that should be emptied, and the one that should serve its clients."""
         used = [load for load in self._loads() if load.is_used]
-        if not self.is_by_load or len(used) < 2:
+        if not self.is_by_load:
             return None
-        source = min(reversed(used), key=lambda load: sum(load.clients.values()))
-        for target in used:
-            both = target.busy_share + source.busy_share
-            if target is not source and both <= self._busy_share_max / 2:
-                return source.worker, target.worker
+        for source in sorted(used, key=lambda it: (sum(it.clients.values()), -it.worker)):
+            for target in used:
+                both = target.busy_share + source.busy_share
+                if target is not source and both <= self._busy_share_max / 2:
+                    return source.worker, target.worker
         return None
 
     def crowded(self) -> tuple[int, int, int] | None:

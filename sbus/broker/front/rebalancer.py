@@ -90,11 +90,12 @@ class Rebalancer:
         crowded = self._placement.crowded()
         for worker in overloaded:
             await self._relieve(worker, now)
-        if crowded is not None:
+        is_merging = await self._merge(now, is_calm=not overloaded)
+        # A user that is on every worker while one is emptied leaves that one.
+        if crowded is not None and not is_merging:
             uid, source, target = crowded
             await self._move_from(source, target, self._allowance, uid)
         elif not overloaded:
-            await self._merge(now)
             await self._reunite(now)
 
     async def _relieve(self, worker: int, now: float) -> None:
@@ -113,14 +114,18 @@ class Rebalancer:
             pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
             self._pauses[worker] = now + pause_seconds, pause_seconds
 
-    async def _merge(self, now: float) -> None:
-        pair = self._placement.mergeable()
+    async def _merge(self, now: float, *, is_calm: bool) -> bool:
+        """Empty a worker, if no worker is overloaded; whether one is being emptied."""
+        pair = self._placement.mergeable() if is_calm else None
         if pair is None:
             self._mergeable_since = None
-        elif self._mergeable_since is None:
+            return False
+        if self._mergeable_since is None:
             self._mergeable_since = now
-        elif now - self._mergeable_since >= _MERGE_AFTER_SECONDS:
-            await self._move_from(*pair, max(1, self._moves_max // _MERGING_PART))
+        if now - self._mergeable_since < _MERGE_AFTER_SECONDS:
+            return False
+        await self._move_from(*pair, max(1, self._moves_max // _MERGING_PART))
+        return True
 
     async def _reunite(self, now: float) -> None:
         """Have clients that exchange messages over two workers share one of these."""

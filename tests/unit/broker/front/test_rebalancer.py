@@ -62,6 +62,11 @@ class Simulation:
             clients.append(client)
         return clients
 
+    def serve(self, worker: int, clients: Iterable[Client]) -> None:
+        """These clients are on this worker, wherever they were placed."""
+        for client in clients:
+            self.registry.move(client, worker)
+
     def demand(self, clients: Iterable[Client], demand: float) -> None:
         for client in clients:
             self.demands[client.number] = demand / 2
@@ -215,6 +220,32 @@ async def test_pairs_are_reunited_where_there_is_room(
     assert all(bus.load(client) == bus.demands[client.number] for client in clients)
     assert len(bus.used()) == 2
     assert await bus.run(100) == 0
+
+
+async def test_idle_workers_become_one_beside_a_busy_one_with_fewer_clients(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(4)
+    clients = bus.connect(ANN, 101)
+    bus.demand(clients[:2], 0.4)
+    for worker, some in enumerate((clients[:2], clients[2:102], clients[102:])):
+        bus.serve(worker, some)
+    await bus.run(60)
+    assert bus.used() == [2, 200]
+
+
+async def test_a_worker_is_emptied_for_good_if_its_user_is_on_all_others_but_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Until that is done, the user is on every worker."""
+    bus = Simulation(4)
+    ann, bob = bus.connect(ANN, 480), bus.connect(BOB, 120)
+    bus.demand(ann[:800], 0.002)
+    for worker, some in enumerate((ann[:400], ann[400:800], ann[800:], bob)):
+        bus.serve(worker, some)
+    assert await bus.run(60) == 160
+    assert bus.used() == [400, 400, 400]
+    assert await bus.run(60) == 0
 
 
 async def test_moves_are_bounded(
