@@ -65,7 +65,8 @@ class ClientHandlers:
         result = KickResult(client.number, own.uid, own.pid, to_text(client.program))
         text = request.text or "disconnected by an administrator"
         self._events.emit(ClientKicked(who=client.describe(), why=text))
-        self._supervisor.send(client.worker, DisconnectClient(client.number, text))
+        for worker in self._mover.workers_of(client):
+            self._supervisor.send(worker, DisconnectClient(client.number, text))
         self._nursery.start_soon(self._disconnect_later, client)
         return result
 

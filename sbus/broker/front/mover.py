@@ -117,6 +117,11 @@ class ClientMover:
         move = self._moves.get(client.number)
         return move is not None and move.revision is not None and client.worker == move.source
 
+    def workers_of(self, client: Client) -> set[int]:
+        """The worker that serves a client, and the one that may do so next."""
+        move = self._moves.get(client.number)
+        return {client.worker} if move is None else {client.worker, move.to}
+
     # -- moving --------------------------------------------------------------------------------
     async def move(self, client: Client, to: int) -> MoveOutcome:
         """Have worker `to` serve a client."""

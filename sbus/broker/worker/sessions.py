@@ -87,6 +87,8 @@ class Sessions:
         """From now on a client is read, and found here."""
         self.by_fd[session.sock.fileno()] = self._by_client[session.client] = session
         self.poller.add(session.sock)
+        if session.outbox.fault is not None:
+            self.resume(session)
 
     def _profile(self, rules: bytes) -> AccessProfile:
         return self._context.rules.profile(decode_rule_set(rules))
@@ -170,10 +172,13 @@ class Sessions:
 
     # -- closing -------------------------------------------------------------------------------
     def disconnect(self, client: int, text: str) -> None:
-        """Disconnect a client by order of an administrator, if it is still there."""
-        session = self.find(client)
+        """Disconnect a client by order of an administrator, if it is still there, or when it
+        arrives."""
+        session, arriving = self.find(client), self.arriving.get(client)
         if session is not None:
             self.expel(session, Misbehaviour("kicked", text))
+        elif arriving is not None:
+            arriving.outbox.fault = Misbehaviour("kicked", text)
 
     def expel(self, session: Session, fault: ClientFault) -> None:
         """Disconnect a client for a fault, so that it can still read why."""
