@@ -1,1 +1,1 @@
-"""From a key to its subscribers: data structures without input or output."""
+"""From a key to its route: data structures without input or output."""

@@ -3,8 +3,8 @@
 Every change is one record, appended under the lock; every worker that publishes reads the records
 that are new to it and keeps an index of its own. A record that begins or ends a worker's interest
 in a pattern is an *edge*: it concerns the other workers, so it moves the generation word, which
-they compare before they route a batch. Other records (a worker's second client with the same
-pattern) matter only when the clients of a worker are reconstructed.
+they compare before they place a publish batch. Other records (a worker's second client with the
+same pattern) matter only when the clients of a worker are reconstructed.
 
     record = length, kind, edge, worker, client | pattern
 

@@ -3,7 +3,7 @@
 A client that chose `block` has two things. Its *back-pressure rule* is in every worker's
 pattern index beside its patterns, so a publisher's worker finds with the route which clients must
 have room. And it has a place in the stall table, where its worker notes, under the lock, that it
-has none. A publisher's worker that finds both keeps the message and reads no more from that
+has none. A publisher's worker that finds both puts the message off and reads no more from that
 publisher.
 
 Only publishers of the client's own user are held, unless an access rule lets the client hold

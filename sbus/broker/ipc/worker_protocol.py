@@ -3,7 +3,7 @@
 A descriptor travels with `AdoptClient`, `PrepareClient`, `ApplySettings` and `StartStream` only.
 
 To move a client, the front has its worker describe it and another worker prepare for it. Then the
-first worker hands the client over by an entry of the log, at which the other worker takes over.
+first worker hands the client over by a log entry, at which the other worker takes over.
 Each of these commands has one answer; `MoveDeclined` ends the move.
 """
 

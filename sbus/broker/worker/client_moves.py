@@ -2,9 +2,9 @@
 
 The worker that is to serve a client *prepares* for it: it journals the client's patterns as its
 own, and has an outbox for it that accepts nothing. Meanwhile the client's worker serves it. Then
-that worker *hands the client over*: once it has delivered everything that it has to, it appends an
-entry to the log and serves the client no more. The other worker begins to when it walks over the
-entry. So the place of the entry in the total order separates what each of the two delivers:
+that worker *hands the client over*: once it has delivered everything that it has to, it appends a
+log entry and serves the client no more. The other worker begins to when it walks over that entry.
+So the place of the entry in the total order separates what each of the two delivers:
 
     a message before the entry   reaches the client by the first worker, which delivered all of them
     a message behind the entry   reaches the client by the second one, which had the patterns before
@@ -117,7 +117,7 @@ class ClientMoves:
         self._decline(session.client, "it did not come to rest")
 
     def _has_handed_over(self, session: Session, mask: int) -> bool:
-        """Append the entry that hands a client over, if nothing has to be done before."""
+        """Append the log entry that hands a client over, if nothing has to be done before."""
         if session.has_pending() or not self._is_at_rest(session):
             return False
         log_block = _hand_over_block(session, mask)
@@ -184,7 +184,7 @@ class ClientMoves:
         self._decline(session.client, str(error))
 
     def deliver(self, packet: bytes, _publisher_uid: int) -> None:
-        """Take over the client of an entry of the log.
+        """Take over the client of a log entry.
 
         One that is not known was to be taken over by an earlier worker of this number.
         """
@@ -220,7 +220,7 @@ _PREFIX = b"MSG %b\0" % HAND_OVER
 
 
 def _hand_over_block(session: Session, mask: int) -> LogBlock:
-    """The log block with the entry that hands over a client."""
+    """The log block with the log entry that hands over a client."""
     packet = b"%b%d %b" % (_PREFIX, session.client, encode_state(_state(session)))
     received_us = time.monotonic_ns() // 1000
     entry = (mask, packet, len(HAND_OVER))

@@ -1,7 +1,7 @@
 """Handling a client's pending packets: messages are published, other packets are carried out.
 
-Consecutive messages are published as one batch. A packet that may not be carried out is refused,
-and its client disconnected if that is misbehaviour.
+Consecutive messages are one publish batch. A packet that may not be carried out is refused, and its
+client disconnected if that is misbehaviour.
 """
 
 from functools import partial

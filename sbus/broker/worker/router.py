@@ -9,7 +9,7 @@ other workers do not know whose pattern it is. So each secret recipient that is 
 whether the ids that the key names are its own. Likewise, clients to whom access rules about
 subscribing apply receive a key only if the rules allow it.
 
-One key is no client's: the entries of the log that hand clients over lead to this worker itself.
+One key is no client's: the log entries that hand clients over lead to this worker itself.
 """
 
 from collections import Counter
@@ -141,7 +141,7 @@ class Router:
         return self.cache.recent.get(key) or self.cache.look_up(key)
 
     def set_arrivals(self, recipient: Recipient) -> None:
-        """Give this recipient the entries of the log that hand clients over to this worker."""
+        """Give this recipient the log entries that hand clients over to this worker."""
         self._arrivals = (recipient,)
 
     def _look_up_uncached(self, key: bytes) -> tuple[Route, int]:

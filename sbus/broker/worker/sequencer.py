@@ -15,9 +15,9 @@ message's critical section: it was appended to the log, or delivered here, befor
 is journalled in the critical section that separates the messages before it from those after it.
 
 The first part also finds out whether a message must wait: for room in the log, for a stalled client
-that would receive it, or because its user publishes too fast. Stalled clients are looked up before
-the lock is taken, because there can be many, and confirmed under it. The first message that has to
-wait is put off, and so are all behind it.
+that would receive it, or because its user publishes too fast. Stalled clients are looked for before
+the lock is taken, because a route can have many rules, and confirmed under it. The first message
+that has to wait is put off, and so are all behind it.
 """
 
 import time
@@ -148,8 +148,8 @@ class Sequencer:
         self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)
 
     def _place(self, batch: PublishBatch, *, again: bool = False) -> tuple[int, Wait | None] | None:
-        """The critical section of a batch; returns the end of what is destined to this worker in
-        the log, and what the messages that were put off wait for.
+        """The critical section of a publish batch; returns the end of what is destined to this
+        worker in the log, and what the messages that were put off wait for.
 
         None when its routes are not current. Where others subscribe faster than this worker gets
         the lock, it reads the table under the lock when it tries `again`.
@@ -231,7 +231,7 @@ class Sequencer:
             batch.add_lookup_cost(time.perf_counter() - began_at)
 
     def _first_stalled(self, uid: int, route: Route) -> BackpressureRule | None:
-        """A stalled client for which this user's publishers may be held."""
+        """The rule of a stalled client for which this user's publishers may be held."""
         is_stalled = self._stalls.is_stalled
         left: dict[int, int] = {}
         for whose in (uid, ANYBODY):
@@ -269,8 +269,8 @@ class Sequencer:
 
     # -- other steps ---------------------------------------------------------------------------
     def hand_over(self, log_block: LogBlock, share: LogShare) -> bool:
-        """Append the entry at which another worker takes over a client of the user with this share:
-        what is published behind it is delivered there. False: try again."""
+        """Append the log entry at which another worker takes over a client of the user with this
+        share: what is published behind it is delivered there. False: try again."""
         with self._lock as words:
             woken = self._log.append_if_walked(words, log_block, share)
         self._memory.wake(max(woken, 0))

@@ -30,7 +30,7 @@ workers = st.sampled_from([0, 1, 63])
 
 
 def index_of(patterns: Iterable[bytes], dialect: Dialect = SLASH) -> PatternIndex[bytes]:
-    """An index in which every pattern is its own subscriber."""
+    """An index in which every pattern is its own member."""
     index: PatternIndex[bytes] = PatternIndex(dialect)
     for pattern in patterns:
         path = parse_pattern(pattern, dialect)
@@ -90,7 +90,7 @@ def test_the_dot_dialect_separates_at_dots_and_reserves_a_first_mark() -> None:
     assert index.match(b"!.x") == {b"!."}
 
 
-def test_several_patterns_of_a_subscriber_give_it_once() -> None:
+def test_several_patterns_of_a_member_give_it_once() -> None:
     index: PatternIndex[str] = PatternIndex(SLASH)
     for pattern in (b"a/b", b"a/*", b"a/b*", b"a/", b"", b"*/b"):
         path = parse_pattern(pattern, SLASH)
@@ -334,12 +334,12 @@ class AddingAndRemoving(RuleBasedStateMachine):
         self.model: Counter[tuple[bytes, int]] = Counter()
         self.of_workers: set[tuple[bytes, int]] = set()
 
-    @rule(target=present, pattern=texts, subscriber=st.integers(0, 2))
-    def add(self, pattern: bytes, subscriber: int) -> tuple[bytes, int]:
-        return self._add(pattern, subscriber)
+    @rule(target=present, pattern=texts, member=st.integers(0, 2))
+    def add(self, pattern: bytes, member: int) -> tuple[bytes, int]:
+        return self._add(pattern, member)
 
     @rule(target=present, stored=present)
-    def add_another_subscriber(self, stored: tuple[bytes, int]) -> tuple[bytes, int]:
+    def add_another_member(self, stored: tuple[bytes, int]) -> tuple[bytes, int]:
         return self._add(stored[0], (stored[1] + 1) % 3)
 
     @rule(pattern=texts, worker=workers, adds=st.booleans())
@@ -362,9 +362,9 @@ class AddingAndRemoving(RuleBasedStateMachine):
     def remove(self, stored: tuple[bytes, int]) -> None:
         self._remove(*stored)
 
-    @rule(pattern=texts, subscriber=st.integers(0, 2))
-    def remove_what_may_be_missing(self, pattern: bytes, subscriber: int) -> None:
-        self._remove(pattern, subscriber)
+    @rule(pattern=texts, member=st.integers(0, 2))
+    def remove_what_may_be_missing(self, pattern: bytes, member: int) -> None:
+        self._remove(pattern, member)
 
     @rule(target=present, stored=present, depth=st.integers(0, 6), behind=texts)
     def add_what_shares_a_beginning(
@@ -400,24 +400,24 @@ class AddingAndRemoving(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "model"):
             return
-        for pattern, subscriber in list(self.model.elements()):
-            self._remove(pattern, subscriber)
+        for pattern, member in list(self.model.elements()):
+            self._remove(pattern, member)
         for pattern, worker in list(self.of_workers):
             self._change_worker(pattern, worker, adds=False)
         assert self.index.statistics() == EMPTY
         self.index.check_invariants()
 
     def _match(self, key: bytes) -> None:
-        subscribers = {
-            subscriber
-            for (pattern, subscriber), count in self.model.items()
+        members = {
+            member
+            for (pattern, member), count in self.model.items()
             if count and matches(pattern, key, self.dialect)
         }
         numbers = {
             worker for pattern, worker in self.of_workers if matches(pattern, key, self.dialect)
         }
-        assert self.index.match(key) == subscribers
-        assert self.index.match_all(key) == (sum(1 << number for number in numbers), subscribers)
+        assert self.index.match(key) == members
+        assert self.index.match_all(key) == (sum(1 << number for number in numbers), members)
 
     def _change_worker(self, pattern: bytes, worker: int, *, adds: bool) -> None:
         path = parse_pattern(pattern, self.dialect)
@@ -431,24 +431,24 @@ class AddingAndRemoving(RuleBasedStateMachine):
             assert self.index.remove_worker(path, worker) == (held <= self.of_workers)
             self.of_workers -= held
 
-    def _add(self, pattern: bytes, subscriber: int) -> tuple[bytes, int]:
+    def _add(self, pattern: bytes, member: int) -> tuple[bytes, int]:
         path = parse_pattern(pattern, self.dialect)
-        stored = (_one_star(pattern), subscriber)
+        stored = (_one_star(pattern), member)
         if path is not None:
-            assert self.index.add(path, subscriber) == (self.model[stored] == 0)
+            assert self.index.add(path, member) == (self.model[stored] == 0)
             self.model[stored] += 1
         return stored
 
-    def _remove(self, pattern: bytes, subscriber: int) -> None:
+    def _remove(self, pattern: bytes, member: int) -> None:
         path = parse_pattern(pattern, self.dialect)
-        stored = (_one_star(pattern), subscriber)
+        stored = (_one_star(pattern), member)
         if path is None:
             return
         if not self.model[stored]:
             with pytest.raises(KeyError):
-                self.index.remove(path, subscriber)
+                self.index.remove(path, member)
             return
-        assert self.index.remove(path, subscriber) == (self.model[stored] == 1)
+        assert self.index.remove(path, member) == (self.model[stored] == 1)
         self.model[stored] -= 1
 
 
