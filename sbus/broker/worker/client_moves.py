@@ -103,7 +103,7 @@ class ClientMoves:
     def _hand_over_steps(self, session: Session, mask: int, revision: int) -> Iterator[bool]:
         session.is_leaving, session.is_at_rest = True, False
         give_up_at = time.monotonic() + _HAND_OVER_SECONDS_MAX
-        while session.is_open() and session.revision == revision and self._is_at_rest(session):
+        while session.is_open() and session.revision == revision:
             self._sequencer.barrier()
             if self._has_handed_over(session, mask):
                 self._leave(session)
