@@ -20,7 +20,8 @@ SAMPLE_SECONDS = 1.0
 
 
 class LoadMeter:
-    """Of one bus. `busy_shares` are those between the last two samples, by worker: 0 to 1."""
+    """Of one bus. `busy_shares` are those between the last two samples, by worker: 0 to 1; and what
+    is expected of workers between which clients were moved since."""
 
     def __init__(self, supervisor: Supervisor, registry: ClientRegistry) -> None:
         self._supervisor = supervisor
@@ -49,6 +50,12 @@ class LoadMeter:
             self.busy_shares[worker.number] = (
                 busy_share(start, end, seconds) if start and end else 0.0
             )
+
+    def expect_moved(self, source: int, target: int, part: float) -> None:
+        """Another worker does this part of what a worker does, until that is measured."""
+        moved_share = self.busy_shares[source] * part
+        self.busy_shares[source] -= moved_share
+        self.busy_shares[target] = min(1.0, self.busy_shares[target] + moved_share)
 
     def restart(self) -> None:
         """What the workers did until now is not part of the next sample."""

@@ -216,6 +216,12 @@ class Placement:
         return None
 
 
+def moved_part(sample: TrafficSample, moves: Collection[Move]) -> float:
+    """The part of what a worker does, as its sample shows that, that goes with these clients."""
+    moved = {move.client for move in moves}
+    return _units([it for it in sample.clients if it.client in moved]) / _units(sample.clients)
+
+
 def may_use(uid: int, load: WorkerLoad, loads: Sequence[WorkerLoad]) -> bool:
     """Whether this user leaves a worker to other users if it has clients on this one."""
     if uid in load.clients:

@@ -14,7 +14,7 @@ from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.load_meter import SAMPLE_SECONDS, LoadMeter
 from sbus.broker.front.mover import ClientMover
-from sbus.broker.front.placement import SATURATED_SHARE, Move, Placement
+from sbus.broker.front.placement import SATURATED_SHARE, Move, Placement, moved_part
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_protocol import StartSampling, StopSampling, TrafficSample
 
@@ -110,6 +110,8 @@ class Rebalancer:
         if moves:
             self._pauses.pop(worker, None)
             await self._move(moves)
+            # So that the next busy worker does not give its clients to the same one.
+            self._meter.expect_moved(worker, moves[0].worker, moved_part(sample, moves))
         else:
             pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
             self._pauses[worker] = now + pause_seconds, pause_seconds

@@ -44,3 +44,13 @@ def test_a_process_that_runs_is_busy_and_no_process_is_not() -> None:
     meter.sample()
     assert meter.busy_shares[0] < 0.5
     assert [load.busy_share for load in meter.loads()] == meter.busy_shares
+
+
+def test_load_that_moves_is_expected_at_its_new_worker() -> None:
+    workers = [SimpleNamespace(number=number, pid=0) for number in range(2)]
+    meter = LoadMeter(cast("Any", SimpleNamespace(workers=workers)), ClientRegistry(2))
+    meter.busy_shares = [0.8, 0.9]
+    meter.expect_moved(0, 1, 0.25)
+    assert meter.busy_shares == pytest.approx([0.6, 1.0])
+    meter.sample()
+    assert meter.busy_shares == [0.0, 0.0]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.load_meter import LoadMeter
 from sbus.broker.front.mover import MoveOutcome
 from sbus.broker.front.placement import Placement, WorkerLoad
 from sbus.broker.front.rebalancer import Rebalancer
@@ -100,6 +101,9 @@ class Simulation:
 
     def restart(self) -> None:
         """Loads are those of one instant."""
+
+    def expect_moved(self, source: int, target: int, part: float) -> None:
+        LoadMeter.expect_moved(cast("Any", self), source, target, part)
 
     def running_workers(self) -> list[int]:
         return list(range(len(self.busy_shares)))
@@ -246,6 +250,22 @@ async def test_a_worker_is_emptied_for_good_if_its_user_is_on_all_others_but_one
     assert await bus.run(60) == 160
     assert bus.used() == [400, 400, 400]
     assert await bus.run(60) == 0
+
+
+async def test_several_busy_workers_do_not_all_give_to_the_same_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(8)
+    clients = bus.connect(ANN, 70)
+    bus.demand(clients, 4.9 / 70)
+    for worker in range(7):
+        bus.serve(worker, clients[20 * worker : 20 * worker + 20])
+    moved = 0
+    for _ in range(10):
+        moved += await bus.run(1)
+        bus.sample()
+        assert max(bus.busy_shares) < 0.71, "more than the busiest had before"
+    assert 0 < moved <= 40
 
 
 async def test_moves_are_bounded(
