@@ -1,14 +1,13 @@
-"""The mover: has another worker serve a client, of which neither it nor others notice anything.
+"""The mover: has another worker serve a client, unnoticed by the client and by others.
 
-The two workers say what they do (see `worker.client_moves`); the front asks one after the other,
-and never waits for a worker that is dead.
+`worker.client_moves` describes what the two workers do. The front asks one after the other, and
+does not wait for a worker that is dead.
 
-    until it is handed over   the client is its first worker's: that worker's death disconnects it
-    from then on              it is the second worker's
+    until it is handed over   the first worker serves the client, and its death disconnects it
+    from then on              the same is true of the second worker
 
-Whether a worker that died had handed the client over is known to the second worker, which is asked
-to call the move off. So a death costs the client its connection at most, and nobody is served
-twice.
+When the first worker dies, the second one finds out from the log whether it has to serve the
+client. So a death costs the client its connection at most, and no client is served twice.
 """
 
 import os

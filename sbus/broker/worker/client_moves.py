@@ -2,9 +2,10 @@
 
 The worker that is to serve a client *prepares* for it: it journals the client's patterns as its
 own, and has an outbox for it that accepts nothing. Meanwhile the client's worker serves it. Then
-that worker *hands the client over*: once it has delivered everything that it has to, it appends a
-log entry and serves the client no more. The other worker begins to when it walks over that entry.
-So the place of the entry in the total order separates what each of the two delivers:
+that worker *hands the client over*: once it has delivered everything that was destined to it, it
+appends a log entry and serves the client no more. The other worker serves the client from the
+moment when it walks over that entry. So the place of the entry in the total order separates what
+each of the two delivers:
 
     a message before the entry   reaches the client by the first worker, which delivered all of them
     a message behind the entry   reaches the client by the second one, which had the patterns before

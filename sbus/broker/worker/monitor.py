@@ -5,6 +5,8 @@ number of recipients that they have for it when they walk over it; `sbus.protoco
 says how the two are joined. So every worker finds out for every key whether a stream selects it,
 and remembers that.
 
+The same reports are counted while a sample of traffic is taken (`traffic_sampler`).
+
 While any stream is open, a message costs a look into a dict, a message that is shown a structure
 more, and a publish batch a packet more.
 """
