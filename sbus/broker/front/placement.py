@@ -7,7 +7,8 @@ few suffice:
 - The clients of one user come together on a worker that is not busy. A user without such a worker
   shares one that serves already.
 - A worker that serves nobody is used when all others are busy, and fewer are used than there are
-  processors. When all are busy, the least busy one is chosen.
+  processors, or those serve none of this user's clients: then the processors are shared by the
+  kernel, and not by the turns of a busy worker. When all are busy, the least busy one is chosen.
 - While other users are connected, one user leaves them a worker that serves none of its clients.
 
 Connected clients are moved for the same reasons. A busy worker gives half of the difference to the
@@ -87,7 +88,8 @@ class Placement:
         if not self.is_by_load:
             return min(candidates, key=lambda load: sum(load.clients.values())).worker
         permitted = [load for load in candidates if may_use(uid, load, loads)] or candidates
-        if self._may_use_more(loads):
+        has_none = not any(uid in load.clients for load in loads)
+        if self._may_use_more(loads) or has_none:
             useful = permitted
         else:
             useful = [load for load in permitted if load.is_used] or permitted

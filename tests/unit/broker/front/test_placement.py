@@ -49,7 +49,7 @@ def test_no_more_workers_are_used_than_there_are_processors() -> None:
     busy: list[tuple[float, dict[int, int]]] = [(0.9, {ANN: 9}), (0.8, {ANN: 1}), (0.0, {})]
     assert chosen(ANN, *busy) == 2
     assert chosen(ANN, *busy, processors=2) == 1
-    assert chosen(BOB, *busy, processors=2) == 1
+    assert chosen(BOB, *busy, processors=2) == 2, "another user does not wait for them"
     assert chosen(ANN, (0.0, {}), (0.0, {}), processors=1) == 0
 
 
