@@ -44,9 +44,10 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *packets; /* a list of bytes; the first `done` of them are done */
+    PyObject *outbox;
     Py_ssize_t done;
     int fd;
-    char is_ordinary, is_readable, is_at_rest;
+    char echo, is_ordinary, is_readable, is_at_rest;
     unsigned long long client, uid, account;
     long long packets_max, bytes_max, packet_bytes_max;
     long long received_us, messages_in, bytes_in;
@@ -144,9 +145,11 @@ batch_clear(Batch *batch)
     batch->delivery_bytes = 0;
 }
 
-/* Add the deliveries of one more message, whose route the batch has a reference to. */
+/* Add the deliveries of one more message, whose route the batch has a reference to, but for those
+ * to `except`, which may be NULL: 1, 0 where only Python can tell which these are, -1 with an
+ * exception. */
 static int
-batch_add_deliveries(OrdinaryStep *step, size_t index)
+batch_add_deliveries(OrdinaryStep *step, size_t index, const PyObject *except)
 {
     Batch *batch = &step->batch;
     Message *message = &batch->messages[index];
@@ -158,16 +161,21 @@ batch_add_deliveries(OrdinaryStep *step, size_t index)
     for (Py_ssize_t i = 0; i < fan_out; i++) {
         PyObject *recipient = PyTuple_GetItem(message->route->recipients, i);
         bool is_outbox = PyObject_TypeCheck(recipient, step->module->types[OUTBOX]);
+        if (except && !is_outbox)
+            return 0;
+        if (recipient == except)
+            continue;
         OutboxRecord *outbox = is_outbox ? (OutboxRecord *)recipient : NULL;
         batch->deliveries[count++] = (Delivery){index, recipient, outbox};
     }
+    batch->delivery_bytes += (uint64_t)message->packet.size * (count - batch->deliveries_count);
     batch->deliveries_count = message->deliveries_end = count;
-    batch->delivery_bytes += (uint64_t)message->packet.size * (uint64_t)fan_out;
-    return 0;
+    return 1;
 }
 
 static int
-batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, RouteRecord *route)
+batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, RouteRecord *route,
+          const PyObject *except)
 {
     Batch *batch = &step->batch;
     if (grow((void **)&batch->messages, &batch->messages_max, batch->count + 1,
@@ -176,7 +184,7 @@ batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, RouteRecord *ro
     Py_INCREF((PyObject *)route);
     Py_XINCREF(packet.bytes);
     batch->messages[batch->count] = (Message){packet, key_bytes, route, 0};
-    return batch_add_deliveries(step, batch->count++);
+    return batch_add_deliveries(step, batch->count++, except);
 }
 
 /* Leave out the messages from this one on. */
@@ -432,8 +440,10 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
         RouteRecord *route = look_up(step, key, (uint32_t)(end - key));
         if (!route)
             return PyErr_Occurred() ? -1 : 0;
-        if (batch_add(step, packet, (uint32_t)(end - key), route) < 0)
-            return -1;
+        int added = batch_add(step, packet, (uint32_t)(end - key), route,
+                              session->echo ? NULL : session->outbox);
+        if (added <= 0)
+            return added;
     }
     return batch->count > 0;
 }
@@ -700,7 +710,7 @@ gather_block(OrdinaryStep *step, const unsigned char *at, const BlockHeader *hea
         RouteRecord *route = look_up(step, packet.data + WORD_BYTES, entry.key_bytes);
         if (!route)
             return PyErr_Occurred() ? -1 : 0;
-        if (batch_add(step, packet, entry.key_bytes, route) < 0)
+        if (batch_add(step, packet, entry.key_bytes, route, NULL) < 0)
             return -1;
     }
     return 1;

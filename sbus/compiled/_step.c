@@ -52,7 +52,7 @@ static bool
 is_complete(const OrdinaryStep *step, const SessionRecord *session)
 {
     return session->account < step->memory.accounts_count && session->packets
-           && PyList_Check(session->packets) && session->done >= 0;
+           && PyList_Check(session->packets) && session->done >= 0 && session->outbox;
 }
 
 static PyObject *
@@ -459,6 +459,8 @@ static PyMemberDef route_members[] = {
 
 static PyMemberDef session_members[] = {
     {"packets", T_OBJECT_EX, offsetof(SessionRecord, packets), 0, NULL},
+    {"outbox", T_OBJECT_EX, offsetof(SessionRecord, outbox), 0, NULL},
+    {"echo", T_BOOL, offsetof(SessionRecord, echo), 0, NULL},
     {"done", T_PYSSIZET, offsetof(SessionRecord, done), 0, NULL},
     {"fd", T_INT, offsetof(SessionRecord, fd), 0, NULL},
     {"is_ordinary", T_BOOL, offsetof(SessionRecord, is_ordinary), 0, NULL},
@@ -522,10 +524,28 @@ route_dealloc(PyObject *self)
     free_record(self);
 }
 
+static int
+session_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((SessionRecord *)self)->packets);
+    Py_VISIT(((SessionRecord *)self)->outbox);
+    return 0;
+}
+
+static int
+session_clear(PyObject *self)
+{
+    Py_CLEAR(((SessionRecord *)self)->packets);
+    Py_CLEAR(((SessionRecord *)self)->outbox);
+    return 0;
+}
+
 static void
 session_dealloc(PyObject *self)
 {
-    Py_CLEAR(((SessionRecord *)self)->packets); /* bytes alone, so never part of a cycle */
+    PyObject_GC_UnTrack(self);
+    session_clear(self);
     free_record(self);
 }
 
@@ -536,7 +556,10 @@ static PyType_Slot route_slots[] = {
     {0, NULL},
 };
 static PyType_Slot session_slots[] = {
-    {Py_tp_members, session_members}, {Py_tp_dealloc, session_dealloc}, {0, NULL}};
+    {Py_tp_members, session_members}, {Py_tp_traverse, session_traverse},
+    {Py_tp_clear, session_clear},     {Py_tp_dealloc, session_dealloc},
+    {0, NULL},
+};
 static PyType_Slot log_slots[] = {{Py_tp_members, log_members}, {0, NULL}};
 static PyType_Slot table_slots[] = {{Py_tp_members, table_members}, {0, NULL}};
 
@@ -545,7 +568,8 @@ static PyType_Spec specs[TYPES] = {
     {"sbus.compiled._step.OutboxRecord", sizeof(OutboxRecord), 0, RECORD_FLAGS, outbox_slots},
     {"sbus.compiled._step.RouteRecord", sizeof(RouteRecord), 0,
      RECORD_FLAGS | Py_TPFLAGS_HAVE_GC, route_slots},
-    {"sbus.compiled._step.SessionRecord", sizeof(SessionRecord), 0, RECORD_FLAGS, session_slots},
+    {"sbus.compiled._step.SessionRecord", sizeof(SessionRecord), 0,
+     RECORD_FLAGS | Py_TPFLAGS_HAVE_GC, session_slots},
     {"sbus.compiled._step.LogRecord", sizeof(LogRecord), 0, RECORD_FLAGS, log_slots},
     {"sbus.compiled._step.TableRecord", sizeof(TableRecord), 0, RECORD_FLAGS, table_slots},
     {"sbus.compiled._step.OrdinaryStep", sizeof(OrdinaryStep), 0,

@@ -27,7 +27,7 @@ class SessionRecord:
     """Of a session: who it is, its limits, what it has sent, and what of that is pending."""
 
     __slots__ = (
-        *("account_place", "client", "fd", "uid"),
+        *("account_place", "client", "echo", "fd", "outbox", "uid"),
         *("is_at_rest", "is_ordinary", "is_readable"),
         *("batch_bytes_max", "batch_packets_max", "packet_bytes_max"),
         *("bytes_in", "done", "messages_in", "packets", "received_us"),
@@ -39,8 +39,10 @@ class SessionRecord:
     """Of its user's account, among all accounts."""
     fd: int
     """Its socket; -1 when it is closed."""
+    echo: bool
+    """Whether it receives its own messages."""
     is_ordinary: bool
-    """Its messages need no look at access rules, and go to itself like to others."""
+    """Its messages need no look at access rules."""
     is_at_rest: bool
     """Its last turn left nothing to do, and nothing that it has to wait for."""
     is_readable: bool

@@ -245,7 +245,7 @@ def _state(session: Session) -> ClientState:
 
 def _restore(session: Session, state: ClientState) -> None:
     outbox = session.outbox
-    session.set_echo(state.echo)
+    session.echo = state.echo
     session.messages_in = state.messages_in
     session.bytes_in = state.bytes_in
     session.refused = state.refused

@@ -148,9 +148,9 @@ class PacketHandler:
             session.awaits_self_service = True
             self._context.link.send(SelfServiceRequest(session.client))
         elif key == controls.ECHO_ON:
-            session.set_echo(True)
+            session.echo = True
         elif key == controls.ECHO_OFF:
-            session.set_echo(False)
+            session.echo = False
         elif key == controls.NOTICES_ON:
             session.outbox.enable_notices()
         elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:

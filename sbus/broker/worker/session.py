@@ -143,12 +143,14 @@ class Session(SessionRecord):
     """A client of this worker. Owns the connection's socket."""
 
     __slots__ = (
-        *("credentials", "account", "sock", "outbox", "backlog_sender"),
-        *("secret_recipient", "profile", "echo"),
+        *("credentials", "account", "sock", "backlog_sender"),
+        *("secret_recipient", "profile"),
         *("patterns", "rule_by_pattern", "subscriptions", "subscription_bytes", "backpressure"),
         *("awaits_self_service", "is_queued", "has_ended", "refused", "waiting_bytes"),
         *("is_counted", "is_leaving", "revision"),
     )
+
+    outbox: Outbox
 
     def __init__(
         self,
@@ -213,12 +215,7 @@ class Session(SessionRecord):
     def set_profile(self, profile: AccessProfile) -> None:
         """Obey these access rules from now on."""
         self.profile = profile
-        self.is_ordinary = self.echo and not profile.publish
-
-    def set_echo(self, echo: bool) -> None:
-        """Whether the client receives its own messages from now on."""
-        self.echo = echo
-        self.is_ordinary = echo and not self.profile.publish
+        self.is_ordinary = not profile.publish
 
     @property
     def is_stalled(self) -> bool:

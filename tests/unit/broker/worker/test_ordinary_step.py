@@ -90,7 +90,7 @@ _rare_acts = st.one_of(
     on_client(Scene.enable_backpressure),
     on_client(lambda scene, client: (scene.stall(client), *map(scene.learn, KEYS))),
     st.builds(lambda users: lambda scene, _: scene.wait_for_first(users), st.integers(0, 3)),
-    on_client(lambda _, client, echo: client.session.set_echo(echo), st.booleans()),
+    on_client(lambda _, client, echo: setattr(client.session, "echo", echo), st.booleans()),
     on_client(lambda _, client: client.peer.close()),
     st.builds(lambda worker: lambda scene, _: scene.barrier(worker), st.integers(0, 2)),
     st.builds(lambda key: lambda scene, _: scene.learn(key), st.sampled_from(KEYS)),
