@@ -243,11 +243,13 @@ class Scene:
             words[at + word] = value
 
     def enable_backpressure(self, client: Client) -> None:
-        """Let a client hold publishers back."""
+        """Let a client hold publishers back, if none does yet: which of several stalled clients a
+        publisher waits for is not determined."""
         session, context = client.session, self.contexts[client.worker]
-        place = context.stalls.take_place()
-        if session.backpressure is not None or place is None:
+        if any(other.session.backpressure is not None for other in self.clients):
             return
+        place = context.stalls.take_place()
+        assert place is not None
         rule = BackpressureRule(
             session.client, place, session.account.place, session.credentials, session.profile
         )
