@@ -23,6 +23,7 @@ from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ApplySettings,
     ClientLeft,
+    QueryReply,
     SettingsApplied,
     Stop,
     WorkerCommand,
@@ -152,6 +153,8 @@ class OneProcessBus:
         """Why clients have gone, by number, since this was last emptied."""
         self.quiesced: list[int] = []
         """Workers that have reported that nothing more is published there."""
+        self.replies: list[QueryReply] = []
+        """To queries, in the order of their arrival."""
         self.reconfigured: list[int] = []
         """Who went by other settings when told to, since this was last emptied."""
         self._numbers = 0
@@ -231,6 +234,8 @@ class OneProcessBus:
                         self.reconfigured.append(worker)
                     elif isinstance(event, WorkerQuiesced):
                         self.quiesced.append(worker)
+                    elif isinstance(event, QueryReply):
+                        self.replies.append(event)
 
     def compact(self) -> None:
         """Compact the table, as the front does: woken once, every worker has read the last one."""

@@ -63,23 +63,29 @@ class WorkerMachine:
     def tick(self, ready: list[tuple[int, int]]) -> float | None:
         """Do a piece of work; `ready` is what the poller returned. Returns for how many seconds the
         poller may sleep now, None when the worker ends."""
+        has_command = False
         for fd, events in ready:
             if fd == self._eventfd:
                 self._look_again()
-            elif fd != self._link_fd:
+            elif fd == self._link_fd:
+                has_command = True
+            else:
                 self._sessions.on_ready(fd, events)
-            elif not self._commands.receive():
-                return None
         now = time.monotonic()
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._context.settings.limits.heartbeat_seconds
             self._context.memory.record_heartbeat(self._context.worker)
         if self._commands.must_stop:
+            if has_command and not self._commands.receive():
+                return None
             return self._tick_to_the_end(now)
         self._scheduler.retry_due()
         cost = self._scheduler.give_turns(_COST_PER_TICK)
         is_busy = cost >= _COST_PER_TICK
         self._cost += cost
+        # After the turns, so that a query finds clients that were woken waiting again.
+        if has_command and not self._commands.receive():
+            return None
         if is_busy and self._cost < _COST_PER_WALK:
             return 0.0
         has_more = self._subscriptions.make_background_step()
@@ -93,6 +99,8 @@ class WorkerMachine:
         if self._scheduler.has_quiesced():
             self._context.link.send(WorkerQuiesced())
         self._sequencer.share_statistics()
+        if has_command:
+            return 0.0  # what it caused may be ready
         return min(self._scheduler.seconds_until_due(), self._heartbeat_at - now)
 
     def _look_again(self) -> None:

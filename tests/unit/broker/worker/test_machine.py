@@ -11,9 +11,11 @@ import socket
 import time
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
-from sbus.broker.ipc.worker_protocol import Quiesce, Stop
+from sbus.broker.ipc.queries import ActivityQuery, ActivityReply
+from sbus.broker.ipc.worker_protocol import Quiesce, RunQuery, Stop
 from sbus.broker.worker import machine
 from sbus.broker.worker.session import Session
 from sbus.limits import Limits
@@ -376,6 +378,18 @@ def test_a_kernel_without_memory_is_tried_again_by_time(
         clock.advance(RETRY_SECONDS / 2)
     assert rest(bus.stepped[0]) > RETRY_SECONDS
     assert reader.read() == sent
+
+
+# -- commands --------------------------------------------------------------------------------------
+def test_a_query_is_answered_after_the_turns_of_its_tick(bus: OneProcessBus) -> None:
+    writer = publisher(bus, 0)
+    send(writer, messages(0, 3))
+    bus.tell(0, RunQuery(1, ActivityQuery([writer.number])))
+    bus.stepped[0].tick()
+    bus.settle()
+    (reply,) = bus.replies
+    activities = msgspec.msgpack.decode(reply.data, type=ActivityReply)
+    assert activities[writer.number].messages_in == 3
 
 
 # -- the end ---------------------------------------------------------------------------------------
