@@ -68,7 +68,7 @@ typedef struct { /* of a block of the log */
     uint32_t count;
     uint64_t client;
     uint32_t uid;
-    uint32_t time_us;
+    uint32_t received_us;
 } BlockHeader;
 
 typedef struct { /* of an entry of a block; not aligned in the log */

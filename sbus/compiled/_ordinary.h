@@ -371,7 +371,7 @@ append(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t
         .length = (uint32_t)length,
         .client = session->client,
         .uid = (uint32_t)session->uid,
-        .time_us = (uint32_t)session->received_us,
+        .received_us = (uint32_t)session->received_us,
     };
     write_block(memory->log + head % memory->log_bytes, &step->batch, *count, header);
     store(&words[LOG_HEAD], head + length);
@@ -745,7 +745,7 @@ deliver_block(OrdinaryStep *step, const BlockHeader *header, PyObject *costs)
     if (deliver_from(step, at) < 0)
         return -1;
     step->counts[ROUTE_LOOKUPS] += batch->count;
-    uint32_t latency_us = (uint32_t)(monotonic_ns() / 1000) - header->time_us;
+    uint32_t latency_us = (uint32_t)(monotonic_ns() / 1000) - header->received_us;
     record_latency(step, latency_us, step->counts[ACCEPTED] - before);
     return charge(costs, header->uid, cost) < 0 ? -1 : (long long)cost;
 }

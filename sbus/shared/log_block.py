@@ -48,8 +48,8 @@ def build_log_block(
         parts.append(packet)
         length += _ENTRY.size + len(packet)
     padding = -length % BLOCK_ALIGN_BYTES
-    time_us = received_us & TIME_MASK
-    parts[0] = BLOCK.pack(union, length + padding, len(entries), client, uid, time_us)
+    header = (union, length + padding, len(entries), client, uid, received_us & TIME_MASK)
+    parts[0] = BLOCK.pack(*header)
     parts.append(bytes(padding))
     return LogBlock(union, b"".join(parts))
 
@@ -74,9 +74,9 @@ def walk_piece(piece: bytes, bit: int) -> Iterator[WalkedBlock]:
     """The log blocks of a piece of the log that concern the worker with this bit."""
     at = 0
     while at < len(piece):
-        mask, length, count, _client, uid, time_us = BLOCK.unpack_from(piece, at)
+        mask, length, count, _client, uid, received_us = BLOCK.unpack_from(piece, at)
         if mask & bit:
-            yield uid, time_us, entries_of(piece, at + BLOCK.size, count, bit)
+            yield uid, received_us, entries_of(piece, at + BLOCK.size, count, bit)
         at += length
 
 

@@ -206,8 +206,8 @@ class OrderedLog(LogRecord):
         return low
 
     def _destine(self, words: memoryview, mask: int, start: int, end: int, share: LogShare) -> int:
-        wake: int = mask & words[SLEEPING]
-        words[SLEEPING] &= ~wake
+        woken: int = mask & words[SLEEPING]
+        words[SLEEPING] &= ~woken
         while mask:
             bit = mask & -mask
             worker = bit.bit_length() - 1
@@ -219,20 +219,20 @@ class OrderedLog(LogRecord):
             _appended_bytes(words, worker, share)
             share.add(worker, end - start)
             mask ^= bit
-        return wake
+        return woken
 
     def share_cursor(self, words: memoryview) -> int:
         """Share how far this worker has walked; returns the workers to wake."""
         own = self._own
         words[own + LOG_CURSOR] = self.cursor
         words[own + LOG_WINDOW] = self.window
-        wake = 0
+        woken = 0
         if words[own + LOG_WAITERS] and _lag(words, own) <= self.window // 2:
-            wake = words[own + LOG_WAITERS]
+            woken = words[own + LOG_WAITERS]
             words[own + LOG_WAITERS] = 0
             contenders = words[own + LOG_CONTENDERS]
             _begin_round(words, own, self.window // 2 // contenders if contenders > 1 else 0)
-        return wake | self.release_waiting(words)
+        return woken | self.release_waiting(words)
 
     def release_waiting(self, words: memoryview) -> int:
         """Empty the waiting set if there is room again; returns the workers to wake."""
@@ -280,9 +280,9 @@ class OrderedLog(LogRecord):
             words[_base(other) + LOG_WAITERS] &= keep
         at = _base(worker)
         words[at + LOG_CURSOR] = words[at + LOG_END]
-        wake: int = words[at + LOG_WAITERS]
+        woken: int = words[at + LOG_WAITERS]
         words[at + LOG_WAITERS] = 0
-        return wake | self.release_waiting(words)
+        return woken | self.release_waiting(words)
 
     def statistics(self, words: memoryview) -> LogStatistics:
         head = words[LOG_HEAD]
@@ -313,9 +313,9 @@ class OrderedLog(LogRecord):
         source, offset, size, bit = self._map, self._offset, self._size, self._bit
         while self.cursor < end:
             at = offset + self.cursor % size
-            mask, length, count, _client, uid, time_us = BLOCK.unpack_from(source, at)
+            mask, length, count, _client, uid, received_us = BLOCK.unpack_from(source, at)
             if mask & bit:
-                yield uid, time_us, entries_of(source, at + BLOCK.size, count, bit)
+                yield uid, received_us, entries_of(source, at + BLOCK.size, count, bit)
             self.cursor += length
 
     def walk_piece(self, piece: bytes) -> Iterator[WalkedBlock]:

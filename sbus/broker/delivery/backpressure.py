@@ -39,7 +39,7 @@ class BackpressureRule(msgspec.Struct, frozen=True, eq=False):
 
     client: int
     place: int
-    account: int
+    account_place: int
     credentials: Credentials
     profile: AccessProfile
     """What the access rules say about it."""
@@ -77,7 +77,7 @@ class BackpressureRule(msgspec.Struct, frozen=True, eq=False):
         """All but the client's number, for the journal."""
         own = self.credentials
         everybody, rules = self.profile.may_block_others, encode_rule_set(self.profile.subscribe)
-        numbers = (self.version, self.place, self.account, own.gid, own.uid, own.pid)
+        numbers = (self.version, self.place, self.account_place, own.gid, own.uid, own.pid)
         return _RULE.pack(*numbers, everybody, len(rules)) + rules
 
 

@@ -187,7 +187,7 @@ class Scheduler:
             return cost
         if wait.reason is not Reason.ROOM:
             soon_ns = time.monotonic_ns() + _LIMITED_RETRY_NS
-            wait = Wait(wait.reason, min(wait.until_ns, soon_ns), wait.account)
+            wait = Wait(wait.reason, min(wait.until_ns, soon_ns), wait.account_place)
         self._wait_queue.add(session, wait)
         if wait.reason is Reason.RATE:
             self._client_events.limit_reached(session, PUBLISH_RATE)

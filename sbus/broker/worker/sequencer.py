@@ -164,10 +164,10 @@ class Sequencer:
                 log_block = batch.log_block()
             self._table.share_epoch(words)
             end = self._log.destined_end(words)
-            wake = self._log.share_cursor(words)
-            woken, wait = self._append(words, batch, log_block)
+            woken = self._log.share_cursor(words)
+            appended_for, wait = self._append(words, batch, log_block)
             self._log.ask_to_be_woken(words)
-        self._memory.wake(wake | woken)
+        self._memory.wake(woken | appended_for)
         return end, wait
 
     def _append(
@@ -238,10 +238,10 @@ class Sequencer:
             for rule in route.backpressure_rules.get(whose, ()):
                 if not is_stalled(rule.place, rule.client):
                     continue
-                if rule.account not in left:
-                    account = self._accounts[rule.account]
-                    left[rule.account] = account.held_left_ns(time.monotonic_ns())
-                if left[rule.account]:
+                if rule.account_place not in left:
+                    account = self._accounts[rule.account_place]
+                    left[rule.account_place] = account.held_left_ns(time.monotonic_ns())
+                if left[rule.account_place]:
                     return rule
         return None
 
@@ -252,7 +252,7 @@ class Sequencer:
         """
         rule, (_, key, _) = batch.held_by, batch.put_off[0]
         assert rule is not None
-        account = self._accounts[rule.account]
+        account = self._accounts[rule.account_place]
         left_ns = account.held_left_ns(now_ns)
         if not left_ns or not self._stalls.is_stalled(rule.place, rule.client):
             return None
@@ -260,7 +260,7 @@ class Sequencer:
             return None
         self._stalls.wait(rule.place)
         account.begin_holding(now_ns)
-        return Wait(Reason.STALL, now_ns + left_ns, rule.account)
+        return Wait(Reason.STALL, now_ns + left_ns, rule.account_place)
 
     def end_holding(self, account: int) -> None:
         """No client of this account's user holds publishers here any more."""
@@ -281,8 +281,8 @@ class Sequencer:
         with self._lock as words:
             self._table.share_epoch(words)
             end = self._log.destined_end(words)
-            wake = self._log.share_cursor(words)
-        self._memory.wake(wake)
+            woken = self._log.share_cursor(words)
+        self._memory.wake(woken)
         self._walker.walk_to(end)
 
     def journal_step(self, data: bytes, *, edge: bool, frees: bool = False) -> bool:
@@ -331,11 +331,11 @@ class Sequencer:
         with self._lock as words:
             end = self._log.destined_end(words)
             piece = b"" if self._monitor.is_watched else self._log.take_piece(words, end)
-            wake = self._log.share_cursor(words)
+            woken = self._log.share_cursor(words)
             must_read = self._table.follow(words)
             self._table.share_epoch(words)
             self._log.ask_to_be_woken(words)
-        self._memory.wake(wake)
+        self._memory.wake(woken)
         if must_read:
             self._read_table()
         if piece:

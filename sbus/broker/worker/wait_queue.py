@@ -46,7 +46,7 @@ class Wait(msgspec.Struct, frozen=True):
     reason: Reason
     until_ns: int = _NEVER_NS
     """At most, by `time.monotonic_ns`."""
-    account: int = 0
+    account_place: int = 0
     """For a stall: of the stalled client's user."""
 
 
@@ -102,8 +102,9 @@ class WaitQueue:
         else:
             self._wakeable[session.client] = session
             if wait.reason is Reason.STALL:
-                self._set_due(Reason.STALL, wait.account, wait.until_ns)
-        self._set_account_of_stall(session, wait.account if wait.reason is Reason.STALL else None)
+                self._set_due(Reason.STALL, wait.account_place, wait.until_ns)
+        is_stall = wait.reason is Reason.STALL
+        self._set_account_of_stall(session, wait.account_place if is_stall else None)
 
     def count_waiting(self, session: Session, size_bytes: int) -> None:
         """The packets of a client that wait now have this size."""

@@ -160,7 +160,7 @@ def test_what_was_packed_is_what_other_workers_unpack(
     packed = BackpressureRule(client, place, account, Credentials(gid, uid, pid), profile).pack()
     got, rest = unpack_rule(client, packed + pattern)
     assert rest == pattern
-    assert (got.client, got.place, got.account) == (client, place, account)
+    assert (got.client, got.place, got.account_place) == (client, place, account)
     assert (got.credentials, got.profile) == (Credentials(gid, uid, pid), profile)
 
 

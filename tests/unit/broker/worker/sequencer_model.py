@@ -374,7 +374,7 @@ class Bus:
             self.told_of_room[client.worker] = False
         elif wait is not None:
             assert pending
-            assert (wait.reason, wait.account) == (Reason.STALL, session.account.place)
+            assert (wait.reason, wait.account_place) == (Reason.STALL, session.account.place)
             assert session.account.use(HOLDING)
             client.waits_for = self.stalled_for(client, pending[0][1])
         else:

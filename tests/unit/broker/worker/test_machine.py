@@ -423,8 +423,9 @@ def test_a_worker_that_stops_sends_backlogs_while_they_are_read(bus: OneProcessB
     rest(bus.stepped[0])
     unread = publisher(bus, 0)
     bus.tell(0, Stop())
+    bus.stepped[0].tick()
+    got = reader.read()
     send(unread, messages(40, 41))
-    got: list[bytes] = []
     for _ in range(TICKS_TO_REST_MAX):
         if bus.stepped[0].has_ended:
             break

@@ -293,7 +293,7 @@ def test_nobody_waits_for_a_client_that_may_not_receive_the_message() -> None:
     )
     assert not router.look_up(b"a/b").backpressure_rules
     ((whose, (found,)),) = router.look_up(b"a/c").backpressure_rules.items()
-    assert (found.client, found.place, found.account) == (77, 5, 6)
+    assert (found.client, found.place, found.account_place) == (77, 5, 6)
     assert whose == ANYBODY
 
 

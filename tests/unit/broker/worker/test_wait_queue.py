@@ -137,7 +137,7 @@ class Waiting(RuleBasedStateMachine):
         overdue = [
             it
             for it in self.waiting(Reason.STALL)
-            if self.until_ns[Reason.STALL, it.wait.account if it.wait else 0] <= self.now_ns
+            if self.until_ns[Reason.STALL, it.wait.account_place if it.wait else 0] <= self.now_ns
         ]
         sessions = self.taken(self.queue.release_due(self.now_ns))
         of_rate = [it for it in sessions if it.wait is not None and it.wait.reason is Reason.RATE]
@@ -173,7 +173,7 @@ class Waiting(RuleBasedStateMachine):
         assert not waits_for_a_time or not math.isinf(self.queue.seconds_until_due())
         for client in self.waiting(Reason.STALL):
             assert client.wait is not None
-            assert self.queue.next_ns <= self.until_ns[Reason.STALL, client.wait.account]
+            assert self.queue.next_ns <= self.until_ns[Reason.STALL, client.wait.account_place]
 
     @invariant()
     def it_remembers_no_more_than_there_is(self) -> None:
