@@ -343,11 +343,6 @@ class Outbox(OutboxRecord):
         return _COST_PER_PACKET
 
     # -- moving --------------------------------------------------------------------------------
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether nothing waits and the socket takes what comes."""
-        return self._state is outbox_state.FLOWING
-
     def leave(self) -> None:
         """Another worker serves the client from now on; only an outbox at rest may be left."""
         self._enter(outbox_state.LEAVE)

@@ -131,7 +131,7 @@ class ClientMoves:
             or session.awaits_self_service
             or session.backlog_sender.is_queued
             or session in self._wait_queue
-            or not session.outbox.is_at_rest
+            or not session.outbox.is_flowing
         )
 
     def _leave(self, session: Session) -> None:

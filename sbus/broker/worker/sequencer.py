@@ -262,10 +262,10 @@ class Sequencer:
         account.begin_holding(now_ns)
         return Wait(Reason.STALL, now_ns + left_ns, rule.account_place)
 
-    def end_holding(self, account: int) -> None:
+    def end_holding(self, account_place: int) -> None:
         """No client of this account's user holds publishers here any more."""
         with self._lock:
-            self._accounts[account].end_holding(time.monotonic_ns())
+            self._accounts[account_place].end_holding(time.monotonic_ns())
 
     # -- other steps ---------------------------------------------------------------------------
     def hand_over(self, log_block: LogBlock, share: LogShare) -> bool:
