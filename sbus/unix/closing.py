@@ -11,21 +11,33 @@ import socket
 from sbus.unix.errno_sets import PEER_GONE
 
 _NOTHING_LEFT = PEER_GONE | {errno.EAGAIN}
+_EMPTY_PACKETS_MAX = 16
+"""After so many empty packets in a row the end is taken for the end: reading it again a thousand
+times takes as long as admitting a client."""
 
 
 def is_hung_up(sock: socket.socket) -> bool:
     """Whether the other end will send no more; this tells the end from an empty packet."""
+    return _has_event(sock, select.POLLRDHUP)
+
+
+def _has_event(sock: socket.socket, event: int) -> bool:
     poll = select.poll()
-    poll.register(sock, select.POLLRDHUP)
-    return bool(poll.poll(0))
+    poll.register(sock, event)
+    return any(events & event for _, events in poll.poll(0))
 
 
 def discard_unread(sock: socket.socket, packets_max: int) -> None:
-    """Discard the unread packets of a non-blocking socket, and shut down its input. An empty packet
-    looks like the end, so neither of them stops this before `packets_max`."""
+    """Discard the unread packets of a non-blocking socket, and shut down its input; not if the
+    other end is closed, because nobody would notice."""
+    if _has_event(sock, select.POLLHUP):
+        return
     try:
+        empty = 0
         for _ in range(packets_max):
-            sock.recv(1)
+            empty = 0 if sock.recv(1) else empty + 1
+            if empty > _EMPTY_PACKETS_MAX:
+                break
     except OSError as error:
         if error.errno not in _NOTHING_LEFT:
             raise

@@ -55,6 +55,37 @@ def test_discarding_is_bounded(pair: Pair) -> None:
         client.send(b"nobody reads any more")
 
 
+@pytest.mark.parametrize("how", [socket.SHUT_WR, None], ids=["half-closed", "closed"])
+def test_the_end_is_not_read_again_and_again(pair: Pair, how: int | None) -> None:
+    ours, client = pair
+    client.send(b"x")
+    if how is None:
+        client.close()
+    else:
+        client.shutdown(how)
+    reads = Counting(ours.detach())
+    discard_unread(reads, 1_000)
+    assert reads.count < 50
+    shut_down(reads)
+
+
+class Counting(socket.socket):
+    """Counts what is read from it."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fileno=fd)
+        self.setblocking(False)
+        self.count = 0
+
+    def recv(self, *arguments: int) -> bytes:
+        self.count += 1
+        return super().recv(*arguments)
+
+    def recvmsg(self, *arguments: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
+        self.count += 1
+        return super().recvmsg(*arguments)
+
+
 def test_ending_a_connection_ends_every_copy_of_it(pair: Pair) -> None:
     ours, client = pair
     with ours.dup() as copy:
