@@ -6,7 +6,7 @@ are damaged.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sbus.limits import Limits
 
@@ -34,14 +34,27 @@ RECENT_TEXTS = 4
 
 
 class PacketMaker:
-    """A row of packets, determined by `seed`; `limits` says where the boundaries are."""
+    """A row of packets, determined by `seed`; `limits` says where the boundaries are.
 
-    def __init__(self, seed: int, separator: bytes, limits: Limits) -> None:
+    Makers that share `recent` use each other's keys and patterns.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        separator: bytes,
+        limits: Limits,
+        reserved: Sequence[bytes] = RESERVED,
+        controls: Sequence[bytes] = CONTROLS,
+        recent: list[bytes] | None = None,
+    ) -> None:
         self._chance = random.Random(seed)
         self._separator = separator
         self._limits = limits
+        self._reserved = reserved
+        self._controls = controls
         self._last = b""
-        self._recent = [b""] * RECENT_TEXTS
+        self._recent = [b""] * RECENT_TEXTS if recent is None else recent
         self._damages: list[Callable[[bytes], bytes]] = [
             self._truncate,
             self._insert_nul,
@@ -74,9 +87,9 @@ class PacketMaker:
         choice = self._chance.choice
         word = choice(WORDS)
         if word == b"CMSG ":
-            text = choice(CONTROLS)
+            text = choice(self._controls)
         elif self._chance.random() < 0.06:
-            text = choice(RESERVED)
+            text = choice(self._reserved)
         else:
             text = self._text()
         if word == b"MSG " or self._chance.random() < 0.1:
@@ -90,7 +103,7 @@ class PacketMaker:
             return self._of_limit_length()
         if draw < 0.03:
             return self._of_limit_depth()
-        at = int(RECENT_TEXTS * self._chance.random())
+        at = int(len(self._recent) * self._chance.random())
         if draw < 0.4:
             return self._recent[at]
         count = int(4 * self._chance.random())

@@ -16,8 +16,9 @@ from collections.abc import Iterable, Iterator
 
 from sbus.limits import Limits
 from sbus.protocol.keys import DIALECTS, Dialect
+from tests.fuzz.client_model import NOTICES_ON, ClientModel, key_of
 from tests.fuzz.one_process_bus import WORKERS, OneProcessBus, Peer
-from tests.fuzz.verdicts import Verdict, documented_codes, is_reserved, judge, names_another
+from tests.fuzz.verdicts import judge
 from tests.unit.routing.specification import matches
 
 CLIENTS_PER_WORKER = 4
@@ -25,108 +26,32 @@ PACKETS_PER_ROUND_MAX = 25
 """Of one client; all of it fits into the sockets of those who receive it."""
 ROUNDS_PER_CHECK = 20
 ROUNDS_PER_COMPARISON = 3
-SETTINGS = {
-    b"!/notices/on",
-    *(b"blocking/soft/" + soft for soft in (b"queue", b"discard", b"block", b"error")),
-    *(b"blocking/hard/" + hard for hard in (b"discard", b"block", b"error")),
-    *(b"order/" + order for order in (b"queue", b"stack", b"random")),
-}
-"""Control keys that concern notices, and clients that do not read: here everybody reads."""
-ECHO = {b"echo/on": True, b"echo/off": False}
-NOTICES_ON = b"CMSG !/notices/on"
 OWN_IDS = (b"100", b"1000", b"4711")
-WHOAMI_REPLY = b"CMSG !/cred/whoami\0!/cred/" + b"/".join(OWN_IDS)
-ERROR = b"CMSG !/error\0"
 
 
-class FuzzedClient:
+class FuzzedClient(ClientModel):
     """A client that says anything, and what must come of it."""
 
     def __init__(self, peer: Peer, dialect: Dialect, limits: Limits) -> None:
+        super().__init__(dialect, limits, OWN_IDS)
         self.peer = peer
-        self._dialect = dialect
         self._limits = limits
-        self._room_bytes = limits.client_subscription_bytes_max
-        self.patterns: Counter[bytes] = Counter()
-        self.code = ""
-        """Why it must be disconnected, if it must."""
-        self.told: list[bytes] = []
-        """Replies and codes that are due in this round."""
-        self.published: list[bytes] = []
-        self.counts: Counter[str] = Counter()
-        self._echo = True
         if dialect.has_control_messages:
             peer.send(NOTICES_ON)
-        self.begin_round()
 
     def begin_round(self) -> None:
-        self.told = []
-        self.published = []
-        self.counts = Counter()
-        self.any_pattern = set(self.patterns)
-        self.lasting = set(self.patterns)
-        self._echoes = {self._echo}
+        super().begin_round()
+        self._echoes = {self.echo}
 
     def send(self, packet: bytes) -> None:
         self.peer.send(packet)
-        verdict = judge(packet, self._dialect, self._limits)
-        code = verdict.code or self._apply(verdict, packet)
-        if code in documented_codes():
-            self.told.append(code.encode())
-            if documented_codes()[code] == "disconnected":
-                self.code = code
-        if code:
-            self.counts[code] += 1
-
-    def _apply(self, verdict: Verdict, packet: bytes) -> str:
-        """What an acceptable packet does; returns what it is counted as, "" for nothing."""
-        word, text, _ = verdict
-        if word in (b"SUB", b"UNSUB") and self._names_another(text):
-            return "not-yours"
-        charge = len(text) + 64 * len(text.split(self._dialect.separator))
-        if word == b"MSG":
-            self.published.append(packet)
-        elif word == b"SUB":
-            if charge > self._room_bytes:
-                return "too-many-patterns"
-            self._room_bytes -= charge
-            self.patterns[text] += 1
-            self.any_pattern.add(text)
-        elif word == b"UNSUB":
-            if not self.patterns[text]:
-                del self.patterns[text]
-                return "unknown-unsubscription"
-            self._room_bytes += charge
-            self.patterns[text] -= 1
-            self.patterns += Counter()
-            self.lasting -= {text} - self.patterns.keys()
-        elif text == b"!/cred/whoami":
-            self.told.append(WHOAMI_REPLY)
-        elif text in ECHO:
-            self._echo = ECHO[text]
-            self._echoes.add(self._echo)
-        elif text not in SETTINGS:
-            return "unknown-control"
-        return ""
-
-    def _names_another(self, pattern: bytes) -> bool:
-        return self._dialect.has_control_messages and names_another(pattern, OWN_IDS)
-
-    def published_openly(self) -> list[bytes]:
-        """What this round's witnesses of everything see: no secret messages."""
-        return [
-            packet
-            for packet in self.published
-            if not is_reserved(packet.removeprefix(b"MSG ").partition(b"\0")[0], self._dialect)
-        ]
+        self.note(packet, judge(packet, self._dialect, self._limits))
+        self._echoes.add(self.echo)
 
     def check(self, received: list[bytes], others: list[bytes], *, compare: bool) -> None:
         """What came in this round, and what others published in it."""
         told = [packet for packet in received if packet.startswith(b"CMSG ")]
-        shown = [
-            packet.removeprefix(ERROR).split(b" ")[0] if packet.startswith(ERROR) else packet
-            for packet in told
-        ]
+        shown = self.shown(told)
         due = self.told if self._dialect.has_control_messages else []
         assert shown == due, f"told {shown}, not {due}"
         assert self.peer.ended == bool(self.code)
@@ -141,8 +66,7 @@ class FuzzedClient:
                 assert Counter(due_ones) <= messages, "not everything came that was due"
 
     def _matches(self, patterns: Iterable[bytes], packet: bytes) -> bool:
-        key = packet.removeprefix(b"MSG ").partition(b"\0")[0]
-        return any(matches(pattern, key, self._dialect) for pattern in patterns)
+        return any(matches(pattern, key_of(packet), self._dialect) for pattern in patterns)
 
 
 class Subscriber:

@@ -50,7 +50,7 @@ def matches(pattern: bytes, key: bytes, dialect: Dialect) -> bool:
 
 def matches_as_any_pattern_does(pattern: bytes, key: bytes, dialect: Dialect) -> bool:
     """Whether `pattern` would match `key` if nothing were reserved."""
-    return _expression(pattern, dialect.separator).fullmatch(key) is not None
+    return expression_of(pattern, dialect.separator).fullmatch(key) is not None
 
 
 def _is_reserved(key: bytes, dialect: Dialect) -> bool:
@@ -60,8 +60,10 @@ def _is_reserved(key: bytes, dialect: Dialect) -> bool:
 
 
 @lru_cache(maxsize=10_000)
-def _expression(pattern: bytes, separator: bytes) -> re.Pattern[bytes]:
-    """`*` matches to the next separator or the end; a separator at the end matches itself and
+def expression_of(pattern: bytes, separator: bytes) -> re.Pattern[bytes]:
+    """What the keys look like that `pattern` matches.
+
+    `*` matches to the next separator or the end; a separator at the end matches itself and
     everything after it; the empty pattern matches everything; other bytes match themselves."""
     separator_class = re.escape(separator)
     parts = [

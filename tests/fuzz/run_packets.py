@@ -1,0 +1,46 @@
+"""Packets by ten users against running buses: `python -m tests.fuzz.run_packets` (as root).
+
+Each campaign has a bus and a seed of its own; twenty-four seeds in a row have 1, 2 and 4 workers,
+both dialects, both steps, with and without access rules. `live_campaign` has what is checked. A
+campaign that fails names its seed, which sends the same packets again. The time at which clients
+and workers do something is not repeated.
+"""
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from functools import partial
+
+from tests.fuzz.live_campaign import run_campaign, setting_of
+
+CAMPAIGN_PACKETS = 100_000
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(prog="python -m tests.fuzz.run_packets", description=__doc__)
+    options.add_argument("--count", type=int, default=1_000_000, help="packets in all")
+    options.add_argument("--seed", type=int, default=0, help="of the first campaign")
+    options.add_argument("--jobs", type=int, default=2, help="campaigns at the same time")
+    given = options.parse_args()
+    seeds = range(given.seed, given.seed + -(-given.count // CAMPAIGN_PACKETS))
+    packets = min(given.count, CAMPAIGN_PACKETS)
+    tally: Counter[str] = Counter()
+    began_at = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(given.jobs, maxtasksperchild=4) as pool:
+        for done in pool.imap_unordered(partial(run_campaign, packets=packets), seeds):
+            tally += done
+            if sys.stderr.isatty():
+                print(f"\r{tally['packets']} packets", end="", file=sys.stderr)
+    seconds = time.monotonic() - began_at
+    settings = {setting_of(seed) for seed in seeds}
+    print(
+        f"{tally['packets']} packets in {seconds:.0f} s ({tally['packets'] / seconds:.0f}/s), "
+        f"seeds {seeds[0]} to {seeds[-1]}, {len(settings)} kinds of buses"
+    )
+    print(", ".join(f"{name}: {count}" for name, count in sorted(tally.items())))
+
+
+if __name__ == "__main__":
+    main()
