@@ -121,13 +121,3 @@ def peer_program(sock: socket.socket, pid: int) -> bytes:
     has_ended = process.has_ended()
     process.close()
     return b"" if has_ended else name
-
-
-@cache
-def untranslated_ids() -> tuple[int, int]:
-    """The group and user id that the kernel reports for ids outside of our user namespace."""
-    return _overflow_id("gid"), _overflow_id("uid")
-
-
-def _overflow_id(which: str) -> int:
-    return int(Path(f"/proc/sys/kernel/overflow{which}").read_bytes())

@@ -1,8 +1,9 @@
 """The admin socket: who may ask, and one request after the other.
 
 Only root, the bus's own user and members of the admin groups are answered, by their peer
-credentials. A request that is malformed is answered with what is wrong. A connection that does not
-take its replies is closed.
+credentials. An id that the kernel could not translate is nobody's, the bus's own id included. A
+request that is malformed is answered with what is wrong. A connection that does not take its
+replies is closed.
 
 A fault of this project in answering ends the connection that it happened on, and is reported as an
 event: it must not end the front, and with it the bus.
@@ -31,6 +32,7 @@ from sbus.protocol.text import to_text
 from sbus.unix.credentials import peer_credentials, peer_groups
 from sbus.unix.errno_sets import PEER_GONE
 from sbus.unix.open_files import administrators_max
+from sbus.unix.user_namespace import known_gids, known_uids
 
 _SEND_SECONDS_MAX = 10.0
 _BACK_OFF_SECONDS = 0.1
@@ -49,7 +51,8 @@ class AdminServer:
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
-        self._gids = gids
+        self._uids = known_uids({0, os.geteuid()})
+        self._gids = known_gids(gids)
         self._handlers = handlers
         self._streams = streams
         self._events = events
@@ -68,7 +71,7 @@ class AdminServer:
 
     def _is_administrator(self, sock: socket.socket) -> bool:
         own = peer_credentials(sock)
-        if own.uid in (0, os.geteuid()) or own.gid in self._gids:
+        if own.uid in self._uids or own.gid in self._gids:
             return True
         return bool(self._gids) and not self._gids.isdisjoint(peer_groups(sock))
 

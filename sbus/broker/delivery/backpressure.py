@@ -24,7 +24,7 @@ from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.shared.worker_statistics import STALLS, WorkerStatistics
 from sbus.unix.credentials import Credentials
-from sbus.unix.peer_process import untranslated_ids
+from sbus.unix.user_namespace import untranslated_ids
 
 _RULE = struct.Struct("<IIIIII?B")
 """Version, place, account, gid, uid, pid, everybody, bytes of access rules."""

@@ -17,7 +17,8 @@ from sbus.broker.delivery.outbox import Outbox
 from sbus.errors import Misbehaviour, Refusal
 from sbus.protocol.secret_keys import Ids, ids_of
 from sbus.unix.credentials import Credentials
-from sbus.unix.peer_process import PeerProcess, untranslated_ids
+from sbus.unix.peer_process import PeerProcess
+from sbus.unix.user_namespace import untranslated_ids
 
 
 class ProcessLifetimeGuard:

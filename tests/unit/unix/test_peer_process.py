@@ -11,7 +11,7 @@ import pytest
 
 from sbus.unix import peer_process
 from sbus.unix.credentials import peer_credentials
-from sbus.unix.peer_process import PeerProcess, began_at_ticks, has_peer_pidfds, untranslated_ids
+from sbus.unix.peer_process import PeerProcess, began_at_ticks, has_peer_pidfds
 from tests.support.inheritance import Inherited, inherited_connection
 
 SOON_SECONDS = 10.0
@@ -165,13 +165,3 @@ def test_a_start_time_is_read_whatever_the_process_is_called(name: bytes) -> Non
     fields = b" ".join([b"S", *(b"%d" % number for number in range(4, 53))])
     with patch("pathlib.Path.read_bytes", lambda _: b"77 (" + name + b") " + fields):
         assert began_at_ticks(77) == 22
-
-
-def test_untranslated_ids_are_the_kernel_s() -> None:
-    numbers = {"overflowgid": b"65534\n", "overflowuid": b"65500\n"}
-    untranslated_ids.cache_clear()
-    try:
-        with patch("pathlib.Path.read_bytes", lambda path: numbers[path.name]):
-            assert untranslated_ids() == (65534, 65500)
-    finally:
-        untranslated_ids.cache_clear()

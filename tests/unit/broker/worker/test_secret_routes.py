@@ -16,7 +16,8 @@ from sbus.protocol.keys import SLASH, check_pattern
 from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.subscription_table import SUBSCRIBED, UNSUBSCRIBED, Record
 from sbus.unix.credentials import Credentials
-from sbus.unix.peer_process import PeerProcess, untranslated_ids
+from sbus.unix.peer_process import PeerProcess
+from sbus.unix.user_namespace import untranslated_ids
 from tests.unit.routing.specification import matches_as_any_pattern_does
 
 ME = Credentials(gid=10, uid=20, pid=30)
