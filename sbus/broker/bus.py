@@ -43,7 +43,7 @@ def run_bus(
     if settings.refuse_descriptors:
         _refuse_descriptors(endpoints.listener)
     events = EventEmitter(open_log(settings.log))
-    memory = SharedMemory(settings.workers, settings.limits)
+    memory = _make_memory(settings)
     private = (endpoints.listener, endpoints.admin_listener, notifier.sock)
     fork_server = ForkServer(
         partial(worker_main, memory, settings, events),
@@ -85,6 +85,13 @@ def check_settings(settings: BusSettings) -> None:
             f"packet_bytes_max={settings.limits.packet_bytes_max}: this kernel carries at most "
             f"{carried}; raise net.core.wmem_max to half of what you want, or lower the limit"
         )
+
+
+def _make_memory(settings: BusSettings) -> SharedMemory:
+    try:
+        return SharedMemory(settings.workers, settings.limits)
+    except OSError as error:
+        raise ConfigurationError(f"cannot make the shared memory: {error.strerror}") from error
 
 
 def _refuse_descriptors(listener: socket.socket) -> None:

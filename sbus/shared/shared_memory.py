@@ -107,11 +107,12 @@ class MemoryLock:
         fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def waiters(self) -> set[int]:
-        """The processes that wait for the lock now, as the kernel lists them; empty if it does not.
+        """The processes that wait for the lock now, as the kernel lists them; empty if it does not,
+        or if this process may not read the list.
         Source: proc_locks(5); `->` stands before the lock that a process waits for."""
         inode = os.fstat(self._memfd).st_ino
         waiters = set()
-        with suppress(FileNotFoundError), open("/proc/locks", encoding="ascii") as locks:
+        with suppress(OSError), open("/proc/locks", encoding="ascii") as locks:
             for line in locks:
                 fields = line.split()
                 if fields[1:3] == ["->", "FLOCK"] and fields[6].endswith(f":{inode}"):
