@@ -15,6 +15,8 @@ WORKERS_MAX: Final = 64
 """As in `sbus.shared.shared_memory`, which takes longer to import."""
 NO_ADMIN: Final = "none"
 """As `admin_address`: the bus has no admin socket."""
+SERVICE_USER: Final = "sbus"
+"""The user that the bus's packages make for it."""
 
 
 class Kind(Enum):
@@ -25,6 +27,8 @@ class Kind(Enum):
     PATH = auto()
     GROUP = auto()
     """A name or a number."""
+    USER = auto()
+    """Likewise."""
     USERS = auto()
     """A list of names and numbers; on the command line, the option is repeated."""
     CHOICE = auto()
@@ -119,7 +123,7 @@ OPTIONS: Final = (
     _switch("exit_when_empty", "c", "End when the last client has left.", Reload.ALWAYS),
     _switch("group", "g", "Let the group connect.", Reload.WITHOUT_MODE),
     _switch("others", "o", "Let everybody connect.", Reload.WITHOUT_MODE),
-    _switch("replace", "r", "Replace files that are at the addresses."),
+    _switch("replace", "r", "Replace sockets that are at the addresses."),
     Option(
         "admin_address",
         Kind.ADDRESS,
@@ -130,6 +134,12 @@ OPTIONS: Final = (
         "admin_group",
         Kind.GROUP,
         "A group whose members may administer the bus, besides root and the bus's own user.",
+    ),
+    Option(
+        "run_as",
+        Kind.USER,
+        "The user that the bus runs as when root starts it, without root's rights.",
+        default_text=f"{SERVICE_USER}, if there is that user",
     ),
     _switch(
         "refuse_descriptors",

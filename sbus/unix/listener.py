@@ -53,6 +53,11 @@ class Listener:
         name = self.socket.getsockname()
         return isinstance(name, bytes) and name.startswith(b"\0")
 
+    def take_file(self) -> OwnedPath | None:
+        """Its file, which the caller removes from now on."""
+        owned_path, self.owned_path = self.owned_path, None
+        return owned_path
+
     def close(self) -> None:
         """Remove the socket's file if it is still its own, and close it. May be repeated."""
         try:
@@ -72,7 +77,7 @@ def open_listener(
     """Listen at `address`; an AddressError says in one line why that is not possible.
 
     For a path, `mode` is the exact mode of the file, `group` its group if it is not this process's,
-    and `replace` first removes an existing file. An inherited descriptor is moved to another
+    and `replace` first removes an existing socket. An inherited descriptor is moved to another
     number, unless it is a standard stream. Not for processes with threads, because the umask of the
     process changes for a moment.
     """
@@ -146,11 +151,23 @@ def _bind_error(address: BindableAddress, error: OSError) -> AddressError:
         return _cannot("bind", name, error)
     if isinstance(address, AbstractAddress):
         return AddressError(f"{name} is in use: another process listens there")
+    if _is_no_socket(address.path):
+        return AddressError(f"{name} exists and is not a socket")
     return AddressError(f"{name} exists: is another sbusd running there? Use -r to replace it")
+
+
+def _is_no_socket(path: str) -> bool:
+    """Whether something else than a socket is there. Raises OSError."""
+    try:
+        return not stat.S_ISSOCK(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def _remove_existing(address: PathAddress) -> None:
     try:
+        if _is_no_socket(address.path):
+            raise AddressError(f"cannot replace {address.format()}: it is not a socket")
         os.unlink(address.path)
     except FileNotFoundError:
         return

@@ -1,16 +1,41 @@
-"""Users and groups as people write them: by name, or by number.
+"""Users and groups as people write them, by name or by number, and as processes have them.
 
 Digits are an id, which need not exist; any other word is looked up in the host's databases.
 """
 
 import grp
+import os
 import pwd
 from collections.abc import Callable
+from typing import NamedTuple, Self
 
 from sbus.errors import ConfigurationError
 
 _ID_MAX = 2**32 - 2
 """The next one, -1, means "no id" in system calls."""
+
+
+class Identity(NamedTuple):
+    """What a process runs as: its user, its group and its supplementary groups."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+    @classmethod
+    def of_this_process(cls) -> Self:
+        return cls(os.geteuid(), os.getegid(), tuple(os.getgroups()))
+
+    @classmethod
+    def of_user(cls, user: str | int) -> Self:
+        """That of a user's processes; ConfigurationError for a name that does not exist. A number
+        that nobody has is the number of the group as well."""
+        uid = user_id(user)
+        try:
+            entry = pwd.getpwuid(uid)
+        except KeyError:
+            return cls(uid, uid)
+        return cls(uid, entry.pw_gid, tuple(os.getgrouplist(entry.pw_name, entry.pw_gid)))
 
 
 def user_id(user: str | int) -> int:

@@ -95,14 +95,19 @@ def test_only_members_of_its_group_may_use_it() -> None:
             assert not as_user(works, uid=other, gid=other)
 
 
-def test_an_existing_file_is_replaced_only_on_request(tmp_path: Path) -> None:
+def test_an_existing_socket_is_replaced_only_on_request(tmp_path: Path) -> None:
     path = tmp_path / "bus"
     admin = tmp_path / "bus.admin"
     admin.write_text("precious")
-    text = failure("-a", str(path))
-    assert text == f"sbusd: {admin} exists: is another sbusd running there? Use -r to replace it\n"
+    assert failure("-a", str(path)) == f"sbusd: {admin} exists and is not a socket\n"
+    assert "it is not a socket" in failure("-ra", str(path))
     assert admin.read_text() == "precious"
     assert os.listdir(tmp_path) == ["bus.admin"]
+    admin.unlink()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
+        left_over.bind(str(admin))
+    text = failure("-a", str(path))
+    assert text == f"sbusd: {admin} exists: is another sbusd running there? Use -r to replace it\n"
     arguments = ("-rfa", str(path), "--workers=1")
     with bus_of(tmp_path, *arguments, address=str(path)) as bus:
         assert is_administered_at(str(admin))

@@ -36,7 +36,7 @@ def run_sbusd(
         (["-a", ""], 1, r"the address is empty"),
         (["-a", "x" * 108], 1, r"108 bytes are too long for the path of a socket, 107"),
         (["-a", "no/bus"], 1, r"cannot bind no/bus: No such file or directory"),
-        (["-a", "."], 1, r"\. exists: is another sbusd running there\? Use -r"),
+        (["-a", "."], 1, r"\. exists and is not a socket"),
         (["-ra", "."], 1, r"cannot replace \.: "),
         (["-a", "/dev/fd/x"], 1, r"/dev/fd/x: not the number of a file descriptor"),
         (["-a", "/dev/fd/99"], 1, r"cannot use /dev/fd/99: Bad file descriptor"),
@@ -83,9 +83,7 @@ def test_existing_file_is_named_and_stays(tmp_path: Path) -> None:
     (tmp_path / "bus").write_text("precious")
     done = run_sbusd(tmp_path, "-fa", "bus")
     assert done.returncode == 1
-    assert (
-        done.stderr == "sbusd: bus exists: is another sbusd running there? Use -r to replace it\n"
-    )
+    assert done.stderr == "sbusd: bus exists and is not a socket\n"
     assert (tmp_path / "bus").read_text() == "precious"
 
 

@@ -43,7 +43,7 @@ def is_served(address: str) -> bool:
 
 @pytest.mark.parametrize(
     ("widening", "group_may", "others_may"),
-    [((), False, False), (("-g",), True, False), (("-o",), False, True), (("-go",), True, True)],
+    [((), False, False), (("-g",), True, False), (("-o",), True, True), (("-go",), True, True)],
 )
 def test_mode_of_a_path_decides(
     directory: Path, widening: tuple[str, ...], group_may: bool, others_may: bool

@@ -89,6 +89,8 @@ def wrong_for_bus(field: str) -> list[Any]:
         return [0, 65, -1, "2", True, 1.5]
     if field == "users":
         return ["root", [], [1.5], ["no-such-user"], [""], [-1], [2**32], ["root", 0], [[]]]
+    if field == "run_as":
+        return [1.5, True, "no-such-user", "", -1, 2**32, ["root"]]
     assert field == "admin_group", f"what is wrong for bus.{field}?"
     return [1.5, True, "no-such-group", "", -1, ["root"]]
 

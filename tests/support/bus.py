@@ -20,7 +20,10 @@ from tests.support.raw_client import RawClient
 PROJECT = Path(__file__).resolve().parents[2]
 START_SECONDS_MAX = 20.0
 STOP_SECONDS_MAX = 15.0
-SBUSD = (sys.executable, "-m", "sbus.cli.sbusd")
+BARE_SBUSD = (sys.executable, "-P", "-m", "sbus.cli.sbusd")
+RUN_AS_SELF = ("--run-as", str(os.geteuid()))
+"""For a bus that stays the user's who runs the tests, also if that is root."""
+SBUSD = (*BARE_SBUSD, *RUN_AS_SELF)
 
 
 def sbusd_environment() -> dict[str, str]:

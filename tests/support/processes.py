@@ -21,7 +21,8 @@ _WORKER = "sbusd-worker-"
 REST_SECONDS = 0.1
 
 
-def _name(pid: int) -> str:
+def process_name(pid: int) -> str:
+    """What a process calls itself; nothing when it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="backslashreplace").removesuffix("\n")
     except (FileNotFoundError, ProcessLookupError):
@@ -30,7 +31,7 @@ def _name(pid: int) -> str:
 
 def worker_pids(bus: Bus) -> dict[int, int]:
     """The process id of every worker that runs, by its number."""
-    names = {pid: _name(pid) for pid in bus.pids()}
+    names = {pid: process_name(pid) for pid in bus.pids()}
     return {
         int(name.removeprefix(_WORKER)): pid
         for pid, name in names.items()
@@ -44,7 +45,7 @@ def is_replaced(bus: Bus, worker: int, old: int) -> bool:
 
 
 def fork_server_pid(bus: Bus) -> int:
-    (pid,) = [pid for pid in bus.pids() if _name(pid) == "sbusd-forkserv"]
+    (pid,) = [pid for pid in bus.pids() if process_name(pid) == "sbusd-forkserv"]
     return pid
 
 

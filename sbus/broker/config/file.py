@@ -32,6 +32,7 @@ _TYPES: Final[Mapping[Kind, Any]] = {
     Kind.ADDRESS: Annotated[str, Meta(min_length=1)],
     Kind.PATH: Annotated[str, Meta(min_length=1)],
     Kind.GROUP: int | str,
+    Kind.USER: int | str,
     Kind.USERS: NonEmpty[int | str],
     Kind.CHOICE: str,
     Kind.WORKERS: Annotated[int, Meta(ge=1, le=WORKERS_MAX)],

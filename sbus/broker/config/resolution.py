@@ -21,7 +21,8 @@ from sbus.limits import Limits, UserLimits
 from sbus.protocol.controls import FloodControl
 from sbus.protocol.keys import Dialect, check_pattern, is_reserved, parse_pattern
 from sbus.unix.address import parse_address
-from sbus.unix.users import group_id, user_id
+from sbus.unix.user_namespace import known_gids, known_uids
+from sbus.unix.users import Identity, group_id, user_id
 from sbus.validation import choose_from, printable
 
 T = TypeVar("T")
@@ -52,21 +53,32 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_configuration(
-    options: Mapping[str, Any], users: frozenset[int], resolved: Resolved, *, is_abstract: bool
+    options: Mapping[str, Any],
+    users: frozenset[int],
+    resolved: Resolved,
+    *,
+    owner: Identity,
+    is_abstract: bool,
 ) -> Configuration:
-    """Put together what a command line and its file say; `users` are those of the option `users`.
+    """Put together what a command line and its file say; `users` are those of the option `users`,
+    and `owner` started the bus. Raises ConfigurationError.
 
     The socket's file has a mode, which `group` and `others` widen and the kernel enforces; `users`
     are those among them that the bus admits. An abstract address has no mode, so the bus checks
-    everything: only its own user may connect, unless those options say otherwise.
+    everything: only its owner may connect, unless those options say otherwise.
     """
     admit_uids: frozenset[int] | None = None
     admit_gids: frozenset[int] = frozenset()
     if users:
-        admit_uids = users | {os.geteuid()}
+        admit_uids = users | known_uids({owner.uid})
     elif is_abstract and not options["others"]:
-        admit_uids = frozenset({os.geteuid()})
-        admit_gids = frozenset({os.getegid()} if options["group"] else ())
+        admit_uids = known_uids({owner.uid})
+        admit_gids = known_gids({owner.gid} if options["group"] else ())
+        if not admit_uids and not admit_gids:
+            raise ConfigurationError(
+                "this user namespace does not translate the id of the bus's own user, so nobody "
+                "could connect; map it, or name users with -u, or give -o"
+            )
     settings = BusSettings(
         **{name: options[name] for name in OPTION_FIELDS},
         limits=resolved.limits,
@@ -112,6 +124,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
             _at(place, parse_address, value)
         elif option.kind is Kind.GROUP:
             _at(place, group_id, value)
+        elif option.kind is Kind.USER:
+            _at(place, user_id, value)
         elif option.kind is Kind.USERS:
             _each(place, value, user_id)
 

@@ -214,7 +214,8 @@ def _become(name: str, close: list[socket.socket]) -> None:
     """Give a forked child its own name, and close what only its parent uses."""
     # A text file would cost every worker some more pages of its own.
     with suppress(OSError):
-        comm = os.open("/proc/self/comm", os.O_WRONLY)
+        # Not /proc/self/comm, which is root's if this process may not be inspected.
+        comm = os.open("/proc/thread-self/comm", os.O_WRONLY)
         try:
             os.write(comm, name.encode())
         finally:

@@ -23,6 +23,7 @@ _METAVARS: Final = {
     Kind.ADDRESS: "ADDRESS",
     Kind.PATH: "FILE",
     Kind.GROUP: "GROUP",
+    Kind.USER: "USER",
     Kind.USERS: "USER",
 }
 

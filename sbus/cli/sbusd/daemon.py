@@ -138,14 +138,20 @@ class Pidfile:
             ) from error
         except OSError as error:
             raise ConfigurationError(f"cannot make pidfile {path}: {error.strerror}") from error
-        self._owned_path = OwnedPath.claim(path)
+        self._owned_path: OwnedPath | None = OwnedPath.claim(path)
         try:
             os.write(self._fd, b"%d\n" % os.getpid())
         except OSError as error:
             self.remove()
             raise ConfigurationError(f"cannot write pidfile {path}: {error.strerror}") from error
 
+    def take_files(self) -> list[OwnedPath]:
+        """The file, which the caller removes from now on."""
+        owned_path, self._owned_path = self._owned_path, None
+        return [] if owned_path is None else [owned_path]
+
     def remove(self) -> None:
         """Remove the file, unless another has taken its place."""
-        self._owned_path.remove()
+        if self._owned_path is not None:
+            self._owned_path.remove()
         os.close(self._fd)

@@ -8,13 +8,13 @@ limits, or to start the bus.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sbus.bus_options import OPTIONS
 from sbus.cli.sbusd.sockets import Addresses
 from sbus.errors import ConfigurationError
-from sbus.unix.users import user_id
+from sbus.unix.users import Identity, user_id
 
 if TYPE_CHECKING:
     from sbus.broker.config.file import ConfigFile
@@ -28,6 +28,8 @@ class CommandLine:
     options: Mapping[str, Any]
     limits: tuple[str, ...]
     file: str | None
+    owner: Identity = field(default_factory=Identity.of_this_process)
+    """Gave this command line. The bus may run as another user when it reads the file again."""
 
     def plan(self) -> "Plan":
         """Merge the options, and read the file if there is one. Raises ConfigurationError."""
@@ -47,6 +49,7 @@ class CommandLine:
             file=file,
             resolved=_resolve(file, options["dialect"], self.limits),
             users=frozenset(user_id(user) for user in options["users"]),
+            run_as=None if options["run_as"] is None else Identity.of_user(options["run_as"]),
             addresses=Addresses.of_options(options),
         )
 
@@ -62,6 +65,8 @@ class Plan:
     resolved: "Resolved | None"
     """What the file and the limits mean; None if neither was given."""
     users: frozenset[int]
+    run_as: Identity | None
+    """What the options name; None if they do not."""
     addresses: Addresses
 
     def configuration(self, *, is_abstract: bool) -> "Configuration":
@@ -69,7 +74,13 @@ class Plan:
         from sbus.broker.config.resolution import Resolved, build_configuration
 
         resolved = self.resolved or Resolved()
-        return build_configuration(self.options, self.users, resolved, is_abstract=is_abstract)
+        return build_configuration(
+            self.options,
+            self.users,
+            resolved,
+            owner=self.command_line.owner,
+            is_abstract=is_abstract,
+        )
 
     def check(self) -> None:
         """Raise SbusError if the bus could not start, as far as that shows without its socket."""

@@ -27,6 +27,7 @@ from sbus.unix.address import (
     parse_address,
 )
 from sbus.unix.listener import Listener, open_listener
+from sbus.unix.owned_path import OwnedPath
 from sbus.unix.users import group_id
 
 AdminAddress = Address | Literal["none"]
@@ -67,6 +68,11 @@ class Sockets:
     bus: Listener
     admin: Listener | None
 
+    def take_files(self) -> list[OwnedPath]:
+        """Their files, which the caller removes from now on."""
+        listeners = [self.bus] if self.admin is None else [self.bus, self.admin]
+        return [file for listener in listeners if (file := listener.take_file()) is not None]
+
     def close(self) -> None:
         """Close both and remove their files. May be repeated."""
         try:
@@ -90,13 +96,19 @@ def open_sockets(addresses: Addresses, options: Mapping[str, Any]) -> Sockets:
         for flag, is_given in (("-g", options["group"]), ("-o", options["others"])):
             if is_given:
                 report_error(f"warning: {flag} is ignored on a socket that is passed down")
-    mode = 0o700 | (0o070 if options["group"] else 0) | (0o007 if options["others"] else 0)
-    bus = open_listener(address, mode=mode, replace=options["replace"])
+    bus = open_listener(address, mode=_mode(options), replace=options["replace"])
     try:
         return Sockets(bus, _open_admin(addresses, passed, bus, options["replace"]))
     except BaseException:
         bus.close()
         raise
+
+
+def _mode(options: Mapping[str, Any]) -> int:
+    """The mode of the file of the bus's own socket."""
+    if options["others"]:
+        return 0o777  # not 0o707: the kernel denies the group what only others may do
+    return 0o770 if options["group"] else 0o700
 
 
 def _check_open(passed: PassedSockets) -> None:

@@ -2,8 +2,9 @@
 
 The command line and its file have been checked before. First come the sockets, because clients wait
 for their address; then the background, while this process is still small; and only then the broker,
-whose imports take longer than everything else together. Everything that was made is removed on the
-way out, whichever way that is.
+whose imports take longer than everything else together. Before it serves, this process gives up all
+rights that it does not need. Everything that was made is removed on the way out, whichever way that
+is.
 """
 
 import gc
@@ -20,7 +21,9 @@ from sbus.errors import ConfigurationError, SbusError
 from sbus.unix.address import RandomAbstractAddress
 from sbus.unix.notify import Notifier
 from sbus.unix.open_files import raise_open_files_limit
+from sbus.unix.owned_path import OwnedPath
 from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release_input_and_output
+from sbus.unix.users import Identity
 
 if TYPE_CHECKING:
     from sbus.broker.config.resolution import Configuration
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 def run(plan: Plan) -> None:
     """Run a bus until it is told to stop. Raises SbusError, with nothing left behind."""
     hold_standard_numbers()
+    if not os.path.exists("/proc/self/fd"):
+        raise ConfigurationError("there is no /proc here, which the bus needs: see proc(5)")
     notifier = Notifier.of_environment(report_error)
     try:
         _Lifecycle(plan, notifier).run()
@@ -42,6 +47,8 @@ class _Lifecycle:
         self._plan = plan
         self._notifier = notifier
         self._stop = StopRequest()
+        self._pidfile: Pidfile | None = None
+        self._new_identity: Identity | None = None
 
     def run(self) -> None:
         plan = self._plan
@@ -49,6 +56,9 @@ class _Lifecycle:
         try:
             if isinstance(plan.addresses.bus, RandomAbstractAddress):
                 _print_address(sockets.bus.printable_address)
+            from sbus.cli.sbusd.rights import new_identity
+
+            self._new_identity = new_identity(plan.run_as)
             if plan.options["foreground"]:
                 self._serve(sockets, release_input_and_output)
             else:
@@ -68,7 +78,8 @@ class _Lifecycle:
         try:
             with ExitStack() as stack:
                 if pidfile_path != os.devnull:
-                    stack.callback(Pidfile(pidfile_path).remove)
+                    self._pidfile = Pidfile(pidfile_path)
+                    stack.callback(self._pidfile.remove)
                 self._serve(sockets, on_ready)
         except SbusError as error:
             if not launcher.report_failure(str(error)):
@@ -83,6 +94,7 @@ class _Lifecycle:
         gc.disable()
         from sbus.broker.bus import run_bus
         from sbus.broker.front_process import Endpoints
+        from sbus.cli.sbusd.rights import reduced_rights
 
         gc.freeze()
         gc.enable()
@@ -99,22 +111,30 @@ class _Lifecycle:
             self._notifier.ready(f"{plan.options['workers']} workers serve at {address}")
             self._stop.pass_on()
 
+        configuration = plan.configuration(is_abstract=is_abstract)
+        identity = self._new_identity
         if self._stop.is_requested:
             return
-        try:
-            run_bus(
-                plan.configuration(is_abstract=is_abstract),
-                Endpoints(
-                    listener=sockets.bus.socket,
-                    admin_listener=None if sockets.admin is None else sockets.admin.socket,
-                    admin_gids=plan.addresses.admin_gids,
-                ),
-                reread=reread,
-                on_ready=ready_then_stoppable,
-                notifier=self._notifier,
-            )
-        finally:
-            self._stop.ignore_further()
+        with reduced_rights(identity, [] if identity is None else self._take_files(sockets)):
+            try:
+                run_bus(
+                    configuration,
+                    Endpoints(
+                        listener=sockets.bus.socket,
+                        admin_listener=None if sockets.admin is None else sockets.admin.socket,
+                        admin_gids=plan.addresses.admin_gids,
+                    ),
+                    reread=reread,
+                    on_ready=ready_then_stoppable,
+                    notifier=self._notifier,
+                )
+            finally:
+                self._stop.ignore_further()
+
+    def _take_files(self, sockets: Sockets) -> list[OwnedPath]:
+        """The files of the bus, which the caller removes from now on."""
+        pidfiles = [] if self._pidfile is None else self._pidfile.take_files()
+        return sockets.take_files() + pidfiles
 
 
 def _print_address(address: str) -> None:

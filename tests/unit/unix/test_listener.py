@@ -109,39 +109,44 @@ def test_path_that_was_given_relative_is_removed_from_anywhere(
 
 def test_existing_file_is_an_error_and_stays(path: Path) -> None:
     path.write_text("precious")
-    with pytest.raises(AddressError, match=r"exists: is another sbusd running there\? Use -r"):
+    with pytest.raises(AddressError, match="exists and is not a socket"):
         listen_at(path)
     assert path.read_text() == "precious"
 
 
 def test_existing_listener_is_an_error_and_goes_on(path: Path) -> None:
     with closing(listen_at(path)) as first:
-        with pytest.raises(AddressError):
+        with pytest.raises(AddressError, match=r"is another sbusd running there\? Use -r"):
             listen_at(path)
         connect_and_exchange(first)
 
 
-@pytest.mark.parametrize("kind", ["file", "socket", "dangling link", "nothing"])
-def test_replaces_what_is_there(path: Path, kind: str) -> None:
-    if kind == "file":
-        path.touch()
-    elif kind == "socket":
+@pytest.mark.parametrize("was_left", [False, True])
+def test_replaces_a_socket_that_was_left(path: Path, was_left: bool) -> None:
+    if was_left:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
             left_over.bind(str(path))
-    elif kind == "dangling link":
-        path.symlink_to(path.parent / "elsewhere")
     with closing(listen_at(path, replace=True)) as listener:
         connect_and_exchange(listener)
         assert path.is_socket()
-        assert not path.is_symlink()
     assert os.listdir(path.parent) == []
 
 
-def test_does_not_replace_a_directory(path: Path) -> None:
-    path.mkdir()
-    with pytest.raises(AddressError, match="cannot replace"):
+@pytest.mark.parametrize("kind", ["file", "directory", "link"])
+def test_does_not_replace_anything_else(path: Path, kind: str) -> None:
+    precious = path
+    if kind == "file":
+        path.write_text("precious")
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        precious = path.parent / "elsewhere"
+        precious.write_text("precious")
+        path.symlink_to(precious)
+    with pytest.raises(AddressError, match=r"cannot replace .*/bus: it is not a socket"):
         listen_at(path, replace=True)
-    assert path.is_dir()
+    assert precious.is_dir() if kind == "directory" else precious.read_text() == "precious"
+    assert path.is_symlink() is (kind == "link")
 
 
 def test_file_that_somebody_else_put_there_since_is_left_alone(path: Path) -> None:

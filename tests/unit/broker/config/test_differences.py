@@ -21,7 +21,7 @@ from sbus.protocol.controls import FloodControl, Hard
 LIVE_BUS = {"users", "exit_when_empty", "soft", "hard", "order"}
 RESTART_BUS = {
     *("address", "foreground", "pidfile", "replace", "admin_address", "admin_group"),
-    *("refuse_descriptors", "workers", "placement", "dialect", "log"),
+    *("run_as", "refuse_descriptors", "workers", "placement", "dialect", "log"),
 }
 MODE = {"group", "others"}
 OPTION_NAMES = [option.name for option in OPTIONS]

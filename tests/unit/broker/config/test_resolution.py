@@ -7,6 +7,7 @@ import pytest
 
 from sbus.broker.config.resolution import Resolved, build_configuration
 from sbus.bus_options import OPTIONS
+from sbus.unix.users import Identity
 
 OWN = os.geteuid()
 OWN_GROUP = os.getegid()
@@ -41,7 +42,9 @@ def test_at_a_path_the_bus_checks_for_named_users() -> None:
 def admitted(given: dict[str, Any], *, is_abstract: bool) -> tuple[set[int] | None, set[int]]:
     options = {option.name: option.default_value for option in OPTIONS} | given
     users = frozenset(options["users"])
-    configuration = build_configuration(options, users, Resolved(), is_abstract=is_abstract)
+    configuration = build_configuration(
+        options, users, Resolved(), owner=Identity(OWN, OWN_GROUP), is_abstract=is_abstract
+    )
     assert configuration.checks_group == is_abstract
     settings = configuration.settings
     uids = None if settings.admit_uids is None else set(settings.admit_uids)
