@@ -14,7 +14,7 @@ from sbus.client.message_joiner import MissedItems
 from sbus.client.streams import EventStream
 from tests.support.admin import administer
 from tests.support.block_scene import OPTIONS, SOFT, receive_all, scene_on
-from tests.support.bus import Bus, running_bus, sbusd_environment
+from tests.support.bus import RUN_AS_SELF, Bus, running_bus, sbusd_environment
 from tests.support.processes import clients_on_each, is_replaced, several_clients, worker_pids
 from tests.support.streams import TIMEOUT_S, events_of, messages_of
 from tests.support.threads import Task, wait_until
@@ -229,8 +229,9 @@ main()
 
 def test_a_missing_journal_is_an_error_at_start(tmp_path: Path) -> None:
     nowhere, address = str(tmp_path / "journal"), str(tmp_path / "bus")
+    options = ("-f", "-a", address, "--log", "journal", *RUN_AS_SELF)
     result = subprocess.run(
-        [sys.executable, "-c", LOOK_FOR_JOURNAL, nowhere, "-f", "-a", address, "--log", "journal"],
+        [sys.executable, "-c", LOOK_FOR_JOURNAL, nowhere, *options],
         env=sbusd_environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
