@@ -5,7 +5,7 @@ that was moved stays where it is for a while, and a worker is emptied only after
 for some seconds, so nothing moves to and fro.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 import trio
@@ -19,6 +19,10 @@ from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_protocol import StartSampling, StopSampling, TrafficSample
 
 _SAMPLING_SECONDS = 0.05
+_SAMPLE_WAIT_SECONDS_MAX = 1.0
+"""How long a worker may take to send its sample. One that hangs is killed later than that."""
+_MOVES_WAIT_SECONDS_MAX = 5.0
+"""How long the rebalancer waits for moves, which go on all the same."""
 _REST_SECONDS = 10.0
 """A client that was moved, or could not be, is not moved again before this time, except away from
 a saturated worker."""
@@ -66,9 +70,11 @@ class Rebalancer:
         """Until when, and how long."""
         self._pauses: dict[int, tuple[float, float]] = {}
         """Workers from which no client could be moved: until when to pause, and how long."""
-        self._sample_from: int | None = None
-        self._sample = TrafficSample()
-        self._sampled = trio.Event()
+        self._samples: dict[int, TrafficSample] = {}
+        """Those that were not looked at yet, by worker."""
+        self._sampling: set[int] = set()
+        """Workers that were asked for a sample and have not sent it yet."""
+        self._sampled = trio.lowlevel.ParkingLot()
 
     def apply_settings(self, settings: BusSettings) -> None:
         self._moves_max = int(settings.limits.client_moves_per_second_max * SAMPLE_SECONDS)
@@ -86,38 +92,40 @@ class Rebalancer:
         for client, until in list(self._rests_until.items()):
             if now >= until:
                 del self._rests_until[client]
-        overloaded = self._placement.overloaded()
         crowded = self._placement.crowded()
+        overloaded, is_relieving = self._placement.overloaded(), False
         for worker in overloaded:
-            await self._relieve(worker, now)
-        is_merging = await self._merge(now, is_calm=not overloaded)
+            is_relieving |= await self._relieve(worker, now)
+        is_merging = await self._merge(now, is_calm=not is_relieving)
         # A user that is on every worker while one is emptied leaves that one.
         if crowded is not None and not is_merging:
             uid, source, target = crowded
             await self._move_from(source, target, self._allowance, uid)
-        elif not overloaded:
-            await self._reunite(now)
+        elif not is_relieving:
+            await self._reunite(now, overloaded)
 
-    async def _relieve(self, worker: int, now: float) -> None:
+    async def _relieve(self, worker: int, now: float) -> bool:
+        """Move clients away from a busy worker; False if none could be moved. Such a worker keeps
+        nothing else waiting."""
         pause_until, pause_seconds = self._pauses.get(worker, (0.0, SAMPLE_SECONDS))
         if now < pause_until:
-            return
+            return False
         sample = await self._take_sample(worker)
         is_saturated = self._meter.busy_shares[worker] >= SATURATED_SHARE
-        moves = self._placement.relieve(
-            worker, sample, self._movable(worker, rested=not is_saturated)
-        )
-        if moves:
+        movable = self._movable(worker, rested=not is_saturated)
+        moved = await self._move(self._placement.relieve(worker, sample, movable))
+        if moved:
             self._pauses.pop(worker, None)
-            await self._move(moves)
             # So that the next busy worker does not give its clients to the same one.
-            self._meter.expect_moved(worker, moves[0].worker, moved_part(sample, moves))
+            self._meter.expect_moved(worker, moved[0].worker, moved_part(sample, moved))
         else:
             pause_seconds = min(2 * pause_seconds, _PAUSE_SECONDS_MAX)
             self._pauses[worker] = now + pause_seconds, pause_seconds
+        return bool(moved)
 
     async def _merge(self, now: float, *, is_calm: bool) -> bool:
-        """Empty a worker, if no worker is overloaded; whether one is being emptied."""
+        """Empty a worker, if no clients were moved for a better reason; whether one is being
+        emptied."""
         pair = self._placement.mergeable() if is_calm else None
         if pair is None:
             self._mergeable_since = None
@@ -129,11 +137,14 @@ class Rebalancer:
         await self._move_from(*pair, max(1, self._moves_max // _MERGING_PART))
         return True
 
-    async def _reunite(self, now: float) -> None:
+    async def _reunite(self, now: float, overloaded: Collection[int]) -> None:
         """Have clients that exchange messages over two workers share one of these."""
         until, seconds = self._reunite_pause
-        busy_shares = self._meter.busy_shares
-        workers = [worker for worker, share in enumerate(busy_shares) if share >= _IDLE_SHARE]
+        workers = [
+            worker
+            for worker, share in enumerate(self._meter.busy_shares)
+            if share >= _IDLE_SHARE and worker not in overloaded
+        ]
         if now < until or len(workers) < 2 or not self._placement.is_by_load:
             return
         samples = {worker: await self._take_sample(worker) for worker in workers}
@@ -145,8 +156,7 @@ class Rebalancer:
         moves = self._placement.reunite(samples, clients)
         seconds = _REUNITE_SECONDS_MIN if moves else min(2 * seconds, _PAUSE_SECONDS_MAX)
         self._reunite_pause = now + seconds, seconds
-        if moves:
-            await self._move(moves)
+        await self._move(moves)
 
     async def _move_from(
         self, source: int, target: int, moves_max: int, uid: int | None = None
@@ -155,7 +165,7 @@ class Rebalancer:
         clients = (
             client for client, own in self._movable(source).items() if uid is None or own == uid
         )
-        await self._move(Move(client, target) for client in islice(clients, moves_max))
+        await self._move([Move(client, target) for client in islice(clients, moves_max)])
 
     def _movable(self, worker: int, *, rested: bool = True) -> dict[int, int]:
         """The clients of a worker, perhaps only those that do not rest, and their users."""
@@ -165,39 +175,50 @@ class Rebalancer:
             if not rested or client.number not in self._rests_until
         }
 
-    async def _move(self, moves: Iterable[Move]) -> None:
-        at_a_time = trio.CapacityLimiter(_MOVES_AT_A_TIME)
-        async with trio.open_nursery() as nursery:
-            for move in moves:
-                nursery.start_soon(self._move_one, move, at_a_time)
-        self._meter.restart()
+    async def _move(self, moves: Sequence[Move]) -> list[Move]:
+        """Make moves, as many as are allowed; returns those that were made in time."""
+        moved: list[Move] = []
+        if moves:
+            at_a_time = trio.CapacityLimiter(_MOVES_AT_A_TIME)
+            with trio.move_on_after(_MOVES_WAIT_SECONDS_MAX):
+                async with trio.open_nursery() as nursery:
+                    for move in moves:
+                        nursery.start_soon(self._move_one, move, at_a_time, moved)
+            self._meter.restart()
+        return moved
 
-    async def _move_one(self, move: Move, at_a_time: trio.CapacityLimiter) -> None:
+    async def _move_one(
+        self, move: Move, at_a_time: trio.CapacityLimiter, moved: list[Move]
+    ) -> None:
         async with at_a_time:
             client = self._registry.get(move.client)
             if client is not None and self._allowance > 0:
                 self._allowance -= 1
+                self._rests_until[client.number] = trio.current_time() + _REST_SECONDS
                 outcome = await self._mover.move(client, move.worker)
                 self._allowance -= outcome.subscriptions // _SUBSCRIPTIONS_PER_MOVE
-                self._rests_until[client.number] = trio.current_time() + _REST_SECONDS
+                if not outcome.why_not:
+                    moved.append(move)
 
     # -- sampling ------------------------------------------------------------------------------
     async def _take_sample(self, worker: int) -> TrafficSample:
-        """What a worker's clients exchange now; nothing of a worker that dies."""
-        self._sample_from, self._sample, self._sampled = worker, TrafficSample(), trio.Event()
-        if worker in self._supervisor.running_workers():
-            self._supervisor.send(worker, StartSampling())
-            await trio.sleep(_SAMPLING_SECONDS)
-            self._supervisor.send(worker, StopSampling())
-            await self._sampled.wait()
-        self._sample_from = None
-        return self._sample
+        """What a worker's clients exchange now; nothing of a worker that dies, or is too slow."""
+        if worker not in self._supervisor.running_workers() or worker in self._sampling:
+            return TrafficSample()
+        self._samples.pop(worker, None)  # one that came too late
+        self._sampling.add(worker)
+        self._supervisor.send(worker, StartSampling())
+        await trio.sleep(_SAMPLING_SECONDS)
+        self._supervisor.send(worker, StopSampling())
+        with trio.move_on_after(_SAMPLE_WAIT_SECONDS_MAX):
+            while worker in self._sampling:
+                await self._sampled.park()
+        return self._samples.pop(worker, TrafficSample())
 
     def on_sample(self, worker: int, sample: TrafficSample) -> None:
-        if worker == self._sample_from:
-            self._sample = sample
-            self._sampled.set()
+        self._samples[worker] = sample
+        self.on_worker_death(worker)
 
     def on_worker_death(self, worker: int) -> None:
-        if worker == self._sample_from:
-            self._sampled.set()
+        self._sampling.discard(worker)
+        self._sampled.unpark_all()

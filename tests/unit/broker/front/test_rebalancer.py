@@ -42,7 +42,9 @@ class Simulation:
         """The load that a client causes, by its number; that of a whole worker is 1."""
         self.moved: list[int] = []
         self.busy_shares = [0.0] * workers
-        self.is_movable = True
+        self.immovable: set[int] = set()
+        self.hung: set[int] = set()
+        """Workers that answer nothing."""
         self.subscriptions_each = 1
         self._chance = random.Random(1)
         self._noise = noise
@@ -109,7 +111,7 @@ class Simulation:
         return list(range(len(self.busy_shares)))
 
     def send(self, worker: int, command: protocol.WorkerCommand) -> None:
-        if isinstance(command, protocol.StopSampling):
+        if isinstance(command, protocol.StopSampling) and worker not in self.hung:
             self.rebalancer.on_sample(worker, self._traffic(worker))
 
     def _traffic(self, worker: int) -> protocol.TrafficSample:
@@ -128,7 +130,9 @@ class Simulation:
 
     async def move(self, client: Client, to: int) -> MoveOutcome:
         await trio.lowlevel.checkpoint()
-        if not self.is_movable:
+        if not self.hung.isdisjoint((client.worker, to)):
+            await trio.sleep_forever()
+        if client.number in self.immovable:
             return MoveOutcome("no")
         self.registry.move(client, to)
         self.moved.append(client.number)
@@ -143,9 +147,7 @@ class Simulation:
         return len(self.moved) - before
 
 
-async def test_an_idle_bus_uses_one_worker(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_an_idle_bus_uses_one_worker(autojump_clock: trio.testing.MockClock) -> None:
     bus = Simulation(8)
     bus.connect(ANN, 100)
     assert await bus.run(60) == 0
@@ -168,9 +170,7 @@ async def test_clients_that_come_idle_spread_when_they_all_publish(
     assert await bus.run(60) == 0, "it does not come to rest"
 
 
-async def test_no_more_workers_are_used_than_needed(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_no_more_workers_are_used_than_needed(autojump_clock: trio.testing.MockClock) -> None:
     bus = Simulation(8)
     bus.demand(bus.connect(ANN, 50), 0.9 / 50)
     await bus.run(30)
@@ -189,17 +189,13 @@ async def test_no_more_workers_are_used_than_there_are_processors(
     assert len(bus.used()) == 3
 
 
-async def test_a_pair_is_not_divided(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_a_pair_is_not_divided(autojump_clock: trio.testing.MockClock) -> None:
     bus = Simulation(4)
     bus.demand(bus.connect(ANN, 1), 2.0)
     assert await bus.run(60) == 0
 
 
-async def test_clients_come_together_when_load_ends(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_clients_come_together_when_load_ends(autojump_clock: trio.testing.MockClock) -> None:
     bus = Simulation(4)
     clients = bus.connect(ANN, 40)
     bus.demand(clients, 3.0 / 40)
@@ -238,6 +234,64 @@ async def test_idle_workers_become_one_beside_a_busy_one_with_fewer_clients(
     assert bus.used() == [2, 200]
 
 
+async def test_idle_workers_become_one_beside_a_busy_pair(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The pair could be relieved of its neighbours, but it has none."""
+    bus = Simulation(4)
+    clients = bus.connect(ANN, 11)
+    bus.demand(clients[:2], 0.8)
+    for worker, some in enumerate((clients[:2], clients[2:12], clients[12:])):
+        bus.serve(worker, some)
+    await bus.run(60)
+    assert bus.used() == [2, 20]
+
+
+async def test_idle_workers_become_one_beside_clients_that_cannot_be_moved(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(4)
+    clients = bus.connect(ANN, 15)
+    bus.demand(clients[:10], 0.2)
+    for worker, some in enumerate((clients[:10], clients[10:20], clients[20:])):
+        bus.serve(worker, some)
+    bus.immovable = {client.number for client in clients[:10]}
+    await bus.run(60)
+    assert bus.used() == [10, 20]
+
+
+async def test_a_worker_that_hangs_does_not_keep_others_busy(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    bus = Simulation(4)
+    clients = bus.connect(ANN, 20)
+    bus.demand(clients, 0.08)
+    for worker, some in enumerate((clients[:20], clients[20:])):
+        bus.serve(worker, some)
+    bus.hung = {0}
+    await bus.run(20)
+    assert bus.busy_shares[0] > 0.7
+    assert bus.busy_shares[1] <= 0.5
+
+
+async def test_moves_that_do_not_end_do_not_keep_others_waiting(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A worker hangs while it is being emptied; then another one gets busy."""
+    bus = Simulation(4)
+    clients = bus.connect(ANN, 21)
+    for worker, some in enumerate((clients[:20], clients[20:40], clients[40:])):
+        bus.serve(worker, some)
+    bus.hung = {2}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bus.run, 60)
+        await trio.sleep(30)
+        assert not bus.moved
+        bus.demand(clients[:20], 0.08)
+    assert bus.moved
+    assert bus.busy_shares[0] <= 0.5
+
+
 async def test_a_worker_is_emptied_for_good_if_its_user_is_on_all_others_but_one(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -268,9 +322,7 @@ async def test_several_busy_workers_do_not_all_give_to_the_same_one(
     assert 0 < moved <= 40
 
 
-async def test_moves_are_bounded(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_moves_are_bounded(autojump_clock: trio.testing.MockClock) -> None:
     bus = Simulation(8, client_moves_per_second_max=10)
     bus.demand(bus.connect(ANN, 100), 6.5 / 100)
     assert 0 < await bus.run(1.5) <= 20
@@ -300,10 +352,10 @@ async def test_clients_that_cannot_be_moved_are_left_alone_for_a_while(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     bus = Simulation(2)
-    bus.is_movable = False
     bus.demand(bus.connect(ANN, 10), 0.07)
+    bus.immovable = set(bus.demands)
     await bus.run(5)
-    bus.is_movable = True
+    bus.immovable = set()
     assert await bus.run(4) == 0
     assert await bus.run(15) > 0
 
