@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -24,7 +25,7 @@ from tests.support.processes import (
 )
 from tests.support.quotas import share
 from tests.support.raw_client import RawClient
-from tests.support.threads import Task, wait_until
+from tests.support.threads import Task, meanwhile, wait_until
 from tests.support.traffic import Stream, flowing
 
 
@@ -34,7 +35,7 @@ def admin(bus: Bus) -> Iterator[Admin]:
         yield connection
 
 
-def client_of(admin: Admin, number: int) -> dict[str, object]:
+def client_of(admin: Admin, number: int) -> dict[str, Any]:
     """What the bus says of a client."""
     (found,) = [one for one in admin.ask("clients")["clients"] if one["client"] == number]
     assert isinstance(found, dict)
@@ -289,3 +290,32 @@ def check_deliveries(bus: Bus, clients: list[RawClient], connected: list[bool]) 
     for client, is_connected in zip(clients, connected, strict=True):
         if is_connected:
             assert client.sync() == [b"MSG other\0after"]
+
+
+def test_a_client_that_waits_for_its_rate_is_moved(tmp_path: Path) -> None:
+    """It publishes more than it may all the time, and nothing is lost or out of order."""
+    with (
+        running_bus(tmp_path, "--limit", "user_messages_per_second_max=2000") as bus,
+        administer(bus) as admin,
+        clients_on_each(bus, 2) as ((limited,), (reader,)),
+    ):
+        reader.sub(b"k")
+        reader.whoami()
+
+        def publish(stop: threading.Event) -> None:
+            for number in itertools.count():
+                if stop.is_set():
+                    break
+                limited.pub(b"k", b"%d" % number)
+            limited.pub(b"k", b"end")
+
+        def receive(_stop: threading.Event) -> None:
+            for number in itertools.count():
+                packet = reader.receive()
+                if packet == b"MSG k\0end":
+                    break
+                assert packet == b"MSG k\0%d" % number
+
+        with meanwhile(publish, receive):
+            wait_until(lambda: client_of(admin, 1)["activity"]["waits_for"] == "rate", "it waits")
+            assert [move(admin, 1, worker) for worker in (1, 0, 1, 0)] == [""] * 4

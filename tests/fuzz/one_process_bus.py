@@ -27,6 +27,7 @@ from sbus.broker.ipc.worker_protocol import (
     SettingsApplied,
     Stop,
     WorkerCommand,
+    WorkerEvent,
     WorkerQuiesced,
 )
 from sbus.broker.worker.context import WorkerContext
@@ -155,6 +156,8 @@ class OneProcessBus:
         """Workers that have reported that nothing more is published there."""
         self.replies: list[QueryReply] = []
         """To queries, in the order of their arrival."""
+        self.other_events: list[WorkerEvent] = []
+        """In the order of their arrival."""
         self.reconfigured: list[int] = []
         """Who went by other settings when told to, since this was last emptied."""
         self._numbers = 0
@@ -236,6 +239,8 @@ class OneProcessBus:
                         self.quiesced.append(worker)
                     elif isinstance(event, QueryReply):
                         self.replies.append(event)
+                    else:
+                        self.other_events.append(event)
 
     def compact(self) -> None:
         """Compact the table, as the front does: woken once, every worker has read the last one."""

@@ -37,7 +37,8 @@ _BACK_OFF_SECONDS = 0.5
 _DESCRIPTORS_PER_WORKER = 3
 """A link, the end of it that is on its way to the worker, and a pidfd."""
 _DESCRIPTORS_SPARE = 8
-"""For what the standard library opens for a moment, and a socket on its way to another worker."""
+"""For what the standard library opens for a moment. A client on its way to another worker takes one
+more; where there is none, it stays."""
 
 
 class AcceptedClient(msgspec.Struct, frozen=True):

@@ -16,8 +16,10 @@ worker that serves it, and for that moment nowhere. So moving a client needs no 
 a user may exceed its quota by what is being moved.
 """
 
+import math
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.client_record import (
@@ -36,7 +38,7 @@ from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
-from sbus.broker.worker.wait_queue import WaitQueue
+from sbus.broker.worker.wait_queue import Reason, WaitQueue
 from sbus.errors import ClientFault, Refusal, SbusError
 from sbus.shared.log_block import LogBlock, build_log_block
 from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES
@@ -44,6 +46,20 @@ from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES
 _HAND_OVER_SECONDS_MAX = 0.05
 """How long a client that is to be handed over is not read until everything is done that must be
 before. A client that does not come to rest in this time stays."""
+_LIMITED_SECONDS_MAX = 1.0
+"""The same for one that waits for its user's rate, and would be read no sooner anyway."""
+_RETRY_SECONDS = 0.001
+"""When a worker without other work looks again whether a client has come to rest."""
+
+
+class _Leaving(NamedTuple):
+    """A client that is to be handed over as soon as it is at rest."""
+
+    session: Session
+    mask: int
+    revision: int
+    since: float
+    """By `time.monotonic`."""
 
 
 class ClientMoves:
@@ -67,6 +83,7 @@ class ClientMoves:
         self._subscriptions = subscriptions
         self._sessions = sessions
         self._wait_queue = wait_queue
+        self._leaving: list[_Leaving] = []
         router.set_arrivals(self)
 
     # -- a client of this worker ---------------------------------------------------------------
@@ -75,7 +92,7 @@ class ClientMoves:
         session = self._sessions.find(command.client)
         if session is None:
             self._decline(command.client, "it has left")
-        elif not self._is_at_rest(session):
+        elif not self._can_come_to_rest(session):
             self._decline(command.client, "it waits, or messages wait for it")
         elif (
             session.subscriptions > SUBSCRIPTIONS_MAX
@@ -98,39 +115,55 @@ class ClientMoves:
         elif session.revision != command.revision:
             self._decline(command.client, "its subscriptions have changed")
         else:
-            steps = self._hand_over_steps(session, 1 << command.to, command.revision)
-            self._subscriptions.add_background_steps(steps)
+            session.is_leaving, session.is_at_rest = True, False
+            mask, now = 1 << command.to, time.monotonic()
+            self._leaving.append(_Leaving(session, mask, command.revision, now))
 
-    def _hand_over_steps(self, session: Session, mask: int, revision: int) -> Iterator[bool]:
-        session.is_leaving, session.is_at_rest = True, False
-        give_up_at = time.monotonic() + _HAND_OVER_SECONDS_MAX
-        while session.is_open() and session.revision == revision:
-            self._sequencer.barrier()
-            if self._has_handed_over(session, mask):
-                self._leave(session)
-                return
-            if time.monotonic() > give_up_at:
-                break
-            yield True
+    def hand_over_rested(self, now: float) -> float:
+        """Hand over the clients that have come to rest, and keep those that take too long; returns
+        the seconds until this is to be called again, infinite when no client is left."""
+        self._leaving = [leaving for leaving in self._leaving if not self._ends(leaving, now)]
+        return _RETRY_SECONDS if self._leaving else math.inf
+
+    def _ends(self, leaving: _Leaving, now: float) -> bool:
+        """Hand a client over, or keep it; False while it has to come to rest."""
+        session = leaving.session
+        is_same = session.is_open() and session.revision == leaving.revision
+        if is_same and self._has_handed_over(session, leaving.mask):
+            self._leave(session)
+            return True
+        is_limited = self._wait_queue.reason(session) is Reason.RATE
+        seconds_max = _LIMITED_SECONDS_MAX if is_limited else _HAND_OVER_SECONDS_MAX
+        if is_same and now < leaving.since + seconds_max:
+            return False
         session.is_leaving = False
         if session.is_open():
             self._sessions.resume(session)
         self._decline(session.client, "it did not come to rest")
+        return True
 
     def _has_handed_over(self, session: Session, mask: int) -> bool:
         """Append the log entry that hands a client over, if nothing has to be done before."""
-        if session.has_pending() or not self._is_at_rest(session):
+        if not self._is_at_rest(session):
+            return False
+        self._sequencer.barrier()
+        if not self._is_at_rest(session):
             return False
         log_block = _hand_over_block(session, mask)
         return self._sequencer.hand_over(log_block, session.account.log_share)
 
     def _is_at_rest(self, session: Session) -> bool:
-        """Whether a client could be forgotten without a trace, but for its pending packets."""
+        """Whether a client could be forgotten without a trace."""
+        is_waiting = session in self._wait_queue or session.has_pending()
+        return not is_waiting and self._can_come_to_rest(session)
+
+    def _can_come_to_rest(self, session: Session) -> bool:
+        """Whether a client is soon at rest when it is not read any more."""
         return not (
             session.has_ended
             or session.awaits_self_service
             or session.backlog_sender.is_queued
-            or session in self._wait_queue
+            or self._wait_queue.reason(session) is Reason.STALL
             or not session.outbox.is_flowing
         )
 

@@ -52,6 +52,10 @@ class CommandHandler:
         self._carry_out(command, fds)
         return True
 
+    def go_on(self, now: float) -> float:
+        """Go on with the commands that take time; returns the seconds until the next call."""
+        return self._moves.hand_over_rested(now)
+
     def _carry_out(self, command: protocol.WorkerCommand, fds: list[int]) -> None:
         match command:
             case protocol.AdoptClient():

@@ -88,6 +88,7 @@ class WorkerMachine:
             return None
         if is_busy and self._cost < _COST_PER_WALK:
             return 0.0
+        commands_seconds = self._commands.go_on(now)
         has_more = self._subscriptions.make_background_step()
         if is_busy or has_more:
             self._walk()
@@ -101,7 +102,7 @@ class WorkerMachine:
         self._sequencer.share_statistics()
         if has_command:
             return 0.0  # what it caused may be ready
-        return min(self._scheduler.seconds_until_due(), self._heartbeat_at - now)
+        return min(self._scheduler.seconds_until_due(), self._heartbeat_at - now, commands_seconds)
 
     def _look_again(self) -> None:
         """Something is destined to this worker, or there may be room for what waits."""

@@ -145,7 +145,7 @@ class Scheduler:
         elif session.has_ended:
             self._sessions.close(session, "")
         else:
-            session.is_at_rest = True
+            session.is_at_rest = not session.is_leaving
         return cost
 
     def _serve_ordinary(self, session: Session, cost: int, cost_max: int) -> int:
