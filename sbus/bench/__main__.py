@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import click
 
 from sbus.bench import curve_report, delivery_costs, footprint, held_publishers, latency
 from sbus.bench import soak as soaking
+from sbus.bench.attacks import table as attack_table
+from sbus.bench.attacks.programs import ATTACKS
 from sbus.bench.curves import CURVES
 from sbus.bench.figures import format_cpus, parse_cpus
 from sbus.bench.peers import brokers, comparison, documents
@@ -29,6 +31,7 @@ from sbus.limits import Limits
 
 SOAK_INTERVAL_SECONDS = 10.0
 COUNT = click.IntRange(min=1)
+WORKERS = click.IntRange(1, 64)
 USABLE_CPUS = sorted(os.sched_getaffinity(0))
 FIRST_CPU, LAST_CPU = USABLE_CPUS[:1], USABLE_CPUS[-1:]
 
@@ -72,7 +75,16 @@ def messages_option(default: int) -> Option:
 
 
 def workers_option(default: int) -> Option:
-    return option("--workers", click.IntRange(1, 64), default, "Of the broker.")
+    return option("--workers", WORKERS, default, "Of the broker.")
+
+
+def several_option(
+    name: str, parameter: str, values: Iterable[object], kind: click.ParamType[Any]
+) -> Option:
+    """May be given several times; by default all of these values are chosen."""
+    return click.option(
+        name, parameter, type=kind, multiple=True, default=tuple(values), help="Several times."
+    )
 
 
 json_option: Option = click.option("--json", "as_json", is_flag=True, help="Every sample, as JSON.")
@@ -86,7 +98,7 @@ docs_option: Option = click.option(
     "--update-docs",
     "docs",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
-    help="Write tables and plots to benchmarks.md in this directory.",
+    help="Write tables and plots to a page in this directory.",
 )
 REPEATED = (
     repetitions_option,
@@ -198,13 +210,7 @@ def round_trip(run: RunSettings, rounds: int, size: int) -> Result:
     cpu_option("--broker-cpu", USABLE_CPUS),
     cpu_option("--load-cpu", FIRST_CPU),
     cpu_option("--victim-cpu", LAST_CPU),
-    click.option(
-        "--workers",
-        type=click.IntRange(1, 64),
-        multiple=True,
-        default=(1, 2),
-        help="Of the broker; several times.",
-    ),
+    several_option("--workers", "workers", (1, 2), WORKERS),
     click.option(
         "--against",
         type=click.Path(file_okay=False, exists=True, resolve_path=True, path_type=Path),
@@ -319,14 +325,7 @@ def take_footprint(
 
 @benchmark(
     "curves",
-    click.option(
-        "--curve",
-        "names",
-        type=click.Choice(list(CURVES)),
-        multiple=True,
-        default=tuple(CURVES),
-        help="Which; several times.",
-    ),
+    several_option("--curve", "names", CURVES, click.Choice(list(CURVES))),
     option("--seconds", click.FloatRange(min=0.05), 1.0, "Of every work, per repetition."),
     docs_option,
     *REPEATED,
@@ -336,6 +335,29 @@ def curves(run: RunSettings, names: tuple[str, ...], seconds: float, docs: Path 
     result = curve_report.curves(run, names, seconds)
     if docs:
         curve_report.update(docs, result)
+    return result
+
+
+@benchmark(
+    "attacks",
+    several_option("--attack", "names", ATTACKS, click.Choice(list(ATTACKS))),
+    several_option("--workers", "workers", (1, 2, 4), WORKERS),
+    option("--seconds", click.FloatRange(min=0.1), 3.0, "Of every attack and every control."),
+    option("--repetitions", COUNT, 1, "Of every measurement."),
+    limit_option,
+    docs_option,
+)
+def attacks(
+    run: RunSettings,
+    names: tuple[str, ...],
+    workers: tuple[int, ...],
+    seconds: float,
+    docs: Path | None,
+) -> Result:
+    """What attacks cost another user: latency, connecting, losses. Needs root."""
+    result = attack_table.attacks(run, names, workers, seconds)
+    if docs:
+        attack_table.update(docs, result)
     return result
 
 

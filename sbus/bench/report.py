@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from sbus.bench import BenchmarkFailed
 from sbus.bench.proc import Machine, this_machine
 
 
@@ -33,6 +35,16 @@ class Result:
 
     def as_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False)
+
+
+def update_section(page: Path, name: str, lines: Iterable[str]) -> None:
+    """Replace what stands between two marks; raises BenchmarkFailed where they are missing."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, found, rest = page.read_text().partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise BenchmarkFailed(f"{page} has no place for a section: {begin} and {end}")
+    page.write_text("\n".join((before + begin, *lines, end + after)))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

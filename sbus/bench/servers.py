@@ -113,10 +113,17 @@ class RunSettings:
         command = [str(self.directory / "relay"), str(self.directory / "bus"), mode]
         return lambda: self._serving("relay", command, 1, -signal.SIGTERM)
 
-    def broker(self, workers: int, *more_limits: str, placement: str = "spread") -> Start:
+    def broker(
+        self,
+        workers: int,
+        *more_limits: str,
+        placement: str = "spread",
+        options: Sequence[str] = (),
+    ) -> Start:
         """The sbusd of `project`, run by this interpreter: a front and its workers. By default its
         clients are spread over these, so that a benchmark decides which of them share a worker."""
         command = [*SBUSD, "-f", "-a", str(self.directory / "bus"), "--workers", str(workers)]
+        command += options
         if has_placement(self.project):
             command += ["--placement", placement]
         for limit in (*self.limits, *more_limits):

@@ -1,0 +1,253 @@
+"""The attacks, by name: what each does, with how many users, and the options of its bus.
+
+A program is one process of one user. It yields False after each piece of its preparation, and True
+after each step of its attack, for ever.
+"""
+
+import contextlib
+import select
+import signal
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, cycle, repeat
+
+from sbus.bench.attacks.connections import WAIT_SECONDS, WHOAMI, Connections
+
+Program = Callable[[Connections], Iterator[bool]]
+Visit = Callable[[Connections, socket.socket], None]
+
+TURN_PACKETS = 32
+VISITS_AT_ONCE = 32
+LINGER_SECONDS = 3_600
+LINGERING_MAX = 128
+SMALL, LARGE = bytes(100), bytes(400_000)
+RING = 10
+BOMBERS = 8
+BOMB_SIDE = 155
+BOMB = b"%b/%b/" % (b"x" * BOMB_SIDE, b"x" * BOMB_SIDE)
+"""All bomb patterns match each key that begins so."""
+BOMB_PATTERNS = [
+    b"%b*/%b*/" % (b"x" * left, b"x" * right)
+    for left in range(BOMB_SIDE)
+    for right in range(BOMB_SIDE)
+]
+CHOICES = (
+    *(b"CMSG blocking/soft/discard", b"CMSG order/stack", b"CMSG blocking/soft/queue"),
+    *(b"CMSG order/random", b"CMSG blocking/soft/block", b"CMSG order/queue"),
+    *(b"CMSG blocking/soft/queue", b"CMSG blocking/hard/block", b"CMSG blocking/hard/discard"),
+)
+
+
+def message(key: bytes, payload: bytes = SMALL) -> bytes:
+    return b"MSG %b\0%b" % (key, payload)
+
+
+# -- kinds of programs -----------------------------------------------------------------------------
+class Client:
+    """One of a crowd: sends packets one after the other, as fast as they are taken."""
+
+    def __init__(self, bus: Connections, sock: socket.socket, packets: Iterator[bytes]) -> None:
+        self._bus = bus
+        self._sock = sock
+        self._packets = packets
+        self._unsent = next(packets, None)
+        self.events = select.POLLOUT if self._unsent is not None else 0
+        """What it waits for, besides the end of its connection."""
+
+    def serve(self, events: int) -> None:
+        if events & ~select.POLLOUT:
+            self._bus.receive(self._sock)
+        if events & select.POLLOUT:
+            self._send_some()
+
+    def _send_some(self) -> None:
+        for _ in range(TURN_PACKETS):
+            if self._unsent is None or not self._bus.send(
+                self._sock, self._unsent, socket.MSG_DONTWAIT
+            ):
+                return
+            self._unsent = next(self._packets, None)
+
+
+def crowd(
+    size: int,
+    packets: Callable[[int], Iterator[bytes]],
+    opening: Callable[[int], Sequence[bytes]] = lambda number: (),
+    is_reading: bool = True,
+) -> Program:
+    """Clients that stay. Each, by its number, sends its opening and then its packets."""
+
+    def attack(bus: Connections) -> Iterator[bool]:
+        poll = select.poll()
+        clients = {}
+        for number in range(size):
+            sock = bus.admitted(opening(number))
+            clients[sock.fileno()] = client = Client(bus, sock, packets(number))
+            poll.register(sock, client.events | (select.POLLIN if is_reading else 0))
+            yield False
+        while True:
+            for fd, events in poll.poll(WAIT_SECONDS * 1_000):
+                clients[fd].serve(events)
+            yield True
+
+    return attack
+
+
+def storm(visit: Visit, staying: int = 0) -> Program:
+    """Clients that come and go, beside some that stay."""
+
+    def attack(bus: Connections) -> Iterator[bool]:
+        for _ in range(staying):
+            bus.admitted()
+            yield False
+        visitors: deque[socket.socket] = deque()
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                visitors.append(bus.connect())
+                with contextlib.suppress(ConnectionError):
+                    visit(bus, visitors[-1])
+            if len(visitors) > VISITS_AT_ONCE:
+                bus.close(visitors.popleft())
+            yield True
+
+    return attack
+
+
+def sending(*packets: bytes) -> Visit:
+    def visit(bus: Connections, sock: socket.socket) -> None:
+        for packet in packets:
+            bus.send(sock, packet)
+
+    return visit
+
+
+def publishing(packet: bytes, publishers: int, listeners: int, is_reading: bool = True) -> Program:
+    """One message again and again, to a number of subscribers."""
+    return crowd(
+        listeners + publishers,
+        lambda number: iter(()) if number < listeners else repeat(packet),
+        lambda number: [b"SUB a"] if number < listeners else (),
+        is_reading,
+    )
+
+
+def numbered(key: bytes) -> Iterator[bytes]:
+    """Messages of which each has another key."""
+    return (message(b"%b%d" % (key, number)) for number in count())
+
+
+def changing(patterns: Sequence[bytes]) -> Callable[[int], Iterator[bytes]]:
+    """Subscribe to all of these, undo all of that, and so on."""
+    changes = [word + pattern for word in (b"SUB ", b"UNSUB ") for pattern in patterns]
+    return lambda number: cycle(changes)
+
+
+# -- programs of their own -------------------------------------------------------------------------
+def bomb_patterns(number: int) -> list[bytes]:
+    """The share of one bomber."""
+    return [b"SUB " + pattern for pattern in BOMB_PATTERNS[number::BOMBERS]]
+
+
+def flush_caches(bus: Connections) -> Iterator[bool]:
+    """Publish keys that are dear to match, and then cheap ones, which makes the window wide. Have
+    the other workers forget their routes, and publish the dear ones again."""
+    for number in range(BOMBERS):
+        bus.admitted([*bomb_patterns(number), b"SUB cheap"])
+        yield False
+    publisher, *others = [bus.admitted() for _ in range(4)]
+    dear = [message(b"%b%d" % (BOMB, number)) for number in range(400)]
+    change = [b"SUB " + BOMB_PATTERNS[0], b"UNSUB " + BOMB_PATTERNS[0], WHOAMI]
+    while True:
+        for packets in (dear, [message(b"cheap")] * 5_000):
+            bus.tell(publisher, packets)
+            yield True
+        for other in others:
+            bus.tell(other, change)
+        bus.tell(publisher, dear)
+        yield True
+
+
+def linger(bus: Connections) -> Iterator[bool]:
+    """Send descriptors that take an hour to close: ahead of a packet that ends the connection,
+    and behind it."""
+    signal.signal(signal.SIGALRM, lambda *_: None)  # ends waits of this process
+    peers: deque[socket.socket] = deque(maxlen=LINGERING_MAX)
+
+    def visit(bus: Connections, sock: socket.socket) -> None:
+        for packet in (message(b"a"), b"garbage", message(b"a")):
+            lingering, peer = lingering_socket()
+            peers.append(peer)
+            bus.send_descriptor(sock, packet, lingering)
+
+    yield from storm(visit)(bus)
+
+
+def lingering_socket() -> tuple[socket.socket, socket.socket]:
+    """A TCP socket whose last close waits for an hour, and its peer, which never reads."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        lingering = socket.socket()
+        lingering.connect(listener.getsockname())
+        peer, _ = listener.accept()
+    lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_SECONDS))
+    lingering.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            lingering.send(LARGE)
+    return lingering, peer
+
+
+# -- all of them -----------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """One row of the table."""
+
+    program: Program
+    users: int = 1
+    options: tuple[str, ...] = ()
+    """Of the bus that is attacked."""
+
+
+FEW_CONNECTIONS = ("--limit", "user_connections_max=40")
+
+ATTACKS = {
+    "flood": Attack(program=publishing(message(b"a"), 190, listeners=10)),
+    "large": Attack(program=publishing(message(b"a", LARGE), 4, listeners=4)),
+    "new-keys": Attack(program=crowd(10, lambda number: numbered(b"a/" * 120))),
+    "fan-out": Attack(program=publishing(message(b"a"), 1, listeners=500, is_reading=False)),
+    "connect": Attack(program=storm(sending())),
+    "connect-use": Attack(program=storm(sending(b"SUB a", message(b"a"), WHOAMI))),
+    "connect-refused": Attack(program=storm(sending(), staying=40), options=FEW_CONNECTIONS),
+    "connect-garbage": Attack(program=storm(sending(*[message(b"a")] * 60, b"garbage"))),
+    "subscriptions": Attack(program=crowd(4, changing([b"a/%d/*" % at for at in range(10_000)]))),
+    "compaction": Attack(program=crowd(4, changing([b"%04000d" % at for at in range(100)]))),
+    "me": Attack(program=crowd(20, lambda number: repeat(b"CMSG !/me"))),
+    "whoami": Attack(program=crowd(20, lambda number: repeat(WHOAMI))),
+    "patterns": Attack(
+        program=crowd(
+            BOMBERS + 1,
+            lambda number: iter(()) if number < BOMBERS else numbered(BOMB),
+            lambda number: bomb_patterns(number) if number < BOMBERS else (),
+        )
+    ),
+    "cache-flush": Attack(program=flush_caches),
+    "descriptors": Attack(program=linger, users=3, options=FEW_CONNECTIONS),
+    "policies": Attack(
+        program=crowd(
+            20,
+            lambda number: cycle(p for choice in CHOICES for p in (message(b"a"), choice)),
+            lambda number: [b"SUB a"],
+            is_reading=False,
+        )
+    ),
+    "block-cycle": Attack(
+        program=crowd(
+            RING,
+            lambda number: repeat(message(b"ring/%d" % ((number + 1) % RING))),
+            lambda number: [b"CMSG blocking/soft/block", b"SUB ring/%d" % number],
+            is_reading=False,
+        )
+    ),
+}

@@ -1,0 +1,112 @@
+"""A scene: attackers of some users, and a victim of another user, on a running bus.
+
+Every participant is a process of its own. Latencies that a victim has in an attack are compared
+with those in a *control*: the attackers have left the bus, and processes beside it use as much of
+the processors as the attack did.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbus.bench import BenchmarkFailed
+from sbus.bench.attacks.programs import ATTACKS
+from sbus.bench.programs import START_SECONDS_MAX, Child, running
+
+VICTIM_UID, FIRST_ATTACKER_UID = 65_532, 65_520
+"""Users that no host has; they need no names."""
+PHASE_SECONDS_MAX = 60.0
+"""What has not ended so long after its time has failed."""
+
+Figures = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the victim noticed (see `victims.py`), and what each attacker counted."""
+
+    messages: Figures
+    connections: Figures
+    attackers: Sequence[Figures]
+
+    @property
+    def lost(self) -> int:
+        """Messages, connections, and what came out of order."""
+        messages = ("lost", "disordered", "disconnected")
+        return sum(self.messages[name] for name in messages) + self.connections["failed"]
+
+    @property
+    def p99_us(self) -> int:
+        if "p99_us" not in self.messages:
+            raise BenchmarkFailed("no message of the victim arrived")
+        return self.messages["p99_us"]
+
+    @property
+    def connect_p99_ms(self) -> float:
+        if "p99_us" not in self.connections:
+            raise BenchmarkFailed("the victim was never admitted")
+        return self.connections["p99_us"] / 1_000
+
+    def count(self, name: str) -> int:
+        """Of all attackers."""
+        return sum(those.get(name, 0) for those in self.attackers)
+
+
+class Scene:
+    """All are ready, and wait for a command."""
+
+    def __init__(self, start: Callable[[str, int], Child], clients: int, attack: str) -> None:
+        self._start = start
+        self._victims = [start(role, VICTIM_UID) for role in (f"messages-{clients}", "connections")]
+        uids = range(FIRST_ATTACKER_UID, FIRST_ATTACKER_UID + ATTACKS[attack].users)
+        self._attackers = [start(attack, uid) for uid in uids]
+
+    def quiet(self, seconds: float) -> Outcome:
+        return self._play([], "", seconds)
+
+    def attack(self, seconds: float) -> Outcome:
+        return self._play(self._attackers, f"for {seconds * 1_000:.0f}", seconds)
+
+    def attack_in_steps(self, seconds: float, steps: int) -> Outcome:
+        """The victim goes on for a time, each attacker makes so many steps."""
+        return self._play(self._attackers, f"go {steps}", seconds)
+
+    def leave(self) -> Sequence[Figures]:
+        """What each attacker found on its way out."""
+        return [it.ask("leave 0", "done", PHASE_SECONDS_MAX) for it in self._attackers]
+
+    def control(self, seconds: float, percents: Iterable[int]) -> Outcome:
+        """Processes of an attacker use so much of a processor each."""
+        burners = [self._start(f"burn-{percent}", FIRST_ATTACKER_UID) for percent in percents]
+        return self._play(burners, f"for {seconds * 1_000:.0f}", seconds)
+
+    def _play(self, others: Sequence[Child], command: str, seconds: float) -> Outcome:
+        """The victim goes on for a time, and the others do this."""
+        patience = PHASE_SECONDS_MAX + seconds
+        for other in others:
+            other.tell(command)
+        for victim in self._victims:
+            victim.tell(f"for {seconds * 1_000:.0f}")
+        counts = [other.wait_for_report("done", patience) for other in others]
+        messages, connections = (it.wait_for_report("done", patience) for it in self._victims)
+        return Outcome(messages, connections, counts)
+
+
+@contextlib.contextmanager
+def scene(attack: str, address: str, directory: Path, victim_clients: int = 2) -> Iterator[Scene]:
+    """The victim is there first, so a bus that spreads its clients gives it that many workers.
+
+    Needs root. The bus must admit other users, who must be able to reach its address.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def start(role: str, uid: int) -> Child:
+            command = [sys.executable, "-P", "-m", "sbus.bench.attacks.process"]
+            command += [role, str(uid), address]
+            child = stack.enter_context(running(f"{role}-{uid}", command, directory, None))
+            child.wait_for_report("ready", START_SECONDS_MAX)
+            return child
+
+        yield Scene(start, victim_clients, attack)
