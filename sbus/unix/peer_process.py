@@ -8,6 +8,7 @@ began (`Credentials.began_at_ticks`), which is different for a later process.
 
 import errno
 import os
+import re
 import select
 import socket
 from functools import cache
@@ -19,6 +20,8 @@ _SO_PEERPIDFD = 77
 _STATE = 0
 _BEGAN_AT = 19
 """Indices in /proc/PID/stat after the name; fields 3 and 22 of proc_pid_stat(5)."""
+_SAVED_IDS = re.compile(rb"^[UG]id:\t\d+\t\d+\t(\d+)", re.MULTILINE)
+"""In /proc/PID/status, which escapes newlines in the name of the program."""
 _ENDED_STATES = frozenset({b"Z", b"X", b"x"})
 
 
@@ -64,6 +67,17 @@ class PeerProcess:
         if ended:
             self.close()
         return ended
+
+    def saved_ids(self) -> tuple[int, int] | None:
+        """Its saved group and user id, which an executed program changes if it is set-group-id or
+        set-user-id; None when they cannot be found out. They are a later process's if this one has
+        ended since."""
+        try:
+            status = Path(f"/proc/{self._pid}/status").read_bytes()
+        except OSError:
+            return None  # ended, hidden from this user, or no descriptor left
+        uid, gid = (int(saved) for saved in _SAVED_IDS.findall(status))
+        return gid, uid
 
     def close(self) -> None:
         """Stop watching; from now on the process counts as ended."""

@@ -1,6 +1,8 @@
 """Secret messages and the ends of processes (PROTOCOL, "Secret messages")."""
 
 import os
+import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -12,9 +14,14 @@ import pytest
 from tests.support.admin import administer, wait_for_traffic
 from tests.support.bus import SBUSD, Bus, bus_of, running_bus
 from tests.support.inheritance import inherited_connection
-from tests.support.processes import stopped, worker_pids
+from tests.support.processes import process_name, stopped, worker_pids
 from tests.support.raw_client import TIMEOUT_S
 from tests.support.secrets import OWN, address_of, secret, sync
+from tests.support.threads import wait_until
+from tests.support.users import STRANGER, become, directory_for_everybody, needs_root
+
+OWNER = 65_432
+"""A user and group id that no host gives to anybody."""
 
 OLD_KERNEL = (
     sys.executable,
@@ -105,6 +112,50 @@ def test_processes_of_one_user_are_told_apart(bus: Bus) -> None:
             publisher.sync()
         assert [packet[-1:] for packet in sync(one)] == [b"1"]
         assert [packet[-1:] for packet in sync(two)] == [b"2"]
+
+
+@needs_root
+@pytest.mark.parametrize(("mode", "position"), [(0o4755, 1), (0o2755, 0)], ids=["uid", "gid"])
+def test_the_program_of_another_user_does_not_share_its_secrets_with_a_child_of_before(
+    mode: int, position: int
+) -> None:
+    """The process connects and forks; then it executes a program that is set-user-id or
+    set-group-id. Its child still has the connection."""
+    with directory_for_everybody() as directory, running_bus(directory, "-o") as bus:
+        program = directory / "sleep"
+        shutil.copy("/bin/sleep", program)
+        os.chown(program, OWNER, OWNER)
+        program.chmod(mode)
+
+        def execute() -> None:
+            os.execv(program, [str(program), "60"])
+
+        with (
+            inherited_connection(address_of(bus), become(), execute) as heir,
+            bus.connect() as publisher,
+        ):
+            pid = b"%d" % heir.parent
+            nameless = secret((b"", b"", pid))
+            full = secret((b"%d" % STRANGER, b"%d" % STRANGER, pid))
+            half = secret(
+                (b"%d" % STRANGER, b"", pid) if position else (b"", b"%d" % STRANGER, pid)
+            )
+            heir.send(b"SUB " + secret((b"", b"", b""), b""))
+            assert sync(heir) == []
+            for key in (nameless, half, full):
+                publisher.pub(key, b"before")
+            publisher.sync()
+            assert sync(heir) == [b"MSG " + key + b"\0before" for key in (nameless, half, full)]
+            heir.let_parent_go_on()
+            wait_until(lambda: process_name(heir.parent) == "sleep", "the program runs")
+            try:
+                for key in (nameless, half, full):
+                    publisher.pub(key, b"after")
+                publisher.sync()
+                # The last one names the user and the group of before, which the program is not.
+                assert sync(heir) == [b"MSG " + full + b"\0after"]
+            finally:
+                os.kill(heir.parent, signal.SIGKILL)
 
 
 def is_pidfd(link: Path) -> bool:

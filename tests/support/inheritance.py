@@ -38,6 +38,10 @@ class Inherited:
         os.waitpid(self.parent, 0)
         self._waited = True
 
+    def let_parent_go_on(self) -> None:
+        """Let the process that connected do what it does instead of ending."""
+        self._orders.send(b"e")
+
     def end_parent_as_zombie(self) -> None:
         self._orders.send(b"e")
         os.waitid(os.P_PID, self.parent, os.WEXITED | os.WNOWAIT)
@@ -50,9 +54,11 @@ class Inherited:
 
 @contextmanager
 def inherited_connection(
-    address: str | bytes, become: Callable[[], None] = lambda: None
+    address: str | bytes,
+    become: Callable[[], None] = lambda: None,
+    go_on: Callable[[], None] = lambda: None,
 ) -> Iterator[Inherited]:
-    """Connect to `address` in a process that calls `become` first."""
+    """Connect to `address` in a process that calls `become` first, and `go_on` before it ends."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(TIMEOUT_S)
     alive_read, alive_write = os.pipe()
@@ -63,6 +69,7 @@ def inherited_connection(
             ours.close()
             become()
             status = _connect_and_fork(address, theirs, alive_read, alive_write)
+            go_on()
         finally:
             os._exit(status)
     theirs.close()

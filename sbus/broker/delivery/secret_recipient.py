@@ -8,6 +8,10 @@ A process id belongs to a client only while the process that connected lives. So
 one leads to a guard, which asks the kernel at each message: when the process ends, no route has to
 be found and dropped, and no message comes too late.
 
+A connection that a child inherited is the child's, too. If the process then executes a set-user-id
+or set-group-id program, it is another user's, and a secret that is for that program must not reach
+the child. So where a key names a process but not its user and group, the guard compares those, too.
+
 An id that the kernel could not translate belongs to nobody: it is neither named nor meant.
 """
 
@@ -35,16 +39,40 @@ class ProcessLifetimeGuard:
         return self.outbox.is_closed or self._process.has_ended()
 
     def deliver(self, packet: bytes, publisher_uid: int) -> None:
-        if self._process.has_ended():
+        if self._is_anothers():
             self.outbox.retract(packet)
         else:
             self.outbox.deliver(packet, publisher_uid)
+
+    def _is_anothers(self) -> bool:
+        """Whether the process id is not the client's any more."""
+        return self._process.has_ended()
+
+
+class ProcessIdentityGuard(ProcessLifetimeGuard):
+    """The same, for keys that do not name the user and the group of the process."""
+
+    __slots__ = ("_credentials",)
+
+    def __init__(self, outbox: Outbox, process: PeerProcess, credentials: Credentials) -> None:
+        super().__init__(outbox, process)
+        self._credentials = credentials
+
+    def _is_anothers(self) -> bool:
+        return self._has_changed_user() or super()._is_anothers()
+
+    def _has_changed_user(self) -> bool:
+        own = self._credentials
+        if own.uid == 0:
+            return False  # it gave up its rights
+        saved_ids = self._process.saved_ids()
+        return saved_ids is not None and saved_ids != (own.gid, own.uid)
 
 
 class SecretRecipient:
     """A client as the owner of its ids. Owns `process`."""
 
-    __slots__ = ("_guard", "_outbox", "_own", "_process")
+    __slots__ = ("_credentials", "_guard", "_outbox", "_own", "_process")
 
     def __init__(self, credentials: Credentials, outbox: Outbox, process: PeerProcess) -> None:
         gid_unknown, uid_unknown = untranslated_ids()
@@ -54,6 +82,7 @@ class SecretRecipient:
             b"%d" % credentials.pid if credentials.pid else None,
         )
         """As keys spell them; None for an id that the kernel could not translate."""
+        self._credentials = credentials
         self._process = process
         self._outbox = outbox
         self._guard = ProcessLifetimeGuard(outbox, process)
@@ -95,7 +124,11 @@ class SecretRecipient:
             return None
         if not ids[2]:
             return self._outbox
-        return None if self._process.has_ended() else self._guard
+        if self._process.has_ended():
+            return None
+        if ids[0] and ids[1]:
+            return self._guard
+        return ProcessIdentityGuard(self._outbox, self._process, self._credentials)
 
     def close(self) -> None:
         """The client leaves."""

@@ -150,6 +150,21 @@ def test_errors_of_the_kernel_instead_of_a_pidfd(code: int, ended: bool) -> None
         assert process.has_ended()
 
 
+def test_saved_ids_are_those_of_the_process() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        own = PeerProcess(ours, os.getpid(), None).saved_ids()
+        assert own == (os.getresgid()[2], os.getresuid()[2])
+        assert PeerProcess(ours, 0, None).saved_ids() is None
+
+
+def test_saved_ids_are_read_whatever_the_process_is_called() -> None:
+    status = b"Name:\ta\\nUid:\t1\t1\t1\t1\nState:\tS\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\n"
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs, patch("pathlib.Path.read_bytes", lambda _: status):
+        assert PeerProcess(ours, 77, None).saved_ids() == (7, 3)
+
+
 def test_start_times_are_those_of_living_processes() -> None:
     own = began_at_ticks(os.getpid())
     assert own is not None

@@ -28,6 +28,7 @@ class Process:
 
     def __init__(self) -> None:
         self.ended = self.closed = False
+        self.saved: tuple[int, int] | None = (10, 20)
         self.failure: OSError | None = None
 
     def watch(self) -> None:
@@ -36,6 +37,9 @@ class Process:
 
     def has_ended(self) -> bool:
         return self.ended
+
+    def saved_ids(self) -> tuple[int, int] | None:
+        return self.saved
 
     def close(self) -> None:
         self.closed = True
@@ -347,6 +351,34 @@ def test_without_echo_the_publisher_is_left_out(key: bytes) -> None:
     for recipient in router.look_up(key).without(clients[0].outbox, 1).recipients:
         recipient.deliver(key, ME.uid)
     assert [client.collector.take() for client in clients] == [[], [key]]
+
+
+@pytest.mark.parametrize(
+    ("saved", "delivered"), [((10, 20), 4), (None, 4), ((10, 0), 1), ((0, 20), 1), ((0, 0), 1)]
+)
+def test_a_process_that_runs_another_user_s_program_is_not_the_client_s(
+    saved: tuple[int, int] | None, delivered: int
+) -> None:
+    """Unless the key names the user and the group of the client."""
+    client = Client(new_router(), ME)
+    client.sub(secret((b"", b"", b"")))
+    keys = [(b"10", b"20", b"30"), (b"", b"20", b"30"), (b"10", b"", b"30"), (b"", b"", b"30")]
+    for _ in range(2):  # the routes are remembered the second time
+        client.process.saved = (10, 20)
+        for ids in keys:
+            publish(client.router, secret(ids))
+        assert len(client.collector.take()) == 4
+        client.process.saved = saved
+        for ids in keys:
+            publish(client.router, secret(ids))
+        assert len(client.collector.take()) == delivered
+
+
+def test_a_process_that_gave_up_root_s_rights_is_still_the_client_s() -> None:
+    client = Client(new_router(), Credentials(gid=0, uid=0, pid=30))
+    client.sub(secret((b"", b"", b"")))
+    publish(client.router, OF_PROCESS)
+    assert client.collector.take() == [OF_PROCESS]
 
 
 def test_only_keys_that_name_a_process_pay_for_its_guard() -> None:
