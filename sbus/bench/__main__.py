@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from sbus.bench import curve_report, delivery_costs, footprint, held_publishers, latency
+from sbus.bench import curve_report, footprint, held_publishers, latency
 from sbus.bench import soak as soaking
 from sbus.bench.attacks import table as attack_table
 from sbus.bench.attacks.programs import ATTACKS
@@ -25,7 +25,7 @@ from sbus.bench.peers.brokers import PEERS
 from sbus.bench.programs import compile_programs
 from sbus.bench.report import Result
 from sbus.bench.servers import PACE_LIFTED, RunSettings
-from sbus.bench.traffic import Traffic
+from sbus.bench.traffic import CROWDS, Traffic
 from sbus.errors import SbusError
 from sbus.limits import Limits
 
@@ -89,7 +89,6 @@ def several_option(
 
 json_option: Option = click.option("--json", "as_json", is_flag=True, help="Every sample, as JSON.")
 size_option = option("--size", click.IntRange(35, Limits().packet_bytes_max), 110, "Of a packet.")
-subscribers_option = option("--subscribers", COUNT, 50, "In the fan-out.")
 repetitions_option = option("--repetitions", COUNT, 5, "Of every measurement.")
 limit_option: Option = click.option(
     "--limit", "limits", metavar="NAME=VALUE", multiple=True, help="As for sbusd."
@@ -160,47 +159,10 @@ def benchmark(
     return register
 
 
-@benchmark("one-to-one", messages_option(200_000), workers_option(1), *PINNED)
-def one_to_one(run: RunSettings, messages: int, workers: int, size: int) -> Result:
-    """CPU per message, one publisher and one subscriber, against the relays."""
-    traffic = Traffic(messages=messages, size_bytes=size)
-    return delivery_costs.compare_with_relays("one-to-one", run, traffic, workers)
-
-
-@benchmark("fan-out", messages_option(10_000), workers_option(1), subscribers_option, *PINNED)
-def fan_out(run: RunSettings, messages: int, workers: int, subscribers: int, size: int) -> Result:
-    """CPU per delivery, one publisher and many subscribers, against the relays."""
-    traffic = Traffic(messages=messages, size_bytes=size, subscribers=subscribers)
-    return delivery_costs.compare_with_relays("fan-out", run, traffic, workers)
-
-
-@benchmark("subscriptions", messages_option(100_000), workers_option(1), *PINNED)
-def subscriptions(run: RunSettings, messages: int, workers: int, size: int) -> Result:
-    """What 20,000 literal and 10,000 wildcard patterns cost the messages they do not match."""
-    traffic = Traffic(messages=messages, size_bytes=size)
-    return delivery_costs.subscriptions(run, traffic, workers, delivery_costs.CROWDS)
-
-
-@benchmark(
-    "workers",
-    messages_option(100_000),
-    option("--fan-out-messages", COUNT, 5_000, "Published, per run of the fan-out."),
-    subscribers_option,
-    *PINNED,
-)
-def workers(
-    run: RunSettings, messages: int, fan_out_messages: int, subscribers: int, size: int
-) -> Result:
-    """What it costs that publisher and subscriber have different workers."""
-    single = Traffic(messages=messages, size_bytes=size)
-    wide = Traffic(messages=fan_out_messages, size_bytes=size, subscribers=subscribers)
-    return delivery_costs.workers(run, single, wide)
-
-
 @benchmark("round-trip", option("--rounds", COUNT, 10_000, "Per repetition."), *PINNED)
 def round_trip(run: RunSettings, rounds: int, size: int) -> Result:
     """Latency of a question and its answer: p50, p99, p99.9."""
-    return latency.round_trip(run, rounds, size, delivery_costs.CROWDS)
+    return latency.round_trip(run, rounds, size, CROWDS)
 
 
 @benchmark(

@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -74,16 +73,27 @@ bool next_command(char word[16], uint64_t *number)
     return true;
 }
 
-int connect_bus(const char *path)
+struct sockaddr_un unix_address(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof address.sun_path)
         die("%s: too long for a socket's address", path);
     strcpy(address.sun_path, path);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    return address;
+}
+
+int connect_unix(const char *path, int type)
+{
+    struct sockaddr_un address = unix_address(path);
+    int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
     check(fd >= 0, "socket");
     check(connect(fd, (struct sockaddr *)&address, sizeof address) == 0, "connect");
     return fd;
+}
+
+int connect_bus(const char *path)
+{
+    return connect_unix(path, SOCK_SEQPACKET);
 }
 
 static void connect_filler(const char *path)

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdnoreturn.h>
+#include <sys/un.h>
 
 enum { PACKET_BYTES_MAX = 409600 }; /* the largest packet of the protocol */
 
@@ -35,6 +36,10 @@ enum fillers fillers_argument(const char *text);
 /* The next line of stdin is `WORD` or `WORD NUMBER`; false at the end of input. */
 bool next_command(char word[16], uint64_t *number);
 
+/* The address of a socket in the file system. */
+struct sockaddr_un unix_address(const char *path);
+
+int connect_unix(const char *path, int type);
 int connect_bus(const char *path);
 
 /* As connect_bus, with an idle connection before or after it as `fillers` says; those idle ones

@@ -90,7 +90,7 @@ Samples = Mapping[str, Sequence[GroupSample]]
 
 
 def block(run: RunSettings, traffic: Traffic) -> Result:
-    """`traffic` is group 2's; group 1 has as many publishers, and one subscriber."""
+    """`traffic` is group 2's; group 1 has as many publishers."""
     traffic = replace(traffic, fillers=OWN_WORKER, window_messages_max=WINDOW_MESSAGES)
     samples: dict[str, list[GroupSample]] = {}
     for name, way in WAYS.items():
@@ -102,7 +102,6 @@ def block(run: RunSettings, traffic: Traffic) -> Result:
             "workers": 2,
             "messages": traffic.messages,
             "publishers": traffic.publishers,
-            "subscribers": traffic.subscribers,
             "size": traffic.size_bytes,
             **run.shown(),
         },
@@ -121,7 +120,6 @@ def measure(
         traffic,
         messages=traffic.messages * BOTH_FACTOR,
         group="h",
-        subscribers=1,
         choices=way.choices,
         fillers=way.fillers,
         window_messages_max=4 * BACKLOG_MESSAGES,

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 SOURCES = {
     "relay": ("relay.c", "client.c"),
-    "stream": ("stream.c", "traffic.c", "client.c"),
+    "stream": ("stream.c", "client.c"),
     "ping": ("ping.c", "client.c"),
     "flood": ("flood.c", "ledger.c", "client.c"),
     "horde": ("horde.c", "client.c"),

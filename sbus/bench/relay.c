@@ -17,7 +17,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "client.h"
@@ -42,10 +41,7 @@ static char arena[BATCH_BYTES_MAX + PACKET_BYTES_MAX];
 
 static int listen_at(const char *path)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof address.sun_path)
-        die("%s: too long for a socket's address", path);
-    strcpy(address.sun_path, path);
+    struct sockaddr_un address = unix_address(path);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     check(fd >= 0, "socket");
     check(bind(fd, (struct sockaddr *)&address, sizeof address) == 0, "bind");

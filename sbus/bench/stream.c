@@ -1,17 +1,21 @@
-/* A group of publishers and subscribers, as fast as the bus lets them.
+/* A group of publishers and their subscriber, as fast as the bus lets them.
  *
- * usage: stream PATH GROUP PUBLISHERS SUBSCRIBERS BYTES KEYS WINDOW none|before|after [CHOICE]...
+ * usage: stream PATH GROUP PUBLISHERS BYTES WINDOW none|before|after [CHOICE]...
  *
- * `go N` on stdin sends N packets and answers `done ...` when every subscriber has every one of
- * them, each checked byte for byte and in the order of its publisher. The publishers are a thread
- * that sends without pause, on one connection after the other, but never runs more than WINDOW
- * packets ahead of the slowest subscriber: subscribers hand out credit through an eventfd, a step
- * at a time, so neither side ever spins. All subscribers are one thread that drains whatever is
- * readable. Each subscriber makes its CHOICEs, `blocking/soft/block` for one, first.
+ * `go N` on stdin sends N packets and answers `done ...` when the subscriber has all of them, each
+ * checked byte for byte and in the order of its publisher. The publishers are a thread that sends
+ * without pause, on one connection after the other, but never runs more than WINDOW packets ahead
+ * of the subscriber, which hands out credit through an eventfd, a step at a time, so neither side
+ * ever spins. The subscriber makes its CHOICEs, `blocking/soft/block` for one, first.
  *
  * `hold` sends, and receives nothing, until no publisher can send any more, and answers `held ...`;
  * `release` makes sure that the bus has read nothing of any publisher since then, receives
  * everything, checked as ever, and answers `done ...`.
+ *
+ * A packet is `MSG bench/NNNNNNNNNNNN/G`, a NUL, its sequence number and filling. G is a letter, the
+ * same in all packets of a group. The packet is a function of its sequence number, so the
+ * subscriber can tell a lost, doubled, reordered or altered one by comparing it with the one that it
+ * builds itself.
  *
  * It does not measure the bus; who started it does.
  */
@@ -23,61 +27,83 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "client.h"
-#include "traffic.h"
+
+static const char HEAD[] = "MSG bench/000000000000/G"; /* its closing NUL ends the key */
 
 enum {
-    SUBSCRIBERS_MAX = 4096,
+    DIGITS_AT = 10,
+    DIGITS = 12,
+    SEQUENCE_AT = sizeof HEAD,
+    GROUP_AT = SEQUENCE_AT - 2,
+    BYTES_MIN = SEQUENCE_AT + 8,
+    KEYS = 16, /* different ones in turn */
     PUBLISHERS_MAX = 16,
-    STEPS = 32,       /* credit is granted when the slowest subscriber has one more 1/32 of WINDOW */
-    TURN_PACKETS = 64, /* received from one subscriber before another has its turn */
+    STEPS = 32,              /* credit is granted for each 1/32 of WINDOW */
     STILL_MILLISECONDS = 50, /* a publisher that cannot send for so long is held */
 };
 
 /* Of P publishers number N has the sequence numbers N, N + P, N + 2P and so on. */
-struct publisher {
+static struct publisher {
     int fd;
-    uint64_t next; /* sequence number */
-    int unread;    /* bytes of it that the bus had not read when all were held */
-};
-
-struct subscriber {
-    int fd;
-    uint64_t received;             /* since the start of the program */
-    uint64_t next[PUBLISHERS_MAX]; /* sequence number, of each publisher */
-};
+    uint64_t next;     /* sequence number */
+    uint64_t expected; /* sequence number of the next that the subscriber receives */
+    int unread;        /* bytes of it that the bus had not read when all were held */
+} publishers[PUBLISHERS_MAX];
 
 static char group;
 static size_t packet_bytes;
-static uint64_t keys;
 static uint64_t step;
-
-static struct publisher publishers[PUBLISHERS_MAX];
 static uint64_t publisher_count;
 static int credit_fd;
 static uint64_t credit;
-static uint64_t credit_waits; /* how often publishing stood still for lack of credit */
-static uint64_t published;    /* since the start of the program */
+static uint64_t published; /* since the start of the program */
 static uint64_t held_since_ns;
 
-static struct subscriber subscribers[SUBSCRIBERS_MAX];
-static int subscriber_count;
-static int crossed[STEPS + 1]; /* how many subscribers reached each open step; a ring */
+static int subscriber_fd;
+static uint64_t received; /* since the start of the program */
 static char *expected;
 static char *buffer;
 
+/* -- packets --------------------------------------------------------------------------------- */
+static char *new_packet(void)
+{
+    char *packet = malloc(packet_bytes);
+    check(packet != NULL, "malloc");
+    memset(packet, 'x', packet_bytes);
+    memcpy(packet, HEAD, sizeof HEAD);
+    packet[GROUP_AT] = group;
+    return packet;
+}
+
+static void set_sequence(char *packet, uint64_t sequence)
+{
+    uint64_t number = sequence % KEYS;
+    for (int at = DIGITS_AT + DIGITS - 1; at >= DIGITS_AT; at--) {
+        packet[at] = (char)('0' + number % 10);
+        number /= 10;
+    }
+    memcpy(packet + SEQUENCE_AT, &sequence, sizeof sequence);
+}
+
+static uint64_t sequence_of(const char *packet)
+{
+    uint64_t sequence;
+    memcpy(&sequence, packet + SEQUENCE_AT, sizeof sequence);
+    return sequence;
+}
+
+/* -- publishing ------------------------------------------------------------------------------ */
 static void take_credit(void)
 {
     while (read(credit_fd, &credit, sizeof credit) < 0) {
         check(errno == EAGAIN, "read of credit");
         struct pollfd granted = {.fd = credit_fd, .events = POLLIN};
-        credit_waits++;
         check(poll(&granted, 1, -1) == 1 || errno == EINTR, "poll");
     }
 }
@@ -85,12 +111,12 @@ static void take_credit(void)
 static void *publish(void *argument)
 {
     uint64_t target = *(uint64_t *)argument;
-    char *packet = traffic_new(packet_bytes, group);
+    char *packet = new_packet();
     for (uint64_t at = 0; published < target; published++, credit--) {
         struct publisher *publisher = &publishers[at];
         if (credit == 0)
             take_credit();
-        traffic_set(packet, publisher->next, keys);
+        set_sequence(packet, publisher->next);
         send_packet(publisher->fd, packet, packet_bytes);
         publisher->next += publisher_count;
         at = at + 1 == publisher_count ? 0 : at + 1;
@@ -106,7 +132,7 @@ static bool publish_what_fits(struct publisher *publisher, char *packet)
     for (;; published++, credit--, publisher->next += publisher_count) {
         if (credit == 0 && read(credit_fd, &credit, sizeof credit) < 0)
             die("nobody holds the publishers back: all they may send is sent");
-        traffic_set(packet, publisher->next, keys);
+        set_sequence(packet, publisher->next);
         ssize_t sent = send(publisher->fd, packet, packet_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent < 0 && errno == EAGAIN)
             return publisher->next > before;
@@ -123,7 +149,7 @@ static int unread_bytes(const struct publisher *publisher)
 
 static void hold(void)
 {
-    char *packet = traffic_new(packet_bytes, group);
+    char *packet = new_packet();
     uint64_t before = published;
     bool still;
     do {
@@ -140,93 +166,54 @@ static void hold(void)
     printf("held messages=%" PRIu64 "\n", published - before);
 }
 
-static void grant_credit(uint64_t received)
+/* -- receiving ------------------------------------------------------------------------------- */
+static void verify(size_t bytes)
 {
-    int *reached = &crossed[received / step % (STEPS + 1)];
-    if (++*reached < subscriber_count)
-        return;
-    *reached = 0;
-    check(write(credit_fd, &step, sizeof step) == sizeof step, "write of credit");
-}
-
-static void verify(struct subscriber *subscriber, size_t bytes)
-{
-    uint64_t *next = &subscriber->next[traffic_sequence(buffer) % publisher_count];
-    traffic_set(expected, *next, keys);
-    if (bytes == packet_bytes && memcmp(buffer, expected, bytes) == 0) {
-        *next += publisher_count;
-        return;
-    }
-    long number = subscriber - subscribers;
+    uint64_t *next = &publishers[sequence_of(buffer) % publisher_count].expected;
+    set_sequence(expected, *next);
     if (bytes != packet_bytes || memcmp(buffer, expected, 4) != 0)
-        die("subscriber %ld: a foreign packet of %zu bytes in place of message %" PRIu64 ": %.20s",
-            number, bytes, *next, buffer);
-    die("subscriber %ld: message %" PRIu64 " or an altered one in place of %" PRIu64, number,
-        traffic_sequence(buffer), *next);
+        die("a foreign packet of %zu bytes in place of message %" PRIu64 ": %.20s", bytes, *next,
+            buffer);
+    if (memcmp(buffer, expected, bytes) != 0)
+        die("message %" PRIu64 " or an altered one in place of %" PRIu64, sequence_of(buffer),
+            *next);
+    *next += publisher_count;
 }
 
-/* True when this subscriber has just received its last packet. */
-static bool drain(struct subscriber *subscriber, uint64_t target)
+static void receive_everything(uint64_t target)
 {
-    for (int turn = 0; turn < TURN_PACKETS; turn++) {
-        ssize_t bytes = recv(subscriber->fd, buffer, packet_bytes, MSG_DONTWAIT | MSG_TRUNC);
-        if (bytes < 0 && errno == EAGAIN)
-            return false;
-        check(bytes >= 0, "recv");
-        if (bytes == 0)
-            die("the bus hung up");
-        verify(subscriber, (size_t)bytes);
-        subscriber->received++;
-        if (subscriber->received % step == 0)
-            grant_credit(subscriber->received);
-        if (subscriber->received == target)
-            return true;
-    }
-    return false;
-}
-
-static void receive_everything(int epoll, uint64_t target)
-{
-    int unfinished = subscriber_count;
-    while (unfinished > 0) {
-        struct epoll_event events[64];
-        int ready = epoll_wait(epoll, events, 64, -1);
-        if (ready < 0 && errno == EINTR)
-            continue;
-        check(ready > 0, "epoll_wait");
-        for (int at = 0; at < ready; at++)
-            if (drain(events[at].data.ptr, target))
-                unfinished--;
+    while (received < target) {
+        verify(receive_packet(subscriber_fd, buffer, packet_bytes));
+        if (++received % step == 0)
+            check(write(credit_fd, &step, sizeof step) == sizeof step, "write of credit");
     }
 }
 
-static void run(int epoll, uint64_t messages)
+static void run(uint64_t messages)
 {
     uint64_t target = published + messages;
-    uint64_t waits_before = credit_waits;
     uint64_t started_ns = now_ns();
     pthread_t thread;
     errno = pthread_create(&thread, NULL, publish, &target);
     check(errno == 0, "pthread_create");
-    receive_everything(epoll, target);
+    receive_everything(target);
     uint64_t wall_ns = now_ns() - started_ns;
     errno = pthread_join(thread, NULL);
     check(errno == 0, "pthread_join");
-    printf("done messages=%" PRIu64 " deliveries=%" PRIu64 " wall_ns=%" PRIu64 " waits=%" PRIu64
-           "\n",
-           messages, messages * (uint64_t)subscriber_count, wall_ns, credit_waits - waits_before);
+    printf("done deliveries=%" PRIu64 " wall_ns=%" PRIu64 "\n", messages, wall_ns);
 }
 
-static void release(int epoll)
+static void release(void)
 {
     uint64_t held_ns = now_ns() - held_since_ns;
     for (uint64_t at = 0; at < publisher_count; at++)
         if (unread_bytes(&publishers[at]) != publishers[at].unread)
             die("publisher %" PRIu64 " was not held all the time", at);
-    receive_everything(epoll, published);
+    receive_everything(published);
     printf("done held_ns=%" PRIu64 "\n", held_ns);
 }
 
+/* -- the program ----------------------------------------------------------------------------- */
 static void choose(int fd, char **choices)
 {
     for (; *choices != NULL; choices++) {
@@ -238,59 +225,46 @@ static void choose(int fd, char **choices)
     }
 }
 
-static int set_up(const char *path, enum fillers fillers, char **choices)
+static void set_up(const char *path, enum fillers fillers, char **choices)
 {
-    char pattern[TRAFFIC_PATTERN_BYTES];
-    traffic_pattern(pattern, group);
+    char pattern[] = "bench/*/G";
+    pattern[sizeof pattern - 2] = group;
     credit_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     check(credit_fd >= 0, "eventfd");
-    int epoll = epoll_create1(EPOLL_CLOEXEC);
-    check(epoll >= 0, "epoll_create1");
     for (uint64_t at = 0; at < publisher_count; at++) {
         publishers[at].fd = connect_placed(path, at == 0 ? FILLERS_NONE : FILLERS_BEFORE);
         make_room(publishers[at].fd, packet_bytes);
-        publishers[at].next = at;
+        publishers[at].next = publishers[at].expected = at;
     }
-    for (int at = 0; at < subscriber_count; at++) {
-        int fd = connect_placed(path, fillers);
-        struct epoll_event event = {.events = EPOLLIN, .data.ptr = &subscribers[at]};
-        subscribers[at].fd = fd;
-        for (uint64_t publisher = 0; publisher < publisher_count; publisher++)
-            subscribers[at].next[publisher] = publisher;
-        choose(fd, choices);
-        subscribe(fd, pattern);
-        whoami(fd);
-        check(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl");
-    }
-    return epoll;
+    subscriber_fd = connect_placed(path, fillers);
+    choose(subscriber_fd, choices);
+    subscribe(subscriber_fd, pattern);
+    whoami(subscriber_fd);
 }
 
 int main(int count, char **arguments)
 {
     begin_program();
-    if (count < 9 || strlen(arguments[2]) != 1)
-        die("usage: stream PATH GROUP PUBLISHERS SUBSCRIBERS BYTES KEYS WINDOW none|before|after "
-            "[CHOICE]...");
+    if (count < 7 || strlen(arguments[2]) != 1)
+        die("usage: stream PATH GROUP PUBLISHERS BYTES WINDOW none|before|after [CHOICE]...");
     group = arguments[2][0];
     publisher_count = number_argument(arguments[3], 1, PUBLISHERS_MAX);
-    subscriber_count = (int)number_argument(arguments[4], 1, SUBSCRIBERS_MAX);
-    packet_bytes = number_argument(arguments[5], TRAFFIC_BYTES_MIN, PACKET_BYTES_MAX);
-    keys = number_argument(arguments[6], 0, UINT32_MAX);
-    step = number_argument(arguments[7], STEPS, UINT32_MAX) / STEPS;
+    packet_bytes = number_argument(arguments[4], BYTES_MIN, PACKET_BYTES_MAX);
+    step = number_argument(arguments[5], STEPS, UINT32_MAX) / STEPS;
     credit = step * STEPS;
-    expected = traffic_new(packet_bytes, group);
-    buffer = traffic_new(packet_bytes, group);
-    int epoll = set_up(arguments[1], fillers_argument(arguments[8]), arguments + 9);
+    expected = new_packet();
+    buffer = new_packet();
+    set_up(arguments[1], fillers_argument(arguments[6]), arguments + 7);
     printf("ready\n");
     char word[16];
     uint64_t number;
     while (next_command(word, &number)) {
         if (strcmp(word, "go") == 0 && number > 0)
-            run(epoll, number);
+            run(number);
         else if (strcmp(word, "hold") == 0)
             hold();
         else if (strcmp(word, "release") == 0 && held_since_ns > 0)
-            release(epoll);
+            release();
         else
             die("%s: only `go N`, `hold` and then `release` are known here", word);
     }

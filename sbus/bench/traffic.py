@@ -1,17 +1,12 @@
-"""Measuring CPU time per delivered message: the traffic, one measurement, and repetitions.
-
-The CPU time of every process of the server is read at two moments when nothing is under way: after
-set-up and a warm-up, and when every subscriber has every message.
-"""
+"""Who is on a measured bus: crowds of clients that only wait, and groups of publishers."""
 
 import contextlib
 import resource
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sbus.bench import BenchmarkFailed, proc
-from sbus.bench.servers import RunSettings, Server, Start
+from sbus.bench import BenchmarkFailed
 from sbus.limits import Limits
 
 WINDOW_MESSAGES_MAX = 8_192
@@ -30,7 +25,7 @@ DESCRIPTORS_FOR_FRONT_AND_WORKERS = 4
 class Bystanders:
     """Clients that subscribe and wait: they enlarge the bus and take no part in its traffic.
 
-    Their patterns stand beside the measured keys, `bench/NNNNNNNNNNNN/G` (traffic.h), under the
+    Their patterns stand beside the measured keys, `bench/NNNNNNNNNNNN/G` (stream.c), under the
     same first segment, and match none of them: where a pattern has a letter, no key does. With
     `wildcards` each pattern has a segment that ends with `*`, otherwise all are literal.
     """
@@ -67,6 +62,11 @@ class Bystanders:
 
 
 NO_BYSTANDERS = Bystanders(clients=0, patterns_per_client=0, wildcards=False)
+CROWDS = {
+    "20k literal": Bystanders(clients=1_000, patterns_per_client=20, wildcards=False),
+    "10k wildcard": Bystanders(clients=10, patterns_per_client=1_000, wildcards=True),
+}
+"""Beside which round trips are measured."""
 
 
 def allow_descriptors(count: int) -> None:
@@ -87,21 +87,18 @@ def allow_bystanders(crowds: Iterable[Bystanders]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """What is sent, and who is there; `fillers` is where idle connections go (see client.h)."""
+    """What a group publishes, and who is in it; `fillers` is where idle connections go (see
+    client.h)."""
 
     messages: int
     size_bytes: int
     group: str = "m"
-    """A letter: what this group publishes is for its own subscribers."""
+    """A letter: what this group publishes is for its own subscriber."""
     publishers: int = 1
-    subscribers: int = 1
     choices: tuple[str, ...] = ()
-    """Control keys that every subscriber sends first."""
-    keys: int = 16
-    """Different keys in turn; 0: a new one in each message."""
+    """Control keys that the subscriber sends first."""
     fillers: str = "none"
     window_messages_max: int = WINDOW_MESSAGES_MAX
-    bystanders: Bystanders = NO_BYSTANDERS
 
     @property
     def window_messages(self) -> int:
@@ -112,75 +109,9 @@ class Traffic:
     @property
     def seconds_max(self) -> float:
         """For all messages to arrive."""
-        return PHASE_SECONDS + self.messages * self.subscribers / DELIVERIES_PER_SECOND_MIN
+        return PHASE_SECONDS + self.messages / DELIVERIES_PER_SECOND_MIN
 
     def arguments(self, address: str) -> tuple[object, ...]:
         """Of the C program `stream`."""
-        counts = (self.publishers, self.subscribers, self.size_bytes, self.keys)
-        return (address, self.group, *counts, self.window_messages, self.fillers, *self.choices)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One measurement; `waits` counts how often the window held the publisher back."""
-
-    deliveries: int
-    wall_ns: int
-    waits: int
-    cpu_ns: tuple[int, ...]
-    """Of each process of the server, the front first."""
-
-    @property
-    def cpu_us_per_delivery(self) -> float:
-        return sum(self.cpu_ns) / self.deliveries / 1_000
-
-    @property
-    def deliveries_per_second(self) -> float:
-        return self.deliveries * 1e9 / self.wall_ns
-
-    @property
-    def busy_percent(self) -> float:
-        """CPU time per elapsed time: well below 100, the load did not keep the server busy."""
-        return sum(self.cpu_ns) / self.wall_ns * 100
-
-
-def measure(run: RunSettings, server: Server, traffic: Traffic) -> Sample:
-    """Warm up, then measure once; raises BenchmarkFailed when a message is lost or altered."""
-    seconds = traffic.seconds_max
-    with (
-        run.load("stream", *traffic.arguments(server.address)) as load,
-        traffic.bystanders.connected(server.address),
-    ):
-        load.ask(f"go {max(1, traffic.messages // WARM_UP_FRACTION)}", "done", seconds)
-        pids = server.pids()
-        before = proc.run_times_ns(pids)
-        done = load.ask(f"go {traffic.messages}", "done", seconds)
-        after = proc.run_times_ns(pids)
-    expected = traffic.messages * traffic.subscribers
-    if done["deliveries"] != expected:
-        raise BenchmarkFailed(f"{done['deliveries']} deliveries instead of {expected}")
-    cpu_ns = tuple(after[pid] - before[pid] for pid in pids)
-    return Sample(done["deliveries"], done["wall_ns"], done["waits"], cpu_ns)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One line of a benchmark: a server and the traffic through it."""
-
-    start: Start
-    traffic: Traffic
-    reference: str = ""
-    """The case that this one is compared with, if any."""
-
-
-def measure_in_turn(run: RunSettings, cases: Mapping[str, Case]) -> Mapping[str, Sequence[Sample]]:
-    """Each measurement has a server of its own. The n-th samples of two cases are a pair."""
-    samples: dict[str, list[Sample]] = {name: [] for name in cases}
-    for label, name, case in run.rounds(cases):
-        with case.start() as server:
-            sample = measure(run, server, case.traffic)
-        samples[name].append(sample)
-        run.progress(
-            f"{label}: {sample.cpu_us_per_delivery:.2f} µs, {sample.deliveries_per_second:,.0f}/s"
-        )
-    return samples
+        how = (self.publishers, self.size_bytes, self.window_messages, self.fillers)
+        return (address, self.group, *how, *self.choices)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sbus.bench import BenchmarkFailed, delivery_costs, footprint, held_publishers
+from sbus.bench import BenchmarkFailed, footprint, held_publishers
 from sbus.bench.cost_model import measure_lock
 from sbus.bench.curves import CURVES, measure_curves
 from sbus.bench.latency import (
@@ -32,7 +32,7 @@ from sbus.bench.programs import compile_programs, generator, running
 from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings, Start
 from sbus.bench.soak import Crowd, soak
-from sbus.bench.traffic import Bystanders, Traffic, measure
+from sbus.bench.traffic import Bystanders, Traffic
 from tests.support.bus import STOP_SECONDS_MAX, wait_until_gone
 from tests.support.users import directory_for_everybody, needs_root
 
@@ -76,47 +76,25 @@ def assert_deliveries(result: Result, expected: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("server", STARTS)
-@pytest.mark.parametrize("subscribers", [1, 5])
-def test_a_stream_arrives_in_full(programs: Path, server: str, subscribers: int) -> None:
-    traffic = Traffic(messages=600, size_bytes=SIZE, subscribers=subscribers)
-    with STARTS[server](programs)() as running_server:
-        sample = measure(RunSettings(directory=programs), running_server, traffic)
-    assert sample.deliveries == 600 * subscribers
-    assert len(sample.cpu_ns) >= running_server.processes_min
+@pytest.mark.parametrize("publishers", [1, 5])
+def test_a_stream_arrives_in_full(programs: Path, server: str, publishers: int) -> None:
+    traffic = Traffic(messages=600, size_bytes=SIZE, publishers=publishers)
+    with (
+        STARTS[server](programs)() as running_server,
+        generator("stream", traffic.arguments(running_server.address), programs, None) as load,
+    ):
+        for _ in range(2):
+            assert load.ask("go 600", "done", traffic.seconds_max)["deliveries"] == 600
 
 
 def test_a_stream_is_held_to_its_window(programs: Path) -> None:
-    large = Traffic(messages=500, size_bytes=65_536, keys=0)
+    large = Traffic(messages=500, size_bytes=65_536)
     assert large.window_messages < large.messages
-    with STARTS["relay"](programs)() as server:
-        assert measure(RunSettings(directory=programs), server, large).deliveries == 500
-
-
-def test_one_to_one_and_fan_out(run: RunSettings) -> None:
-    traffic = Traffic(messages=200, size_bytes=SIZE, subscribers=3)
-    result = delivery_costs.compare_with_relays("fan-out", run, traffic, 2)
-    assert_deliveries(result, dict.fromkeys(("relay", "relay-drain", "broker"), 600))
-
-
-def test_subscriptions(run: RunSettings) -> None:
-    crowds = {
-        "literal": Bystanders(clients=3, patterns_per_client=4, wildcards=False),
-        "wildcard": Bystanders(clients=2, patterns_per_client=4, wildcards=True),
-    }
-    traffic = Traffic(messages=200, size_bytes=SIZE)
-    result = delivery_costs.subscriptions(run, traffic, 1, crowds)
-    names = [f"{c}, {k} keys" for k in ("16", "new") for c in ("base", "literal", "wildcard")]
-    assert_deliveries(result, dict.fromkeys(names, 200))
-
-
-def test_workers(run: RunSettings) -> None:
-    single = Traffic(messages=200, size_bytes=SIZE)
-    wide = Traffic(messages=50, size_bytes=SIZE, subscribers=4)
-    result = delivery_costs.workers(run, single, wide)
-    one_to_one = ("one-to-one, 1 worker", "one-to-one, 2, together", "one-to-one, 2, apart")
-    fan_out = ("1 worker", "2, together", "2, apart", "2, spread")
-    expected = dict.fromkeys(one_to_one, 200)
-    assert_deliveries(result, expected | {f"fan-out, {case}": 200 for case in fan_out})
+    with (
+        STARTS["relay"](programs)() as server,
+        generator("stream", large.arguments(server.address), programs, None) as load,
+    ):
+        assert load.ask("go 500", "done", large.seconds_max)["deliveries"] == 500
 
 
 def test_round_trips(run: RunSettings) -> None:

@@ -28,7 +28,6 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include "../client.h"
 #include "wires.h"
@@ -79,24 +78,12 @@ static int connect_tcp(const char *address, const char *colon)
     return fd;
 }
 
-static int connect_unix(const char *path)
-{
-    struct sockaddr_un target = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof target.sun_path)
-        die("%s: too long for a socket's address", path);
-    strcpy(target.sun_path, path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    check(fd >= 0, "socket");
-    check(connect(fd, (struct sockaddr *)&target, sizeof target) == 0, "connect");
-    return fd;
-}
-
 static int connect_broker(const char *address, const struct wire_bytes *opening)
 {
     const char *colon = strchr(address, ':');
     int fd = wire->has_packets ? connect_bus(address)
              : colon != NULL   ? connect_tcp(address, colon)
-                               : connect_unix(address);
+                               : connect_unix(address, SOCK_STREAM);
     if (opening->size > 0)
         send_packet(fd, opening->data, opening->size);
     if (wire->opening_reply_bytes > 0) {
