@@ -52,6 +52,20 @@ def test_without_its_fork_server_the_bus_ends(tmp_path: Path, a_worker_is_stoppe
             assert client.receive() == b""
 
 
+@pytest.mark.parametrize("a_worker_is_stopped", [False, True])
+def test_a_stopped_fork_server_ends_with_the_bus(tmp_path: Path, a_worker_is_stopped: bool) -> None:
+    with running_bus(tmp_path, workers=3) as bus, several_clients(bus, 6) as clients:
+        pids = bus.pids()
+        os.kill(fork_server_pid(bus), signal.SIGSTOP)
+        if a_worker_is_stopped:
+            os.kill(worker_pids(bus)[1], signal.SIGSTOP)
+        bus.process.terminate()
+        assert bus.process.wait(GONE_SECONDS_MAX) == 0
+        assert_all_gone(pids)
+        for client in clients:
+            assert client.receive() == b""
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_an_orderly_end_delivers_what_was_accepted(tmp_path: Path, signum: signal.Signals) -> None:
     with running_bus(tmp_path) as bus, clients_on_each(bus, 2, 2) as ((sender, same), (other, _)):

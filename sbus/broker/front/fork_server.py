@@ -33,6 +33,8 @@ _PING = 2**32 - 1
 """In place of a worker's number: a ping, or the answer to it."""
 _FAILED = 1 << 8
 """As waitpid gives the exit status 1."""
+_STOP_SECONDS_MAX = 2.0
+"""Time to kill the workers that are left. The supervisor has ended them unless the front failed."""
 
 WorkerMain = Callable[[int, socket.socket], None]
 """What runs in a forked worker: its number, and its end of the link to the front."""
@@ -107,8 +109,13 @@ class ForkServer:
         return WorkerExited(worker, pid, status)
 
     def stop(self) -> None:
-        """End the fork server and all workers that are left, and wait for that."""
+        """End the fork server and all workers that are left, and wait for that. A fork server that
+        is stopped cannot end, and is killed."""
         self.sock.close()
+        pidfd = os.pidfd_open(self.pid)
+        if not select.select([pidfd], [], [], _STOP_SECONDS_MAX)[0]:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        os.close(pidfd)
         os.waitpid(self.pid, 0)
 
 

@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -147,6 +148,16 @@ def test_no_worker_outlives_the_fork_server(read: bool) -> None:
             assert has_ended(worker.pidfd, 0), "it had ended before stop() returned"
             os.close(worker.pidfd)
             link.close()
+
+
+def test_a_stopped_fork_server_is_ended() -> None:
+    with running_server(stay) as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        began_at = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began_at < SOON_SECONDS
+        with pytest.raises(ProcessLookupError):
+            os.kill(server.pid, 0)
 
 
 def test_the_end_of_the_fork_server_is_noticed() -> None:
