@@ -142,9 +142,9 @@ OPTIONS: Final = (
         default_text=f"{SERVICE_USER}, if there is that user",
     ),
     _switch(
-        "refuse_descriptors",
+        "drop_descriptors",
         "",
-        "Refuse packets with file descriptors attached instead of dropping those (Linux 6.16).",
+        "Drop file descriptors that are attached to packets, instead of refusing such packets.",
     ),
     Option(
         "workers",

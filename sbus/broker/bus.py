@@ -3,7 +3,6 @@
 The fork server is forked before this process opens its lock and starts its loop.
 """
 
-import socket
 from collections.abc import Callable
 from functools import partial
 
@@ -40,8 +39,10 @@ def run_bus(
     """
     settings = configuration.settings
     check_settings(settings)
-    if settings.refuse_descriptors:
-        _refuse_descriptors(endpoints.listener)
+    if not settings.drop_descriptors:
+        refuse_descriptors(endpoints.listener)
+    if endpoints.admin_listener is not None:
+        refuse_descriptors(endpoints.admin_listener)
     events = EventEmitter(open_log(settings.log))
     memory = _make_memory(settings)
     private = (endpoints.listener, endpoints.admin_listener, notifier.sock)
@@ -92,15 +93,6 @@ def _make_memory(settings: BusSettings) -> SharedMemory:
         return SharedMemory(settings.workers, settings.limits)
     except OSError as error:
         raise ConfigurationError(f"cannot make the shared memory: {error.strerror}") from error
-
-
-def _refuse_descriptors(listener: socket.socket) -> None:
-    try:
-        refuse_descriptors(listener)
-    except OSError as error:
-        raise ConfigurationError(
-            f"this kernel cannot refuse descriptors ({error.strerror}); Linux 6.16 and newer can"
-        ) from error
 
 
 def _first(group: BaseExceptionGroup[SbusError]) -> SbusError:

@@ -47,7 +47,7 @@ typedef struct {
     PyObject *outbox;
     Py_ssize_t done;
     int fd;
-    char echo, is_ordinary, is_readable, is_at_rest;
+    char echo, is_ordinary, is_readable, is_at_rest, may_carry_descriptors;
     unsigned long long client, uid, account;
     long long packets_max, bytes_max, packet_bytes_max;
     long long received_us, messages_in, bytes_in;
@@ -551,9 +551,20 @@ prepare_buffer(OrdinaryStep *step, const SessionRecord *session)
 
 typedef struct {
     long long bytes;
-    int error;     /* of the last recv; 0 if there was none */
-    bool is_empty; /* the last packet has no bytes, which may mean the end */
+    int error;            /* of the last call; 0 if there was none */
+    bool is_empty;        /* the last packet has no bytes, which may mean the end */
+    bool has_descriptors; /* the next packet, which is left for Python to read */
 } Received;
+
+/* Look at the next packet: 1 if it has descriptors, 0 if not, -1 as recv. */
+static int
+has_descriptors(int fd)
+{
+    struct msghdr header = {0};
+    if (recvmsg(fd, &header, MSG_DONTWAIT | MSG_PEEK) < 0)
+        return -1;
+    return (header.msg_flags & MSG_CTRUNC) != 0;
+}
 
 /* Receive until the socket is empty or the batch is full. Without the interpreter's lock. */
 static Received
@@ -564,7 +575,13 @@ receive_packets(OrdinaryStep *step, const SessionRecord *session)
     while (step->packets_count < (size_t)session->packets_max
            && received.bytes < session->bytes_max) {
         char *data = step->buffer + received.bytes;
-        ssize_t size = recv(session->fd, data, size_max, MSG_DONTWAIT);
+        ssize_t size = session->may_carry_descriptors ? has_descriptors(session->fd) : 0;
+        if (size > 0) {
+            received.has_descriptors = true;
+            break;
+        }
+        if (!size)
+            size = recv(session->fd, data, size_max, MSG_DONTWAIT);
         if (size < 0 && errno == EINTR)
             continue;
         if (size < 0) {
@@ -581,8 +598,21 @@ receive_packets(OrdinaryStep *step, const SessionRecord *session)
     return received;
 }
 
-/* Read the next batch of a client, as Session.receive does; returns its bytes, -1 with an
- * exception. */
+/* Have Python read the next packet, with its descriptors; returns the cost, -1 with an exception. */
+static long long
+receive_in_python(OrdinaryStep *step, SessionRecord *session)
+{
+    long long before = session->bytes_in;
+    step->called_python = true;
+    PyObject *result = PyObject_CallMethod((PyObject *)session, "receive", NULL);
+    long long cost = result ? PyLong_AsLongLong(result) : -1;
+    Py_XDECREF(result);
+    step->counts[BYTES_IN] += (uint64_t)(session->bytes_in - before);
+    return cost;
+}
+
+/* Read the next batch of a client, as Session.receive does; returns the cost, -1 with an
+ * exception. What Python has read is in its list. */
 static long long
 receive(OrdinaryStep *step, SessionRecord *session)
 {
@@ -593,6 +623,8 @@ receive(OrdinaryStep *step, SessionRecord *session)
     session->received_us = (long long)(monotonic_ns() / 1000);
     received = receive_packets(step, session);
     Py_END_ALLOW_THREADS
+    if (received.has_descriptors && !step->packets_count)
+        return receive_in_python(step, session);
     bool is_reset = received.error == ECONNRESET;
     session->is_readable = is_reset || (!received.error && !received.is_empty);
     if (received.error && received.error != EAGAIN && !is_reset) {
@@ -602,7 +634,7 @@ receive(OrdinaryStep *step, SessionRecord *session)
     }
     session->bytes_in += received.bytes;
     step->counts[BYTES_IN] += (uint64_t)received.bytes;
-    return received.bytes;
+    return received.bytes / BYTES_PER_UNIT;
 }
 
 /* -- one client -------------------------------------------------------------------------------- */
@@ -612,11 +644,15 @@ static long long
 load(OrdinaryStep *step, SessionRecord *session, bool *is_pending)
 {
     Py_ssize_t pending = PyList_Size(session->packets) - session->done;
+    long long cost = 0;
+    if (!pending) {
+        cost = receive(step, session);
+        pending = PyList_Size(session->packets) - session->done;
+    }
     *is_pending = pending > 0;
-    if (pending > 0)
-        return load_pending(step, session, pending);
-    long long bytes = receive(step, session);
-    return bytes < 0 ? -1 : bytes / BYTES_PER_UNIT;
+    if (cost < 0 || !pending)
+        return cost;
+    return load_pending(step, session, pending) < 0 ? -1 : cost;
 }
 
 /* Leave the packets that are not done to Python, as they were read. */

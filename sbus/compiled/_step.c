@@ -466,6 +466,7 @@ static PyMemberDef session_members[] = {
     {"is_ordinary", T_BOOL, offsetof(SessionRecord, is_ordinary), 0, NULL},
     {"is_readable", T_BOOL, offsetof(SessionRecord, is_readable), 0, NULL},
     {"is_at_rest", T_BOOL, offsetof(SessionRecord, is_at_rest), 0, NULL},
+    {"may_carry_descriptors", T_BOOL, offsetof(SessionRecord, may_carry_descriptors), 0, NULL},
     {"client", T_ULONGLONG, offsetof(SessionRecord, client), 0, NULL},
     {"uid", T_ULONGLONG, offsetof(SessionRecord, uid), 0, NULL},
     {"account_place", T_ULONGLONG, offsetof(SessionRecord, account), 0, NULL},

@@ -28,7 +28,7 @@ class SessionRecord:
 
     __slots__ = (
         *("account_place", "client", "echo", "fd", "outbox", "uid"),
-        *("is_at_rest", "is_ordinary", "is_readable"),
+        *("is_at_rest", "is_ordinary", "is_readable", "may_carry_descriptors"),
         *("batch_bytes_max", "batch_packets_max", "packet_bytes_max"),
         *("bytes_in", "done", "messages_in", "packets", "received_us"),
     )
@@ -47,6 +47,8 @@ class SessionRecord:
     """Its last turn left nothing to do, and nothing that it has to wait for."""
     is_readable: bool
     """The socket may have more packets than the last batch."""
+    may_carry_descriptors: bool
+    """Its packets may have descriptors attached; Python reads those that have."""
     batch_packets_max: int
     batch_bytes_max: int
     packet_bytes_max: int

@@ -1,14 +1,17 @@
 """Ending a connection so that the other end can read everything that was sent to it.
 
 When a socket with unread input is closed, the kernel resets the other end, which then loses what it
-has not read. So the input is discarded first, with a bounded amount of work.
+has not read. So the input is discarded first, with a bounded amount of work. What descriptors the
+input carries cannot make this process wait, see `interrupted_waits`.
 """
 
 import errno
 import select
 import socket
+import sys
 
 from sbus.unix.errno_sets import PEER_GONE
+from sbus.unix.interrupted_waits import interrupt_waits
 
 _NOTHING_LEFT = PEER_GONE | {errno.EAGAIN}
 _EMPTY_PACKETS_MAX = 16
@@ -29,25 +32,39 @@ def _has_event(sock: socket.socket, event: int) -> bool:
 
 def discard_unread(sock: socket.socket, packets_max: int) -> None:
     """Discard the unread packets of a non-blocking socket, and shut down its input; not if the
-    other end is closed, because nobody would notice."""
+    other end is closed, because nobody would notice.
+
+    A packet with descriptors ends this: closing the socket discards those behind it at once.
+    """
     if _has_event(sock, select.POLLHUP):
         return
+    with interrupt_waits():
+        is_plain = _discard(sock, packets_max, _EMPTY_PACKETS_MAX)
+        try:
+            sock.shutdown(socket.SHUT_RD)
+        except OSError as error:
+            if error.errno not in PEER_GONE:
+                raise
+        if is_plain:
+            _discard(sock, sys.maxsize, 0)
+
+
+def _discard(sock: socket.socket, packets_max: int, empty_packets_max: int) -> bool:
+    """Discard packets, up to this number, or of empty ones in a row; whether none of them had
+    descriptors."""
+    empty = 0
     try:
-        empty = 0
         for _ in range(packets_max):
-            empty = 0 if sock.recv(1) else empty + 1
-            if empty > _EMPTY_PACKETS_MAX:
+            data, _, flags, _ = sock.recvmsg(1)
+            if flags & socket.MSG_CTRUNC:
+                return False
+            empty = 0 if data else empty + 1
+            if empty > empty_packets_max:
                 break
     except OSError as error:
         if error.errno not in _NOTHING_LEFT:
             raise
-    try:
-        sock.shutdown(socket.SHUT_RD)
-        while sock.recv(1):
-            pass
-    except OSError as error:
-        if error.errno not in _NOTHING_LEFT:
-            raise
+    return True
 
 
 def shut_down(sock: socket.socket) -> None:
@@ -57,4 +74,10 @@ def shut_down(sock: socket.socket) -> None:
     except OSError as error:
         if error.errno not in PEER_GONE:
             raise
-    sock.close()
+    close_promptly(sock)
+
+
+def close_promptly(sock: socket.socket) -> None:
+    """Close a client's socket, whatever its unread packets carry, or a listening socket."""
+    with interrupt_waits():
+        sock.close()

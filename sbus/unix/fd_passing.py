@@ -6,6 +6,7 @@ caller their owner.
 """
 
 import array
+import errno
 import os
 import socket
 
@@ -23,9 +24,30 @@ class DescriptorsLost(Exception):
 
 
 def refuse_descriptors(listener: socket.socket) -> None:
-    """Make the kernel refuse (EPERM) packets with descriptors to sockets accepted from now on.
-    Raises OSError (ENOPROTOOPT) on a kernel before Linux 6.16."""
-    listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+    """Make the kernel refuse (EPERM) packets with descriptors to sockets that connect from now on.
+    A kernel before Linux 6.16 cannot do that."""
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise
+
+
+def may_carry_descriptors(sock: socket.socket) -> bool:
+    """Whether packets for this socket may have descriptors attached."""
+    try:
+        return bool(sock.getsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS))
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise
+        return True
+
+
+def has_descriptors(sock: socket.socket) -> bool:
+    """Whether the next packet has descriptors attached. Raises OSError as `recv` does.
+
+    Looking at a packet never drops the last reference to a file: the packet keeps its own."""
+    return bool(sock.recvmsg(0, 0, socket.MSG_PEEK)[2] & socket.MSG_CTRUNC)
 
 
 def send_borrowing_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None:

@@ -21,6 +21,7 @@ from sbus.unix.address import (
     RandomAbstractAddress,
     address_of,
 )
+from sbus.unix.closing import close_promptly
 from sbus.unix.owned_path import OwnedPath
 from sbus.unix.standard_streams import ERRORS
 
@@ -68,7 +69,7 @@ class Listener:
             raise _cannot("remove", self.printable_address, error) from error
         finally:
             self.owned_path = None
-            self.socket.close()
+            close_promptly(self.socket)  # connections that wait may have unread packets
 
 
 def open_listener(

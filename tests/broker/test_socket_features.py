@@ -1,26 +1,16 @@
-"""A client may use every feature of its socket: flags, polling, options, timestamps.
+"""A client may use every feature of its socket: flags, polling, options, timestamps."""
 
-Descriptors that it attaches to packets are neither passed on nor kept.
-"""
-
-import array
-import os
 import select
 import socket
 import struct
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.support.bus import Bus, running_bus
+from tests.support.bus import Bus
 from tests.support.processes import (
     clients_on_each,
-    descriptors,
-    descriptors_at_rest,
     several_clients,
-    stopped,
-    worker_pids,
 )
 from tests.support.raw_client import RawClient
 
@@ -131,56 +121,3 @@ def test_any_receive_buffer_size_works(bus: Bus) -> None:
             subscribed(client).pub(b"k", bytes(100_000))
             assert client.sync() == [b"MSG k\0" + bytes(100_000)]
             client.unsub(b"k")
-
-
-# -- attached file descriptors -----------------------------------------------------------------
-def send_with_descriptors(client: RawClient, packet: bytes, fds: list[int]) -> None:
-    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-    client.sock.settimeout(WAIT_MS_MAX / 1_000)
-    client.sock.sendmsg([packet], [rights])
-
-
-def test_attached_descriptors_are_dropped_and_the_packet_is_served(tmp_path: Path) -> None:
-    with running_bus(tmp_path) as bus, clients_on_each(bus, 2) as ((client,), (other,)):
-        subscribed(other)
-        subscribed(client)
-        before = descriptors_at_rest(bus)
-        with open(os.devnull, "rb") as null:
-            for number in range(500):
-                attached = [null.fileno()] * (1 + number % 5)
-                send_with_descriptors(client, b"MSG k\0%d" % number, attached)
-                send_with_descriptors(client, b"SUB k", attached)
-                send_with_descriptors(client, b"CMSG unknown", attached)
-        expected = [b"MSG k\0%d" % number for number in range(500)]
-        assert client.sync() == expected
-        for message in expected:
-            packet, ancillary, flags, _ = other.sock.recvmsg(100, 1_000)
-            assert (packet, ancillary, flags & socket.MSG_CTRUNC) == (message, [], 0)
-        assert descriptors(bus) == before
-
-
-@pytest.mark.parametrize("packet", [b"MSG k\0", b"MSG nobody\0", b"CMSG echo/on", b"SUB a"])
-def test_an_attached_descriptor_is_closed(bus: Bus, packet: bytes) -> None:
-    """The end of the pipe is at hand as soon as its writer is closed here."""
-    with several_clients(bus, 1) as (client,):
-        read_end, write_end = os.pipe()
-        with open(read_end, "rb", buffering=0) as pipe:
-            send_with_descriptors(client, packet, [write_end])
-            os.close(write_end)
-            client.whoami()
-            assert select.select([pipe], [], [], 0)[0], "somebody still holds it open"
-            assert pipe.read(1) == b""
-
-
-def test_a_descriptor_with_a_bad_packet_is_closed(tmp_path: Path) -> None:
-    """So are those of the packets behind it, which are not read any more."""
-    with running_bus(tmp_path, workers=1) as bus, several_clients(bus, 1) as (client,):
-        read_end, write_end = os.pipe()
-        with open(read_end, "rb", buffering=0) as pipe:
-            with stopped(worker_pids(bus)[0]):
-                for _ in range(3):
-                    send_with_descriptors(client, b"nonsense", [write_end])
-            os.close(write_end)
-            assert client.receive() == b""
-            assert select.select([pipe], [], [], WAIT_MS_MAX / 1_000)[0]
-            assert pipe.read(1) == b""

@@ -29,6 +29,7 @@ from sbus.broker.front.acceptor import accept_connection
 from sbus.protocol import admin
 from sbus.protocol.events import AdminRequestFailed
 from sbus.protocol.text import to_text
+from sbus.unix.closing import close_promptly
 from sbus.unix.credentials import peer_credentials, peer_groups
 from sbus.unix.errno_sets import PEER_GONE
 from sbus.unix.open_files import administrators_max
@@ -78,22 +79,22 @@ class AdminServer:
     async def _serve(self, sock: socket.socket) -> None:
         """Answer one administrator until it leaves."""
         try:
-            with sock:
-                sock.setblocking(False)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, admin.REPLY_BYTES_MAX)
-                if self._is_administrator(sock):
-                    while (packet := await self._receive(sock)) is not None:
-                        if await self._handle(sock, packet):
-                            break
-                else:
-                    text = "only root, the bus's own user and its admin group may administer it"
-                    await self._reply(sock, 0, AdminFault("not-allowed", text))
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, admin.REPLY_BYTES_MAX)
+            if self._is_administrator(sock):
+                while (packet := await self._receive(sock)) is not None:
+                    if await self._handle(sock, packet):
+                        break
+            else:
+                text = "only root, the bus's own user and its admin group may administer it"
+                await self._reply(sock, 0, AdminFault("not-allowed", text))
         except trio.TooSlowError:
             pass  # it does not take its replies: it is disconnected
         except Exception as error:
             if not (isinstance(error, OSError) and error.errno in PEER_GONE):
                 self._report_failure(error)
         finally:
+            close_promptly(sock)
             self._connections.release_on_behalf_of(sock)
 
     async def _receive(self, sock: socket.socket) -> bytes | None:

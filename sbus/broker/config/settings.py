@@ -34,9 +34,9 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Users who may connect; None: all that the mode of the socket's file lets connect."""
     admit_gids: frozenset[int] = frozenset()
     """Groups whose members may connect as well, if `admit_uids` is not None."""
-    refuse_descriptors: bool = False
-    """Let the kernel refuse packets with descriptors attached, instead of dropping those. Dropping
-    the last descriptor of a socket that lingers keeps a worker waiting for it."""
+    drop_descriptors: bool = False
+    """Process packets with descriptors attached, without those. Otherwise the kernel refuses such
+    packets where it can. Closing what came with them takes time of a worker."""
     log: str = "auto"
     """Where events are logged: `journal`, `stderr` or `auto`, see `broker.events.sinks`."""
     exit_when_empty: bool = False

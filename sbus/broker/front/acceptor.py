@@ -27,7 +27,7 @@ from sbus.protocol.controls import error_notice
 from sbus.protocol.events import AcceptingPaused, ConnectionRefused
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import CONNECTIONS, Account
-from sbus.unix.closing import discard_unread, shut_down
+from sbus.unix.closing import close_promptly, discard_unread, shut_down
 from sbus.unix.credentials import Credentials, peer_credentials, peer_groups
 from sbus.unix.errno_sets import ACCEPT_FAILED, OUT_OF_RESOURCES
 from sbus.unix.open_files import administrators_max, watched_processes_max
@@ -129,7 +129,7 @@ class Acceptor:
         own = peer_credentials(sock)
         if not self._is_admitted(sock, own):
             self._log_refusal("not-admitted", own, "none of the users that the bus is for")
-            sock.close()
+            close_promptly(sock)
             return None
         sock.setblocking(False)
         denied_by = self._rules.connect_denied_by(self.rules_for(sock, own))

@@ -17,7 +17,6 @@ from sbus.broker.worker.poller import Poller
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 from sbus.compiled import STEP
-from sbus.limits import BYTES_PER_UNIT
 from sbus.shared.accounts import account_words, log_share_at
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.subscription_table import SubscriptionTable
@@ -55,9 +54,10 @@ class PythonStep:
         """Read a client, unless packets of it are pending."""
         if session.has_pending():
             return cost
-        read_bytes = session.receive()
-        self._counts[BYTES_IN] += read_bytes
-        return cost + read_bytes // BYTES_PER_UNIT
+        before = session.bytes_in
+        cost += session.receive()
+        self._counts[BYTES_IN] += session.bytes_in - before
+        return cost
 
     def poll(
         self, poller: Poller, sessions: Mapping[int, Session], seconds_max: float, cost_max: int

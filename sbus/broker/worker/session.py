@@ -24,12 +24,14 @@ from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTE
 from sbus.shared.log_block import LogBlock, build_log_block
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
+from sbus.unix.fd_passing import has_descriptors, may_carry_descriptors
+from sbus.unix.interrupted_waits import interrupt_waits
 from sbus.unix.peer_process import PeerProcess
 
 _MESSAGE = b"MSG "
 _COST_PER_SECOND = 250_000
-"""Looking a new key up is charged by the time that it takes, because many patterns may match its
-beginning."""
+"""Two things are charged by the time that they take: looking a new key up, because many patterns
+may match its beginning, and closing the files that a packet carries."""
 
 
 Message = tuple[bytes, bytes, Route]
@@ -173,6 +175,7 @@ class Session(SessionRecord):
         self.secret_recipient = SecretRecipient(own, outbox, process)
         self.echo = True
         self.set_profile(profile)
+        self.may_carry_descriptors = may_carry_descriptors(connection.sock)
         self.patterns: dict[bytes, int] = {}
         """The client's patterns, with the number of times that it has subscribed to each."""
         self.rule_by_pattern: dict[bytes, BackpressureRule] = {}
@@ -254,33 +257,53 @@ class Session(SessionRecord):
 
     # -- reading -------------------------------------------------------------------------------
     def receive(self) -> int:
-        """Read the next batch, once nothing is pending; returns its bytes. Raises OSError."""
-        packets: list[bytes] = []
-        self.packets = packets
-        self.done = 0
+        """Read the next batch, once nothing is pending; returns the cost. Raises OSError.
+
+        A packet with descriptors is a batch of its own, because closing their files may take long.
+        """
+        self.packets, self.done = [], 0
         self.is_readable = False
-        receive = self.sock.recv
-        size = self.packet_bytes_max + 1
-        room = self.batch_bytes_max
         self.received_us = time.monotonic_ns() // 1000
+        cost = 0
         try:
-            while len(packets) < self.batch_packets_max and room > 0:
-                packet = receive(size)
-                packets.append(packet)
-                room -= len(packet)
-                if not packet:
-                    self.at_empty_packet()
-                    break
+            if self.may_carry_descriptors and has_descriptors(self.sock):
+                cost = self._receive_closing_files()
             else:
-                self.is_readable = True
+                self._receive_batch()
         except BlockingIOError:
             pass
         except ConnectionResetError:
             # The client closed without reading everything; what it sent before can still be read.
             self.is_readable = True
-        read_bytes = self.batch_bytes_max - room
+        read_bytes = sum(map(len, self.packets))
         self.bytes_in += read_bytes
-        return read_bytes
+        return cost + read_bytes // BYTES_PER_UNIT
+
+    def _receive_batch(self) -> None:
+        packets, receive = self.packets, self.sock.recv
+        size = self.packet_bytes_max + 1
+        room = self.batch_bytes_max
+        while len(packets) < self.batch_packets_max and room > 0:
+            if packets and self.may_carry_descriptors and has_descriptors(self.sock):
+                break
+            packet = receive(size)
+            packets.append(packet)
+            room -= len(packet)
+            if not packet:
+                self.at_empty_packet()
+                return
+        self.is_readable = True
+
+    def _receive_closing_files(self) -> int:
+        """Read a packet, whose descriptors the kernel drops; returns the cost of that."""
+        began_at = time.perf_counter()
+        with interrupt_waits():
+            self.packets.append(self.sock.recv(self.packet_bytes_max + 1))
+        seconds = time.perf_counter() - began_at
+        self.is_readable = True
+        if not self.packets[0]:
+            self.at_empty_packet()
+        return int(seconds * _COST_PER_SECOND)
 
     def at_empty_packet(self) -> None:
         """Find out whether the connection has ended or the client sent an empty packet."""

@@ -1,13 +1,16 @@
 """Ending connections: the other end reads everything, and no unread packet costs it the last."""
 
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from sbus.unix.closing import discard_unread, is_hung_up, shut_down
+from sbus.unix.closing import close_promptly, discard_unread, is_hung_up, shut_down
+from tests.support.lingering import packets_that_linger
 
+SOON_SECONDS = 1.0
 Pair = tuple[socket.socket, socket.socket]
 
 
@@ -84,6 +87,29 @@ class Counting(socket.socket):
     def recvmsg(self, *arguments: int) -> tuple[bytes, list[tuple[int, int, bytes]], int, object]:
         self.count += 1
         return super().recvmsg(*arguments)
+
+
+def test_what_unread_packets_carry_delays_nobody(pair: Pair) -> None:
+    ours, client = pair
+    with packets_that_linger(client, b"1", b"2", b"3"):
+        began_at = time.monotonic()
+        discard_unread(ours, 100)
+        shut_down(ours)
+        assert time.monotonic() - began_at < SOON_SECONDS
+
+
+def test_connections_that_nobody_accepts_delay_nobody() -> None:
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client,
+    ):
+        listener.bind("")
+        listener.listen()
+        client.connect(listener.getsockname())
+        with packets_that_linger(client, b"1"):
+            began_at = time.monotonic()
+            close_promptly(listener)
+            assert time.monotonic() - began_at < SOON_SECONDS
 
 
 def test_ending_a_connection_ends_every_copy_of_it(pair: Pair) -> None:

@@ -287,7 +287,7 @@ GOOD: dict[str, Any] = {
         "admin_address": "none",
         "admin_group": "root",
         "run_as": "nobody",
-        "refuse_descriptors": False,
+        "drop_descriptors": False,
         "workers": 2,
         "placement": "spread",
         "dialect": "slash",

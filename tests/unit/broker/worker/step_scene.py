@@ -41,6 +41,7 @@ from sbus.shared.shared_memory import (
     SharedMemory,
 )
 from sbus.unix.credentials import Credentials
+from sbus.unix.fd_passing import refuse_descriptors
 from tests.support import compiled_step
 from tests.support.events import logging_to
 from tests.unit.shared.memories import close_memory, was_woken
@@ -97,6 +98,11 @@ class Client:
             for packet in packets:
                 if self.peer.fileno() >= 0:
                     self.peer.send(packet)
+
+    def send_with_descriptor(self, packet: bytes) -> None:
+        with suppress(BlockingIOError, ConnectionError, PermissionError):
+            if self.peer.fileno() >= 0:
+                socket.send_fds(self.peer, [packet], [self.peer.fileno()])
 
 
 class Clock:
@@ -180,6 +186,8 @@ class Scene:
         ours.setblocking(False)
         theirs.setblocking(False)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+        if number == 1:
+            refuse_descriptors(ours)
         uid = UIDS[number % 2]
         opened = self._book.of(uid, self._limits.user, 0)
         assert opened is not None

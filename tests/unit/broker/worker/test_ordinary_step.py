@@ -61,6 +61,18 @@ def publish(client: int, packets: list[bytes]) -> Act:
     return act
 
 
+def publish_with_descriptor(client: int, before: list[bytes], packet: bytes) -> Act:
+    """One packet that has a descriptor, behind some that have none."""
+
+    def act(scene: Scene, _clock: Clock) -> None:
+        scene.clients[client].send(before)
+        scene.clients[client].send_with_descriptor(packet)
+        scene.clients[client].send(before)
+        scene.turn(scene.clients[client])
+
+    return act
+
+
 def on_client(
     act: Callable[..., object], *arguments: st.SearchStrategy[Any]
 ) -> st.SearchStrategy[Act]:
@@ -81,6 +93,7 @@ _common_acts = st.one_of(
 )
 _rare_acts = st.one_of(
     st.builds(publish, _clients, _packets),
+    st.builds(publish_with_descriptor, _clients, _packets, st.one_of(_messages, _oddities)),
     on_client(Scene.turn),
     on_client(lambda _, client, count: client.read(count), st.integers(1, 20)),
     on_client(Scene.send_backlog),

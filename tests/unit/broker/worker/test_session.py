@@ -2,6 +2,7 @@
 
 import math
 import socket
+import time
 from collections.abc import Iterator
 from typing import cast
 
@@ -14,9 +15,13 @@ from sbus.broker.worker.session import Connection, PublishBatch, Session
 from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
+from sbus.unix.fd_passing import may_carry_descriptors, refuse_descriptors
+from tests.support.lingering import packets_that_linger
 from tests.unit.shared.memories import open_account
 
 LIMITS = Limits(packet_bytes_max=100, batch_packets_max=5, batch_bytes_max=300)
+COST_OF_A_WAIT = 25
+"""Of one that ends after 0.1 ms."""
 OWN_OUTBOX = cast(Outbox, object())
 OTHER_OUTBOX = cast(Outbox, object())
 ROUTES = {
@@ -160,6 +165,45 @@ def test_descriptors_that_come_along_are_dropped(pair: Pair) -> None:
         assert read_end.recv(1) == b"", "a copy of the other end is still open somewhere"
 
 
+def test_a_packet_with_descriptors_is_a_batch_of_its_own(pair: Pair) -> None:
+    """It is read when it is the first, and then everything before it is done."""
+    pair.send(b"a", b"b")
+    for packet in (b"c", b""):
+        socket.send_fds(pair.client, [packet], [pair.client.fileno()])
+    pair.send(b"d")
+    for batch in ([b"a", b"b"], [b"c"], [b""], [b"d"]):
+        assert pair.receive() == batch
+        assert pair.session.is_readable == (batch != [b"d"])
+    assert pair.receive() == []
+    assert not pair.session.has_ended
+    assert pair.session.bytes_in == 4
+
+
+def test_a_socket_that_lingers_delays_its_reader_shortly_and_is_charged(pair: Pair) -> None:
+    with packets_that_linger(pair.client, b"x"):
+        began_at = time.monotonic()
+        assert pair.session.receive() >= COST_OF_A_WAIT
+        assert time.monotonic() - began_at < 1.0
+        assert pair.steps() == [b"x"]
+
+
+def test_the_end_behind_descriptors_is_noticed(pair: Pair) -> None:
+    socket.send_fds(pair.client, [b"x"], [pair.client.fileno()])
+    pair.session.sock.send(b"never read")
+    pair.client.close()
+    got = []
+    while not pair.session.has_ended:
+        got += pair.receive()
+    assert got == [b"x"]
+
+
+def test_a_session_knows_whether_its_packets_may_carry_descriptors(pair: Pair) -> None:
+    assert pair.session.may_carry_descriptors
+    refuse_descriptors(pair.connection.sock)
+    may_carry = open_session(pair.connection, LIMITS).may_carry_descriptors
+    assert may_carry == may_carry_descriptors(pair.connection.sock)
+
+
 # -- publish batches -------------------------------------------------------------------------------
 def test_messages_that_follow_each_other_are_a_publish_batch(pair: Pair) -> None:
     pair.send(b"MSG here\0a", b"MSG away\0b", b"SUB x", b"MSG here\0c")
@@ -195,8 +239,8 @@ def test_large_messages_are_more_work(pair: Pair) -> None:
     session = open_session(pair.connection, limits)
     pair.client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 200_000)
     pair.send(b"MSG here\0" + bytes(40_960 - 9))
-    assert session.receive() == 40_960
-    # The caller charges the read itself; these are a message and two deliveries of ten pages.
+    assert session.receive() == 10, "pages of the packet that was read"
+    # A message and two deliveries of ten pages.
     assert session.gather({}, look_up, 1000).cost == 3 + 2 * 10
 
 
