@@ -7,6 +7,7 @@ much they can make the server hold) or a size of the machinery (how deep the log
 settable.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Final, TypeVar, get_type_hints
 
 import msgspec
@@ -36,6 +37,23 @@ layout of shared memory, or all processes must agree on them."""
 
 BYTES_PER_UNIT: Final = 4096
 """A unit of cost is a packet, a delivery, or so many bytes of either."""
+
+OPERATION_CPU_SECONDS_MAX: Final[Mapping[str, float]] = {
+    # In workers. While they last, none of the worker's clients is served.
+    "tick": 0.05,
+    "walk": 0.05,
+    "match": 0.02,
+    "hold": 0.02,
+    "backlog": 0.02,
+    "command": 0.05,
+    # In the front. While they last, nobody is admitted and no worker is replaced.
+    "callback": 0.05,
+    "answer": 0.05,
+}
+"""CPU time after which an operation of this kind is too long: it is logged, and a test fails."""
+OPERATION_SECONDS_MAX: Final = 1.0
+"""The same by the clock, for an operation that waits in the kernel and needs no CPU time. A busy
+host makes operations longer, so this is far more."""
 
 
 class UserLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,8 +18,10 @@ from sbus.broker.admin.worker_queries import WorkerQueries
 from sbus.broker.config.resolution import Configuration
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.events.slow_operations import time_operations
 from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.admission import ClientAdmission
+from sbus.broker.front.callback_timer import CallbackTimer
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.departure import ClientDeparture
 from sbus.broker.front.fork_server import ForkServer
@@ -36,6 +38,7 @@ from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.protocol.events import BusReady
 from sbus.shared.accounts import AccountBook
+from sbus.shared.operation_times import OperationTimes
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.unix.address import address_of
@@ -86,6 +89,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     collector: StatisticsCollector
     inspection: InspectionHandlers
     self_service: SelfServiceQueries
+    operations: OperationTimes
 
     def worker_forked(self, worker: int) -> None:
         self.streams.on_worker_forked(worker)
@@ -125,6 +129,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
         admin_server = build_admin_server(nursery, front, resources)
         await nursery.start(front.shutdown.run)
         await front.supervisor.run(nursery, front)
+        trio.lowlevel.add_instrument(CallbackTimer(front.operations))
         on_ready()
         events.emit(BusReady(address=resources.endpoints.address(), workers=workers))
         nursery.start_soon(front.rebalancer.run)
@@ -180,6 +185,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
         collector=collector,
         inspection=inspection,
         self_service=SelfServiceQueries(registry, supervisor, inspection, limits.packet_bytes_max),
+        operations=time_operations(memory, None, rate_limiter),
     )
 
 

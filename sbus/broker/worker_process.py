@@ -9,6 +9,7 @@ All of this begins with the first command; until then the worker stands by.
 """
 
 import socket
+import time
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple
@@ -114,12 +115,16 @@ async def run_worker(
             context = WorkerContext(worker, memory, settings, emitter, link)
             parts = build_worker(context, poller, tasks)
             parts.start()
+            operations = context.operations
             seconds_max: float | None = 0.0
             while seconds_max is not None:
                 if tasks.child_tasks:
                     await _let_tasks_run(poller, seconds_max)
                     seconds_max = 0.0
                 seconds_max = parts.machine.tick(parts.machine.poll(poller, seconds_max))
+                tick_seconds = time.monotonic() - parts.machine.began_at
+                if tick_seconds > operations.seconds_ignored["tick"]:
+                    operations.record("tick", tick_seconds)
             parts.end()
             tasks.cancel_scope.cancel()
 
@@ -133,7 +138,11 @@ async def _let_tasks_run(poller: Poller, seconds_max: float) -> None:
 def build_worker(context: WorkerContext, poller: Poller, tasks: trio.Nursery) -> Worker:
     """Make the parts of a worker; `tasks` runs what waits for watchers."""
     router = Router(
-        context.worker, context.dialect, context.settings.limits, context.rules.may_receive
+        context.worker,
+        context.dialect,
+        context.settings.limits,
+        context.rules.may_receive,
+        context.operations,
     )
     monitor = MessageMonitor(context.worker)
     sequencer = Sequencer(context, router, monitor)

@@ -96,6 +96,19 @@ class Fill(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+class LongestOperation(msgspec.Struct, frozen=True, kw_only=True):
+    """The longest time for which a process did one thing and served nobody else, since the bus
+    started; and, perhaps another time, the longest of its CPU time."""
+
+    process: str
+    """`front`, or the number of a worker."""
+    operation: str
+    """Its kind: `tick`, `walk`, `match`, `hold`, `backlog` or `command` of a worker, `callback`,
+    `answer` or `hold` of the front."""
+    seconds: float
+    cpu_seconds: float
+
+
 class StatsResult(msgspec.Struct, frozen=True, kw_only=True):
     """`log` and `table` are null if the lock of the shared memory was not free in time."""
 
@@ -120,6 +133,7 @@ class StatsResult(msgspec.Struct, frozen=True, kw_only=True):
     traffic: Traffic
     rates: Rates
     workers: list[WorkerReport]
+    longest_operations: list[LongestOperation]
 
 
 class WorkersResult(msgspec.Struct, frozen=True):

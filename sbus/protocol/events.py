@@ -180,6 +180,18 @@ class WorkerGivesUp(LoggedEvent, frozen=True, kw_only=True):
     worker: int
 
 
+class SlowOperation(LoggedEvent, frozen=True, kw_only=True):
+    priority = WARNING
+    template = "slow operation of {process}: {operation} took {seconds} s, CPU time {cpu_seconds} s"
+
+    process: str
+    """`front`, or `worker` and its number."""
+    operation: str
+    """Its kind, and the name of the command or of the task, if it has one."""
+    seconds: float
+    cpu_seconds: float
+
+
 class AdminRequestFailed(LoggedEvent, frozen=True, kw_only=True):
     priority = ERROR
     template = "an administrator's request failed because of a bug: {why} ({where})"

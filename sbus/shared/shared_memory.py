@@ -2,8 +2,8 @@
 
 One memfd, mapped by every process before the workers are forked:
 
-    control words | heartbeats | statistics | accounts | stalls | ordered log | table arena 0 |
-    table arena 1
+    control words | heartbeats | statistics | operation times | accounts | stalls | ordered log |
+    table arena 0 | table arena 1
 
 *Control words* exist twice. A critical section works on the spare copy and flips a selector as its
 last store. A process that dies before the flip has changed nothing: the next critical section
@@ -15,17 +15,19 @@ the kernel frees it when its holder dies. A process must not fork while it has o
 child would keep the lock alive. Locking and unlocking are full memory barriers, and control words
 are read and written under the lock only, so nothing depends on the processor's memory order. The
 heartbeats need no lock: each has one writer, and a reader wants nothing but its age. The modules
-for statistics, accounts and stalls say who writes their words; each word is valid by itself.
+for statistics, operation times, accounts and stalls say who writes their words; each word is valid
+by itself.
 """
 
 import fcntl
 import mmap
 import os
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from sbus.limits import Limits
 from sbus.shared.accounts import accounts_words
+from sbus.shared.operation_times import OperationTimes, operation_words
 from sbus.shared.stall_table import stall_table_words
 from sbus.shared.worker_statistics import statistics_words
 
@@ -78,6 +80,8 @@ class MemoryLock:
         )
         self._spare = 1
         self.fd = -1
+        self.timed: AbstractContextManager[memoryview] = self
+        """The same lock, for critical sections that may last; see `TimedLock`."""
 
     def open(self) -> None:
         """Open this process's own description of the lock; do not fork after it."""
@@ -120,6 +124,24 @@ class MemoryLock:
         return waiters
 
 
+class TimedLock:
+    """The lock of the shared memory, whose critical sections are operations."""
+
+    def __init__(self, lock: MemoryLock, operations: OperationTimes) -> None:
+        self._lock = lock
+        self._operations = operations
+        self._entered_at = 0.0
+
+    def __enter__(self) -> memoryview:
+        words = self._lock.__enter__()
+        self._entered_at = time.perf_counter()
+        return words
+
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        self._lock.__exit__(kind, *details)
+        self._operations.record("hold", time.perf_counter() - self._entered_at)
+
+
 class SharedMemory:
     """The shared memory of one bus: its parts, its lock, and the eventfds that wake workers."""
 
@@ -132,7 +154,8 @@ class SharedMemory:
         block_words = WORKER_WORDS + WORDS_PER_WORKER * workers
         control_bytes = _round_up((COPIES + 2 * block_words) * WORD_BYTES, PAGE_BYTES)
         statistics_at = control_bytes + PAGE_BYTES
-        accounts_at = statistics_at + WORD_BYTES * statistics_words(workers)
+        operations_at = statistics_at + WORD_BYTES * statistics_words(workers)
+        accounts_at = operations_at + WORD_BYTES * operation_words(workers + 1)
         stalls_at = accounts_at + WORD_BYTES * accounts_words(workers, limits)
         stalls_end = stalls_at + WORD_BYTES * stall_table_words(workers, limits)
         self.log_offset = _round_up(stalls_end, PAGE_BYTES)
@@ -144,7 +167,9 @@ class SharedMemory:
         view = memoryview(self.map)
         self.lock = MemoryLock(self.fd, view[:control_bytes].cast("Q"), block_words)
         self._heartbeats = view[control_bytes:statistics_at].cast("Q")
-        self.statistics = view[statistics_at:accounts_at].cast("Q")
+        self.statistics = view[statistics_at:operations_at].cast("Q")
+        self.operations = view[operations_at:accounts_at].cast("Q")
+        """Of each worker, then of the front."""
         self.accounts = view[accounts_at:stalls_at].cast("Q")
         self.stalls = view[stalls_at:stalls_end].cast("Q")
         self.eventfds = tuple(

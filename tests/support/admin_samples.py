@@ -11,6 +11,7 @@ from sbus.protocol.admin_results import (
     ClientReport,
     Fill,
     Latency,
+    LongestOperation,
     Rates,
     Recipient,
     StatsResult,
@@ -100,8 +101,20 @@ def stats(**changes: Any) -> StatsResult:
         "traffic": traffic(),
         "rates": rates(),
         "workers": [worker(number) for number in range(2)],
+        "longest_operations": [
+            longest("0", "tick", 0.004, 0.003),
+            longest("1", "tick", 20.0, 0.0021),
+            longest("1", "hold", 0.000_045, 0.000_044),
+            longest("front", "callback", 0.0125, 0.012),
+        ],
     }
     return StatsResult(**{**figures, **changes})
+
+
+def longest(process: str, operation: str, seconds: float, cpu_seconds: float) -> LongestOperation:
+    return LongestOperation(
+        process=process, operation=operation, seconds=seconds, cpu_seconds=cpu_seconds
+    )
 
 
 def activity(**changes: Any) -> Activity:

@@ -6,6 +6,7 @@ processes with it and leave no socket behind.
 """
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from sbus.limits import OPERATION_CPU_SECONDS_MAX
 from tests.support.raw_client import RawClient
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -113,8 +115,20 @@ def bus_of(
         assert has_released_output(process.pid), f"the bus did not start:\n{bus.stderr_text()}"
         yield bus
         stop(bus)
+        assert not (slow := slow_operations(bus)), "\n".join(slow)
     finally:
         kill_tree(process)
+
+
+def slow_operations(bus: Bus) -> list[str]:
+    """The lines of the log about operations that needed more CPU time than they may."""
+    return [
+        found[0]
+        for found in re.finditer(
+            r"slow operation of .*: (\w+).* took .* s, CPU time ([\d.]+) s", bus.stderr_text()
+        )
+        if float(found[2]) > OPERATION_CPU_SECONDS_MAX[found[1]]
+    ]
 
 
 def has_released_output(pid: int) -> bool:

@@ -26,6 +26,7 @@ from sbus.broker.admin.request_codec import (
 from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.acceptor import accept_connection
+from sbus.broker.front.callback_timer import ADMINISTRATION
 from sbus.protocol import admin
 from sbus.protocol.events import AdminRequestFailed
 from sbus.protocol.text import to_text
@@ -65,7 +66,7 @@ class AdminServer:
             while True:
                 sock = await accept_connection(self._listener, self._back_off)
                 await self._connections.acquire_on_behalf_of(sock)
-                tasks.start_soon(self._serve, sock)
+                tasks.start_soon(self._serve, sock, name=ADMINISTRATION)
 
     async def _back_off(self, _why: str) -> None:
         await trio.sleep(_BACK_OFF_SECONDS)

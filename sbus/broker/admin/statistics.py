@@ -16,7 +16,15 @@ from sbus.broker.front.placement import WorkerLoad
 from sbus.broker.front.polled_lock import polled
 from sbus.broker.front.supervisor import SupervisedWorker, Supervisor
 from sbus.broker.front.user_limits import EffectiveUserLimits
-from sbus.protocol.admin_results import Fill, Latency, Rates, Traffic, UserReport, WorkerReport
+from sbus.protocol.admin_results import (
+    Fill,
+    Latency,
+    LongestOperation,
+    Rates,
+    Traffic,
+    UserReport,
+    WorkerReport,
+)
 from sbus.protocol.codes import DROP_REASONS, PACKET_CODES
 from sbus.shared import worker_statistics as counter
 from sbus.shared.accounts import (
@@ -29,6 +37,7 @@ from sbus.shared.accounts import (
     WAITING_BYTES,
     AccountBook,
 )
+from sbus.shared.operation_times import longest_operations
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import TABLE_TAIL, SharedMemory
 from sbus.shared.stall_table import StallTable
@@ -143,6 +152,20 @@ class StatisticsCollector:
             table = Fill(table_bytes, self._memory.arena_bytes)
             return Fill(log.used_bytes, log.size_bytes), table
         return None, None
+
+    def longest_operations(self) -> list[LongestOperation]:
+        """Of each process and each kind."""
+        processes = [*map(str, range(self._memory.workers)), "front"]
+        return [
+            LongestOperation(
+                process=process,
+                operation=longest.kind,
+                seconds=longest.seconds,
+                cpu_seconds=longest.cpu_seconds,
+            )
+            for place, process in enumerate(processes)
+            for longest in longest_operations(self._memory.operations, place)
+        ]
 
     def stalled_clients(self) -> int:
         """Clients for which publishers are held back now, or would be."""

@@ -63,6 +63,7 @@ class StatisticsHandlers:
             traffic=traffic,
             rates=rates,
             workers=self._collector.workers(),
+            longest_operations=self._collector.longest_operations(),
         )
 
     async def _workers(self, _request: admin.Workers) -> WorkersResult:

@@ -26,6 +26,9 @@ from sbus.unix.peer_process import program_name
 _ENTRIES_MAX = 10_000
 """Entries remembered; beyond it the memory is emptied, which costs some repeated entries."""
 
+NO_USER = -1
+"""In place of a user's id, for what no user is known to have caused."""
+
 _LIMITS = {
     SUBSCRIPTIONS: ("user_subscriptions_max", "has no room for more subscriptions"),
     SUBSCRIPTION_BYTES: ("user_subscription_bytes_max", "has no room for more subscriptions"),

@@ -20,5 +20,5 @@ async def polled(lock: MemoryLock) -> AsyncIterator[memoryview]:
     """Hold the lock for the body, which must not await anything; gives the control words."""
     while not lock.try_acquire():  # noqa: ASYNC110 (a flock sends no event)
         await trio.sleep(_POLL_SECONDS)
-    with lock as words:
+    with lock.timed as words:
         yield words

@@ -1,6 +1,7 @@
 """A worker carries out the commands of the front."""
 
 import os
+import time
 
 from sbus.broker.config.settings import read_memfd
 from sbus.broker.ipc import worker_protocol as protocol
@@ -49,7 +50,10 @@ class CommandHandler:
             return self._decline(lost_command(lost))
         if command is None:
             return False
+        began_at = time.perf_counter()
         self._carry_out(command, fds)
+        seconds = time.perf_counter() - began_at
+        self._context.operations.record("command", seconds, type(command).__name__)
         return True
 
     def go_on(self, now: float) -> float:

@@ -4,6 +4,7 @@ from sbus.broker.config.access_policy import KeyRules
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.events.slow_operations import time_operations
 from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.worker.client_events import ClientEvents
 from sbus.protocol.keys import DIALECTS
@@ -40,6 +41,7 @@ class WorkerContext:
         self.emitter = emitter
         rate_limiter = LogRateLimiter(limits.log_interval_seconds, emitter, memory.lock)
         self.client_events = ClientEvents(emitter, rate_limiter)
+        self.operations = time_operations(memory, worker, rate_limiter)
 
     def apply_settings(self, settings: BusSettings) -> None:
         """Obey these settings from now on."""

@@ -36,6 +36,7 @@ class LogWalker:
     ) -> None:
         self._memory = context.memory
         self._worker = context.worker
+        self._operations = context.operations
         self._statistics = context.statistics
         self._router = router
         self._monitor = monitor
@@ -55,7 +56,7 @@ class LogWalker:
             began_at = time.perf_counter()
             cost = self._walk_ordinary(end, cost_max)
             self._deliver_blocks(self._log.walk(end), cost_max - cost)
-            self._log.note_pace(self._log.cursor - start, time.perf_counter() - began_at)
+            self._note_walk(self._log.cursor - start, time.perf_counter() - began_at)
 
     def _walk_ordinary(self, end: int, cost_max: float) -> int:
         """Walk over log blocks while they are ordinary; returns the cost."""
@@ -75,7 +76,11 @@ class LogWalker:
         walked = self._step.walk_piece(piece, self._cost)
         if walked < len(piece):
             self._deliver_blocks(self._log.walk_piece(piece[walked:]), math.inf)
-        self._log.note_pace(len(piece), time.perf_counter() - began_at)
+        self._note_walk(len(piece), time.perf_counter() - began_at)
+
+    def _note_walk(self, walked_bytes: int, seconds: float) -> None:
+        self._log.note_pace(walked_bytes, seconds)
+        self._operations.record("walk", seconds)
 
     def _deliver_blocks(self, blocks: Iterable[WalkedBlock], cost_max: float) -> None:
         shared_at = time.perf_counter()

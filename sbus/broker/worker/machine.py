@@ -18,6 +18,7 @@ from sbus.broker.worker.scheduler import Scheduler
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.shared.operation_times import MARK_SECONDS
 
 _COST_PER_TICK = 64
 """Of turns, after which clients that have sent something meanwhile are queued; a poll costs as much
@@ -48,8 +49,12 @@ class WorkerMachine:
         self._commands = commands
         self._cost = 0
         """Of turns since the log was last walked."""
+        self.began_at = 0.0
+        """The last tick, by `time.monotonic`."""
+        self._mark_at = 0.0
+        """When the next is due; see `OperationTimes`."""
         self._heartbeat_at = 0.0
-        """When the next is due, by `time.monotonic`."""
+        """When the next is due."""
         self._end_at = 0.0
         """When a worker that stops ends at the latest; 0 before it stops."""
 
@@ -63,6 +68,10 @@ class WorkerMachine:
     def tick(self, ready: list[tuple[int, int]]) -> float | None:
         """Do a piece of work; `ready` is what the poller returned. Returns for how many seconds the
         poller may sleep now, None when the worker ends."""
+        self.began_at = now = time.monotonic()
+        if now >= self._mark_at:
+            self._mark_at = now + MARK_SECONDS
+            self._context.operations.mark()
         has_command = False
         for fd, events in ready:
             if fd == self._eventfd:
@@ -71,7 +80,6 @@ class WorkerMachine:
                 has_command = True
             else:
                 self._sessions.on_ready(fd, events)
-        now = time.monotonic()
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._context.settings.limits.heartbeat_seconds
             self._context.memory.record_heartbeat(self._context.worker)

@@ -12,6 +12,7 @@ subscribing apply receive a key only if the rules allow it.
 One key is no client's: the log entries that hand clients over lead to this worker itself.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
@@ -26,6 +27,7 @@ from sbus.protocol.keys import Dialect, check_key, format_path, is_reserved, par
 from sbus.protocol.secret_keys import Ids, ids_of, widened
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
+from sbus.shared.operation_times import OperationTimes
 from sbus.shared.subscription_table import (
     RULE_ADDED,
     RULE_REMOVED,
@@ -118,8 +120,10 @@ class Router:
         dialect: Dialect,
         limits: Limits,
         may_receive: Callable[[RuleSet, bytes], bool] = lambda _rules, _key: True,
+        operations: OperationTimes | None = None,
     ) -> None:
         self._may_receive = may_receive
+        self._operations = operations
         self._worker = worker
         self._dialect = dialect
         self._limits = limits
@@ -148,7 +152,10 @@ class Router:
         if key == HAND_OVER:
             return Route(0, self._arrivals), _ROUTE_BYTES
         check_key(key, self._dialect, self._limits)
+        began_at = time.perf_counter()
         mask, members = self._index.match_all(key)
+        if self._operations is not None:
+            self._operations.record("match", time.perf_counter() - began_at)
         recipients = []
         rules = []
         for member in members:

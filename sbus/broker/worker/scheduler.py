@@ -105,7 +105,9 @@ class Scheduler:
         return ready is not None
 
     def _send_backlog(self, sender: BacklogSender) -> int:
+        began_at = time.perf_counter()
         cost, has_more = sender.outbox.send_backlog(self._context.settings.limits.quantum_units)
+        self._context.operations.record("backlog", time.perf_counter() - began_at)
         self._fair_queue.charge(sender.uid, cost)
         if has_more:
             self._fair_queue.add(sender, sending=True)

@@ -68,6 +68,7 @@ class Sequencer:
         self._accounts = context.accounts
         self._stalls = context.stalls
         self._statistics = context.statistics
+        self._operations = context.operations
         self._router = router
         self._monitor = monitor
         self._log = OrderedLog(context.memory, context.worker)
@@ -159,9 +160,11 @@ class Sequencer:
             if not self._table.is_current(words):
                 if not (again and self._table.unread_is_small(words)):
                     return None
+                began_at = time.perf_counter()
                 self._apply(self._table.unread(words))
                 batch.look_up_again(self._router.look_up, _LOOKUP_SECONDS_MAX)
                 log_block = batch.log_block()
+                self._operations.record("hold", time.perf_counter() - began_at)
             self._table.share_epoch(words)
             end = self._log.destined_end(words)
             woken = self._log.share_cursor(words)
@@ -290,7 +293,7 @@ class Sequencer:
 
         False when there is no room in the table before the next compaction.
         """
-        with self._lock as words:
+        with self._lock.timed as words:
             recorded = self._table.append(words, data, edge=edge, frees=frees)
             end = self._log.destined_end(words)
         if recorded:
@@ -300,7 +303,7 @@ class Sequencer:
     def journal(self, data: bytes, *, frees: bool = False) -> bool:
         """Journal records whose place in the order does not matter; False as with
         `journal_step`."""
-        with self._lock as words:
+        with self._lock.timed as words:
             return self._table.append(words, data, edge=True, frees=frees)
 
     def is_table_full(self) -> bool:

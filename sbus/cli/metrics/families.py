@@ -99,6 +99,13 @@ def _workers(snapshot: Snapshot) -> Labelled:
     return [(worker, {"worker": str(worker.worker)}) for worker in snapshot.stats.workers]
 
 
+def _operations(snapshot: Snapshot) -> Labelled:
+    return [
+        (longest, {"process": longest.process, "operation": longest.operation})
+        for longest in snapshot.stats.longest_operations
+    ]
+
+
 def _users(snapshot: Snapshot) -> Labelled:
     """Labelled with the id as well, because names may be ambiguous."""
     for user in snapshot.users:
@@ -195,6 +202,14 @@ _WORKER_FIELDS = {
     "sbus_route_misses_total": ("traffic.route_misses", "Look-ups not found in the route cache."),
 }
 """The same with paths in a worker's report."""
+_OPERATION_FIELDS = {
+    "sbus_longest_operation_seconds": (
+        "seconds",
+        "Longest time since the bus started for which a process did one thing and nothing else.",
+    ),
+    "sbus_longest_operation_cpu_seconds": ("cpu_seconds", "The same by CPU time."),
+}
+"""The same with paths in a longest operation."""
 _USER_FIELDS = {
     "sbus_user_connections": ("connections", "Clients of the user."),
     "sbus_user_connections_limit": ("limits.connections_max", "Clients the user may have."),
@@ -250,5 +265,6 @@ FAMILIES: tuple[Family, ...] = (
         "into a backlog.",
         _latencies,
     ),
+    *_families(_OPERATION_FIELDS, _operations, "process", "operation"),
     *_families(_USER_FIELDS, _users, "uid", "user"),
 )

@@ -26,6 +26,7 @@ from sbus.cli.terminal.units import (
     duration,
     enumerated,
     mean,
+    microseconds,
     percent,
     quantile,
     size,
@@ -118,8 +119,25 @@ def _facts(stats: results.StatsResult, width: int | None) -> list[Text]:
         ),
         _fill("log", stats.log, width),
         _fill("table", stats.table, width),
+        *_operations("longest", {it: it.seconds for it in stats.longest_operations}, width),
+        *_operations("  CPU time", {it: it.cpu_seconds for it in stats.longest_operations}, width),
     ]
     return [fit(line, width) for line in facts]
+
+
+def _operations(
+    name: str, seconds: dict[results.LongestOperation, float], width: int | None
+) -> list[Text]:
+    """The longest operation of each kind over all processes, the longest first."""
+    longest: dict[str, float] = {}
+    for it in sorted(seconds, key=seconds.__getitem__):
+        longest[it.operation] = seconds[it]
+    kinds = sorted(longest, key=longest.__getitem__, reverse=True)
+    shown = ", ".join(f"{kind} {microseconds(longest[kind] * 1e6)}" for kind in kinds)
+    return [
+        _fact("" if number else name, line.plain)
+        for number, line in enumerate(paragraph(shown, width and width - LABEL_CELLS))
+    ]
 
 
 def _hits(traffic: results.Traffic) -> str:

@@ -29,6 +29,7 @@ from sbus.protocol import admin
 from sbus.protocol.admin_results import (
     Fill,
     Latency,
+    LongestOperation,
     Rates,
     StatsResult,
     Traffic,
@@ -106,6 +107,10 @@ STATS = StatsResult(
     traffic=traffic(5000),
     rates=RATES,
     workers=[worker(0, "serving"), worker(1, "silent")],
+    longest_operations=[
+        LongestOperation(process="1", operation="tick", seconds=0.5, cpu_seconds=0.25),
+        LongestOperation(process="front", operation="hold", seconds=0.75, cpu_seconds=0.125),
+    ],
 )
 VERSION = VersionResult(
     version="9.8.7",
@@ -272,6 +277,18 @@ def test_metrics_of_workers(fake_bus: FakeBus) -> None:
     histogram = {"1e-05": 5, "0.001": 8, "2.0": 8, "+Inf": 10}
     for bound, count in histogram.items():
         assert found[at("sbus_latency_seconds_bucket", worker="1", le=bound)] == count
+
+
+def test_metrics_of_operations(fake_bus: FakeBus) -> None:
+    found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
+    tick, hold = (
+        {"process": "1", "operation": "tick"},
+        {"process": "front", "operation": "hold"},
+    )
+    assert found[at("sbus_longest_operation_seconds", **tick)] == 0.5
+    assert found[at("sbus_longest_operation_cpu_seconds", **tick)] == 0.25
+    assert found[at("sbus_longest_operation_seconds", **hold)] == 0.75
+    assert found[at("sbus_longest_operation_cpu_seconds", **hold)] == 0.125
 
 
 def test_metrics_of_users(fake_bus: FakeBus) -> None:

@@ -17,7 +17,7 @@ from sbus.cli.top.top_view import top_lines
 from sbus.cli.views.bus_view import stats_lines, version_lines, workers_lines
 from sbus.cli.views.clients_view import clients_lines, explain_lines, subscriptions_lines
 from sbus.cli.views.users_view import limit_lines, me_lines, users_lines
-from sbus.limits import Limits
+from sbus.limits import OPERATION_CPU_SECONDS_MAX, Limits
 from sbus.protocol.admin_results import (
     ClientsResult,
     ExplainResult,
@@ -116,6 +116,21 @@ class TestStats:
             "p50 <=50µs, p99 <=1ms, max >1s, mean 2.35ms\n",
         ):
             assert fact in text
+
+    def test_the_longest_operations_are_those_of_all_processes(self) -> None:
+        rows = shown(stats_lines(sample.stats(), 80))
+        start = next(at for at, row in enumerate(rows) if row.startswith("longest "))
+        assert rows[start : start + 2] == [
+            "longest      tick 20s, callback 12.5ms, hold 45µs",
+            "  CPU time   callback 12ms, tick 3ms, hold 44µs",
+        ]
+
+    def test_many_longest_operations_are_wrapped(self) -> None:
+        many = [sample.longest("0", kind, 0.123, 0.1) for kind in OPERATION_CPU_SECONDS_MAX]
+        text = "\n".join(shown(stats_lines(sample.stats(longest_operations=many), 80)))
+        for kind in OPERATION_CPU_SECONDS_MAX:
+            assert f"{kind} 123ms" in text
+            assert f"{kind} 100ms" in text
 
     def test_a_bar_shows_how_full_memory_is(self) -> None:
         stats = sample.stats(
