@@ -9,9 +9,10 @@ import errno
 import select
 import socket
 import sys
+import time
 
 from sbus.unix.errno_sets import PEER_GONE
-from sbus.unix.interrupted_waits import interrupt_waits
+from sbus.unix.interrupted_waits import INTERVAL_SECONDS, interrupt_waits
 
 _NOTHING_LEFT = PEER_GONE | {errno.EAGAIN}
 _EMPTY_PACKETS_MAX = 16
@@ -34,29 +35,31 @@ def discard_unread(sock: socket.socket, packets_max: int) -> None:
     """Discard the unread packets of a non-blocking socket, and shut down its input; not if the
     other end is closed, because nobody would notice.
 
-    A packet with descriptors ends this: closing the socket discards those behind it at once.
+    It stops at a packet whose descriptors take long to close: closing the socket discards the
+    packets behind it at once.
     """
     if _has_event(sock, select.POLLHUP):
         return
     with interrupt_waits():
-        is_plain = _discard(sock, packets_max, _EMPTY_PACKETS_MAX)
+        may_go_on = _discard(sock, packets_max, _EMPTY_PACKETS_MAX)
         try:
             sock.shutdown(socket.SHUT_RD)
         except OSError as error:
             if error.errno not in PEER_GONE:
                 raise
-        if is_plain:
+        if may_go_on:
             _discard(sock, sys.maxsize, 0)
 
 
 def _discard(sock: socket.socket, packets_max: int, empty_packets_max: int) -> bool:
-    """Discard packets, up to this number, or of empty ones in a row; whether none of them had
-    descriptors."""
+    """Discard packets, up to this number, or of empty ones in a row; False if closing the
+    descriptors of one took long."""
     empty = 0
     try:
         for _ in range(packets_max):
+            began_at = time.perf_counter()
             data, _, flags, _ = sock.recvmsg(1)
-            if flags & socket.MSG_CTRUNC:
+            if flags & socket.MSG_CTRUNC and time.perf_counter() - began_at > INTERVAL_SECONDS / 2:
                 return False
             empty = 0 if data else empty + 1
             if empty > empty_packets_max:
