@@ -16,6 +16,7 @@ from sbus.cli.terminal.error_output import report_error
 from sbus.client.link import default_address
 from sbus.unix.address import parse_address
 from sbus.unix.notify import Notifier
+from sbus.unix.private_files import keep_new_files_private
 
 _MIB = 1024 * 1024
 _DAY_SECONDS = 86_400.0
@@ -94,6 +95,9 @@ def record(
     An administrator of the bus also records publishers, clients and events. Where messages are
     missing there is a row of kind GAP. One recorder of a bus writes to DIR at a time; recorders of
     other buses and hosts may write there, too.
+
+    Only you may read the files. With a umask that keeps all others out, such as 027, your group may
+    read them as well.
     """
     with needs_packages({"pyarrow": "recorder", "numpy": "recorder"}):
         import trio
@@ -104,6 +108,7 @@ def record(
         from sbus.pipeline.store.row_batches import RecorderIdentity
         from sbus.pipeline.store.writer import Rolling
 
+    keep_new_files_private()
     address = selected.address or default_address()
     bus = os.path.abspath(parse_address(address).format())
     plan = Plan(

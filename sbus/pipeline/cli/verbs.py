@@ -4,6 +4,7 @@ Options are named as the parameters of the job. A verb imports its job when it i
 loads Spark.
 """
 
+import os
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ import click
 
 from sbus.cli.optional_packages import needs_packages
 from sbus.pipeline.cli.job_command import EXTRAS, JobRun, Verb, answers, duration, reads_recording
+from sbus.unix.private_files import keep_new_files_private
 
 
 def by_prefix(verb: Verb) -> Verb:
@@ -170,6 +172,8 @@ def compact(directory: Path, before: datetime | None, file_mib: int) -> None:
     with needs_packages(EXTRAS):
         from sbus.pipeline.store.rewriting import compact
 
+        if directory.is_dir() and directory.stat().st_uid == os.geteuid():
+            keep_new_files_private()  # else the recorder, who has to read them, is another user
         until = None if before is None else before.date()
         made = compact(directory, before=until, small_bytes=file_mib * 1024 * 1024)
     click.echo(f"{len(made):,} new files with {sum(file.rows or 0 for file in made):,} rows")

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -415,6 +416,30 @@ def test_a_file_size_limit_stops_the_recorder_like_a_full_disk(
     directory = tmp_path / "rec"
     recorder = started.start(bus.address, directory, *options, file_bytes_max=50_000)
     Numbers(bus).fill_up(recorder, directory, "File too large")
+
+
+@pytest.mark.parametrize(
+    ("umask", "directory_mode", "file_mode"), [(0o022, 0o700, 0o600), (0o027, 0o750, 0o640)]
+)
+def test_others_cannot_read_a_recording(
+    bus: Bus, tmp_path: Path, umask: int, directory_mode: int, file_mode: int
+) -> None:
+    """With the usual umask its group cannot, either."""
+    before = os.umask(umask)
+    try:
+        with recorders(tmp_path) as started:
+            options = ("--plain", "--flush-ms", "1", "--roll-bytes", "1")
+            recorder = started.start(bus.address, tmp_path / "rec", *options)
+            with bus.connect() as client:
+                client.pub(b"key", b"payload")
+                client.sync()
+            wait_until(lambda: list((tmp_path / "rec").rglob("*.parquet")) != [], "a sealed file")
+            recorder.stop()
+    finally:
+        os.umask(before)
+    paths = [tmp_path / "rec", *(tmp_path / "rec").rglob("*")]
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in paths}
+    assert modes == {(True, directory_mode), (False, file_mode)}
 
 
 # -- how it ends -----------------------------------------------------------------------------------
