@@ -34,6 +34,7 @@ async def running_bus(address: str, workers: int) -> AsyncIterator[None]:
     `-c`: should the demo be killed, its clients end, and then so does the bus.
     """
     module = ["sbus.cli.sbusd", "-f", "-c", "-a", address, "--workers", str(workers)]
+    module += ["--run-as", str(os.geteuid())]
     async with running("the bus", module) as process:
         assert process.stdout is not None
         with trio.move_on_after(START_SECONDS_MAX):
@@ -96,7 +97,7 @@ def python(
     """A task that runs `python -m MODULE`; cancelled, it asks it to end, and waits for that."""
     return partial(
         trio.run_process,
-        [sys.executable, "-m", *module],
+        [sys.executable, "-P", "-m", *module],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         check=False,
@@ -112,7 +113,7 @@ async def make_report(recording: Path, page: Path) -> None:
     module = ["sbus.pipeline", "report", "--title", "sbus demo", "--out", str(page)]
     module += ["--depth", "3", "--window", "500ms"]
     done = await trio.run_process(
-        [sys.executable, "-m", *module, str(recording)],
+        [sys.executable, "-P", "-m", *module, str(recording)],
         stdin=subprocess.DEVNULL,
         capture_stderr=True,
         check=False,
