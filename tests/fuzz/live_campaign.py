@@ -30,10 +30,11 @@ import msgspec
 from sbus.limits import Limits
 from sbus.protocol.keys import DIALECTS, Dialect
 from tests.fuzz.access_model import AccessModel, Rule, User, random_rules
-from tests.fuzz.client_model import NOTICES_ON, ClientModel, Ids, key_of
+from tests.fuzz.client_model import NOTICES_ON, ClientModel, key_of
 from tests.fuzz.generator import CONTROLS, RESERVED, PacketMaker
 from tests.fuzz.packets import LIMITS
 from tests.fuzz.reference_matcher import ReferenceMatcher
+from tests.fuzz.user_process import UserProcess
 from tests.fuzz.verdicts import Verdict, judge
 from tests.support.admin import administer, wait_for_traffic
 from tests.support.bus import Bus, running_bus
@@ -94,11 +95,11 @@ def setting_of(seed: int) -> Setting:
 class LiveClient(ClientModel):
     """A connection of one user to the bus: what must come of it, and what came."""
 
-    def __init__(
-        self, address: str, user: User, dialect: Dialect, access: AccessModel | None
-    ) -> None:
-        super().__init__(dialect, _LIMITS, ids_of(user), access)
-        self.sock = _connect(address, user)
+    def __init__(self, process: UserProcess, dialect: Dialect, access: AccessModel | None) -> None:
+        super().__init__(dialect, _LIMITS, process.ids, access)
+        self.sock = process.connect()
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self.sock.setsockopt(socket.SOL_SOCKET, option, _TIMEOUT)
         self.received: list[bytes] = []
         self.is_leaving = False
         if dialect.has_control_messages:
@@ -138,38 +139,17 @@ class LiveClient(ClientModel):
         assert self._told() == due, f"told {self._told()}, not {due}"
 
 
-def ids_of(user: User) -> Ids:
-    return b"%d" % user.gid, b"%d" % user.uid, b"%d" % os.getpid()
-
-
-def _connect(address: str, user: User) -> socket.socket:
-    """A blocking connection whose waits are bounded; the bus sees these ids."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        sock.setsockopt(socket.SOL_SOCKET, option, _TIMEOUT)
-    os.setegid(user.gid)
-    try:
-        os.seteuid(user.uid)
-        try:
-            sock.connect(address)
-        finally:
-            os.seteuid(0)
-    finally:
-        os.setegid(0)
-    return sock
-
-
 class LiveCampaign:
     """Rounds of packets against the bus at `address`; all of it follows from the seed."""
 
     def __init__(self, address: str, seed: int, rules: list[Rule]) -> None:
-        self._address = address
         self._chance = random.Random(seed)
         setting = setting_of(seed)
         self._dialect = DIALECTS[setting.dialect]
         self._access = {
             user: AccessModel(rules, user, setting.dialect) for user in (*USERS, _OBSERVER)
         }
+        self._processes = {user: UserProcess(user, address) for user in (*USERS, _OBSERVER)}
         separator = self._dialect.separator
         self._to_conductor = b"MSG sync%bone\0" % separator
         self._to_all = b"MSG sync%ball\0" % separator
@@ -180,7 +160,7 @@ class LiveCampaign:
                 seed * CLIENTS + number,
                 separator,
                 _LIMITS,
-                _reserved(self._chance, user) if self._dialect.has_control_messages else RESERVED,
+                self._reserved(user),
                 [*CONTROLS * 8, b"!/me"],
                 recent,
             )
@@ -197,8 +177,21 @@ class LiveCampaign:
         self._begin_to_observe()
         self._clients = [self._client(user) for user in self._users]
 
+    def _reserved(self, user: User) -> list[bytes]:
+        """Reserved keys and patterns: some with the user's own ids, some with those of others."""
+        texts = [*RESERVED]
+        if not self._dialect.has_control_messages:
+            return texts
+        choice = self._chance.choice
+        for one in (*[user] * 4, *self._chance.sample(USERS, 4)):
+            gid, uid, pid = self._processes[one].ids
+            for rest in (b"a", b"", b"a/*", b"*"):
+                ids = [choice([own, b""]) for own in (gid, uid, choice([pid, b"1"]))]
+                texts.append(b"!/cred/%b/%b/%b/%b" % (*ids, rest))
+        return texts
+
     def _client(self, user: User) -> LiveClient:
-        client = LiveClient(self._address, user, self._dialect, self._access[user])
+        client = LiveClient(self._processes[user], self._dialect, self._access[user])
         client.subscribe_more(key_of(self._to_all))
         return client
 
@@ -359,6 +352,8 @@ class LiveCampaign:
         for client in (*self._clients, *self._observers):
             self._end_round_of(client)
             client.sock.close()
+        for process in self._processes.values():
+            process.end()
 
         def has_all_left(traffic: dict[str, Any]) -> bool:
             return bool(traffic["subscriptions"] == 0)
@@ -383,17 +378,6 @@ def _is_part_of(some: list[bytes], order: list[bytes]) -> bool:
     """Whether all of these are in `order`, in this sequence."""
     rest = iter(order)
     return all(packet in rest for packet in some)
-
-
-def _reserved(chance: random.Random, user: User) -> list[bytes]:
-    """Reserved keys and patterns: some with the user's own ids, some with those of others."""
-    texts = [*RESERVED]
-    for one in (*[user] * 4, *chance.sample(USERS, 4)):
-        gid, uid, pid = ids_of(one)
-        for rest in (b"a", b"", b"a/*", b"*"):
-            ids = [chance.choice([own, b""]) for own in (gid, uid, chance.choice([pid, b"1"]))]
-            texts.append(b"!/cred/%b/%b/%b/%b" % (*ids, rest))
-    return texts
 
 
 @contextmanager
