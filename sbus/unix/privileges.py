@@ -40,9 +40,12 @@ class _Sets(ctypes.Structure):
     )
 
 
-def confine(identity: Identity | None, kept: Set[int] = frozenset()) -> None:
+def confine(
+    identity: Identity | None, kept: Set[int] = frozenset(), *, is_dumpable: bool = False
+) -> None:
     """Run as this user, or go on as the same one, with no more capabilities than `kept`; another
-    user than root keeps none. Raises OSError."""
+    user than root keeps none. If this process is not to be dumpable, no other process of its user
+    can trace it, and the kernel writes no dump of its memory. Raises OSError."""
     _drop_bounding_set()
     if identity is not None:
         os.setgroups(identity.groups)
@@ -50,7 +53,9 @@ def confine(identity: Identity | None, kept: Set[int] = frozenset()) -> None:
         os.setresuid(identity.uid, identity.uid, identity.uid)
     _keep_capabilities(kept)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _forbid_inspection()
+    if not is_dumpable:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _prctl(_PR_SET_DUMPABLE, int(is_dumpable))
 
 
 def _drop_bounding_set() -> None:
@@ -78,13 +83,6 @@ def _keep_capabilities(kept: Set[int]) -> None:
         half.effective = half.permitted
         half.inheritable = 0
     _check(_libc.capset(ctypes.byref(header), sets))
-
-
-def _forbid_inspection() -> None:
-    """Let no other process of the same user trace this one, and the kernel write no dump of its
-    memory, which holds messages of many users."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -31,8 +31,11 @@ SBUSD = (*BARE_SBUSD, *RUN_AS_SELF)
 def sbusd_environment() -> dict[str, str]:
     """The environment in which `SBUSD` finds this source tree, from any directory."""
     inherited = os.environ.get("PYTHONPATH")
+    # Only root may look at the descriptors of another process, unless it can be dumped.
+    dumpable = {} if os.geteuid() == 0 else {"SBUS_DUMPABLE": "1"}
     return {
         **os.environ,
+        **dumpable,
         "PYTHONPATH": os.pathsep.join([str(PROJECT), *([inherited] if inherited else [])]),
     }
 

@@ -19,6 +19,9 @@ from sbus.unix.privileges import CAP_DAC_OVERRIDE, confine
 from sbus.unix.standard_streams import ERRORS, release_input_and_output
 from sbus.unix.users import Identity
 
+DUMPABLE_VARIABLE = "SBUS_DUMPABLE"
+"""This environment variable is 1 if debuggers and core dumps may see the messages of a bus."""
+
 
 def new_identity(run_as: Identity | None) -> Identity | None:
     """What the bus is going to run as, if that is not what this process runs as; `run_as` is what
@@ -54,7 +57,7 @@ def reduced_rights(identity: Identity | None, files: Sequence[OwnedPath]) -> Ite
         # Root's own bus removes its files itself, perhaps from another user's directory.
         kept = {CAP_DAC_OVERRIDE} if identity is None else set()
         try:
-            confine(identity, kept)
+            confine(identity, kept, is_dumpable=os.environ.get(DUMPABLE_VARIABLE) == "1")
         except OSError as error:
             who = "with fewer rights" if identity is None else f"as user {identity.uid}"
             raise ConfigurationError(f"cannot run {who} (--run-as): {error.strerror}") from error
