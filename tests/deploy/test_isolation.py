@@ -1,6 +1,5 @@
 """The programs import nothing from the directory in which they are started."""
 
-import os
 import re
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.booted import PROJECT, UNITS
+from tests.support.bus import sbusd_environment
 
 PLANTED = ("click", "trio", "msgspec", "ctypes", "rich", "gc")
 
@@ -29,7 +29,7 @@ def test_modules_in_the_working_directory_are_not_imported(
     done = subprocess.run(
         [sys.executable, "-m", f"sbus.cli.{name}", *words],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        env=sbusd_environment(),
         capture_output=True,
         check=False,
     )
@@ -43,7 +43,7 @@ def test_what_runs_a_bus_later_comes_from_nowhere_else(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "sbus.cli.sbusd", "--limit", "workers=1", "--print-config"],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        env=sbusd_environment(),
         capture_output=True,
         check=False,
     )
