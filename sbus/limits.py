@@ -91,8 +91,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- a slow client -------------------------------------------------------------------------
     socket_buffer_bytes: Reloadable[Positive] = 212_992
-    """`SO_SNDBUF` requested for the server's sockets. This is the kernel's default ceiling; the
-    kernel doubles it, so it carries a packet of the largest size."""
+    """`SO_SNDBUF` requested for a client's socket once 32 KiB are full, or too small for a packet.
+    This is the kernel's default ceiling; the kernel doubles it, so it carries a packet of the
+    largest size."""
     backlog_messages_max: Reloadable[NotNegative] = 65_536
     """Messages kept for a client whose socket is full, before the hard policy decides."""
     backlog_bytes_max: Reloadable[NotNegative] = 16 * 1024 * 1024
@@ -108,7 +109,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     user_backlog_bytes_max: Reloadable[NotNegative] = 64 * 1024 * 1024
     """Bytes kept for all of one user's clients, each message as its length and 64 of overhead:
     several clients at their own limit. As much again may have been read from them and wait to be
-    processed; then the bus reads no further of this user's clients."""
+    processed; then the bus reads no further of this user's clients. And as much again the kernel
+    may keep for them in large socket buffers; then they have small ones."""
     user_messages_per_second_max: Reloadable[Positive] = 100_000
     """Messages that one user publishes; beyond it, publishers wait and no message is refused. Fair
     queueing shares a busy worker anyway; this limit keeps one user's flood from occupying the

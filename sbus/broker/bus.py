@@ -12,7 +12,6 @@ from sbus.broker.config.resolution import Configuration
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.sinks import open_log
-from sbus.broker.front.acceptor import packet_bytes_carried
 from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front_process import Endpoints, FrontResources, run_front
 from sbus.broker.worker_process import worker_main
@@ -21,6 +20,7 @@ from sbus.shared.ordered_log import check_log_size
 from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.notify import Notifier
+from sbus.unix.send_buffer import packet_bytes_carried
 
 
 def run_bus(
@@ -80,7 +80,7 @@ def _run_event_loop(resources: FrontResources, on_ready: Callable[[], None]) -> 
 def check_settings(settings: BusSettings) -> None:
     """Find out whether a bus can start so on this host. Raises ConfigurationError."""
     check_log_size(settings.limits)
-    carried = packet_bytes_carried(settings)
+    carried = packet_bytes_carried(settings.limits)
     if carried < settings.limits.packet_bytes_max:
         raise ConfigurationError(
             f"packet_bytes_max={settings.limits.packet_bytes_max}: this kernel carries at most "

@@ -151,6 +151,8 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     discarded: int
     backlog: int
     backlog_bytes: int
+    socket_bytes: int
+    """Memory of the kernel for what it has not read from its socket."""
     subscriptions: int
     refused: int
     soft: str
@@ -209,6 +211,8 @@ class UserReport(msgspec.Struct, frozen=True, kw_only=True):
     subscription_bytes: int
     backlog_bytes: int
     """As the limit counts them: each message with 64 bytes of overhead."""
+    socket_bytes: int
+    """For what the kernel keeps in the sockets of its clients, beyond small buffers."""
     waiting_bytes: int
     """Read from its clients, and not processed yet."""
     blocking_clients: int

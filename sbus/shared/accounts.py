@@ -38,9 +38,11 @@ HOLDING = 4
 """1 while clients of this user hold back publishers of the worker with this cell."""
 WAITING_BYTES = 5
 """Bytes that were read from this user's clients and wait to be processed."""
-DROPPED = 6
+SOCKET_BYTES = 6
+"""What large send buffers have room for, beyond small ones."""
+DROPPED = 7
 """Messages that were dropped for this user's clients."""
-_KINDS = 7
+_KINDS = 8
 _GAUGES = range(DROPPED)  # all kinds before it go down again
 
 # Limits that are reported when they are reached: the first four of these, and
@@ -135,6 +137,16 @@ class Account:
         like what is in backlogs."""
         use = _use(self._words, WAITING_BYTES, self._workers)
         return bool(not use or use + more <= self._words[_QUOTAS + BACKLOG_BYTES])
+
+    def has_room_in_sockets(self, more: int) -> bool:
+        """Whether the send buffers of this user's clients may have room for so much more: for as
+        much as its backlogs, and a user takes at most as much as it leaves to others."""
+        user_use = _use(self._words, SOCKET_BYTES, self._workers) + more
+        bus_use = _use(self._bus, SOCKET_BYTES, self._workers) + more
+        return bool(
+            user_use <= self._words[_QUOTAS + BACKLOG_BYTES]
+            and user_use <= self._bus[_QUOTAS + BACKLOG_BYTES] - bus_use
+        )
 
     def count(self, kind: int, more: int) -> None:
         """Count for the user and for the bus; a negative number takes back."""

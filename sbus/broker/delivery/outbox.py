@@ -22,6 +22,7 @@ is charged for sending it as for any other work. `outbox_state` has the table of
 """
 
 import socket
+from errno import EAGAIN, EMSGSIZE
 from typing import Protocol
 
 import msgspec
@@ -56,6 +57,9 @@ class OutboxListener(Protocol):
 
     def watch_room(self, is_wanted: bool) -> None:
         """Whether to queue the backlog when the socket has room."""
+
+    def enlarge_buffer(self) -> bool:
+        """Have the kernel keep more for the client; whether it does so from now on."""
 
     def retry_later(self) -> None:
         """Queue the backlog in a moment, though the socket has room: the kernel has no memory."""
@@ -159,6 +163,10 @@ class Outbox(OutboxRecord):
                 self.delivered_bytes += self._send(packet)
                 return
             except OSError as error:
+                if self._has_more_room_after(error):
+                    self.accepted -= 1
+                    self.deliver(packet, publisher_uid)
+                    return
                 self._on_failed_send(error)
         elif self.flood_control.soft is not _QUEUE and self._try_to_send(packet):
             return
@@ -177,6 +185,9 @@ class Outbox(OutboxRecord):
                 self._send(packet)
                 return
             except OSError as error:
+                if self._has_more_room_after(error):
+                    self.send_control(packet)
+                    return
                 self._on_failed_send(error)
         if not self.is_closed:
             self._backlog.append_control(packet)
@@ -197,6 +208,10 @@ class Outbox(OutboxRecord):
         self.is_closed = self._state in (outbox_state.CLOSED, outbox_state.AWAY)
         if self._state is outbox_state.CLOSED:
             self.fd = -1
+
+    def _has_more_room_after(self, error: OSError) -> bool:
+        """Whether the socket, which had no room for a packet, has a larger buffer now."""
+        return error.errno in (EAGAIN, EMSGSIZE) and self._listener.enlarge_buffer()
 
     def _on_failed_send(self, error: OSError) -> None:
         """The socket took nothing. Raises what a peer cannot cause."""
@@ -225,6 +240,8 @@ class Outbox(OutboxRecord):
                 self._send_first()
             self.delivered_bytes += self._send(packet)
         except OSError as error:
+            if self._has_more_room_after(error):
+                return self._try_to_send(packet)
             self._on_failed_send(error)
             return False
         self._on_backlog_sent()
@@ -311,6 +328,8 @@ class Outbox(OutboxRecord):
             while self._backlog and cost < cost_max:
                 cost += self._send_first()
         except OSError as error:
+            if self._has_more_room_after(error):
+                return cost, True
             self._on_failed_send(error)
             return cost, False
         if self._backlog:

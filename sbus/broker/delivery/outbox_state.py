@@ -4,7 +4,7 @@ FLOWING  ⇒  nothing waits;    FULL, NO_MEMORY  ⇒  something waits
 """
 
 import enum
-from errno import EAGAIN
+from errno import EAGAIN, EMSGSIZE
 from typing import Final
 
 from sbus.unix import errno_sets
@@ -13,7 +13,7 @@ from sbus.unix import errno_sets
 class State(enum.Enum):
     FLOWING = "a message is sent at once"
     FULL = "the socket was full: a backlog waits for room, and is sent in turns"
-    NO_MEMORY = "as FULL, but the kernel had no memory for a packet, which is nobody's fault"
+    NO_MEMORY = "as FULL, but there was no memory for a packet, which is not the client's fault"
     CLOSED = "the peer takes no more: messages are counted as undelivered"
     AWAY = "another worker serves the client: messages are not for this outbox"
 
@@ -49,6 +49,7 @@ TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
 
 EVENTS: Final[dict[int | None, Event]] = {
     **dict.fromkeys(errno_sets.SOCKET_FULL, OUT_OF_MEMORY),
+    EMSGSIZE: OUT_OF_MEMORY,
     EAGAIN: SOCKET_FULL,
     **dict.fromkeys(errno_sets.PEER_GONE, CLOSE),
 }

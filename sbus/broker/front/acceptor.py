@@ -32,6 +32,7 @@ from sbus.unix.credentials import Credentials, peer_credentials, peer_groups
 from sbus.unix.errno_sets import ACCEPT_FAILED, OUT_OF_RESOURCES
 from sbus.unix.open_files import administrators_max, watched_processes_max
 from sbus.unix.peer_process import program_name
+from sbus.unix.send_buffer import small_buffer_bytes
 
 _BACK_OFF_SECONDS = 0.5
 _DESCRIPTORS_PER_WORKER = 3
@@ -150,7 +151,8 @@ class Acceptor:
             self._rate_limiter.log_limit_reached(CONNECTIONS, account, own)
             self._reject(sock, "too-many-connections", why)
             return None
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(self._settings))
+        buffer_bytes = small_buffer_bytes(self._settings.limits)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         return AcceptedClient(sock, own, account)
 
     def _is_admitted(self, sock: socket.socket, own: Credentials) -> bool:
@@ -194,22 +196,3 @@ def _clients_max(workers: int) -> int:
     reserve = _DESCRIPTORS_PER_WORKER * workers + _DESCRIPTORS_SPARE
     reserve += watched_processes_max() + 2 * administrators_max()
     return max(1, limit - in_use - reserve)
-
-
-_PACKET_OVERHEAD_BYTES = 32
-"""What the kernel takes off SO_SNDBUF before it compares a packet with it."""
-
-
-def send_buffer_bytes(settings: BusSettings) -> int:
-    """SO_SNDBUF to ask for, so that twice of it, which the kernel sets, takes any packet."""
-    limits = settings.limits
-    half = (limits.packet_bytes_max + _PACKET_OVERHEAD_BYTES + 1) // 2
-    return max(limits.socket_buffer_bytes, half)
-
-
-def packet_bytes_carried(settings: BusSettings) -> int:
-    """The largest packet that this kernel takes from a socket of this bus."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes(settings))
-        effective = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-    return effective - _PACKET_OVERHEAD_BYTES

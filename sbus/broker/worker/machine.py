@@ -83,6 +83,7 @@ class WorkerMachine:
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._context.settings.limits.heartbeat_seconds
             self._context.memory.record_heartbeat(self._context.worker)
+            self._sessions.send_buffers.shrink_unused()
         if self._commands.must_stop:
             if has_command and not self._commands.receive():
                 return None

@@ -30,6 +30,7 @@ from sbus.protocol.admin_results import Activity, WhyNot
 from sbus.protocol.keys import PatternPath, is_reserved, parse_pattern
 from sbus.protocol.secret_keys import ids_of, widened
 from sbus.routing.pattern_sets import contains, overlap
+from sbus.unix.send_buffer import unread_bytes
 
 _PATTERNS_LOOKED_AT_MAX = 5_000
 """A look takes some 2 us."""
@@ -80,6 +81,7 @@ class QueryHandler:
             discarded=ledger.dropped,
             backlog=ledger.backlog,
             backlog_bytes=ledger.backlog_bytes,
+            socket_bytes=unread_bytes(session.sock),
             subscriptions=session.subscriptions,
             refused=session.refused,
             soft=choice.soft.value,

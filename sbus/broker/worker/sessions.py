@@ -13,6 +13,7 @@ from sbus.broker.ipc.worker_protocol import AdoptClient, ClientLeft
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.fair_queue import FairQueue
 from sbus.broker.worker.poller import READABLE, WRITABLE, Poller
+from sbus.broker.worker.send_buffers import SendBuffers
 from sbus.broker.worker.session import BacklogSender, Connection, Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
@@ -44,6 +45,7 @@ class Sessions:
         self._fair_queue = fair_queue
         self._wait_queue = wait_queue
         self.poller = poller
+        self.send_buffers = SendBuffers()
         self._retries: dict[Session, int] = {}
         """When to try again to send to clients for which the kernel had no memory."""
         self.by_fd: dict[int, Session] = {}
@@ -129,6 +131,11 @@ class Sessions:
         self._fair_queue.add(session)
         self._context.wake()
 
+    def enlarge_buffer(self, session: Session) -> bool:
+        """Have the kernel keep more for a client; whether it does so from now on."""
+        limits = self._context.settings.limits
+        return self.send_buffers.enlarge(session.sock, session.account, limits)
+
     def retry_later(self, session: Session) -> None:
         """Queue a client's backlog in a moment, though its socket has room now."""
         self._retries.setdefault(session, time.monotonic_ns() + _MEMORY_RETRY_NS)
@@ -202,6 +209,7 @@ class Sessions:
         self.client_events.leaves(session)
         self._wait_queue.remove(session)
         self.poller.remove(session.sock)
+        self.send_buffers.release(session.sock, session.account)
         del self.by_fd[session.sock.fileno()]
         del self._by_client[session.client]
         session.fd = -1
@@ -235,6 +243,9 @@ class _DeliveryListener:
 
     def watch_room(self, is_wanted: bool) -> None:
         self._sessions.poller.watch_room(self._sessions[self._client].sock, is_wanted)
+
+    def enlarge_buffer(self) -> bool:
+        return self._sessions.enlarge_buffer(self._sessions[self._client])
 
     def retry_later(self) -> None:
         self._sessions.retry_later(self._sessions[self._client])

@@ -217,6 +217,7 @@ _USER_FIELDS = {
     "sbus_user_subscriptions_limit": ("limits.subscriptions_max", "Subscriptions it may have."),
     "sbus_user_backlog_bytes": ("backlog_bytes", "Size of its backlogs, as the limit counts it."),
     "sbus_user_backlog_limit_bytes": ("limits.backlog_bytes_max", "Size those backlogs may have."),
+    "sbus_user_socket_bytes": ("socket_bytes", "Room in large send buffers of its clients."),
     "sbus_user_waiting_bytes": ("waiting_bytes", "Bytes read from its clients that have to wait."),
     "sbus_user_blocking_clients": ("blocking_clients", "Clients that may hold publishers back."),
     "sbus_user_held_seconds": ("held_seconds", "Time it held publishers back in the last minute."),

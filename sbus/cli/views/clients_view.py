@@ -60,6 +60,7 @@ _CLIENT: Sequence[Field[results.ClientReport]] = (
     Field("LOST", _activity(lambda activity: warned(activity.discarded))),
     Field("BACKLOG", _activity(lambda activity: warned(activity.backlog))),
     Field("BYTES", _activity(lambda activity: size(activity.backlog_bytes)), rank=5),
+    Field("UNREAD", _activity(lambda activity: size(activity.socket_bytes)), rank=10),
     Field("REFUSED", _activity(lambda activity: count(activity.refused)), rank=3),
     Field(
         "POLICY",

@@ -61,6 +61,7 @@ _USER: Sequence[Field[results.UserReport]] = (
     Field("SUBS", _used("SUBS")),
     Field("SUB-BYTES", _used("SUB-BYTES"), rank=3),
     Field("BACKLOG", _used("BACKLOG")),
+    Field("SOCKETS", lambda user: size(user.socket_bytes), rank=5),
     Field("WAITING", lambda user: size(user.waiting_bytes), rank=1),
     Field("BLOCKING", lambda user: count(user.blocking_clients), rank=4),
     Field("HELD", _used("HELD")),

@@ -20,6 +20,7 @@ USER = UserReport(
     subscriptions=0,
     subscription_bytes=0,
     backlog_bytes=0,
+    socket_bytes=0,
     waiting_bytes=0,
     blocking_clients=0,
     held_seconds=0.0,

@@ -53,6 +53,8 @@ class Peer:
         ours.setblocking(False)
         self.sock.setblocking(False)
         self.watches_room = False
+        self.larger_buffer_bytes = 0
+        """SO_SNDBUF that the socket gets when it is full, once."""
         self.retries = 0
         """How often it is to be tried again because the kernel has no memory."""
         self.replied = 0
@@ -86,6 +88,13 @@ class Peer:
         assert is_wanted != self.watches_room, "a call that changes nothing"
         self.watches_room = is_wanted
         self._epoll.modify(self.served, _QUIET | select.EPOLLOUT if is_wanted else _QUIET)
+
+    def enlarge_buffer(self) -> bool:
+        if self.larger_buffer_bytes:
+            size_bytes, self.larger_buffer_bytes = self.larger_buffer_bytes, 0
+            self.served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size_bytes)
+            return True
+        return False
 
     def retry_later(self) -> None:
         self.retries += 1

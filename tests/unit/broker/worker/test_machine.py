@@ -26,8 +26,14 @@ from sbus.unix.credentials import Credentials
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, SteppedWorker, one_process_bus
 from tests.support import compiled_step
 
-LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024, stop_seconds_max=6.0)
 SMALL_BUFFER_BYTES = 4608
+LIMITS = Limits(
+    log_bytes=8 * 1024 * 1024,
+    table_bytes=1024 * 1024,
+    stop_seconds_max=6.0,
+    packet_bytes_max=4096,
+    socket_buffer_bytes=SMALL_BUFFER_BYTES,
+)
 LARGE_BUFFER_BYTES = 400_000
 RETRY_SECONDS = 0.01
 """After which a packet is sent again that the kernel had no memory for."""

@@ -132,6 +132,7 @@ def user(uid: int) -> UserReport:
         subscriptions=uid + 2,
         subscription_bytes=uid + 3,
         backlog_bytes=uid + 4,
+        socket_bytes=0,
         waiting_bytes=uid + 5,
         blocking_clients=uid + 6,
         held_seconds=1.5,

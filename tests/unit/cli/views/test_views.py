@@ -328,6 +328,7 @@ class TestUsers:
             "SUBS": "345/131k",
             "SUB-BYTES": "64KiB/16MiB",
             "BACKLOG": "1.2MiB/64MiB",
+            "SOCKETS": "352KiB",
             "WAITING": "2KiB",
             "BLOCKING": "4",
             "HELD": "9s/10s",

@@ -1,0 +1,82 @@
+"""The kernel's send buffers for the clients of one worker, on their users' accounts.
+
+What a client does not read lies in its socket, in memory of the kernel. So a client begins with a
+small buffer. When that is full, or a packet is larger, the client gets a large one, if its user's
+account has room: as much as for backlogs. Without room it keeps the small one, and more messages
+wait in its backlog, where they are counted. A large buffer becomes small again at a heartbeat, or
+when the user needs the room, once its content would fit.
+
+    kept by the kernel for a user  <=  small buffers + SOCKET_BYTES of its account,
+                                       and one packet for each of its clients
+"""
+
+import socket
+from itertools import islice
+from typing import NamedTuple
+
+from sbus.limits import Limits
+from sbus.shared.accounts import SOCKET_BYTES, Account
+from sbus.unix.send_buffer import large_buffer_bytes, small_buffer_bytes, unread_bytes
+
+_LOOKED_AT_MAX = 8
+"""Large buffers that are looked at when there is no room for another one."""
+
+
+class _LargeBuffer(NamedTuple):
+    counted_bytes: int
+    """On the account."""
+    small_bytes: int
+    """SO_SNDBUF before, and afterwards."""
+
+
+class SendBuffers:
+    """The large buffers of one worker's clients."""
+
+    def __init__(self) -> None:
+        self._large: dict[Account, dict[socket.socket, _LargeBuffer]] = {}
+
+    def enlarge(self, sock: socket.socket, account: Account, limits: Limits) -> bool:
+        """Give a client a large buffer; False when it has one, or its user has no room for it."""
+        large_bytes, small_bytes = large_buffer_bytes(limits), small_buffer_bytes(limits)
+        more = 2 * (large_bytes - small_bytes)
+        buffers = self._large.setdefault(account, {})
+        if sock in buffers or not more:
+            return False
+        if not account.has_room_in_sockets(more):
+            _shrink(buffers, account, _LOOKED_AT_MAX)
+            if not account.has_room_in_sockets(more):
+                return False
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, large_bytes)
+        account.count(SOCKET_BYTES, more)
+        buffers[sock] = _LargeBuffer(more, small_bytes)
+        return True
+
+    def shrink_unused(self) -> None:
+        """Make all large buffers small whose content would fit."""
+        for account, buffers in list(self._large.items()):
+            _shrink(buffers, account, len(buffers))
+            if not buffers:
+                del self._large[account]
+
+    def release(self, sock: socket.socket, account: Account) -> None:
+        """Make the buffer of a client small, if it is large."""
+        buffers = self._large.get(account, {})
+        if sock in buffers:
+            _release(buffers, sock, account)
+
+
+def _shrink(buffers: dict[socket.socket, _LargeBuffer], account: Account, count: int) -> None:
+    """Make those of `count` buffers small that can be; the others are the last next time."""
+    for sock in list(islice(buffers, count)):
+        if unread_bytes(sock) <= 2 * buffers[sock].small_bytes:
+            _release(buffers, sock, account)
+        else:
+            buffers[sock] = buffers.pop(sock)
+
+
+def _release(
+    buffers: dict[socket.socket, _LargeBuffer], sock: socket.socket, account: Account
+) -> None:
+    buffer = buffers.pop(sock)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer.small_bytes)
+    account.count(SOCKET_BYTES, -buffer.counted_bytes)

@@ -1,0 +1,105 @@
+"""Attack: many clients that do not read make the kernel keep messages for them.
+
+The bus keeps none here, so what a client can read afterwards is what the kernel kept for it.
+"""
+
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sbus.limits import Limits
+from sbus.unix.send_buffer import large_buffer_bytes, small_buffer_bytes
+from tests.support.admin import administer
+from tests.support.bus import Bus, running_bus
+from tests.support.raw_client import RawClient
+from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
+
+CLIENTS = 200
+MESSAGES = 700
+MESSAGE = b"MSG flood\0" + bytes(100)
+KERNEL_BYTES = 768
+"""What the kernel takes for one message."""
+QUOTA_BYTES = 8 * 1024 * 1024
+OPTIONS = (
+    *("--others", "--limit", f"user_backlog_bytes_max={QUOTA_BYTES}"),
+    *("--limit", "backlog_messages_max=0"),
+)
+SMALL_BYTES = 2 * small_buffer_bytes(Limits())
+LARGE_BYTES = 2 * large_buffer_bytes(Limits())
+
+
+def connect(bus: Bus, stack: ExitStack, count: int) -> list[RawClient]:
+    """Clients that will not read."""
+    clients = [stack.enter_context(bus.connect()) for _ in range(count)]
+    for client in clients:
+        client.control(b"!/notices/on")
+        client.sub(b"flood")
+        client.whoami()
+    return clients
+
+
+def flood(bus: Bus) -> None:
+    with bus.connect() as publisher:
+        for _ in range(MESSAGES):
+            publisher.send(MESSAGE)
+        publisher.sync()
+
+
+def kept_messages(client: RawClient) -> int:
+    """How many messages the kernel kept for a client, which learns about all others."""
+    received = client.sync()
+    counts = Counter(packet.partition(b"\0")[0] for packet in received)
+    lost = sum(int(it.partition(b"\0")[2]) for it in received if it.startswith(b"CMSG !/lost"))
+    assert counts[b"MSG flood"] + lost == MESSAGES
+    return counts[b"MSG flood"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_kernel_keeps_as_much_as_the_account_has_room_for(tmp_path: Path, workers: int) -> None:
+    with running_bus(tmp_path, *OPTIONS, workers=workers) as bus, ExitStack() as stack:
+        clients = connect(bus, stack, CLIENTS)
+        flood(bus)
+        with administer(bus) as admin:
+            (user,) = admin.ask("users")["users"]
+            shown = [it["activity"]["socket_bytes"] for it in admin.ask("clients")["clients"]]
+        kept = [kept_messages(client) for client in clients]
+    assert user["socket_bytes"] <= QUOTA_BYTES
+    # A buffer may be exceeded by its last packet.
+    bound = QUOTA_BYTES + CLIENTS * (SMALL_BYTES + KERNEL_BYTES)
+    assert sum(kept) * KERNEL_BYTES <= bound
+    assert sum(shown) <= bound
+    assert min(kept) > 80, "each has a small buffer"
+    assert max(kept) * KERNEL_BYTES >= LARGE_BYTES, "some have a large one"
+
+
+@needs_root
+def test_what_one_user_does_not_read_costs_others_nothing() -> None:
+    with (
+        directory_for_everybody() as directory,
+        running_bus(directory, *OPTIONS, workers=1) as bus,
+        ExitStack() as stack,
+    ):
+        connect(bus, stack, CLIENTS)
+        flood(bus)
+        with effective_user(STRANGER):
+            (other,) = connect(bus, stack, 1)
+        flood(bus)
+        assert kept_messages(other) * KERNEL_BYTES >= LARGE_BYTES
+
+
+def test_clients_that_read_have_their_small_buffers_again(tmp_path: Path) -> None:
+    with running_bus(tmp_path, *OPTIONS, workers=1) as bus, ExitStack() as stack:
+        clients = connect(bus, stack, CLIENTS)
+        for _ in range(2):
+            flood(bus)
+            for client in clients:
+                client.sync()
+        late = connect(bus, stack, 1)[0]
+        flood(bus)
+        assert kept_messages(late) > 80
+        kept = [kept_messages(client) for client in clients]
+        assert max(kept) * KERNEL_BYTES >= LARGE_BYTES, "what others had is there again"
+        with administer(bus) as admin:
+            assert admin.ask("users")["users"][0]["socket_bytes"] <= QUOTA_BYTES
