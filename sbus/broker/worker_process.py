@@ -72,20 +72,24 @@ def worker_main(
     emitter: EventEmitter,
     worker: int,
     link_socket: socket.socket,
+    is_first: bool,
 ) -> None:
-    """Run one worker until it ends. Takes `link_socket`, its end of the link to the front."""
-    memory.lock.open()
+    """Run one worker until it ends, the first of its number or a successor. Takes `link_socket`,
+    its end of the link to the front."""
     send_event(link_socket, WorkerReady())
-    if _may_stand_by(memory, worker):
+    # A critical section changes pages, so one that nobody preceded does without.
+    if is_first or _may_stand_by(memory, worker):
         record_heartbeat = partial(memory.record_heartbeat, worker)
         if not stand_by(link_socket, record_heartbeat, settings.limits.heartbeat_seconds):
             return
+    memory.lock.open()
     _prime_allocator()
     trio.run(run_worker, memory, settings, emitter, worker, link_socket)
 
 
 def _may_stand_by(memory: SharedMemory, worker: int) -> bool:
     """Whether nothing of a predecessor is left in the shared memory that this worker must reset."""
+    memory.lock.open()
     with memory.lock as words:
         return not has_served(words, worker)
 

@@ -36,8 +36,9 @@ _FAILED = 1 << 8
 _STOP_SECONDS_MAX = 2.0
 """Time to kill the workers that are left. The supervisor has ended them unless the front failed."""
 
-WorkerMain = Callable[[int, socket.socket], None]
-"""What runs in a forked worker: its number, and its end of the link to the front."""
+WorkerMain = Callable[[int, socket.socket, bool], None]
+"""What runs in a forked worker: its number, its end of the link to the front, and whether it is the
+first of this number."""
 
 
 class WorkerForked(msgspec.Struct, frozen=True):
@@ -126,6 +127,8 @@ class _ForkServerProcess:
         self._events = events
         self._workers: dict[int, tuple[int, int]] = {}
         """Number and pid of each worker, by its pidfd."""
+        self._numbers: set[int] = set()
+        """Of all workers that there have been."""
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
 
@@ -180,9 +183,11 @@ class _ForkServerProcess:
                 _become(f"sbusd-worker-{number}", close=[self._sock])
                 for pidfd in self._workers:
                     os.close(pidfd)
-                self._worker_main(number, socket.socket(fileno=link_fd))
+                is_first = number not in self._numbers
+                self._worker_main(number, socket.socket(fileno=link_fd), is_first)
 
             _run_and_exit(main)
+        self._numbers.add(number)
         os.close(link_fd)
         try:
             return pid, os.pidfd_open(pid)

@@ -14,15 +14,17 @@ from sbus.broker.front.fork_server import ForkServer, Pong, WorkerExited, Worker
 from tests.support.events import logging_to
 
 SOON_SECONDS = 10.0
-Main = Callable[[int, socket.socket], None]
+Main = Callable[[int, socket.socket, bool], None]
 
 
-def obey(number: int, link: socket.socket) -> None:
+def obey(number: int, link: socket.socket, is_first: bool) -> None:
     """A worker that does as the test says."""
     while True:
         word = link.recv(100)
         if word == b"number":
             link.send(b"%d" % number)
+        elif word == b"is first":
+            link.send(b"%d" % is_first)
         elif word == b"raise":
             raise RuntimeError("a bug")
         elif word == b"files":
@@ -34,7 +36,7 @@ def obey(number: int, link: socket.socket) -> None:
             return
 
 
-def stay(_number: int, _link: socket.socket) -> None:
+def stay(_number: int, _link: socket.socket, _is_first: bool) -> None:
     signal.pause()
 
 
@@ -122,6 +124,18 @@ def test_a_worker_is_replaced_without_leaking_descriptors() -> None:
                 assert isinstance(event(server), WorkerExited)
                 os.close(worker.pidfd)
         assert len(open_files) == 1
+
+
+def test_a_worker_knows_whether_it_is_the_first_of_its_number() -> None:
+    with running_server(obey) as server:
+        for number, expected in [(1, b"1"), (2, b"1"), (1, b"0"), (2, b"0"), (1, b"0")]:
+            worker, link = fork(server, number)
+            with link:
+                link.send(b"is first")
+                assert link.recv(100) == expected
+                link.send(b"end")
+                assert isinstance(event(server), WorkerExited)
+                os.close(worker.pidfd)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
