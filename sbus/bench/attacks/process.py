@@ -2,8 +2,7 @@
 
 ROLE is the name of an attack, `messages-N` for a victim with N clients, `connections`, or
 `burn-PERCENT` for a process that uses so much of a processor. Commands are lines on stdin: `for MS`
-goes on for a time, `go STEPS` makes so many steps of an attack, and `leave 0` ends an attack. The
-reply to each is a line `done name=number ...`.
+goes on for a time, and `leave 0` ends an attack. The reply is a line `done name=number ...`.
 """
 
 import os
@@ -17,7 +16,6 @@ from sbus.bench.attacks.connections import Connections
 from sbus.bench.attacks.programs import ATTACKS, Program
 from sbus.bench.attacks.victims import ConnectVictim, MessageVictim
 
-DESCRIPTORS_MAX = 4_096
 NAP_SECONDS = 0.001
 
 Command = Callable[[int], dict[str, int]]
@@ -28,41 +26,27 @@ def without_end(program: Program, bus: Connections) -> Iterator[bool]:
     while True:
         try:
             yield from program(bus)
-        except (ConnectionError, BlockingIOError, TimeoutError) as error:
+        except (ConnectionError, BlockingIOError) as error:
             bus.counts[type(error).__name__] += 1
         bus.close_all()
         yield True
 
 
-class AttackingProcess:
-    """Prepares its attack, and then attacks on command."""
+def attack(steps: Iterator[bool], bus: Connections, milliseconds: int) -> dict[str, int]:
+    begin, cpu = time.monotonic(), time.process_time()
+    bus.counts.clear()
+    while (wall := time.monotonic() - begin) < milliseconds / 1_000:
+        next(steps)
+        bus.counts["steps"] += 1
+    percent = round(100 * (time.process_time() - cpu) / wall)
+    return {"cpu_percent": percent, **bus.counts}
 
-    def __init__(self, program: Program, address: str) -> None:
-        self._bus = Connections(address)
-        self._steps = without_end(program, self._bus)
-        while not next(self._steps):
-            pass
 
-    def attack_for(self, milliseconds: int) -> dict[str, int]:
-        end = time.monotonic() + milliseconds / 1_000
-        return self._attack(lambda steps: time.monotonic() < end)
-
-    def make_steps(self, number: int) -> dict[str, int]:
-        return self._attack(lambda steps: steps < number)
-
-    def _attack(self, goes_on: Callable[[int], bool]) -> dict[str, int]:
-        self._bus.counts.clear()
-        wall, cpu, steps = time.monotonic(), time.process_time(), 0
-        while goes_on(steps):
-            next(self._steps)
-            steps += 1
-        percent = 100 * (time.process_time() - cpu) / (time.monotonic() - wall)
-        return {"steps": steps, "cpu_percent": round(percent), **self._bus.counts}
-
-    def leave(self, _: int) -> dict[str, int]:
-        self._bus.counts.clear()
-        self._bus.close_all()
-        return dict(self._bus.counts)
+def leave(bus: Connections, _: int) -> dict[str, int]:
+    """What came in the end counts on its own."""
+    bus.counts.clear()
+    bus.close_all()
+    return dict(bus.counts)
 
 
 def burn(percent: int, milliseconds: int) -> dict[str, int]:
@@ -74,9 +58,13 @@ def burn(percent: int, milliseconds: int) -> dict[str, int]:
 
 
 def commands_of(role: str, address: str) -> dict[str, Command]:
+    """Of a process that has prepared itself."""
     if role in ATTACKS:
-        process = AttackingProcess(ATTACKS[role].program, address)
-        return {"for": process.attack_for, "go": process.make_steps, "leave": process.leave}
+        bus = Connections(address)
+        steps = without_end(ATTACKS[role].program, bus)
+        while not next(steps):
+            pass
+        return {"for": partial(attack, steps, bus), "leave": partial(leave, bus)}
     name, _, number = role.partition("-")
     if name == "burn":
         return {"for": partial(burn, int(number))}
@@ -85,25 +73,22 @@ def commands_of(role: str, address: str) -> dict[str, Command]:
 
 
 def become(uid: int) -> None:
-    """This process is this user's from now on."""
+    """This process is this user's from now on, with as many descriptors as it may have."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, DESCRIPTORS_MAX), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
 
 
-def report(word: str, figures: dict[str, int]) -> None:
-    print(word, *(f"{name}={number}" for name, number in figures.items()), flush=True)
-
-
 def main(role: str, uid: str, address: str) -> None:
     become(int(uid))
     commands = commands_of(role, address)
-    report("ready", {})
+    print("ready", flush=True)
     for line in sys.stdin:
         word, number = line.split()
-        report("done", commands[word](int(number)))
+        figures = commands[word](int(number))
+        print("done", *(f"{name}={value}" for name, value in figures.items()), flush=True)
 
 
 if __name__ == "__main__":

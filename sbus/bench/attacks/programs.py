@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, cycle, repeat
 
-from sbus.bench.attacks.connections import WAIT_SECONDS, WHOAMI, Connections
+from sbus.bench.attacks.connections import NOTICES, WAIT_SECONDS, WHOAMI, Connections
 
 Program = Callable[[Connections], Iterator[bool]]
 Visit = Callable[[Connections, socket.socket], None]
+Packets = Callable[[int], Iterator[bytes] | None]
+"""What a client sends, by its number; None: nothing."""
 
 TURN_PACKETS = 32
 VISITS_AT_ONCE = 32
@@ -46,54 +48,43 @@ def message(key: bytes, payload: bytes = SMALL) -> bytes:
 
 
 # -- kinds of programs -----------------------------------------------------------------------------
-class Client:
-    """One of a crowd: sends packets one after the other, as fast as they are taken."""
-
-    def __init__(self, bus: Connections, sock: socket.socket, packets: Iterator[bytes]) -> None:
-        self._bus = bus
-        self._sock = sock
-        self._packets = packets
-        self._unsent = next(packets, None)
-        self.events = select.POLLOUT if self._unsent is not None else 0
-        """What it waits for, besides the end of its connection."""
-
-    def serve(self, events: int) -> None:
-        if events & ~select.POLLOUT:
-            self._bus.receive(self._sock)
-        if events & select.POLLOUT:
-            self._send_some()
-
-    def _send_some(self) -> None:
-        for _ in range(TURN_PACKETS):
-            if self._unsent is None or not self._bus.send(
-                self._sock, self._unsent, socket.MSG_DONTWAIT
-            ):
-                return
-            self._unsent = next(self._packets, None)
-
-
 def crowd(
     size: int,
-    packets: Callable[[int], Iterator[bytes]],
+    packets: Packets,
     opening: Callable[[int], Sequence[bytes]] = lambda number: (),
     is_reading: bool = True,
 ) -> Program:
-    """Clients that stay. Each, by its number, sends its opening and then its packets."""
+    """Clients that stay. Each, by its number, sends its opening and then its packets, as fast as
+    they are taken."""
 
     def attack(bus: Connections) -> Iterator[bool]:
         poll = select.poll()
         clients = {}
         for number in range(size):
-            sock = bus.admitted(opening(number))
-            clients[sock.fileno()] = client = Client(bus, sock, packets(number))
-            poll.register(sock, client.events | (select.POLLIN if is_reading else 0))
+            sock, own = bus.admitted(opening(number)), packets(number)
+            clients[sock.fileno()] = sock, None if own is None else turns(bus, sock, own)
+            waits_for = (select.POLLIN * is_reading) | (select.POLLOUT * (own is not None))
+            poll.register(sock, waits_for)
             yield False
         while True:
             for fd, events in poll.poll(WAIT_SECONDS * 1_000):
-                clients[fd].serve(events)
+                sock, sending = clients[fd]
+                if events & ~select.POLLOUT:
+                    bus.receive(sock)
+                if events & select.POLLOUT and sending:
+                    next(sending)
             yield True
 
     return attack
+
+
+def turns(bus: Connections, sock: socket.socket, packets: Iterator[bytes]) -> Iterator[None]:
+    """Each turn sends what the socket takes, and not too much."""
+    for number, packet in enumerate(packets, 1):
+        while not bus.send(sock, packet, socket.MSG_DONTWAIT):
+            yield
+        if number % TURN_PACKETS == 0:
+            yield
 
 
 def storm(visit: Visit, staying: int = 0) -> Program:
@@ -128,7 +119,7 @@ def publishing(packet: bytes, publishers: int, listeners: int, is_reading: bool 
     """One message again and again, to a number of subscribers."""
     return crowd(
         listeners + publishers,
-        lambda number: iter(()) if number < listeners else repeat(packet),
+        lambda number: None if number < listeners else repeat(packet),
         lambda number: [b"SUB a"] if number < listeners else (),
         is_reading,
     )
@@ -173,16 +164,33 @@ def flush_caches(bus: Connections) -> Iterator[bool]:
 def linger(bus: Connections) -> Iterator[bool]:
     """Send descriptors that take an hour to close: ahead of a packet that ends the connection,
     and behind it."""
-    signal.signal(signal.SIGALRM, lambda *_: None)  # ends waits of this process
+    signal.signal(signal.SIGALRM, lambda *_: None)
     peers: deque[socket.socket] = deque(maxlen=LINGERING_MAX)
 
     def visit(bus: Connections, sock: socket.socket) -> None:
         for packet in (message(b"a"), b"garbage", message(b"a")):
             lingering, peer = lingering_socket()
             peers.append(peer)
-            bus.send_descriptor(sock, packet, lingering)
+            send_descriptor(bus, sock, packet, lingering)
 
     yield from storm(visit)(bus)
+
+
+def send_descriptor(
+    bus: Connections, sock: socket.socket, packet: bytes, carried: socket.socket
+) -> None:
+    """Leave the last close of a descriptor to the bus. If the bus was faster than this process,
+    which then waits itself, a signal ends that."""
+    try:
+        socket.send_fds(sock, [packet], [carried.fileno()])
+        bus.counts["descriptors_sent"] += 1
+    except PermissionError:
+        bus.counts["descriptors_refused"] += 1
+        carried.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes(8))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, WAIT_SECONDS)
+        carried.close()
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def lingering_socket() -> tuple[socket.socket, socket.socket]:
@@ -220,7 +228,7 @@ ATTACKS = {
     "connect": Attack(program=storm(sending())),
     "connect-use": Attack(program=storm(sending(b"SUB a", message(b"a"), WHOAMI))),
     "connect-refused": Attack(program=storm(sending(), staying=40), options=FEW_CONNECTIONS),
-    "connect-garbage": Attack(program=storm(sending(*[message(b"a")] * 60, b"garbage"))),
+    "connect-garbage": Attack(program=storm(sending(NOTICES, *[message(b"a")] * 60, b"garbage"))),
     "subscriptions": Attack(program=crowd(4, changing([b"a/%d/*" % at for at in range(10_000)]))),
     "compaction": Attack(program=crowd(4, changing([b"%04000d" % at for at in range(100)]))),
     "me": Attack(program=crowd(20, lambda number: repeat(b"CMSG !/me"))),
@@ -228,7 +236,7 @@ ATTACKS = {
     "patterns": Attack(
         program=crowd(
             BOMBERS + 1,
-            lambda number: iter(()) if number < BOMBERS else numbered(BOMB),
+            lambda number: None if number < BOMBERS else numbered(BOMB),
             lambda number: bomb_patterns(number) if number < BOMBERS else (),
         )
     ),

@@ -64,14 +64,10 @@ class Scene:
         self._attackers = [start(attack, uid) for uid in uids]
 
     def quiet(self, seconds: float) -> Outcome:
-        return self._play([], "", seconds)
+        return self._play([], seconds)
 
     def attack(self, seconds: float) -> Outcome:
-        return self._play(self._attackers, f"for {seconds * 1_000:.0f}", seconds)
-
-    def attack_in_steps(self, seconds: float, steps: int) -> Outcome:
-        """The victim goes on for a time, each attacker makes so many steps."""
-        return self._play(self._attackers, f"go {steps}", seconds)
+        return self._play(self._attackers, seconds)
 
     def leave(self) -> Sequence[Figures]:
         """What each attacker found on its way out."""
@@ -80,15 +76,13 @@ class Scene:
     def control(self, seconds: float, percents: Iterable[int]) -> Outcome:
         """Processes of an attacker use so much of a processor each."""
         burners = [self._start(f"burn-{percent}", FIRST_ATTACKER_UID) for percent in percents]
-        return self._play(burners, f"for {seconds * 1_000:.0f}", seconds)
+        return self._play(burners, seconds)
 
-    def _play(self, others: Sequence[Child], command: str, seconds: float) -> Outcome:
-        """The victim goes on for a time, and the others do this."""
+    def _play(self, others: Sequence[Child], seconds: float) -> Outcome:
+        """The victim and these others go on for a time."""
         patience = PHASE_SECONDS_MAX + seconds
-        for other in others:
-            other.tell(command)
-        for victim in self._victims:
-            victim.tell(f"for {seconds * 1_000:.0f}")
+        for child in (*others, *self._victims):
+            child.tell(f"for {seconds * 1_000:.0f}")
         counts = [other.wait_for_report("done", patience) for other in others]
         messages, connections = (it.wait_for_report("done", patience) for it in self._victims)
         return Outcome(messages, connections, counts)

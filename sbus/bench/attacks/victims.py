@@ -133,7 +133,7 @@ class ConnectVictim:
                     raise TimeoutError("those before took all the time")
                 self._bus.close(self._bus.admitted())
                 times_ns.append(time.monotonic_ns() - due)
-            except (ConnectionError, TimeoutError):
+            except (ConnectionError, BlockingIOError, TimeoutError):
                 failed += 1
             due += CONNECT_PERIOD_NS
         return {"connections": len(times_ns), "failed": failed} | summary(times_ns)
