@@ -242,6 +242,9 @@ ATTACKS = {
     ),
     "cache-flush": Attack(program=flush_caches),
     "descriptors": Attack(program=linger, users=3, options=FEW_CONNECTIONS),
+    "descriptors-dropped": Attack(
+        program=linger, users=3, options=(*FEW_CONNECTIONS, "--drop-descriptors")
+    ),
     "policies": Attack(
         program=crowd(
             20,
