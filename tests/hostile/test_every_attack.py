@@ -1,7 +1,9 @@
-"""Attacks of one user: another user's messages all arrive in order, all of its connections are
-admitted, and the bus goes on.
+"""Attacks of one user: another user loses nothing, only attackers are refused or disconnected, and
+the bus goes on.
 
-How long these take is measured by `python -m sbus.bench attacks`.
+No operation of a process of the bus may take more CPU time than its bound: every bus of a test is
+watched for that. How long the other user's messages take is measured by
+`python -m sbus.bench attacks`.
 """
 
 import pytest
@@ -12,14 +14,38 @@ from tests.support.users import needs_root
 
 pytestmark = needs_root
 
+ATTACK_SECONDS = 0.5
+ROUNDS_MAX = 20
+ANSWERS = {
+    "connect-refused": "too_many_connections",
+    "connect-garbage": "unknown_word",
+    "descriptors": "descriptors_refused",
+    "descriptors-dropped": "disconnected",
+}
+"""How the bus answers attacks that it does not put up with."""
+ENDINGS = ("disconnected", "ConnectionResetError", "BrokenPipeError", "BlockingIOError")
+PENDING = {"patterns", "cache-flush"}
 
-@pytest.mark.parametrize("attack", sorted(ATTACKS.keys() - {"descriptors"}))
+
+@pytest.mark.parametrize("attack", sorted(ATTACKS.keys() - PENDING))
 def test_another_user_loses_nothing(attack: str) -> None:
     with attacked_bus(attack) as (bus, scene):
-        before = bus.pids()
-        outcome = scene.attack(0.5)
+        processes = bus.pids()
+        outcome = scene.attack(ATTACK_SECONDS)
         assert outcome.count("steps") > 0
         assert outcome.lost == 0
         assert outcome.messages["messages"] > 0
         assert outcome.connections["connections"] > 0
-        assert bus.pids() == before, "a process of the bus was replaced"
+        assert bus.pids() == processes, "a process of the bus was replaced"
+        if attack not in ANSWERS:
+            assert sum(map(outcome.count, ENDINGS)) == 0
+
+
+@pytest.mark.parametrize("attack", ANSWERS)
+def test_an_attacker_gets_its_answer(attack: str) -> None:
+    """An attack does not wait for it, so it may need some rounds."""
+    with attacked_bus(attack) as (_, scene):
+        for _ in range(ROUNDS_MAX):
+            if scene.attack(ATTACK_SECONDS).count(ANSWERS[attack]):
+                return
+        pytest.fail(f"{ANSWERS[attack]} does not come")

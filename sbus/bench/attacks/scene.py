@@ -25,7 +25,7 @@ Figures = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the victim noticed (see `victims.py`), and what each attacker counted."""
+    """What the victim noticed (see `victims.py`), and what each attacker has counted so far."""
 
     messages: Figures
     connections: Figures
@@ -69,9 +69,9 @@ class Scene:
     def attack(self, seconds: float) -> Outcome:
         return self._play(self._attackers, seconds)
 
-    def leave(self) -> Sequence[Figures]:
-        """What each attacker found on its way out."""
-        return [it.ask("leave 0", "done", PHASE_SECONDS_MAX) for it in self._attackers]
+    def leave(self) -> None:
+        for attacker in self._attackers:
+            attacker.ask("leave 0", "done", PHASE_SECONDS_MAX)
 
     def control(self, seconds: float, percents: Iterable[int]) -> Outcome:
         """Processes of an attacker use so much of a processor each."""
