@@ -70,13 +70,18 @@ def _discard(sock: socket.socket, packets_max: int, empty_packets_max: int) -> b
     return True
 
 
-def shut_down(sock: socket.socket) -> None:
-    """End the connection in both directions, for every copy of the socket, and close this one."""
+def end_connection(sock: socket.socket) -> None:
+    """End the connection in both directions, for every copy of the socket."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError as error:
         if error.errno not in PEER_GONE:
             raise
+
+
+def shut_down(sock: socket.socket) -> None:
+    """End the connection, and close this copy of the socket."""
+    end_connection(sock)
     close_promptly(sock)
 
 

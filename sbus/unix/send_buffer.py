@@ -39,3 +39,9 @@ def unread_bytes(sock: socket.socket) -> int:
     # SIOCOUTQ has the same number.
     (size_bytes,) = _INT.unpack(fcntl.ioctl(sock, termios.TIOCOUTQ, bytes(_INT.size)))
     return int(size_bytes)
+
+
+def has_unread(sock: socket.socket) -> bool:
+    """Whether the peer has not read everything, and has not closed its end either."""
+    # While a packet is being freed, after the writer was woken, its last byte still counts.
+    return unread_bytes(sock) > 1

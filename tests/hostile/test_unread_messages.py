@@ -3,6 +3,8 @@
 The bus keeps none here, so what a client can read afterwards is what the kernel kept for it.
 """
 
+import select
+import socket
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +16,7 @@ from sbus.unix.send_buffer import large_buffer_bytes, small_buffer_bytes
 from tests.support.admin import administer
 from tests.support.bus import Bus, running_bus
 from tests.support.raw_client import RawClient
+from tests.support.threads import wait_until
 from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
 
 CLIENTS = 200
@@ -103,3 +106,48 @@ def test_clients_that_read_have_their_small_buffers_again(tmp_path: Path) -> Non
         assert max(kept) * KERNEL_BYTES >= LARGE_BYTES, "what others had is there again"
         with administer(bus) as admin:
             assert admin.ask("users")["users"][0]["socket_bytes"] <= QUOTA_BYTES
+
+
+def test_clients_that_leave_without_reading_stay_connections(tmp_path: Path) -> None:
+    """Otherwise a user could leave and connect again until the kernel has no memory left."""
+    with (
+        running_bus(tmp_path, *OPTIONS, "--limit", "user_connections_max=6", workers=1) as bus,
+        ExitStack() as stack,
+        administer(bus) as admin,
+    ):
+        clients = connect(bus, stack, 5)
+        flood(bus)
+        for client in clients:
+            client.sock.shutdown(socket.SHUT_WR)
+            wait_for_end(client)
+        stack.enter_context(bus.connect()).whoami()
+        with bus.connect() as refused:
+            assert b"too-many-connections" in refused.receive()
+        (user,) = admin.ask("users")["users"]
+        assert user["connections"] == 6
+        assert user["socket_bytes"] > 0
+        read = clients.pop().receive_until_closed()
+        assert len(read) > 80, "they may still read what they had"
+        clients.pop().close()
+
+        def have_left() -> bool:
+            return bool(admin.ask("users")["users"][0]["connections"] == 4)
+
+        wait_until(have_left, "one client has read the rest, another one has closed its socket")
+        for _ in range(2):
+            stack.enter_context(bus.connect()).whoami()
+        for client in clients:
+            client.close()
+
+        def is_all_released() -> bool:
+            (user,) = admin.ask("users")["users"]
+            return bool(user["connections"] == 3 and user["socket_bytes"] == 0)
+
+        wait_until(is_all_released, "all have left")
+
+
+def wait_for_end(client: RawClient) -> None:
+    """Wait until the bus has ended the connection; what it has sent is still there."""
+    poll = select.poll()
+    poll.register(client, select.POLLHUP)
+    assert poll.poll(10_000)

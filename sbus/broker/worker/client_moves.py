@@ -172,6 +172,7 @@ class ClientMoves:
         session.outbox.leave()
         session.set_counted(False)
         self._sessions.end_serving(session)
+        self._sessions.send_buffers.release(session.sock, session.account)
         self._discard(session)
         self._link.send(protocol.ClientHandedOver(session.client))
 

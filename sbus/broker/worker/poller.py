@@ -36,6 +36,10 @@ class Poller:
         """Whether to report also when this client's socket has room."""
         self._epoll.modify(sock, _FULL_CLIENT if is_wanted else _CLIENT)
 
+    def add_departed(self, sock: socket.socket) -> None:
+        """Report whenever this client, whose connection is ended, has read something."""
+        self._epoll.register(sock, select.EPOLLOUT | select.EPOLLET)
+
     def remove(self, sock: socket.socket) -> None:
         self._epoll.unregister(sock)
 

@@ -9,8 +9,9 @@ from sbus.broker.config.access_policy import AccessProfile, decode_rule_set
 from sbus.broker.config.settings import SettingsUpdate
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
-from sbus.broker.ipc.worker_protocol import AdoptClient, ClientLeft
+from sbus.broker.ipc.worker_protocol import AdoptClient
 from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.departed_clients import DepartedClients
 from sbus.broker.worker.fair_queue import FairQueue
 from sbus.broker.worker.poller import READABLE, WRITABLE, Poller
 from sbus.broker.worker.send_buffers import SendBuffers
@@ -20,7 +21,7 @@ from sbus.broker.worker.wait_queue import WaitQueue
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.protocol.controls import error_notice
 from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING_CLIENTS, HELD_TIME
-from sbus.unix.closing import discard_unread, shut_down
+from sbus.unix.closing import discard_unread
 
 _MEMORY_RETRY_NS = 10_000_000
 """When the kernel has no memory for a packet, the socket is writable all the same."""
@@ -46,6 +47,7 @@ class Sessions:
         self._wait_queue = wait_queue
         self.poller = poller
         self.send_buffers = SendBuffers()
+        self._departed = DepartedClients(poller, self.send_buffers, context.link)
         self._retries: dict[Session, int] = {}
         """When to try again to send to clients for which the kernel had no memory."""
         self.by_fd: dict[int, Session] = {}
@@ -119,6 +121,7 @@ class Sessions:
         its socket has room."""
         session = self.by_fd.get(fd)
         if session is None:
+            self._departed.on_ready(fd)
             return
         if events & WRITABLE:
             self._fair_queue.add(session.backlog_sender, sending=True)
@@ -201,15 +204,13 @@ class Sessions:
         session.outbox.close()
         self.end_serving(session)
         self.discard(session)
-        shut_down(session.sock)
-        self._context.link.send(ClientLeft(session.client, reason))
+        self._departed.add(session.client, session.sock, session.account, reason)
 
     def end_serving(self, session: Session) -> None:
         """A client is not read any more, and not found here."""
         self.client_events.leaves(session)
         self._wait_queue.remove(session)
         self.poller.remove(session.sock)
-        self.send_buffers.release(session.sock, session.account)
         del self.by_fd[session.sock.fileno()]
         del self._by_client[session.client]
         session.fd = -1
@@ -227,6 +228,7 @@ class Sessions:
         for session in list(self):
             discard_unread(session.sock, self._context.settings.limits.drain_packets_max)
             self.close(session, "the bus stops")
+        self._departed.forget_all()
         for session in self.arriving.values():
             self.discard(session)
             session.sock.close()

@@ -1,0 +1,64 @@
+"""Clients that are not served any more, and have not read everything that was sent to them.
+
+The kernel keeps what they have not read for as long as their processes leave their sockets open.
+Otherwise a user could have it keep any amount, by leaving and connecting again. So such a client
+counts as a connection, and its large buffer stays on its user's account, until it has read the rest
+or has closed its socket.
+"""
+
+import socket
+from typing import NamedTuple
+
+from sbus.broker.ipc.worker_link import WorkerLink
+from sbus.broker.ipc.worker_protocol import ClientLeft
+from sbus.broker.worker.poller import Poller
+from sbus.broker.worker.send_buffers import SendBuffers
+from sbus.shared.accounts import Account
+from sbus.unix.closing import close_promptly, end_connection
+from sbus.unix.send_buffer import has_unread
+
+
+class _DepartedClient(NamedTuple):
+    client: int
+    sock: socket.socket
+    account: Account
+    reason: str
+
+
+class DepartedClients:
+    """Of one worker. It owns their sockets."""
+
+    def __init__(self, poller: Poller, send_buffers: SendBuffers, link: WorkerLink) -> None:
+        self._poller = poller
+        self._send_buffers = send_buffers
+        self._link = link
+        self._by_fd: dict[int, _DepartedClient] = {}
+
+    def add(self, client: int, sock: socket.socket, account: Account, reason: str) -> None:
+        """End a connection; the front is told when the client has left for good."""
+        end_connection(sock)
+        departed = _DepartedClient(client, sock, account, reason)
+        if has_unread(sock):
+            self._by_fd[sock.fileno()] = departed
+            self._poller.add_departed(sock)
+        else:
+            self._forget(departed)
+
+    def on_ready(self, fd: int) -> None:
+        """The client with this descriptor, if there is one, has read something or has closed."""
+        departed = self._by_fd.get(fd)
+        if departed is not None and not has_unread(departed.sock):
+            del self._by_fd[fd]
+            self._poller.remove(departed.sock)
+            self._forget(departed)
+
+    def forget_all(self) -> None:
+        """The bus stops."""
+        for departed in self._by_fd.values():
+            self._forget(departed)
+        self._by_fd.clear()
+
+    def _forget(self, departed: _DepartedClient) -> None:
+        self._send_buffers.release(departed.sock, departed.account)
+        close_promptly(departed.sock)
+        self._link.send(ClientLeft(departed.client, departed.reason))
