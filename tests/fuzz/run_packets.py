@@ -8,6 +8,7 @@ and workers do something is not repeated.
 
 import argparse
 import multiprocessing
+import resource
 import sys
 import time
 from collections import Counter
@@ -33,10 +34,15 @@ def main() -> None:
             tally += done
             if sys.stderr.isatty():
                 print(f"\r{tally['packets']} packets", end="", file=sys.stderr)
+        pool.close()
+        pool.join()
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_us = 1e6 * (usage.ru_utime + usage.ru_stime) / tally["packets"]
     seconds = time.monotonic() - began_at
     settings = {setting_of(seed) for seed in seeds}
     print(
         f"{tally['packets']} packets in {seconds:.0f} s ({tally['packets'] / seconds:.0f}/s), "
+        f"{cpu_us:.0f} us of CPU time each, "
         f"seeds {seeds[0]} to {seeds[-1]}, {len(settings)} kinds of buses"
     )
     print(", ".join(f"{name}: {count}" for name, count in sorted(tally.items())))
