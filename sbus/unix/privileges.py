@@ -51,7 +51,7 @@ def confine(
         os.setgroups(identity.groups)
         os.setresgid(identity.gid, identity.gid, identity.gid)
         os.setresuid(identity.uid, identity.uid, identity.uid)
-    _keep_capabilities(kept)
+    keep_capabilities(kept)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if not is_dumpable:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -70,7 +70,8 @@ def _drop_bounding_set() -> None:
             return
 
 
-def _keep_capabilities(kept: Set[int]) -> None:
+def keep_capabilities(kept: Set[int] = frozenset()) -> None:
+    """Give up all other capabilities. Raises OSError."""
     header = _Header(_CAPABILITY_VERSION, 0)
     sets = (_Sets * 2)()
     _check(_libc.capget(ctypes.byref(header), sets))

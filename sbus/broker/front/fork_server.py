@@ -24,6 +24,7 @@ import msgspec
 from sbus.broker.events.emitter import EventEmitter
 from sbus.protocol.events import WorkerDelayed
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
+from sbus.unix.privileges import keep_capabilities
 
 _REQUEST = struct.Struct("=I")
 _EVENT = struct.Struct("=Iqi")  # worker, pid, status
@@ -74,6 +75,7 @@ class ForkServer:
 
             def main() -> None:
                 _ignore_signals()
+                keep_capabilities()  # the front of root's bus may have some left
                 _become("sbusd-forkserv", close=[self.sock, *close])
                 _ForkServerProcess(other, worker_main, events).run()
 
