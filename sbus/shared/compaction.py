@@ -19,6 +19,8 @@ from sbus.shared.subscription_table import Record, encode_record, read_records
 
 STEP_RECORDS = 1_000
 """Records read or written in one step: about a millisecond."""
+COPY_BYTES = 1024 * 1024
+"""Of the journal, copied in one step: about a millisecond."""
 FINISH_BYTES_MAX = 64 * 1024
 """The most that is copied under the lock."""
 
@@ -111,11 +113,13 @@ class Compaction:
         self._memory.map[at : at + len(data)] = data
         self._written += len(data)
 
-    def copy_journal(self, tail: int) -> None:
-        """Copy what was journalled up to `tail`."""
+    def copy_journal(self, tail: int) -> bool:
+        """Copy a piece of what was journalled up to `tail`; False once all of it is copied."""
+        end = min(tail, self._copied + COPY_BYTES)
         source = self._memory.map
-        self._write(source[self._source + self._copied : self._source + tail])
-        self._copied = tail
+        self._write(source[self._source + self._copied : self._source + end])
+        self._copied = end
+        return end < tail
 
     def finish(self, words: memoryview) -> bool:
         """Flip the arenas; False when too much is left to copy."""

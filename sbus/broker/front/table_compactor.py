@@ -49,7 +49,8 @@ async def _finish(memory: SharedMemory, compaction: Compaction) -> None:
             if compaction.finish(words):
                 return
             tail = words[TABLE_TAIL]
-        compaction.copy_journal(tail)
+        while compaction.copy_journal(tail):
+            await trio.lowlevel.checkpoint()
 
 
 def _wake_workers(memory: SharedMemory) -> None:

@@ -43,7 +43,7 @@ from tests.unit.shared.memories import close_memory, open_memory, small_limits, 
 
 WORKERS = 3
 PATTERNS = [b"", b"a", b"b/*", b"c" * 60]
-FINISH_BYTES_MAX = 100
+FINISH_BYTES_MAX, COPY_BYTES = 100, 120
 HOW = b"how "
 """What stands in front of a pattern that holds; the workers' own."""
 
@@ -64,6 +64,7 @@ class Journalling(RuleBasedStateMachine):
         self.patches = [
             patch.object(compaction_module, "STEP_RECORDS", 3),
             patch.object(compaction_module, "FINISH_BYTES_MAX", FINISH_BYTES_MAX),
+            patch.object(compaction_module, "COPY_BYTES", COPY_BYTES),
         ]
         for each in self.patches:
             each.start()
@@ -234,7 +235,10 @@ class Journalling(RuleBasedStateMachine):
             finished = compaction.finish(words)
         if not finished:
             assert copied > FINISH_BYTES_MAX
-            compaction.copy_journal(before)
+            pieces = 1
+            while compaction.copy_journal(before):
+                pieces += 1
+            assert pieces == -(-copied // COPY_BYTES)
             with self.memory.lock as words:
                 assert compaction.finish(words)
         self.compaction = None
