@@ -57,11 +57,13 @@ class Outcome:
 class Scene:
     """All are ready, and wait for a command."""
 
-    def __init__(self, start: Callable[[str, int], Child], clients: int, attack: str) -> None:
+    def __init__(
+        self, start: Callable[[Sequence[str], int], list[Child]], clients: int, attack: str
+    ) -> None:
         self._start = start
-        self._victims = [start(role, VICTIM_UID) for role in (f"messages-{clients}", "connections")]
-        uids = range(FIRST_ATTACKER_UID, FIRST_ATTACKER_UID + ATTACKS[attack].users)
-        self._attackers = [start(attack, uid) for uid in uids]
+        self._victims = start([f"messages-{clients}", "connections"], VICTIM_UID)
+        users = range(ATTACKS[attack].users)
+        self._attackers = [start([attack], FIRST_ATTACKER_UID + user)[0] for user in users]
 
     def quiet(self, seconds: float) -> Outcome:
         return self._play([], seconds)
@@ -75,8 +77,8 @@ class Scene:
 
     def control(self, seconds: float, percents: Iterable[int]) -> Outcome:
         """Processes of an attacker use so much of a processor each."""
-        burners = [self._start(f"burn-{percent}", FIRST_ATTACKER_UID) for percent in percents]
-        return self._play(burners, seconds)
+        roles = [f"burn-{percent}" for percent in percents]
+        return self._play(self._start(roles, FIRST_ATTACKER_UID), seconds)
 
     def _play(self, others: Sequence[Child], seconds: float) -> Outcome:
         """The victim and these others go on for a time."""
@@ -96,11 +98,16 @@ def scene(attack: str, address: str, directory: Path, victim_clients: int = 2) -
     """
     with contextlib.ExitStack() as stack:
 
-        def start(role: str, uid: int) -> Child:
-            command = [sys.executable, "-P", "-m", "sbus.bench.attacks.process"]
-            command += [role, str(uid), address]
-            child = stack.enter_context(running(f"{role}-{uid}", command, directory, None))
-            child.wait_for_report("ready", START_SECONDS_MAX)
-            return child
+        def start(roles: Sequence[str], uid: int) -> list[Child]:
+            program = [sys.executable, "-P", "-m", "sbus.bench.attacks.process"]
+            children = [
+                stack.enter_context(
+                    running(f"{role}-{uid}", [*program, role, str(uid), address], directory, None)
+                )
+                for role in roles
+            ]
+            for child in children:
+                child.wait_for_report("ready", START_SECONDS_MAX)
+            return children
 
         yield Scene(start, victim_clients, attack)
