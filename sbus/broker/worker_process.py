@@ -23,7 +23,7 @@ from sbus.broker.ipc.worker_protocol import WorkerReady
 from sbus.broker.worker.client_moves import ClientMoves
 from sbus.broker.worker.command_handler import CommandHandler
 from sbus.broker.worker.context import WorkerContext
-from sbus.broker.worker.fair_queue import FairQueue
+from sbus.broker.worker.fair_queue import BacklogSender, FairQueue
 from sbus.broker.worker.machine import WorkerMachine
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.packet_handler import PacketHandler
@@ -32,7 +32,7 @@ from sbus.broker.worker.query_handler import QueryHandler
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.scheduler import Scheduler
 from sbus.broker.worker.sequencer import Sequencer
-from sbus.broker.worker.session import BacklogSender, Session
+from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.standby import stand_by
 from sbus.broker.worker.streams import WorkerStreams

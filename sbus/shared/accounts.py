@@ -67,6 +67,10 @@ RATE_BURST_NS = 50_000_000
 _SEARCH_INTERVAL_NS = 1_000_000_000
 """How often all accounts are searched for some that may be closed."""
 _NO_QUOTA = 1 << 62
+_CLOSING_SHARE = 20
+"""One part of so many of a worker's time may go into closing what one user's packets carried."""
+_CLOSING_BURST_NS = 10_000_000
+"""So much of it at once."""
 
 
 def account_words(workers: int) -> int:
@@ -88,7 +92,7 @@ class Account:
     """One process's view of an account; it writes the cells of `worker`."""
 
     __slots__ = (
-        *("_bus", "_cells", "_none_left_until_ns", "_words", "_workers"),
+        *("_bus", "_cells", "_closing_paid_until_ns", "_none_left_until_ns", "_words", "_workers"),
         *("held_time", "log_share", "place"),
     )
 
@@ -100,7 +104,7 @@ class Account:
         self._words = words[place * size : (place + 1) * size]
         self._bus = words[:size]
         self._workers = workers
-        self._none_left_until_ns = 0
+        self._none_left_until_ns = self._closing_paid_until_ns = 0
         self._cells = [_CELLS + kind * workers + worker for kind in range(_KINDS)]
         self.held_time = HeldTime(self._words[_HELD : _HELD + HELD_WORDS], held_window_ns)
         self.log_share = LogShare(self._words[log_share_at(workers) :])
@@ -196,6 +200,16 @@ class Account:
         """Whether this limit was last reported longer ago than the interval."""
         reported_ns = self._words[_REPORTED_NS + limit]
         return not reported_ns or now_ns - reported_ns >= interval_ns
+
+    # -- in a worker, which remembers this only for itself -------------------------------------
+    def closing_due_ns(self) -> int:
+        """When a packet of this user that has descriptors may be read again."""
+        return self._closing_paid_until_ns - _CLOSING_SHARE * _CLOSING_BURST_NS
+
+    def pay_for_closing(self, spent_ns: int, now_ns: int) -> None:
+        """Charge time that closing the descriptors of a packet took."""
+        paid_from_ns = max(self._closing_paid_until_ns, now_ns)
+        self._closing_paid_until_ns = paid_from_ns + _CLOSING_SHARE * spent_ns
 
     # -- in the front --------------------------------------------------------------------------
     @property

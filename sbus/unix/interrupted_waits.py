@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-INTERVAL_SECONDS: Final = 0.0002
+INTERVAL_SECONDS: Final = 0.0001
 """Short beside a turn of a client, and long beside a call that does not wait."""
 
 

@@ -26,11 +26,24 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
+from sbus.broker.delivery.outbox import Outbox
+
 _SENDING_TURNS_MAX = 4
 """In a row while a client of the same user is to be read. To send what a publisher with a large
 fan-out puts in backlogs in one turn takes about four turns."""
 _USERS_KEPT = 64
 """With more users, those without debt are forgotten each time their number has doubled."""
+
+
+class BacklogSender:
+    """A client's backlog as it is queued for turns."""
+
+    __slots__ = ("is_queued", "outbox", "uid")
+
+    def __init__(self, uid: int, outbox: Outbox) -> None:
+        self.uid = uid
+        self.outbox = outbox
+        self.is_queued = False
 
 
 class Queueable(Protocol):

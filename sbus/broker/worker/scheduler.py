@@ -8,11 +8,11 @@ client waits for it.
 import time
 
 from sbus.broker.worker.context import WorkerContext
-from sbus.broker.worker.fair_queue import FairQueue
+from sbus.broker.worker.fair_queue import BacklogSender, FairQueue
 from sbus.broker.worker.packet_handler import PacketHandler
 from sbus.broker.worker.poller import Poller
 from sbus.broker.worker.sequencer import Sequencer
-from sbus.broker.worker.session import BacklogSender, Session
+from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.wait_queue import Reason, Wait, WaitQueue
 from sbus.errors import Misbehaviour
@@ -142,7 +142,10 @@ class Scheduler:
             self._sessions.expel(session, fault)
             return cost
         self._fair_queue.charge(session.uid, cost)
-        if session.has_pending() or (session.is_readable and not self._is_quiescing):
+        if session.read_again_ns:
+            self._wait_queue.add(session, Wait(Reason.RATE, session.read_again_ns))
+            session.read_again_ns = 0
+        elif session.has_pending() or (session.is_readable and not self._is_quiescing):
             self._fair_queue.add(session)
         elif session.has_ended:
             self._sessions.close(session, "")

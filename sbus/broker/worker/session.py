@@ -16,6 +16,7 @@ from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import SecretRecipient
+from sbus.broker.worker.fair_queue import BacklogSender
 from sbus.broker.worker.router import Route
 from sbus.compiled import SessionRecord
 from sbus.errors import ClientFault, Misbehaviour
@@ -130,17 +131,6 @@ class Connection(msgspec.Struct, frozen=True):
     sock: socket.socket
 
 
-class BacklogSender:
-    """A client's backlog as it is queued for turns."""
-
-    __slots__ = ("is_queued", "outbox", "uid")
-
-    def __init__(self, uid: int, outbox: Outbox) -> None:
-        self.uid = uid
-        self.outbox = outbox
-        self.is_queued = False
-
-
 class Session(SessionRecord):
     """A client of this worker. Owns the connection's socket."""
 
@@ -149,7 +139,7 @@ class Session(SessionRecord):
         *("secret_recipient", "profile"),
         *("patterns", "rule_by_pattern", "subscriptions", "subscription_bytes", "backpressure"),
         *("awaits_self_service", "is_queued", "has_ended", "refused", "waiting_bytes"),
-        *("is_counted", "is_leaving", "revision"),
+        *("is_counted", "is_leaving", "read_again_ns", "revision"),
     )
 
     outbox: Outbox
@@ -175,6 +165,8 @@ class Session(SessionRecord):
         self.secret_recipient = SecretRecipient(own, outbox, process)
         self.echo = True
         self.set_profile(profile)
+        self.read_again_ns = 0
+        """When to read it again, if its next packet has to wait for that; 0 if not."""
         self.may_carry_descriptors = may_carry_descriptors(connection.sock)
         self.patterns: dict[bytes, int] = {}
         """The client's patterns, with the number of times that it has subscribed to each."""
@@ -275,6 +267,8 @@ class Session(SessionRecord):
         except ConnectionResetError:
             # The client closed without reading everything; what it sent before can still be read.
             self.is_readable = True
+        if self.packets and not self.packets[-1]:
+            self.at_empty_packet()
         read_bytes = sum(map(len, self.packets))
         self.bytes_in += read_bytes
         return cost + read_bytes // BYTES_PER_UNIT
@@ -290,20 +284,23 @@ class Session(SessionRecord):
             packets.append(packet)
             room -= len(packet)
             if not packet:
-                self.at_empty_packet()
                 return
         self.is_readable = True
 
     def _receive_closing_files(self) -> int:
-        """Read a packet, whose descriptors the kernel drops; returns the cost of that."""
-        began_at = time.perf_counter()
+        """Read a packet, whose descriptors the kernel drops; returns the cost of that. If its user
+        had much of that already, nothing is read yet."""
+        self.is_readable = True
+        began_ns = time.monotonic_ns()
+        due_ns = self.account.closing_due_ns()
+        if due_ns > began_ns:
+            self.read_again_ns = due_ns
+            return 0
         with interrupt_waits():
             self.packets.append(self.sock.recv(self.packet_bytes_max + 1))
-        seconds = time.perf_counter() - began_at
-        self.is_readable = True
-        if not self.packets[0]:
-            self.at_empty_packet()
-        return int(seconds * _COST_PER_SECOND)
+        ended_ns = time.monotonic_ns()
+        self.account.pay_for_closing(ended_ns - began_ns, ended_ns)
+        return (ended_ns - began_ns) * _COST_PER_SECOND // 1_000_000_000
 
     def at_empty_packet(self) -> None:
         """Find out whether the connection has ended or the client sent an empty packet."""

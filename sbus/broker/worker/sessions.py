@@ -12,10 +12,10 @@ from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.ipc.worker_protocol import AdoptClient
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.departed_clients import DepartedClients
-from sbus.broker.worker.fair_queue import FairQueue
+from sbus.broker.worker.fair_queue import BacklogSender, FairQueue
 from sbus.broker.worker.poller import READABLE, WRITABLE, Poller
 from sbus.broker.worker.send_buffers import SendBuffers
-from sbus.broker.worker.session import BacklogSender, Connection, Session
+from sbus.broker.worker.session import Connection, Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
 from sbus.errors import ClientFault, Misbehaviour

@@ -1,6 +1,8 @@
 """The compiled step does exactly what Python does, and survives what no other would send."""
 
 import select
+import socket
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -207,6 +209,27 @@ def test_what_is_not_ordinary_gets_a_turn(bus: OneProcessBus, packet: bytes) -> 
     peer.send(packet)
     assert bus.stepped[0].poll(0.01) == [(session.fd, select.EPOLLIN)]
     assert session.packets[session.done :][-1:] == [packet]
+
+
+def test_a_packet_with_descriptors_waits_until_its_user_may_send_it(bus: OneProcessBus) -> None:
+    peer, other = connected(bus, b"SUB k"), connected(bus, b"SUB k")
+    session = bus.workers[0].sessions[peer.number]
+    session.account.pay_for_closing(40_000_000, time.monotonic_ns())
+    due_ns = session.account.closing_due_ns()
+    socket.send_fds(peer._sock, [b"MSG k\0with"], [peer._sock.fileno()])
+    peer.send(b"MSG k\0behind")
+    bus.settle()
+    other.send(b"MSG k\0other")
+    bus.settle()
+    assert session in bus.workers[0].wait_queue
+    assert time.monotonic_ns() < due_ns, "too slow a machine"
+    assert other.read() == [b"MSG k\0other"]
+    while session in bus.workers[0].wait_queue:
+        assert time.monotonic_ns() < due_ns + 5_000_000_000
+        bus.settle()
+    assert time.monotonic_ns() >= due_ns
+    bus.settle()
+    assert other.read() == [b"MSG k\0with", b"MSG k\0behind"]
 
 
 def test_two_ready_clients_get_turns(bus: OneProcessBus) -> None:

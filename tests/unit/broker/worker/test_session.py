@@ -187,6 +187,18 @@ def test_a_socket_that_lingers_delays_its_reader_shortly_and_is_charged(pair: Pa
         assert pair.steps() == [b"x"]
 
 
+def test_what_takes_long_to_close_is_not_read_at_once(pair: Pair) -> None:
+    account, now_ns = pair.connection.account, time.monotonic_ns()
+    account.pay_for_closing(60_000_000_000, now_ns)
+    pair.send(b"a")
+    socket.send_fds(pair.client, [b"b"], [pair.client.fileno()])
+    assert pair.receive() == [b"a"]
+    assert pair.session.read_again_ns == 0, "packets without descriptors are read"
+    assert pair.receive() == []
+    assert pair.session.is_readable
+    assert pair.session.read_again_ns == account.closing_due_ns() > now_ns
+
+
 def test_the_end_behind_descriptors_is_noticed(pair: Pair) -> None:
     socket.send_fds(pair.client, [b"x"], [pair.client.fileno()])
     pair.session.sock.send(b"never read")
