@@ -63,6 +63,7 @@ class UserLimits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     connections_max: Positive
+    connections_per_second_max: Positive
     subscriptions_max: NotNegative
     subscription_bytes_max: NotNegative
     backlog_bytes_max: NotNegative
@@ -102,6 +103,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     # -- one user, over all of its connections -------------------------------------------------
     user_connections_max: Reloadable[Positive] = 1_024
     """Connections of one user; what a connection may hold in memory is bounded as well."""
+    user_connections_per_second_max: Reloadable[Positive] = 200
+    """Connections of one user that are admitted; others wait for their turn. As many as the user
+    may have come at once. Admitting one and its first messages takes about a millisecond of a
+    worker, so that one user's storm takes a fifth of it."""
     user_subscriptions_max: Reloadable[NotNegative] = 131_072
     """Subscriptions of one user, each occurrence of a pattern counting."""
     user_subscription_bytes_max: Reloadable[NotNegative] = 16 * 1024 * 1024

@@ -20,6 +20,11 @@ reserve.
 The lock guards the time until which the user's publishing is paid for (its rate), its held time,
 its share of the log, and when it was last reported for reaching a limit. An account outlives the
 user's last connection until another user needs its place, so that reconnecting does not reset it.
+The account that was opened last gives its place up first, and the older half never does: users that
+come in numbers replace each other, and not those that the bus has known for longer.
+
+A subordinate id (`/etc/subuid`) has no account of its own: it uses the account of its owner, who
+can act under any of them.
 """
 
 from collections.abc import Callable, Iterable
@@ -49,7 +54,8 @@ _GAUGES = range(DROPPED)  # all kinds before it go down again
 PUBLISH_RATE = 4
 HELD_TIME = 5
 CONNECTIONS = 6
-_REPORTS = 7
+CONNECTION_RATE = 7
+_REPORTS = 8
 
 BUS = 0
 """The place of the account of the whole bus."""
@@ -61,11 +67,14 @@ NS_PER_MESSAGE = 5
 _HELD_NS_MAX = 6
 PAID_UNTIL_NS = 7
 _REPORTED_NS = 8  # when each limit was last reported
-_HELD = _REPORTED_NS + _REPORTS
+_UID = _REPORTED_NS + _REPORTS
+_NS_PER_CONNECTION = _UID + 1
+_CONNECTIONS_PAID_UNTIL_NS = _UID + 2  # written by the front alone
+_HELD = _UID + 3
 _CELLS = _HELD + HELD_WORDS
 RATE_BURST_NS = 50_000_000
-_SEARCH_INTERVAL_NS = 1_000_000_000
-"""How often all accounts are searched for some that may be closed."""
+_SEARCH_INTERVAL_NS = 100_000_000
+"""After a search for an account that may be closed has found none."""
 _NO_QUOTA = 1 << 62
 _CLOSING_SHARE = 20
 """One part of so many of a worker's time may go into closing what one user's packets carried."""
@@ -201,6 +210,11 @@ class Account:
         reported_ns = self._words[_REPORTED_NS + limit]
         return not reported_ns or now_ns - reported_ns >= interval_ns
 
+    @property
+    def uid(self) -> int:
+        """The user."""
+        return int(self._words[_UID])
+
     # -- in a worker, which remembers this only for itself -------------------------------------
     def closing_due_ns(self) -> int:
         """When a packet of this user that has descriptors may be read again."""
@@ -222,6 +236,19 @@ class Account:
     def count_connection(self, more: int) -> None:
         self._words[_CONNECTIONS] += more
 
+    def next_admission_ns(self) -> int:
+        """When the user's rate allows its next connection. As many connections as it may have come
+        without delay after a pause."""
+        words = self._words
+        burst_ns = words[_CONNECTIONS_MAX] * words[_NS_PER_CONNECTION]
+        return int(words[_CONNECTIONS_PAID_UNTIL_NS] - burst_ns)
+
+    def pay_for_connection(self, now_ns: int) -> None:
+        """Charge a connection to the rate limit."""
+        words = self._words
+        paid_from_ns = max(words[_CONNECTIONS_PAID_UNTIL_NS], now_ns)
+        words[_CONNECTIONS_PAID_UNTIL_NS] = paid_from_ns + words[_NS_PER_CONNECTION]
+
     def limit(self, limits: UserLimits) -> None:
         """Set the user's limits, for every process from now on."""
         self._words[_CONNECTIONS_MAX] = min(limits.connections_max, _NO_QUOTA)
@@ -234,16 +261,23 @@ class Account:
             # Forget what was charged so far. A worker may add to it just now, which is fine.
             self._words[PAID_UNTIL_NS] = 0
         self._words[_HELD_NS_MAX] = int(min(limits.held_seconds_max * 1e9, _NO_QUOTA))
+        ns_per_connection = 1_000_000_000 // limits.connections_per_second_max
+        if ns_per_connection != self._words[_NS_PER_CONNECTION]:
+            self._words[_NS_PER_CONNECTION] = ns_per_connection
+            self._words[_CONNECTIONS_PAID_UNTIL_NS] = 0
 
     def set_quotas(self, *quotas: int) -> None:
         """Set the quotas, in the order of the kinds of use."""
         for kind, quota in enumerate(quotas):
             self._words[_QUOTAS + kind] = min(quota, _NO_QUOTA)
 
-    def clear(self) -> None:
+    def open(self, uid: int, limits: UserLimits) -> None:
+        """Begin anew, for this user."""
         self._none_left_until_ns = 0
         for at in range(len(self._words)):
             self._words[at] = 0
+        self._words[_UID] = uid
+        self.limit(limits)
 
     def is_idle(self, now_ns: int) -> bool:
         """Whether closing this account would forget nothing but its losses."""
@@ -252,6 +286,7 @@ class Account:
             or any(self.use(kind) for kind in _GAUGES)
             or self.held_time.spent_ns(now_ns)
             or self._words[PAID_UNTIL_NS] > now_ns
+            or self._words[_CONNECTIONS_PAID_UNTIL_NS] > now_ns
         )
 
     def reap(self, worker: int, now_ns: int) -> None:
@@ -283,8 +318,10 @@ class AccountBook(Accounts):
     def __init__(self, words: memoryview, workers: int, limits: Limits) -> None:
         super().__init__(words, workers, limits)
         self._places: dict[int, int] = {}
+        """The place of each user's account, in the order in which they were opened."""
         self._kept: set[int] = set()
         self._free = list(range(limits.users_max, BUS, -1))
+        self._lasting = limits.users_max // 2
         self._searched_ns = -_SEARCH_INTERVAL_NS
         self._limit_bus(limits)
 
@@ -316,14 +353,12 @@ class AccountBook(Accounts):
         if place is not None:
             return self[place]
         if not self._free and now_ns - self._searched_ns >= _SEARCH_INTERVAL_NS:
-            self._searched_ns = now_ns
-            self._close_idle(now_ns)
+            self._close_newest_idle(now_ns)
         if not self._free:
             return None
         place = self._places[uid] = self._free.pop()
         account = self[place]
-        account.clear()
-        account.limit(limits)
+        account.open(uid, limits)
         return account
 
     def find(self, uid: int) -> Account | None:
@@ -335,11 +370,13 @@ class AccountBook(Accounts):
         """The users that have an account."""
         return list(self._places)
 
-    def _close_idle(self, now_ns: int) -> None:
-        for uid, place in list(self._places.items()):
-            if uid not in self._kept and self[place].is_idle(now_ns):
-                del self._places[uid]
-                self._free.append(place)
+    def _close_newest_idle(self, now_ns: int) -> None:
+        """Close one account, so that its place is free."""
+        for uid in reversed(list(self._places)[self._lasting :]):
+            if uid not in self._kept and self[self._places[uid]].is_idle(now_ns):
+                self._free.append(self._places.pop(uid))
+                return
+        self._searched_ns = now_ns
 
     def reap(self, worker: int, now_ns: int) -> None:
         """Take back what a dead worker had counted; under the lock."""

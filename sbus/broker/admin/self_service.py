@@ -45,7 +45,7 @@ class SelfServiceQueries:
         """A client asks; it may have left."""
         client = self._registry.get(number)
         if client is not None:
-            self._asking.setdefault(client.credentials.uid, []).append(number)
+            self._asking.setdefault(client.user, []).append(number)
             self._has_requests.set()
 
     async def run(self) -> None:

@@ -26,8 +26,8 @@ from sbus.shared.worker_statistics import STALLS, WorkerStatistics
 from sbus.unix.credentials import Credentials
 from sbus.unix.user_namespace import untranslated_ids
 
-_RULE = struct.Struct("<IIIIII?B")
-"""Version, place, account, gid, uid, pid, everybody, bytes of access rules."""
+_RULE = struct.Struct("<IIIIIII?B")
+"""Version, place, account, user, gid, uid, pid, everybody, bytes of access rules."""
 
 ANYBODY = -1
 NOBODY = -2
@@ -40,6 +40,8 @@ class BackpressureRule(msgspec.Struct, frozen=True, eq=False):
     client: int
     place: int
     account_place: int
+    user: int
+    """Whose account it is: of a subordinate id, its owner's."""
     credentials: Credentials
     profile: AccessProfile
     """What the access rules say about it."""
@@ -55,8 +57,7 @@ class BackpressureRule(msgspec.Struct, frozen=True, eq=False):
         """
         if self.profile.may_block_others:
             return ANYBODY
-        uid = self.credentials.uid
-        return NOBODY if uid == untranslated_ids()[1] else uid
+        return NOBODY if self.user == untranslated_ids()[1] else self.user
 
     def changed_to(self, profile: AccessProfile) -> "BackpressureRule | None":
         """The next version, with this profile; None where others would see no difference."""
@@ -77,18 +78,18 @@ class BackpressureRule(msgspec.Struct, frozen=True, eq=False):
         """All but the client's number, for the journal."""
         own = self.credentials
         everybody, rules = self.profile.may_block_others, encode_rule_set(self.profile.subscribe)
-        numbers = (self.version, self.place, self.account_place, own.gid, own.uid, own.pid)
-        return _RULE.pack(*numbers, everybody, len(rules)) + rules
+        whose = (self.version, self.place, self.account_place, self.user)
+        return _RULE.pack(*whose, own.gid, own.uid, own.pid, everybody, len(rules)) + rules
 
 
 def unpack_rule(client: int, data: bytes) -> tuple[BackpressureRule, bytes]:
     """What another worker packed in front of a pattern, and the pattern."""
-    version, place, account, gid, uid, pid, everybody, rules_bytes = _RULE.unpack_from(data)
+    version, place, account, user, gid, uid, pid, everybody, rules_bytes = _RULE.unpack_from(data)
     end = _RULE.size + rules_bytes
     subscribe = decode_rule_set(data[_RULE.size : end])
     profile = AccessProfile(publish=0, subscribe=subscribe, may_block_others=everybody)
     own = Credentials(gid=gid, uid=uid, pid=pid)
-    return BackpressureRule(client, place, account, own, profile, version), data[end:]
+    return BackpressureRule(client, place, account, user, own, profile, version), data[end:]
 
 
 class BackpressureListener(Protocol):

@@ -13,6 +13,7 @@ from sbus.protocol.events import Event, LimitReached
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     BLOCKING_CLIENTS,
+    CONNECTION_RATE,
     CONNECTIONS,
     HELD_TIME,
     PUBLISH_RATE,
@@ -40,6 +41,7 @@ _LIMITS = {
     PUBLISH_RATE: ("user_messages_per_second_max", "is held back, because it publishes too fast"),
     HELD_TIME: ("user_held_seconds_max", "may hold publishers back no longer, block is discard"),
     CONNECTIONS: ("user_connections_max", "has as many connections as it may"),
+    CONNECTION_RATE: ("user_connections_per_second_max", "waits, because it connects too fast"),
 }
 _SHARED = {
     SUBSCRIPTION_BYTES: ", and what others leave of bus_subscription_bytes_max",

@@ -27,6 +27,11 @@ class Client(msgspec.Struct, eq=False):
     """Seconds since 1970."""
 
     @property
+    def user(self) -> int:
+        """The user id that its account has: of a subordinate id, its owner's."""
+        return self.account.uid
+
+    @property
     def program(self) -> bytes:
         """The name of the process that connected; empty when that has ended."""
         return peer_program(self.sock, self.credentials.pid)
@@ -75,7 +80,7 @@ class ClientRegistry:
         return client
 
     def _count(self, client: Client, more: int) -> None:
-        users, uid = self.by_worker[client.worker], client.credentials.uid
+        users, uid = self.by_worker[client.worker], client.user
         users[uid] += more
         if not users[uid]:
             del users[uid]
@@ -92,13 +97,13 @@ class ClientRegistry:
 
     def connected_users(self) -> int:
         """Users with at least one client."""
-        return len({client.credentials.uid for client in self})
+        return len({client.user for client in self})
 
     def page(self, uid: int | None, after: int, size: int) -> list[Client]:
         """Up to `size` clients, of one user or of all, in the order of their numbers."""
         matching = (
             client
             for client in self
-            if client.number > after and (uid is None or client.credentials.uid == uid)
+            if client.number > after and (uid is None or client.user == uid)
         )
         return list(islice(matching, size))

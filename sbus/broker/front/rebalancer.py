@@ -170,7 +170,7 @@ class Rebalancer:
     def _movable(self, worker: int, *, rested: bool = True) -> dict[int, int]:
         """The clients of a worker, perhaps only those that do not rest, and their users."""
         return {
-            client.number: client.credentials.uid
+            client.number: client.user
             for client in self._registry.of_worker(worker)
             if not rested or client.number not in self._rests_until
         }

@@ -10,6 +10,7 @@ from sbus.broker.config.settings import BusSettings
 from sbus.errors import ConfigurationError
 from sbus.limits import UserLimits
 from sbus.shared.accounts import Account, AccountBook
+from sbus.unix.subordinate_ids import SubordinateIds
 from sbus.validation import explain, suggest
 
 
@@ -20,6 +21,7 @@ class EffectiveUserLimits:
         self._settings = settings
         self._book = book
         self._changed: dict[int, UserLimits] = {}
+        self._subordinate_ids = SubordinateIds()
 
     def apply_settings(self, settings: BusSettings) -> None:
         """Apply the limits of these settings, whatever an administrator has changed until now.
@@ -36,8 +38,13 @@ class EffectiveUserLimits:
         return self._changed.get(uid) or self._settings.limits_of(uid)
 
     def open_account(self, uid: int) -> Account | None:
-        """The account of a user who connects; None when the bus keeps no more of them."""
-        return self._book.of(uid, self.limits_of(uid), time.monotonic_ns())
+        """The account of a user who connects, for a subordinate id that of its owner; None when the
+        bus keeps no more of them."""
+        account = self._book.find(uid)
+        if account is None:
+            uid = self._subordinate_ids.owner(uid)
+            account = self._book.of(uid, self.limits_of(uid), time.monotonic_ns())
+        return account
 
     def change(self, uid: int, changes: Mapping[str, int | float]) -> UserLimits:
         """Change some limits of a user, for all processes from now on; returns all of them.

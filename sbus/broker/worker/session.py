@@ -154,8 +154,8 @@ class Session(SessionRecord):
         own = connection.credentials
         self.client = connection.client
         self.credentials = own
-        self.uid = own.uid
         self.account = connection.account
+        self.uid = connection.account.uid
         self.account_place = connection.account.place
         self.sock = connection.sock
         self.fd = connection.sock.fileno()

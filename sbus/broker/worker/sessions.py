@@ -107,7 +107,7 @@ class Sessions:
             return False
         account.count(BLOCKING_CLIENTS, 1)
         own, profile, memory = session.credentials, session.profile, self._context.memory
-        rule = BackpressureRule(session.client, place, account.place, own, profile)
+        rule = BackpressureRule(session.client, place, account.place, session.uid, own, profile)
         listener = _DeliveryListener(self, session.client)
         session.enable_backpressure(
             Backpressure(rule, account, memory, stalls, self._statistics, listener)

@@ -11,16 +11,17 @@ from sbus.broker.admin.self_service import SelfServiceQueries
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_protocol import SelfServiceReply
+from sbus.limits import Limits
 from sbus.protocol.admin_results import MeResult, UserReport
-from sbus.shared.accounts import Account
 from sbus.unix.credentials import Credentials
+from tests.unit.shared.memories import open_account
 
 MANY = 1_000
 
 
 def connect(registry: ClientRegistry, uid: int) -> None:
     credentials = Credentials(pid=1, uid=uid, gid=uid)
-    registry.add(0, cast(socket.socket, None), credentials, cast(Account, None))
+    registry.add(0, cast(socket.socket, None), credentials, open_account(Limits(users_max=1), uid))
 
 
 class Bus:

@@ -74,7 +74,7 @@ class Peer:
         place = stalls.take_place()
         assert place is not None
         self.backpressure = Backpressure(
-            BackpressureRule(1, place, self.account.place, Credentials(1, UID, 1), NO_RULES),
+            BackpressureRule(1, place, self.account.place, UID, Credentials(1, UID, 1), NO_RULES),
             self.account,
             memory,
             stalls,

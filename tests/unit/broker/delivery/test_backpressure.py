@@ -49,7 +49,8 @@ class Scene:
         self.account = Accounts(memory.accounts, 2, limits, 1)[account.place]
         place = stalls.take_place()
         assert place is not None
-        self.rule = BackpressureRule(7, place, account.place, OWN, AccessProfile(0, 0, everybody))
+        profile = AccessProfile(0, 0, everybody)
+        self.rule = BackpressureRule(7, place, account.place, OWN.uid, OWN, profile)
         self.changes: list[bool] = []
         """What it said about being stalled."""
         self.backpressure = Backpressure(
@@ -140,7 +141,7 @@ def test_flipping_counts_every_stall_once(memory: SharedMemory) -> None:
 
 @given(
     st.integers(0, 2**63),
-    *[IDS] * 5,
+    *[IDS] * 6,
     st.booleans(),
     st.integers(0, 2**RULES_MAX - 1),
     st.binary(max_size=50),
@@ -149,6 +150,7 @@ def test_what_was_packed_is_what_other_workers_unpack(
     client: int,
     place: int,
     account: int,
+    user: int,
     gid: int,
     uid: int,
     pid: int,
@@ -157,11 +159,12 @@ def test_what_was_packed_is_what_other_workers_unpack(
     pattern: bytes,
 ) -> None:
     profile = AccessProfile(publish=0, subscribe=rules, may_block_others=everybody)
-    packed = BackpressureRule(client, place, account, Credentials(gid, uid, pid), profile).pack()
+    own = Credentials(gid, uid, pid)
+    packed = BackpressureRule(client, place, account, user, own, profile).pack()
     got, rest = unpack_rule(client, packed + pattern)
     assert rest == pattern
-    assert (got.client, got.place, got.account_place) == (client, place, account)
-    assert (got.credentials, got.profile) == (Credentials(gid, uid, pid), profile)
+    assert (got.client, got.place, got.account_place, got.user) == (client, place, account, user)
+    assert (got.credentials, got.profile) == (own, profile)
 
 
 @pytest.mark.parametrize(

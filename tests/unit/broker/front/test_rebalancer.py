@@ -21,8 +21,8 @@ from sbus.broker.front.placement import Placement, WorkerLoad
 from sbus.broker.front.rebalancer import Rebalancer
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.limits import Limits
-from sbus.shared.accounts import Account
 from sbus.unix.credentials import Credentials
+from tests.unit.shared.memories import open_account
 
 ANN, BOB = 1, 2
 UNITS = 10_000
@@ -48,7 +48,6 @@ class Simulation:
         self.subscriptions_each = 1
         self._chance = random.Random(1)
         self._noise = noise
-        self._account = Account(memoryview(bytearray(8_000)).cast("Q"), 0, workers, 0, 1)
         self.placement = Placement(settings, self.loads, processors)
         own = cast("Any", self)
         self.rebalancer = Rebalancer(self.placement, own, own, self.registry, own, settings)
@@ -60,7 +59,8 @@ class Simulation:
         for _ in range(2 * pairs):
             worker = self.placement.choose(uid, range(len(self.busy_shares)))
             own = Credentials(gid=uid, uid=uid, pid=1)
-            client = self.registry.add(worker, cast("Any", None), own, self._account)
+            account = open_account(Limits(users_max=1), uid)
+            client = self.registry.add(worker, cast("Any", None), own, account)
             self.demands[client.number] = demand / 2
             clients.append(client)
         return clients

@@ -9,10 +9,11 @@ import trio.testing
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.client_registry import Client, ClientRegistry
 from sbus.broker.front.shutdown import Shutdown
-from sbus.shared.accounts import Account
+from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
 from sbus.unix.notify import Notifier
 from tests.support.events import logging_to
+from tests.unit.shared.memories import open_account
 
 
 class Scene:
@@ -32,8 +33,8 @@ class Scene:
         self.has_ended = True
 
     def connect(self) -> Client:
-        no_socket, no_account = cast(socket.socket, None), cast(Account, None)
-        return self.registry.add(0, no_socket, Credentials(gid=1, uid=2, pid=3), no_account)
+        no_socket, account = cast(socket.socket, None), open_account(Limits())
+        return self.registry.add(0, no_socket, Credentials(gid=1, uid=2, pid=3), account)
 
     def disconnect(self) -> None:
         self.registry.remove(self.client.number)

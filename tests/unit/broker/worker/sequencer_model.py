@@ -475,7 +475,8 @@ class Bus:
         assert place is not None
         session.backpressure = Backpressure(
             BackpressureRule(
-                session.client, place, session.account.place, session.credentials, NO_RULES
+                *(session.client, place, session.account.place),
+                *(session.uid, session.credentials, NO_RULES),
             ),
             session.account,
             self.memory,

@@ -259,7 +259,8 @@ class Scene:
         place = context.stalls.take_place()
         assert place is not None
         rule = BackpressureRule(
-            session.client, place, session.account.place, session.credentials, session.profile
+            *(session.client, place, session.account.place),
+            *(session.uid, session.credentials, session.profile),
         )
         listener = cast(BackpressureListener, Unheard())
         session.enable_backpressure(

@@ -354,6 +354,7 @@ class TestUsers:
             "subscriptions_max": "131072",
             "subscription_bytes_max": "16777216",
             "backlog_bytes_max": "67108864",
+            "connections_per_second_max": "200",
             "messages_per_second_max": "100000",
             "held_seconds_max": "10",
         }

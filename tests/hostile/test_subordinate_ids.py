@@ -1,0 +1,100 @@
+"""The subordinate ids of a user (/etc/subuid) do not use up the accounts of others."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sbus.unix.open_files import raise_open_files_limit
+from tests.support.admin import administer
+from tests.support.bus import SBUSD, Bus, running_bus
+from tests.support.raw_client import WHOAMI, RawClient
+from tests.support.threads import wait_until
+from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
+
+pytestmark = needs_root
+
+OWNER = 70_001
+FIRST = 200_000
+IDS = 1_030
+"""Six more than a bus has accounts."""
+ANOTHER_FILE = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/subuid && exec "$@"')
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    raise_open_files_limit()  # of this process, which has all clients
+    with directory_for_everybody() as made:
+        (made / "subuid").write_text(f"{OWNER}:{FIRST}:65536\n")
+        yield made
+
+
+@pytest.fixture
+def bus(directory: Path) -> Iterator[Bus]:
+    """A bus on a host where a user has subordinate ids."""
+    command = (*ANOTHER_FILE, str(directory / "subuid"), *SBUSD)
+    with running_bus(directory, "-go", command=command) as running:
+        yield running
+
+
+def connect_as(bus: Bus, uid: int) -> RawClient:
+    with effective_user(uid):
+        return bus.connect()
+
+
+def test_other_users_have_accounts_while_a_user_is_there_under_all_of_its_ids(bus: Bus) -> None:
+    with ExitStack() as stack:
+        for uid in range(FIRST, FIRST + IDS):
+            stack.enter_context(connect_as(bus, uid))
+        with connect_as(bus, STRANGER) as client:
+            client.whoami()
+        with administer(bus) as admin:
+            users = {user["uid"]: user for user in admin.ask("users")["users"]}
+        assert users.keys() == {0, OWNER, STRANGER}
+        assert users[OWNER]["connections"] == 1_024
+
+
+def test_a_subordinate_id_is_itself_and_asks_about_its_owner(bus: Bus) -> None:
+    with connect_as(bus, FIRST) as client, connect_as(bus, OWNER) as other:
+        other.whoami()
+        assert client.whoami().split(b"/")[3:4] == [b"%d" % FIRST]
+        client.control(b"!/me")
+        assert b'"uid":%d,"connections":2' % OWNER in client.receive()
+
+
+def test_ranges_that_are_given_out_later_count(directory: Path, bus: Bus) -> None:
+    (directory / "subuid").write_text(f"{OWNER}:{FIRST}:100\nroot:400000:100\n")
+    with ExitStack() as stack:
+        for uid in (FIRST + 99, FIRST + 100, 400_000, 400_050):
+            stack.enter_context(connect_as(bus, uid)).whoami()
+        with administer(bus) as admin:
+            users = {user["uid"] for user in admin.ask("users")["users"]}
+        assert users == {0, OWNER, FIRST + 100, 400_000}
+
+
+def test_users_that_come_in_numbers_replace_each_other() -> None:
+    """And not a user that has been known for longer, whether it is connected or not."""
+    with directory_for_everybody() as made, running_bus(made, "-go", "--limit=users_max=4") as bus:
+        with connect_as(bus, STRANGER) as client:
+            client.whoami()
+        for uid in range(FIRST, FIRST + 20):
+            wait_until(partial(is_served, bus, uid), "another user has left")
+        with ExitStack() as stack:
+            for uid in range(FIRST, FIRST + 20):
+                stack.enter_context(connect_as(bus, uid))
+            assert not is_served(bus, FIRST + 20)
+            assert is_served(bus, STRANGER)
+
+
+def is_served(bus: Bus, uid: int) -> bool:
+    """Whether a client of this user is answered, or refused because there are too many users."""
+    with connect_as(bus, uid) as client:
+        with suppress(BrokenPipeError):  # refused before it could ask
+            client.control(WHOAMI)
+        packet = client.receive()
+    if packet.startswith(b"CMSG " + WHOAMI):
+        return True
+    assert packet.startswith(b"CMSG !/error\0too-many-users "), packet
+    return False
