@@ -20,9 +20,12 @@ from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.events.slow_operations import time_operations
 from sbus.broker.front.acceptor import Acceptor
+from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.admission import ClientAdmission
 from sbus.broker.front.callback_timer import CallbackTimer
+from sbus.broker.front.client_descriptors import ClientDescriptors
 from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.departure import ClientDeparture
 from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front.load_meter import LoadMeter
@@ -30,6 +33,7 @@ from sbus.broker.front.mover import ClientMover, MoveEvent
 from sbus.broker.front.placement import Placement
 from sbus.broker.front.reaper import Reaper
 from sbus.broker.front.rebalancer import Rebalancer
+from sbus.broker.front.rejector import Rejector
 from sbus.broker.front.reload import Reloader
 from sbus.broker.front.shutdown import Shutdown
 from sbus.broker.front.supervisor import Supervisor
@@ -78,6 +82,9 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     registry: ClientRegistry
     shutdown: Shutdown
     supervisor: Supervisor
+    administrators: Administrators
+    policy: ConnectionPolicy
+    rejector: Rejector
     acceptor: Acceptor
     placement: Placement
     admission: ClientAdmission
@@ -133,7 +140,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
         on_ready()
         events.emit(BusReady(address=resources.endpoints.address(), workers=workers))
         nursery.start_soon(front.rebalancer.run)
-        nursery.start_soon(front.admission.run)
+        nursery.start_soon(front.admission.run, front.shutdown.admission_scope)
         nursery.start_soon(front.collector.run)
         nursery.start_soon(front.self_service.run)
         nursery.start_soon(keep_table_compact, resources.memory)
@@ -161,11 +168,16 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     reaper = Reaper(memory, book, stalls)
     supervisor = Supervisor(resources.fork_server, memory, reaper, settings, events, notifier)
     rate_limiter = LogRateLimiter(limits.log_interval_seconds, events)
-    acceptor = Acceptor(resources.endpoints.listener, settings, user_limits, rate_limiter, events)
+    administrators = Administrators(resources.endpoints.admin_gids)
+    descriptors = ClientDescriptors(settings.workers)
+    endpoints = resources.endpoints
+    policy = ConnectionPolicy(settings, user_limits, descriptors, administrators)
+    rejector = Rejector(settings, rate_limiter, events)
+    acceptor = Acceptor(endpoints.listener, settings, policy, rejector, descriptors, rate_limiter)
     meter = LoadMeter(supervisor, registry)
     placement = Placement(settings, meter.loads, len(os.sched_getaffinity(0)))
     departure = ClientDeparture(acceptor, registry, shutdown, settings, events)
-    mover = ClientMover(nursery, acceptor, supervisor, registry, departure, events)
+    mover = ClientMover(nursery, policy, supervisor, registry, departure, events)
     queries = WorkerQueries(supervisor)
     collector = StatisticsCollector(memory, supervisor, meter, user_limits, book, stalls)
     inspection = InspectionHandlers(settings, registry, queries, collector)
@@ -174,9 +186,12 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
         registry=registry,
         shutdown=shutdown,
         supervisor=supervisor,
+        administrators=administrators,
+        policy=policy,
+        rejector=rejector,
         acceptor=acceptor,
         placement=placement,
-        admission=ClientAdmission(acceptor, supervisor, registry, placement, shutdown, events),
+        admission=ClientAdmission(acceptor, policy, supervisor, registry, placement, events),
         departure=departure,
         mover=mover,
         rebalancer=Rebalancer(placement, meter, mover, registry, supervisor, settings),
@@ -204,13 +219,13 @@ def build_admin_server(
         registry,
         front.supervisor,
         [
-            *(front.user_limits, front.acceptor, front.placement, front.rebalancer),
-            *(front.departure, shutdown, front.streams),
+            *(front.user_limits, front.policy, front.rejector, front.acceptor),
+            *(front.placement, front.rebalancer, front.departure, shutdown, front.streams),
         ],
         resources.notifier,
     )
     figures = StatisticsHandlers(
-        settings, endpoints.address(), front.collector, registry, front.acceptor, shutdown
+        settings, endpoints.address(), front.collector, registry, front.rejector, shutdown
     )
     handlers = {
         **figures.handlers,
@@ -221,5 +236,5 @@ def build_admin_server(
         **ConfigurationHandlers(front.user_limits, reloader, events).handlers,
     }
     return AdminServer(
-        endpoints.admin_listener, endpoints.admin_gids, handlers, front.streams, events
+        endpoints.admin_listener, front.administrators, handlers, front.streams, events
     )

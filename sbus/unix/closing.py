@@ -31,15 +31,15 @@ def _has_event(sock: socket.socket, event: int) -> bool:
     return any(events & event for _, events in poll.poll(0))
 
 
-def discard_unread(sock: socket.socket, packets_max: int) -> None:
-    """Discard the unread packets of a non-blocking socket, and shut down its input; not if the
-    other end is closed, because nobody would notice.
+def discard_unread(sock: socket.socket, packets_max: int) -> bool:
+    """Discard the unread packets of a non-blocking socket, and shut down its input. False, and
+    nothing is done, if the other end is closed.
 
     It stops at a packet whose descriptors take long to close: closing the socket discards the
     packets behind it at once.
     """
     if _has_event(sock, select.POLLHUP):
-        return
+        return False
     with interrupt_waits():
         may_go_on = _discard(sock, packets_max, _EMPTY_PACKETS_MAX)
         try:
@@ -49,6 +49,7 @@ def discard_unread(sock: socket.socket, packets_max: int) -> None:
                 raise
         if may_go_on:
             _discard(sock, sys.maxsize, 0)
+    return True
 
 
 def _discard(sock: socket.socket, packets_max: int, empty_packets_max: int) -> bool:

@@ -54,6 +54,11 @@ def peer_groups(sock: socket.socket) -> frozenset[int]:
     return frozenset(groups)
 
 
+def is_member(sock: socket.socket, own: Credentials, gids: frozenset[int]) -> bool:
+    """Whether the process that connected `sock`, with these credentials, is in one of these."""
+    return bool(gids) and (own.gid in gids or not gids.isdisjoint(peer_groups(sock)))
+
+
 def _getsockopt_large(sock: socket.socket, option: int, bytes_max: int) -> bytes:
     """getsockopt(2) with a buffer larger than the standard library's method allows."""
     import ctypes

@@ -10,6 +10,7 @@ import trio
 
 from sbus.broker.admin.server import AdminServer
 from sbus.broker.admin.stream_registry import StreamRegistry
+from sbus.broker.front.administrators import Administrators
 from sbus.protocol import admin
 from sbus.protocol.admin_results import DrainResult
 from tests.support.events import logging_to
@@ -29,7 +30,7 @@ def test_an_administrator_that_floods_requests_leaves_turns_to_others(tmp_path: 
 
     async def serve(listener: socket.socket, others: socket.socket) -> None:
         server = AdminServer(
-            listener, frozenset(), {admin.Version: answer}, no_streams, logging_to(lines)
+            listener, Administrators(()), {admin.Version: answer}, no_streams, logging_to(lines)
         )
         with trio.fail_after(5):
             async with trio.open_nursery() as tasks:

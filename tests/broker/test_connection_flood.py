@@ -4,8 +4,9 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -38,27 +39,36 @@ def bus_with_few_descriptors(directory: Path, count: int) -> Iterator[Bus]:
         yield bus
 
 
-def is_served(client: RawClient, timeout_s: float) -> bool:
-    """Whether a client that has asked `whoami` is answered in this time."""
-    try:
-        return client.receive(timeout_s).startswith(WHOAMI)
-    except TimeoutError:
-        return False
+def is_served(client: RawClient) -> bool:
+    """Whether a new client is answered, and not told that there are too many."""
+    with suppress(BrokenPipeError):  # it may have been refused before it could ask
+        client.send(WHOAMI)
+    packet = client.receive()
+    if packet.startswith(WHOAMI):
+        return True
+    assert packet.startswith(b"CMSG !/error\0too-many-connections "), packet
+    assert client.receive() == b""
+    return False
 
 
-def connect_until_full(bus: Bus, stack: ExitStack) -> tuple[list[RawClient], list[RawClient]]:
-    """Clients that are served, and more of them that are not."""
+def connect_until_full(bus: Bus, stack: ExitStack) -> list[RawClient]:
+    """Clients that are served; the next ones are refused."""
     served: list[RawClient] = []
-    while True:
-        client = stack.enter_context(bus.connect())
-        client.send(WHOAMI)
-        if not is_served(client, 0.5):
-            break
+    while is_served(client := stack.enter_context(bus.connect())):
         served.append(client)
-    waiting = [client, *(stack.enter_context(bus.connect()) for _ in range(60))]
-    for client in waiting[1:]:
-        client.send(WHOAMI)
-    return served, waiting
+    for _ in range(60):
+        with bus.connect() as client:
+            assert not is_served(client)
+    return served
+
+
+def connect_again(bus: Bus) -> RawClient:
+    """A client that is served, as soon as others have left."""
+    deadline = time.monotonic() + 10.0
+    while not is_served(client := bus.connect()):
+        client.close()
+        assert time.monotonic() < deadline, "there is no room"
+    return client
 
 
 def assert_all_hear_each_other(clients: list[RawClient]) -> None:
@@ -75,33 +85,32 @@ def assert_all_hear_each_other(clients: list[RawClient]) -> None:
 
 def test_more_clients_than_descriptors_disturb_no_client(tmp_path: Path) -> None:
     with bus_with_few_descriptors(tmp_path, 64) as bus, ExitStack() as stack:
-        served, waiting = connect_until_full(bus, stack)
+        served = connect_until_full(bus, stack)
         assert 30 <= len(served) < 64
         assert_all_hear_each_other(served)
         for _ in range(2):
             for client in served[:10]:
                 client.close()
             del served[:10]
-            for client in waiting[:10]:
-                assert is_served(client, 10.0)
-            served += waiting[:10]
-            del waiting[:10]
+            served += [stack.enter_context(connect_again(bus)) for _ in range(10)]
+            with bus.connect() as client:
+                assert not is_served(client)
             assert_all_hear_each_other(served)
         assert len(bus.stderr_text().splitlines()) <= 5
 
 
 def test_a_worker_can_be_replaced_while_descriptors_are_short(tmp_path: Path) -> None:
-    """Waiting clients take every descriptor that its clients leave behind."""
+    """New clients take every descriptor that its clients leave behind."""
     with bus_with_few_descriptors(tmp_path, 64) as bus, ExitStack() as stack:
-        served, waiting = connect_until_full(bus, stack)
+        served = connect_until_full(bus, stack)
         assert_all_hear_each_other(served)
         for _ in range(3):
             victim = worker_pids(bus)[0]
             os.kill(victim, signal.SIGKILL)
             wait_until(partial(is_replaced, bus, 0, victim), "worker 0 lives again")
+            connect_until_full(bus, stack)
         for client in served[1::2]:
             client.whoami()
-        assert waiting, "the descriptors were never short"
 
 
 def test_two_thousand_short_connections_leave_nothing(tmp_path: Path) -> None:

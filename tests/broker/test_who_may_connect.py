@@ -31,7 +31,7 @@ def is_served(address: str) -> bool:
             reply = client.receive()
     except (PermissionError, ConnectionResetError, BrokenPipeError):
         return False
-    if not reply:
+    if not reply or reply.startswith(b"CMSG !/error\0not-admitted "):
         return False
     expected = f"!/cred/{os.getegid()}/{os.geteuid()}/{os.getpid()}"
     assert reply == b"CMSG !/cred/whoami\0" + expected.encode()

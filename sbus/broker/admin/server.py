@@ -1,9 +1,7 @@
 """The admin socket: who may ask, and one request after the other.
 
-Only root, the bus's own user and members of the admin groups are answered, by their peer
-credentials. An id that the kernel could not translate is nobody's, the bus's own id included. A
-request that is malformed is answered with what is wrong. A connection that does not take its
-replies is closed.
+Only administrators are answered, by their peer credentials. A request that is malformed is answered
+with what is wrong. A connection that does not take its replies is closed.
 
 A fault of this project in answering ends the connection that it happened on, and is reported as an
 event: it must not end the front, and with it the bus.
@@ -26,15 +24,15 @@ from sbus.broker.admin.request_codec import (
 from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.acceptor import accept_connection
+from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.callback_timer import ADMINISTRATION
 from sbus.protocol import admin
 from sbus.protocol.events import AdminRequestFailed
 from sbus.protocol.text import to_text
 from sbus.unix.closing import close_promptly
-from sbus.unix.credentials import peer_credentials, peer_groups
+from sbus.unix.credentials import peer_credentials
 from sbus.unix.errno_sets import PEER_GONE
 from sbus.unix.open_files import administrators_max
-from sbus.unix.user_namespace import known_gids, known_uids
 
 _SEND_SECONDS_MAX = 10.0
 _BACK_OFF_SECONDS = 0.1
@@ -46,15 +44,14 @@ class AdminServer:
     def __init__(
         self,
         listener: socket.socket,
-        gids: frozenset[int],
+        administrators: Administrators,
         handlers: Handlers,
         streams: StreamRegistry,
         events: EventEmitter,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
-        self._uids = known_uids({0, os.geteuid()})
-        self._gids = known_gids(gids)
+        self._administrators = administrators
         self._handlers = handlers
         self._streams = streams
         self._events = events
@@ -71,18 +68,12 @@ class AdminServer:
     async def _back_off(self, _why: str) -> None:
         await trio.sleep(_BACK_OFF_SECONDS)
 
-    def _is_administrator(self, sock: socket.socket) -> bool:
-        own = peer_credentials(sock)
-        if own.uid in self._uids or own.gid in self._gids:
-            return True
-        return bool(self._gids) and not self._gids.isdisjoint(peer_groups(sock))
-
     async def _serve(self, sock: socket.socket) -> None:
         """Answer one administrator until it leaves."""
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, admin.REPLY_BYTES_MAX)
-            if self._is_administrator(sock):
+            if self._administrators.include(sock, peer_credentials(sock)):
                 while (packet := await self._receive(sock)) is not None:
                     if await self._handle(sock, packet):
                         break

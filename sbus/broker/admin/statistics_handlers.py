@@ -7,8 +7,8 @@ import time
 from sbus.broker.admin.request_codec import Handlers
 from sbus.broker.admin.statistics import StatisticsCollector
 from sbus.broker.config.settings import BusSettings
-from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.rejector import Rejector
 from sbus.broker.front.shutdown import Shutdown
 from sbus.compiled import STEP
 from sbus.protocol import admin
@@ -26,14 +26,14 @@ class StatisticsHandlers:
         address: str,
         collector: StatisticsCollector,
         registry: ClientRegistry,
-        acceptor: Acceptor,
+        rejector: Rejector,
         shutdown: Shutdown,
     ) -> None:
         self._settings = settings
         self._address = to_text(address.encode(errors="surrogateescape"))
         self._collector = collector
         self._registry = registry
-        self._acceptor = acceptor
+        self._rejector = rejector
         self._shutdown = shutdown
         self._started_at = time.time()
         self._started_monotonic = time.monotonic()
@@ -56,7 +56,7 @@ class StatisticsHandlers:
             clients=len(self._registry),
             users=self._registry.connected_users(),
             connections_accepted=self._registry.admitted,
-            connections_refused=dict(self._acceptor.refused),
+            connections_refused=dict(self._rejector.refused),
             stalled_clients=self._collector.stalled_clients(),
             log=log,
             table=table,

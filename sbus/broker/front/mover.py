@@ -18,8 +18,8 @@ import trio
 
 from sbus.broker.config.access_policy import encode_rule_set
 from sbus.broker.events.emitter import EventEmitter
-from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.departure import ClientDeparture
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc import worker_protocol as protocol
@@ -76,14 +76,14 @@ class ClientMover:
     def __init__(
         self,
         nursery: trio.Nursery,
-        acceptor: Acceptor,
+        policy: ConnectionPolicy,
         supervisor: Supervisor,
         registry: ClientRegistry,
         departure: ClientDeparture,
         events: EventEmitter,
     ) -> None:
         self._nursery = nursery
-        self._acceptor = acceptor
+        self._policy = policy
         self._supervisor = supervisor
         self._registry = registry
         self._departure = departure
@@ -167,7 +167,7 @@ class ClientMover:
         return ""
 
     def _preparation(self, client: Client, record: ClientRecord) -> protocol.PrepareClient:
-        rules = encode_rule_set(self._acceptor.rules_for(client.sock, client.credentials))
+        rules = encode_rule_set(self._policy.rules_for(client.sock, client.credentials))
         own, account = client.credentials, client.account
         adoption = protocol.AdoptClient(client.number, own, account.place, rules)
         return protocol.PrepareClient(adoption, record)

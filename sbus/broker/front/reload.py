@@ -19,8 +19,8 @@ from sbus.broker.config.access_policy import PeerRules, encode_rule_set
 from sbus.broker.config.differences import changes
 from sbus.broker.config.resolution import Configuration
 from sbus.broker.config.settings import BusSettings, SettingsUpdate, write_owning_memfd
-from sbus.broker.front.acceptor import rules_for_peer
 from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.connection_policy import rules_for_peer
 from sbus.broker.front.supervisor import Supervisor
 from sbus.errors import ConfigurationError
 from sbus.protocol.admin_results import ReloadResult

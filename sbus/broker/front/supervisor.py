@@ -34,7 +34,9 @@ from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.errno_sets import OUT_OF_RESOURCES
 from sbus.unix.notify import Notifier
 
-_QUEUE_RETRY_SECONDS = 0.05
+_QUEUE_RETRY_SECONDS = 0.005
+_COMMAND_BYTES = 1_024
+"""What a small command takes of the kernel's memory, about, until its worker reads it."""
 _EARLY_DEATH_SECONDS = 1.0
 _RESTART_DELAY_SECONDS_MIN = 0.1
 _RESTART_DELAY_SECONDS_MAX = 5.0
@@ -312,14 +314,18 @@ class Supervisor:
             self.send(number, command)
 
     async def wait_for_available_workers(self) -> list[int]:
-        """The workers that serve and keep up with their commands, once there is one."""
+        """The workers that serve and keep up with their commands, once there is one.
+
+        What is behind waits here, where users have turns, and not in the worker's link.
+        """
+        unread_bytes_max = self._limits.handoff_clients_max * _COMMAND_BYTES
         while True:
             available = [
                 worker.number
                 for worker in self.workers
                 if worker.is_serving
                 and worker.link is not None
-                and worker.link.queued < self._limits.handoff_clients_max
+                and worker.link.unread_bytes() < unread_bytes_max
             ]
             if available:
                 return available

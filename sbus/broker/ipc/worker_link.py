@@ -13,6 +13,7 @@ import trio
 
 from sbus.broker.ipc.worker_protocol import WorkerCommand, WorkerEvent
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
+from sbus.unix.send_buffer import unread_bytes
 
 _PACKET_BYTES_MAX = 100 * 1024
 """The largest is a reply to a query. A buffer of this size comes from the heap, a larger one is
@@ -53,8 +54,12 @@ class WorkerLink:
 
     @property
     def queued(self) -> int:
-        """How many packets wait for the other side to read."""
+        """How many packets wait here, because the kernel takes no more."""
         return len(self._unsent)
+
+    def unread_bytes(self) -> int:
+        """The kernel's memory for the packets that the other side has not read yet."""
+        return unread_bytes(self._sock)
 
     def send(self, packet: WorkerCommand | WorkerEvent, fd: int | None = None) -> None:
         """Send, or queue when the other side is slow. Borrows `fd` until it is sent.

@@ -10,6 +10,7 @@ import trio
 
 from sbus.broker.admin.server import AdminServer
 from sbus.broker.admin.stream_registry import StreamRegistry
+from sbus.broker.front.administrators import Administrators
 from sbus.protocol import admin
 from sbus.protocol.admin_results import DrainResult
 from tests.support.events import logging_to
@@ -37,7 +38,7 @@ async def test_a_fault_ends_one_connection(tmp_path: Path, nursery: trio.Nursery
         listener.bind(path)
         listener.listen()
         server = AdminServer(
-            listener, frozenset(), {admin.Version: answer}, no_streams, logging_to(lines)
+            listener, Administrators(()), {admin.Version: answer}, no_streams, logging_to(lines)
         )
         nursery.start_soon(server.run)
         with trio.fail_after(5):

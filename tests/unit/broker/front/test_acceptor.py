@@ -1,4 +1,5 @@
-"""The acceptor: which clients may connect, and which failures it survives."""
+"""The acceptor with its policy and rejector: which clients may connect, what the others are told,
+and which failures are survived."""
 
 import errno
 import os
@@ -14,6 +15,11 @@ from sbus.broker.config.access_policy import AccessRule, Permission
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.front.acceptor import Acceptor
+from sbus.broker.front.administrators import Administrators
+from sbus.broker.front.client_descriptors import ClientDescriptors
+from sbus.broker.front.connection_policy import ConnectionPolicy
+from sbus.broker.front.connection_queue import AcceptedClient
+from sbus.broker.front.rejector import Rejector
 from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.limits import Limits
 from sbus.shared import accounts
@@ -57,7 +63,11 @@ class Scene:
         self.book = AccountBook(account_memory(1, bus.limits), 1, bus.limits)
         user_limits = EffectiveUserLimits(bus, self.book)
         events = logging_to(self.lines)
-        return Acceptor(self.listener, bus, user_limits, LogRateLimiter(10, events), events)
+        limiter = LogRateLimiter(10, events)
+        descriptors = ClientDescriptors(1)
+        self.policy = ConnectionPolicy(bus, user_limits, descriptors, Administrators(()))
+        self.rejector = Rejector(bus, limiter, events)
+        return Acceptor(self.listener, bus, self.policy, self.rejector, descriptors, limiter)
 
     def connect(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -69,6 +79,26 @@ class Scene:
     def close(self) -> None:
         for sock in (self.listener, *self.clients):
             sock.close()
+
+
+async def next_client(acceptor: Acceptor) -> AcceptedClient:
+    """The next client that is admitted; the acceptor runs until then."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor.run)
+        await acceptor.wait_for_client()
+        client = acceptor.next_client()
+        nursery.cancel_scope.cancel()
+    assert client is not None
+    return client
+
+
+async def reject_all(acceptor: Acceptor) -> None:
+    """Let the acceptor look at all who connect; it admits nobody."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert acceptor.next_client() is None
+        nursery.cancel_scope.cancel()
 
 
 @pytest.fixture
@@ -93,10 +123,10 @@ async def test_an_admitted_user_connects(
     acceptor = scene.acceptor(admit_uids=uids, admit_gids=gids)
     client = scene.connect()
     with trio.fail_after(SOON_SECONDS):
-        admitted = await acceptor.next_client()
+        admitted = await next_client(acceptor)
     with admitted.sock as sock:
         assert admitted.credentials == ME
-        assert acceptor.rules_for(admitted.sock, ME) == 0
+        assert scene.policy.rules_for(admitted.sock, ME) == 0
         assert admitted.account is scene.book.of(ME.uid, Limits().user, 0)
         assert admitted.account.connections == 1
         assert not sock.getblocking()
@@ -112,13 +142,11 @@ async def test_another_user_is_disconnected(scene: Scene, gids: frozenset[int]) 
     acceptor = scene.acceptor(admit_uids=frozenset({NOT_ME}), admit_gids=gids)
     client = scene.connect()
     scene.connect()
-    with trio.move_on_after(SOON_SECONDS) as scope:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(acceptor.next_client)
-            await trio.testing.wait_all_tasks_blocked()
-            assert client.recv(1) == b""
-            nursery.cancel_scope.cancel()
-    assert not scope.cancelled_caught
+    client.send(b"SUB unread")
+    await reject_all(acceptor)
+    assert client.recv(1000).startswith(b"CMSG !/error\0not-admitted ")
+    assert client.recv(1) == b""
+    assert scene.rejector.refused == {"not-admitted": 2}
     (line,) = scene.lines
     assert f"uid {ME.uid}" in line
 
@@ -129,7 +157,7 @@ async def test_a_connection_that_failed_is_skipped(scene: Scene, code: int) -> N
     scene.listener.failures = [code]
     scene.connect()
     with trio.fail_after(SOON_SECONDS):
-        (await acceptor.next_client()).sock.close()
+        (await next_client(acceptor)).sock.close()
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
@@ -142,7 +170,7 @@ async def test_without_descriptors_it_waits_until_a_client_leaves(
     async with trio.open_nursery() as nursery:
 
         async def enter() -> None:
-            (await acceptor.next_client()).sock.close()
+            (await next_client(acceptor)).sock.close()
 
         nursery.start_soon(enter)
         await trio.testing.wait_all_tasks_blocked()
@@ -160,7 +188,7 @@ async def test_without_descriptors_it_tries_again_after_a_moment(
     acceptor = scene.acceptor()
     scene.listener.failures = [errno.EMFILE] * 3
     scene.connect()
-    (await acceptor.next_client()).sock.close()
+    (await next_client(acceptor)).sock.close()
     assert 0 < trio.current_time() < SOON_SECONDS
     assert len(scene.lines) == 1
 
@@ -169,7 +197,7 @@ async def test_an_error_of_the_listener_is_not_survived(scene: Scene) -> None:
     acceptor = scene.acceptor()
     scene.listener.failures = [errno.EINVAL]
     with pytest.raises(OSError, match="accept failed"):
-        await acceptor.next_client()
+        await acceptor.run()
 
 
 # -- access rules ----------------------------------------------------------------------------------
@@ -193,12 +221,9 @@ MY_GROUPS = frozenset({ME.gid, *os.getgroups()})
 async def rejected(acceptor: Acceptor, client: socket.socket) -> list[bytes]:
     """What a client that may not connect is sent before the end."""
     packets = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(acceptor.next_client)
-        await trio.testing.wait_all_tasks_blocked()
-        while packet := client.recv(1000):
-            packets.append(packet)
-        nursery.cancel_scope.cancel()
+    await reject_all(acceptor)
+    while packet := client.recv(1000):
+        packets.append(packet)
     return packets
 
 
@@ -217,7 +242,7 @@ async def test_a_client_that_the_rules_deny_is_told_counted_and_logged(
     client = scene.connect()
     client.send(b"SUB unread")
     assert await rejected(acceptor, client) == told
-    assert acceptor.refused == {"not-allowed": 1}
+    assert scene.rejector.refused == {"not-allowed": 1}
     (line,) = scene.lines
     assert f"uid {ME.uid}, pid {ME.pid} ({MY_PROGRAM}): rules[0]" in line
 
@@ -232,20 +257,20 @@ async def test_rules_about_any_group_of_the_peer_concern_it(scene: Scene, gid: i
     acceptor = scene.acceptor(rules=rules)
     scene.connect()
     with trio.fail_after(SOON_SECONDS):
-        admitted = await acceptor.next_client()
+        admitted = await next_client(acceptor)
     with admitted.sock:
-        assert acceptor.rules_for(admitted.sock, admitted.credentials) == 0b11
+        assert scene.policy.rules_for(admitted.sock, admitted.credentials) == 0b11
 
 
 async def test_a_rejected_client_may_have_left(scene: Scene) -> None:
     acceptor = scene.acceptor(rules=(connect_rule(False),))
     scene.connect().close()
     assert await rejected(acceptor, scene.connect())
-    assert acceptor.refused == {"not-allowed": 2}
+    assert scene.rejector.refused == {"not-allowed": 2}
 
 
 async def test_names_of_programs_are_escaped(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbus.broker.front.acceptor.program_name", lambda _: b"a\n\x1b\\\xff")
+    monkeypatch.setattr("sbus.broker.front.rejector.program_name", lambda _: b"a\n\x1b\\\xff")
     acceptor = scene.acceptor(rules=(connect_rule(False),))
     await rejected(acceptor, scene.connect())
     assert r"(a\x0a\x1b\\\xff)" in scene.lines[0]
@@ -259,7 +284,7 @@ async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
     admitted = []
     for _ in range(2):
         scene.connect()
-        admitted.append(await acceptor.next_client())
+        admitted.append(await next_client(acceptor))
     refused = [scene.connect() for _ in range(3)]
     for client in refused:
         client.send(b"MSG a\0b")
@@ -275,7 +300,7 @@ async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
     leaver.sock.close()
     scene.connect()
     with trio.fail_after(SOON_SECONDS):
-        admitted.append(await acceptor.next_client())
+        admitted.append(await next_client(acceptor))
     assert leaver.account.connections == 2
     for one in admitted:
         one.sock.close()
@@ -298,15 +323,6 @@ async def test_when_others_have_all_accounts_a_user_is_told_so(
     other.count_connection(-1)
     scene.connect()
     with trio.fail_after(SOON_SECONDS):
-        admitted = await acceptor.next_client()
+        admitted = await next_client(acceptor)
     admitted.sock.close()
     assert admitted.account.connections == 1
-
-
-async def reject_all(acceptor: Acceptor) -> None:
-    """Let the acceptor look at all who connect; it admits nobody."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(acceptor.next_client)
-        await trio.testing.wait_all_tasks_blocked()
-        assert nursery.child_tasks, "it admitted somebody"
-        nursery.cancel_scope.cancel()

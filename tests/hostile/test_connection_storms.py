@@ -1,0 +1,177 @@
+"""Storms of connections: other users are admitted, and soon, whatever one user's programs do."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from sbus.unix.open_files import raise_open_files_limit
+from tests.support.bus import Bus, running_bus
+from tests.support.raw_client import WHOAMI, RawClient
+from tests.support.users import become, directory_for_everybody, effective_user, needs_root
+
+pytestmark = needs_root
+
+ATTACKERS = (70_001, 70_002)
+VICTIM = 70_010
+STORM_SECONDS = 2.0
+"""Time in which each storm fills every queue that there is."""
+FIRST_ANSWER_SECONDS_MAX = 3.0
+"""Of a busy machine. Without turns by user it took 4 to 35 s."""
+CONNECTIONS = 20
+
+Storm = Callable[[str], None]
+
+
+def misbehave(address: str) -> None:
+    """Connect, publish 60 messages, send garbage and leave."""
+    with connect(address) as sock:
+        for _ in range(60):
+            sock.send(b"MSG a/b\0x")
+        sock.send(b"garbage")
+
+
+def come_and_go(address: str) -> None:
+    connect(address).close()
+
+
+def exceed_the_quota(address: str, held: list[socket.socket] = []) -> None:  # noqa: B006
+    """Connect while the user has as many connections as it may, and leave at once."""
+    held += [connect(address) for _ in range(1_024 - len(held))]
+    connect(address).close()
+
+
+def connect(address: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.connect(address)
+    return sock
+
+
+@contextmanager
+def full_quota(bus: Bus) -> Iterator[None]:
+    """During the block, this process is an attacker that has as many connections as it may."""
+    with effective_user(ATTACKERS[0]), ExitStack() as stack:
+        for _ in range(1_024):
+            last = stack.enter_context(bus.connect())
+        last.whoami()
+        yield
+
+
+@contextmanager
+def storming(address: str, storm: Storm) -> Iterator[None]:
+    """During the block, every attacker storms."""
+    pids = []
+    for uid in ATTACKERS:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                become(uid, uid)()
+                while True:
+                    try:
+                        storm(address)
+                    except OSError:
+                        continue  # refused or disconnected in the middle of it
+            finally:
+                os._exit(1)
+        pids.append(pid)
+    try:
+        time.sleep(STORM_SECONDS)
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def bus() -> Iterator[Bus]:
+    raise_open_files_limit()
+    with directory_for_everybody() as directory, running_bus(directory, "-go") as running:
+        yield running
+
+
+def first_answer_seconds(bus: Bus) -> float:
+    """How long the victim waits for its first answer; it is answered."""
+    began_at = time.monotonic()
+    with effective_user(VICTIM), connect_soon(bus) as client:
+        client.whoami()
+        return time.monotonic() - began_at
+
+
+def connect_soon(bus: Bus) -> RawClient:
+    """A connection; tries again while the listen queue is full, as a storm may leave it."""
+    deadline = time.monotonic() + FIRST_ANSWER_SECONDS_MAX
+    while True:
+        try:
+            return bus.connect()
+        except BlockingIOError:
+            assert time.monotonic() < deadline, "the listen queue stays full"
+            time.sleep(0.001)
+
+
+@pytest.mark.parametrize("storm", [misbehave, come_and_go, exceed_the_quota])
+def test_another_user_is_admitted_soon(bus: Bus, storm: Storm) -> None:
+    with storming(bus.address, storm):
+        waited = sorted(first_answer_seconds(bus) for _ in range(CONNECTIONS))
+    assert waited[-1] < FIRST_ANSWER_SECONDS_MAX, f"median {waited[CONNECTIONS // 2]:.3f} s"
+
+
+def test_a_connected_user_is_not_disturbed(bus: Bus) -> None:
+    with effective_user(VICTIM), bus.connect() as client:
+        client.sub(b"k")
+        client.sync()
+        with storming(bus.address, misbehave):
+            for number in range(100):
+                client.pub(b"k", b"%d" % number)
+                assert client.receive() == b"MSG k\0%d" % number
+
+
+def test_all_connections_of_a_user_may_come_at_once_and_later_ones_at_a_rate() -> None:
+    limits = ("--limit=user_connections_max=30", "--limit=user_connections_per_second_max=10")
+    with directory_for_everybody() as directory, running_bus(directory, "-go", *limits) as bus:
+        began_at = time.monotonic()
+        visit(bus, 30)
+        assert time.monotonic() - began_at < 2.0
+        visit(bus, 20)
+        assert time.monotonic() - began_at >= 2.0 - 0.1
+        assert "user_connections_per_second_max" in bus.stderr_text()
+        assert first_answer_seconds(bus) < 1.0
+
+
+def visit(bus: Bus, count: int) -> None:
+    """Connect so many times; each time be answered, and leave."""
+    with effective_user(ATTACKERS[0]):
+        for _ in range(count):
+            with bus.connect() as client:
+                client.whoami()
+
+
+def test_a_refusal_costs_little(bus: Bus) -> None:
+    """Of what the front does, so that a storm of refused connections cannot keep it busy."""
+    refused = 2_000
+    with full_quota(bus):
+        before = cpu_seconds(bus.process.pid)
+        for _ in range(refused):
+            with connect_soon(bus) as client, suppress(BrokenPipeError):
+                client.control(WHOAMI)
+        used = cpu_seconds(bus.process.pid) - before
+    assert used / refused < 200e-6, f"{used / refused * 1e6:.0f} us"
+
+
+def cpu_seconds(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_refused_client_reads_why_whatever_it_has_sent(bus: Bus) -> None:
+    with full_quota(bus), bus.connect() as client:
+        with suppress(BrokenPipeError):
+            for _ in range(100):
+                client.send(b"MSG a\0b")
+        (notice,) = client.receive_until_closed()
+        assert notice.startswith(b"CMSG !/error\0too-many-connections ")

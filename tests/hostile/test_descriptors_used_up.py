@@ -1,0 +1,84 @@
+"""Users that take all descriptors they can get: others, and administrators, still get some."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from sbus.unix.open_files import raise_open_files_limit
+from tests.support.admin import administer
+from tests.support.bus import SBUSD, Bus, bus_of
+from tests.support.raw_client import RawClient
+from tests.support.threads import wait_until
+from tests.support.users import directory_for_everybody, effective_user, needs_root
+
+pytestmark = needs_root
+
+DESCRIPTORS = 1_024
+"""The hard limit on many hosts, and so many connections a user may have anyway."""
+ATTACKERS = range(70_001, 70_013)
+VICTIM = 70_020
+LIMITED = (
+    "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2);"
+    "os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
+@pytest.fixture
+def bus() -> Iterator[Bus]:
+    raise_open_files_limit()  # of this process, which has all clients
+    with directory_for_everybody() as directory:
+        address = str(directory / "bus")
+        command = (sys.executable, "-c", LIMITED, str(DESCRIPTORS), *SBUSD)
+        arguments = ("-f", "-a", address, "-go", "--workers=2")
+        with bus_of(directory, *arguments, address=address, command=command) as running:
+            yield running
+
+
+def take_all(bus: Bus, uid: int, stack: ExitStack) -> int:
+    """Connect as this user until the bus refuses it; returns how many are served."""
+    for number in range(DESCRIPTORS + 100):
+        with effective_user(uid):
+            client = stack.enter_context(bus.connect())
+        if not is_served(client):
+            return number
+    raise AssertionError("there is no end to it")
+
+
+def is_served(client: RawClient) -> bool:
+    """Whether a client is answered, and not refused; it is one or the other."""
+    with suppress(BrokenPipeError):  # it was refused before it could ask
+        client.control(b"!/cred/whoami")
+    packet = client.receive()
+    if packet.startswith(b"CMSG !/cred/whoami\0"):
+        return True
+    assert packet.startswith(b"CMSG !/error\0too-many-connections "), packet
+    return False
+
+
+def take_and_leave(bus: Bus, uid: int) -> bool:
+    """Whether a client of this user is served."""
+    with effective_user(uid), bus.connect() as client:
+        return is_served(client)
+
+
+def test_a_user_leaves_as_many_to_others_as_it_takes(bus: Bus) -> None:
+    with ExitStack() as stack:
+        first, second = (take_all(bus, uid, stack) for uid in ATTACKERS[:2])
+        assert 300 < first < 500
+        assert first / 2 - 2 <= second <= first / 2 + 2
+        with effective_user(VICTIM), bus.connect() as client:
+            client.whoami()
+
+
+def test_administrators_have_some_when_many_users_took_all(bus: Bus) -> None:
+    with ExitStack() as stack:
+        for uid in ATTACKERS:
+            take_all(bus, uid, stack)
+        for _ in range(20):
+            stack.enter_context(bus.connect()).whoami()
+        with administer(bus) as admin:
+            stats = admin.ask("stats")
+        assert stats["connections_refused"].keys() == {"too-many-connections"}
+    wait_until(lambda: take_and_leave(bus, ATTACKERS[0]), "others have left")
