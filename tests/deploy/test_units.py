@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbus.broker.config.file import parse_config
+from sbus.limits import Limits
 from sbus.unix.address import DEFAULT_ADDRESS, PathAddress, admin_address
 from tests.deploy.booted import UNITS
 
@@ -88,3 +89,18 @@ def test_example_configuration_changes_nothing_until_its_examples_are_used() -> 
     used = re.sub(r"^#(?=\S)", "", text, flags=re.MULTILINE)
     assert parse_config(used.encode()) != parse_config(text.encode())
     assert {"bus", "limits", "users", "rules"} == tomllib.loads(used).keys()
+
+
+def test_the_memory_of_the_service_is_more_than_its_limits_add_up_to() -> None:
+    """Messages: in backlogs, read and waiting, and in socket buffers."""
+    (memory,) = [value for name, value in settings("sbusd.service") if name == "MemoryMax"]
+    assert memory.endswith("G")
+    limits = Limits()
+    of_worker = (
+        limits.bus_subscription_bytes_max
+        + limits.route_cache_bytes_max
+        + limits.rule_cache_bytes_max
+    )
+    shared = limits.log_bytes + 2 * limits.table_bytes
+    needed = 3 * limits.bus_backlog_bytes_max + shared + 16 * of_worker
+    assert needed < int(memory[:-1]) * 2**30 < 2 * needed
