@@ -62,6 +62,16 @@ def test_without_room_for_the_memory_there_is_one_line(
     assert line == "sbusd: cannot make the shared memory: File too large"
 
 
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="there is no prlimit")
+@pytest.mark.parametrize(("files", "workers"), [(30, 1), (60, 8)])
+def test_with_too_few_files_for_the_workers_there_is_one_line(
+    tmp_path: Path, files: int, workers: int
+) -> None:
+    few = ("prlimit", f"--nofile={files}:{files}")
+    line = complaint(tmp_path, few, "-f", "--workers", str(workers))
+    assert line.startswith(f"sbusd: {files} open files are too few for {workers} workers, ")
+
+
 @needs_root
 @needs_mounts
 def test_a_hung_worker_is_replaced_though_the_list_of_locks_is_unreadable(tmp_path: Path) -> None:

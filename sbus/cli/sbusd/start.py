@@ -28,6 +28,10 @@ from sbus.unix.users import Identity
 if TYPE_CHECKING:
     from sbus.broker.config.resolution import Configuration
 
+_DESCRIPTORS_LEAST = 32
+_DESCRIPTORS_PER_WORKER = 8
+"""Its link, pidfd and eventfd, in two processes, and some on their way."""
+
 
 def run(plan: Plan) -> None:
     """Run a bus until it is told to stop. Raises SbusError, with nothing left behind."""
@@ -99,7 +103,7 @@ class _Lifecycle:
         gc.freeze()
         gc.enable()
 
-        raise_open_files_limit()
+        _check_open_files(raise_open_files_limit(), self._plan.options["workers"])
         plan, is_abstract = self._plan, sockets.bus.is_abstract
 
         def reread() -> "Configuration":
@@ -135,6 +139,15 @@ class _Lifecycle:
         """The files of the bus, which the caller removes from now on."""
         pidfiles = [] if self._pidfile is None else self._pidfile.take_files()
         return sockets.take_files() + pidfiles
+
+
+def _check_open_files(limit: int, workers: int) -> None:
+    """Raise ConfigurationError if the bus could not even start all workers."""
+    least = _DESCRIPTORS_LEAST + _DESCRIPTORS_PER_WORKER * workers
+    if limit < least:
+        raise ConfigurationError(
+            f"{limit} open files are too few for {workers} workers, which need {least} (ulimit -n)"
+        )
 
 
 def _print_address(address: str) -> None:
