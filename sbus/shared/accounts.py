@@ -240,7 +240,7 @@ class Account:
         """When the user's rate allows its next connection. As many connections as it may have come
         without delay after a pause."""
         words = self._words
-        burst_ns = words[_CONNECTIONS_MAX] * words[_NS_PER_CONNECTION]
+        burst_ns = (words[_CONNECTIONS_MAX] - 1) * words[_NS_PER_CONNECTION]
         return int(words[_CONNECTIONS_PAID_UNTIL_NS] - burst_ns)
 
     def pay_for_connection(self, now_ns: int) -> None:

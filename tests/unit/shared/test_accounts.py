@@ -415,6 +415,35 @@ def test_a_place_goes_to_another_user_only_when_its_account_is_idle() -> None:
     assert book.of(1, limits.user, published_at_ns + SECOND_NS) is None
 
 
+def test_the_newest_account_makes_room_and_the_older_half_never_does() -> None:
+    limits = Limits(users_max=6)
+    book = AccountBook(account_memory(1, limits), 1, limits)
+    for uid in range(6):
+        assert book.of(uid, limits.user, 0) is not None
+    for newcomer, closed in ((10, 5), (11, 10), (12, 11)):
+        assert book.of(newcomer, limits.user, 0) is not None
+        assert book.find(closed) is None
+    assert book.uids() == [0, 1, 2, 3, 4, 12]
+    for uid in (4, 12):
+        found = book.find(uid)
+        assert found is not None
+        found.count_connection(1)
+    assert book.of(13, limits.user, 0) is not None
+    assert book.uids() == [0, 1, 2, 4, 12, 13]
+    book.of(13, limits.user, 0).count_connection(1)  # type: ignore[union-attr]
+    assert book.of(14, limits.user, 0) is None
+    assert book.of(14, limits.user, SECOND_NS) is None, "the older half stays"
+
+
+def test_an_account_knows_its_user_until_it_is_another_user_s() -> None:
+    limits = Limits(users_max=1)
+    book = AccountBook(account_memory(1, limits), 1, limits)
+    for uid in (7, 2**32 - 2):
+        account = book.of(uid, limits.user, 0)
+        assert account is not None
+        assert account.uid == uid
+
+
 def test_each_limit_is_reported_once_in_an_interval() -> None:
     limits = Limits()
     one, other = opened(limits, 1, 2)

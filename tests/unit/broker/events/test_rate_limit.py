@@ -11,6 +11,7 @@ from sbus.limits import Limits
 from sbus.protocol.events import AcceptingPaused
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
+    CONNECTION_RATE,
     CONNECTIONS,
     HELD_TIME,
     PUBLISH_RATE,
@@ -84,6 +85,7 @@ ALL = {
     PUBLISH_RATE: "user_messages_per_second_max",
     HELD_TIME: "user_held_seconds_max",
     CONNECTIONS: "user_connections_max",
+    CONNECTION_RATE: "user_connections_per_second_max",
 }
 
 

@@ -14,6 +14,7 @@ import trio.testing
 from sbus.broker.config.access_policy import AccessRule, Permission
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.front import rejector
 from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.client_descriptors import ClientDescriptors
@@ -304,6 +305,24 @@ async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
     assert leaver.account.connections == 2
     for one in admitted:
         one.sock.close()
+
+
+async def test_a_user_that_is_refused_all_the_time_is_told_so_many_times_a_second(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rejector, "_TOLD_PER_SECOND_MAX", 3)
+    acceptor = scene.acceptor(admit_uids=frozenset({NOT_ME}))
+    clients = [scene.connect() for _ in range(5)]
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    await reject_all(acceptor)
+    told = [client.recv(1000).startswith(b"CMSG !/error\0not-admitted ") for client in clients]
+    assert told == [True, True, True, False, False]
+    now += 1.1
+    again = scene.connect()
+    await reject_all(acceptor)
+    assert again.recv(1000)
+    assert scene.rejector.refused == {"not-admitted": 6}
 
 
 async def test_when_others_have_all_accounts_a_user_is_told_so(

@@ -97,6 +97,17 @@ async def test_a_slow_side_gets_everything_in_order(links: Links) -> None:
     os.close(write_end)
 
 
+async def test_what_the_other_side_has_not_read_is_known(links: Links) -> None:
+    front, worker = links
+    assert not front.unread_bytes()
+    for number in range(3):
+        front.send(AdoptClient(number, SOMEBODY, 9))
+    unread = front.unread_bytes()
+    assert 3 * 50 < unread < 3 * 2_000
+    worker.receive_command()
+    assert front.unread_bytes() == unread * 2 // 3
+
+
 Receive = Callable[[Links], object]
 NOTHING_MORE: list[tuple[str, Receive, object]] = [
     ("front", lambda links: links[1].receive_command(), (None, [])),

@@ -1,0 +1,74 @@
+"""Descriptors: no user takes all of them, and some are left for administrators."""
+
+import pytest
+
+from sbus.broker.front import client_descriptors
+from sbus.broker.front.client_descriptors import ClientDescriptors
+from sbus.limits import Limits
+from sbus.shared.accounts import Account, AccountBook
+from tests.unit.shared.memories import account_memory
+
+TOTAL = 160
+RESERVE = TOTAL // 16
+USERS = 12
+
+
+@pytest.fixture
+def descriptors(monkeypatch: pytest.MonkeyPatch) -> ClientDescriptors:
+    monkeypatch.setattr(client_descriptors, "_clients_max", lambda _workers: TOTAL)
+    return ClientDescriptors(1)
+
+
+@pytest.fixture
+def accounts() -> list[Account]:
+    limits = Limits(users_max=USERS)
+    book = AccountBook(account_memory(1, limits), 1, limits)
+    opened = [book.of(uid, limits.user, 0) for uid in range(USERS)]
+    return [account for account in opened if account is not None]
+
+
+def take_all(descriptors: ClientDescriptors, account: Account) -> int:
+    """How many a user gets."""
+    count = 0
+    while descriptors.has_room(account):
+        descriptors.count(account, 1)
+        count += 1
+    return count
+
+
+def test_a_user_leaves_as_many_as_it_takes(
+    descriptors: ClientDescriptors, accounts: list[Account]
+) -> None:
+    taken = [take_all(descriptors, account) for account in accounts]
+    left = TOTAL - RESERVE
+    for count in taken:
+        left -= count
+        assert count in (left - 1, left) or left <= 1
+    assert taken[0] == (TOTAL - RESERVE) // 2
+    assert sum(taken) < TOTAL - RESERVE
+
+
+def test_administrators_have_the_rest(
+    descriptors: ClientDescriptors, accounts: list[Account]
+) -> None:
+    *others, administrator = accounts
+    taken = sum(take_all(descriptors, account) for account in others)
+    while descriptors.has_room_for_administrator():
+        descriptors.count(administrator, 1)
+        taken += 1
+    assert taken == TOTAL
+    assert administrator.connections >= RESERVE
+    descriptors.count(administrator, -1)
+    assert descriptors.has_room_for_administrator()
+    assert not descriptors.has_room(administrator)
+
+
+def test_what_a_user_gives_back_is_there_for_others(
+    descriptors: ClientDescriptors, accounts: list[Account]
+) -> None:
+    first, second, *_ = accounts
+    take_all(descriptors, first)
+    before = take_all(descriptors, second)
+    descriptors.count(first, -20)
+    assert take_all(descriptors, second) == 10
+    assert second.connections == before + 10

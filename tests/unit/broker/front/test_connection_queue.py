@@ -1,0 +1,116 @@
+"""The connection queue against its specification: turns by user, and a rate for each of them."""
+
+import socket
+from collections import Counter
+from typing import cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.broker.front.connection_queue import AcceptedClient, ConnectionQueue
+from sbus.limits import Limits
+from sbus.shared.accounts import Account, AccountBook
+from sbus.unix.credentials import Credentials
+from tests.unit.shared.memories import account_memory
+
+SECOND_NS = 1_000_000_000
+ANN, BOB, CAT = 1, 2, 3
+RATE = 10
+MOST = 5
+LIMITS = Limits(users_max=3, user_connections_max=MOST, user_connections_per_second_max=RATE)
+
+
+class Scene:
+    """A queue, and the accounts of three users."""
+
+    def __init__(self) -> None:
+        self.queue = ConnectionQueue()
+        self.book = AccountBook(account_memory(1, LIMITS), 1, LIMITS)
+
+    def account(self, uid: int) -> Account:
+        account = self.book.of(uid, LIMITS.user, 0)
+        assert account is not None
+        return account
+
+    def add(self, uid: int, count: int = 1) -> None:
+        for pid in range(count):
+            own = Credentials(gid=uid, uid=uid, pid=pid)
+            self.queue.add(AcceptedClient(cast(socket.socket, None), own, self.account(uid)))
+
+    def take(self, now_ns: int) -> int | None:
+        """The user of the client whose turn it is."""
+        client = self.queue.take(now_ns)
+        return None if client is None else client.credentials.uid
+
+
+def test_users_have_turns_and_a_user_s_own_clients_keep_their_order() -> None:
+    scene = Scene()
+    scene.add(ANN, 4)
+    scene.add(BOB, 2)
+    taken = [scene.queue.take(SECOND_NS) for _ in range(6)]
+    clients = [client.credentials for client in taken if client is not None]
+    assert [own.uid for own in clients] == [ANN, BOB, ANN, BOB, ANN, ANN]
+    assert [own.pid for own in clients if own.uid == ANN] == [0, 1, 2, 3]
+    assert scene.queue.take(SECOND_NS) is None
+
+
+def test_who_has_had_few_connections_goes_first() -> None:
+    scene = Scene()
+    scene.add(ANN, 3)
+    assert [scene.take(SECOND_NS) for _ in range(2)] == [ANN, ANN]
+    scene.add(BOB)
+    assert scene.take(SECOND_NS) == BOB
+
+
+def test_a_user_that_is_over_its_rate_holds_back_nobody_else() -> None:
+    scene = Scene()
+    scene.add(ANN, 2 * MOST)
+    assert [scene.take(SECOND_NS) for _ in range(MOST + 1)] == [ANN] * MOST + [None]
+    assert scene.queue.due_ns() == SECOND_NS + SECOND_NS // RATE
+    scene.add(BOB)
+    assert scene.take(SECOND_NS) == BOB
+    assert scene.take(SECOND_NS) is None
+    assert scene.take(SECOND_NS + SECOND_NS // RATE) == ANN
+
+
+def test_after_a_pause_all_connections_may_come_at_once() -> None:
+    scene = Scene()
+    scene.add(ANN, 2 * MOST)
+    for now_ns in (SECOND_NS, 60 * SECOND_NS):
+        assert [scene.take(now_ns) for _ in range(MOST)] == [ANN] * MOST
+
+
+def test_clients_that_are_ended_are_charged_to_nobody() -> None:
+    scene = Scene()
+    scene.add(ANN, MOST)
+    scene.add(BOB)
+    assert {client.credentials.uid for client in scene.queue.take_all()} == {ANN, BOB}
+    assert scene.queue.first() is None
+    assert scene.queue.due_ns() == float("inf")
+    scene.add(ANN, MOST)
+    assert [scene.take(SECOND_NS) for _ in range(MOST)] == [ANN] * MOST
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([ANN, BOB, CAT]), st.integers(0, 3), st.integers(0, SECOND_NS)),
+        max_size=60,
+    )
+)
+def test_no_user_exceeds_its_rate_and_no_client_is_lost(steps: list[tuple[int, int, int]]) -> None:
+    scene = Scene()
+    now_ns = SECOND_NS
+    added: Counter[int] = Counter()
+    taken: Counter[int] = Counter()
+    for uid, count, pause_ns in steps:
+        scene.add(uid, count)
+        added[uid] += count
+        while (user := scene.take(now_ns)) is not None:
+            taken[user] += 1
+        for one in added:
+            seconds = (now_ns - SECOND_NS) / SECOND_NS
+            assert taken[one] <= MOST + seconds * RATE
+            assert taken[one] == added[one] or scene.account(one).next_admission_ns() > now_ns
+        now_ns += pause_ns
+    left = Counter(client.credentials.uid for client in scene.queue.take_all())
+    assert taken + left == added
