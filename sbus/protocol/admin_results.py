@@ -175,8 +175,8 @@ class ClientReport(msgspec.Struct, frozen=True, kw_only=True):
     worker: int
     connected_at: float
     activity: Activity | None
-    """Null when its worker did not answer, or does not serve it any more because it has left: it has
-    not read everything then."""
+    """Null when its worker did not answer; also of a client that has left and has not read
+    everything, which its worker does not serve any more."""
 
 
 class ClientsResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -197,7 +197,9 @@ class Outbox(OutboxRecord):
         try:
             self._send(packet)
         except OSError as error:
-            if error.errno not in outbox_state.EVENTS:
+            if self._has_more_room_after(error):
+                self.send_last(packet)
+            elif error.errno not in outbox_state.EVENTS:
                 raise
 
     def _enter(self, event: outbox_state.Event) -> None:

@@ -115,7 +115,7 @@ class Scheduler:
 
     def _serve(self, session: Session) -> int:
         """Read a client and handle its packets, until they have cost a quantum."""
-        if session.sock.fileno() < 0:
+        if not session.is_open():
             return 0  # it was disconnected during its last turn
         if session.outbox.fault is not None:
             self._sessions.expel(session, session.outbox.fault)

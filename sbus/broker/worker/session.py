@@ -205,7 +205,7 @@ class Session(SessionRecord):
     # -- state ---------------------------------------------------------------------------------
     def is_open(self) -> bool:
         """Whether the client has not left."""
-        return self.sock.fileno() >= 0
+        return self.fd >= 0
 
     def set_profile(self, profile: AccessProfile) -> None:
         """Obey these access rules from now on."""

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from sbus.broker.ipc.queries import ActivityQuery, ActivityReply
-from sbus.broker.ipc.worker_protocol import Quiesce, RunQuery, Stop
+from sbus.broker.ipc.worker_protocol import DisconnectClient, Quiesce, RunQuery, Stop
 from sbus.broker.worker import machine
 from sbus.broker.worker.session import Session
 from sbus.limits import Limits
@@ -238,6 +238,24 @@ def test_the_turns_of_a_tick_are_bounded(bus: OneProcessBus) -> None:
         before, done = done, published(bus, 0)
         assert 0 < done - before <= machine._COST_PER_TICK + LIMITS.quantum_units
     assert rest(bus.stepped[0]) > 0
+
+
+def test_a_client_that_is_disconnected_between_two_turns_gets_no_other_one(
+    bus: OneProcessBus,
+) -> None:
+    peer = subscriber(bus, 0)
+    sent = send(peer, messages(0, 4 * LIMITS.batch_packets_max))
+    bus.stepped[0].tick()
+    assert 0 < published(bus, 0) < len(sent)
+    bus.tell(0, DisconnectClient(peer.number, "enough"))
+    bus.settle()
+    done = published(bus, 0)
+    assert done < len(sent)
+    assert not bus.gone, "it has not read everything"
+    assert peer.read() == sent[:done]
+    assert peer.ended
+    bus.settle()
+    assert bus.gone == {peer.number: "kicked"}
 
 
 def test_turns_of_several_clients_share_a_tick(bus: OneProcessBus) -> None:
