@@ -77,9 +77,11 @@ _SEARCH_INTERVAL_NS = 100_000_000
 """After a search for an account that may be closed has found none."""
 _NO_QUOTA = 1 << 62
 _CLOSING_SHARE = 20
-"""One part of so many of a worker's time may go into closing what one user's packets carried."""
+"""One part of so many of a process's time may go into closing what one user's packets carried."""
 _CLOSING_BURST_NS = 10_000_000
-"""So much of it at once."""
+"""So much of a worker's time at once."""
+_DEPARTURE_NS = 1_000_000
+"""Many times what closing a socket takes that has nothing unread."""
 
 
 def account_words(workers: int) -> int:
@@ -248,6 +250,14 @@ class Account:
         words = self._words
         paid_from_ns = max(words[_CONNECTIONS_PAID_UNTIL_NS], now_ns)
         words[_CONNECTIONS_PAID_UNTIL_NS] = paid_from_ns + words[_NS_PER_CONNECTION]
+
+    def pay_for_departure(self, spent_ns: int, now_ns: int) -> None:
+        """Charge the CPU time that closing a client's socket took to the rate limit of connections,
+        unless it was short. The files that unread packets carry are closed with it."""
+        words = self._words
+        if spent_ns > _DEPARTURE_NS:
+            paid_from_ns = max(words[_CONNECTIONS_PAID_UNTIL_NS], now_ns)
+            words[_CONNECTIONS_PAID_UNTIL_NS] = paid_from_ns + _CLOSING_SHARE * spent_ns
 
     def limit(self, limits: UserLimits) -> None:
         """Set the user's limits, for every process from now on."""

@@ -4,6 +4,8 @@ A client is known to the front from its admission until its worker, or that work
 that it has left.
 """
 
+import time
+
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.acceptor import Acceptor
@@ -44,6 +46,9 @@ class ClientDeparture:
         if self._events.is_watched:
             who = client.describe()
             self._events.emit(ClientDisconnected(who=who, worker=client.worker, reason=reason))
+        before_ns = time.thread_time_ns()
         shut_down(client.sock)
+        spent_ns = time.thread_time_ns() - before_ns
+        client.account.pay_for_departure(spent_ns, time.monotonic_ns())
         self._acceptor.client_left(client.account)
         self._shutdown.check_empty()

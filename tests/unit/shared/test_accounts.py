@@ -528,3 +528,13 @@ def test_closing_takes_a_small_share_of_the_time() -> None:
     later_ns = now_ns + 60 * 10**9
     account.pay_for_closing(1_000_000, later_ns)
     assert account.closing_due_ns() < later_ns, "what was long ago does not count"
+
+
+def test_a_departure_that_takes_long_delays_connections() -> None:
+    account, now_ns = open_account(Limits()), 10**12
+    account.pay_for_connection(now_ns)
+    before_ns = account.next_admission_ns()
+    account.pay_for_departure(1_000_000, now_ns)
+    assert account.next_admission_ns() == before_ns
+    account.pay_for_departure(1_000_000_000, now_ns)
+    assert account.next_admission_ns() == before_ns + 20_000_000_000

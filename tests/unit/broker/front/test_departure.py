@@ -1,0 +1,53 @@
+"""A client is forgotten, and its user pays for what closing its socket takes."""
+
+import os
+import socket
+from typing import cast
+
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.front.acceptor import Acceptor
+from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.departure import ClientDeparture
+from sbus.broker.front.shutdown import Shutdown
+from sbus.limits import Limits
+from sbus.shared.accounts import Account
+from sbus.unix.credentials import Credentials
+from tests.support.events import logging_to
+from tests.unit.shared.memories import open_account
+
+LARGE_BYTES = 256 * 1024 * 1024
+"""Some 10 ms to free."""
+
+
+class Others:
+    """An acceptor and a shutdown that are told of a departure."""
+
+    def __init__(self) -> None:
+        self.left: list[Account] = []
+        self.client_left = self.left.append
+
+    def check_empty(self) -> None: ...
+
+
+def test_closing_what_a_client_left_unread_delays_its_users_connections() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    account, registry, others = open_account(Limits()), ClientRegistry(1), Others()
+    departure = ClientDeparture(
+        cast(Acceptor, others),
+        registry,
+        cast(Shutdown, others),
+        BusSettings(workers=1),
+        logging_to([]),
+    )
+    client = registry.add(0, ours, Credentials(gid=1, uid=1, pid=1), account)
+    before_ns = account.next_admission_ns()
+    with theirs:
+        memory = os.memfd_create("large")
+        os.posix_fallocate(memory, 0, LARGE_BYTES)
+        socket.send_fds(theirs, [b"x"], [memory])
+        os.close(memory)
+        departure.forget(client.number, "")
+    assert ours.fileno() == -1
+    assert others.left == [account]
+    assert account.next_admission_ns() > before_ns
+    assert len(registry) == 0
