@@ -352,8 +352,6 @@ class LiveCampaign:
         for client in (*self._clients, *self._observers):
             self._end_round_of(client)
             client.sock.close()
-        for process in self._processes.values():
-            process.end()
 
         def has_all_left(traffic: dict[str, Any]) -> bool:
             return bool(traffic["subscriptions"] == 0)
@@ -367,6 +365,12 @@ class LiveCampaign:
         assert not stats["connections_refused"]
         assert not any(worker["deaths"] for worker in stats["workers"])
         assert "Traceback" not in bus.stderr_text()
+
+    def close(self) -> None:
+        for client in (*self._clients, *self._observers):
+            client.sock.close()
+        for process in self._processes.values():
+            process.end()
 
 
 def _messages(received: list[bytes]) -> list[bytes]:
@@ -396,8 +400,11 @@ def campaign(seed: int) -> Iterator[LiveCampaign]:
             directory, *options, workers=setting.workers, placement=setting.placement
         ) as bus:
             running = LiveCampaign(bus.address, seed, rules)
-            yield running
-            running.end(bus)
+            try:
+                yield running
+                running.end(bus)
+            finally:
+                running.close()
 
 
 def _spared(setting: Setting) -> bytes:
