@@ -120,7 +120,7 @@ class Acceptor:
     async def wait_for_client(self) -> None:
         """Wait until `next_client` returns one."""
         while (delay_ns := self._queue.due_ns() - time.monotonic_ns()) > 0:
-            first = self._queue.first()
+            first = self._queue.first_held_back()
             if first is not None:
                 own = first.credentials
                 self._rate_limiter.log_limit_reached(CONNECTION_RATE, first.account, own)

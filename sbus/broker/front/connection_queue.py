@@ -1,8 +1,9 @@
 """The connection queue: accepted connections that wait for admission, in turns by user.
 
-The next one is of the user whose rate limit has allowed that for longest: of two users with the
-same limits, the one with fewer recent connections. So a user that connects now and then is never
-behind one that connects all the time, and the rate limit holds back nobody else.
+Turns follow start-time fair queueing, in which every connection costs the same: a user that joins
+the queue has its turn before a user that has just had one. So a user that connects now and then is
+never behind one that connects all the time. A user that is over its rate limit has no turns until
+its next connection is due, and holds back nobody else.
 """
 
 import heapq
@@ -31,43 +32,53 @@ class ConnectionQueue:
         self._waiting: dict[int, deque[AcceptedClient]] = {}
         """Of each user who has some, by the place of its account."""
         self._turns: list[tuple[int, int]] = []
-        """A heap: when each of these users has its next turn, and the place of its account."""
+        """A heap: the turns of users whose next clients are due, and the places of accounts."""
+        self._turn = 0
+        """The last one that a user had."""
+        self._later: list[tuple[int, int]] = []
+        """A heap: when the other users' next clients are due, and the places of accounts."""
 
     def add(self, client: AcceptedClient) -> None:
         account = client.account
-        if account.place not in self._waiting:
-            self._waiting[account.place] = deque()
-            self._add_turn(account)
-        self._waiting[account.place].append(client)
+        waiting = self._waiting.setdefault(account.place, deque())
+        if not waiting:
+            heapq.heappush(self._later, (account.next_admission_ns(), account.place))
+        waiting.append(client)
 
     def take(self, now_ns: int) -> AcceptedClient | None:
         """The next client, charged to its user's rate; None when none is due."""
-        if self.due_ns() > now_ns:
+        while self._later and self._later[0][0] <= now_ns:
+            _, place = heapq.heappop(self._later)
+            heapq.heappush(self._turns, (self._turn, place))
+        if not self._turns:
             return None
-        _, place = heapq.heappop(self._turns)
+        self._turn, place = heapq.heappop(self._turns)
         waiting = self._waiting[place]
         client = waiting.popleft()
         client.account.pay_for_connection(now_ns)
-        if waiting:
-            self._add_turn(client.account)
-        else:
+        due_ns = client.account.next_admission_ns()
+        if not waiting:
             del self._waiting[place]
+        elif due_ns <= now_ns:
+            heapq.heappush(self._turns, (self._turn + 1, place))
+        else:
+            heapq.heappush(self._later, (due_ns, place))
         return client
-
-    def _add_turn(self, account: Account) -> None:
-        heapq.heappush(self._turns, (account.next_admission_ns(), account.place))
 
     def due_ns(self) -> float:
         """When the next client is due; infinite when none waits."""
-        return self._turns[0][0] if self._turns else math.inf
+        if self._turns:
+            return 0
+        return self._later[0][0] if self._later else math.inf
 
-    def first(self) -> AcceptedClient | None:
-        """The client that is due first."""
-        return self._waiting[self._turns[0][1]][0] if self._turns else None
+    def first_held_back(self) -> AcceptedClient | None:
+        """The client that is due next of those that are not due yet."""
+        return self._waiting[self._later[0][1]][0] if self._later else None
 
     def take_all(self) -> list[AcceptedClient]:
         """All clients, due or not, without a charge."""
         clients = [client for waiting in self._waiting.values() for client in waiting]
         self._waiting.clear()
         self._turns.clear()
+        self._later.clear()
         return clients

@@ -4,6 +4,7 @@ import socket
 from collections import Counter
 from typing import cast
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +63,14 @@ def test_who_has_had_few_connections_goes_first() -> None:
     assert scene.take(SECOND_NS) == BOB
 
 
+def test_a_user_that_may_have_more_connections_has_no_more_turns() -> None:
+    scene = Scene()
+    scene.account(ANN).limit(msgspec.structs.replace(LIMITS.user, connections_max=100))
+    scene.add(ANN, MOST)
+    scene.add(BOB, MOST)
+    assert [scene.take(SECOND_NS) for _ in range(6)] == [ANN, BOB] * 3
+
+
 def test_a_user_that_is_over_its_rate_holds_back_nobody_else() -> None:
     scene = Scene()
     scene.add(ANN, 2 * MOST)
@@ -85,7 +94,7 @@ def test_clients_that_are_ended_are_charged_to_nobody() -> None:
     scene.add(ANN, MOST)
     scene.add(BOB)
     assert {client.credentials.uid for client in scene.queue.take_all()} == {ANN, BOB}
-    assert scene.queue.first() is None
+    assert scene.queue.first_held_back() is None
     assert scene.queue.due_ns() == float("inf")
     scene.add(ANN, MOST)
     assert [scene.take(SECOND_NS) for _ in range(MOST)] == [ANN] * MOST
