@@ -24,7 +24,7 @@ ANSWERS = {
 }
 """How the bus answers attacks that it does not put up with."""
 HELD_BACK = {"connect", "connect-use"}
-"""Attackers that connect too fast have to wait, and those that do not wait are refused in the end."""
+"""Attackers that connect too fast have to wait; those that do not wait are refused in the end."""
 ENDINGS = ("disconnected", "ConnectionResetError", "BrokenPipeError", "BlockingIOError")
 PENDING = {"patterns", "cache-flush"}
 
