@@ -203,9 +203,9 @@ class OneProcessBus:
         self._peers.append(peer)
         return peer
 
-    def tell(self, worker: int, command: WorkerCommand) -> None:
-        """Send a worker a command of the front's."""
-        self._links[worker].send(command)
+    def tell(self, worker: int, command: WorkerCommand, fd: int | None = None) -> None:
+        """Send a worker a command of the front's; `fd` is borrowed."""
+        self._links[worker].send(command, fd)
 
     def end_front(self, worker: int) -> None:
         """Let a worker find that the front has ended."""

@@ -6,16 +6,22 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
+from sbus.broker.config.access_policy import encode_rule_set
 from sbus.broker.ipc.client_record import ClientRecord
 from sbus.broker.ipc.worker_protocol import (
+    AdoptClient,
+    ClientArrived,
     ClientDescribed,
     ClientHandedOver,
+    ClientPrepared,
     DescribeClient,
+    DisconnectClient,
     HandOverClient,
     MoveDeclined,
+    PrepareClient,
 )
 from sbus.limits import Limits
-from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
+from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
 from tests.support import compiled_step
 
 PER_SECOND = 100
@@ -128,3 +134,25 @@ def test_a_worker_sleeps_and_does_other_work_until_a_client_is_at_rest(
     assert bus.index_sizes()[0] == (1, 0), "the patterns of the other client are left"
     settle_in(bus, advance, BATCH / PER_SECOND)
     assert bus.other_events == [ClientHandedOver(peer.number)]
+
+
+def test_a_client_that_is_kicked_on_its_way_is_told_where_it_arrives(bus: OneProcessBus) -> None:
+    peer = bus.connect(0)
+    peer.send(b"CMSG !/notices/on")
+    bus.settle()
+    adoption = AdoptClient(peer.number, CREDENTIALS, bus.account.place, encode_rule_set(0))
+    preparation = PrepareClient(adoption, ClientRecord(revision=0))
+    bus.tell(1, preparation, bus.workers[0].sessions[peer.number].sock.fileno())
+    bus.settle()
+    bus.tell(0, HandOverClient(peer.number, 1, 0))
+    while peer.number in (session.client for session in bus.workers[0].sessions):
+        bus.stepped[0].tick()
+    for worker in (0, 1):
+        bus.tell(worker, DisconnectClient(peer.number, "why"))
+    bus.settle()
+    assert peer.read() == [b"CMSG !/error\0kicked why"]
+    assert bus.other_events == [
+        ClientPrepared(peer.number),
+        ClientHandedOver(peer.number),
+        ClientArrived(peer.number),
+    ]
