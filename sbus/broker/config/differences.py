@@ -57,12 +57,14 @@ def _changed(old: Configuration, new: Configuration) -> Iterator[str]:
 def _changed_limits_of_users(old: Configuration, new: Configuration) -> Iterator[str]:
     """Of users who have, or had, limits of their own; but not what follows from `[limits]`."""
     before, after = old.settings, new.settings
+    usual_before, usual_after = before.limits.user, after.limits.user
     for uid in before.user_limits.keys() | after.user_limits.keys():
         name = new.user_names.get(uid) or old.user_names[uid]
+        own_before, own_after = before.limits_of(uid), after.limits_of(uid)
         for field in UserLimits.__struct_fields__:
-            was, is_now = (getattr(settings.limits_of(uid), field) for settings in (before, after))
-            usual = [getattr(settings.limits.user, field) for settings in (before, after)]
-            if was != is_now and [was, is_now] != usual:
+            was, is_now = getattr(own_before, field), getattr(own_after, field)
+            usual = getattr(usual_before, field), getattr(usual_after, field)
+            if was != is_now and (was, is_now) != usual:
                 yield f"users.{name}.{field}"
 
 
