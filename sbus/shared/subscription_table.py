@@ -20,6 +20,7 @@ arena that they read.
 
 import struct
 from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 
@@ -92,13 +93,15 @@ class SubscriptionTable(TableRecord):
         self._own = None if worker is None else WORKER_WORDS + worker * WORDS_PER_WORKER
         self.epoch = 0
         self.position = 0
+        self._end = 0
+        """How far it may read now."""
         self._has_begun = False
 
     # -- under the lock ------------------------------------------------------------------------
     def start(self, words: memoryview) -> None:
         """Begin to read, at the first record."""
         self.epoch = words[TABLE_EPOCH]
-        self.position = 0
+        self.position = self._end = 0
         if self._own is not None:
             words[self._own + EPOCH_SEEN] = self.epoch
 
@@ -113,7 +116,7 @@ class SubscriptionTable(TableRecord):
         table, and only leaves an arena that is not in use any more.
         """
         if self._has_begun:
-            return not self.is_current(words)
+            return self.has_unread or not self.is_current(words)
         if self.epoch != words[TABLE_EPOCH]:
             self.start(words)
         return False
@@ -154,22 +157,15 @@ class SubscriptionTable(TableRecord):
         records that remove subscriptions."""
         return bool(words[TABLE_BASE] <= self._size - self._size // (2 * COMPACTION_GROWTH_DIVISOR))
 
-    def unread(self, words: memoryview) -> list[tuple[int, int]]:
-        """Byte ranges of the map that this process has not read; they count as read from now on.
-        Read them with `read_records` before the next critical section."""
+    def note_unread(self, words: memoryview) -> None:
+        """Find out how far `read` may read: to the end of the arena that this process reads, and
+        then on in the one in use."""
         self._has_begun = True
-        ranges = []
         epoch = words[TABLE_EPOCH]
-        offsets = self._memory.arena_offsets
-        if epoch != self.epoch:
-            at = offsets[self.epoch & 1]
-            ranges.append((at + self.position, at + words[TABLE_PREVIOUS_TAIL]))
+        if epoch != self.epoch and self.position >= words[TABLE_PREVIOUS_TAIL]:
             self.epoch = epoch
             self.position = words[TABLE_BASE]
-        at = offsets[epoch & 1]
-        ranges.append((at + self.position, at + words[TABLE_TAIL]))
-        self.position = words[TABLE_TAIL]
-        return ranges
+        self._end = words[TABLE_TAIL if epoch == self.epoch else TABLE_PREVIOUS_TAIL]
 
     def unread_is_small(self, words: memoryview) -> bool:
         """Whether the unread records can be read under the lock: some hundreds, a millisecond."""
@@ -185,9 +181,18 @@ class SubscriptionTable(TableRecord):
         return TableStatistics(words[TABLE_EPOCH], words[TABLE_TAIL], self._size)
 
     # -- without the lock ----------------------------------------------------------------------
-    def read_records(self, ranges: list[tuple[int, int]]) -> Iterator[Record]:
-        for start, end in ranges:
-            yield from read_records(self._memory, start, end)
+    @property
+    def has_unread(self) -> bool:
+        """Whether `read` has not come to the end yet that `note_unread` found."""
+        return self.position < self._end
+
+    def read(self, records_max: int | None = None) -> Iterator[Record]:
+        """Read the next records, so many at most."""
+        at = self._memory.arena_offsets[self.epoch & 1]
+        unread = read_records(self._memory, at + self.position, at + self._end)
+        for record in islice(unread, records_max):
+            self.position += RECORD.size + len(record.pattern)
+            yield record
 
 
 def read_records(memory: SharedMemory, start: int, end: int) -> Iterator[Record]:

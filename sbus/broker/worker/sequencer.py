@@ -50,8 +50,8 @@ from sbus.shared.worker_statistics import (
     ROUTE_MISSES,
 )
 
-_RECORDS_PER_HEARTBEAT = 1_000
-"""A worker that reads a large table shows that it is alive."""
+_RECORDS_PER_READ = 1_000
+"""Reading them takes some 4 ms. Then other clients have turns."""
 _LOOKUP_SECONDS_MAX = 0.001
 """For looking the routes of a publish batch up again, or for looking for stalled clients among
 their rules; messages that are left then are put off. Routes are at times looked up under the lock,
@@ -116,7 +116,9 @@ class Sequencer:
         self._put_off_held(batch)
         placed = self._place(batch)
         while placed is None:
-            self._read_table()
+            if not self._read_table():
+                batch.put_off_from(0)
+                return FOR_ROOM
             batch.take_back()
             batch.look_up_again(self._router.look_up, _LOOKUP_SECONDS_MAX)
             self._put_off_held(batch)
@@ -161,7 +163,8 @@ class Sequencer:
                 if not (again and self._table.unread_is_small(words)):
                     return None
                 began_at = time.perf_counter()
-                self._apply(self._table.unread(words))
+                self._table.note_unread(words)
+                self._apply()
                 batch.look_up_again(self._router.look_up, _LOOKUP_SECONDS_MAX)
                 log_block = batch.log_block()
                 self._operations.record("hold", time.perf_counter() - began_at)
@@ -328,8 +331,8 @@ class Sequencer:
     def walk_on(self, cost_max: int) -> None:
         """Walk what is destined here, to its end or until that has cost this much.
 
-        A worker that has published reads the table too, though it may sleep before it has read all
-        of it: it checks that before it publishes.
+        A worker that has published reads on in the table too, though it may sleep before it has
+        read all of it: it checks that before it publishes.
         """
         with self._lock as words:
             end = self._log.destined_end(words)
@@ -357,13 +360,20 @@ class Sequencer:
         self._statistics.share()
 
     # -- reading what others wrote -------------------------------------------------------------
-    def _read_table(self) -> None:
+    def _read_table(self) -> bool:
+        """Read on; whether that was all that there was to read. If not, publishers wait until it
+        is, and `walk_on` is to be called again."""
+        was_behind = self._table.has_unread
         with self._lock as words:
-            ranges = self._table.unread(words)
-        self._apply(ranges)
+            self._table.note_unread(words)
+        self._apply(_RECORDS_PER_READ)
+        if self._table.has_unread:
+            self.look_again()
+            return False
+        if was_behind:
+            self._memory.wake(1 << self._worker)
+        return True
 
-    def _apply(self, ranges: list[tuple[int, int]]) -> None:
-        for number, record in enumerate(self._table.read_records(ranges), 1):
+    def _apply(self, records_max: int | None = None) -> None:
+        for record in self._table.read(records_max):
             self._router.apply(record)
-            if not number % _RECORDS_PER_HEARTBEAT:
-                self._memory.record_heartbeat(self._worker)

@@ -1,9 +1,9 @@
 """What the journal means, worked out from its description with plain sets and counters."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from sbus.shared.shared_memory import SharedMemory
+from sbus.shared.shared_memory import TABLE_EPOCH, SharedMemory
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
     RULE_ADDED,
@@ -74,8 +74,20 @@ def read_all(memory: SharedMemory) -> list[Record]:
     reader = SubscriptionTable(memory)
     with memory.lock as words:
         reader.start(words)
-        ranges = reader.unread(words)
-    return list(reader.read_records(ranges))
+    return list(read_on(reader, memory))
+
+
+def read_on(
+    reader: SubscriptionTable, memory: SharedMemory, records_max: int | None = None
+) -> Iterator[Record]:
+    """Every record that this reader has not read, in pieces of so many."""
+    has_more = True
+    while has_more:
+        with memory.lock as words:
+            reader.note_unread(words)
+        yield from reader.read(records_max)
+        with memory.lock as words:
+            has_more = reader.has_unread or reader.epoch != words[TABLE_EPOCH]
 
 
 def folded(records: Iterable[Record]) -> Fold:

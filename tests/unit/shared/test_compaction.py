@@ -35,6 +35,7 @@ from tests.unit.shared.journal_model import (
     folded,
     interest_of,
     read_all,
+    read_on,
     subscribed,
     unsubscribed,
     write,
@@ -89,7 +90,7 @@ class Journalling(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             for worker in range(WORKERS):
-                self.read(worker)
+                self.read(worker, records_max=None)
         finally:
             close_memory(self.memory)
             for each in self.patches:
@@ -186,14 +187,13 @@ class Journalling(RuleBasedStateMachine):
             self.ends = {held for held in self.ends if held[0] != worker}
 
     # -- reading -------------------------------------------------------------------------------
-    @rule(worker=st.integers(0, WORKERS - 1))
-    def read(self, worker: int) -> None:
-        with self.memory.lock as words:
-            ranges = self.tables[worker].unread(words)
-            assert self.tables[worker].is_current(words)
-        for record in self.tables[worker].read_records(ranges):
+    @rule(worker=st.integers(0, WORKERS - 1), records_max=st.sampled_from([None, 1, 3]))
+    def read(self, worker: int, records_max: int | None) -> None:
+        for record in read_on(self.tables[worker], self.memory, records_max):
             if record.worker != worker:
                 self.folds[worker].apply(record)
+        with self.memory.lock as words:
+            assert self.tables[worker].is_current(words)
         assert self.folds[worker].holding == without(self.holding, worker)
         assert self.folds[worker].edges == interest_of(without(self.holding, worker))
         assert self.folds[worker].holds == {held for held in self.holds if held[0] != worker}
@@ -296,8 +296,8 @@ def compact(
     meanwhile()
     with memory.lock as words:
         assert compaction.finish(words)
+    list(read_on(reader, memory))
     with memory.lock as words:
-        reader.unread(words)
         reader.share_epoch(words)
 
 
@@ -358,7 +358,8 @@ def test_a_reader_in_the_old_arena_stops_the_next_compaction(memory: SharedMemor
         assert not all_have_read(memory, words)
         table.share_epoch(words)
         assert not all_have_read(memory, words), "sharing is not reading"
-        table.unread(words)
+    list(read_on(table, memory))
+    with memory.lock as words:
         table.share_epoch(words)
         assert all_have_read(memory, words)
 

@@ -24,7 +24,7 @@ from sbus.shared.subscription_table import (
     all_have_read,
     encode_record,
 )
-from tests.unit.shared.journal_model import read_all, subscribed, unsubscribed, write
+from tests.unit.shared.journal_model import read_all, read_on, subscribed, unsubscribed, write
 from tests.unit.shared.memories import (
     child_holding_the_lock,
     kill_and_reap,
@@ -53,9 +53,7 @@ def started(memory: SharedMemory, worker: int | None = None) -> SubscriptionTabl
 
 
 def read(table: SubscriptionTable, memory: SharedMemory) -> list[Record]:
-    with memory.lock as words:
-        ranges = table.unread(words)
-    return list(table.read_records(ranges))
+    return list(read_on(table, memory))
 
 
 def is_current(table: SubscriptionTable, memory: SharedMemory) -> bool:
@@ -103,6 +101,22 @@ def test_records_come_back_as_they_were_written(records: list[Record]) -> None:
         assert read(reader, memory) == records
         assert read(reader, memory) == []
         assert read_all(memory) == records
+
+
+def test_a_reader_may_stop_after_any_record(memory: SharedMemory) -> None:
+    writer, reader = started(memory, 0), started(memory, 1)
+    records = [subscribed(0, client, b"a" * client) for client in range(1, 6)]
+    assert write(writer, memory, *records[:4])
+    with memory.lock as words:
+        reader.note_unread(words)
+    assert list(reader.read(3)) == records[:3]
+    assert reader.has_unread
+    assert not is_current(reader, memory)
+    assert write(writer, memory, records[4])
+    assert list(reader.read(3)) == records[3:4], "the last one came later"
+    assert not reader.has_unread
+    assert read(reader, memory) == records[4:]
+    assert is_current(reader, memory)
 
 
 def test_several_records_go_in_at_once_or_not_at_all(memory: SharedMemory) -> None:

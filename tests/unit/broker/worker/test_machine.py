@@ -16,7 +16,7 @@ import pytest
 
 from sbus.broker.ipc.queries import ActivityQuery, ActivityReply
 from sbus.broker.ipc.worker_protocol import DisconnectClient, Quiesce, RunQuery, Stop
-from sbus.broker.worker import machine
+from sbus.broker.worker import machine, sequencer
 from sbus.broker.worker.session import Session
 from sbus.limits import Limits
 from sbus.shared.ordered_log import WINDOW_SECONDS
@@ -256,6 +256,34 @@ def test_a_client_that_is_disconnected_between_two_turns_gets_no_other_one(
     assert peer.ended
     bus.settle()
     assert bus.gone == {peer.number: "kicked"}
+
+
+def test_a_publisher_waits_while_the_worker_reads_a_large_table_and_others_do_not(
+    bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequencer, "_RECORDS_PER_READ", 10)
+    reader, another = bus.connect(1), bus.connect(1)
+    for number in range(100):
+        reader.send(b"SUB %d" % number)
+    reader.send(b"SUB k")
+    bus.settle()
+    for number in range(45):  # which concerns no other worker
+        another.send(b"SUB %d" % number)
+    writers, other = [publisher(bus, 0), publisher(bus, 0)], publisher(bus, 0)
+    bus.settle()
+    for writer in writers:
+        send(writer, messages(0, 3))
+    ticks = 0
+    while published(bus, 0) < 6:
+        other.send(b"CMSG !/cred/whoami\0")
+        bus.stepped[0].tick()
+        assert len(other.read()) == 1, "it is answered in every tick"
+        bus.stepped[1].tick()
+        ticks += 1
+        assert ticks < TICKS_TO_REST_MAX
+    assert ticks >= 10
+    bus.settle()
+    assert sorted(reader.read()) == sorted(2 * messages(0, 3))
 
 
 def test_turns_of_several_clients_share_a_tick(bus: OneProcessBus) -> None:
