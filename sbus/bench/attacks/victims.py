@@ -135,5 +135,6 @@ class ConnectVictim:
                 times_ns.append(time.monotonic_ns() - due)
             except (ConnectionError, BlockingIOError, TimeoutError):
                 failed += 1
+                self._bus.close_all()
             due += CONNECT_PERIOD_NS
         return {"connections": len(times_ns), "failed": failed} | summary(times_ns)
