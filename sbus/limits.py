@@ -176,8 +176,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     drain_packets_max: Reloadable[NotNegative] = 1_024
     """Unread packets taken off a client's socket while disconnecting it, so that it can read the
     last notice instead of a connection reset."""
-    handoff_clients_max: Reloadable[Positive] = 64
-    """Accepted connections waiting for a worker to take them; more wait in the listen queue."""
+    handoff_clients_max: Reloadable[Positive] = 256
+    """Clients that a worker has not taken over yet; with more, it gets no new ones. The others wait
+    where users have turns. So many take a worker some 50 ms. With fewer, clients that connect at
+    the same time would not come together on one worker."""
     worker_silence_seconds_max: Silence = 10.0
     """A worker without a heartbeat for this long is killed and replaced; on a shared processor, a
     worker may well not run for a part of a second."""

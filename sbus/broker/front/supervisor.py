@@ -35,8 +35,8 @@ from sbus.unix.errno_sets import OUT_OF_RESOURCES
 from sbus.unix.notify import Notifier
 
 _QUEUE_RETRY_SECONDS = 0.005
-_COMMAND_BYTES = 1_024
-"""What a small command takes of the kernel's memory, about, until its worker reads it."""
+_COMMAND_BYTES = 768
+"""What a small command takes of the kernel's memory until its worker reads it."""
 _EARLY_DEATH_SECONDS = 1.0
 _RESTART_DELAY_SECONDS_MIN = 0.1
 _RESTART_DELAY_SECONDS_MAX = 5.0
@@ -325,6 +325,7 @@ class Supervisor:
                 for worker in self.workers
                 if worker.is_serving
                 and worker.link is not None
+                and not worker.link.queued
                 and worker.link.unread_bytes() < unread_bytes_max
             ]
             if available:

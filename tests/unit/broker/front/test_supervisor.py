@@ -297,7 +297,8 @@ async def test_a_worker_that_does_not_read_its_commands_gets_no_clients(scene: S
     read_end, write_end = os.pipe()
     link = scene.supervisor.workers[0].link
     assert link is not None
-    while link.queued < Limits().handoff_clients_max:
+    for _ in range(Limits().handoff_clients_max):
+        assert await scene.supervisor.wait_for_available_workers() == [0, 1, 2]
         scene.supervisor.send(0, AdoptClient(1, credentials, 1), write_end)
     assert await scene.supervisor.wait_for_available_workers() == [1, 2]
     assert scene.commands(0)
