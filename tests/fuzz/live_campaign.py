@@ -49,7 +49,7 @@ _ROUND_BYTES_MAX = 250_000
 _KERNEL_BYTES_PER_MESSAGE = 700
 _STEADY_SHARE = 0.6
 """Of the rounds: in these no subscription changes, so every recipient is certain."""
-_COSTLY_SHARE = 0.1
+_COSTLY_SHARE = 0.05
 """Of the packets for which a client is disconnected: the others are left out, because most of the
 time would go into connecting."""
 _LEAVING_SHARE = 0.01
@@ -415,6 +415,8 @@ def _options(directory: Path, setting: Setting, rules: list[Rule]) -> list[str]:
     path = directory / "sbus.toml"
     path.write_text("\n".join(rule.toml() for rule in rules))
     options = ["--others", "--config", str(path), "--dialect", setting.dialect]
+    # Of those who are disconnected, all connect again at once.
+    options += ["--limit", "user_connections_per_second_max=100000"]
     for name in Limits.__struct_fields__:
         if (value := getattr(_LIMITS, name)) != getattr(Limits(), name):
             options += ["--limit", f"{name}={value}"]
