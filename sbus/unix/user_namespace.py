@@ -31,7 +31,10 @@ def known_uids(uids: Iterable[int]) -> frozenset[int]:
 
 @cache
 def _ambiguous_ids(which: str) -> frozenset[int]:
-    ranges = Path(f"/proc/self/{which}_map").read_text().splitlines()
+    try:
+        ranges = Path(f"/proc/self/{which}_map").read_text().splitlines()
+    except FileNotFoundError:
+        return frozenset()  # a kernel without user namespaces
     translated = sum(int(line.split()[2]) for line in ranges)
     return frozenset() if translated >= _IDS else frozenset({_overflow_id(which)})
 

@@ -35,6 +35,16 @@ def test_where_every_id_is_translated_each_is_somebody_s(files: dict[str, str]) 
     assert known_gids({65534}) == {65534}
 
 
+def test_a_kernel_without_namespaces_translates_every_id(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_file(_path: Path) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", no_file)
+    assert known_uids({0, 65500}) == {0, 65500}
+
+
 @pytest.mark.parametrize("map_", ["", "0 0 1\n", "0 100000 65536\n", "65500 0 1\n65501 1 5\n"])
 def test_elsewhere_one_of_them_may_be_anybody_s(files: dict[str, str], map_: str) -> None:
     files["uid_map"] = map_
