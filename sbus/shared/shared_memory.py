@@ -116,10 +116,10 @@ class MemoryLock:
         Source: proc_locks(5); `->` stands before the lock that a process waits for."""
         inode = os.fstat(self._memfd).st_ino
         waiters = set()
-        with suppress(OSError), open("/proc/locks", encoding="ascii") as locks:
+        with suppress(OSError), open("/proc/locks", "rb") as locks:
             for line in locks:
                 fields = line.split()
-                if fields[1:3] == ["->", "FLOCK"] and fields[6].endswith(f":{inode}"):
+                if fields[1:3] == [b"->", b"FLOCK"] and fields[6].endswith(b":%d" % inode):
                     waiters.add(int(fields[5]))
         return waiters
 

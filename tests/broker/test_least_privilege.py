@@ -5,6 +5,7 @@ import pwd
 import signal
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -124,11 +125,13 @@ def test_it_serves_replaces_a_worker_and_reads_its_file_again(directory: Path) -
     file = directory / "sbus.toml"
     file.write_text("[limits]\nlog_interval_seconds = 5\n")
     file.chmod(0o644)
-    options = ("-foa", address, *AS_SERVICE, "--config", str(file), "--admin-group", str(STRANGER))
-    with bus_of(directory, *options, address=address) as bus:
-        old = worker_pids(bus)[0]
-        os.kill(old, signal.SIGKILL)
-        wait_until(lambda: is_replaced(bus, 0, old), "worker 0 lives again")
+    file_and_group = ("--config", str(file), "--admin-group", str(STRANGER))
+    options = (*AS_SERVICE, *file_and_group, "--limit", "worker_silence_seconds_max=1")
+    with bus_of(directory, "-foa", address, *options, address=address) as bus:
+        for signum in (signal.SIGKILL, signal.SIGSTOP):
+            old = worker_pids(bus)[0]
+            os.kill(old, signum)
+            wait_until(partial(is_replaced, bus, 0, old), "worker 0 lives again")
 
         def is_served() -> bool:
             with RawClient(address) as client:

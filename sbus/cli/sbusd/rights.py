@@ -61,6 +61,11 @@ def reduced_rights(identity: Identity | None, files: Sequence[OwnedPath]) -> Ite
         except OSError as error:
             who = "with fewer rights" if identity is None else f"as user {identity.uid}"
             raise ConfigurationError(f"cannot run {who} (--run-as): {error.strerror}") from error
+        if not os.access(os.__file__, os.R_OK):
+            report_error(
+                f"warning: user {os.geteuid()} cannot read Python's own modules ({os.__file__}); "
+                "what the bus has not imported yet may end it"
+            )
         yield
 
 
