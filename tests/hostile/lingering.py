@@ -9,9 +9,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sbus.bench.attacks.programs import lingering_pair
 from sbus.unix.closing import close_promptly
 from tests.support.bus import Bus
-from tests.support.lingering import lingering_pair, send_with_descriptors
+from tests.support.lingering import send_with_descriptors
 from tests.support.raw_client import RawClient
 from tests.support.users import become, effective_user
 

@@ -1,26 +1,11 @@
 """TCP sockets that keep the process waiting that closes them last."""
 
 import socket
-import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-_LINGER = struct.pack("ii", 1, 3600)
-
-
-def lingering_pair() -> tuple[socket.socket, socket.socket]:
-    """A socket with unsent data that lingers for an hour while the other one is open."""
-    sock = socket.socket(socket.AF_INET)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        sock.connect(server.getsockname())
-        peer, _ = server.accept()
-    sock.setblocking(False)
-    with suppress(BlockingIOError):
-        while True:
-            sock.send(bytes(1 << 20))
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER)
-    return sock, peer
+from sbus.bench.attacks.programs import lingering_pair
 
 
 def send_with_descriptors(

@@ -6,7 +6,6 @@ after each step of its attack, for ever.
 
 import contextlib
 import select
-import signal
 import socket
 import struct
 from collections import deque
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from itertools import count, cycle, repeat
 
 from sbus.bench.attacks.connections import NOTICES, WAIT_SECONDS, WHOAMI, Connections
+from sbus.unix.closing import close_promptly
 
 Program = Callable[[Connections], Iterator[bool]]
 Visit = Callable[[Connections, socket.socket], None]
@@ -164,46 +164,34 @@ def flush_caches(bus: Connections) -> Iterator[bool]:
 def linger(bus: Connections) -> Iterator[bool]:
     """Send descriptors that take an hour to close: ahead of a packet that ends the connection,
     and behind it."""
-    signal.signal(signal.SIGALRM, lambda *_: None)
     peers: deque[socket.socket] = deque(maxlen=LINGERING_MAX)
 
     def visit(bus: Connections, sock: socket.socket) -> None:
         for packet in (message(b"a"), b"garbage", message(b"a")):
-            lingering, peer = lingering_socket()
+            lingering, peer = lingering_pair()
             peers.append(peer)
-            send_descriptor(bus, sock, packet, lingering)
+            try:
+                socket.send_fds(sock, [packet], [lingering.fileno()])
+                bus.counts["descriptors_sent"] += 1
+            except PermissionError:
+                bus.counts["descriptors_refused"] += 1
+            finally:
+                close_promptly(lingering)
 
     yield from storm(visit)(bus)
 
 
-def send_descriptor(
-    bus: Connections, sock: socket.socket, packet: bytes, carried: socket.socket
-) -> None:
-    """Leave the last close of a descriptor to the bus. If the bus was faster than this process,
-    which then waits itself, a signal ends that."""
-    try:
-        socket.send_fds(sock, [packet], [carried.fileno()])
-        bus.counts["descriptors_sent"] += 1
-    except PermissionError:
-        bus.counts["descriptors_refused"] += 1
-        carried.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes(8))
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, WAIT_SECONDS)
-        carried.close()
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def lingering_socket() -> tuple[socket.socket, socket.socket]:
-    """A TCP socket whose last close waits for an hour, and its peer, which never reads."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        lingering = socket.socket()
-        lingering.connect(listener.getsockname())
-        peer, _ = listener.accept()
-    lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_SECONDS))
+def lingering_pair() -> tuple[socket.socket, socket.socket]:
+    """A TCP socket with unsent data that lingers for an hour while the other one is open."""
+    lingering = socket.socket()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        lingering.connect(server.getsockname())
+        peer, _ = server.accept()
     lingering.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         while True:
             lingering.send(LARGE)
+    lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_SECONDS))
     return lingering, peer
 
 

@@ -5,9 +5,10 @@ import signal
 import socket
 import time
 
+from sbus.bench.attacks.programs import lingering_pair
 from sbus.unix.fd_passing import has_descriptors
 from sbus.unix.interrupted_waits import INTERVAL_SECONDS, interrupt_waits
-from tests.support.lingering import lingering_pair, packets_that_linger
+from tests.support.lingering import packets_that_linger
 
 SOON_SECONDS = 1.0
 
