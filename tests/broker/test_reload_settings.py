@@ -97,6 +97,15 @@ def connections_accepted(bus: Bus) -> int:
         return sum(is_served(client) for client in clients)
 
 
+def waits_to_connect(bus: Bus) -> bool:
+    """Whether the last 20 of 30 connections in a row come at no more than 10 a second."""
+    began_at = time.monotonic()
+    for _ in range(30):
+        with bus.connect() as client:
+            client.sync()
+    return time.monotonic() - began_at > 1.9
+
+
 def is_served(client: RawClient) -> bool:
     try:
         client.sync()
@@ -232,6 +241,10 @@ class Case(NamedTuple):
 
 LIMIT_CASES = [
     Case("limits", "user_connections_max", 50, 2, connections_accepted, 4, 2),
+    Case(
+        *("limits", "user_connections_per_second_max", 10**6, 10, waits_to_connect, False, True),
+        beside={"limits": {"user_connections_max": 10}},
+    ),
     Case("limits", "user_subscriptions_max", 8, 4, subscriptions_accepted, share(8, 0, 0), 2),
     *(
         Case(
