@@ -37,6 +37,9 @@ layout of shared memory, or all processes must agree on them."""
 
 BYTES_PER_UNIT: Final = 4096
 """A unit of cost is a packet, a delivery, or so many bytes of either."""
+UNITS_PER_SECOND: Final = 250_000
+"""Two things are charged by the time that they take: looking a new key up, because many patterns
+may match its beginning, and closing the files that a packet carries."""
 
 OPERATION_CPU_SECONDS_MAX: Final[Mapping[str, float]] = {
     # In a worker, none of its clients is served meanwhile. Most ticks take less than 1 ms, and some
@@ -76,6 +79,7 @@ class UserLimits(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions_max: NotNegative
     subscription_bytes_max: NotNegative
     backlog_bytes_max: NotNegative
+    match_steps_max: NotNegative
     messages_per_second_max: Positive
     held_seconds_max: NotNegativeSeconds
 
@@ -125,6 +129,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     several clients at their own limit. As much again may have been read from them and wait to be
     processed; then the bus reads no further of this user's clients. And as much again the kernel
     may keep for them in large socket buffers; then they have small ones."""
+    user_match_steps_max: Reloadable[NotNegative] = 512
+    """Steps that a match may take because of one user's patterns: one for each different beginning
+    of their shapes (`routing/shapes.py`), counted in each worker that serves such a client. A step
+    takes some 0.2 us. Ordinary patterns of one user need some tens, the costliest pattern 192."""
     user_messages_per_second_max: Reloadable[Positive] = 100_000
     """Messages that one user publishes; beyond it, publishers wait and no message is refused. Fair
     queueing shares a busy worker anyway; this limit keeps one user's flood from occupying the
@@ -141,6 +149,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     arena must have room for all. A user takes at most as much as it leaves to others."""
     bus_backlog_bytes_max: Reloadable[NotNegative] = 1024 * 1024 * 1024
     """Bytes kept for all clients. A user takes at most as much as it leaves to others."""
+    bus_match_steps_max: Reloadable[NotNegative] = 32_768
+    """The same for all users together: room for the ordinary patterns of a thousand users, and a
+    match of 8 ms at worst. A user takes at most as many as it leaves to others."""
     blocking_clients_max: Places = 1_024
     """Clients of one worker that may hold publishers back; `block` of any more acts as `discard`.
     Every publisher may have to look at all of them. A user takes at most as many as it leaves to

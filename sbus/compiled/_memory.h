@@ -49,8 +49,8 @@ enum { /* places before the copies, and where these begin */
     COPIES = 8,
 };
 enum { /* places in an account, and in its share of the log for one worker */
-    NS_PER_MESSAGE = 5,
-    PAID_UNTIL_NS = 7,
+    NS_PER_MESSAGE = 2,
+    PAID_UNTIL_NS = 4,
     SHARE_ROUND = 0,
     SHARE_BYTES = 1,
     WORDS_PER_DESTINATION = 3,

@@ -210,6 +210,8 @@ class UserReport(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
     subscriptions: int
     subscription_bytes: int
+    match_steps: int
+    """What matching a key may take at most because of its patterns."""
     backlog_bytes: int
     """As the limit counts them: each message with 64 bytes of overhead."""
     socket_bytes: int

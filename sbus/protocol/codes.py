@@ -23,6 +23,7 @@ PACKET_CODES: Final = (
     "too-many-blocking",
     "too-many-patterns",
     "too-many-secret",
+    "too-many-steps",
     "too-slow",
     "unknown-control",
     "unknown-unsubscription",

@@ -33,40 +33,42 @@ from sbus.limits import Limits, UserLimits
 from sbus.shared.held_time import HELD_WORDS, HeldTime
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
 
-# Kinds of use; the first three have quotas.
+# Kinds of use; those before `BLOCKING_CLIENTS` have quotas.
 SUBSCRIPTIONS = 0
 SUBSCRIPTION_BYTES = 1
 BACKLOG_BYTES = 2
-BLOCKING_CLIENTS = 3
+MATCH_STEPS = 3
+"""What one match may cost at most because of this user's patterns, see `routing/shapes.py`."""
+BLOCKING_CLIENTS = 4
 """Clients that may hold publishers back."""
-HOLDING = 4
+HOLDING = 5
 """1 while clients of this user hold back publishers of the worker with this cell."""
-WAITING_BYTES = 5
+WAITING_BYTES = 6
 """Bytes that were read from this user's clients and wait to be processed."""
-SOCKET_BYTES = 6
+SOCKET_BYTES = 7
 """What large send buffers have room for, beyond small ones."""
-DROPPED = 7
+DROPPED = 8
 """Messages that were dropped for this user's clients."""
-_KINDS = 8
+_KINDS = 9
 _GAUGES = range(DROPPED)  # all kinds before it go down again
 
-# Limits that are reported when they are reached: the first four of these, and
-PUBLISH_RATE = 4
-HELD_TIME = 5
-CONNECTIONS = 6
-CONNECTION_RATE = 7
-_REPORTS = 8
+# Limits that are reported when they are reached: kinds up to `BLOCKING_CLIENTS`, and
+PUBLISH_RATE = 5
+HELD_TIME = 6
+CONNECTIONS = 7
+CONNECTION_RATE = 8
+_REPORTS = 9
 
 BUS = 0
 """The place of the account of the whole bus."""
 
 _CONNECTIONS = 0  # written by the front alone
 _CONNECTIONS_MAX = 1
-_QUOTAS = 2  # of the kinds that have one
-NS_PER_MESSAGE = 5
-_HELD_NS_MAX = 6
-PAID_UNTIL_NS = 7
-_REPORTED_NS = 8  # when each limit was last reported
+NS_PER_MESSAGE = 2
+_HELD_NS_MAX = 3
+PAID_UNTIL_NS = 4
+_QUOTAS = 5  # of the kinds that have one
+_REPORTED_NS = _QUOTAS + BLOCKING_CLIENTS  # when each limit was last reported
 _UID = _REPORTED_NS + _REPORTS
 _NS_PER_CONNECTION = _UID + 1
 _CONNECTIONS_PAID_UNTIL_NS = _UID + 2  # written by the front alone
@@ -263,7 +265,10 @@ class Account:
         """Set the user's limits, for every process from now on."""
         self._words[_CONNECTIONS_MAX] = min(limits.connections_max, _NO_QUOTA)
         self.set_quotas(
-            limits.subscriptions_max, limits.subscription_bytes_max, limits.backlog_bytes_max
+            limits.subscriptions_max,
+            limits.subscription_bytes_max,
+            limits.backlog_bytes_max,
+            limits.match_steps_max,
         )
         ns_per_message = 1_000_000_000 // limits.messages_per_second_max
         if ns_per_message != self._words[NS_PER_MESSAGE]:
@@ -337,7 +342,10 @@ class AccountBook(Accounts):
 
     def _limit_bus(self, limits: Limits) -> None:
         self[BUS].set_quotas(
-            _NO_QUOTA, limits.bus_subscription_bytes_max, limits.bus_backlog_bytes_max
+            _NO_QUOTA,
+            limits.bus_subscription_bytes_max,
+            limits.bus_backlog_bytes_max,
+            limits.bus_match_steps_max,
         )
 
     def apply_limits(

@@ -172,6 +172,7 @@ def user(**changes: Any) -> UserReport:
         "connections": 12,
         "subscriptions": 345,
         "subscription_bytes": 65_536,
+        "match_steps": 40,
         "backlog_bytes": 1_258_291,
         "socket_bytes": 360_448,
         "waiting_bytes": 2_048,

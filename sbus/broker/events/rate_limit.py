@@ -16,6 +16,7 @@ from sbus.shared.accounts import (
     CONNECTION_RATE,
     CONNECTIONS,
     HELD_TIME,
+    MATCH_STEPS,
     PUBLISH_RATE,
     SUBSCRIPTION_BYTES,
     SUBSCRIPTIONS,
@@ -34,6 +35,7 @@ _LIMITS = {
     SUBSCRIPTIONS: ("user_subscriptions_max", "has no room for more subscriptions"),
     SUBSCRIPTION_BYTES: ("user_subscription_bytes_max", "has no room for more subscriptions"),
     BACKLOG_BYTES: ("user_backlog_bytes_max", "has no room for more backlog"),
+    MATCH_STEPS: ("user_match_steps_max", "has patterns that take too many steps to match"),
     BLOCKING_CLIENTS: (
         "blocking_clients_max",
         "has no place for one more client that blocks, which discards",
@@ -46,6 +48,7 @@ _LIMITS = {
 _SHARED = {
     SUBSCRIPTION_BYTES: ", and what others leave of bus_subscription_bytes_max",
     BACKLOG_BYTES: ", and what others leave of bus_backlog_bytes_max",
+    MATCH_STEPS: ", and what others leave of bus_match_steps_max",
 }
 
 

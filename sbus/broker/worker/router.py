@@ -15,6 +15,7 @@ One key is no client's: the log entries that hand clients over lead to this work
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, Protocol
 
 from sbus.broker.config.access_policy import RuleSet
@@ -23,7 +24,14 @@ from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SecretRecipient
 from sbus.compiled import RouteRecord
 from sbus.limits import Limits
-from sbus.protocol.keys import Dialect, check_key, format_path, is_reserved, parse_pattern
+from sbus.protocol.keys import (
+    Dialect,
+    PatternPath,
+    check_key,
+    format_path,
+    is_reserved,
+    parse_pattern,
+)
 from sbus.protocol.secret_keys import Ids, ids_of, widened
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
@@ -37,6 +45,7 @@ from sbus.shared.subscription_table import (
     Record,
 )
 
+_PATHS_REMEMBERED = 16
 _ROUTE_BYTES = 120
 _POINTER_BYTES = 8
 _BYTES_PER_SEGMENT = 64
@@ -136,13 +145,24 @@ class Router:
         self._access_rules: dict[Outbox, RuleSet] = {}
         """The access rules about subscribing, for clients to whom any apply."""
         self._interest: Counter[bytes] = Counter()
+        self.path_of = lru_cache(_PATHS_REMEMBERED)(self._parse)
+        """The path by which a pattern is in the index; None when it can match nothing. A change of
+        one subscription needs it several times."""
         self._remote_rules: dict[int, dict[tuple[int, bytes], _RemoteRule]] = {}
         """By worker, then by client and encoded rule: a client whose rule changes has two for a
         moment."""
 
+    def _parse(self, pattern: bytes) -> PatternPath | None:
+        return parse_pattern(widened(pattern), self._dialect)
+
     def look_up(self, key: bytes) -> Route:
         """The route of `key`. Raises ClientFault for a key that may not be used."""
         return self.cache.recent.get(key) or self.cache.look_up(key)
+
+    @property
+    def match_steps_max(self) -> int:
+        """The most steps that looking a route up has taken since the patterns changed."""
+        return self._index.match_steps_max
 
     def set_arrivals(self, recipient: Recipient) -> None:
         """Give this recipient the log entries that hand clients over to this worker."""
@@ -224,7 +244,7 @@ class Router:
     def shared_pattern(self, pattern: bytes) -> bytes:
         """The pattern as it is journalled: one spelling for all patterns that match the same keys,
         so that interest in it is one bit for each worker."""
-        path = parse_pattern(widened(pattern), self._dialect)
+        path = self.path_of(pattern)
         if path is None:
             return pattern
         shared = format_path(path, self._dialect)
@@ -252,7 +272,7 @@ class Router:
         self._change(pattern, member, add=False)
 
     def _change(self, pattern: bytes, member: Outbox | BackpressureRule, *, add: bool) -> None:
-        path = parse_pattern(widened(pattern), self._dialect)
+        path = self.path_of(pattern)
         if path is None:
             return
         change = self._index.add if add else self._index.remove

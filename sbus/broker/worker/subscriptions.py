@@ -22,9 +22,9 @@ from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
-from sbus.errors import QuotaReached, Refusal
+from sbus.broker.worker.subscription_quotas import SubscriptionQuotas
+from sbus.errors import Refusal
 from sbus.protocol.secret_keys import begins_secret
-from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
     RULE_ADDED,
@@ -47,6 +47,7 @@ class Subscriptions:
         self._context = context
         self._sequencer = sequencer
         self._router = router
+        self._quotas = SubscriptionQuotas(context, router)
         self._unrecorded: deque[bytes] = deque()
         """Records that wait for room in the table."""
         self._background: deque[Iterator[bool]] = deque()
@@ -130,7 +131,7 @@ class Subscriptions:
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
             return False
         for pattern in patterns:
-            session.count_patterns(pattern, 1, self._router.subscription_bytes(pattern))
+            self._quotas.count(session, pattern, 1)
             self._router.add(pattern, session.outbox)
         return True
 
@@ -143,8 +144,7 @@ class Subscriptions:
         """
         if begins_secret(pattern):
             self._watch_process(session.secret_recipient, pattern)
-        size_bytes = self._router.subscription_bytes(pattern)
-        self._check_quotas(session, size_bytes)
+        self._quotas.check(session, pattern)
         if not self.flush_records():
             return False
         shared = self._router.shared_pattern(pattern)
@@ -158,7 +158,7 @@ class Subscriptions:
             if self._sequencer.is_table_full():
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
             return False
-        session.count_patterns(pattern, 1, size_bytes)
+        self._quotas.count(session, pattern, 1)
         self._router.add(pattern, session.outbox)
         if adds_rule:
             self._index_rule(session, pattern)
@@ -177,7 +177,7 @@ class Subscriptions:
         if not self._sequencer.journal_step(data, edge=edge or removes_rule, frees=True):
             self._router.gain_interest(shared)
             return False
-        session.count_patterns(pattern, -1, self._router.subscription_bytes(pattern))
+        self._quotas.count(session, pattern, -1)
         self._router.remove(pattern, session.outbox)
         if removes_rule:
             self._unindex_rule(session, pattern)
@@ -250,7 +250,7 @@ class Subscriptions:
 
     def _remove(self, session: Session, pattern: bytes, count: int) -> int:
         """Remove some occurrences of a pattern of a client that has left; returns how many."""
-        session.count_patterns(pattern, -count, self._router.subscription_bytes(pattern))
+        self._quotas.count(session, pattern, -count)
         for _ in range(count):
             self._router.remove(pattern, session.outbox)
         shared = self._router.shared_pattern(pattern)
@@ -334,19 +334,6 @@ class Subscriptions:
             recipient.watch_process()
             self._watched.add(recipient)
         recipient.check_process(pattern)
-
-    def _check_quotas(self, session: Session, size_bytes: int) -> None:
-        bytes_max = self._context.settings.limits.client_subscription_bytes_max
-        if session.subscription_bytes + size_bytes > bytes_max:
-            raise Refusal("too-many-patterns", "one client has no room for more subscriptions")
-        for limit, more, client_use in (
-            (SUBSCRIPTIONS, 1, session.subscriptions),
-            (SUBSCRIPTION_BYTES, size_bytes, session.subscription_bytes),
-        ):
-            if not session.account.has_room(limit, more, client_use):
-                raise QuotaReached(
-                    "too-many-patterns", "your user has no room for more subscriptions", limit
-                )
 
     def _index_rule(self, session: Session, pattern: bytes) -> None:
         """Let a client's rule hold by a pattern, in place of an earlier one."""

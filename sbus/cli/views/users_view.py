@@ -28,6 +28,7 @@ _LIMITED: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "CLIENTS": ("connections", "connections", count),
     "SUBS": ("subscriptions", "subscriptions", count),
     "SUB-BYTES": ("subscription-bytes", "subscription_bytes", size),
+    "STEPS": ("match-steps", "match_steps", count),
     "BACKLOG": ("backlog", "backlog_bytes", size),
     "HELD": ("held-others", "held_seconds", duration),
 }
@@ -60,6 +61,7 @@ _USER: Sequence[Field[results.UserReport]] = (
     Field("CLIENTS", _used("CLIENTS")),
     Field("SUBS", _used("SUBS")),
     Field("SUB-BYTES", _used("SUB-BYTES"), rank=3),
+    Field("STEPS", _used("STEPS"), rank=3),
     Field("BACKLOG", _used("BACKLOG")),
     Field("SOCKETS", lambda user: size(user.socket_bytes), rank=5),
     Field("WAITING", lambda user: size(user.waiting_bytes), rank=1),

@@ -19,6 +19,7 @@ USER = UserReport(
     connections=1,
     subscriptions=0,
     subscription_bytes=0,
+    match_steps=0,
     backlog_bytes=0,
     socket_bytes=0,
     waiting_bytes=0,

@@ -1,7 +1,7 @@
 """Subscriptions: quotas, records and index agree, even when the table is full or clients leave."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from unittest.mock import patch
 
@@ -18,8 +18,9 @@ from sbus.broker.worker import subscriptions as subscriptions_module
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.session import Session
 from sbus.errors import QuotaReached, Refusal
-from sbus.protocol.keys import SLASH
-from sbus.shared.accounts import BUS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
+from sbus.protocol.keys import SLASH, parse_pattern
+from sbus.routing.shapes import Shapes
+from sbus.shared.accounts import BUS, MATCH_STEPS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
 from sbus.shared.compaction import LiveTable
 from sbus.shared.subscription_table import RULE_ADDED, SUBSCRIBED
 from tests.unit.broker.worker.sequencer_model import LIMITS, Bus, Client
@@ -240,6 +241,19 @@ class Subscribing(RuleBasedStateMachine):
         assert self.bus.book[BUS].use(SUBSCRIPTIONS) == sum(it.subscriptions for it in sessions)
 
     @invariant()
+    def each_user_has_the_steps_of_its_patterns(self) -> None:
+        clients = [*self.bus.clients, *self.gone]
+        steps = 0
+        for worker, uid in {(client.worker, client.session.uid) for client in clients}:
+            sessions = [
+                it.session for it in clients if (it.worker, it.session.uid) == (worker, uid)
+            ]
+            own = steps_of(pattern for session in sessions for pattern in session.patterns)
+            assert sessions[0].account.worker_use(MATCH_STEPS, worker) == own
+            steps += own
+        assert self.bus.book[BUS].use(MATCH_STEPS) == steps
+
+    @invariant()
     def rules_with_all_patterns_stay_so(self) -> None:
         for client in self.bus.clients:
             session = client.session
@@ -279,6 +293,7 @@ class Subscribing(RuleBasedStateMachine):
                 assert not subscriptions._rule_changes
             assert self.bus.book[BUS].use(SUBSCRIPTIONS) == 0
             assert self.bus.book[BUS].use(SUBSCRIPTION_BYTES) == 0
+            assert not any(it._quotas._shapes for it in self.bus.subscriptions)
         finally:
             self.pieces.stop()
             self.bus.close()
@@ -319,6 +334,17 @@ class Subscribing(RuleBasedStateMachine):
         interest = {(it.worker, pattern) for it in self.bus.clients for pattern in it.subscriptions}
         rules = sum(len(client.session.rule_by_pattern) for client in self.bus.clients)
         assert newcomer._index.statistics().subscriptions == len(interest) + rules
+
+
+def steps_of(patterns: Iterable[bytes]) -> int:
+    """The steps of a match against these patterns."""
+    shapes = Shapes()
+    for pattern in patterns:
+        path = parse_pattern(pattern, SLASH)
+        assert path is not None
+        if not path.is_literal:
+            shapes.add(path)
+    return shapes.steps
 
 
 def change_rule(bus: Bus, client: Client, rules: int) -> None:
@@ -576,6 +602,27 @@ def test_a_client_gets_half_of_what_its_user_may_have_and_then_is_told(
         assert bus.routers[0].gain_interest(b"b"), "what was refused was no interest"
         assert bus.unsubscribe(client, 0, nothing)
         assert bus.subscribe(client, b"c", nothing)
+    finally:
+        bus.close()
+
+
+@pytest.mark.parametrize("limits", [{"user_match_steps_max": 5}, {"bus_match_steps_max": 8}])
+def test_patterns_with_new_shapes_are_refused_when_matching_takes_too_many_steps(
+    limits: dict[str, int],
+) -> None:
+    bus = Bus(1, 1, msgspec.structs.replace(LIMITS, **limits))
+    try:
+        client = bus.clients[0]
+        subscribe_all(bus, client, [b"a/*", b"b/*", b"c/*/", b"*", b"a*", b"b*", b"literal"])
+        for pattern in (b"*/b", b"aa*"):
+            with pytest.raises(QuotaReached, match="too-many-steps") as caught:
+                bus.subscriptions[0].subscribe(client.session, pattern)
+            assert caught.value.limit == MATCH_STEPS
+        subscribe_all(bus, client, [b"a/*", b"z/*", b"z*", b"a/b/c/d", b"a*b"])
+        assert bus.book[BUS].use(MATCH_STEPS) == 4
+        bus.leave(client)
+        bus.make_background_steps(0)
+        assert bus.book[BUS].use(MATCH_STEPS) == 0
     finally:
         bus.close()
 

@@ -131,6 +131,7 @@ def user(uid: int) -> UserReport:
         connections=uid + 1,
         subscriptions=uid + 2,
         subscription_bytes=uid + 3,
+        match_steps=0,
         backlog_bytes=uid + 4,
         socket_bytes=0,
         waiting_bytes=uid + 5,

@@ -327,6 +327,7 @@ class TestUsers:
             "CLIENTS": "12/1024",
             "SUBS": "345/131k",
             "SUB-BYTES": "64KiB/16MiB",
+            "STEPS": "40/512",
             "BACKLOG": "1.2MiB/64MiB",
             "SOCKETS": "352KiB",
             "WAITING": "2KiB",
@@ -355,6 +356,7 @@ class TestUsers:
             "subscription_bytes_max": "16777216",
             "backlog_bytes_max": "67108864",
             "connections_per_second_max": "200",
+            "match_steps_max": "512",
             "messages_per_second_max": "100000",
             "held_seconds_max": "10",
         }
