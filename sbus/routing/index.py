@@ -79,6 +79,8 @@ class PatternIndex(Generic[S]):
         self._literals: dict[bytes, _Entry[S]] = {}
         self._trie: PathTrie[_Entry[S]] = PathTrie()
         self._subscriptions = 0
+        self.match_steps_max = 0
+        """The most nodes of the trie that a match has visited since a path was added there."""
 
     def add(self, path: PatternPath, member: S) -> bool:
         """Add one subscription; True when it is the member's first one of this path."""
@@ -153,7 +155,9 @@ class PatternIndex(Generic[S]):
             return workers, members
         literal = self._literals.get(key)
         found = [] if literal is None else [literal]
-        self._trie.collect(segments, found, reserved)
+        steps = self._trie.collect(segments, found, reserved)
+        if steps > self.match_steps_max:
+            self.match_steps_max = steps
         for entry in found:
             workers |= _workers_of(entry)
             if isinstance(entry, _Sole):
@@ -201,7 +205,7 @@ class PatternIndex(Generic[S]):
         """Give exactly this path another entry, or none if it is 0."""
         if not path.is_literal:
             if entry:
-                self._trie.put(path, entry)
+                self._put_in_trie(path, entry)
             else:
                 self._trie.remove(path)
             return
@@ -211,6 +215,12 @@ class PatternIndex(Generic[S]):
         else:
             del self._literals[text]
             self._literals = self._literals or {}  # an emptied dict keeps its size
+
+    def _put_in_trie(self, path: PatternPath, entry: _Entry[S]) -> None:
+        paths = self._trie.paths
+        self._trie.put(path, entry)
+        if self._trie.paths > paths:
+            self.match_steps_max = 0
 
     def _items(self) -> Iterator[tuple[PatternPath, _Entry[S]]]:
         """All paths with their entries, in no particular order."""

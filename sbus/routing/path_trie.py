@@ -4,7 +4,7 @@ It is compressed: p paths of any depth need at most 2p nodes. A lookup visits th
 match the key so far. Each node knows its depth, so a list of nodes to visit is enough, without
 recursion. A node that is reached before the end of the key yields its `subtree` value, one that is
 reached at the end its `exact` one. The worst case is one step, with one test of a run, for
-each node whose parent matches.
+each node whose parent matches; `shapes.py` bounds their number.
 """
 
 from collections.abc import Iterator
@@ -67,9 +67,10 @@ class PathTrie(Generic[V]):
                 node.absorb(*only)
                 self.nodes -= 1
 
-    def collect(self, segments: list[bytes], found: list[V], literally: bool) -> None:
+    def collect(self, segments: list[bytes], found: list[V], literally: bool) -> int:
         """Append to `found` the values of all paths that match a key with these segments; with
-        `literally`, only of paths whose first segment is a literal."""
+        `literally`, only of paths whose first segment is a literal. Returns how many nodes that
+        visited."""
         reached = [self._root]
         if literally:
             start = self._root.child(segments[0], wildcard=False)
@@ -96,6 +97,7 @@ class PathTrie(Generic[V]):
                 reached.append(node.anything)
             if node.prefixes is not None:
                 node.prefixes.collect(segment, reached)
+        return len(reached)
 
     def items(self) -> Iterator[tuple[PatternPath, V]]:
         """All paths with their values, in no particular order."""

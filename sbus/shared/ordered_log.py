@@ -94,6 +94,11 @@ _PIECE_BYTES_MAX = 1024
 MODEST_PART = 4
 """A user that has appended less than this part of a window for a worker since that last had nothing
 to walk need not wait with the users that flood it."""
+_LOOKUP_STEPS = 50
+"""Looking a route up takes as long as this many steps of a match, besides the match."""
+_UNCACHED_BYTE_STEPS = 32 * 150_000
+"""A window times the steps of a lookup is at most this. So walking a window takes 150,000 steps, or
+some 30 ms, where no route is cached and all messages are as short as they can be."""
 _PACE_MEMORY = 0.8
 """The weight of earlier walks in a worker's measured pace, against one more walk."""
 
@@ -300,12 +305,14 @@ class OrderedLog(LogRecord):
             assert words[at + LOG_START] <= words[at + LOG_END] <= head
             assert words[at + LOG_CURSOR] <= head
 
-    def note_pace(self, walked_bytes: int, seconds: float) -> None:
-        """Measure how fast this worker walks; `share_cursor` shares the resulting window."""
+    def note_pace(self, walked_bytes: int, seconds: float, match_steps: int) -> None:
+        """Measure how fast this worker walks; `share_cursor` shares the resulting window.
+        `match_steps` are those that a lookup of the messages' routes takes at most."""
         self._walked_bytes = self._walked_bytes * _PACE_MEMORY + walked_bytes
         self._walked_seconds = self._walked_seconds * _PACE_MEMORY + seconds
         window = int(self._walked_bytes * WINDOW_SECONDS / max(self._walked_seconds, 1e-9))
-        self.window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
+        uncached_max = _UNCACHED_BYTE_STEPS // (_LOOKUP_STEPS + match_steps)
+        self.window = min(max(min(window, uncached_max), WINDOW_BYTES_MIN), self._size // 2)
 
     # -- without the lock ----------------------------------------------------------------------
     def walk(self, end: int) -> Iterator[WalkedBlock]:

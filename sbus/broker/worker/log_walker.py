@@ -12,6 +12,7 @@ from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep
 from sbus.broker.worker.router import Router
+from sbus.limits import UNITS_PER_SECOND
 from sbus.shared.log_block import TIME_MASK, WalkedBlock
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES, ROUTE_LOOKUPS
@@ -79,12 +80,13 @@ class LogWalker:
         self._note_walk(len(piece), time.perf_counter() - began_at)
 
     def _note_walk(self, walked_bytes: int, seconds: float) -> None:
-        self._log.note_pace(walked_bytes, seconds)
+        self._log.note_pace(walked_bytes, seconds, self._router.match_steps_max)
         self._operations.record("walk", seconds)
 
     def _deliver_blocks(self, blocks: Iterable[WalkedBlock], cost_max: float) -> None:
         shared_at = time.perf_counter()
         look_up, statistics = self._router.look_up, self._statistics
+        recent = self._router.cache.recent
         walked = total = 0
         for uid, received_us, entries in blocks:
             if total >= cost_max:
@@ -94,8 +96,14 @@ class LogWalker:
                 self._monitor.walked(at, self._log.publisher(), numbers, entries, look_up)
             before = statistics.counts[ACCEPTED]
             deliveries = 0
+            lookup_seconds = 0.0
             for key, packet in entries:
-                recipients = look_up(key).recipients
+                route = recent.get(key)
+                if route is None:
+                    began_at = time.perf_counter()
+                    route = look_up(key)
+                    lookup_seconds += time.perf_counter() - began_at
+                recipients = route.recipients
                 if recipients:
                     deliveries += len(recipients)
                     statistics.counts[ACCEPTED] += len(recipients)
@@ -113,7 +121,7 @@ class LogWalker:
             statistics.counts[ROUTE_LOOKUPS] += len(entries)
             latency_us = (time.monotonic_ns() // 1000 - received_us) & TIME_MASK
             statistics.record_latency(latency_us, accepted)
-            cost = len(entries) + deliveries
+            cost = len(entries) + deliveries + int(lookup_seconds * UNITS_PER_SECOND)
             total += cost
             self._cost[uid] = self._cost.get(uid, 0) + cost
         if self._monitor.is_watched:

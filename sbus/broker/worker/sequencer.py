@@ -342,10 +342,10 @@ class Sequencer:
             self._table.share_epoch(words)
             self._log.ask_to_be_woken(words)
         self._memory.wake(woken)
-        if must_read:
-            self._read_table()
         if piece:
             self._walker.walk_piece(piece)
+        if must_read:
+            self._read_table()
         else:
             self._walker.walk_to(end, cost_max)
 
@@ -362,10 +362,16 @@ class Sequencer:
     # -- reading what others wrote -------------------------------------------------------------
     def _read_table(self) -> bool:
         """Read on; whether that was all that there was to read. If not, publishers wait until it
-        is, and `walk_on` is to be called again."""
+        is, and `walk_on` is to be called again.
+
+        The route cache may forget its routes then. So this worker first walks what was published by
+        workers that may still remember theirs.
+        """
         was_behind = self._table.has_unread
         with self._lock as words:
+            end = self._log.destined_end(words)
             self._table.note_unread(words)
+        self._walker.walk_to(end)
         self._apply(_RECORDS_PER_READ)
         if self._table.has_unread:
             self.look_again()

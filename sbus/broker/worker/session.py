@@ -20,7 +20,7 @@ from sbus.broker.worker.fair_queue import BacklogSender
 from sbus.broker.worker.router import Route
 from sbus.compiled import SessionRecord
 from sbus.errors import ClientFault, Misbehaviour
-from sbus.limits import BYTES_PER_UNIT, Limits
+from sbus.limits import BYTES_PER_UNIT, UNITS_PER_SECOND, Limits
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
 from sbus.shared.log_block import LogBlock, build_log_block
 from sbus.unix.closing import is_hung_up
@@ -30,11 +30,6 @@ from sbus.unix.interrupted_waits import interrupt_waits
 from sbus.unix.peer_process import PeerProcess
 
 _MESSAGE = b"MSG "
-_COST_PER_SECOND = 250_000
-"""Two things are charged by the time that they take: looking a new key up, because many patterns
-may match its beginning, and closing the files that a packet carries."""
-
-
 Message = tuple[bytes, bytes, Route]
 """A packet, its key and its route."""
 
@@ -108,7 +103,7 @@ class PublishBatch:
 
     def add_lookup_cost(self, seconds: float) -> None:
         """Count time that was spent on looking routes up."""
-        self.lookup_cost += int(seconds * _COST_PER_SECOND)
+        self.lookup_cost += int(seconds * UNITS_PER_SECOND)
 
     def log_block(self) -> LogBlock | None:
         """The messages that other workers need, if any, as a log block."""
@@ -300,7 +295,7 @@ class Session(SessionRecord):
             self.packets.append(self.sock.recv(self.packet_bytes_max + 1))
         ended_ns = time.monotonic_ns()
         self.account.pay_for_closing(ended_ns - began_ns, ended_ns)
-        return (ended_ns - began_ns) * _COST_PER_SECOND // 1_000_000_000
+        return (ended_ns - began_ns) * UNITS_PER_SECOND // 1_000_000_000
 
     def at_empty_packet(self) -> None:
         """Find out whether the connection has ended or the client sent an empty packet."""

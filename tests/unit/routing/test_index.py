@@ -147,6 +147,26 @@ def test_statistics_count_nodes_patterns_and_subscriptions() -> None:
     assert index.statistics() == IndexStatistics(nodes=4, patterns=4, subscriptions=4)
 
 
+def test_the_costliest_match_counts_until_a_path_is_added() -> None:
+    index = index_of([b"a/*", b"a/*/c", b"a/b*/", b"b"])
+    assert index.match_steps_max == 0
+    index.match(b"z")
+    assert index.match_steps_max == 1
+    index.match(b"a/b/c")
+    index.match(b"z")
+    # The root, a, a/*, a/*/c and a/b*.
+    assert index.match_steps_max == 5
+    remove(index, b"a/*/c")
+    index_member = parse_pattern(b"a/*", SLASH)
+    assert index_member is not None
+    index.add(index_member, b"another member")
+    assert index.match_steps_max == 5, "a match takes no longer than before"
+    another = parse_pattern(b"z*", SLASH)
+    assert another is not None
+    index.add(another, b"z*")
+    assert index.match_steps_max == 0
+
+
 def test_an_undivided_pattern_is_one_node_however_deep() -> None:
     deep = b"*/a/b*/" * 30
     index = index_of([deep])

@@ -282,7 +282,7 @@ class Walking(RuleBasedStateMachine):
     def learn_its_pace(self, pick: int, walked_bytes: int) -> None:
         worker = self.living(pick)
         if worker is not None:
-            self.logs[worker].note_pace(walked_bytes, ordered_log.WINDOW_SECONDS)
+            self.logs[worker].note_pace(walked_bytes, ordered_log.WINDOW_SECONDS, 0)
 
     @rule(pick=st.integers(0, 5))
     def sleep(self, pick: int) -> None:
@@ -427,7 +427,7 @@ def test_a_full_log_accepts_nothing_until_a_quarter_is_free() -> None:
     with open_memory(2) as memory:
         memory.lock.open()
         writer, reader = started(memory, 0, 1)
-        reader.note_pace(LOG_BYTES, ordered_log.WINDOW_SECONDS)
+        reader.note_pace(LOG_BYTES, ordered_log.WINDOW_SECONDS, 0)
         with memory.lock as words:
             reader.share_cursor(words)
         taken = 0
@@ -446,11 +446,26 @@ def test_a_full_log_accepts_nothing_until_a_quarter_is_free() -> None:
         assert append(writer, memory, (0b10, b"k"), size=72) >= 0
 
 
+def test_a_window_is_no_larger_than_can_be_walked_without_cached_routes() -> None:
+    """However fast the worker walked what was ordinary."""
+    with open_memory(1, small_limits(1024 * 1024)) as memory:
+        memory.lock.open()
+        (log,) = started(memory, 0)
+        windows = []
+        for steps in (0, 10, 500, 10**9):
+            log.note_pace(10_000_000, ordered_log.WINDOW_SECONDS, steps)
+            windows.append(log.window)
+        assert windows == sorted(windows, reverse=True)
+        assert windows[0] > 50_000
+        assert windows[2] < windows[0] / 10
+        assert windows[3] == ordered_log.WINDOW_BYTES_MIN
+
+
 def test_no_worker_appends_for_one_that_lags_by_more_than_its_window() -> None:
     with open_memory(3, small_limits(64 * 1024)) as memory:
         memory.lock.open()
         writer, slow, _ = started(memory, 0, 1, 2)
-        slow.note_pace(8192, ordered_log.WINDOW_SECONDS)
+        slow.note_pace(8192, ordered_log.WINDOW_SECONDS, 0)
         with memory.lock as words:
             slow.share_cursor(words)
         taken = 0

@@ -111,10 +111,12 @@ class HookedLock(MemoryLock):
 
 
 class HookedLog(OrderedLog):
-    """Notes whether a hold fixed a step's place, and whether the log had no room for it."""
+    """Notes whether a hold fixed a step's place, and whether the log had no room for it, or whether
+    it was for a walk."""
 
     placed = False
     refused = False
+    catches_up = False
 
     def destined_end(self, words: memoryview) -> int:
         self.placed = True
@@ -135,6 +137,11 @@ class HookedTable(SubscriptionTable):
         appended = super().append(words, data, edge=edge, frees=frees)
         self.log.refused |= not appended
         return appended
+
+    def note_unread(self, words: memoryview) -> None:
+        """A hold that ends with this is no step's: it is for a walk before the table is read."""
+        self.log.placed, self.log.catches_up = False, True
+        super().note_unread(words)
 
 
 NO_RULES = AccessProfile(publish=0, subscribe=0, may_block_others=False)
@@ -296,15 +303,17 @@ class Bus:
         placed = False
 
         def on_enter() -> None:
-            log.placed = log.refused = False
+            log.placed = log.refused = log.catches_up = False
 
         def on_release() -> None:
             nonlocal placed
-            if log.placed and not log.refused and not placed:
+            is_instant = log.placed and not log.refused and not placed
+            if is_instant:
                 placed = True
                 effect()
                 self.effects += 1
-                due_then.extend((client, len(client.due)) for client in self.of_worker(worker))
+            if is_instant or (placed and log.catches_up):
+                due_then[:] = [(client, len(client.due)) for client in self.of_worker(worker)]
             lock.on_enter = lock.on_release = None
             meanwhile()
             lock.on_enter, lock.on_release = on_enter, on_release

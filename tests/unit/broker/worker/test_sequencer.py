@@ -415,6 +415,43 @@ def test_a_worker_learns_what_others_subscribed_to_when_it_first_publishes(bus: 
     assert len(theirs.collector.received) == 1
 
 
+def test_what_was_published_before_a_subscription_is_walked_with_routes_that_are_known(
+    bus: Bus,
+) -> None:
+    """By a publisher, too, which reads the table first."""
+    mine, _, theirs, _ = bus.clients
+    bus.subscribe(theirs, b"a*", nothing)
+    cache = bus.routers[1].cache
+    for number in range(2):
+        bus.publish(mine, [b"a"], nothing)
+        bus.publish(theirs, [b"own"], nothing)
+        misses, received = cache.misses, len(theirs.collector.received)
+        bus.publish(mine, [b"a"], nothing)
+        bus.subscribe(mine, b"b%d*" % number, nothing)
+        if number:
+            bus.publish(theirs, [b"own"], nothing)
+        else:
+            bus.walk_on(1, nothing)
+        assert len(theirs.collector.received) == received + 1
+        assert b"a" not in cache.recent, "it has read the table"
+        assert cache.misses <= misses + number, "only for the message that it published itself"
+
+
+def test_lookups_in_a_walk_are_charged_to_the_publisher(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_walker_module, "UNITS_PER_SECOND", 10**9)
+    mine, _, theirs, _ = bus.clients
+    bus.subscribe(theirs, b"a/", nothing)
+    costs = []
+    for key in (b"a/1", b"a/1", b"a/2"):
+        bus.publish(mine, [key], nothing)
+        bus.walk_on(1, nothing)
+        costs.append(bus.sequencers[1].take_walking_cost()[mine.session.uid])
+    assert costs[1] == 2
+    assert min(costs[0], costs[2]) > 1_000, "it takes more than a microsecond"
+
+
 def test_a_worker_that_never_published_does_not_hold_up_compaction(bus: Bus) -> None:
     mine, _, theirs, _ = bus.clients
     bus.subscribe(theirs, b"a", nothing)
