@@ -1,0 +1,37 @@
+"""Patterns that a user chooses to make every match of a few keys take long."""
+
+from collections.abc import Sequence
+
+from sbus.unix.process_usage import scheduled_time
+from tests.support.bus import Bus
+from tests.support.raw_client import RawClient
+from tests.support.users import effective_user
+
+SIDE = 155
+"""There is a pattern for each pair of prefixes up to this length."""
+KEYS = [b"%b/%b/%d" % (b"x" * SIDE, b"x" * SIDE, number) for number in range(400)]
+"""Each is matched by every bomb."""
+BOMBS = sorted(
+    (b"%b*/%b*/" % (b"x" * one, b"x" * other) for one in range(SIDE) for other in range(SIDE)),
+    key=len,
+)
+"""24,025 patterns."""
+
+
+def connect_as(bus: Bus, uid: int) -> RawClient:
+    with effective_user(uid):
+        return bus.connect()
+
+
+def subscribe_to_bombs(clients: Sequence[RawClient]) -> None:
+    """Try to subscribe to all bombs, a part of them by each client."""
+    for number, pattern in enumerate(BOMBS):
+        clients[number % len(clients)].sub(pattern)
+    for client in clients:
+        client.sync()
+
+
+def cpu_seconds(pid: int) -> float:
+    time = scheduled_time(pid)
+    assert time is not None
+    return time.running_seconds
