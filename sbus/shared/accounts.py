@@ -52,6 +52,8 @@ DROPPED = 8
 _KINDS = 9
 _GAUGES = range(DROPPED)  # all kinds before it go down again
 
+_QUOTA_NAMES = ("subscriptions", "subscription_bytes", "backlog_bytes", "match_steps")
+
 # Limits that are reported when they are reached: kinds up to `BLOCKING_CLIENTS`, and
 PUBLISH_RATE = 5
 HELD_TIME = 6
@@ -264,12 +266,7 @@ class Account:
     def limit(self, limits: UserLimits) -> None:
         """Set the user's limits, for every process from now on."""
         self._words[_CONNECTIONS_MAX] = min(limits.connections_max, _NO_QUOTA)
-        self.set_quotas(
-            limits.subscriptions_max,
-            limits.subscription_bytes_max,
-            limits.backlog_bytes_max,
-            limits.match_steps_max,
-        )
+        self.set_quotas(limits)
         ns_per_message = 1_000_000_000 // limits.messages_per_second_max
         if ns_per_message != self._words[NS_PER_MESSAGE]:
             self._words[NS_PER_MESSAGE] = ns_per_message
@@ -281,9 +278,10 @@ class Account:
             self._words[_NS_PER_CONNECTION] = ns_per_connection
             self._words[_CONNECTIONS_PAID_UNTIL_NS] = 0
 
-    def set_quotas(self, *quotas: int) -> None:
-        """Set the quotas, in the order of the kinds of use."""
-        for kind, quota in enumerate(quotas):
+    def set_quotas(self, limits: UserLimits | Limits, whose: str = "") -> None:
+        """Set the quotas to the limits of these names, which begin with `whose`."""
+        for kind, name in enumerate(_QUOTA_NAMES):
+            quota = getattr(limits, f"{whose}{name}_max", _NO_QUOTA)
             self._words[_QUOTAS + kind] = min(quota, _NO_QUOTA)
 
     def open(self, uid: int, limits: UserLimits) -> None:
@@ -338,21 +336,13 @@ class AccountBook(Accounts):
         self._free = list(range(limits.users_max, BUS, -1))
         self._lasting = limits.users_max // 2
         self._searched_ns = -_SEARCH_INTERVAL_NS
-        self._limit_bus(limits)
-
-    def _limit_bus(self, limits: Limits) -> None:
-        self[BUS].set_quotas(
-            _NO_QUOTA,
-            limits.bus_subscription_bytes_max,
-            limits.bus_backlog_bytes_max,
-            limits.bus_match_steps_max,
-        )
+        self[BUS].set_quotas(limits, "bus_")
 
     def apply_limits(
         self, limits: Limits, limits_of: Callable[[int], UserLimits], kept: Iterable[int]
     ) -> None:
         """Set the limits of the bus and of each user; accounts in `kept` are never closed."""
-        self._limit_bus(limits)
+        self[BUS].set_quotas(limits, "bus_")
         for uid, place in self._places.items():
             self[place].limit(limits_of(uid))
         self._kept.clear()
