@@ -21,7 +21,7 @@ from sbus.broker.worker.wait_queue import WaitQueue
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.protocol.controls import error_notice
 from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING_CLIENTS, HELD_TIME
-from sbus.unix.closing import discard_unread
+from sbus.unix.closing import close_promptly, discard_unread
 
 _MEMORY_RETRY_NS = 10_000_000
 """When the kernel has no memory for a packet, the socket is writable all the same."""
@@ -231,7 +231,7 @@ class Sessions:
         self._departed.forget_all()
         for session in self.arriving.values():
             self.discard(session)
-            session.sock.close()
+            close_promptly(session.sock)
 
 
 class _DeliveryListener:
