@@ -304,7 +304,7 @@ def curves(run: RunSettings, names: tuple[str, ...], seconds: float, docs: Path 
     "attacks",
     several_option("--attack", "names", ATTACKS, click.Choice(list(ATTACKS))),
     several_option("--workers", "workers", (1, 2, 4), WORKERS),
-    option("--seconds", click.FloatRange(min=0.1), 3.0, "Of every attack and every control."),
+    option("--seconds", click.FloatRange(min=0.1), 2.5, "Of every attack and every control."),
     option("--repetitions", COUNT, 1, "Of every measurement."),
     limit_option,
     docs_option,

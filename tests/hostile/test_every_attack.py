@@ -20,7 +20,7 @@ ANSWERS = {
     "connect-refused": "too_many_connections",
     "connect-garbage": "unknown_word",
     "descriptors": "descriptors_refused",
-    "descriptors-dropped": "disconnected",
+    "drop-descriptors": "disconnected",
 }
 """How the bus answers attacks that it does not put up with."""
 HELD_BACK = {"connect", "connect-use"}

@@ -230,7 +230,7 @@ ATTACKS = {
     ),
     "cache-flush": Attack(program=flush_caches),
     "descriptors": Attack(program=linger, users=3, options=FEW_CONNECTIONS),
-    "descriptors-dropped": Attack(
+    "drop-descriptors": Attack(
         program=linger, users=3, options=(*FEW_CONNECTIONS, "--drop-descriptors")
     ),
     "policies": Attack(

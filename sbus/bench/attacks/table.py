@@ -16,6 +16,7 @@ from typing import TypeVar
 from sbus.bench import BenchmarkFailed, proc
 from sbus.bench.attacks.programs import ATTACKS
 from sbus.bench.attacks.scene import Outcome, scene
+from sbus.bench.peers.documents import markdown_table
 from sbus.bench.report import Result, update_section
 from sbus.bench.servers import RunSettings, Server
 
@@ -25,10 +26,7 @@ CONTROL_FACTOR_MAX = 3.0
 CONNECT_MS_MAX = 250.0
 WARM_UP_SECONDS = 0.2
 REST_SECONDS, REST_PERCENT_MAX, REST_TRIES = 0.1, 10.0, 100
-COLUMNS = (
-    *("attack, workers", "p50 µs", "p99 µs", "control", "×", "all CPU ×"),
-    *("connect ms", "control", "lost"),
-)
+COLUMNS = ("attack, workers", "p50 µs", "p99 µs", "control", "×", "all CPU", "connect ms", "lost")
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,6 @@ def row(case: str, samples: Sequence[Sample]) -> tuple[str, ...]:
         shown(lambda sample: sample.factor, ".1f"),
         shown(lambda sample: sample.all_cpu_factor, ".1f"),
         shown(lambda sample: sample.attack.connect_p99_ms, ".0f"),
-        shown(lambda sample: sample.control.connect_p99_ms, ".0f"),
         str(sum(sample.attack.lost for sample in samples)),
     )
 
@@ -153,4 +150,12 @@ def beyond(samples: Samples) -> list[str]:
 
 def update(docs: Path, result: Result) -> None:
     """Write the table into its page."""
-    update_section(docs / PAGE, SECTION, ["```", *result.as_text().splitlines(), "```"])
+    settings = ", ".join(f"{name} {value}" for name, value in result.settings.items())
+    lines = [
+        f"{', '.join(line.strip() for line in result.machine.lines())}; {settings}.\n",
+        *markdown_table(result.columns, result.rows),
+        "\n```",
+        *result.notes,
+        "```",
+    ]
+    update_section(docs / PAGE, SECTION, lines)
