@@ -6,18 +6,17 @@ from html import escape
 from pathlib import Path
 from statistics import median
 
-from sbus.bench import BenchmarkFailed
 from sbus.bench.cost_model import TERMS, Model, fit_model, measure_lock, median_us, predict
 from sbus.bench.curves import CURVES, PACED_PER_SECOND, Case, CurveSample, Samples, measure_curves
 from sbus.bench.peers.documents import markdown_table
-from sbus.bench.report import Result
+from sbus.bench.report import Result, update_section
 from sbus.bench.servers import RunSettings
 from sbus.compiled import STEP
 
 CORES = 64
 """Of the host that the model tells about, with as many workers: the most that a bus has."""
 PAGE, IMAGE = "benchmarks.md", "curves.svg"
-BEGIN, END = "<!-- curves: begin -->", "<!-- curves: end -->"
+SECTION = "curves"
 
 
 def curves(run: RunSettings, names: Sequence[str], seconds: float) -> Result:
@@ -102,17 +101,10 @@ def notes(samples: Samples, model: Model, held: Mapping[str, Sequence[float]]) -
 
 # -- docs/benchmarks.md ---------------------------------------------------------------------------
 def update(docs: Path, found: Result) -> None:
-    """Replace what stands between the two marks; raises BenchmarkFailed where they are missing."""
-    page = docs / PAGE
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise BenchmarkFailed(f"{page} has no place for the curves: {BEGIN} and {END}")
-    (docs / IMAGE).write_text("\n".join(image(found)) + "\n")
-    machine, settings = found.machine, found.settings
+    """Write the curves and their model into their page."""
+    settings = found.settings
     lines = [
-        f"{machine.cpu_model}, {machine.cores} cores, load {machine.load_average:.2f}, Linux "
-        f"{machine.kernel}, Python {machine.python}; {settings['repetitions']} repetitions of "
+        f"{found.machine.sentence()}; {settings['repetitions']} repetitions of "
         f"{settings['seconds']} s, {settings['step']} step.\n",
         f"![Each curve: CPU time per delivered message against its parameter]({IMAGE})\n",
         "```",
@@ -120,7 +112,8 @@ def update(docs: Path, found: Result) -> None:
         "```\n",
         *markdown_table(found.columns, found.rows),
     ]
-    page.write_text("\n".join((before + BEGIN, *lines, END + after)))
+    update_section(docs / PAGE, SECTION, lines)
+    (docs / IMAGE).write_text("\n".join(image(found)) + "\n")
 
 
 PANELS_PER_ROW = 3

@@ -37,6 +37,12 @@ class Machine:
             f"kernel   {self.kernel}, Python {self.python}",
         ]
 
+    def sentence(self) -> str:
+        return (
+            f"{self.cpu_model}, {self.cores} cores, load {self.load_average:.2f}, "
+            f"Linux {self.kernel}, Python {self.python}"
+        )
+
 
 def parse_parent(stat: str) -> int:
     """The parent's pid; the command's name, in parentheses, may contain any character."""

@@ -37,9 +37,14 @@ class Result:
         return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False)
 
 
-def update_section(page: Path, name: str, lines: Iterable[str]) -> None:
+def marks(section: str) -> tuple[str, str]:
+    """Between these two a benchmark writes its part of a page."""
+    return f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+
+
+def update_section(page: Path, section: str, lines: Iterable[str]) -> None:
     """Replace what stands between two marks; raises BenchmarkFailed where they are missing."""
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    begin, end = marks(section)
     before, found, rest = page.read_text().partition(begin)
     _, found_end, after = rest.partition(end)
     if not found or not found_end:

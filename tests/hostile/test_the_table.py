@@ -9,13 +9,13 @@ import pytest
 from sbus.bench import BenchmarkFailed
 from sbus.bench.attacks.programs import ATTACKS
 from sbus.bench.attacks.scene import Outcome
-from sbus.bench.attacks.table import COLUMNS, Sample, attacks, beyond, row, update
-from sbus.bench.report import Result
+from sbus.bench.attacks.table import COLUMNS, SECTION, Sample, attacks, beyond, row, update
+from sbus.bench.report import Result, marks
 from sbus.bench.servers import RunSettings
 from tests.support.bus import PROJECT
 from tests.support.users import directory_for_everybody, needs_root
 
-MARKS = "<!-- attacks: begin -->", "<!-- attacks: end -->"
+MARKS = marks(SECTION)
 
 
 def outcome(p99_us: int = 100, connect_ms: int = 1, lost: int = 0) -> Outcome:

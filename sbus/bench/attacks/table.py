@@ -152,7 +152,7 @@ def update(docs: Path, result: Result) -> None:
     """Write the table into its page."""
     settings = ", ".join(f"{name} {value}" for name, value in result.settings.items())
     lines = [
-        f"{', '.join(line.strip() for line in result.machine.lines())}; {settings}.\n",
+        f"{result.machine.sentence()}; {settings}.\n",
         *markdown_table(result.columns, result.rows),
         "\n```",
         *result.notes,

@@ -8,12 +8,11 @@ from html import escape
 from pathlib import Path
 from typing import cast
 
-from sbus.bench import BenchmarkFailed
 from sbus.bench.peers.comparison import Figures
-from sbus.bench.report import Result
+from sbus.bench.report import Result, update_section
 
 PAGE, IMAGE = "benchmarks.md", "peers.svg"
-BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
+SECTION = "peers"
 
 PANELS_PER_ROW = 3
 PANEL_WIDTH, PANEL_GAP, LABEL_WIDTH, FIGURE_WIDTH = 300, 20, 100, 45
@@ -22,25 +21,17 @@ SBUS_COLOUR, OTHER_COLOUR, TEXT_COLOUR = "#d95f02", "#7f9bb8", "#222222"
 
 
 def update(docs: Path, result: Result) -> None:
-    """Replace what stands between the two marks; raises BenchmarkFailed where they are missing."""
-    page = docs / PAGE
-    text = page.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise BenchmarkFailed(f"{page} has no place for the comparison: {BEGIN} and {END}")
+    """Write the comparison into its page."""
+    update_section(docs / PAGE, SECTION, section(result))
     (docs / IMAGE).write_text("\n".join(image(result)) + "\n")
-    page.write_text("\n".join((before + BEGIN, *section(result), END + after)))
 
 
 def section(result: Result) -> Iterator[str]:
     """What stands in the page."""
     versions = cast("Mapping[str, str]", result.samples["versions"])
     settings = ", ".join(f"{name.replace('_', ' ')} {v}" for name, v in result.settings.items())
-    machine = result.machine
     yield (
-        f"{machine.cpu_model}, {machine.cores} cores, load {machine.load_average:.2f}, "
-        f"Linux {machine.kernel}, Python {machine.python}; {settings}. "
+        f"{result.machine.sentence()}; {settings}. "
         "Versions: " + ", ".join(f"{name} {v}" for name, v in versions.items() if v) + ".\n"
     )
     yield f"![Bars of the figures in the table below]({IMAGE})\n"

@@ -6,9 +6,11 @@ import pytest
 
 from sbus.bench import BenchmarkFailed
 from sbus.bench.cost_model import TERMS, fit, fit_model, prediction, term_counts
-from sbus.bench.curve_report import BEGIN, END, PAGE, image, update
+from sbus.bench.curve_report import PAGE, SECTION, image, update
 from sbus.bench.curves import CURVES, FAN_OUT, Bus, Case, Changes, CurveSample
-from sbus.bench.report import Result
+from sbus.bench.report import Result, marks
+
+BEGIN, END = marks(SECTION)
 
 COSTS_US = {
     "message": 0.8,

@@ -7,9 +7,11 @@ import pytest
 
 from sbus.bench import BenchmarkFailed
 from sbus.bench.peers.comparison import works
-from sbus.bench.peers.documents import BEGIN, END, update
+from sbus.bench.peers.documents import SECTION, update
 from sbus.bench.proc import Machine
-from sbus.bench.report import Result
+from sbus.bench.report import Result, marks
+
+BEGIN, END = marks(SECTION)
 
 SVG = "{http://www.w3.org/2000/svg}"
 
