@@ -253,7 +253,7 @@ def test_large_messages_are_more_work(pair: Pair) -> None:
     pair.send(b"MSG here\0" + bytes(40_960 - 9))
     assert session.receive() == 10, "pages of the packet that was read"
     # A message and two deliveries of ten pages.
-    assert session.gather({}, look_up, 1000).cost == 3 + 2 * 10
+    assert session.gather(ROUTES, look_up, 1000).cost == 3 + 2 * 10
 
 
 def test_a_known_route_is_not_looked_up(pair: Pair) -> None:
