@@ -3,6 +3,7 @@
 import os
 import pwd
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,22 @@ def test_abstract_address_is_for_everybody_with_o(
     with bus_of(directory, *ABSTRACT, *options) as bus:
         assert is_served(bus.address)
         assert as_user(lambda: is_served(bus.address))
+
+
+def test_a_stranger_at_an_abstract_address_reads_why_whatever_it_has_sent(directory: Path) -> None:
+    with bus_of(directory, *ABSTRACT) as bus:
+        for _ in range(20):
+            assert as_user(lambda: reads_why(bus.address))
+
+
+def reads_why(address: str) -> bool:
+    """Whether a client that sends at once reads one packet, and then the end."""
+    with RawClient(address) as client:
+        with suppress(BrokenPipeError):
+            for _ in range(100):
+                client.send(b"MSG a\0b")
+        (packet,) = client.receive_until_closed()
+    return packet.startswith(b"CMSG !/error\0not-admitted ")
 
 
 def test_users_of_an_abstract_address_are_those_named(directory: Path) -> None:
