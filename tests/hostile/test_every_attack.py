@@ -21,10 +21,14 @@ ANSWERS = {
     "connect-garbage": "unknown_word",
     "descriptors": "descriptors_refused",
     "drop-descriptors": "disconnected",
+    "patterns": "too_many_steps",
+    "cache-flush": "too_many_steps",
 }
 """How the bus answers attacks that it does not put up with."""
 HELD_BACK = {"connect", "connect-use"}
 """Attackers that connect too fast have to wait; those that do not wait are refused in the end."""
+ENDED = {"connect-refused", "connect-garbage", "descriptors", "drop-descriptors"}
+"""Attacks that cost the attacker its connection."""
 ENDINGS = ("disconnected", "ConnectionResetError", "BrokenPipeError", "BlockingIOError")
 
 
