@@ -51,8 +51,8 @@ class WorkerObserver(Protocol):
     def worker_event(self, worker: int, event: protocol.WorkerEvent) -> None:
         """A worker sent an event that is not about its own life."""
 
-    def worker_died(self, worker: int) -> None:
-        """A worker has died and was reaped."""
+    async def worker_died(self, worker: int) -> None:
+        """A worker has died and was reaped. Its successor is forked when this returns."""
 
 
 class SupervisedWorker:
@@ -204,7 +204,7 @@ class Supervisor:
         if not self._has_started:
             raise SbusError(f"worker {worker.number} did not start")
         await self._reaper.reap(worker.number)
-        self._observer.worker_died(worker.number)
+        await self._observer.worker_died(worker.number)
         self._nursery.start_soon(self._restart, worker)
 
     async def _restart(self, worker: SupervisedWorker) -> None:

@@ -136,7 +136,7 @@ class Scene:
     def worker_event(self, worker: int, event: WorkerEvent) -> None:
         self.worker_events.append((worker, event))
 
-    def worker_died(self, worker: int) -> None:
+    async def worker_died(self, worker: int) -> None:
         self.deaths.append(worker)
 
     async def serve(self) -> None:
