@@ -31,7 +31,7 @@ def main() -> None:
     options = argparse.ArgumentParser(prog="python -m tests.fuzz.run_packets", description=__doc__)
     options.add_argument("--count", type=int, default=1_000_000, help="packets in all")
     options.add_argument("--seed", type=int, default=0, help="of the first campaign")
-    options.add_argument("--jobs", type=int, default=2, help="campaigns at the same time")
+    options.add_argument("--jobs", type=int, default=4, help="campaigns at the same time")
     given = options.parse_args()
     seeds = range(given.seed, given.seed + -(-given.count // CAMPAIGN_PACKETS))
     packets = min(given.count, CAMPAIGN_PACKETS)
