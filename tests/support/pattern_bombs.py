@@ -2,19 +2,15 @@
 
 from collections.abc import Sequence
 
+from sbus.bench.attacks.programs import BOMB, BOMB_PATTERNS
 from sbus.unix.process_usage import scheduled_time
 from tests.support.bus import Bus
 from tests.support.raw_client import RawClient
 from tests.support.users import effective_user
 
-SIDE = 155
-"""There is a pattern for each pair of prefixes up to this length."""
-KEYS = [b"%b/%b/%d" % (b"x" * SIDE, b"x" * SIDE, number) for number in range(400)]
+KEYS = [b"%b%d" % (BOMB, number) for number in range(400)]
 """Each is matched by every bomb."""
-BOMBS = sorted(
-    (b"%b*/%b*/" % (b"x" * one, b"x" * other) for one in range(SIDE) for other in range(SIDE)),
-    key=len,
-)
+BOMBS = sorted(BOMB_PATTERNS, key=len)
 """24,025 patterns."""
 
 
