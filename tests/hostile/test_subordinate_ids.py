@@ -62,6 +62,10 @@ def test_a_subordinate_id_is_itself_and_asks_about_its_owner(bus: Bus) -> None:
         assert client.whoami().split(b"/")[3:4] == [b"%d" % FIRST]
         client.control(b"!/me")
         assert b'"uid":%d,"connections":2' % OWNER in client.receive()
+        with administer(bus) as admin:
+            for uid, own in ((FIRST, [FIRST]), (OWNER, [FIRST, OWNER])):
+                clients = admin.ask("clients", uid=uid)["clients"]
+                assert sorted(one["uid"] for one in clients) == sorted(own)
 
 
 def test_ranges_that_are_given_out_later_count(directory: Path, bus: Bus) -> None:

@@ -100,10 +100,12 @@ class ClientRegistry:
         return len({client.user for client in self})
 
     def page(self, uid: int | None, after: int, size: int) -> list[Client]:
-        """Up to `size` clients, of one user or of all, in the order of their numbers."""
+        """Up to `size` clients, of one user or of all, in the order of their numbers. A client of a
+        subordinate id is one of its owner's, too."""
         matching = (
             client
             for client in self
-            if client.number > after and (uid is None or client.user == uid)
+            if client.number > after
+            and (uid is None or uid in (client.user, client.credentials.uid))
         )
         return list(islice(matching, size))
