@@ -7,7 +7,12 @@ from typing import Any
 from sbus.limits import OPERATION_CPU_SECONDS_MAX
 from tests.support.admin import administer
 from tests.support.bus import Bus
-from tests.support.processes import is_replaced, several_clients, worker_pids
+from tests.support.processes import (
+    clients_on_each,
+    is_replaced,
+    several_clients,
+    worker_pids,
+)
 from tests.support.threads import wait_until
 
 WORKERS = 2
@@ -30,7 +35,7 @@ def publish_from_all(bus: Bus, messages: int = 100) -> None:
             client.sync()
         for number in range(messages):
             for client in clients:
-                client.pub(b"a/%d" % number, b"")
+                client.pub(b"a/%d/*" % number, b"")
         for client in clients:
             client.sync()
 
@@ -62,3 +67,14 @@ def test_they_outlive_a_worker(bus: Bus) -> None:
     for place, longest in before.items():
         assert after[place]["seconds"] >= longest["seconds"]
         assert after[place]["cpu_seconds"] >= longest["cpu_seconds"]
+
+
+def test_a_worker_reads_a_large_table_in_pieces(bus: Bus) -> None:
+    """At once, that many patterns would take it 40 ms."""
+    with clients_on_each(bus, WORKERS) as ((reader,), (publisher,)), administer(bus) as admin:
+        for number in range(10_000):
+            reader.sub(b"a/%d/*" % number)
+        reader.sync()
+        publisher.pub(b"a/9999/b", b"x")
+        assert reader.receive() == b"MSG a/9999/b\0x"
+        assert longest_operations(admin)["1", "tick"]["cpu_seconds"] <= 0.02
