@@ -68,7 +68,6 @@ def test_another_user_is_answered_soon_after_a_flush(directory: Path) -> None:
         clients = [stack.enter_context(connect_as(bus, STRANGER)) for _ in range(2 * CLIENTS)]
         (publisher, witness, *_), listeners = clients[::2], clients[1::2]
         _, victim = [stack.enter_context(connect_as(bus, VICTIM)) for _ in range(2)]
-        victim.whoami()
         worker = worker_pids(bus)[1]
         subscribe_to_bombs(listeners)
         listeners[0].sub(b"cheap")

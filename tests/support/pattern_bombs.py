@@ -15,8 +15,11 @@ BOMBS = sorted(BOMB_PATTERNS, key=len)
 
 
 def connect_as(bus: Bus, uid: int) -> RawClient:
+    """A client of this user, which a worker serves."""
     with effective_user(uid):
-        return bus.connect()
+        client = bus.connect()
+    client.whoami()
+    return client
 
 
 def subscribe_to_bombs(clients: Sequence[RawClient]) -> None:
