@@ -90,6 +90,14 @@ def subscriptions_accepted(bus: Bus) -> int:
         return 10 - len(client.sync())
 
 
+def shapes_accepted(bus: Bus) -> int:
+    """Of ten, which take a step each."""
+    with newcomer(bus) as client:
+        for number in range(10):
+            client.sub(b"x" * number + b"*")
+        return 10 - len(client.sync())
+
+
 def connections_accepted(bus: Bus) -> int:
     """Of four."""
     with ExitStack() as stack:
@@ -257,6 +265,8 @@ LIMIT_CASES = [
         )
         for whose, found in (("user", (4, 2)), ("bus", (4, 2)), ("client", (8, 4)))
     ),
+    Case("limits", "user_match_steps_max", 8, 4, shapes_accepted, 7, 3),
+    Case("limits", "bus_match_steps_max", 8, 4, shapes_accepted, 4, 2),
     *(
         Case("limits", name, 10**9, 0, loses, False, True)
         for name in (

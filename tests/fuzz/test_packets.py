@@ -12,10 +12,11 @@ from tests.fuzz.verdicts import documented_codes
 SEEDS = range(4)
 NOT_HERE = {
     *("table-full", "too-slow", "too-many-secret", "too-many-blocking"),
-    *("not-allowed", "too-many-connections", "too-many-users", "kicked"),
+    *("not-allowed", "too-many-connections", "too-many-users", "kicked", "too-many-steps"),
 }
 """Codes for a full table, for who does not read, for a worker without descriptors or places; of
-access rules, which there are none, of a acceptor, which there is none, and of administrators."""
+access rules, which there are none, of a acceptor, which there is none, of administrators, and of
+more patterns than the clients of these packets can have."""
 SECRET = {"bad-secret-pattern", "not-yours"}
 """Codes that the dot dialect, which has no secret messages, cannot bring about."""
 STATEFUL = {*NOT_HERE, "not-yours", "too-many-patterns", "packet-too-long"}

@@ -36,7 +36,7 @@ CHEAP_MESSAGES = 2_000
 CHEAP = bytes(16_000)
 """Of many bytes, because a worker measures how fast it walks in bytes."""
 CPU_SECONDS_MAX = 0.5
-"""Until another user is answered; it was 17 s when nothing bounded it."""
+"""Until another user is answered; it was 3 s when nothing bounded it."""
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ VICTIM = STRANGER - 1
 CLIENTS = 4
 """Among which the attacker has to divide the patterns, because of the quotas for their bytes."""
 CPU_SECONDS_MAX = 2.0
-"""For 400 lookups in each of two workers, which took 25 s when nothing bounded them."""
+"""For 400 lookups in each of two workers, which took 5 to 8 s when nothing bounded them."""
 
 
 @pytest.fixture
