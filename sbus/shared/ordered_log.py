@@ -96,9 +96,10 @@ MODEST_PART = 4
 to walk need not wait with the users that flood it."""
 _LOOKUP_STEPS = 50
 """Looking a route up takes as long as this many steps of a match, besides the match."""
-_UNCACHED_BYTE_STEPS = 32 * 150_000
-"""A window times the steps of a lookup is at most this. So walking a window takes 150,000 steps, or
-some 30 ms, where no route is cached and all messages are as short as they can be."""
+_UNCACHED_BYTE_STEPS = 32 * 600_000
+"""A window times the steps of a lookup is at most this. So walking a window takes 600,000 steps, or
+some 120 ms, where no route is cached and all messages are as short as they can be. With a fourth of
+it, two workers that exchange messages as fast as they can wait for each other more often."""
 _PACE_MEMORY = 0.8
 """The weight of earlier walks in a worker's measured pace, against one more walk."""
 

@@ -79,6 +79,10 @@ class Connections:
             for _ in range(RECEIVED_MAX):
                 self._receive_one(sock, socket.MSG_DONTWAIT)
 
+    def wait_for_packet(self, sock: socket.socket) -> None:
+        """Take the next packet."""
+        self._receive_one(sock, 0)
+
     def _receive_one(self, sock: socket.socket, flags: int) -> bytes:
         """The head of the next packet."""
         size = sock.recv_into(self._buffer, 0, flags)

@@ -115,6 +115,18 @@ def sending(*packets: bytes) -> Visit:
     return visit
 
 
+def hearing(visit: Visit, every: int) -> Visit:
+    """The same visit; one of so many visitors waits for what the bus says."""
+    numbers = count()
+
+    def hear(bus: Connections, sock: socket.socket) -> None:
+        visit(bus, sock)
+        if next(numbers) % every == 0:
+            bus.wait_for_packet(sock)
+
+    return hear
+
+
 def publishing(packet: bytes, publishers: int, listeners: int, is_reading: bool = True) -> Program:
     """One message again and again, to a number of subscribers."""
     return crowd(
@@ -215,7 +227,9 @@ ATTACKS = {
     "fan-out": Attack(program=publishing(message(b"a"), 1, listeners=500, is_reading=False)),
     "connect": Attack(program=storm(sending())),
     "connect-use": Attack(program=storm(sending(b"SUB a", message(b"a"), WHOAMI))),
-    "connect-refused": Attack(program=storm(sending(), staying=40), options=FEW_CONNECTIONS),
+    "connect-refused": Attack(
+        program=storm(hearing(sending(), every=100), staying=40), options=FEW_CONNECTIONS
+    ),
     "connect-garbage": Attack(program=storm(sending(NOTICES, *[message(b"a")] * 60, b"garbage"))),
     "subscriptions": Attack(program=crowd(4, changing([b"a/%d/*" % at for at in range(10_000)]))),
     "compaction": Attack(program=crowd(4, changing([b"%04000d" % at for at in range(100)]))),

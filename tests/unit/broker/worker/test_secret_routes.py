@@ -28,7 +28,7 @@ class Process:
 
     def __init__(self) -> None:
         self.ended = self.closed = False
-        self.saved: tuple[int, int] | None = (10, 20)
+        self.saved: tuple[int, int] | None = None
         self.failure: OSError | None = None
 
     def watch(self) -> None:
@@ -69,6 +69,7 @@ class Client:
         self.router = router
         self.credentials = credentials
         self.process = Process()
+        self.process.saved = (credentials.gid, credentials.uid)
         self.collector = Collector()
         self.outbox = cast(Outbox, self.collector)
         self.secret_recipient = SecretRecipient(
