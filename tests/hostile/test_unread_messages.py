@@ -68,9 +68,11 @@ def test_the_kernel_keeps_as_much_as_the_account_has_room_for(tmp_path: Path, wo
             (user,) = admin.ask("users")["users"]
             shown = [it["activity"]["socket_bytes"] for it in admin.ask("clients")["clients"]]
         kept = [kept_messages(client) for client in clients]
-    assert user["socket_bytes"] <= QUOTA_BYTES
+    # What several workers add at the same instant may exceed a quota.
+    quota_bytes = QUOTA_BYTES + (workers - 1) * LARGE_BYTES
+    assert user["socket_bytes"] <= quota_bytes
     # A buffer may be exceeded by its last packet.
-    bound = QUOTA_BYTES + CLIENTS * (SMALL_BYTES + KERNEL_BYTES)
+    bound = quota_bytes + CLIENTS * (SMALL_BYTES + KERNEL_BYTES)
     assert sum(kept) * KERNEL_BYTES <= bound
     assert sum(shown) <= bound
     assert min(kept) > 80, "each has a small buffer"
