@@ -27,10 +27,10 @@ from sbus.unix.standard_streams import ERRORS
 
 BindableAddress = PathAddress | AbstractAddress
 
-BACKLOG_CONNECTIONS = 1024
-"""Connections that wait to be accepted. Enough for a host that starts, because for a non-blocking
-client connect(2) to a full queue fails at once. Few enough that they are accepted or refused in
-some 50 ms: that is how long a storm of connections delays others."""
+BACKLOG_CONNECTIONS = 4096
+"""Connections that wait to be accepted: the default of `net.core.somaxconn`, the kernel's bound.
+Enough for a host that starts, because for a non-blocking client connect(2) to a full queue fails at
+once. They are accepted or refused in some 0.2 s: that is how long a storm delays others at most."""
 
 
 class Listener:
