@@ -230,7 +230,9 @@ ATTACKS = {
     "connect-refused": Attack(
         program=storm(hearing(sending(), every=100), staying=40), options=FEW_CONNECTIONS
     ),
-    "connect-garbage": Attack(program=storm(sending(NOTICES, *[message(b"a")] * 60, b"garbage"))),
+    "connect-garbage": Attack(
+        program=storm(hearing(sending(NOTICES, *[message(b"a")] * 60, b"garbage"), every=100))
+    ),
     "subscriptions": Attack(program=crowd(4, changing([b"a/%d/*" % at for at in range(10_000)]))),
     "compaction": Attack(program=crowd(4, changing([b"%04000d" % at for at in range(100)]))),
     "me": Attack(program=crowd(20, lambda number: repeat(b"CMSG !/me"))),
