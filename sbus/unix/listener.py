@@ -21,7 +21,7 @@ from sbus.unix.address import (
     RandomAbstractAddress,
     address_of,
 )
-from sbus.unix.closing import close_promptly
+from sbus.unix.interrupted_waits import interrupt_waits
 from sbus.unix.owned_path import OwnedPath
 from sbus.unix.standard_streams import ERRORS
 
@@ -70,7 +70,8 @@ class Listener:
             raise _cannot("remove", self.printable_address, error) from error
         finally:
             self.owned_path = None
-            close_promptly(self.socket)  # connections that wait may have unread packets
+            with interrupt_waits():  # connections that wait may have unread packets
+                self.socket.close()
 
 
 def open_listener(

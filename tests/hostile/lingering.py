@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sbus.bench.attacks.programs import lingering_pair
-from sbus.unix.closing import close_promptly
+from sbus.unix.interrupted_waits import interrupt_waits
 from tests.support.bus import Bus
 from tests.support.lingering import send_with_descriptors
 from tests.support.raw_client import RawClient
@@ -53,7 +53,8 @@ class Attacker:
             return
         self.taken += 1
         for sock in lingering:
-            close_promptly(sock)  # the packet may be done already
+            with interrupt_waits():  # the packet may be done already
+                sock.close()
 
 
 Attack = Callable[[Attacker], None]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count, cycle, repeat
 
 from sbus.bench.attacks.connections import NOTICES, WAIT_SECONDS, WHOAMI, Connections
-from sbus.unix.closing import close_promptly
+from sbus.unix.interrupted_waits import interrupt_waits
 
 Program = Callable[[Connections], Iterator[bool]]
 Visit = Callable[[Connections, socket.socket], None]
@@ -188,7 +188,8 @@ def linger(bus: Connections) -> Iterator[bool]:
             except PermissionError:
                 bus.counts["descriptors_refused"] += 1
             finally:
-                close_promptly(lingering)
+                with interrupt_waits():
+                    lingering.close()
 
     yield from storm(visit)(bus)
 
