@@ -37,6 +37,7 @@ LIMITS = Limits(
 LARGE_BUFFER_BYTES = 400_000
 RETRY_SECONDS = 0.01
 """After which a packet is sent again that the kernel had no memory for."""
+ADOPTIONS_PER_TICK = 16
 TICKS_TO_REST_MAX = 100
 """Enough for all that a test here gives a worker to do."""
 
@@ -442,6 +443,33 @@ def test_a_query_is_answered_after_the_turns_of_its_tick(bus: OneProcessBus) -> 
     (reply,) = bus.replies
     activities = msgspec.msgpack.decode(reply.data, type=ActivityReply)
     assert activities[writer.number].messages_in == 3
+
+
+def test_a_tick_adopts_several_clients_before_another_command(bus: OneProcessBus) -> None:
+    """Users have no turns in the link, so that no client should be there for long."""
+    bus.settle()
+    for _ in range(ADOPTIONS_PER_TICK + 1):
+        bus.connect(0)
+    bus.tell(0, RunQuery(1, ActivityQuery([])))
+    sessions = bus.workers[0].sessions
+    bus.stepped[0].tick()
+    assert len(list(sessions)) == ADOPTIONS_PER_TICK
+    bus.stepped[0].tick()
+    assert len(list(sessions)) == ADOPTIONS_PER_TICK + 1
+    bus.settle()
+    assert len(bus.replies) == 1
+
+
+def test_a_tick_carries_out_one_command_that_may_take_long(bus: OneProcessBus) -> None:
+    bus.settle()
+    for number in range(2):
+        bus.tell(0, RunQuery(number, ActivityQuery([])))
+    bus.connect(0)
+    bus.stepped[0].tick()
+    bus.stepped[0].tick()
+    assert not list(bus.workers[0].sessions)
+    bus.stepped[0].tick()
+    assert len(list(bus.workers[0].sessions)) == 1
 
 
 # -- the end ---------------------------------------------------------------------------------------
