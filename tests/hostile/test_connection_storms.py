@@ -24,6 +24,8 @@ STORM_SECONDS = 2.0
 FIRST_ANSWER_SECONDS_MAX = 4.0
 """Of a busy machine. Without turns by user it took 5 to 35 s."""
 CONNECTIONS = 20
+TOLD_PER_SECOND_MAX = 1_000
+"""Further connections of one user are refused without a word."""
 
 Storm = Callable[[str], None]
 
@@ -163,9 +165,43 @@ def test_a_refusal_costs_little(bus: Bus) -> None:
     assert used / refused < 200e-6, f"{used / refused * 1e6:.0f} us"
 
 
+def test_a_refusal_without_a_word_costs_little_more_than_the_kernels_part(bus: Bus) -> None:
+    """A storm leaves thousands of these in the listen queue before another user's connection."""
+    refused = 4_000
+    with full_quota(bus):
+        refuse(bus, TOLD_PER_SECOND_MAX)
+        before = cpu_seconds(bus.process.pid)
+        refuse(bus, refused)
+        used = cpu_seconds(bus.process.pid) - before
+    least = refused * least_cpu_seconds_of_a_connection()
+    assert used < 3 * least, f"{used / least:.1f} times"
+
+
+def refuse(bus: Bus, connections: int) -> None:
+    """Connect so many times, and wait until the bus has refused all of them."""
+    for _ in range(connections):
+        connect_soon(bus).close()
+    with connect_soon(bus) as last:
+        last.receive_until_closed()
+
+
+def least_cpu_seconds_of_a_connection() -> float:
+    """What accepting and closing one takes of a server that does nothing else."""
+    connections = 1_000
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind("")
+        listener.listen(connections)
+        for _ in range(connections):
+            connect(listener.getsockname()).close()
+        before = time.thread_time()
+        for _ in range(connections):
+            listener.accept()[0].close()
+        return (time.thread_time() - before) / connections
+
+
 def cpu_seconds(pid: int) -> float:
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    nanoseconds, _, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    return int(nanoseconds) / 1e9
 
 
 def test_a_refused_client_reads_why_whatever_it_has_sent(bus: Bus) -> None:
