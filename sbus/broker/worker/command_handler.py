@@ -15,9 +15,10 @@ from sbus.broker.worker.streams import WorkerStreams
 from sbus.protocol.events import WorkerGivesUp
 from sbus.unix.fd_passing import DescriptorsLost
 
-_COMMANDS_PER_TICK = 16
-"""Users have no turns in the link, so what waits there is taken quickly; adopting one client takes
-some 50 us."""
+_COMMANDS_PER_TICK = 4
+"""Users have no turns in the link, so what waits there is taken quickly. With 16, clients that
+subscribe to the same were adopted faster than served, and what they published had a large fan-out.
+"""
 
 
 class CommandHandler:

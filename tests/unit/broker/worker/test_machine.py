@@ -37,7 +37,7 @@ LIMITS = Limits(
 LARGE_BUFFER_BYTES = 400_000
 RETRY_SECONDS = 0.01
 """After which a packet is sent again that the kernel had no memory for."""
-ADOPTIONS_PER_TICK = 16
+ADOPTIONS_PER_TICK = 4
 TICKS_TO_REST_MAX = 100
 """Enough for all that a test here gives a worker to do."""
 
