@@ -19,7 +19,8 @@ from sbus.shared.accounts import SOCKET_BYTES, Account
 from sbus.unix.send_buffer import large_buffer_bytes, small_buffer_bytes, unread_bytes
 
 _LOOKED_AT_MAX = 8
-"""Large buffers that are looked at when there is no room for another one."""
+"""Large buffers that are looked at when there is no room for another one, once in a heartbeat if
+that makes none."""
 
 
 class _LargeBuffer(NamedTuple):
@@ -34,6 +35,8 @@ class SendBuffers:
 
     def __init__(self) -> None:
         self._large: dict[Account, dict[socket.socket, _LargeBuffer]] = {}
+        self._without_room: set[Account] = set()
+        """Accounts whose buffers were looked at in vain since the last heartbeat or release."""
 
     def enlarge(self, sock: socket.socket, account: Account, limits: Limits) -> bool:
         """Give a client a large buffer; False when it has one, or its user has no room for it."""
@@ -43,8 +46,11 @@ class SendBuffers:
         if sock in buffers or not more:
             return False
         if not account.has_room_in_sockets(more):
+            if account in self._without_room:
+                return False
             _shrink(buffers, account, _LOOKED_AT_MAX)
             if not account.has_room_in_sockets(more):
+                self._without_room.add(account)
                 return False
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, large_bytes)
         account.count(SOCKET_BYTES, more)
@@ -53,6 +59,7 @@ class SendBuffers:
 
     def shrink_unused(self) -> None:
         """Make all large buffers small whose content would fit."""
+        self._without_room.clear()
         for account, buffers in list(self._large.items()):
             _shrink(buffers, account, len(buffers))
             if not buffers:
@@ -63,6 +70,7 @@ class SendBuffers:
         buffers = self._large.get(account, {})
         if sock in buffers:
             _release(buffers, sock, account)
+            self._without_room.discard(account)
 
 
 def _shrink(buffers: dict[socket.socket, _LargeBuffer], account: Account, count: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sbus.broker.worker.send_buffers import SendBuffers
 from sbus.limits import Limits
 from sbus.shared.accounts import BUS, SOCKET_BYTES, Account, AccountBook
-from sbus.unix.send_buffer import SMALL_BUFFER_BYTES
+from sbus.unix.send_buffer import SMALL_BUFFER_BYTES, unread_bytes
 from tests.unit.shared.memories import account_memory
 
 LARGE = 100_000
@@ -119,6 +119,33 @@ def test_buffers_that_are_not_needed_make_room_for_others(scene: Scene) -> None:
         *(LARGE, SMALL_BUFFER_BYTES, LARGE, LARGE)
     ]
     assert scene.used() == 3 * MORE
+
+
+def test_a_user_without_room_costs_no_second_look(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[socket.socket] = []
+
+    def look_at(sock: socket.socket) -> int:
+        looked_at.append(sock)
+        return unread_bytes(sock)
+
+    monkeypatch.setattr("sbus.broker.worker.send_buffers.unread_bytes", look_at)
+    socks = [scene.connect()[0] for _ in range(4)]
+    for sock in socks[:3]:
+        assert scene.enlarge(sock)
+        fill(sock)
+    for _ in range(100):
+        assert not scene.enlarge(socks[3])
+    assert looked_at == socks[:3]
+    scene.buffers.release(socks[0], scene.account())
+    assert scene.enlarge(socks[3])
+    fill(socks[3])
+    assert not scene.enlarge(socks[0])
+    scene.buffers.shrink_unused()
+    looked_at.clear()
+    assert not scene.enlarge(socks[0])
+    assert looked_at, "once in a heartbeat"
 
 
 def test_a_user_leaves_room_in_the_whole_bus_to_others(scene: Scene) -> None:
