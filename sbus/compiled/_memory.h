@@ -131,7 +131,7 @@ typedef struct {
     size_t block_words;
     uint32_t workers, worker;
     uint64_t *accounts;
-    size_t account_words, accounts_count, share_at;
+    size_t account_words, accounts_count, share_at, drops_at;
     const uint64_t *stalled; /* how many clients are stalled */
     unsigned char *log;
     uint64_t log_bytes;
@@ -366,6 +366,16 @@ pay_for(uint64_t *account, uint64_t messages, uint64_t now_ns)
 {
     uint64_t paid_from = larger(account[PAID_UNTIL_NS], now_ns);
     store(&account[PAID_UNTIL_NS], paid_from + messages * account[NS_PER_MESSAGE]);
+}
+
+/* Count a dropped message for the user with the account at this place, and for the bus. */
+static void
+count_drop(const Memory *memory, uint64_t place)
+{
+    uint64_t *bus = memory->accounts + memory->drops_at;
+    uint64_t *user = bus + place * memory->account_words;
+    store(user, *user + 1);
+    store(bus, *bus + 1);
 }
 
 #endif

@@ -20,6 +20,7 @@ enum { /* places in the statistics of a worker; those of latencies are given to 
     BYTES_IN = 1,
     ACCEPTED = 2,
     ACCEPTED_BYTES = 3,
+    DROPPED_BYTES = 4,
     ROUTE_LOOKUPS = 10,
     LATENCY_SUM_US = 12,
 };
@@ -32,7 +33,8 @@ typedef struct {
     PyObject_HEAD
     int fd;
     char is_flowing;
-    long long accepted, delivered_bytes;
+    unsigned long long account, drop_counter;
+    long long accepted, delivered_bytes, drops_from_bytes, spared_uid, new_drops;
 } OutboxRecord;
 
 typedef struct {
@@ -235,21 +237,45 @@ look_up(OrdinaryStep *step, const char *key, uint32_t key_bytes)
 }
 
 /* -- delivering -------------------------------------------------------------------------------- */
-/* Send from this delivery on, without the interpreter's lock; returns the first that Python has to
- * make, or their number. */
-static size_t
-send_from(const Batch *batch, size_t at)
+/* Drop a message as the last one for this client; false where that has to be decided. */
+static bool
+drop_likewise(OrdinaryStep *step, OutboxRecord *outbox, uint32_t size)
 {
+    if (size < outbox->drops_from_bytes || step->batch.uid == (uint64_t)outbox->spared_uid
+        || outbox->account >= step->memory.accounts_count
+        || outbox->drop_counter >= step->counts_max)
+        return false;
+    outbox->accepted++;
+    outbox->new_drops++;
+    step->counts[outbox->drop_counter]++;
+    step->counts[DROPPED_BYTES] += size;
+    count_drop(&step->memory, outbox->account);
+    return true;
+}
+
+static bool
+send_to(OutboxRecord *outbox, const Packet *packet)
+{
+    ssize_t sent = send(outbox->fd, packet->data, packet->size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0)
+        return false;
+    outbox->accepted++;
+    outbox->delivered_bytes += sent;
+    return true;
+}
+
+/* Send or drop from this delivery on, without the interpreter's lock; returns the first that Python
+ * has to make, or their number. */
+static size_t
+send_from(OrdinaryStep *step, size_t at)
+{
+    const Batch *batch = &step->batch;
     for (; at < batch->deliveries_count; at++) {
         OutboxRecord *outbox = batch->deliveries[at].outbox;
-        if (!outbox || !outbox->is_flowing)
-            break;
         const Packet *packet = &batch->messages[batch->deliveries[at].message].packet;
-        ssize_t sent = send(outbox->fd, packet->data, packet->size, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (sent < 0)
+        if (!outbox || !(outbox->is_flowing ? send_to(outbox, packet)
+                                            : drop_likewise(step, outbox, packet->size)))
             break;
-        outbox->accepted++;
-        outbox->delivered_bytes += sent;
     }
     return at;
 }
@@ -281,7 +307,7 @@ deliver_from(OrdinaryStep *step, size_t at)
         if (deliver_in_python(step, &batch->deliveries[at]) < 0)
             return -1;
         Py_BEGIN_ALLOW_THREADS
-        at = send_from(batch, at + 1);
+        at = send_from(step, at + 1);
         Py_END_ALLOW_THREADS
     }
     return 0;
@@ -474,7 +500,7 @@ publish(OrdinaryStep *step, SessionRecord *session, uint64_t cost_max)
     Py_BEGIN_ALLOW_THREADS
     placed = place(step, session, &count);
     if (placed && count == batch->count)
-        at = send_from(batch, 0);
+        at = send_from(step, 0);
     Py_END_ALLOW_THREADS
     if (!placed)
         return 0;
@@ -483,7 +509,7 @@ publish(OrdinaryStep *step, SessionRecord *session, uint64_t cost_max)
     if (count < batch->count) {
         batch_cut(batch, count);
         Py_BEGIN_ALLOW_THREADS
-        at = send_from(batch, 0);
+        at = send_from(step, 0);
         Py_END_ALLOW_THREADS
     }
     uint64_t before = step->counts[ACCEPTED];
@@ -774,7 +800,7 @@ deliver_block(OrdinaryStep *step, const BlockHeader *header, PyObject *costs)
     uint64_t cost = batch->count + batch->deliveries_count;
     size_t at;
     Py_BEGIN_ALLOW_THREADS
-    at = send_from(batch, 0);
+    at = send_from(step, 0);
     Py_END_ALLOW_THREADS
     uint64_t before = step->counts[ACCEPTED];
     count_accepted(step);

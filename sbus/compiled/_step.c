@@ -323,7 +323,8 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
     size_t own_words = WORKER_WORDS + (size_t)memory->workers * WORDS_PER_WORKER;
     size_t shares = (size_t)memory->workers * WORDS_PER_DESTINATION;
     if (memory->block_words < own_words || words_count < COPIES + 2 * memory->block_words
-        || memory->share_at <= PAID_UNTIL_NS || memory->account_words < memory->share_at + shares
+        || memory->share_at <= PAID_UNTIL_NS || memory->drops_at >= memory->share_at
+        || memory->account_words < memory->share_at + shares
         || !stalls_count || log_words < 2 * sizeof(BlockHeader) / sizeof(uint64_t)
         || (size_t)step->views[3].len % BLOCK_ALIGN_BYTES
         || step->latency_at <= LATENCY_SUM_US || step->counts_max <= step->latency_at
@@ -358,31 +359,33 @@ static int
 step_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"lock_fd", "words", "block_words", "workers", "worker", "eventfds",
-                            "accounts", "account_words", "share_at", "stalls", "log_bytes",
-                            "counts", "shared_counts", "latency_at", "recent", "log", "table", NULL};
+                            "accounts", "account_words", "share_at", "drops_at", "stalls",
+                            "log_bytes", "counts", "shared_counts", "latency_at", "recent", "log",
+                            "table", NULL};
     OrdinaryStep *step = (OrdinaryStep *)self;
     Memory *memory = &step->memory;
     PyObject *words, *eventfds, *accounts, *stalls, *log_bytes, *counts, *recent, *log, *table;
     PyObject *shared_counts;
-    Py_ssize_t block_words, account_words, share_at, latency_at;
+    Py_ssize_t block_words, account_words, share_at, drops_at, latency_at;
     if (step->recent) {
         PyErr_SetString(PyExc_RuntimeError, "it is made already");
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iOnIIO!OnnOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
+            args, kwargs, "iOnIIO!OnnnOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
             &block_words, &memory->workers, &memory->worker, &PyTuple_Type, &eventfds, &accounts,
-            &account_words, &share_at, &stalls, &log_bytes, &counts, &shared_counts,
-            &latency_at, &PyDict_Type,
-            &recent, step->module->types[LOG], &log, step->module->types[TABLE], &table))
+            &account_words, &share_at, &drops_at, &stalls, &log_bytes, &counts, &shared_counts,
+            &latency_at, &PyDict_Type, &recent, step->module->types[LOG], &log, step->module->types[TABLE], &table))
         return -1;
-    if (block_words < 0 || account_words < 1 || share_at < 0 || latency_at < 0) {
+    if (block_words < 0 || account_words < 1 || share_at < 0 || drops_at < 0
+        || latency_at < 0) {
         PyErr_SetString(PyExc_ValueError, "a place cannot be negative");
         return -1;
     }
     memory->block_words = (size_t)block_words;
     memory->account_words = (size_t)account_words;
     memory->share_at = (size_t)share_at;
+    memory->drops_at = (size_t)drops_at;
     step->latency_at = (size_t)latency_at;
     if (take_eventfds(memory, eventfds) < 0
         || view_memory(step, words, accounts, stalls, log_bytes, counts, shared_counts) < 0)
@@ -447,7 +450,12 @@ static PyMemberDef outbox_members[] = {
     {"fd", T_INT, offsetof(OutboxRecord, fd), 0, NULL},
     {"is_flowing", T_BOOL, offsetof(OutboxRecord, is_flowing), 0, NULL},
     {"accepted", T_LONGLONG, offsetof(OutboxRecord, accepted), 0, NULL},
+    {"account_place", T_ULONGLONG, offsetof(OutboxRecord, account), 0, NULL},
     {"delivered_bytes", T_LONGLONG, offsetof(OutboxRecord, delivered_bytes), 0, NULL},
+    {"drops_from_bytes", T_LONGLONG, offsetof(OutboxRecord, drops_from_bytes), 0, NULL},
+    {"spared_uid", T_LONGLONG, offsetof(OutboxRecord, spared_uid), 0, NULL},
+    {"drop_counter", T_ULONGLONG, offsetof(OutboxRecord, drop_counter), 0, NULL},
+    {"new_drops", T_LONGLONG, offsetof(OutboxRecord, new_drops), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -612,6 +620,7 @@ static const struct {
     PLACE(worker_statistics, BYTES_IN),
     PLACE(worker_statistics, ACCEPTED),
     PLACE(worker_statistics, ACCEPTED_BYTES),
+    PLACE(worker_statistics, DROPPED_BYTES),
     PLACE(worker_statistics, ROUTE_LOOKUPS),
     PLACE(worker_statistics, LATENCY_SUM_US),
 };

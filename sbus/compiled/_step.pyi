@@ -26,6 +26,7 @@ class OrdinaryStep:
         accounts: memoryview,
         account_words: int,
         share_at: int,
+        drops_at: int,
         stalls: memoryview,
         log_bytes: memoryview,
         counts: object,

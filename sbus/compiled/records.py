@@ -4,8 +4,13 @@
 class OutboxRecord:
     """Of an outbox: where a message goes, and what has gone there."""
 
-    __slots__ = ("accepted", "delivered_bytes", "fd", "is_flowing")
+    __slots__ = (
+        *("accepted", "account_place", "delivered_bytes", "fd", "is_flowing"),
+        *("drop_counter", "drops_from_bytes", "new_drops", "spared_uid"),
+    )
 
+    account_place: int
+    """Of its user's account, among all accounts."""
     fd: int
     """The client's socket; -1 when the outbox is closed."""
     is_flowing: bool
@@ -13,6 +18,14 @@ class OutboxRecord:
     accepted: int
     """Messages."""
     delivered_bytes: int
+    drops_from_bytes: int
+    """While nothing is sent at once, messages of this size and larger are dropped."""
+    spared_uid: int
+    """But for those of this user; negative: nobody."""
+    drop_counter: int
+    """Where they are counted, among the worker's statistics."""
+    new_drops: int
+    """Drops that are not in the backlog yet; all for the same reason."""
 
 
 class RouteRecord:

@@ -75,7 +75,7 @@ _UID = _REPORTED_NS + _REPORTS
 _NS_PER_CONNECTION = _UID + 1
 _CONNECTIONS_PAID_UNTIL_NS = _UID + 2  # written by the front alone
 _HELD = _UID + 3
-_CELLS = _HELD + HELD_WORDS
+CELLS = _HELD + HELD_WORDS
 RATE_BURST_NS = 50_000_000
 _SEARCH_INTERVAL_NS = 100_000_000
 """After a search for an account that may be closed has found none."""
@@ -95,7 +95,7 @@ def account_words(workers: int) -> int:
 
 def log_share_at(workers: int) -> int:
     """Where in an account the user's shares of the log begin: they are its last words."""
-    return _CELLS + _KINDS * workers
+    return CELLS + _KINDS * workers
 
 
 def accounts_words(workers: int, limits: Limits) -> int:
@@ -120,7 +120,7 @@ class Account:
         self._bus = words[:size]
         self._workers = workers
         self._none_left_until_ns = self._closing_paid_until_ns = 0
-        self._cells = [_CELLS + kind * workers + worker for kind in range(_KINDS)]
+        self._cells = [CELLS + kind * workers + worker for kind in range(_KINDS)]
         self.held_time = HeldTime(self._words[_HELD : _HELD + HELD_WORDS], held_window_ns)
         self.log_share = LogShare(self._words[log_share_at(workers) :])
 
@@ -131,7 +131,7 @@ class Account:
 
     def worker_use(self, kind: int, worker: int) -> int:
         """What one worker has counted."""
-        return int(self._words[_CELLS + kind * self._workers + worker])
+        return int(self._words[CELLS + kind * self._workers + worker])
 
     def own_use(self, kind: int) -> int:
         """What this worker has counted."""
@@ -305,7 +305,7 @@ class Account:
     def reap(self, worker: int, now_ns: int) -> None:
         """Take back what a dead worker had counted; under the lock."""
         for kind in _GAUGES:
-            self._words[_CELLS + kind * self._workers + worker] = 0
+            self._words[CELLS + kind * self._workers + worker] = 0
         if not self.use(HOLDING):
             self.held_time.end(now_ns)
 
@@ -393,5 +393,5 @@ class AccountBook(Accounts):
 
 
 def _use(words: memoryview, kind: int, workers: int) -> int:
-    at = _CELLS + kind * workers
+    at = CELLS + kind * workers
     return sum(words[at : at + workers])

@@ -44,7 +44,7 @@ LATENCY_BOUNDS_US: Sequence[int] = tuple(1 << bits for bits in range(_FIRST_BOUN
 WORDS = LATENCY + len(LATENCY_BOUNDS_US) + 1
 
 _REFUSED_AT = {code: REFUSED + number for number, code in enumerate(PACKET_CODES)}
-_DROPPED_AT = {reason: DROPPED + number for number, reason in enumerate(DROP_REASONS)}
+DROPPED_AT = {reason: DROPPED + number for number, reason in enumerate(DROP_REASONS)}
 
 
 def statistics_words(workers: int) -> int:
@@ -73,7 +73,7 @@ class WorkerStatistics:
     def record_drop(self, reason: str, size_bytes: int) -> None:
         """Count a dropped message."""
         counts = self.counts
-        counts[_DROPPED_AT[reason]] += 1
+        counts[DROPPED_AT[reason]] += 1
         counts[DROPPED_BYTES] += size_bytes
 
     def record_latency(self, latency_us: int, deliveries: int) -> None:

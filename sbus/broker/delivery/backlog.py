@@ -121,12 +121,12 @@ class _Section:
             self.arrange(order)
         return packet
 
-    def record_drop(self) -> None:
+    def record_drops(self, count: int) -> None:
         position = self.sent + len(self.messages)
         if self.gaps and self.gaps[-1][0] == position:
-            self.gaps[-1][1] += 1
+            self.gaps[-1][1] += count
         else:
-            self.gaps.append([position, 1])
+            self.gaps.append([position, count])
 
     def gap_is_due(self) -> bool:
         return self.gaps[0][0] == self.sent
@@ -161,12 +161,12 @@ class Backlog:
         self.messages += 1
         self.bytes += len(packet)
 
-    def record_drop(self) -> None:
-        """Note that a message is missing here."""
+    def record_drops(self, count: int) -> None:
+        """Note that so many messages are missing here."""
         if self._order is _QUEUE:
-            self._sections[-1].record_drop()
+            self._sections[-1].record_drops(count)
         else:
-            self._missing += 1
+            self._missing += count
 
     def append_control(self, packet: bytes) -> None:
         """Add a control message behind all that is here, ahead of all that comes."""

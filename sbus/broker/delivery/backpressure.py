@@ -132,9 +132,13 @@ class Backpressure:
         """Hold publishers by another rule from now on."""
         self.rule = rule
 
+    def concerns(self, publisher_uid: int) -> bool:
+        """Whether this user's publishers may be held back for this client while there is time."""
+        return self.rule.holds in (publisher_uid, ANYBODY)
+
     def may_hold(self, publisher_uid: int) -> bool:
         """Whether this user's publishers may be held back for this client."""
-        if self.rule.holds not in (publisher_uid, ANYBODY):
+        if not self.concerns(publisher_uid):
             return False
         if self._account.held_left_ns(time.monotonic_ns()):
             return True

@@ -14,11 +14,11 @@ A dropped message is counted, leaves a gap in the backlog, and becomes a `!/lost
 No policy concerns control messages. They wait behind what was accepted before them, and are few:
 the session reads no further packet of a client that has one waiting.
 
-    accepted = delivered + dropped + backlog + undelivered        at any time
     publishers are held  ⇒  an overshoot waits, or the backlog is more than half full
 
 When the socket has room again, the worker queues the backlog in the fair queue, so that its user
-is charged for sending it as for any other work. `outbox_state` has the table of states.
+is charged for sending it as for any other work. `outbox_state` has the table of states, and
+`outbox_ledger` counts.
 """
 
 import socket
@@ -31,16 +31,12 @@ from sbus.broker.delivery import outbox_state
 from sbus.broker.delivery.backlog import ControlMessage
 from sbus.broker.delivery.backpressure import Backpressure
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
-from sbus.compiled import OutboxRecord
+from sbus.broker.delivery.outbox_ledger import OutboxLedger
 from sbus.errors import Misbehaviour
 from sbus.limits import BYTES_PER_UNIT, Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
-from sbus.shared.accounts import DROPPED, Account
+from sbus.shared.accounts import Account
 from sbus.shared.worker_statistics import (
-    ACCEPTED,
-    ACCEPTED_BYTES,
-    UNDELIVERED,
-    UNDELIVERED_BYTES,
     WorkerStatistics,
 )
 
@@ -74,24 +70,12 @@ class OutboxListener(Protocol):
         """The account has no room for a message."""
 
 
-class OutboxStatistics(msgspec.Struct, frozen=True):
-    """The ledger of one client, in messages, and the bytes of its backlog."""
-
-    accepted: int
-    delivered: int
-    dropped: int
-    undelivered: int
-    backlog: int
-    backlog_bytes: int
-
-
-class Outbox(OutboxRecord):
+class Outbox(OutboxLedger):
     """Deliveries to one client. Borrows `sock`; `account` is its user's."""
 
     __slots__ = (
-        *("_account", "_backlog", "_backpressure", "_listener", "_send", "_state", "_statistics"),
-        *("_undelivered", "_watches_room", "dropped", "fault"),
-        *("flood_control", "is_closed", "wants_notices"),
+        *("_backpressure", "_listener", "_send", "_state", "_watches_room"),
+        *("fault", "flood_control", "is_closed", "wants_notices"),
     )
 
     def __init__(
@@ -107,10 +91,10 @@ class Outbox(OutboxRecord):
         self._send = sock.send
         self.flood_control = flood_control
         """What the client has chosen."""
-        self._account = account
-        self._statistics = statistics
         self._listener = listener
-        self._backlog = BoundedBacklog(flood_control.order, limits, account, statistics)
+        super().__init__(
+            BoundedBacklog(flood_control.order, limits, account, statistics), account, statistics
+        )
         self._backpressure: Backpressure | None = None
         """What publishers are held back by; without it `block` is `discard`."""
         self._watches_room = False
@@ -122,11 +106,6 @@ class Outbox(OutboxRecord):
         self.fault: Misbehaviour | None = None
         """Why this client is to be disconnected; nothing more is delivered to it."""
         self.wants_notices = False
-        self.accepted = 0
-        self.delivered_bytes = 0
-        self.dropped: dict[str, int] = {}
-        """Messages that were dropped, by reason."""
-        self._undelivered = 0
 
     @property
     def controls_waiting(self) -> int:
@@ -142,6 +121,7 @@ class Outbox(OutboxRecord):
         """Change a policy from the next message on, or the order of all that is to be sent."""
         changed = {_FIELDS[type(choice)]: choice}
         self.flood_control = msgspec.structs.replace(self.flood_control, **changed)
+        self.decide_anew()
         self._backlog.reorder(self.flood_control.order)
         self._end_stall_if_room()
 
@@ -152,6 +132,7 @@ class Outbox(OutboxRecord):
     def enable_backpressure(self, backpressure: Backpressure) -> None:
         """From now on publishers are held back where a policy is `block`."""
         self._backpressure = backpressure
+        self.decide_anew()
 
     # -- what comes ----------------------------------------------------------------------------
     def deliver(self, packet: bytes, publisher_uid: int) -> None:
@@ -168,15 +149,12 @@ class Outbox(OutboxRecord):
                     self.deliver(packet, publisher_uid)
                     return
                 self._on_failed_send(error)
+        elif len(packet) >= self.drops_from_bytes and publisher_uid != self.spared_uid:
+            self._count_drop(packet)
+            return
         elif self.flood_control.soft is not _QUEUE and self._try_to_send(packet):
             return
         self._decide(packet, publisher_uid)
-
-    def retract(self, packet: bytes) -> None:
-        """A message that the worker counted as accepted is not for this client after all."""
-        counts = self._statistics.counts
-        counts[ACCEPTED] -= 1
-        counts[ACCEPTED_BYTES] -= len(packet)
 
     def send_control(self, packet: bytes) -> None:
         """Send a control message, behind everything accepted so far."""
@@ -190,6 +168,7 @@ class Outbox(OutboxRecord):
                     return
                 self._on_failed_send(error)
         if not self.is_closed:
+            self._settle_drops()
             self._backlog.append_control(packet)
 
     def send_last(self, packet: bytes) -> None:
@@ -206,6 +185,7 @@ class Outbox(OutboxRecord):
         before, self._state = self._state, outbox_state.TRANSITIONS[self._state][event]
         if self._state is before:
             return
+        self.decide_anew()
         self.is_flowing = self._state is outbox_state.FLOWING
         self.is_closed = self._state in (outbox_state.CLOSED, outbox_state.AWAY)
         if self._state is outbox_state.CLOSED:
@@ -237,6 +217,7 @@ class Outbox(OutboxRecord):
         """Send this message behind what waits, if no message does; whether it was sent."""
         if self.is_closed or self._backlog.messages:
             return False
+        self._settle_drops()
         try:
             while self._backlog:
                 self._send_first()
@@ -252,6 +233,7 @@ class Outbox(OutboxRecord):
     # -- what the socket did not take ----------------------------------------------------------
     def _decide(self, packet: bytes, publisher_uid: int) -> None:
         """Follow the soft policy. That the kernel has no memory is no fault of the client's."""
+        self._settle_drops()
         soft = self.flood_control.soft
         if self._state is outbox_state.AWAY:
             self.accepted -= 1
@@ -261,11 +243,11 @@ class Outbox(OutboxRecord):
         elif soft is _QUEUE or self._state is outbox_state.NO_MEMORY:
             self._offer(packet, publisher_uid)
         elif soft is Soft.BLOCK:
-            self._overshoot(packet, publisher_uid)
+            self._overshoot(packet, publisher_uid, 0)
         elif soft is Soft.ERROR:
             self._fail(packet, "the client's socket was full")
         else:
-            self._drop(packet, "soft")
+            self._drop_likewise(packet, "soft", 0)
 
     def _offer(self, packet: bytes, publisher_uid: int) -> None:
         """Put a message in the backlog, or follow the hard policy."""
@@ -275,18 +257,24 @@ class Outbox(OutboxRecord):
         if exceeded == "quota":
             self._listener.on_quota_reached()
         if self.flood_control.hard is Hard.BLOCK:
-            self._overshoot(packet, publisher_uid)
+            self._overshoot(packet, publisher_uid, len(packet))
         elif self.flood_control.hard is Hard.ERROR:
             self._fail(packet, "the client's backlog was full")
         else:
-            self._drop(packet, exceeded)
+            self._drop_likewise(packet, exceeded, len(packet))
 
-    def _overshoot(self, packet: bytes, publisher_uid: int) -> None:
-        """Keep a message all the same and hold its publisher back, if that may be held."""
-        if self._backpressure is None or not self._backpressure.may_hold(publisher_uid):
+    def _overshoot(self, packet: bytes, publisher_uid: int, from_bytes: int) -> None:
+        """Keep a message all the same and hold its publisher back, if that may be held. There is no
+        room for messages of `from_bytes` and more."""
+        backpressure = self._backpressure
+        if backpressure is None:
+            self._drop_likewise(packet, "unheld", from_bytes)
+        elif not backpressure.concerns(publisher_uid):
+            self._drop_likewise(packet, "unheld", from_bytes, backpressure.rule.holds)
+        elif not backpressure.may_hold(publisher_uid):
             self._drop(packet, "unheld")
         elif self._backlog.overshoot(packet):
-            self._backpressure.stall()
+            backpressure.stall()
         else:
             self._drop(packet, "hard")
 
@@ -303,17 +291,6 @@ class Outbox(OutboxRecord):
         if has_room:
             self._backpressure.end_stall()
 
-    def _drop(self, packet: bytes, reason: str) -> None:
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
-        self._statistics.record_drop(reason, len(packet))
-        self._account.count(DROPPED, 1)
-        self._backlog.record_drop()
-
-    def _count_undelivered(self, messages: int, size_bytes: int) -> None:
-        self._undelivered += messages
-        self._statistics.counts[UNDELIVERED] += messages
-        self._statistics.counts[UNDELIVERED_BYTES] += size_bytes
-
     def _fail(self, packet: bytes, text: str) -> None:
         self.fault = Misbehaviour("too-slow", text)
         self._count_undelivered(1, len(packet))
@@ -323,6 +300,7 @@ class Outbox(OutboxRecord):
     # -- what goes -----------------------------------------------------------------------------
     def send_backlog(self, cost_max: int) -> tuple[int, bool]:
         """A turn: send until it has cost this much. Returns the cost, and whether more waits."""
+        self.decide_anew()
         if not self._backlog:
             return 0, False
         cost = 0
@@ -377,19 +355,8 @@ class Outbox(OutboxRecord):
     # -- the end -------------------------------------------------------------------------------
     def close(self) -> None:
         """Deliver no more; what is in the backlog stays undelivered."""
+        self._settle_drops()
         self._count_undelivered(self._backlog.messages, self._backlog.bytes)
         self._backlog.clear()
         self._end_stall_if_room()
         self._enter(outbox_state.CLOSE)
-
-    def statistics(self) -> OutboxStatistics:
-        dropped = sum(self.dropped.values())
-        backlog = self._backlog.messages
-        return OutboxStatistics(
-            accepted=self.accepted,
-            delivered=self.accepted - dropped - self._undelivered - backlog,
-            dropped=dropped,
-            undelivered=self._undelivered,
-            backlog=backlog,
-            backlog_bytes=self._backlog.bytes,
-        )

@@ -287,5 +287,5 @@ def _restore(session: Session, state: ClientState) -> None:
     outbox.wants_notices = state.wants_notices
     outbox.accepted = state.accepted
     outbox.delivered_bytes = state.delivered_bytes
-    outbox.dropped = dict(state.dropped)
+    outbox.dropped.update(state.dropped)
     outbox.arrive(state.flood_control)

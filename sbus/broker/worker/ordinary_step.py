@@ -17,7 +17,7 @@ from sbus.broker.worker.poller import Poller
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 from sbus.compiled import STEP
-from sbus.shared.accounts import account_words, log_share_at
+from sbus.shared.accounts import CELLS, DROPPED, account_words, log_share_at
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.subscription_table import SubscriptionTable
 from sbus.shared.worker_statistics import BYTES_IN, LATENCY, WorkerStatistics
@@ -96,6 +96,7 @@ def make_ordinary_step(
         accounts=memory.accounts,
         account_words=account_words(memory.workers),
         share_at=log_share_at(memory.workers),
+        drops_at=CELLS + DROPPED * memory.workers + context.worker,
         stalls=memory.stalls,
         log_bytes=memoryview(memory.map)[memory.log_offset : log_end],
         counts=context.statistics.counts,

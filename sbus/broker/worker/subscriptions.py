@@ -201,6 +201,7 @@ class Subscriptions:
         """Replace the rule by which a client holds publishers. The old rule is taken back in the
         critical section of the new one, pattern by pattern: without a gap, and in a full table."""
         _backpressure(session).replace_rule(rule)
+        session.outbox.decide_anew()
         self._rule_changes += 1
         self._unsettled.add(session)
         self._background.append(self._replace_rules(session))

@@ -7,7 +7,8 @@ from contextlib import contextmanager, suppress
 
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
-from sbus.broker.delivery.outbox import Outbox, OutboxStatistics
+from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.delivery.outbox_ledger import OutboxStatistics
 from sbus.broker.worker.poller import WRITABLE
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl

@@ -78,7 +78,7 @@ class BacklogMachine(RuleBasedStateMachine):
         """Messages of these sizes; those without one are lost."""
         for size in sizes:
             if size is None:
-                self.real.record_drop()
+                self.real.record_drops(1)
                 self.naive.record_drop()
             else:
                 packet = self.distinct(size)
@@ -159,13 +159,13 @@ def test_an_order_holds_on_each_side_of_a_reply(
     backlog = Backlog(BacklogOrder.QUEUE if changed else order)
     backlog.append(b"a")
     backlog.append(b"ccc")
-    backlog.record_drop()
-    backlog.record_drop()
+    backlog.record_drops(1)
+    backlog.record_drops(1)
     backlog.append(b"bb")
     backlog.append_control(b"r")
     backlog.append(b"d")
     backlog.append(b"ee")
-    backlog.record_drop()
+    backlog.record_drops(1)
     backlog.reorder(order)
     assert taken(backlog) == expected
 

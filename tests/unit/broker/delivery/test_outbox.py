@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbus.broker.delivery.outbox import OutboxStatistics
+from sbus.broker.delivery.outbox_ledger import OutboxStatistics
 from sbus.limits import Limits
 from tests.unit.broker.delivery.outbox_peer import (
     Peer,

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbus.broker.delivery.outbox import OutboxStatistics
+from sbus.broker.delivery.outbox_ledger import OutboxStatistics
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 from sbus.shared.accounts import BACKLOG_BYTES, DROPPED
@@ -119,31 +119,47 @@ def test_the_bound_in_bytes_is_a_full_backlog_too(
 @pytest.mark.parametrize("order", BacklogOrder)
 @pytest.mark.parametrize("soft", [Soft.DISCARD, Soft.BLOCK])
 @pytest.mark.parametrize("notices", [True, False])
-def test_what_is_not_queued_is_dropped_only_while_the_socket_is_full(
+def test_what_is_not_queued_is_dropped_until_room_is_reported(
     peers: Make, soft: Soft, order: BacklogOrder, notices: bool
 ) -> None:
-    """One packet is read, so one fits; the notice of what is missing goes before any other."""
+    """The kernel reports room when three quarters were read; the notice of what is missing goes
+    before any message."""
     peer = full_peer(peers, soft, Hard.DISCARD, order, notices=notices)
     peer.deliver(b"lost")
     for _ in range(2):
         assert peer.sock.recv(100) == b"fill"
-    for packet in (b"a", b"b", b"c"):
-        peer.deliver(packet)
-    rest = [b"fill"] * (peer.taken - 2)
-    if notices:
-        expected = [*rest, b"CMSG !/lost\x001", b"a", b"CMSG !/lost\x002"]
-        assert peer.outbox.statistics().dropped == 3
-    else:
-        expected = [*rest, b"a", b"b"]
-        assert peer.outbox.statistics().dropped == 2
-    assert peer.read_all() == expected
+    peer.settle()
+    peer.deliver(b"lost, too")
+    assert peer.outbox.statistics().dropped == 2
+    assert peer.read() == [b"fill"] * (peer.taken - 2)
+    peer.deliver(b"not yet reported")
+    peer.settle()
+    peer.deliver(b"a", b"b")
+    assert peer.read() == [*[b"CMSG !/lost\x003"] * notices, b"a", b"b"]
+
+
+def test_no_send_is_tried_for_a_message_that_is_dropped_as_the_one_before(peers: Make) -> None:
+    peer = peers(limits(), flood_control=FloodControl(soft=Soft.DISCARD))
+    sock = make_moody(peer, errno.EAGAIN, errno.EAGAIN, errno.EAGAIN)
+    peer.deliver(*[b"x"] * 1_000)
+    assert len(sock.failures) == 2
+    assert peer.outbox.statistics().dropped == 1_000
+
+
+@pytest.mark.parametrize(("size", "kept"), [(10, False), (9, False), (8, True)])
+def test_a_smaller_message_may_fit_into_the_backlog(peers: Make, size: int, kept: bool) -> None:
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE)
+    peer.serve(peer.served, limits(size=8))
+    peer.outbox.send_control(b"the socket is full")
+    peer.deliver(b"x" * 9, b"x" * size)
+    assert peer.outbox.statistics().backlog == kept
 
 
 def test_an_outbox_that_is_drained_before_room_is_reported_watches_for_none(peers: Make) -> None:
     """A message finds room before the poller reports any, and then the socket is full again."""
     peer = full_peer(peers, Soft.DISCARD, Hard.DISCARD, BacklogOrder.QUEUE)
     for number in range(3):
-        peer.deliver(b"lost")
+        peer.outbox.send_control(b"reply")
         peer.settle()
         assert peer.watches_room
         for _ in range(2):
@@ -152,11 +168,9 @@ def test_an_outbox_that_is_drained_before_room_is_reported_watches_for_none(peer
         assert peer.outbox.is_flowing
         assert not peer.watches_room
     assert peer.room_reports == 0
-    peer.deliver(b"lost")
     assert peer.read_all() == [
         *[b"fill"] * (peer.taken - 6),
-        *(b"CMSG !/lost\x001", b"0", b"CMSG !/lost\x001", b"1", b"CMSG !/lost\x001", b"2"),
-        b"CMSG !/lost\x001",
+        *(b"reply", b"0", b"reply", b"1", b"reply", b"2"),
     ]
 
 

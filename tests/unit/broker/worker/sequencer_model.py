@@ -70,6 +70,8 @@ class Collector:
     def deliver(self, packet: bytes, _publisher_uid: int) -> None:
         self.received.append(packet)
 
+    def decide_anew(self) -> None: ...
+
 
 class RecordingLink:
     """A link to a front that keeps what it is sent."""

@@ -112,13 +112,25 @@ _rare_acts = st.one_of(
 )
 
 
-def run(acts: list[Act], rate: int, *, compiled: bool) -> list[dict[str, object]]:
+_acts_of_full_clients = st.one_of(
+    st.builds(publish, st.sampled_from([0, 3]), st.lists(_messages, min_size=6, max_size=12)),
+    st.builds(publish, st.just(1), st.lists(_messages, min_size=6, max_size=12)),
+    st.builds(lambda worker: lambda scene, _: scene.walk(worker), st.integers(0, 2)),
+    on_client(lambda _, client, count: client.read(count), st.integers(1, 20)),
+    on_client(Scene.send_backlog),
+    on_client(Scene.choose, _choices),
+    on_client(Scene.enable_backpressure),
+)
+
+
+def run(acts: list[Act], rate: int, soft: Soft, *, compiled: bool) -> list[dict[str, Any]]:
     """What can be seen after each of these acts."""
     with stopped_clock() as clock:
         scene = Scene(compiled=compiled, rate=rate)
         try:
             for client, pattern in enumerate([b"a/", b"", b"both/", b"both/", b"far/*"]):
                 scene.subscribe(scene.clients[client], pattern)
+                scene.choose(scene.clients[client], soft)
             for key in KEYS:
                 scene.learn(key)
             seen = []
@@ -134,9 +146,28 @@ def run(acts: list[Act], rate: int, *, compiled: bool) -> list[dict[str, object]
 @given(
     st.lists(st.one_of(_common_acts, _common_acts, _rare_acts), min_size=10, max_size=60),
     st.sampled_from([200, 1_000_000]),
+    st.sampled_from(Soft),
 )
-def test_both_steps_do_the_same(acts: list[Act], rate: int) -> None:
-    assert run(acts, rate, compiled=True) == run(acts, rate, compiled=False)
+def test_both_steps_do_the_same(acts: list[Act], rate: int, soft: Soft) -> None:
+    assert run(acts, rate, soft, compiled=True) == run(acts, rate, soft, compiled=False)
+
+
+@given(st.lists(_acts_of_full_clients, min_size=10, max_size=40), st.sampled_from(Soft))
+def test_both_steps_drop_the_same(acts: list[Act], soft: Soft) -> None:
+    rate = 1_000_000
+    assert run(acts, rate, soft, compiled=True) == run(acts, rate, soft, compiled=False)
+
+
+def test_both_steps_spare_publishers_that_may_be_held() -> None:
+    """The second client drops what others send, and holds its own publishers."""
+    floods = [publish(0, [message(b"x", 0)] * 8) for _ in range(6)]
+    acts: list[Act] = [lambda scene, _: scene.enable_backpressure(scene.clients[1]), *floods]
+    acts.append(publish(1, [message(b"x", 0)]))
+    seen = [run(acts, 1_000_000, Soft.BLOCK, compiled=compiled) for compiled in (True, False)]
+    assert seen[0] == seen[1]
+    dropped, kept = ([it["clients"][1]["outbox"] for it in seen[0]][at] for at in (-2, -1))
+    assert dropped.dropped > 0
+    assert (kept.backlog, kept.dropped) == (1, dropped.dropped)
 
 
 # -- damaged log blocks ----------------------------------------------------------------------------

@@ -1,0 +1,125 @@
+"""The ledger of one outbox, and which messages it drops without a decision.
+
+    accepted = delivered + dropped + backlog + undelivered        at any time
+
+After a drop, messages that would be dropped for the same reason are only counted, until something
+is sent or the client chooses anew: no `send` is tried for them. So a client that does not read
+costs publishers little. The compiled step counts them, too, in `new_drops`. These are *settled*,
+and become a gap of the backlog, before anything else is put there.
+"""
+
+import msgspec
+
+from sbus.broker.delivery.backpressure import NOBODY
+from sbus.broker.delivery.bounded_backlog import BoundedBacklog
+from sbus.compiled import OutboxRecord
+from sbus.shared.accounts import DROPPED, Account
+from sbus.shared.worker_statistics import (
+    ACCEPTED,
+    ACCEPTED_BYTES,
+    DROPPED_AT,
+    UNDELIVERED,
+    UNDELIVERED_BYTES,
+    WorkerStatistics,
+)
+
+_NO_SIZE = (1 << 63) - 1
+"""Of no message."""
+
+
+class OutboxStatistics(msgspec.Struct, frozen=True):
+    """The ledger of one client, in messages, and the bytes of its backlog."""
+
+    accepted: int
+    delivered: int
+    dropped: int
+    undelivered: int
+    backlog: int
+    backlog_bytes: int
+
+
+class OutboxLedger(OutboxRecord):
+    """What an outbox needs to count for its `backlog`; `account` is its user's."""
+
+    __slots__ = (
+        *("_account", "_backlog", "_drop_reason", "_dropped", "_statistics", "_undelivered"),
+    )
+
+    def __init__(
+        self, backlog: BoundedBacklog, account: Account, statistics: WorkerStatistics
+    ) -> None:
+        self._backlog = backlog
+        self._account = account
+        self.account_place = account.place
+        self._statistics = statistics
+        self._dropped: dict[str, int] = {}
+        self._drop_reason = ""
+        """Of `new_drops`, which are counted by `drop_counter`."""
+        self.drop_counter = self.new_drops = 0
+        self.accepted = self.delivered_bytes = 0
+        self._undelivered = 0
+        self.decide_anew()
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Messages that were dropped, by reason."""
+        self._settle_drops()
+        return self._dropped
+
+    def statistics(self) -> OutboxStatistics:
+        dropped = sum(self.dropped.values())
+        backlog = self._backlog.messages
+        return OutboxStatistics(
+            accepted=self.accepted,
+            delivered=self.accepted - dropped - self._undelivered - backlog,
+            dropped=dropped,
+            undelivered=self._undelivered,
+            backlog=backlog,
+            backlog_bytes=self._backlog.bytes,
+        )
+
+    def retract(self, packet: bytes) -> None:
+        """A message that the worker counted as accepted is not for this client after all."""
+        counts = self._statistics.counts
+        counts[ACCEPTED] -= 1
+        counts[ACCEPTED_BYTES] -= len(packet)
+
+    def _count_undelivered(self, messages: int, size_bytes: int) -> None:
+        self._undelivered += messages
+        self._statistics.counts[UNDELIVERED] += messages
+        self._statistics.counts[UNDELIVERED_BYTES] += size_bytes
+
+    # -- drops ---------------------------------------------------------------------------------
+    def decide_anew(self) -> None:
+        """What the last message was dropped for may have changed."""
+        self._settle_drops()
+        self.drops_from_bytes = _NO_SIZE
+        self.spared_uid = NOBODY
+
+    def _drop_likewise(
+        self, packet: bytes, reason: str, from_bytes: int, spared_uid: int = NOBODY
+    ) -> None:
+        """Drop a message, and from now on those of `from_bytes` and more for the same reason, but
+        for one user's."""
+        self._drop(packet, reason)
+        self.drops_from_bytes = from_bytes
+        self.spared_uid = spared_uid
+
+    def _drop(self, packet: bytes, reason: str) -> None:
+        if reason != self._drop_reason:
+            self.decide_anew()
+            self._drop_reason, self.drop_counter = reason, DROPPED_AT[reason]
+        self._count_drop(packet)
+
+    def _count_drop(self, packet: bytes) -> None:
+        self.new_drops += 1
+        self._statistics.record_drop(self._drop_reason, len(packet))
+        self._account.count(DROPPED, 1)
+
+    def _settle_drops(self) -> None:
+        """Have the new drops in the backlog, as a gap, and among all drops."""
+        if self.new_drops:
+            self._backlog.record_drops(self.new_drops)
+            before = self._dropped.get(self._drop_reason, 0)
+            self._dropped[self._drop_reason] = before + self.new_drops
+            self.new_drops = 0
