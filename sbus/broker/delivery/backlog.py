@@ -2,7 +2,7 @@
 
     queue     oldest first                          O(1)
     stack     newest first                          O(1)
-    random    largest first, then oldest            O(log n)
+    random    largest first, then oldest            O(log n), once it is sorted
 
 A *control message* keeps its place: what was accepted before it is sent before it, what comes later
 after it. So a backlog is a row of sections; each but the last is ended by a control message. An
@@ -15,17 +15,16 @@ comes first, and so does what was missing when such an order was chosen.
     messages = Σ len(section);  bytes = Σ len(packet)
     every section but the last ends in a control message:  controls = sections - 1
     order ≠ queue  ⇒  no section has a gap
-    order ≠ random  ⇒  no section without messages is sorted by size
+    what is sorted by size was put into its section before what is not
     gap positions of a section are strictly increasing, each between the number of messages sent
     from it and the number ever put in it
 
-All changes of order together cost no more than the messages that came, so a client may flip it as
-it likes: a section is sorted by size when `random` is first chosen, and stays sorted until it is
-empty.
+A change of order costs nothing, so a client may flip it as it likes. With `random`, the messages to
+be sent next are sorted by size in pieces, by turns in which they could be sent, and stay sorted.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 from sortedcontainers import SortedList
@@ -48,27 +47,16 @@ class ControlMessage(msgspec.Struct, frozen=True):
     packet: bytes
 
 
-class _Row(deque[bytes]):
-    """Messages in the order in which they came."""
-
-    __slots__ = ()
-
-    def first(self, order: BacklogOrder) -> bytes:
-        return self[-1 if order is _STACK else 0]
-
-    def pop_first(self, order: BacklogOrder) -> bytes:
-        return self.pop() if order is _STACK else self.popleft()
-
-
-class _SortedRow:
-    """Messages in the order in which they came, and sorted by size as well."""
+class _SortedMessages:
+    """Messages in the order in which they came, and sorted by size as well: about 200 bytes each,
+    besides their own."""
 
     __slots__ = ("_by_number", "_by_size", "_next")
 
-    def __init__(self, packets: Iterable[bytes]) -> None:
-        self._by_number = OrderedDict(enumerate(packets))
-        self._by_size = SortedList((-len(packet), n) for n, packet in self._by_number.items())
-        self._next = len(self._by_number)
+    def __init__(self) -> None:
+        self._by_number: OrderedDict[int, bytes] = OrderedDict()
+        self._by_size: SortedList[tuple[int, int]] = SortedList()
+        self._next = 0
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -98,31 +86,45 @@ class _SortedRow:
 class _Section:
     """Messages and gaps between two control messages, and the one that ends it."""
 
-    __slots__ = ("control", "gaps", "messages", "sent")
+    __slots__ = ("control", "gaps", "row", "sent", "sorted")
 
-    def __init__(self, order: BacklogOrder) -> None:
-        self.messages: _Row | _SortedRow = _Row()
+    def __init__(self) -> None:
+        self.sorted = _SortedMessages()
+        self.row: deque[bytes] = deque()
+        """Messages that came after those."""
         self.sent = 0
         self.gaps: deque[list[int]] = deque()
         """Each as how many messages of this section are sent before it, and its count."""
         self.control: ControlMessage | None = None
-        self.arrange(order)
 
-    def arrange(self, order: BacklogOrder) -> None:
-        if order is not _RANDOM and not self.messages:
-            self.messages = _Row()
-        elif order is _RANDOM and not isinstance(self.messages, _SortedRow):
-            self.messages = _SortedRow(self.messages)
+    def __len__(self) -> int:
+        return len(self.sorted) + len(self.row)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self.sorted
+        yield from self.row
+
+    def sort(self, count: int) -> int:
+        for _ in range(count):
+            self.sorted.append(self.row.popleft())
+        return count
+
+    def first(self, order: BacklogOrder) -> bytes:
+        if self.sorted and not (order is _STACK and self.row):
+            return self.sorted.first(order)
+        return self.row[-1 if order is _STACK else 0]
 
     def pop_first(self, order: BacklogOrder) -> bytes:
-        packet = self.messages.pop_first(order)
         self.sent += 1
-        if not self.messages:
-            self.arrange(order)
+        if not self.sorted or (order is _STACK and self.row):
+            return self.row.pop() if order is _STACK else self.row.popleft()
+        packet = self.sorted.pop_first(order)
+        if not self.sorted:
+            self.sorted = _SortedMessages()  # an emptied one keeps its memory
         return packet
 
     def record_drops(self, count: int) -> None:
-        position = self.sent + len(self.messages)
+        position = self.sent + len(self)
         if self.gaps and self.gaps[-1][0] == position:
             self.gaps[-1][1] += count
         else:
@@ -139,7 +141,7 @@ class Backlog:
 
     def __init__(self, order: BacklogOrder) -> None:
         self._order = order
-        self._sections = deque([_Section(order)])
+        self._sections = deque([_Section()])
         self._missing = 0
         """Messages missing at no particular place."""
         self.messages = 0
@@ -157,7 +159,7 @@ class Backlog:
     # -- what comes ----------------------------------------------------------------------------
     def append(self, packet: bytes) -> None:
         """Add a message."""
-        self._sections[-1].messages.append(packet)
+        self._sections[-1].row.append(packet)
         self.messages += 1
         self.bytes += len(packet)
 
@@ -171,27 +173,40 @@ class Backlog:
     def append_control(self, packet: bytes) -> None:
         """Add a control message behind all that is here, ahead of all that comes."""
         self._sections[-1].control = ControlMessage(packet)
-        self._sections.append(_Section(self._order))
+        self._sections.append(_Section())
 
     def reorder(self, order: BacklogOrder) -> None:
         """Send in this order from now on, what is here already as well."""
         self._order = order
-        for section in self._sections:
-            section.arrange(order)
-            if order is not _QUEUE:
+        if order is not _QUEUE:
+            for section in self._sections:
                 self._missing += sum(count for _, count in section.gaps)
                 section.gaps.clear()
 
     # -- what goes -----------------------------------------------------------------------------
+    @property
+    def sorted(self) -> int:
+        """Messages that are sorted by size."""
+        return len(self._sections[0].sorted)
+
+    @property
+    def unsorted(self) -> int:
+        """Messages that the order needs sorted before the next is sent."""
+        return len(self._sections[0].row) if self._order is _RANDOM else 0
+
+    def sort(self, count_max: int) -> int:
+        """Sort some of the `unsorted` messages; returns how many."""
+        return self._sections[0].sort(min(count_max, self.unsorted))
+
     def first(self) -> bytes | Gap | ControlMessage:
-        """What is to be sent next; there must be something."""
+        """What is to be sent next, as far as messages are sorted; there must be something."""
         if self._missing:
             return Gap(self._missing)
         section = self._sections[0]
         if section.gaps and section.gap_is_due():
             return Gap(section.gaps[0][1])
-        if section.messages:
-            return section.messages.first(self._order)
+        if len(section):
+            return section.first(self._order)
         assert section.control is not None, "nothing waits"
         return section.control
 
@@ -202,7 +217,7 @@ class Backlog:
             self._missing = 0
         elif section.gaps and section.gap_is_due():
             section.gaps.popleft()
-        elif section.messages:
+        elif len(section):
             packet = section.pop_first(self._order)
             self.messages -= 1
             self.bytes -= len(packet)
@@ -213,15 +228,16 @@ class Backlog:
         return None
 
     def clear(self) -> None:
-        """Remove everything, sorted rows as well."""
-        self._sections = deque([_Section(self._order)])
+        """Remove everything."""
+        self._sections = deque([_Section()])
         self._missing = self.messages = self.bytes = 0
 
     def check_invariants(self) -> None:
         """AssertionError where a formula above does not hold."""
-        packets = [packet for section in self._sections for packet in section.messages]
+        packets = [packet for section in self._sections for packet in section]
         assert self.messages == len(packets)
         assert self.bytes == sum(map(len, packets))
+        assert self.sorted == sum(len(section.sorted) for section in self._sections)
         assert [section.control is None for section in self._sections] == (
             [False] * self.controls + [True]
         )
@@ -229,9 +245,7 @@ class Backlog:
             positions = [position for position, _ in section.gaps]
             assert positions == sorted(set(positions))
             assert all(
-                section.sent <= position <= section.sent + len(section.messages)
-                for position in positions
+                section.sent <= position <= section.sent + len(section) for position in positions
             )
             assert not positions or self._order is _QUEUE
             assert all(count > 0 for _, count in section.gaps)
-            assert section.messages or isinstance(section.messages, _Row) or self._order is _RANDOM

@@ -8,7 +8,7 @@ An *overshoot* is what is kept beyond the client's own bounds, because its publi
 late: at most the size of the log, and without tokens.
 
     messages = tokens in the channel + overshoot
-    on the account  =  bytes + 64 * messages,  never more than it has room for
+    on the account  =  bytes + 64 * messages + 192 * sorted,  never more than it has room for
 """
 
 from typing import Literal
@@ -23,6 +23,8 @@ from sbus.shared.worker_statistics import IN_BACKLOG, IN_BACKLOG_BYTES, WorkerSt
 
 _KEEPING_BYTES = 64
 """What it takes to keep a message besides its bytes, for the account."""
+_SORTING_BYTES = 192
+"""What it takes more to have it sorted by size."""
 
 
 class BoundedBacklog(Backlog):
@@ -60,8 +62,7 @@ class BoundedBacklog(Backlog):
             send.send_nowait(None)
         except trio.WouldBlock:
             return "hard"
-        counted = self.bytes + _KEEPING_BYTES * self.messages
-        if not self._account.has_room(BACKLOG_BYTES, len(packet) + _KEEPING_BYTES, counted):
+        if not self._has_room(len(packet) + _KEEPING_BYTES):
             receive.receive_nowait()
             return "quota"
         self._keep(packet)
@@ -86,10 +87,22 @@ class BoundedBacklog(Backlog):
             and 2 * self.bytes <= self._bytes_max
         )
 
+    def sort(self, count_max: int) -> int:
+        """The same, while the account has room; without it, what is not sorted is sent oldest
+        first."""
+        if not self._has_room(_SORTING_BYTES * min(count_max, self.unsorted)):
+            return 0
+        count = super().sort(count_max)
+        self._account.count(BACKLOG_BYTES, _SORTING_BYTES * count)
+        return count
+
     def pop(self) -> bytes | None:
+        sorted_before = self.sorted
         packet = super().pop()
         if packet is not None:
             self._count(-1, -len(packet))
+            if sorted_before:
+                self._account.count(BACKLOG_BYTES, _SORTING_BYTES * (self.sorted - sorted_before))
             if self._overshoot:
                 self._overshoot -= 1
             else:
@@ -99,6 +112,7 @@ class BoundedBacklog(Backlog):
 
     def clear(self) -> None:
         self._count(-self.messages, -self.bytes)
+        self._account.count(BACKLOG_BYTES, -_SORTING_BYTES * self.sorted)
         super().clear()
         self._overshoot = 0
         if self._tokens is not None:
@@ -110,6 +124,10 @@ class BoundedBacklog(Backlog):
         super().check_invariants()
         tokens = 0 if self._tokens is None else self._tokens[0].statistics().current_buffer_used
         assert self.messages == tokens + self._overshoot
+
+    def _has_room(self, more: int) -> bool:
+        taken = self.bytes + _KEEPING_BYTES * self.messages + _SORTING_BYTES * self.sorted
+        return self._account.has_room(BACKLOG_BYTES, more, taken)
 
     def _keep(self, packet: bytes) -> None:
         self.append(packet)

@@ -42,6 +42,8 @@ from sbus.shared.worker_statistics import (
 
 _COST_PER_PACKET = 2
 """Sending one from a backlog takes twice as long as delivering it at once."""
+_SORTED_PER_UNIT = 2
+"""Messages of a backlog: sorting one takes some 2 us."""
 _QUEUE = Soft.QUEUE
 """Under a name of this module's own, because looking a member up costs more than using it."""
 _FIELDS = {Soft: "soft", Hard: "hard", BacklogOrder: "order"}
@@ -306,7 +308,7 @@ class Outbox(OutboxLedger):
         cost = 0
         try:
             while self._backlog and cost < cost_max:
-                cost += self._send_first()
+                cost += self._sort(cost_max - cost) or self._send_first()
         except OSError as error:
             if self._has_more_room_after(error):
                 return cost, True
@@ -317,6 +319,12 @@ class Outbox(OutboxLedger):
         if not self.is_closed:
             self._on_backlog_sent()
         return cost, False
+
+    def _sort(self, cost_max: int) -> int:
+        """Sort messages that have to be sorted before the next one is sent; returns the cost."""
+        if not self._backlog.unsorted:
+            return 0
+        return -(-self._backlog.sort(_SORTED_PER_UNIT * cost_max) // _SORTED_PER_UNIT)
 
     def _on_backlog_sent(self) -> None:
         self._enter(outbox_state.BACKLOG_SENT)

@@ -100,11 +100,19 @@ class BacklogMachine(RuleBasedStateMachine):
     @rule(times=st.integers(1, 8))
     def pop(self, times: int) -> None:
         while self.real and times:
+            self.real.sort(1_000_000)
             first = self.real.first()
             assert self.real.first() == first
             self.real.pop()
             assert first == self.naive.take()
             times -= 1
+
+    @rule(count=st.integers(0, 6))
+    def sort(self, count: int) -> None:
+        """A piece of it."""
+        unsorted = self.real.unsorted
+        assert self.real.sort(count) == min(count, unsorted)
+        assert self.real.unsorted == unsorted - min(count, unsorted)
 
     @rule()
     def clear(self) -> None:
@@ -136,6 +144,7 @@ TestBacklog = BacklogMachine.TestCase
 def taken(backlog: Backlog) -> list[Item]:
     items: list[Item] = []
     while backlog:
+        backlog.sort(1_000_000)
         items.append(backlog.first())
         backlog.pop()
     return items
@@ -170,6 +179,14 @@ def test_an_order_holds_on_each_side_of_a_reply(
     assert taken(backlog) == expected
 
 
+def test_choosing_an_order_sorts_nothing() -> None:
+    backlog = Backlog(BacklogOrder.QUEUE)
+    for number in range(1_000):
+        backlog.append(bytes(number % 100))
+    backlog.reorder(BacklogOrder.RANDOM)
+    assert (backlog.sorted, backlog.unsorted) == (0, 1_000)
+
+
 def test_changing_the_order_over_and_over_costs_no_more_than_the_messages() -> None:
     """Sorting anew at each change would take minutes."""
     backlog = Backlog(BacklogOrder.QUEUE)
@@ -179,6 +196,7 @@ def test_changing_the_order_over_and_over_costs_no_more_than_the_messages() -> N
     for _ in range(5_000):
         for order in BacklogOrder:
             backlog.reorder(order)
+            backlog.sort(100)
             backlog.pop()
     assert backlog.messages == 35_000
     backlog.check_invariants()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Protocol
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,11 +20,21 @@ from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 from sbus.shared.accounts import BACKLOG_BYTES, DROPPED
 from sbus.shared.shared_memory import SharedMemory
-from tests.unit.broker.delivery.outbox_peer import UID, Peer, limits, make_moody, open_peers, total
+from tests.unit.broker.delivery.outbox_peer import (
+    UID,
+    UNITS_PER_TURN,
+    Peer,
+    limits,
+    make_moody,
+    open_peers,
+    total,
+)
 from tests.unit.shared.memories import open_memory
 
 KEEPING_BYTES = 64
 """What a message takes of the user's account besides its length (`user_backlog_bytes_max`)."""
+SORTING_BYTES = 192
+"""What it takes more to have a message sorted by size."""
 ALL = list(product(Soft, Hard, BacklogOrder))
 ORDERED = {
     BacklogOrder.QUEUE: [b"a", b"bbb", b"cc", b"CMSG !/lost\x002"],
@@ -389,7 +400,8 @@ def check(peer: Peer, given: Limits, accepted: int, memory: SharedMemory) -> Non
     assert (outbox.fault is not None) == outbox.is_closed == bool(peer.faults)
 
     taken = peer.account.use(BACKLOG_BYTES)
-    assert taken == backlog.bytes + KEEPING_BYTES * backlog.messages
+    kept_bytes = KEEPING_BYTES * backlog.messages + SORTING_BYTES * backlog.sorted
+    assert taken == backlog.bytes + kept_bytes
     assert taken <= given.user_backlog_bytes_max + overshoot_bytes
     assert peer.account.use(DROPPED) == statistics.dropped
     assert not peer.quota_reports or given.user_backlog_bytes_max < 100_000
@@ -430,3 +442,34 @@ def compare(accepted: list[bytes], replies: list[bytes], read: list[bytes], peer
         before = int(reply[6:])
         assert all(numbers[packet] < before for packet in read[:at] if packet in numbers)
         assert all(numbers[packet] >= before for packet in read[at:] if packet in numbers)
+
+
+def test_a_backlog_is_sorted_in_turns_that_pay_for_it(peers: Make) -> None:
+    peer = full_peer(peers, Soft.QUEUE, Hard.DISCARD, BacklogOrder.QUEUE, messages=1_000)
+    peer.deliver(*[bytes(1 + number % 10) for number in range(1_000)])
+    before = peer.account.use(BACKLOG_BYTES)
+    peer.outbox.choose(BacklogOrder.RANDOM)
+    assert peer.account.use(BACKLOG_BYTES) == before, "nothing is sorted yet"
+    assert len(peer.read()) == peer.taken
+    turns = 0
+    while not (received := peer.read()):
+        cost, has_more = peer.outbox.send_backlog(UNITS_PER_TURN)
+        assert cost <= UNITS_PER_TURN + 1
+        assert has_more
+        turns += 1
+    assert turns >= 1_000 / (2 * UNITS_PER_TURN)
+    assert peer.account.use(BACKLOG_BYTES) > before + SORTING_BYTES * 900
+    sizes = [len(packet) for packet in received + peer.read_all()]
+    assert sizes == sorted([1 + number % 10 for number in range(1_000)], reverse=True)
+
+
+def test_a_backlog_is_sorted_as_far_as_the_account_has_room(peers: Make) -> None:
+    given = msgspec.structs.replace(limits(messages=100), user_backlog_bytes_max=20_000)
+    control = FloodControl(order=BacklogOrder.RANDOM)
+    peer = peers(given, flood_control=control)
+    peer.fill_exactly()
+    peer.deliver(*[b"x" * number for number in range(1, 101)])
+    assert peer.outbox.statistics().backlog == 90
+    received = peer.read_all()[peer.taken :]
+    assert sorted(received) == [b"x" * number for number in range(1, 91)]
+    assert peer.account.use(BACKLOG_BYTES) == 0
