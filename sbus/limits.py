@@ -38,8 +38,8 @@ layout of shared memory, or all processes must agree on them."""
 BYTES_PER_UNIT: Final = 4096
 """A unit of cost is a packet, a delivery, or so many bytes of either."""
 UNITS_PER_SECOND: Final = 250_000
-"""Two things are charged by the time that they take: looking a new key up, because many patterns
-may match its beginning, and closing the files that a packet carries."""
+"""Work that may take much longer than a message is charged by its time: looking a new key up,
+packets that are no messages, such as subscriptions, and closing the files that a packet carries."""
 
 OPERATION_CPU_SECONDS_MAX: Final[Mapping[str, float]] = {
     # In a worker, none of its clients is served meanwhile. Most ticks take less than 1 ms, and some

@@ -44,6 +44,8 @@ class LogWalker:
         self._log = log
         self._step = step
         self._cost: dict[int, int] = {}
+        self.seconds = 0.0
+        """Time spent on walks so far."""
 
     def take_cost(self) -> dict[int, int]:
         """The cost of walking since the last call, by the publishers' users."""
@@ -82,6 +84,7 @@ class LogWalker:
     def _note_walk(self, walked_bytes: int, seconds: float) -> None:
         self._log.note_pace(walked_bytes, seconds, self._router.match_steps_max)
         self._operations.record("walk", seconds)
+        self.seconds += seconds
 
     def _deliver_blocks(self, blocks: Iterable[WalkedBlock], cost_max: float) -> None:
         shared_at = time.perf_counter()

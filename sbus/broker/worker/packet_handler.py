@@ -4,6 +4,7 @@ Consecutive messages are one publish batch. A packet that may not be carried out
 client disconnected if that is misbehaviour.
 """
 
+import time
 from functools import partial
 
 from sbus.broker.config.access_policy import AccessProfile
@@ -16,6 +17,7 @@ from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import FOR_ROOM, Wait
 from sbus.errors import ClientFault, QuotaReached, Refusal
+from sbus.limits import UNITS_PER_SECOND
 from sbus.protocol import controls
 from sbus.protocol.keys import check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
@@ -45,7 +47,8 @@ class PacketHandler:
         self._subscriptions = subscriptions
         self._sessions = sessions
         self._packet_cost = context.memory.workers
-        """Of a packet that is not a message: a subscription costs every worker something."""
+        """Of a packet that is not a message, besides the time that it takes here: a subscription
+        costs every worker something."""
 
     def handle_next(self, session: Session, cost_max: int) -> tuple[int, Wait | None]:
         """Publish the client's next messages up to this cost, or carry out its next other packet.
@@ -62,6 +65,7 @@ class PacketHandler:
             wait = self._sequencer.publish(batch)
             session.count_published(batch)
             return 1 + batch.cost, wait
+        began_at = self._time_without_walks()
         try:
             done = self._carry_out(session, session.peek())
         except Refusal as fault:
@@ -69,7 +73,13 @@ class PacketHandler:
             done = True
         if done:
             session.skip()
-        return self._packet_cost, None if done else FOR_ROOM
+        seconds = self._time_without_walks() - began_at
+        cost = self._packet_cost + int(seconds * UNITS_PER_SECOND)
+        return cost, None if done else FOR_ROOM
+
+    def _time_without_walks(self) -> float:
+        """A clock that stands still during walks, which publishers are charged for."""
+        return time.perf_counter() - self._sequencer.walking_seconds
 
     def _look_up_if_allowed(self, profile: AccessProfile, key: bytes) -> Route:
         """The route of a key. Raises ClientFault if a client with this profile may not publish

@@ -353,6 +353,11 @@ class Sequencer:
         """The cost of walking since the last call, by the publishers' users."""
         return self._walker.take_cost()
 
+    @property
+    def walking_seconds(self) -> float:
+        """Time spent on walks so far."""
+        return self._walker.seconds
+
     def share_statistics(self) -> None:
         """Let other processes see what this worker has counted so far."""
         counts, cache = self._statistics.counts, self._router.cache

@@ -17,8 +17,11 @@ import pytest
 from sbus.broker.ipc.queries import ActivityQuery, ActivityReply
 from sbus.broker.ipc.worker_protocol import DisconnectClient, Quiesce, RunQuery, Stop
 from sbus.broker.worker import machine, sequencer
+from sbus.broker.worker.log_walker import LogWalker
+from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
-from sbus.limits import Limits
+from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.limits import UNITS_PER_SECOND, Limits
 from sbus.shared.ordered_log import WINDOW_SECONDS
 from sbus.shared.shared_memory import MemoryLock
 from sbus.shared.worker_statistics import MESSAGES_IN
@@ -585,3 +588,67 @@ def test_a_turn_that_ends_in_misbehaviour_is_charged(bus: OneProcessBus) -> None
     senders = [packet[len(b"MSG k\0") :] for packet in reader.read()]
     turns = [sender for sender, _ in itertools.groupby(senders)]
     assert turns[:4] == [b"from 0", b"other", b"from 1", b"other"]
+
+
+def record_published_at_each(
+    name: str, of: type, bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
+    """How much worker 0 had published at each call of this method."""
+    counts: list[int] = []
+    method = getattr(of, name)
+
+    def recorded(*arguments: object) -> object:
+        counts.append(published(bus, 0))
+        return method(*arguments)
+
+    monkeypatch.setattr(of, name, recorded)
+    return counts
+
+
+def take(
+    seconds: float, clock: Clock, name: str, of: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let each call of this method take so long."""
+    method = getattr(of, name)
+
+    def slow(*arguments: object) -> object:
+        clock.advance(seconds)
+        return method(*arguments)
+
+    monkeypatch.setattr(of, name, slow)
+
+
+def test_a_subscription_is_charged_by_the_time_that_it_takes(
+    bus: OneProcessBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two subscriptions of a millisecond each, another user publishes for about as long."""
+    subscribing = bus.connect(0, Credentials(gid=1, uid=2000, pid=1))
+    others = [publisher(bus, 0) for _ in range(10)]
+    take(0.001, clock, "subscribe", Subscriptions, monkeypatch)
+    published_at = record_published_at_each("subscribe", Subscriptions, bus, monkeypatch)
+    send(subscribing, [b"SUB %d" % number for number in range(3)])
+    for peer in others:
+        send(peer, messages(0, 100))
+    bus.settle()
+    units = 0.001 * UNITS_PER_SECOND
+    first, second, third = published_at
+    assert second - first == pytest.approx(units, abs=2 * LIMITS.quantum_units)
+    assert third - second == pytest.approx(units, abs=2 * LIMITS.quantum_units)
+
+
+def test_a_request_is_not_charged_for_the_walk_up_to_it(
+    bus: OneProcessBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publishers of what is walked are."""
+    reader, writer, other = subscriber(bus, 0), publisher(bus, 1), publisher(bus, 0)
+    asking = bus.connect(0, Credentials(gid=1, uid=2000, pid=1))
+    bus.settle()
+    send(writer, messages(0, 10))
+    rest(bus.stepped[1])
+    take(0.01, clock, "_walk_ordinary", LogWalker, monkeypatch)
+    published_at = record_published_at_each("barrier", Sequencer, bus, monkeypatch)
+    send(asking, [b"CMSG !/cred/whoami"] * 5)
+    send(other, messages(0, 100))
+    bus.settle()
+    assert len(reader.read()) == 110
+    assert published_at == [published_at[0]] * 5, "another user had turns between the requests"
