@@ -95,6 +95,8 @@ class SubscriptionTable(TableRecord):
         self.position = 0
         self._end = 0
         """How far it may read now."""
+        self._must_leave_arena = False
+        """What is left in an arena that is not in use any more is read first."""
         self._has_begun = False
 
     # -- under the lock ------------------------------------------------------------------------
@@ -102,6 +104,7 @@ class SubscriptionTable(TableRecord):
         """Begin to read, at the first record."""
         self.epoch = words[TABLE_EPOCH]
         self.position = self._end = 0
+        self._must_leave_arena = False
         if self._own is not None:
             words[self._own + EPOCH_SEEN] = self.epoch
 
@@ -165,7 +168,8 @@ class SubscriptionTable(TableRecord):
         if epoch != self.epoch and self.position >= words[TABLE_PREVIOUS_TAIL]:
             self.epoch = epoch
             self.position = words[TABLE_BASE]
-        self._end = words[TABLE_TAIL if epoch == self.epoch else TABLE_PREVIOUS_TAIL]
+        self._must_leave_arena = epoch != self.epoch
+        self._end = words[TABLE_PREVIOUS_TAIL if self._must_leave_arena else TABLE_TAIL]
 
     def unread_is_small(self, words: memoryview) -> bool:
         """Whether the unread records can be read under the lock: some hundreds, a millisecond."""
@@ -183,8 +187,9 @@ class SubscriptionTable(TableRecord):
     # -- without the lock ----------------------------------------------------------------------
     @property
     def has_unread(self) -> bool:
-        """Whether `read` has not come to the end yet that `note_unread` found."""
-        return self.position < self._end
+        """Whether `read` has not come to the end yet that `note_unread` found, or is to go on in
+        the arena in use."""
+        return self.position < self._end or self._must_leave_arena
 
     def read(self, records_max: int | None = None) -> Iterator[Record]:
         """Read the next records, so many at most."""

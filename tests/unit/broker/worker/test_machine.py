@@ -652,3 +652,18 @@ def test_a_request_is_not_charged_for_the_walk_up_to_it(
     bus.settle()
     assert len(reader.read()) == 110
     assert published_at == [published_at[0]] * 5, "another user had turns between the requests"
+
+
+# -- the subscription table ------------------------------------------------------------------------
+def test_a_worker_that_is_woken_once_reads_the_table_in_use(bus: OneProcessBus) -> None:
+    """Though records that do not concern it are unread in the arena that it leaves."""
+    first, second, writer = publisher(bus, 0), publisher(bus, 0), publisher(bus, 1)
+    send(writer, messages(0, 1))
+    send(first, [b"SUB a"])
+    bus.settle()
+    send(writer, messages(1, 2))
+    bus.settle()
+    send(second, [b"SUB a"])  # no edge: the other worker does not read it now
+    bus.settle()
+    bus.compact()
+    bus.compact()
