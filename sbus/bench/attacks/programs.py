@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import count, cycle, repeat
 
 from sbus.bench.attacks.connections import NOTICES, WAIT_SECONDS, WHOAMI, Connections
+from sbus.bench.attacks.victims import KEY
 from sbus.unix.interrupted_waits import interrupt_waits
 
 Program = Callable[[Connections], Iterator[bool]]
@@ -36,6 +37,9 @@ BOMB_PATTERNS = [
     for left in range(BOMB_SIDE)
     for right in range(BOMB_SIDE)
 ]
+PASSIVE = 500
+SORTERS = 10
+PASSIVE_CHOICES = [b"CMSG blocking/soft/%b" % soft for soft in (b"discard", b"queue", b"block")]
 CHOICES = (
     *(b"CMSG blocking/soft/discard", b"CMSG order/stack", b"CMSG blocking/soft/queue"),
     *(b"CMSG order/random", b"CMSG blocking/soft/block", b"CMSG order/queue"),
@@ -173,6 +177,23 @@ def flush_caches(bus: Connections) -> Iterator[bool]:
         yield True
 
 
+def sort_backlogs(bus: Connections) -> Iterator[bool]:
+    """Fill the backlogs of clients, and have all of them sorted while their clients read a little
+    and leave the order again."""
+    sorters = []
+    for _ in range(SORTERS):
+        sorters.append(bus.admitted([b"SUB a"]))
+        yield False
+    publisher = bus.admitted()
+    while True:
+        bus.tell(publisher, [message(b"a", b"")] * 1_000)
+        yield True
+        for choice in (b"CMSG order/random", b"CMSG order/stack"):
+            for sorter in sorters:
+                bus.tell(sorter, [choice])
+                yield True
+
+
 def linger(bus: Connections) -> Iterator[bool]:
     """Send descriptors that take an hour to close: ahead of a packet that ends the connection,
     and behind it."""
@@ -226,6 +247,15 @@ ATTACKS = {
     "large": Attack(program=publishing(message(b"a", LARGE), 4, listeners=4)),
     "new-keys": Attack(program=crowd(10, lambda number: numbered(b"a/" * 120))),
     "fan-out": Attack(program=publishing(message(b"a"), 1, listeners=500, is_reading=False)),
+    "passive-subscribers": Attack(
+        program=crowd(
+            PASSIVE,
+            lambda number: None,
+            lambda number: [PASSIVE_CHOICES[number % len(PASSIVE_CHOICES)], b"SUB " + KEY],
+            is_reading=False,
+        )
+    ),
+    "order-random": Attack(program=sort_backlogs),
     "connect": Attack(program=storm(sending())),
     "connect-use": Attack(program=storm(sending(b"SUB a", message(b"a"), WHOAMI))),
     "connect-refused": Attack(
