@@ -42,7 +42,10 @@ enum { /* places in the words of one worker */
     LOG_SHARE = 6,
     LOG_CONTENDERS = 7,
     EPOCH_SEEN = 8,
-    WORDS_PER_WORKER = 9,
+    LOG_ENTRIES = 9,
+    LOG_WALKED = 10,
+    LOG_ENTRY_BYTES = 11,
+    WORDS_PER_WORKER = 12,
 };
 enum { /* places before the copies, and where these begin */
     SELECTOR = 0,
@@ -207,7 +210,10 @@ worker_words(uint64_t *words, uint32_t worker)
 static uint64_t
 lag(const uint64_t *of)
 {
-    return of[LOG_CURSOR] < of[LOG_END] ? of[LOG_END] - larger(of[LOG_CURSOR], of[LOG_START]) : 0;
+    if (of[LOG_CURSOR] >= of[LOG_END])
+        return 0;
+    return larger(of[LOG_END] - larger(of[LOG_CURSOR], of[LOG_START]),
+                  (of[LOG_ENTRIES] - of[LOG_WALKED]) * of[LOG_ENTRY_BYTES]);
 }
 
 static uint64_t
@@ -286,12 +292,12 @@ block_bytes_max(const Memory *memory, uint64_t *words, uint64_t mask)
     return least;
 }
 
-/* Destine the bytes from `start` to `end` to workers; returns those to wake. */
+/* Destine the log block that begins at `start` to workers; returns those to wake. */
 static uint64_t
-destine(const Memory *memory, uint64_t *words, uint64_t mask, uint64_t start, uint64_t end,
+destine(const Memory *memory, uint64_t *words, const BlockHeader *header, uint64_t start,
         const uint64_t *account)
 {
-    uint64_t woken = mask & words[SLEEPING];
+    uint64_t mask = header->mask & words[ALIVE], woken = mask & words[SLEEPING];
     store(&words[SLEEPING], words[SLEEPING] & ~woken);
     for (; mask; mask &= mask - 1) {
         uint32_t worker = (uint32_t)__builtin_ctzll(mask);
@@ -302,10 +308,12 @@ destine(const Memory *memory, uint64_t *words, uint64_t mask, uint64_t start, ui
             store(&of[LOG_SHARE], 0);
             store(&of[LOG_CONTENDERS], 0);
         }
-        store(&of[LOG_END], end);
+        store(&of[LOG_END], start + header->length);
+        store(&of[LOG_ENTRIES], of[LOG_ENTRIES] + header->count);
         uint64_t appended = appended_bytes(memory, words, account, worker);
         uint64_t *share = share_words(memory, account, worker);
-        store(&share[SHARE_BYTES], appended + (end - start));
+        uint64_t more = larger(header->length, header->count * of[LOG_ENTRY_BYTES]);
+        store(&share[SHARE_BYTES], appended + more);
     }
     return woken;
 }
@@ -330,11 +338,14 @@ find_place(Memory *memory, uint64_t *words, uint64_t size, uint64_t *head)
 /* Share how far this worker has walked; returns the workers to wake. Only for a worker that has
  * walked everything. */
 static uint64_t
-share_cursor(Memory *memory, uint64_t *words, uint64_t cursor, uint64_t window)
+share_cursor(Memory *memory, uint64_t *words, uint64_t cursor, uint64_t window,
+             uint64_t entry_bytes)
 {
     uint64_t *own = worker_words(words, memory->worker), woken = own[LOG_WAITERS];
     store(&own[LOG_CURSOR], cursor);
+    store(&own[LOG_WALKED], own[LOG_ENTRIES]);
     store(&own[LOG_WINDOW], window);
+    store(&own[LOG_ENTRY_BYTES], entry_bytes);
     if (woken && lag(own) <= window / 2) {
         uint64_t contenders = own[LOG_CONTENDERS];
         store(&own[LOG_WAITERS], 0);

@@ -57,7 +57,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    unsigned long long cursor, window;
+    unsigned long long cursor, entries, window, entry_bytes;
     char is_caught_up;
 } LogRecord;
 
@@ -351,25 +351,25 @@ measure_block(const Batch *batch, size_t count, uint64_t *mask)
     return (length + BLOCK_ALIGN_BYTES - 1) / BLOCK_ALIGN_BYTES * BLOCK_ALIGN_BYTES;
 }
 
-/* Lay the block out in the log, where there is room for it. */
+/* Lay the block out in the log, where there is room for it, and count its entries. */
 static void
-write_block(unsigned char *at, const Batch *batch, size_t count, BlockHeader header)
+write_block(unsigned char *at, const Batch *batch, size_t count, BlockHeader *header)
 {
     static const char padding[BLOCK_ALIGN_BYTES];
     unsigned char *const start = at;
-    at += sizeof header;
+    at += sizeof *header;
     for (size_t i = 0; i < count; i++) {
         const Message *message = &batch->messages[i];
         EntryHeader entry = {message->route->mask, message->packet.size, message->key_bytes};
         if (!entry.mask)
             continue;
-        header.count++;
+        header->count++;
         store_bytes(at, &entry, sizeof entry);
         store_bytes(at + sizeof entry, message->packet.data, message->packet.size);
         at += sizeof entry + message->packet.size;
     }
-    store_bytes(at, padding, (size_t)(start + header.length - at));
-    store_bytes(start, &header, sizeof header);
+    store_bytes(at, padding, (size_t)(start + header->length - at));
+    store_bytes(start, header, sizeof *header);
 }
 
 /* Append what other workers need of a batch; fewer messages if they would occupy one of them for
@@ -388,8 +388,7 @@ append(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t
     }
     if (!mask)
         return true;
-    uint64_t alive = mask & words[ALIVE];
-    if (has_late_destination(memory, words, alive, account)
+    if (has_late_destination(memory, words, mask & words[ALIVE], account)
         || !find_place(memory, words, length, &head))
         return false;
     BlockHeader header = {
@@ -399,9 +398,9 @@ append(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t
         .uid = (uint32_t)session->uid,
         .received_us = (uint32_t)session->received_us,
     };
-    write_block(memory->log + head % memory->log_bytes, &step->batch, *count, header);
+    write_block(memory->log + head % memory->log_bytes, &step->batch, *count, &header);
     store(&words[LOG_HEAD], head + length);
-    *woken |= destine(memory, words, alive, head, head + length, account);
+    *woken |= destine(memory, words, &header, head, account);
     return true;
 }
 
@@ -417,7 +416,8 @@ place_in(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size
         || words[TABLE_GENERATION] > step->table->position || own[LOG_END] > step->log->cursor)
         return false;
     store(&own[EPOCH_SEEN], step->table->epoch);
-    *woken = share_cursor(memory, words, step->log->cursor, step->log->window);
+    *woken = share_cursor(memory, words, step->log->cursor, step->log->window,
+                          step->log->entry_bytes);
     uint64_t now_ns = monotonic_ns();
     if (exceeds_rate(account, now_ns) || !append(step, words, session, count, woken))
         return false;
@@ -814,7 +814,7 @@ deliver_block(OrdinaryStep *step, const BlockHeader *header, PyObject *costs)
 
 typedef struct {
     bool is_ordinary;
-    uint64_t length;
+    uint64_t length, entries; /* those of a block destined here */
     long long cost; /* -1 with an exception */
 } Walked;
 
@@ -837,6 +837,7 @@ walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, PyObject 
     batch_clear(&step->batch);
     step->batch.uid = header.uid;
     int gathered = gather_block(step, at, &header);
+    walked.entries = header.count;
     walked.is_ordinary = gathered != 0;
     if (gathered)
         walked.cost = gathered < 0 ? -1 : deliver_block(step, &header, costs);

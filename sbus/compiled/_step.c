@@ -89,6 +89,7 @@ step_walk(OrdinaryStep *step, PyObject *args)
         if (!walked.is_ordinary || walked.cost < 0)
             break;
         step->log->cursor += walked.length;
+        step->log->entries += walked.entries;
         cost += walked.cost;
     }
     finish(step);
@@ -489,7 +490,9 @@ static PyMemberDef session_members[] = {
 
 static PyMemberDef log_members[] = {
     {"cursor", T_ULONGLONG, offsetof(LogRecord, cursor), 0, NULL},
+    {"entries", T_ULONGLONG, offsetof(LogRecord, entries), 0, NULL},
     {"window", T_ULONGLONG, offsetof(LogRecord, window), 0, NULL},
+    {"entry_bytes", T_ULONGLONG, offsetof(LogRecord, entry_bytes), 0, NULL},
     {"is_caught_up", T_BOOL, offsetof(LogRecord, is_caught_up), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
@@ -607,6 +610,9 @@ static const struct {
     PLACE(shared_memory, LOG_SHARE),
     PLACE(shared_memory, LOG_CONTENDERS),
     PLACE(shared_memory, EPOCH_SEEN),
+    PLACE(shared_memory, LOG_ENTRIES),
+    PLACE(shared_memory, LOG_WALKED),
+    PLACE(shared_memory, LOG_ENTRY_BYTES),
     PLACE(shared_memory, WORDS_PER_WORKER),
     PLACE(shared_memory, SELECTOR),
     PLACE(shared_memory, COPIES),

@@ -79,10 +79,12 @@ class SessionRecord:
 class LogRecord:
     """Of the ordered log: how far this worker has walked, and what may wait for it."""
 
-    __slots__ = ("cursor", "is_caught_up", "window")
+    __slots__ = ("cursor", "entries", "entry_bytes", "is_caught_up", "window")
 
     cursor: int
+    entries: int
     window: int
+    entry_bytes: int
     is_caught_up: bool
 
 

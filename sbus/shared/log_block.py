@@ -27,9 +27,11 @@ the worker that walks."""
 
 
 class LogBlock(msgspec.Struct, frozen=True):
-    """Messages of one publisher, laid out for the log; `mask` is the union of theirs."""
+    """Messages of one publisher, laid out for the log; `mask` is the union of theirs, `count` their
+    number."""
 
     mask: int
+    count: int
     data: bytes
 
 
@@ -51,7 +53,7 @@ def build_log_block(
     header = (union, length + padding, len(entries), client, uid, received_us & TIME_MASK)
     parts[0] = BLOCK.pack(*header)
     parts.append(bytes(padding))
-    return LogBlock(union, b"".join(parts))
+    return LogBlock(union, len(entries), b"".join(parts))
 
 
 def entries_of(

@@ -28,10 +28,13 @@ Bytes say little about work: a hundred of them may be one delivery or a thousand
 also has a *window*, the bytes that it walks in a given time as it has measured. No worker appends
 for one whose lag exceeds its window, with one exception (see *round* below):
 
-    lag(worker) = end - max(cursor, start) while cursor < end, else 0
+    lag(worker) = max(end - max(cursor, start), entries * entry bytes) while cursor < end, else 0
     waiters(worker) != {}  =>  lag > window / 2, when that worker last shared its cursor
 
 That bounds the age of a message when it is delivered, and how long a walk occupies a worker.
+`entries` are the log entries that the worker has not walked. What each counts for at least, its
+`entry bytes`, makes a window full with as many of them as can be walked in a longer time when no
+route is cached: short messages may follow the long ones by which the window was measured.
 
 When the waiters are released, a *round* of that worker ends. If several users waited, they share
 half a window of the next round equally; a user that has used less than its share need not wait,
@@ -61,11 +64,14 @@ from sbus.shared.shared_memory import (
     LOG_CONTENDERS,
     LOG_CURSOR,
     LOG_END,
+    LOG_ENTRIES,
+    LOG_ENTRY_BYTES,
     LOG_HEAD,
     LOG_ROUND,
     LOG_SHARE,
     LOG_START,
     LOG_WAITERS,
+    LOG_WALKED,
     LOG_WINDOW,
     PAGE_BYTES,
     SLEEPING,
@@ -96,10 +102,8 @@ MODEST_PART = 4
 to walk need not wait with the users that flood it."""
 _LOOKUP_STEPS = 50
 """Looking a route up takes as long as this many steps of a match, besides the match."""
-_UNCACHED_BYTE_STEPS = 32 * 600_000
-"""A window times the steps of a lookup is at most this. So walking a window takes 600,000 steps, or
-some 120 ms, where no route is cached and all messages are as short as they can be. With a fourth of
-it, two workers that exchange messages as fast as they can wait for each other more often."""
+_WINDOW_STEPS_MAX = 150_000
+"""For the lookups of as many log entries as fill a window: 30 ms if no route is cached."""
 _PACE_MEMORY = 0.8
 """The weight of earlier walks in a worker's measured pace, against one more walk."""
 
@@ -136,7 +140,10 @@ class OrderedLog(LogRecord):
         self._own = 0 if worker is None else _base(worker)
         self.cursor = 0
         """How far this worker has walked; `share_cursor` shares it."""
+        self.entries = 0
+        """The log entries in all log blocks that were destined to it up to there."""
         self.window = WINDOW_BYTES_MIN
+        self.entry_bytes = 0
         self._walked_bytes = 0.0
         self._walked_seconds = 0.0
         self.is_caught_up = False
@@ -148,6 +155,7 @@ class OrderedLog(LogRecord):
         self.cursor = words[LOG_HEAD]
         words[self._own + LOG_CURSOR] = self.cursor
         words[self._own + LOG_END] = self.cursor
+        self.entries = words[self._own + LOG_WALKED] = words[self._own + LOG_ENTRIES]
         words[self._own + LOG_WINDOW] = self.window
         words[ALIVE] |= self._bit
 
@@ -185,9 +193,8 @@ class OrderedLog(LogRecord):
             place = 0
         at = self._offset + place
         self._map[at : at + len(data)] = data
-        end = head + len(data)
-        words[LOG_HEAD] = end
-        return self._destine(words, mask, head, end, share)
+        words[LOG_HEAD] = head + len(data)
+        return self._destine(words, log_block, head, share)
 
     def append_if_walked(self, words: memoryview, log_block: LogBlock, share: LogShare) -> int:
         """Append a log block if everything before it that is destined to this worker has been
@@ -211,7 +218,8 @@ class OrderedLog(LogRecord):
                 low = min(low, max(cursor, words[at + LOG_START]))
         return low
 
-    def _destine(self, words: memoryview, mask: int, start: int, end: int, share: LogShare) -> int:
+    def _destine(self, words: memoryview, log_block: LogBlock, start: int, share: LogShare) -> int:
+        mask, size = log_block.mask & words[ALIVE], len(log_block.data)
         woken: int = mask & words[SLEEPING]
         words[SLEEPING] &= ~woken
         while mask:
@@ -221,9 +229,10 @@ class OrderedLog(LogRecord):
             if words[at + LOG_CURSOR] >= words[at + LOG_END]:
                 words[at + LOG_START] = start
                 _begin_round(words, at, 0)
-            words[at + LOG_END] = end
+            words[at + LOG_END] = start + size
+            words[at + LOG_ENTRIES] += log_block.count
             _appended_bytes(words, worker, share)
-            share.add(worker, end - start)
+            share.add(worker, max(size, log_block.count * words[at + LOG_ENTRY_BYTES]))
             mask ^= bit
         return woken
 
@@ -231,7 +240,9 @@ class OrderedLog(LogRecord):
         """Share how far this worker has walked; returns the workers to wake."""
         own = self._own
         words[own + LOG_CURSOR] = self.cursor
+        words[own + LOG_WALKED] = self.entries
         words[own + LOG_WINDOW] = self.window
+        words[own + LOG_ENTRY_BYTES] = self.entry_bytes
         woken = 0
         if words[own + LOG_WAITERS] and _lag(words, own) <= self.window // 2:
             woken = words[own + LOG_WAITERS]
@@ -269,6 +280,7 @@ class OrderedLog(LogRecord):
         if len(piece) < size:
             piece += self._map[self._offset : self._offset + size - len(piece)]
         self.cursor = end
+        self.entries = words[self._own + LOG_ENTRIES]
         return piece
 
     def ask_to_be_woken(self, words: memoryview) -> None:
@@ -305,6 +317,9 @@ class OrderedLog(LogRecord):
             at = _base(worker)
             assert words[at + LOG_START] <= words[at + LOG_END] <= head
             assert words[at + LOG_CURSOR] <= head
+            assert words[at + LOG_WALKED] <= words[at + LOG_ENTRIES]
+            if words[ALIVE] >> worker & 1 and words[at + LOG_CURSOR] >= words[at + LOG_END]:
+                assert words[at + LOG_WALKED] == words[at + LOG_ENTRIES]
 
     def note_pace(self, walked_bytes: int, seconds: float, match_steps: int) -> None:
         """Measure how fast this worker walks; `share_cursor` shares the resulting window.
@@ -312,8 +327,8 @@ class OrderedLog(LogRecord):
         self._walked_bytes = self._walked_bytes * _PACE_MEMORY + walked_bytes
         self._walked_seconds = self._walked_seconds * _PACE_MEMORY + seconds
         window = int(self._walked_bytes * WINDOW_SECONDS / max(self._walked_seconds, 1e-9))
-        uncached_max = _UNCACHED_BYTE_STEPS // (_LOOKUP_STEPS + match_steps)
-        self.window = min(max(min(window, uncached_max), WINDOW_BYTES_MIN), self._size // 2)
+        self.window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
+        self.entry_bytes = self.window * (_LOOKUP_STEPS + match_steps) // _WINDOW_STEPS_MAX
 
     # -- without the lock ----------------------------------------------------------------------
     def walk(self, end: int) -> Iterator[WalkedBlock]:
@@ -324,6 +339,7 @@ class OrderedLog(LogRecord):
             mask, length, count, _client, uid, received_us = BLOCK.unpack_from(source, at)
             if mask & bit:
                 yield uid, received_us, entries_of(source, at + BLOCK.size, count, bit)
+                self.entries += count
             self.cursor += length
 
     def walk_piece(self, piece: bytes) -> Iterator[WalkedBlock]:
@@ -369,10 +385,13 @@ def _begin_round(words: memoryview, at: int, share: int) -> None:
 
 
 def _lag(words: memoryview, at: int) -> int:
-    """Bytes between a worker's shared cursor and the end of what is destined to it."""
+    """What is destined to a worker beyond its shared cursor, in bytes or as entries count."""
     cursor: int = words[at + LOG_CURSOR]
     end: int = words[at + LOG_END]
-    return end - max(cursor, words[at + LOG_START]) if cursor < end else 0
+    if cursor >= end:
+        return 0
+    entries = words[at + LOG_ENTRIES] - words[at + LOG_WALKED]
+    return max(end - max(cursor, words[at + LOG_START]), entries * words[at + LOG_ENTRY_BYTES])
 
 
 def _base(worker: int) -> int:

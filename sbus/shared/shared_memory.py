@@ -60,7 +60,10 @@ LOG_ROUND = 5  # number of rounds (see `log_share`) that have begun
 LOG_SHARE = 6  # bytes that each user may append for it in this round; 0: no bound
 LOG_CONTENDERS = 7  # users that waited for it in this round
 EPOCH_SEEN = 8  # the epoch of the table that it reads
-WORDS_PER_WORKER = 9
+LOG_ENTRIES = 9  # log entries in all log blocks destined to it so far
+LOG_WALKED = 10  # those of them that it has walked
+LOG_ENTRY_BYTES = 11  # what each of the others counts for at least in its lag
+WORDS_PER_WORKER = 12
 
 SELECTOR = 0
 COPIES = 8

@@ -446,19 +446,35 @@ def test_a_full_log_accepts_nothing_until_a_quarter_is_free() -> None:
         assert append(writer, memory, (0b10, b"k"), size=72) >= 0
 
 
-def test_a_window_is_no_larger_than_can_be_walked_without_cached_routes() -> None:
-    """However fast the worker walked what was ordinary."""
-    with open_memory(1, small_limits(1024 * 1024)) as memory:
+@pytest.mark.parametrize(
+    ("match_steps", "entries_max"), [(0, 3_000), (250, 500), (2_000, 73), (32_768, 5)]
+)
+def test_a_window_has_no_more_entries_than_can_be_walked_without_cached_routes(
+    match_steps: int, entries_max: int
+) -> None:
+    """However fast the worker walked what was ordinary: 150,000 steps, 50 and those of the match
+    for each entry."""
+    with open_memory(2, small_limits(4 * 1024 * 1024)) as memory:
         memory.lock.open()
-        (log,) = started(memory, 0)
-        windows = []
-        for steps in (0, 10, 500, 10**9):
-            log.note_pace(10_000_000, ordered_log.WINDOW_SECONDS, steps)
-            windows.append(log.window)
-        assert windows == sorted(windows, reverse=True)
-        assert windows[0] > 50_000
-        assert windows[2] < windows[0] / 10
-        assert windows[3] == ordered_log.WINDOW_BYTES_MIN
+        writer, reader = started(memory, 0, 1)
+        reader.note_pace(10_000_000, ordered_log.WINDOW_SECONDS, match_steps)
+        with memory.lock as words:
+            reader.share_cursor(words)
+        share = some_share()
+        taken = 0
+        while append(writer, memory, (0b10, b"k"), (0b01, b"k"), share=share) >= 0:
+            walk(writer, memory)
+            taken += 2
+        assert taken == pytest.approx(entries_max, rel=0.02, abs=3)
+        assert append(writer, memory, (0b10, b"k")) == 0, "another user put nothing there yet"
+        with memory.lock as words:
+            end = reader.destined_end(words)
+        walked_when_released = 0
+        for walked_blocks, _ in enumerate(reader.walk(end)):
+            with memory.lock as words:
+                if reader.share_cursor(words):
+                    walked_when_released = 2 * walked_blocks
+        assert walked_when_released == pytest.approx(taken / 2, rel=0.02, abs=3)
 
 
 def test_no_worker_appends_for_one_that_lags_by_more_than_its_window() -> None:

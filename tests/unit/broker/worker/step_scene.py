@@ -301,7 +301,10 @@ class Scene:
             "woken": [was_woken(self.memory, worker) for worker in range(WORKERS)],
             "statistics": [list(context.statistics.counts) for context in self.contexts],
             "costs": list(self.costs),
-            "logs": [(it._log.cursor, it._log.window) for it in self.sequencers],
+            "logs": [
+                (log.cursor, log.entries, log.window, log.entry_bytes)
+                for log in (it._log for it in self.sequencers)
+            ],
             "clients": [self._observe_client(client) for client in self.clients],
         }
 

@@ -15,6 +15,7 @@ from sbus.limits import Limits
 from sbus.protocol.controls import Hard, Soft
 from sbus.shared.log_block import build_log_block
 from sbus.shared.shared_memory import (
+    LOG_ENTRY_BYTES,
     LOG_SHARE,
     LOG_WINDOW,
     SLEEPING,
@@ -50,6 +51,7 @@ _clients = st.integers(0, 4)
 _words = st.one_of(
     st.tuples(st.just(None), st.sampled_from([SLEEPING, WAITING]), st.integers(0, 7)),
     st.tuples(st.integers(1, 2), st.just(LOG_WINDOW), st.sampled_from([128, 1_000, 20_000])),
+    st.tuples(st.integers(1, 2), st.just(LOG_ENTRY_BYTES), st.sampled_from([0, 300, 5_000])),
     st.tuples(st.integers(1, 2), st.just(LOG_SHARE), st.integers(0, 300)),
 )
 _choices = st.sampled_from([*Soft, *Hard])
