@@ -11,6 +11,7 @@ others, with counts. Most paths of a large bus have no other members than worker
 that subscribed once, so an index keeps no dict for these.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeAlias, TypeVar
 
@@ -70,7 +71,7 @@ class PatternIndex(Generic[S]):
 
     Invariants: every entry has members, and one that is no mask has others than workers; counts
     are at least 1; no path in the trie is a literal; `_subscriptions` is the sum of all counts and
-    of the number of workers of each path.
+    of the number of workers of each path; `_paths_of_worker` counts the paths of each worker.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -79,6 +80,7 @@ class PatternIndex(Generic[S]):
         self._literals: dict[bytes, _Entry[S]] = {}
         self._trie: PathTrie[_Entry[S]] = PathTrie()
         self._subscriptions = 0
+        self._paths_of_worker: Counter[int] = Counter()
         self.match_steps_max = 0
         """The most nodes of the trie that a match has visited since a path was added there."""
 
@@ -121,6 +123,7 @@ class PatternIndex(Generic[S]):
             return False
         self._set_workers(path, entry, workers | 1 << worker)
         self._subscriptions += 1
+        self._paths_of_worker[worker] += 1
         return True
 
     def remove_worker(self, path: PatternPath, worker: int) -> bool:
@@ -131,14 +134,18 @@ class PatternIndex(Generic[S]):
             return False
         self._set_workers(path, entry, workers & ~(1 << worker))
         self._subscriptions -= 1
+        self._paths_of_worker[worker] -= 1
         return True
 
     def remove_worker_everywhere(self, worker: int) -> bool:
-        """Remove a worker from the members of all paths; False when it is one of none."""
+        """Remove a worker from the members of all paths; False when it is one of none, which costs
+        nothing."""
+        if not self._paths_of_worker[worker]:
+            return False
         paths = [path for path, entry in self._items() if _workers_of(entry) >> worker & 1]
         for path in paths:
             self.remove_worker(path, worker)
-        return bool(paths)
+        return True
 
     def match(self, key: bytes) -> set[S]:
         """The members, without workers, of all patterns that match `key`; the caller owns the
@@ -177,8 +184,11 @@ class PatternIndex(Generic[S]):
         """Recount everything; AssertionError where the invariants do not hold."""
         self._trie.check_invariants()
         subscriptions = 0
+        paths_of_worker = Counter[int]()
         for _, entry in self._items():
-            subscriptions += _workers_of(entry).bit_count()
+            workers = _workers_of(entry)
+            paths_of_worker.update(it for it in range(workers.bit_length()) if workers >> it & 1)
+            subscriptions += workers.bit_count()
             if isinstance(entry, int):
                 assert entry
                 continue
@@ -187,6 +197,7 @@ class PatternIndex(Generic[S]):
             assert all(count >= 1 for count in counts)
             subscriptions += sum(counts)
         assert subscriptions == self._subscriptions
+        assert paths_of_worker == self._paths_of_worker
         assert not any(path.is_literal for path, _ in self._trie.items())
 
     def _get(self, path: PatternPath) -> _Entry[S]:

@@ -16,6 +16,9 @@ arena that they read.
 
     state(reader) = fold(records[0 : TAIL])  in the arena of its epoch
     records below TAIL never change while a reader may be in that arena
+
+When a worker has died, one record ends all that its clients had subscribed to. A reader that meets
+it reads the records of the dead worker once more, piece by piece, and takes each of them back.
 """
 
 import struct
@@ -49,6 +52,7 @@ RULE_ADDED = 5
 """The client's back-pressure rule applies to this pattern, which the client has. The workers encode
 the rule in front of the pattern."""
 RULE_REMOVED = 6
+_END_OF = {SUBSCRIBED: UNSUBSCRIBED, RULE_ADDED: RULE_REMOVED}
 
 RECORD = struct.Struct("<IBBHQ")  # length, kind, edge, worker, client: 16 bytes
 _SMALL_BYTES = 8 * 1024
@@ -90,6 +94,7 @@ class SubscriptionTable(TableRecord):
         self._memory = memory
         self._map = memory.map
         self._size = memory.arena_bytes
+        self._worker = worker
         self._own = None if worker is None else WORKER_WORDS + worker * WORDS_PER_WORKER
         self.epoch = 0
         self.position = 0
@@ -97,13 +102,17 @@ class SubscriptionTable(TableRecord):
         """How far it may read now."""
         self._must_leave_arena = False
         """What is left in an arena that is not in use any more is read first."""
+        self._reset: tuple[int, int] | None = None
+        """Whose records are read once more, and where the reset ends that is the reason."""
+        self._reset_ends: dict[int, int] = {}
+        """Of the last reset of each worker in this arena."""
         self._has_begun = False
 
     # -- under the lock ------------------------------------------------------------------------
     def start(self, words: memoryview) -> None:
         """Begin to read, at the first record."""
-        self.epoch = words[TABLE_EPOCH]
-        self.position = self._end = 0
+        self._enter_arena(words[TABLE_EPOCH], 0)
+        self._end = 0
         self._must_leave_arena = False
         if self._own is not None:
             words[self._own + EPOCH_SEEN] = self.epoch
@@ -166,10 +175,15 @@ class SubscriptionTable(TableRecord):
         self._has_begun = True
         epoch = words[TABLE_EPOCH]
         if epoch != self.epoch and self.position >= words[TABLE_PREVIOUS_TAIL]:
-            self.epoch = epoch
-            self.position = words[TABLE_BASE]
+            self._enter_arena(epoch, words[TABLE_BASE])
         self._must_leave_arena = epoch != self.epoch
         self._end = words[TABLE_PREVIOUS_TAIL if self._must_leave_arena else TABLE_TAIL]
+
+    def _enter_arena(self, epoch: int, position: int) -> None:
+        self.epoch = epoch
+        self.position = position
+        self._reset = None
+        self._reset_ends.clear()
 
     def unread_is_small(self, words: memoryview) -> bool:
         """Whether the unread records can be read under the lock: some hundreds, a millisecond."""
@@ -198,6 +212,36 @@ class SubscriptionTable(TableRecord):
         for record in islice(unread, records_max):
             self.position += RECORD.size + len(record.pattern)
             yield record
+
+    def read_changes(self, records_max: int) -> Iterator[Record]:
+        """As `read`, looking at so many records at most; but before the reset of a worker comes the
+        end of what it had."""
+        while records_max and self.position < self._end:
+            for record in self.read(records_max):
+                records_max -= 1
+                position = self.position
+                change = self._change_of(record)
+                if change is not None:
+                    yield change
+                elif self.position < position:
+                    break
+
+    def _change_of(self, record: Record) -> Record | None:
+        """What this record, which was read last, means now; it may make the reader go back."""
+        if self._reset is None:
+            if record.kind != WORKER_RESET or record.worker == self._worker:
+                return record
+            self._reset = record.worker, self.position
+            begin = self._reset_ends.get(record.worker, 0)
+            self._reset_ends[record.worker], self.position = self.position, begin
+            return None
+        worker, end = self._reset
+        if self.position == end:
+            self._reset = None
+            return record
+        if record.worker == worker and record.kind in _END_OF:
+            return msgspec.structs.replace(record, kind=_END_OF[record.kind], edge=True)
+        return None
 
 
 def read_records(memory: SharedMemory, start: int, end: int) -> Iterator[Record]:

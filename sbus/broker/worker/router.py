@@ -284,7 +284,8 @@ class Router:
         """Apply a record of another worker.
 
         After a compaction, a worker that starts may find interest whose edge is no longer there,
-        and the end of interest that it did not find.
+        and the end of interest that it did not find. And what a client had that left shortly before
+        may not be taken back before the reset of its worker.
         """
         if record.worker == self._worker:
             return

@@ -168,6 +168,8 @@ class Sequencer:
                 batch.look_up_again(self._router.look_up, _LOOKUP_SECONDS_MAX)
                 log_block = batch.log_block()
                 self._operations.record("hold", time.perf_counter() - began_at)
+                if self._table.has_unread:  # after a worker's death: too much to read here
+                    return None
             self._table.share_epoch(words)
             end = self._log.destined_end(words)
             woken = self._log.share_cursor(words)
@@ -377,7 +379,7 @@ class Sequencer:
             end = self._log.destined_end(words)
             self._table.note_unread(words)
         self._walker.walk_to(end)
-        self._apply(_RECORDS_PER_READ)
+        self._apply()
         if self._table.has_unread:
             self.look_again()
             return False
@@ -385,6 +387,6 @@ class Sequencer:
             self._memory.wake(1 << self._worker)
         return True
 
-    def _apply(self, records_max: int | None = None) -> None:
-        for record in self._table.read(records_max):
+    def _apply(self) -> None:
+        for record in self._table.read_changes(_RECORDS_PER_READ):
             self._router.apply(record)

@@ -1,6 +1,8 @@
 """The journal: records come back as written, to everybody, wherever they were reading."""
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,11 @@ from sbus.shared.shared_memory import (
 )
 from sbus.shared.subscription_table import (
     RECORD,
+    RULE_ADDED,
+    RULE_REMOVED,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    WORKER_RESET,
     Record,
     SubscriptionTable,
     all_have_read,
@@ -248,3 +255,74 @@ def test_a_worker_killed_while_journalling_has_journalled_nothing() -> None:
         assert read(reader, shared) == []
         write(started(shared, 0), shared, unsubscribed(0, 1, b"a"))
         assert read(reader, shared) == [unsubscribed(0, 1, b"a")]
+
+
+def read_changes(
+    table: SubscriptionTable, memory: SharedMemory, records_max: int
+) -> Iterator[list[Record]]:
+    """What a worker applies, in the pieces in which it reads."""
+    while True:
+        with memory.lock as words:
+            table.note_unread(words)
+        yield list(table.read_changes(records_max))
+        if not table.has_unread:
+            return
+
+
+def reset(worker: int) -> Record:
+    return Record(WORKER_RESET, True, worker, 0)
+
+
+def test_before_the_reset_of_a_worker_all_that_it_had_is_taken_back(memory: SharedMemory) -> None:
+    writer, reader = started(memory), started(memory, 1)
+    had = [
+        subscribed(0, 7, b"a"),
+        subscribed(0, 8, b"a", edge=False),
+        subscribed(2, 9, b"a"),
+        Record(RULE_ADDED, True, 0, 7, b"rule and a"),
+    ]
+    own = reset(1)
+    assert write(writer, memory, *had, own, reset(0), subscribed(0, 10, b"b"))
+    changes = list(chain.from_iterable(read_changes(reader, memory, 2)))
+    assert changes == [
+        *had,
+        own,
+        unsubscribed(0, 7, b"a"),
+        unsubscribed(0, 8, b"a"),
+        Record(RULE_REMOVED, True, 0, 7, b"rule and a"),
+        reset(0),
+        subscribed(0, 10, b"b"),
+    ]
+    assert is_current(reader, memory)
+
+
+def test_what_a_reader_takes_back_is_read_in_pieces_and_once() -> None:
+    """However often a worker dies."""
+    deaths, patterns = 20, 50
+    with open_memory(2, small_limits(table_bytes=1024 * 1024)) as memory:
+        memory.lock.open()
+        writer, reader = started(memory), started(memory, 1)
+        for _ in range(deaths):
+            for number in range(patterns):
+                assert write(writer, memory, subscribed(0, 1, b"%d" % number))
+            assert write(writer, memory, reset(0))
+        pieces = list(read_changes(reader, memory, 10))
+    assert max(map(len, pieces)) == 10
+    assert len(pieces) <= 2 * deaths * (patterns // 10 + 1)
+    changes = Counter(record.kind for piece in pieces for record in piece)
+    assert changes == {
+        SUBSCRIBED: deaths * patterns,
+        UNSUBSCRIBED: deaths * patterns,
+        WORKER_RESET: deaths,
+    }
+
+
+def test_a_reader_that_goes_back_is_not_current_until_it_has_returned(
+    memory: SharedMemory,
+) -> None:
+    writer, reader = started(memory), started(memory, 1)
+    assert write(writer, memory, *[subscribed(0, 1, b"%d" % number) for number in range(4)])
+    read(reader, memory)
+    assert write(writer, memory, reset(0))
+    states = [is_current(reader, memory) for _ in read_changes(reader, memory, 2)]
+    assert states == [False, False, True]
