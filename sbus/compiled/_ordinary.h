@@ -505,7 +505,7 @@ publish(OrdinaryStep *step, SessionRecord *session, uint64_t cost_max)
     if (!placed)
         return 0;
     step->counts[MESSAGES_IN] += count;
-    step->counts[ROUTE_LOOKUPS] += count;
+    step->counts[ROUTE_LOOKUPS] += batch->count;
     if (count < batch->count) {
         batch_cut(batch, count);
         Py_BEGIN_ALLOW_THREADS

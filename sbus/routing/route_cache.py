@@ -32,7 +32,7 @@ class CacheStatistics(msgspec.Struct, frozen=True):
     hits_old: int
     """Entries found in `old`; hits in `recent` are not counted."""
     misses: int
-    """Lookups of keys that were in neither half."""
+    """Lookups of keys that were in neither half; those that raised are not counted."""
     rotations: int
     """Times that `recent` became `old`."""
     invalidations: int
@@ -72,8 +72,8 @@ class RouteCache(Generic[R]):
             entry_bytes = self._old_entry_bytes.pop(key)
             self._old_bytes -= entry_bytes
         else:
-            self.misses += 1
             route, extra_bytes = self._look_up_uncached(key)
+            self.misses += 1
             entry_bytes = len(key) + extra_bytes + ENTRY_OVERHEAD_BYTES
             if entry_bytes > self._half_bytes_max:
                 return route

@@ -46,7 +46,7 @@ from sbus.shared.compaction import Compaction
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.subscription_table import all_have_read
-from sbus.shared.worker_statistics import LATENCY, REFUSED
+from sbus.shared.worker_statistics import LATENCY, REFUSED, ROUTE_LOOKUPS
 from sbus.unix.credentials import Credentials
 from tests.support.events import logging_to
 from tests.unit.shared.memories import close_memory
@@ -279,6 +279,8 @@ class OneProcessBus:
         for worker in self.workers:
             worker.router._index.check_invariants()
             worker.router.cache.check_invariants()
+            counts = worker.context.statistics.counts
+            assert worker.router.cache.misses <= counts[ROUTE_LOOKUPS]
             assert not worker.wait_queue._waits
             assert not worker.context.stalls.any_stalled()
             for session in worker.sessions:

@@ -23,6 +23,7 @@ from sbus.protocol.keys import check_key, check_pattern
 from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_client_packet
 from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.accounts import BLOCKING_CLIENTS
+from sbus.shared.worker_statistics import ROUTE_LOOKUPS
 
 
 class PacketHandler:
@@ -86,6 +87,7 @@ class PacketHandler:
         under it; `_carry_out` then says why."""
         route = self._router.look_up(key)
         if self._rules.publish_denied_by(profile, key) is not None:
+            self._statistics.counts[ROUTE_LOOKUPS] += 1  # the sequencer counts the others
             raise Refusal("not-allowed", "you may not publish under this key")
         return route
 

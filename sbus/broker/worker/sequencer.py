@@ -113,6 +113,7 @@ class Sequencer:
         Messages that cannot have a place now are put off; returns what they have to wait for, None
         if they can be tried again at once.
         """
+        self._statistics.counts[ROUTE_LOOKUPS] += len(batch.messages)
         self._put_off_held(batch)
         placed = self._place(batch)
         while placed is None:
@@ -120,7 +121,7 @@ class Sequencer:
                 batch.put_off_from(0)
                 return FOR_ROOM
             batch.take_back()
-            batch.look_up_again(self._router.look_up, _LOOKUP_SECONDS_MAX)
+            self._look_up_again(batch)
             self._put_off_held(batch)
             placed = self._place(batch, again=True)
         end, wait = placed
@@ -137,7 +138,6 @@ class Sequencer:
         """Deliver messages that have their place to this worker's own clients."""
         session, counts, count = batch.session, self._statistics.counts, len(batch.messages)
         counts[MESSAGES_IN] += count
-        counts[ROUTE_LOOKUPS] += count
         if not batch.deliveries:
             return
         before = counts[ACCEPTED]
@@ -165,7 +165,7 @@ class Sequencer:
                 began_at = time.perf_counter()
                 self._table.note_unread(words)
                 self._apply()
-                batch.look_up_again(self._router.look_up, _LOOKUP_SECONDS_MAX)
+                self._look_up_again(batch)
                 log_block = batch.log_block()
                 self._operations.record("hold", time.perf_counter() - began_at)
                 if self._table.has_unread:  # after a worker's death: too much to read here
@@ -177,6 +177,10 @@ class Sequencer:
             self._log.ask_to_be_woken(words)
         self._memory.wake(woken | appended_for)
         return end, wait
+
+    def _look_up_again(self, batch: PublishBatch) -> None:
+        batch.look_up_again(self._router.look_up, _LOOKUP_SECONDS_MAX)
+        self._statistics.counts[ROUTE_LOOKUPS] += len(batch.messages)
 
     def _append(
         self, words: memoryview, batch: PublishBatch, log_block: LogBlock | None
