@@ -102,8 +102,8 @@ MODEST_PART = 4
 to walk need not wait with the users that flood it."""
 _LOOKUP_STEPS = 50
 """Looking a route up takes as long as this many steps of a match, besides the match."""
-_WINDOW_STEPS_MAX = 150_000
-"""For the lookups of as many log entries as fill a window: 30 ms if no route is cached."""
+_WINDOW_STEPS_MAX = 75_000
+"""For the lookups of as many log entries as fill a window: 15 ms if no route is cached."""
 _PACE_MEMORY = 0.8
 """The weight of earlier walks in a worker's measured pace, against one more walk."""
 

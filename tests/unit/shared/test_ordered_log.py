@@ -447,12 +447,12 @@ def test_a_full_log_accepts_nothing_until_a_quarter_is_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("match_steps", "entries_max"), [(0, 3_000), (250, 500), (2_000, 73), (32_768, 5)]
+    ("match_steps", "entries_max"), [(0, 1_500), (250, 250), (2_000, 36), (32_768, 2)]
 )
 def test_a_window_has_no_more_entries_than_can_be_walked_without_cached_routes(
     match_steps: int, entries_max: int
 ) -> None:
-    """However fast the worker walked what was ordinary: 150,000 steps, 50 and those of the match
+    """However fast the worker walked what was ordinary: 75,000 steps, 50 and those of the match
     for each entry."""
     with open_memory(2, small_limits(4 * 1024 * 1024)) as memory:
         memory.lock.open()
