@@ -33,8 +33,8 @@ typedef struct {
     PyObject_HEAD
     int fd;
     char is_flowing;
-    unsigned long long account, drop_counter;
     long long accepted, delivered_bytes, drops_from_bytes, spared_uid, new_drops;
+    unsigned long long account, drop_counter;
 } OutboxRecord;
 
 typedef struct {
