@@ -207,7 +207,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     stop_seconds_max: Reloadable[Seconds] = 2.0
     """Time that a stopping bus gives its workers to deliver what was accepted."""
     log_interval_seconds: Reloadable[Seconds] = 10.0
-    """Log entries of one kind about one user are written once in this time, with a count."""
+    """Log entries of one kind about one user are written once in this time, with a count; and each
+    process writes 100 of one kind about all users."""
 
     @property
     def user(self) -> UserLimits:

@@ -182,7 +182,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     descriptors = ClientDescriptors(settings.workers)
     endpoints = resources.endpoints
     policy = ConnectionPolicy(settings, user_limits, descriptors, administrators)
-    rejector = Rejector(settings, rate_limiter, events)
+    rejector = Rejector(settings, user_limits, rate_limiter, events)
     acceptor = Acceptor(endpoints.listener, settings, policy, rejector, descriptors, rate_limiter)
     meter = LoadMeter(supervisor, registry)
     placement = Placement(settings, meter.loads, len(os.sched_getaffinity(0)))

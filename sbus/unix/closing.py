@@ -9,7 +9,6 @@ takes several times as long as closing a socket, so a socket that carries none d
 import errno
 import select
 import socket
-import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
 
@@ -35,8 +34,8 @@ def _has_event(sock: socket.socket, event: int) -> bool:
 
 
 def discard_unread(sock: socket.socket, packets_max: int) -> bool:
-    """Discard the unread packets of a non-blocking socket, and shut down its input. False, and
-    nothing is done, if the other end is closed.
+    """Discard unread packets of a non-blocking socket, shut down its input, and discard what came
+    meanwhile: up to this number each time. False, and nothing is done, if the other end is closed.
 
     It stops at a packet whose descriptors take long to close: closing the socket discards the
     packets behind it at once.
@@ -51,7 +50,7 @@ def discard_unread(sock: socket.socket, packets_max: int) -> bool:
             if error.errno not in PEER_GONE:
                 raise
         if may_go_on:
-            _discard(sock, sys.maxsize, 0)
+            _discard(sock, packets_max, 0)
     return True
 
 

@@ -34,9 +34,13 @@ def directory() -> Iterator[Path]:
 @pytest.fixture
 def bus(directory: Path) -> Iterator[Bus]:
     """A bus on a host where a user has subordinate ids."""
-    command = (*ANOTHER_FILE, str(directory / "subuid"), *SBUSD)
-    with running_bus(directory, "-go", command=command) as running:
+    with running_bus(directory, "-go", command=with_subordinate_ids(directory)) as running:
         yield running
+
+
+def with_subordinate_ids(directory: Path) -> tuple[str, ...]:
+    """The command of a bus on such a host."""
+    return (*ANOTHER_FILE, str(directory / "subuid"), *SBUSD)
 
 
 def connect_as(bus: Bus, uid: int) -> RawClient:
@@ -66,6 +70,23 @@ def test_a_subordinate_id_is_itself_and_asks_about_its_owner(bus: Bus) -> None:
             for uid, own in ((FIRST, [FIRST]), (OWNER, [FIRST, OWNER])):
                 clients = admin.ask("clients", uid=uid)["clients"]
                 assert sorted(one["uid"] for one in clients) == sorted(own)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "entries"), [(f"{OWNER}:{FIRST}:65536\n", 1), ("", 100)], ids=["owned", "unknown"]
+)
+def test_refusals_under_many_ids_are_few_entries_of_the_log(
+    directory: Path, ranges: str, entries: int
+) -> None:
+    (directory / "subuid").write_text(ranges)
+    rules = directory / "rules.toml"
+    rules.write_text('[[rules]]\ndeny = ["connect"]\n')
+    command = with_subordinate_ids(directory)
+    with running_bus(directory, "-go", f"--config={rules}", command=command) as bus:
+        for uid in range(FIRST, FIRST + 200):
+            with connect_as(bus, uid) as client:
+                client.receive_until_closed()
+        assert bus.stderr_text().count("refused connection of") == entries
 
 
 def test_ranges_that_are_given_out_later_count(directory: Path, bus: Bus) -> None:

@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -28,8 +29,8 @@ from sbus.unix.errno_sets import ACCEPT_FAILED, OUT_OF_RESOURCES
 from sbus.unix.send_buffer import small_buffer_bytes
 
 _BACK_OFF_SECONDS = 0.5
-_ACCEPTED_PER_TURN = 32
-"""Connections accepted before other tasks have a turn; each takes some 30 us."""
+_TURN_SECONDS = 0.001
+"""For some 30 connections, or fewer where refusing takes long; then other tasks have a turn."""
 
 
 async def accept_connection(
@@ -70,6 +71,8 @@ class Acceptor:
         self._queue = ConnectionQueue()
         self._queued = trio.Event()
         self._room = trio.Event()
+        self._turn_seconds = 0.0
+        """How much of this turn has been used."""
         self.apply_settings(settings)
 
     def apply_settings(self, settings: BusSettings) -> None:
@@ -77,33 +80,38 @@ class Acceptor:
 
     async def run(self) -> None:
         """Accept connections until cancelled; then end those that wait for admission."""
-        accepted = 0
         try:
             while True:
-                self._take_in(await accept_connection(self._listener, self._back_off))
-                accepted += 1
-                if accepted % _ACCEPTED_PER_TURN == 0:
-                    await trio.lowlevel.checkpoint()
+                sock = await accept_connection(self._listener, self._back_off)
+                await self._use_turn(partial(self._take_in, sock))
         finally:
             with trio.CancelScope(shield=True):
                 await self._end_waiting()
 
     async def _end_waiting(self) -> None:
-        for number, client in enumerate(self._queue.take_all(), 1):
+        for client in self._queue.take_all():
             self.client_left(client.account)
-            self._rejector.close(client.sock)
-            if number % _ACCEPTED_PER_TURN == 0:
-                await trio.lowlevel.checkpoint()
+            await self._use_turn(partial(self._rejector.close, client.sock))
+
+    async def _use_turn(self, act: Callable[[], None]) -> None:
+        """Do this, and let other tasks run if the turn is over."""
+        began_at = time.perf_counter()
+        act()
+        self._turn_seconds += time.perf_counter() - began_at
+        if self._turn_seconds > _TURN_SECONDS:
+            self._turn_seconds = 0.0
+            await trio.lowlevel.checkpoint()
 
     def _take_in(self, sock: socket.socket) -> None:
         """Queue a client that may come in, and reject any other."""
         own = peer_credentials(sock)
         if self._rejector.reject_silently(sock, own.uid):
             return
+        began_ns = time.thread_time_ns()
         sock.setblocking(False)
         decision = self._policy.decide(sock, own)
         if isinstance(decision, Refusal):
-            self._rejector.reject(sock, own, decision)
+            self._rejector.reject(sock, own, decision, began_ns)
             return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         self._descriptors.count(decision, 1)

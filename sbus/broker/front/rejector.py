@@ -1,8 +1,9 @@
 """The rejector: ends connections that may not come in.
 
 A user may provoke any number of rejections, so they are cheap. A client is told why in one packet,
-if its socket takes it, and the log is told at a limited rate. For the rest of a second in which a
-user was told many times, its connections are closed without a look.
+if its socket takes it, and the log is told at a limited rate. What that costs is the user's, under
+whichever of its subordinate ids: for the rest of a second in which it has cost too much, the user's
+connections are closed without a look.
 """
 
 import socket
@@ -15,6 +16,7 @@ import msgspec
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter, describe_process
 from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.protocol.controls import error_notice
 from sbus.protocol.events import ConnectionRefused
 from sbus.protocol.keys import DIALECTS
@@ -23,8 +25,10 @@ from sbus.unix.closing import close_promptly, discard_unread, shut_down
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import program_name
 
-_TOLD_PER_SECOND_MAX = 1_000
-"""So many connections of one user are told why they are refused, which takes 2 % of the front."""
+_TELLING_NS_MAX = 20_000_000
+"""CPU time for finding out and telling why connections of one user are refused, in a second."""
+_DISCARDED_PACKETS_MAX = 64
+"""So many unread packets are discarded for a client to read why it is refused; some 0.1 ms."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -43,55 +47,63 @@ class Rejector:
     """Rejects connections to one bus."""
 
     def __init__(
-        self, settings: BusSettings, rate_limiter: LogRateLimiter, events: EventEmitter
+        self,
+        settings: BusSettings,
+        user_limits: EffectiveUserLimits,
+        rate_limiter: LogRateLimiter,
+        events: EventEmitter,
     ) -> None:
+        self._user_limits = user_limits
         self._rate_limiter = rate_limiter
         self._events = events
         self.refused: Counter[str] = Counter()
         """Connections that were refused, by code."""
         self._told: dict[int, tuple[int, str]] = {}
-        """How many connections of a user were told since `_told_since`, and the last code."""
+        """The CPU time that telling a user has cost since `_told_since`, and the last code."""
         self._told_since = 0.0
         self.apply_settings(settings)
 
     def apply_settings(self, settings: BusSettings) -> None:
-        self._drain_packets_max = settings.limits.drain_packets_max
         self._tells = DIALECTS[settings.dialect].has_control_messages
         self._rate_limiter.set_interval(settings.limits.log_interval_seconds)
 
-    def reject(self, sock: socket.socket, own: Credentials, refusal: Refusal) -> None:
-        """Refuse a client, and tell it why in a dialect that has words for it."""
-        told, _ = self._told.get(own.uid, (0, ""))
-        self._told[own.uid] = told + 1, refusal.code
+    def reject(
+        self, sock: socket.socket, own: Credentials, refusal: Refusal, began_ns: int
+    ) -> None:
+        """Refuse a client, and tell it why in a dialect that has words for it. The CPU time of this
+        thread from `began_ns` on is its user's."""
+        user = self._user_limits.user_of(own.uid)
         self.refused[refusal.code] += 1
-        self._log(own, refusal)
+        self._log(own, user, refusal)
         self.close(sock, error_notice(refusal.code, refusal.text) if self._tells else b"")
+        spent_ns, _ = self._told.get(user, (0, ""))
+        self._told[user] = spent_ns + time.thread_time_ns() - began_ns, refusal.code
 
     def close(self, sock: socket.socket, notice: bytes = b"") -> None:
         """Close a client's non-blocking socket so that it can read everything that was sent to it,
         and last this notice."""
-        if discard_unread(sock, self._drain_packets_max) and notice:
+        if discard_unread(sock, _DISCARDED_PACKETS_MAX) and notice:
             # It has left, or the packets that it left unread are in the way: then it is not told.
             with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
                 sock.send(notice)
         shut_down(sock)
 
     def reject_silently(self, sock: socket.socket, uid: int) -> bool:
-        """Refuse a client without a word, if its user was told often enough; whether it was."""
+        """Refuse a client without a word, if telling its user has cost enough; whether it has."""
         now = time.monotonic()
         if now - self._told_since > 1:
             self._told_since = now
             self._told.clear()
-        told, code = self._told.get(uid, (0, ""))
-        if told < _TOLD_PER_SECOND_MAX:
+        spent_ns, code = self._told.get(self._user_limits.user_of(uid), (0, ""))
+        if spent_ns < _TELLING_NS_MAX:
             return False
         self.refused[code] += 1
         close_promptly(sock)
         return True
 
-    def _log(self, own: Credentials, refusal: Refusal) -> None:
+    def _log(self, own: Credentials, user: int, refusal: Refusal) -> None:
         if refusal.full_account is None:
-            self._rate_limiter.log(refusal.code, own.uid, lambda: _event(own, refusal))
+            self._rate_limiter.log(refusal.code, user, lambda: _event(own, refusal))
             return
         if self._events.is_watched:
             self._events.show(_event(own, refusal))

@@ -42,9 +42,13 @@ class EffectiveUserLimits:
         bus keeps no more of them."""
         account = self._book.find(uid)
         if account is None:
-            uid = self._subordinate_ids.owner(uid)
+            uid = self.user_of(uid)
             account = self._book.of(uid, self.limits_of(uid), time.monotonic_ns())
         return account
+
+    def user_of(self, uid: int) -> int:
+        """The user whose id this is: the owner of a subordinate id."""
+        return self._subordinate_ids.owner(uid)
 
     def change(self, uid: int, changes: Mapping[str, int | float]) -> UserLimits:
         """Change some limits of a user, for all processes from now on; returns all of them.

@@ -67,13 +67,36 @@ def test_users_and_codes_are_limited_apart() -> None:
     assert log.texts() == ["a1", "a2", "b1"]
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_code_is_logged_about_so_many_users_in_an_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(rate_limit, "_ENTRIES_MAX", 10)
     log = Log()
     for uid in range(1000):
         log.write("a", uid, str(uid))
-        assert len(log.rate_limiter._last) <= 10
-    assert len(log.texts()) == 1000
+    log.write("a", 0, "known")
+    log.write("b", 999, "another code")
+    assert log.texts() == [*map(str, range(10)), "another code"]
+    log.now += 10
+    for uid in range(500, 520):
+        log.write("a", uid, str(uid))
+    first, *others = log.texts()[11:]
+    assert first == "500 (and 991 more like it)"
+    assert others == [str(uid) for uid in range(501, 510)]
+
+
+def test_the_log_has_room_for_a_user_again_one_interval_after_the_oldest_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rate_limit, "_ENTRIES_MAX", 2)
+    log = Log()
+    for uid in (1, 2, 3):
+        log.write("a", uid, f"{uid}")
+        log.now += 4
+    assert log.texts() == ["1", "2"]
+    log.write("a", 3, "3")
+    log.write("a", 1, "1")
+    assert log.texts()[2:] == ["3 (and 1 more like it)"]
 
 
 # -- users that reached a limit --------------------------------------------------------------------

@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 from collections.abc import Iterator
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -62,12 +63,12 @@ class Scene:
     def acceptor(self, **settings: object) -> Acceptor:
         bus = BusSettings(workers=1, **settings)  # type: ignore[arg-type]
         self.book = AccountBook(account_memory(1, bus.limits), 1, bus.limits)
-        user_limits = EffectiveUserLimits(bus, self.book)
+        self.user_limits = user_limits = EffectiveUserLimits(bus, self.book)
         events = logging_to(self.lines)
         limiter = LogRateLimiter(10, events)
         descriptors = ClientDescriptors(1)
         self.policy = ConnectionPolicy(bus, user_limits, descriptors, Administrators(()))
-        self.rejector = Rejector(bus, limiter, events)
+        self.rejector = Rejector(bus, user_limits, limiter, events)
         return Acceptor(self.listener, bus, self.policy, self.rejector, descriptors, limiter)
 
     def connect(self) -> socket.socket:
@@ -307,14 +308,15 @@ async def test_a_user_with_as_many_connections_as_it_may_have_is_told_so(
         one.sock.close()
 
 
-async def test_a_user_that_is_refused_all_the_time_is_told_so_many_times_a_second(
+async def test_telling_a_user_that_is_refused_all_the_time_costs_so_much_in_a_second(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rejector, "_TOLD_PER_SECOND_MAX", 3)
     acceptor = scene.acceptor(admit_uids=frozenset({NOT_ME}))
     clients = [scene.connect() for _ in range(5)]
     now = 100.0
     monkeypatch.setattr("time.monotonic", lambda: now)
+    spent = count(0, rejector._TELLING_NS_MAX // 3 + 1)
+    monkeypatch.setattr("time.thread_time_ns", lambda: next(spent))
     await reject_all(acceptor)
     told = [client.recv(1000).startswith(b"CMSG !/error\0not-admitted ") for client in clients]
     assert told == [True, True, True, False, False]
@@ -323,6 +325,42 @@ async def test_a_user_that_is_refused_all_the_time_is_told_so_many_times_a_secon
     await reject_all(acceptor)
     assert again.recv(1000)
     assert scene.rejector.refused == {"not-admitted": 6}
+
+
+async def test_refusals_of_subordinate_ids_are_those_of_their_owner(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acceptor = scene.acceptor(admit_uids=frozenset({NOT_ME}))
+    monkeypatch.setattr(scene.user_limits, "user_of", {ME.uid: 7, ME.uid + 2: 7}.get)
+    for uid in (ME.uid, ME.uid + 2):
+        own = Credentials(gid=ME.gid, uid=uid, pid=ME.pid)
+        monkeypatch.setattr("sbus.broker.front.acceptor.peer_credentials", lambda _, own=own: own)
+        scene.connect()
+        await reject_all(acceptor)
+    assert len(scene.lines) == 1
+    assert scene.rejector.refused == {"not-admitted": 2}
+    assert list(scene.rejector._told) == [7]
+
+
+async def test_a_turn_ends_after_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    acceptor = scene.acceptor(admit_uids=frozenset({NOT_ME}))
+    for _ in range(5):
+        scene.connect()
+    now = count(0.0, 0.002)
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    refused: list[int] = []
+
+    async def watch() -> None:
+        while len(refused) < 5:
+            refused.append(scene.rejector.refused["not-admitted"])
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor.run)
+        await watch()
+        nursery.cancel_scope.cancel()
+    # Tasks that can run do so in any order.
+    assert max(after - before for before, after in pairwise(refused)) <= 2
 
 
 async def test_when_others_have_all_accounts_a_user_is_told_so(
