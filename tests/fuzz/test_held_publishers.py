@@ -176,7 +176,8 @@ def check_nothing_is_left(bus: OneProcessBus) -> None:
         for left in (waiting._waits, waiting._wakeable, waiting._queues, waiting._account_of_stall):
             assert not left
         assert not any([waiting._holding, waiting._next_of_user, waiting.waiting_bytes])
-        assert not any([subscriptions._background, subscriptions._stuck])
+        background = subscriptions._background
+        assert not any([background._changes, background._stuck])
         assert not any([subscriptions._unrecorded, subscriptions._watched])
         statistics = router._index.statistics()
         assert (statistics.nodes, statistics.subscriptions) == (1, 0)

@@ -98,8 +98,10 @@ class WorkerMachine:
         if is_busy and self._cost < _COST_PER_WALK:
             return 0.0
         commands_seconds = self._commands.go_on(now)
-        has_more = self._subscriptions.make_background_step()
-        if is_busy or has_more:
+        made = self._subscriptions.make_background_step()
+        if made is not None:
+            self._scheduler.charge(*made)
+        if is_busy or made is not None:
             self._walk()
             return 0.0
         if not self._sequencer.is_caught_up:

@@ -18,6 +18,7 @@ from itertools import islice
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.ipc.worker_protocol import SettingsApplied
+from sbus.broker.worker.background_steps import BackgroundSteps
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
@@ -50,10 +51,7 @@ class Subscriptions:
         self._quotas = SubscriptionQuotas(context, router)
         self._unrecorded: deque[bytes] = deque()
         """Records that wait for room in the table."""
-        self._background: deque[Iterator[bool]] = deque()
-        """Changes in progress. Each `next` makes one step; it yields False where that has to wait
-        for room in the table."""
-        self._stuck: list[Iterator[bool]] = []
+        self._background = BackgroundSteps()
         self._unsettled: set[Session] = set()
         """Clients whose back-pressure rule is not yet journalled with all of their patterns."""
         self._rule_changes = 0
@@ -98,7 +96,7 @@ class Subscriptions:
         self._unsettled.discard(session)
         if session.patterns:
             self._unrecorded.append(self._encode(CLIENT_GONE, session, b"", edge=False))
-            self._background.append(self._remove_patterns(session))
+            self._background.add(session.uid, self._remove_patterns(session))
 
     def prepare_patterns(self, session: Session, patterns: Mapping[bytes, int]) -> Iterator[bool]:
         """Background steps that give a client its patterns before it is served here.
@@ -184,9 +182,9 @@ class Subscriptions:
         return True
 
     # -- background steps ----------------------------------------------------------------------
-    def add_background_steps(self, steps: Iterator[bool]) -> None:
-        """Have a change made step by step between turns."""
-        self._background.append(steps)
+    def add_background_steps(self, session: Session, steps: Iterator[bool]) -> None:
+        """Have a change made for a client, step by step between turns."""
+        self._background.add(session.uid, steps)
 
     def add_rule(self, session: Session) -> None:
         """Journal a client's back-pressure rule with all of its patterns, from now on.
@@ -195,7 +193,7 @@ class Subscriptions:
         """
         if session.patterns:
             self._unsettled.add(session)
-            self._background.append(self._journal_rule(session))
+            self._background.add(session.uid, self._journal_rule(session))
 
     def replace_rule(self, session: Session, rule: BackpressureRule) -> None:
         """Replace the rule by which a client holds publishers. The old rule is taken back in the
@@ -204,7 +202,7 @@ class Subscriptions:
         session.outbox.decide_anew()
         self._rule_changes += 1
         self._unsettled.add(session)
-        self._background.append(self._replace_rules(session))
+        self._background.add(session.uid, self._replace_rules(session))
 
     def report_applied(self, settings: int) -> None:
         """Report these settings as applied once no worker obeys a rule that was replaced."""
@@ -222,24 +220,18 @@ class Subscriptions:
             raise Refusal("table-full", "the bus has no room to hold publishers by all patterns")
         return True
 
-    def make_background_step(self) -> bool:
-        """Make one step of the changes in progress; False when there is none to make now."""
-        if not self._background:
-            return False
-        change = self._background[0]
-        can_continue = next(change, None)
-        if not can_continue:
-            self._background.popleft()
-        if can_continue is False:
-            self._stuck.append(change)
-        self.flush_records()
-        return True
+    def make_background_step(self) -> tuple[int, int] | None:
+        """Make one step of the changes in progress. Returns whose it was, and its cost; None when
+        there is none to make now."""
+        made = self._background.make_one()
+        if made is not None:
+            self.flush_records()
+        return made
 
     def retry(self) -> None:
         """There may be room in the table again."""
         self.flush_records()
-        self._background.extend(self._stuck)
-        self._stuck.clear()
+        self._background.retry()
 
     def _remove_patterns(self, session: Session) -> Iterator[bool]:
         while session.patterns:

@@ -287,8 +287,8 @@ class Subscribing(RuleBasedStateMachine):
                 assert not router._interest
                 assert not any(router._remote_rules.values())
             for subscriptions in self.bus.subscriptions:
-                for left in (subscriptions._background, subscriptions._stuck):
-                    assert not left
+                background = subscriptions._background
+                assert not any([background._changes, background._stuck])
                 assert not subscriptions._unrecorded
                 assert not subscriptions._rule_changes
             assert self.bus.book[BUS].use(SUBSCRIPTIONS) == 0
@@ -302,7 +302,7 @@ class Subscribing(RuleBasedStateMachine):
         def is_at_rest() -> bool:
             for worker, subscriptions in enumerate(self.bus.subscriptions):
                 self.bus.make_background_steps(worker)
-                if subscriptions._stuck or not subscriptions.flush_records():
+                if subscriptions._background._stuck or not subscriptions.flush_records():
                     return False
             return True
 
