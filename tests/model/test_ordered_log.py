@@ -1,0 +1,75 @@
+"""Spin explores the model of the ordered log, and finds each mistake that is made in it on purpose.
+
+`pan` is the program that Spin makes of a model. It stops at the first error; `pan -l` looks for
+runs without an end instead of violated assertions.
+"""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("spin") and shutil.which("gcc")), reason="no spin, or no gcc (Debian: spin)"
+)
+
+MODEL = Path(__file__).with_name("ordered_log.pml")
+
+ONE_DEATH = ("MESSAGES=3", "DEATHS=1", "LOG_BLOCKS=2")
+TWO_DEATHS = ("MESSAGES=2", "DEATHS=2", "LOG_BLOCKS=1")
+"""In both there may be no room in the log for the last message."""
+MUTANTS = {
+    "EARLY_FLIP": "end_due[i]",
+    "LATE_ASK": "due[i]",
+    "DELIVER_FIRST": "own_place)-1",
+    "SILENT_REAP": "unplaced[i]",
+    "NO_ROOM": "ring[",
+}
+"""With a part of the assertion that is violated."""
+
+
+def explore(directory: Path, *definitions: str, for_endless_runs: bool = False) -> str:
+    """What `pan` says when it has explored the model with these definitions, or found an error."""
+    mode, option = ("-DNP", "-l") if for_endless_runs else ("-DSAFETY", "-E")
+    defined = [f"-D{definition}" for definition in definitions]
+    for command in (
+        ["spin", *defined, "-a", str(MODEL)],
+        ["gcc", "-O1", "-w", mode, "-DMEMLIM=2048", "-o", "pan", "pan.c"],
+    ):
+        subprocess.run(command, cwd=directory, check=True, timeout=60)
+    pan = ["./pan", option, "-m10000"]
+    return subprocess.run(
+        pan, cwd=directory, check=True, timeout=120, capture_output=True, text=True
+    ).stdout
+
+
+def assert_explored(output: str) -> None:
+    """Every state was visited, and no error found."""
+    assert "errors: 0" in output, output
+    assert "Search not completed" not in output, output
+    assert "max search depth" not in output, output
+
+
+@pytest.mark.parametrize("definitions", [ONE_DEATH, TWO_DEATHS])
+def test_every_promise_holds_in_every_state(tmp_path: Path, definitions: tuple[str, ...]) -> None:
+    assert_explored(explore(tmp_path, *definitions))
+
+
+def test_everybody_sleeps_in_the_end(tmp_path: Path) -> None:
+    assert_explored(explore(tmp_path, *TWO_DEATHS, for_endless_runs=True))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_violates_a_promise(tmp_path: Path, mutant: str) -> None:
+    output = explore(tmp_path, *ONE_DEATH, f"MUTANT={mutant}")
+    violated = re.search(r"assertion violated (.*) \(at depth", output)
+    assert violated is not None, output
+    assert MUTANTS[mutant] in violated[1]
+
+
+def test_a_mutant_that_waits_busily_runs_for_ever(tmp_path: Path) -> None:
+    output = explore(tmp_path, *TWO_DEATHS, "MUTANT=BUSY_WAIT", for_endless_runs=True)
+    assert "non-progress cycle" in output
+    assert "errors: 1" in output
