@@ -20,8 +20,10 @@ from sbus.errors import (
     AddressError,
     BusError,
     ConfigurationError,
+    ConnectionInterrupted,
     Disconnected,
     MessagesLost,
+    MessagesUnconfirmed,
     PacketRefused,
     ProtocolViolation,
     SbusError,
@@ -31,7 +33,7 @@ from sbus.version import __version__
 if TYPE_CHECKING:
     from sbus.client import blocking
     from sbus.client.connection import Connection, connect
-    from sbus.client.inbox import InboxFull, InboxStatistics, Lost
+    from sbus.client.inbox import InboxFull, InboxStatistics, Lost, Reconnected
     from sbus.client.requests import Identity
     from sbus.protocol.packets import Message
 
@@ -40,6 +42,7 @@ __all__ = [
     "BusError",
     "ConfigurationError",
     "Connection",
+    "ConnectionInterrupted",
     "Disconnected",
     "Identity",
     "InboxFull",
@@ -47,8 +50,10 @@ __all__ = [
     "Lost",
     "Message",
     "MessagesLost",
+    "MessagesUnconfirmed",
     "PacketRefused",
     "ProtocolViolation",
+    "Reconnected",
     "SbusError",
     "__version__",
     "blocking",
@@ -62,6 +67,7 @@ _HOMES = {
     "InboxStatistics": "sbus.client.inbox",
     "Lost": "sbus.client.inbox",
     "Message": "sbus.protocol.packets",
+    "Reconnected": "sbus.client.inbox",
     "connect": "sbus.client.connection",
 }
 

@@ -66,6 +66,24 @@ class MessagesLost(BusError):
         self.count = count
 
 
+class ConnectionInterrupted(MessagesLost):
+    """The connection was lost for this `reason`, and is back; messages may be missing."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(None)
+        self.args = (f"the connection was lost and is back; messages may be missing: {reason}",)
+        self.reason = reason
+
+
+class MessagesUnconfirmed(BusError):
+    """The connection was lost, and the bus may or may not have processed the last `count` messages
+    that this client had published. None of them was published again."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"the connection was lost: {count} published messages are unconfirmed")
+        self.count = count
+
+
 class PacketRefused(BusError):
     """The bus refused a packet of this client; `code` is the one that the bus sent."""
 

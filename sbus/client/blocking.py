@@ -8,7 +8,6 @@ been sent: its reply is ignored. A connection is for one thread at a time.
 import contextlib
 import select
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack, overload
 
 from sbus.client.inbox import InboxStatistics, Item, Losses, Lost
@@ -82,6 +81,14 @@ class _Deadline:
         """The time that is left, at least 0; None without a timeout."""
         return None if self._at is None else max(0.0, (self._at - time.monotonic()) * 1000)
 
+    def sleep(self, seconds: float) -> None:
+        """Sleep for so long; raises TimeoutError when the deadline comes first."""
+        left_ms = self.left_ms()
+        if left_ms is not None and left_ms < seconds * 1000:
+            time.sleep(left_ms / 1000)
+            self.expire()
+        time.sleep(seconds)
+
     def expire(self) -> NoReturn:
         raise TimeoutError(f"the bus gave no answer within {self._timeout_seconds} s")
 
@@ -90,16 +97,13 @@ class Connection(Generic[Item]):
     """A connection to a bus, made by `connect`; iterating over it receives messages.
 
     Every call except `close` and `statistics` raises Disconnected when the bus has gone, with the
-    reason if there was one, and ProtocolViolation when the peer is not a bus. Text is sent as
-    UTF-8; a NUL in a key or pattern is a ValueError. Section names refer to the protocol.
+    reason if there was one, or waits for the next bus if it is to `reconnect`; and it raises
+    ProtocolViolation when the peer is not a bus. Text is sent as UTF-8; a NUL in a key or pattern
+    is a ValueError. Section names refer to the protocol.
     """
 
     def __init__(self, link: Link[Item]) -> None:
         self._link = link
-        self._readable = select.poll()
-        self._readable.register(link.sock, select.POLLIN)
-        self._writable = select.poll()
-        self._writable.register(link.sock, select.POLLOUT)
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -145,9 +149,10 @@ class Connection(Generic[Item]):
     def sync(self, *, timeout_seconds: float | None = None) -> None:
         """Return when the bus has processed everything that was sent before.
 
-        Raises PacketRefused if it refused any of that, and InboxFull when too many messages come
-        before its reply. In the dot dialect the reply is a message to oneself, and a bus
-        that drops messages for this client may drop it: use a timeout there.
+        Raises PacketRefused if it refused any of that, MessagesUnconfirmed if the connection was
+        lost meanwhile, and InboxFull when too many messages come before its reply. In the dot
+        dialect the reply is a message to oneself, and a bus that drops messages for this client may
+        drop it: use a timeout there.
         """
         self._ask(self._link.barrier, _Deadline(timeout_seconds))
 
@@ -238,41 +243,70 @@ class Connection(Generic[Item]):
                 deadline.expire()
             time.sleep(CONNECT_RETRY_SECONDS)
         self._send(self._link.barrier.greeting, deadline)
+        if self._link.can_reconnect:
+            self._ask(self._link.barrier, deadline)  # later, a refusal may concern a packet
 
     def _send(self, packet: bytes, deadline: _Deadline, requests: Requests | None = None) -> int:
         """Send when the bus has room; returns the ticket if it is a request."""
-        try:
-            while not self._link.send_nowait(packet):
-                self._wait(self._writable.poll, deadline)
-        except BrokenPipeError:
-            self._raise_reason()
-        return requests.sent(packet) if requests else 0
+        while not self._try_to_send(packet, deadline):
+            self._wait(select.POLLOUT, deadline)
+        return self._link.note_request(packet, requests)
+
+    def _try_to_send(self, packet: bytes, deadline: _Deadline) -> bool:
+        while True:
+            try:
+                return self._link.send_nowait(packet)
+            except BrokenPipeError:
+                self._find_reason(deadline)
 
     def _ask(self, requests: Requests, deadline: _Deadline) -> None:
-        inbox = self._link.inbox
+        while not self._ask_once(requests, deadline):
+            pass
+        self._link.inbox.raise_errors()
+
+    def _ask_once(self, requests: Requests, deadline: _Deadline) -> bool:
+        """Whether the connection was not lost before the reply."""
+        link = self._link
         ticket = self._send(requests.encode(), deadline, requests)
+        before = link.interruptions
         try:
             while not requests.is_settled(ticket):
-                inbox.raise_end()
+                link.inbox.raise_end()
                 self._read(READ_PACKETS_MAX, deadline)
         finally:
             requests.abandon(ticket)
-        inbox.raise_refusal()
+        return link.interruptions == before
 
     def _read(self, packets_max: int, deadline: _Deadline) -> None:
         """Return when something may have arrived."""
-        if not self._link.read_nowait(packets_max):
-            self._wait(self._readable.poll, deadline)
+        if self._link.is_lost:
+            self._reconnect(deadline)
+        elif not self._link.read_nowait(packets_max):
+            self._wait(select.POLLIN, deadline)
 
-    def _wait(self, poll: Callable[[float | None], object], deadline: _Deadline) -> None:
-        if not poll(deadline.left_ms()):
+    def _wait(self, events: int, deadline: _Deadline) -> None:
+        poll = select.poll()
+        poll.register(self._link.sock, events)
+        if not poll.poll(deadline.left_ms()):
             deadline.expire()
 
-    def _raise_reason(self) -> NoReturn:
-        """The bus accepts nothing more; the reason may be the next packet that arrives."""
-        inbox = self._link.inbox
-        deadline = _Deadline(REASON_SECONDS_MAX)
+    def _find_reason(self, deadline: _Deadline) -> None:
+        """The bus accepts nothing more; the reason may be the next packet that arrives. Returns
+        when the connection has been made again, or raises the reason."""
+        link, inbox = self._link, self._link.inbox
+        soon = _Deadline(REASON_SECONDS_MAX)
         with contextlib.suppress(TimeoutError):
-            while not inbox.ended and inbox.has_room:
-                self._read(READ_PACKETS_MAX, deadline)
-        self._link.raise_reason()
+            while not (inbox.ended or link.is_lost) and inbox.has_room:
+                self._read(READ_PACKETS_MAX, soon)
+        link.give_up()
+        while link.is_lost:
+            self._read(READ_PACKETS_MAX, deadline)
+
+    def _reconnect(self, deadline: _Deadline) -> None:
+        for wait in self._link.reconnect():
+            if wait == "readable":
+                self._wait(select.POLLIN, deadline)
+            elif wait == "writable":
+                self._wait(select.POLLOUT, deadline)
+            else:
+                deadline.sleep(wait)

@@ -8,7 +8,7 @@ includes no checkpoint. Every public coroutine is a checkpoint.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
 import trio
 
@@ -73,12 +73,15 @@ class Connection(Generic[Item]):
     """A connection to a bus, made by `connect`; iterating over it receives messages.
 
     Every call except `close` and `statistics` raises Disconnected when the bus has gone, with the
-    reason if there was one, and ProtocolViolation when the peer is not a bus. Text is sent as
-    UTF-8; a NUL in a key or pattern is a ValueError. Section names refer to the protocol.
+    reason if there was one, or waits for the next bus if it is to `reconnect`; and it raises
+    ProtocolViolation when the peer is not a bus. Text is sent as UTF-8; a NUL in a key or pattern
+    is a ValueError. Section names refer to the protocol.
     """
 
     def __init__(self, link: Link[Item]) -> None:
         self._link = link
+        link.before_close = trio.lowlevel.notify_closing
+        self._closed = trio.Event()
         self._sending = trio.Lock()
         self._reading = False
         self._news = trio.lowlevel.ParkingLot()
@@ -114,9 +117,10 @@ class Connection(Generic[Item]):
     async def sync(self) -> None:
         """Return when the bus has processed everything that was sent before.
 
-        Raises PacketRefused if it refused any of that, and InboxFull when too many messages come
-        before its reply. In the dot dialect the reply is a message to oneself, and a bus
-        that drops messages for this client may drop it: use a timeout there.
+        Raises PacketRefused if it refused any of that, MessagesUnconfirmed if the connection was
+        lost meanwhile, and InboxFull when too many messages come before its reply. In the dot
+        dialect the reply is a message to oneself, and a bus that drops messages for this client may
+        drop it: use a timeout there.
         """
         await self._ask(self._link.barrier)
 
@@ -190,8 +194,8 @@ class Connection(Generic[Item]):
         Only a `sync` before it tells whether the bus accepted what was sent.
         """
         if not self._link.closed:
-            trio.lowlevel.notify_closing(self._link.sock.fileno())
             self._link.close()
+            self._closed.set()
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -199,27 +203,40 @@ class Connection(Generic[Item]):
         while not self._link.connect_nowait():  # noqa: ASYNC110 (a full queue sends no event)
             await trio.sleep(CONNECT_RETRY_SECONDS)
         await self._send(self._link.barrier.greeting)
+        if self._link.can_reconnect:
+            await self._ask(self._link.barrier)  # later, a refusal may concern a packet
 
     async def _send(self, packet: bytes, requests: Requests | None = None) -> int:
         """Send when the bus has room; returns the ticket if it is a request."""
         async with self._sending:
+            while not await self._try_to_send(packet):
+                await self._wait(trio.lowlevel.wait_writable)
+            return self._link.note_request(packet, requests)
+
+    async def _try_to_send(self, packet: bytes) -> bool:
+        while True:
             try:
-                while not self._link.send_nowait(packet):
-                    await self._wait(trio.lowlevel.wait_writable)
+                return self._link.send_nowait(packet)
             except BrokenPipeError:
-                await self._raise_reason()
-            return requests.sent(packet) if requests else 0
+                await self._find_reason()
 
     async def _ask(self, requests: Requests) -> None:
-        inbox = self._link.inbox
+        while not await self._ask_once(requests):
+            pass
+        self._link.inbox.raise_errors()
+
+    async def _ask_once(self, requests: Requests) -> bool:
+        """Whether the connection was not lost before the reply."""
+        link = self._link
         ticket = await self._send(requests.encode(), requests)
+        before = link.interruptions
         try:
             while not requests.is_settled(ticket):
-                inbox.raise_end()
+                link.inbox.raise_end()
                 await self._read(READ_PACKETS_MAX)
         finally:
             requests.abandon(ticket)
-        inbox.raise_refusal()
+        return link.interruptions == before
 
     async def _read(self, packets_max: int) -> None:
         """Return when something may have arrived, read by this or another task."""
@@ -228,7 +245,9 @@ class Connection(Generic[Item]):
             return
         self._reading = True
         try:
-            if not self._link.read_nowait(packets_max):
+            if self._link.is_lost:
+                await self._reconnect()
+            elif not self._link.read_nowait(packets_max):
                 await self._wait(trio.lowlevel.wait_readable)
         finally:
             self._reading = False
@@ -240,10 +259,23 @@ class Connection(Generic[Item]):
         except trio.ClosedResourceError:
             self._link.inbox.raise_end()
 
-    async def _raise_reason(self) -> NoReturn:
-        """The bus accepts nothing more; the reason may be the next packet that arrives."""
-        inbox = self._link.inbox
+    async def _find_reason(self) -> None:
+        """The bus accepts nothing more; the reason may be the next packet that arrives. Returns
+        when the connection has been made again, or raises the reason."""
+        link, inbox = self._link, self._link.inbox
         with trio.move_on_after(REASON_SECONDS_MAX):
-            while not inbox.ended and inbox.has_room:
+            while not (inbox.ended or link.is_lost) and inbox.has_room:
                 await self._read(READ_PACKETS_MAX)
-        self._link.raise_reason()
+        link.give_up()
+        while link.is_lost:
+            await self._read(READ_PACKETS_MAX)
+
+    async def _reconnect(self) -> None:
+        for wait in self._link.reconnect():
+            if wait == "readable":
+                await self._wait(trio.lowlevel.wait_readable)
+            elif wait == "writable":
+                await self._wait(trio.lowlevel.wait_writable)
+            else:
+                with trio.move_on_after(wait):
+                    await self._closed.wait()

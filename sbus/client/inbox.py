@@ -7,13 +7,22 @@ reached, and then the limits of the bus apply.
 """
 
 from collections import deque
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from sbus.client.requests import Barrier, MeRequests
-from sbus.errors import BusError, Disconnected, MessagesLost, PacketRefused, ProtocolViolation
+from sbus.errors import (
+    BusError,
+    ConnectionInterrupted,
+    Disconnected,
+    MessagesLost,
+    MessagesUnconfirmed,
+    PacketRefused,
+    ProtocolViolation,
+)
 from sbus.protocol import controls
 from sbus.protocol.packets import ControlMessage, Message, parse_server_packet
 
@@ -28,6 +37,20 @@ class Lost(msgspec.Struct, frozen=True):
     """Here the bus dropped `count` messages for this client; None when the number is unknown."""
 
     count: int | None
+
+    def error(self) -> MessagesLost:
+        """What is raised for it."""
+        return MessagesLost(self.count)
+
+
+class Reconnected(Lost, frozen=True):
+    """Here the connection was lost for this `reason`; messages may be missing up to here, where it
+    is back. The `count` is None."""
+
+    reason: str
+
+    def error(self) -> ConnectionInterrupted:
+        return ConnectionInterrupted(self.reason)
 
 
 class InboxFull(BusError):
@@ -70,6 +93,7 @@ class Inbox(Generic[Item]):
         self._gaps_waiting = 0
         self._refusal: tuple[str, str] | None = None
         self._refusals_more = 0
+        self._unconfirmed = 0
         self._last_notice: tuple[str, str] | None = None
         self._end: tuple[type[BusError], str] | None = None
         self._messages_received = 0
@@ -107,23 +131,41 @@ class Inbox(Generic[Item]):
         self._bytes += len(parsed.key) + len(parsed.payload)
         self._items.append(parsed)
 
-    def feed_end_of_connection(self) -> None:
-        """The bus has closed the connection; a notice just before it is the reason."""
-        if self._last_notice is None:
-            self.end(Disconnected, "the bus closed the connection")
-            return
-        code, text = self._last_notice
-        # The reason for the end is not raised as a refusal before.
-        if self._refusals_more:
-            self._refusals_more -= 1
-        else:
-            self._refusal = None
-        self.end(Disconnected, f"the bus closed the connection: {text} ({code})")
+    def feed_end_of_connection(
+        self, can_mend: Callable[[str | None], bool] | None = None
+    ) -> str | None:
+        """The bus has closed the connection; a notice just before it is the reason.
+
+        Nothing more will arrive, unless the connection `can_mend` after an end with the notice's
+        code, or None: then returns the reason.
+        """
+        code, reason = None, "the bus closed the connection"
+        if self._last_notice is not None:
+            code, text = self._last_notice
+            reason += f": {text} ({code})"
+            # The reason for the end is not raised as a refusal before.
+            if self._refusals_more:
+                self._refusals_more -= 1
+            else:
+                self._refusal = None
+        if can_mend is not None and can_mend(code):
+            self._last_notice = None
+            return reason
+        self.end(Disconnected, reason)
+        return None
 
     def end(self, kind: type[BusError], text: str) -> None:
         """Nothing more will arrive: once the queue is empty, raise `kind(text)`."""
         if self._end is None:
             self._end = (kind, text)
+
+    def feed_reconnected(self, reason: str) -> None:
+        """The connection was lost for this reason, and a new one was made."""
+        self._feed_gap(Reconnected(None, reason))
+
+    def add_unconfirmed(self, count: int) -> None:
+        """The connection was lost before so many published messages were confirmed."""
+        self._unconfirmed += count
 
     def discard(self) -> None:
         """Forget everything that waits."""
@@ -132,6 +174,7 @@ class Inbox(Generic[Item]):
         self._gaps_waiting = 0
         self._refusal = None
         self._refusals_more = 0
+        self._unconfirmed = 0
 
     def _feed_control(self, control: ControlMessage) -> None:
         self._last_notice = None
@@ -140,21 +183,20 @@ class Inbox(Generic[Item]):
         elif control.key == controls.ME:
             self.me.replied(control.payload)
         elif control.key == controls.LOST:
-            self._feed_loss(_parse_count(control.payload))
+            self._feed_gap(Lost(_parse_count(control.payload)))
         elif control.key == controls.ERROR:
             self._feed_refusal(control.payload.decode(errors="backslashreplace"))
         else:
             self._controls_ignored += 1
 
-    def _feed_loss(self, count: int | None) -> None:
+    def _feed_gap(self, gap: Lost) -> None:
         self._gaps += 1
-        self._messages_lost += count or 0
+        self._messages_lost += gap.count or 0
         if self._items and isinstance(self._items[-1], Lost):
-            before = self._items.pop().count
-            self._items.append(Lost(None if None in (before, count) else before + count))
+            self._items[-1] = _joined(self._items[-1], gap)
             return
         self._gaps_waiting += 1
-        self._items.append(Lost(count))
+        self._items.append(gap)
 
     def _feed_refusal(self, notice: str) -> None:
         code, _, text = notice.partition(" ")
@@ -173,7 +215,7 @@ class Inbox(Generic[Item]):
         Raises PacketRefused first, MessagesLost in its place in the queue (unless losses are
         reported), and the end of the connection when the queue is empty.
         """
-        self.raise_refusal()
+        self.raise_errors()
         if self._items:
             return self._pop()
         self.raise_end()
@@ -183,7 +225,7 @@ class Inbox(Generic[Item]):
         """Up to `limit` items, perhaps none, up to the next loss; raises the same as `take`."""
         if limit < 1:
             raise ValueError("receive_many takes at least one message")
-        self.raise_refusal()
+        self.raise_errors()
         items: list[Item]
         if len(self._items) <= limit and not self._gaps_waiting:
             items = list(self._items)
@@ -202,7 +244,7 @@ class Inbox(Generic[Item]):
         if isinstance(item, Lost):
             self._gaps_waiting -= 1
             if self._raises_losses:
-                raise MessagesLost(item.count)
+                raise item.error()
         else:
             self._bytes -= len(item.key) + len(item.payload)
         return item
@@ -210,8 +252,12 @@ class Inbox(Generic[Item]):
     def _is_loss_next(self) -> bool:
         return self._raises_losses and isinstance(self._items[0], Lost)
 
-    def raise_refusal(self) -> None:
-        """Raise PacketRefused if the bus refused something since the last time."""
+    def raise_errors(self) -> None:
+        """Raise MessagesUnconfirmed, or PacketRefused if the bus refused something, if either has
+        happened since the last time."""
+        if self._unconfirmed:
+            unconfirmed, self._unconfirmed = self._unconfirmed, 0
+            raise MessagesUnconfirmed(unconfirmed)
         if self._refusal is None:
             return
         code, text = self._refusal
@@ -254,6 +300,16 @@ class Inbox(Generic[Item]):
             packets_refused=self._packets_refused,
             controls_ignored=self._controls_ignored,
         )
+
+
+def _joined(before: Lost, gap: Lost) -> Lost:
+    """Two gaps without a message between them, as one."""
+    for item in (gap, before):
+        if isinstance(item, Reconnected):
+            return item
+    if before.count is None or gap.count is None:
+        return Lost(None)
+    return Lost(before.count + gap.count)
 
 
 def _parse_count(payload: bytes) -> int | None:

@@ -2,15 +2,19 @@
 
 Every call does its work at once or not at all. Both client libraries try again when the socket is
 readable or writable, and only add the way of waiting for that.
+
+With `reconnect`, a connection that the bus has closed is *lost*: nothing is sent until `reconnect`
+has made it again. `interruptions` tells those who wait for a reply that it will not come.
 """
 
 import errno
 import os
 import socket
-from collections.abc import Mapping
-from typing import Generic, NoReturn, TypedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Generic, TypedDict
 
 from sbus.client.inbox import Inbox, Item, Losses
+from sbus.client.reconnection import Reconnection, Wait
 from sbus.client.requests import Identity, Requests, barrier_of
 from sbus.errors import (
     AddressError,
@@ -21,6 +25,7 @@ from sbus.errors import (
 )
 from sbus.limits import Limits
 from sbus.protocol import controls
+from sbus.protocol.codes import FINAL_CODES, LASTING_REFUSALS
 from sbus.protocol.keys import DIALECTS
 from sbus.protocol.packets import encode_control
 from sbus.unix.address import DEFAULT_ADDRESS, parse_address
@@ -38,6 +43,8 @@ REASON_SECONDS_MAX = 2.0
 CONNECT_RETRY_SECONDS = 0.01
 """Pause before connecting again while the listen queue of the bus is full; the kernel does not
 report when that changes."""
+BUS_ABSENT = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ECONNRESET})
+"""connect(2): there is no bus, now; a bus that is started makes its socket anew."""
 READ_PACKETS_MAX = 64
 """Packets read at a time when the user wants one."""
 
@@ -59,12 +66,17 @@ class LinkOptions(TypedDict, total=False):
     `packet_bytes_max`: the limit of the bus, if it is not 409,600 bytes.
     `inbox_messages_max`, `inbox_bytes_max`: how much may wait to be received while a call looks for
     a reply.
+    `reconnect`: when the bus goes away, wait for it, and subscribe and set as before. Receiving
+    shows the gap as Reconnected or ConnectionInterrupted. No message is published twice: the ones
+    that the bus may not have processed are counted in MessagesUnconfirmed, which the next `sync`,
+    `whoami` or `receive` raises.
     """
 
     dialect: str
     packet_bytes_max: int
     inbox_messages_max: int
     inbox_bytes_max: int
+    reconnect: bool
 
 
 class Link(Generic[Item]):
@@ -81,6 +93,12 @@ class Link(Generic[Item]):
         self.dialect = DIALECTS[name]
         self.address = address if address is not None else default_address()
         self.closed = False
+        self.can_reconnect = options.get("reconnect", False)
+        self.is_lost = False
+        self.interruptions = 0
+        """How often it was lost; then no reply comes to what was asked before."""
+        self.before_close: Callable[[int], None] = lambda fd: None
+        """Called with the descriptor of a socket that is to be closed."""
         self.barrier = barrier_of(self.dialect)
         self.inbox: Inbox[Item] = Inbox(
             self.barrier,
@@ -92,6 +110,11 @@ class Link(Generic[Item]):
         self._packet_bytes_max = options.get("packet_bytes_max", PACKET_BYTES_MAX)
         self._view = memoryview(bytearray(self._packet_bytes_max))
         self.sock = open_socket(self._packet_bytes_max)
+        self._has_ended = False
+        """The bus will send nothing more to the present socket."""
+        self._interruption = ""
+        """Why the connection was lost."""
+        self._reconnection = Reconnection(self.barrier) if self.can_reconnect else None
 
     # -- connecting and closing ----------------------------------------------------------------
 
@@ -113,7 +136,94 @@ class Link(Generic[Item]):
         self.closed = True
         self.inbox.discard()
         self.inbox.end(Disconnected, "this program has closed the connection")
+        self._close_socket()
+
+    def _close_socket(self) -> None:
+        if self.sock.fileno() >= 0:
+            self.before_close(self.sock.fileno())
         self.sock.close()
+
+    # -- connecting again ----------------------------------------------------------------------
+
+    def reconnect(self) -> Iterator[Wait]:
+        """Make a lost connection again; yields what to wait for before it goes on.
+
+        If that is not possible, the connection ends with the reason. May be given up at any time,
+        and begun again. Raises Disconnected, ConfigurationError.
+        """
+        assert self._reconnection is not None
+        denied = False
+        while self.is_lost:
+            yield from self._wait(self._reconnection.next_delay())
+            try:
+                yield from self._connect_again(self._reconnection)
+            except AddressError as error:
+                # A bus gives its socket to a group after it has made it; so look twice.
+                cause = error.__cause__
+                is_absent = isinstance(cause, OSError) and cause.errno in BUS_ABSENT
+                if denied and not is_absent:
+                    self.inbox.end(Disconnected, f"{self._interruption}; {error}")
+                denied = not is_absent
+
+    def _connect_again(self, reconnection: Reconnection) -> Iterator[Wait]:
+        sock = open_socket(self._packet_bytes_max)
+        self._close_socket()
+        self.sock = sock
+        self._has_ended = False
+        self._abandon_requests()
+        while not self.connect_nowait():
+            yield from self._wait(CONNECT_RETRY_SECONDS)
+        request = self.barrier.encode()
+        yield from self._send_again([*reconnection.settings(), request])
+        ticket = self.barrier.sent(request)
+        while not (self._has_ended or self.barrier.is_settled(ticket)):
+            if not self.read_nowait(1):
+                yield from self._wait("readable")
+        if self._has_ended:
+            return
+        self.inbox.feed_reconnected(self._interruption)
+        yield from self._send_again(reconnection.subscriptions())
+        if not self._has_ended:
+            self.is_lost = False
+            reconnection.note_made()
+
+    def _send_again(self, packets: list[bytes]) -> Iterator[Wait]:
+        """Send these packets; if the bus is gone, the reason may still arrive."""
+        for packet in packets:
+            try:
+                while not self._has_ended and not self._send(packet):
+                    yield from self._wait("writable")
+            except BrokenPipeError:
+                while not self._has_ended:
+                    if not self.read_nowait(1):
+                        yield from self._wait("readable")
+
+    def _wait(self, wait: Wait) -> Iterator[Wait]:
+        """Yield, unless the connection has ended for good; then, or if it does so meanwhile, raise
+        that."""
+        self.inbox.raise_end()
+        yield wait
+        self.inbox.raise_end()
+
+    def _lose(self, reason: str) -> None:
+        """The bus has gone; only for connections that can be made again."""
+        assert self._reconnection is not None
+        if not self.is_lost:
+            self._interruption = reason
+        self.is_lost = True
+        self._has_ended = True
+        self.interruptions += 1
+        self.inbox.add_unconfirmed(self._reconnection.note_lost())
+        self._abandon_requests()
+
+    def _abandon_requests(self) -> None:
+        self.barrier.abandon_all()
+        self.inbox.me.abandon_all()
+
+    def _can_mend(self, code: str | None) -> bool:
+        """Whether to connect again after an end with this code."""
+        was_admitted = self.barrier.identity is not None
+        return code not in FINAL_CODES and (was_admitted or code not in LASTING_REFUSALS)
 
     # -- packets out ---------------------------------------------------------------------------
 
@@ -121,7 +231,8 @@ class Link(Generic[Item]):
         """Whether it was sent; False while the bus holds this client back.
 
         Raises PacketRefused `packet-too-long`, Disconnected when the end is known, and
-        BrokenPipeError when the bus is gone, or going: then the reason may still arrive.
+        BrokenPipeError when the bus is gone, or going: then the reason may still arrive, or the
+        connection is lost.
         """
         if len(packet) > self._packet_bytes_max:
             raise PacketRefused(
@@ -130,6 +241,15 @@ class Link(Generic[Item]):
                 f"{self._packet_bytes_max} are allowed; send it in parts",
             )
         self.inbox.raise_end()
+        if self.is_lost:
+            raise BrokenPipeError(errno.EPIPE, self._interruption)
+        if not self._send(packet):
+            return False
+        if self._reconnection is not None:
+            self._reconnection.note_sent(packet)
+        return True
+
+    def _send(self, packet: bytes) -> bool:
         try:
             self.sock.send(packet)
         except BlockingIOError:
@@ -139,6 +259,15 @@ class Link(Generic[Item]):
                 raise BrokenPipeError(error.errno, error.strerror) from error
             raise
         return True
+
+    def note_request(self, packet: bytes, requests: Requests | None) -> int:
+        """Returns the ticket of a packet that was sent, 0 if it is no request."""
+        if requests is None:
+            return 0
+        ticket = requests.sent(packet)
+        if self._reconnection is not None and requests is self.barrier:
+            self._reconnection.note_barrier(ticket)
+        return ticket
 
     def control_packet(
         self, key: bytes | str, payload: bytes | str | None
@@ -160,10 +289,15 @@ class Link(Generic[Item]):
                 "there is neither whoami nor me"
             )
 
-    def raise_reason(self) -> NoReturn:
-        """Raise why the bus accepts nothing more, as far as it has said so."""
+    def give_up(self) -> None:
+        """The bus accepts nothing more: lose the connection, or raise why, as far as the bus has
+        said so."""
         self.inbox.raise_end()
-        raise Disconnected("the bus accepts nothing more from this client and gave no reason")
+        reason = "the bus accepts nothing more from this client and gave no reason"
+        if self._reconnection is None:
+            raise Disconnected(reason)
+        if not self.is_lost:
+            self._lose(reason)
 
     def identity(self) -> Identity:
         """From the newest reply to `whoami`."""
@@ -178,11 +312,13 @@ class Link(Generic[Item]):
         Raises InboxFull when there is no room for one. The end of the connection counts as one.
         """
         inbox = self.inbox
-        inbox.raise_full()
+        if not self.is_lost:
+            inbox.raise_full()
         receive_into, view = self.sock.recv_into, self._view
         found = False
         for _ in range(packets_max):
-            if inbox.ended or not inbox.has_room:
+            # A lost connection waits for one reply, for which there is always room.
+            if self._has_ended or inbox.ended or not (inbox.has_room or self.is_lost):
                 break
             try:
                 length = receive_into(view, 0, socket.MSG_TRUNC)
@@ -193,12 +329,19 @@ class Link(Generic[Item]):
                 continue
             found = True
             if not length:
-                inbox.feed_end_of_connection()
+                self._on_end()
             elif length > self._packet_bytes_max:
                 inbox.end(ProtocolViolation, self._describe_oversize(length))
             else:
                 inbox.feed(bytes(view[:length]))
         return found
+
+    def _on_end(self) -> None:
+        self._has_ended = True
+        can_mend = None if self._reconnection is None else self._can_mend
+        reason = self.inbox.feed_end_of_connection(can_mend)
+        if reason is not None:
+            self._lose(reason)
 
     def _describe_oversize(self, length: int) -> str:
         return (

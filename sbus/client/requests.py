@@ -83,6 +83,11 @@ class Requests:
     def abandon(self, ticket: int) -> None:
         """Nobody waits for this ticket any more; its reply is still counted when it comes."""
 
+    def abandon_all(self) -> None:
+        """The connection was lost: no reply comes for any ticket so far. They are settled, so that
+        nobody waits for one."""
+        self._settled = self._sent
+
 
 class MeRequests(Requests):
     """`me`: what the bus knows about this client's user.
@@ -117,13 +122,17 @@ class Barrier(Requests):
     echo_key: bytes | None = None
     """The key of messages that are replies and not for the user."""
     identity: Identity | None = None
-    """From the newest reply, in the slash dialect."""
+    """From the newest reply on this connection, in the slash dialect."""
 
 
 class WhoamiBarrier(Barrier):
     """In the slash dialect."""
 
     greeting = encode_control(controls.NOTICES_ON)
+
+    def abandon_all(self) -> None:
+        super().abandon_all()
+        self.identity = None
 
     def encode(self) -> bytes:
         return encode_control(controls.WHOAMI)
@@ -161,6 +170,10 @@ class EchoBarrier(Barrier):
 
     def abandon(self, ticket: int) -> None:
         self._tickets = {token: n for token, n in self._tickets.items() if n != ticket}
+
+    def abandon_all(self) -> None:
+        super().abandon_all()
+        self._tickets.clear()
 
 
 def barrier_of(dialect: Dialect) -> Barrier:

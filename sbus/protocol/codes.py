@@ -38,3 +38,15 @@ CONNECTION_CODES: Final = ("not-admitted", "not-allowed", "too-many-connections"
 DROP_REASONS: Final = ("soft", "hard", "quota", "unheld")
 """Why a message for a slow client is dropped: by its soft policy; by its hard policy; because its
 user's backlog quota is used up; because its publisher may not be held back for it."""
+
+LASTING_REFUSALS: Final = frozenset({"not-admitted", "not-allowed"})
+"""Why a connection is refused, and will be as long as the bus has the same configuration."""
+
+FINAL_CODES: Final = frozenset(
+    {
+        *("bad-secret-pattern", "empty-packet", "key-too-deep", "key-too-long", "kicked", "no-nul"),
+        *("not-yours", "packet-too-long", "pattern-too-deep", "pattern-too-long", "unknown-word"),
+    }
+)
+"""Why a client is disconnected that should not simply connect again: what it does is wrong, or an
+administrator does not want it."""

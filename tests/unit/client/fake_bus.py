@@ -41,7 +41,10 @@ class FakeBus:
             self.client.close()
 
     def accept(self) -> bytes:
-        """Take the connection that is waiting; returns what the client says first."""
+        """Take the connection that is waiting, instead of an earlier one; returns what the client
+        says first."""
+        if self.client is not None:
+            self.client.close()
         self.client, _ = self._listener.accept()
         self.client.settimeout(TIMEOUT_S)
         # Room for the packets of a test, which nobody reads while they are sent.

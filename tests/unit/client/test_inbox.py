@@ -110,8 +110,8 @@ class TestRefusals:
         inbox = make_inbox()
         feed(inbox, *[b"CMSG !/error\0reserved no"] * 5)
         with pytest.raises(PacketRefused, match="no; 4 more refused since"):
-            inbox.raise_refusal()
-        inbox.raise_refusal()
+            inbox.raise_errors()
+        inbox.raise_errors()
         assert inbox.statistics().packets_refused == 5
 
     def test_come_first_in_a_batch_too(self) -> None:

@@ -1,0 +1,120 @@
+"""What a lost connection needs to be made again, and what is unknown about it then.
+
+A connection remembers its subscriptions and, of each kind of setting, the newest. When it is lost,
+it waits, connects and sets the same. What cannot be known is told: how many messages the bus has
+published meanwhile, and which of the client's own it has processed. Nothing is published again.
+
+Waits grow and are drawn at random, so that the clients of a bus that was restarted do not all come
+at the same instant. They begin small again once a connection has lasted.
+"""
+
+import random
+import re
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Final, Literal
+
+from sbus.client.requests import Barrier
+from sbus.protocol import controls
+from sbus.protocol.packets import (
+    CONTROL_WORD,
+    NUL,
+    PUBLISH_WORD,
+    SUBSCRIBE_WORD,
+    UNSUBSCRIBE_WORD,
+    encode_subscribe,
+)
+
+Wait = float | Literal["readable", "writable"]
+"""For so many seconds, or until the socket is ready."""
+
+DELAY_SECONDS_MIN = 0.05
+DELAY_SECONDS_MAX = 2.0
+LASTING_SECONDS = 5.0
+"""After so long a connection counts as good."""
+
+_SETTINGS: Final = controls.CLIENT_CONTROLS - {controls.WHOAMI, controls.ME}
+_STARS = re.compile(rb"\*+")
+
+
+class Reconnection:
+    """What one connection needs to be made again."""
+
+    def __init__(self, barrier: Barrier, clock: Callable[[], float] = time.monotonic) -> None:
+        self._barrier = barrier
+        self._clock = clock
+        self._sync_key = barrier.echo_key
+        self._settings: dict[bytes, bytes] = {}
+        """The newest packet of each kind, which is the key without its last segment."""
+        self._patterns: Counter[bytes] = Counter()
+        self._published = 0
+        """Messages on the present connection."""
+        self._confirmed = 0
+        """Those of them that the bus has processed, as far as is known."""
+        self._barriers: deque[tuple[int, int]] = deque()
+        """Tickets without a reply, and how many messages had been published before each."""
+        self._delay_seconds = DELAY_SECONDS_MIN
+        self._made_at = self._clock()
+
+    def note_sent(self, packet: bytes) -> None:
+        """Remember what this packet has changed."""
+        if packet == self._barrier.greeting:
+            return
+        if packet.startswith(PUBLISH_WORD):
+            key = packet[len(PUBLISH_WORD) : packet.index(NUL)]
+            self._published += key != self._sync_key
+        elif packet.startswith(SUBSCRIBE_WORD):
+            self._patterns[_spelling(packet[len(SUBSCRIBE_WORD) :])] += 1
+        elif packet.startswith(UNSUBSCRIBE_WORD):
+            self._forget(_spelling(packet[len(UNSUBSCRIBE_WORD) :]))
+        elif (key := packet[len(CONTROL_WORD) :].partition(NUL)[0]) in _SETTINGS:
+            self._settings[key.rpartition(b"/")[0]] = packet
+
+    def _forget(self, pattern: bytes) -> None:
+        if self._patterns[pattern] > 1:
+            self._patterns[pattern] -= 1
+        else:
+            del self._patterns[pattern]
+
+    def settings(self) -> list[bytes]:
+        """The packets that make the settings again; the first one is that of a new connection."""
+        return [self._barrier.greeting, *self._settings.values()]
+
+    def subscriptions(self) -> list[bytes]:
+        """The packets that subscribe again."""
+        return [encode_subscribe(pattern) for pattern in self._patterns.elements()]
+
+    def note_barrier(self, ticket: int) -> None:
+        """A barrier was sent: its reply confirms everything that was published before."""
+        self._count_confirmed()
+        self._barriers.append((ticket, self._published))
+
+    def _count_confirmed(self) -> None:
+        while self._barriers and self._barrier.is_settled(self._barriers[0][0]):
+            self._confirmed = self._barriers.popleft()[1]
+
+    def note_lost(self) -> int:
+        """The connection has ended; returns how many messages on it are unconfirmed."""
+        self._count_confirmed()
+        unconfirmed = self._published - self._confirmed
+        self._published = self._confirmed = 0
+        self._barriers.clear()
+        if self._clock() - self._made_at > LASTING_SECONDS:
+            self._delay_seconds = DELAY_SECONDS_MIN
+        return unconfirmed
+
+    def note_made(self) -> None:
+        """The connection is there again."""
+        self._made_at = self._clock()
+
+    def next_delay(self) -> float:
+        """How many seconds to wait before the next attempt."""
+        longest = self._delay_seconds
+        self._delay_seconds = min(2 * longest, DELAY_SECONDS_MAX)
+        return random.uniform(longest / 2, longest)
+
+
+def _spelling(pattern: bytes) -> bytes:
+    """The one of a pattern's spellings that stands for all, as `UNSUB` may use another."""
+    return _STARS.sub(b"*", pattern)

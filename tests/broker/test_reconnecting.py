@@ -1,0 +1,216 @@
+"""Clients that asked to reconnect, while their bus is killed, stopped, closed to them, and back."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+import sbus
+from tests.support.bus import Bus, kill_tree, running_bus, stop
+
+TIMEOUT_S = 20.0
+GONE = "the bus closed the connection"
+
+Reporting = sbus.blocking.Connection[sbus.Message | sbus.Lost]
+
+
+@contextmanager
+def bus_at(directory: Path, *options: str) -> Iterator[Bus]:
+    """A bus at the same address as the one before, whose socket was left behind if it was
+    killed."""
+    with running_bus(directory, "--replace", *options) as bus:
+        yield bus
+
+
+def reporting(bus: Bus) -> Reporting:
+    return sbus.blocking.connect(bus.address, losses="report", reconnect=True)
+
+
+def publish(bus: Bus, key: bytes, *payloads: bytes) -> None:
+    with bus.connect() as other:
+        for payload in payloads:
+            other.pub(key, payload)
+        other.sync()
+
+
+# -- a bus that is killed --------------------------------------------------------------------------
+
+
+def test_a_blocking_client_goes_on_as_before(tmp_path: Path) -> None:
+    with bus_at(tmp_path) as bus:
+        client = reporting(bus)
+        client.control("echo/off")
+        for pattern in ("a/", "twice", "twice", "never"):
+            client.subscribe(pattern)
+        client.unsubscribe("never")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        publish(bus, b"a/1", b"before")
+        kill_tree(bus.process)
+    assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"a/1", b"before")
+    with bus_at(tmp_path) as bus, client:
+        assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Reconnected(None, GONE)
+        client.unsubscribe("twice")
+        client.publish("a/2", "an echo")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        for key in (b"never", b"twice", b"a/3"):
+            publish(bus, key, b"after")
+        received = [client.receive(timeout_seconds=TIMEOUT_S) for _ in range(2)]
+        assert received == [sbus.Message(b"twice", b"after"), sbus.Message(b"a/3", b"after")]
+
+
+async def test_a_trio_client_goes_on_while_others_of_its_tasks_wait(tmp_path: Path) -> None:
+    received: list[bytes] = []
+    interruptions: list[str] = []
+
+    async def iterate(client: sbus.Connection[sbus.Message]) -> None:
+        while b"end" not in received:
+            try:
+                received.extend([(await client.receive()).payload])
+            except sbus.ConnectionInterrupted as interruption:
+                interruptions.append(interruption.reason)
+
+    async def publish_and_sync(client: sbus.Connection[sbus.Message], payload: str) -> None:
+        await client.publish("a", payload)
+        await client.sync()
+
+    with trio.fail_after(TIMEOUT_S):
+        with bus_at(tmp_path) as bus:
+            connecting = sbus.connect(bus.address, reconnect=True)
+            client = await connecting.__aenter__()
+            await client.subscribe("a")
+            await publish_and_sync(client, "before")
+            assert (await client.receive()).payload == b"before"
+            kill_tree(bus.process)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(iterate, client)
+            await trio.testing.wait_all_tasks_blocked()
+            for number in range(5):
+                nursery.start_soon(publish_and_sync, client, f"{number}")
+            await trio.testing.wait_all_tasks_blocked()
+            with bus_at(tmp_path):
+                while len(received) < 5:
+                    await client.sync()
+                await publish_and_sync(client, "end")
+                await connecting.__aexit__(None, None, None)
+    assert interruptions == [GONE]
+    assert sorted(received[:5]) == [b"0", b"1", b"2", b"3", b"4"]
+    assert received[5:] == [b"end"]
+
+
+async def test_closing_ends_the_wait_for_a_bus(tmp_path: Path) -> None:
+    with trio.fail_after(TIMEOUT_S):
+        with bus_at(tmp_path) as bus:
+            async with sbus.connect(bus.address, reconnect=True) as client:
+                kill_tree(bus.process)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(anext, client, None)
+                    await trio.testing.wait_all_tasks_blocked()
+                    client.close()
+                with pytest.raises(sbus.Disconnected, match="this program has closed"):
+                    await client.receive()
+
+
+def test_messages_of_unknown_fate_are_reported_and_not_published_again(tmp_path: Path) -> None:
+    with bus_at(tmp_path) as bus:
+        client = reporting(bus)
+        client.publish("a", "processed")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        for pid in bus.pids():
+            os.kill(pid, signal.SIGSTOP)
+        for number in range(3):
+            client.publish("a", f"{number}")
+        kill_tree(bus.process)
+    with bus_at(tmp_path) as bus, client, bus.connect() as listener:
+        listener.sub(b"")
+        listener.sync()
+        with pytest.raises(sbus.MessagesUnconfirmed) as caught:
+            client.sync(timeout_seconds=TIMEOUT_S)
+        assert caught.value.count == 3
+        client.publish("a", "new")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        assert listener.sync() == [b"MSG a\0new"]
+
+
+def test_a_wait_for_the_bus_takes_no_longer_than_the_timeout(tmp_path: Path) -> None:
+    with bus_at(tmp_path) as bus:
+        client = reporting(bus)
+        client.sync(timeout_seconds=TIMEOUT_S)
+        kill_tree(bus.process)
+    for call in (client.sync, client.receive, lambda **kw: client.publish("a", **kw)):
+        with pytest.raises(TimeoutError):
+            call(timeout_seconds=0.2)
+    with bus_at(tmp_path), client:
+        client.publish("a", timeout_seconds=TIMEOUT_S)
+        client.sync(timeout_seconds=TIMEOUT_S)
+
+
+def test_the_dot_dialect_knows_it_too(tmp_path: Path) -> None:
+    with bus_at(tmp_path, "--dialect", "dot") as bus:
+        client = sbus.blocking.connect(bus.address, dialect="dot", reconnect=True)
+        client.subscribe("a.")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        kill_tree(bus.process)
+    with bus_at(tmp_path, "--dialect", "dot"), client:
+        with pytest.raises(sbus.ConnectionInterrupted, match=GONE):
+            client.receive(timeout_seconds=TIMEOUT_S)
+        client.publish("a.b", "new")
+        assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"a.b", b"new")
+
+
+# -- other ends ------------------------------------------------------------------------------------
+
+
+def test_a_client_survives_a_bus_that_is_stopped_in_good_order(tmp_path: Path) -> None:
+    with bus_at(tmp_path) as bus:
+        client = reporting(bus)
+        client.subscribe("a")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        stop(bus)
+    with bus_at(tmp_path) as bus, client:
+        assert isinstance(client.receive(timeout_seconds=TIMEOUT_S), sbus.Reconnected)
+        client.sync(timeout_seconds=TIMEOUT_S)
+        publish(bus, b"a", b"1")
+        assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"a", b"1")
+
+
+def test_a_bus_that_lets_the_client_in_no_more_ends_it(tmp_path: Path) -> None:
+    rules = tmp_path / "sbus.toml"
+    rules.write_text('[[rules]]\ndeny = ["connect"]')
+    with bus_at(tmp_path) as bus:
+        client = reporting(bus)
+        client.sync(timeout_seconds=TIMEOUT_S)
+        kill_tree(bus.process)
+    with bus_at(tmp_path, "--config", str(rules)) as bus, client:
+        with pytest.raises(sbus.Disconnected, match="not-allowed"):
+            reporting(bus)
+        for _ in range(2):
+            with pytest.raises(sbus.Disconnected, match=r"you may not connect .*not-allowed"):
+                client.receive(timeout_seconds=TIMEOUT_S)
+
+
+def test_misbehaviour_ends_it(bus: Bus) -> None:
+    with reporting(bus) as client:
+        client.publish("k" * 5_000)
+        with pytest.raises(sbus.Disconnected, match="key-too-long"):
+            client.sync(timeout_seconds=TIMEOUT_S)
+
+
+def test_a_client_that_was_too_slow_comes_back(tmp_path: Path) -> None:
+    with bus_at(tmp_path, "--limit", "backlog_messages_max=10") as bus, reporting(bus) as client:
+        client.control("blocking/hard/error")
+        client.subscribe("a")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        with bus.connect() as other:
+            for _ in range(5_000):
+                other.pub(b"a", bytes(100))
+            other.sync()
+        while not isinstance(item := client.receive(timeout_seconds=TIMEOUT_S), sbus.Reconnected):
+            assert isinstance(item, sbus.Message)
+        client.sync(timeout_seconds=TIMEOUT_S)
+        publish(bus, b"a", b"last")
+        assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"a", b"last")

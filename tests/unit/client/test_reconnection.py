@@ -1,0 +1,377 @@
+"""A lost connection, step by step: what is sent again, what is reported, and when it ends.
+
+The test is the bus, and it drives `Link.reconnect` itself: what that yields is what a client would
+wait for.
+"""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbus.client.inbox import Losses, Lost, Reconnected
+from sbus.client.link import Link, LinkOptions
+from sbus.client.reconnection import (
+    DELAY_SECONDS_MAX,
+    DELAY_SECONDS_MIN,
+    LASTING_SECONDS,
+    Reconnection,
+    Wait,
+)
+from sbus.client.requests import WhoamiBarrier
+from sbus.errors import ConnectionInterrupted, Disconnected, MessagesUnconfirmed, PacketRefused
+from sbus.protocol.codes import FINAL_CODES, LASTING_REFUSALS
+from sbus.protocol.packets import Message, encode_publish, encode_subscribe, encode_unsubscribe
+from tests.unit.client.fake_bus import ANSWER, GREETING, WHOAMI, FakeBus
+
+TOO_MANY = b"CMSG !/error\0too-many-connections your user has as many as it may"
+CLOSED = "the bus closed the connection"
+
+
+def connect(
+    fake: FakeBus, losses: Losses = "report", dialect: str = "slash"
+) -> Link[Message | Lost]:
+    options: LinkOptions = {"reconnect": True, "dialect": dialect}
+    link: Link[Message | Lost] = Link(fake.address, losses, options)
+    assert link.connect_nowait()
+    send(link, link.barrier.greeting)
+    assert fake.accept() == link.barrier.greeting
+    return link
+
+
+def send(link: Link[Message | Lost], *packets: bytes) -> None:
+    for packet in packets:
+        assert link.send_nowait(packet)
+
+
+def ask(link: Link[Message | Lost]) -> int:
+    """Send a barrier; returns its ticket."""
+    request = link.barrier.encode()
+    send(link, request)
+    return link.note_request(request, link.barrier)
+
+
+def lose(fake: FakeBus, link: Link[Message | Lost], *last_words: bytes) -> None:
+    fake.send(*last_words)
+    fake.hang_up()
+    while link.read_nowait(10):
+        pass
+
+
+@pytest.fixture
+def link(fake: FakeBus) -> Iterator[Link[Message | Lost]]:
+    link = connect(fake)
+    yield link
+    link.close()
+
+
+def connect_again(fake: FakeBus, link: Link[Message | Lost]) -> Iterator[Wait]:
+    """Drive `reconnect` to where it waits for the reply to its barrier."""
+    steps = link.reconnect()
+    assert isinstance(next(steps), float)
+    assert next(steps) == "readable"
+    assert fake.accept() == link.barrier.greeting
+    return steps
+
+
+def next_delay(steps: Iterator[Wait]) -> float:
+    """Drive `reconnect` to the next attempt, over what the bus has sent last."""
+    for _ in range(4):
+        if (wait := next(steps)) != "readable":
+            assert isinstance(wait, float)
+            return wait
+    raise AssertionError("it waits for more from a bus that has gone")
+
+
+def finish(steps: Iterator[Wait]) -> None:
+    with pytest.raises(StopIteration):
+        next(steps)
+
+
+class TestALostConnection:
+    def test_is_set_as_before(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
+        send(link, b"CMSG echo/off", b"SUB a/*", b"SUB a/*", b"SUB b", b"UNSUB a/**", b"UNSUB b")
+        send(link, b"CMSG blocking/soft/discard", b"CMSG order/stack", b"CMSG echo/on", b"SUB c")
+        send(link, b"CMSG blocking/soft/block\0x", WHOAMI, b"CMSG nobody/knows")
+        for _ in range(12):
+            fake.receive()
+        lose(fake, link)
+        assert link.is_lost
+        steps = connect_again(fake, link)
+        again = [fake.receive() for _ in range(4)]
+        assert again == [
+            b"CMSG echo/on",
+            b"CMSG blocking/soft/block\0x",
+            b"CMSG order/stack",
+            WHOAMI,
+        ]
+        fake.receive_nothing()
+        fake.send(ANSWER)
+        finish(steps)
+        assert not link.is_lost
+        assert [fake.receive() for _ in range(2)] == [b"SUB a/*", b"SUB c"]
+        fake.receive_nothing()
+
+    def test_is_lost_until_the_bus_replies(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
+        lose(fake, link)
+        steps = connect_again(fake, link)
+        assert link.inbox.take() is None
+        with pytest.raises(BrokenPipeError):
+            link.send_nowait(b"SUB a")
+        fake.send(ANSWER)
+        finish(steps)
+        send(link, b"SUB a")
+
+    def test_has_its_gap_between_old_and_new_messages(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        send(link, b"SUB a")
+        lose(fake, link, b"MSG a\x001", b"CMSG !/lost\x003")
+        steps = connect_again(fake, link)
+        assert link.inbox.take() == Message(b"a", b"1")
+        fake.send(ANSWER, b"MSG a\x002", b"CMSG !/lost\x004")
+        finish(steps)
+        assert link.read_nowait(10)
+        taken = [link.inbox.take() for _ in range(3)]
+        assert taken == [Reconnected(None, CLOSED), Message(b"a", b"2"), Lost(4)]
+        link.inbox.check_invariants()
+
+    def test_raises_its_gap_if_losses_are_raised(self, fake: FakeBus) -> None:
+        link = connect(fake, "raise")
+        lose(fake, link)
+        steps = connect_again(fake, link)
+        fake.send(ANSWER)
+        finish(steps)
+        with pytest.raises(ConnectionInterrupted, match=CLOSED) as caught:
+            link.inbox.take()
+        assert caught.value.count is None
+        assert link.inbox.take() is None
+        link.close()
+
+    def test_can_be_lost_again_at_any_step(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
+        send(link, b"SUB a")
+        lose(fake, link, b"CMSG !/error\0too-slow you did not read")
+        steps = connect_again(fake, link)
+        fake.hang_up()
+        assert next_delay(steps) > 0, "it begins anew"
+        assert next(steps) == "readable"
+        assert fake.accept() == GREETING
+        fake.send(ANSWER)
+        finish(steps)
+        lose(fake, link)
+        assert link.is_lost
+        assert link.interruptions == 3
+
+    def test_is_made_from_the_start_if_that_was_given_up(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        send(link, b"SUB a")
+        lose(fake, link)
+        connect_again(fake, link)
+        steps = connect_again(fake, link)
+        fake.send(ANSWER)
+        finish(steps)
+        assert [fake.receive() for _ in range(2)] == [WHOAMI, b"SUB a"]
+
+    def test_waits_while_there_is_no_bus(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
+        Path(fake.address).unlink()
+        lose(fake, link)
+        steps = link.reconnect()
+        for _ in range(10):
+            assert isinstance(next(steps), float)
+        link.close()
+        with pytest.raises(Disconnected, match="this program has closed"):
+            next(steps)
+
+    def test_in_the_dot_dialect(self, fake: FakeBus) -> None:
+        link = connect(fake, dialect="dot")
+        send(link, b"SUB a.")
+        ask(link)
+        lose(fake, link)
+        steps = connect_again(fake, link)
+        request = fake.receive()
+        assert request.startswith(b"MSG sbus.sync.")
+        fake.send(request)
+        finish(steps)
+        assert fake.receive() == b"SUB a."
+        assert link.inbox.take() == Reconnected(None, CLOSED), "and no message is unconfirmed"
+        link.close()
+
+
+class TestAReply:
+    def test_that_will_not_come_is_not_waited_for(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        ticket = ask(link)
+        before = link.interruptions
+        assert not link.barrier.is_settled(ticket)
+        lose(fake, link)
+        assert link.barrier.is_settled(ticket)
+        assert link.interruptions > before
+
+    def test_is_the_one_to_the_new_request(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
+        ask(link)
+        lose(fake, link)
+        steps = connect_again(fake, link)
+        fake.send(ANSWER)
+        finish(steps)
+        ticket = ask(link)
+        assert not link.barrier.is_settled(ticket)
+        fake.send(ANSWER)
+        assert link.read_nowait(10)
+        assert link.barrier.is_settled(ticket)
+
+
+class TestPublishedMessages:
+    def test_are_not_sent_again_and_are_reported(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        send(link, b"MSG a\x001")
+        ask(link)
+        send(link, b"MSG a\x002", b"MSG a\x003")
+        ask(link)
+        fake.send(ANSWER)
+        lose(fake, link)
+        with pytest.raises(MessagesUnconfirmed, match="2 published") as caught:
+            link.inbox.raise_errors()
+        assert caught.value.count == 2
+        link.inbox.raise_errors()
+        steps = connect_again(fake, link)
+        assert fake.receive() == WHOAMI
+        fake.send(ANSWER)
+        finish(steps)
+        fake.receive_nothing()
+        assert link.inbox.take() == Reconnected(None, CLOSED)
+
+    def test_of_the_new_connection_are_counted_anew(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        send(link, b"MSG a\x001")
+        lose(fake, link)
+        steps = connect_again(fake, link)
+        fake.send(ANSWER)
+        finish(steps)
+        send(link, b"MSG a\x002", b"MSG a\x003")
+        lose(fake, link)
+        with pytest.raises(MessagesUnconfirmed, match="3 published"):
+            link.inbox.raise_errors()
+
+
+class TestAnEnd:
+    @pytest.mark.parametrize("code", sorted(FINAL_CODES))
+    def test_that_connecting_again_would_repeat(
+        self, fake: FakeBus, link: Link[Message | Lost], code: str
+    ) -> None:
+        fake.send(ANSWER)
+        lose(fake, link, b"CMSG !/error\0" + code.encode() + b" because")
+        assert not link.is_lost
+        with pytest.raises(Disconnected, match=f"because .{code}"):
+            link.inbox.take()
+
+    @pytest.mark.parametrize("code", sorted(LASTING_REFUSALS))
+    def test_because_the_bus_is_not_for_this_client(
+        self, fake: FakeBus, link: Link[Message | Lost], code: str
+    ) -> None:
+        lose(fake, link)
+        steps = connect_again(fake, link)
+        fake.send(b"CMSG !/error\0" + code.encode() + b" this bus is for others")
+        fake.hang_up()
+        with pytest.raises(Disconnected, match=f"others .{code}"):
+            next_delay(steps)
+        with pytest.raises(Disconnected, match=f"others .{code}"):
+            link.inbox.take()
+
+    def test_after_a_refused_packet_is_no_reason(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        lose(fake, link, ANSWER, b"CMSG !/error\0not-allowed a rule denies it")
+        assert link.is_lost
+
+    def test_for_a_reason_that_may_pass(self, fake: FakeBus, link: Link[Message | Lost]) -> None:
+        lose(fake, link)
+        steps = connect_again(fake, link)
+        fake.send(TOO_MANY)
+        fake.hang_up()
+        assert next_delay(steps) > 0
+        assert link.is_lost
+        assert link.inbox.take() is None
+
+    def test_because_the_address_is_no_bus_any_more(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        Path(fake.address).unlink()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+            other.bind(fake.address)
+            lose(fake, link)
+            steps = link.reconnect()
+            next_delay(steps)
+            assert next_delay(steps) > 0, "it looks twice"
+            with pytest.raises(Disconnected, match="of another type"):
+                next(steps)
+
+
+def test_a_refusal_of_what_was_set_is_raised(fake: FakeBus, link: Link[Message | Lost]) -> None:
+    send(link, b"SUB a")
+    lose(fake, link)
+    steps = connect_again(fake, link)
+    fake.send(ANSWER, b"CMSG !/error\0not-allowed a rule denies it")
+    finish(steps)
+    assert link.read_nowait(10)
+    with pytest.raises(PacketRefused, match="not-allowed"):
+        link.inbox.take()
+    assert link.inbox.take() == Reconnected(None, CLOSED)
+
+
+def test_a_full_inbox_does_not_keep_a_connection_lost(fake: FakeBus) -> None:
+    options: LinkOptions = {"reconnect": True, "inbox_messages_max": 1}
+    link: Link[Message | Lost] = Link(fake.address, "report", options)
+    assert link.connect_nowait()
+    send(link, GREETING)
+    fake.accept()
+    fake.send(b"MSG a\x001", b"MSG a\x002")
+    fake.hang_up()
+    assert link.read_nowait(10)
+    link.give_up()
+    steps = connect_again(fake, link)
+    fake.send(ANSWER)
+    finish(steps)
+    taken = [link.inbox.take() for _ in range(2)]
+    assert isinstance(taken[1], Reconnected), "the second message is missing"
+    assert taken[0] == Message(b"a", b"1")
+    link.close()
+
+
+class TestDelays:
+    def test_grow_to_a_bound_and_differ(self) -> None:
+        one, other = Reconnection(WhoamiBarrier()), Reconnection(WhoamiBarrier())
+        delays = [one.next_delay() for _ in range(20)]
+        assert DELAY_SECONDS_MIN / 2 <= delays[0] <= DELAY_SECONDS_MIN
+        for before, after in zip(delays, delays[2:], strict=False):
+            assert after >= before or after >= DELAY_SECONDS_MAX / 2
+        assert DELAY_SECONDS_MAX / 2 <= delays[-1] <= DELAY_SECONDS_MAX
+        assert delays != [other.next_delay() for _ in range(20)]
+
+    def test_begin_small_again_when_a_connection_has_lasted(self) -> None:
+        now = [100.0]
+        kept = Reconnection(WhoamiBarrier(), clock=lambda: now[0])
+        for _ in range(10):
+            kept.next_delay()
+        kept.note_made()
+        now[0] += LASTING_SECONDS / 2
+        kept.note_lost()
+        assert kept.next_delay() > DELAY_SECONDS_MIN
+        kept.note_made()
+        now[0] += LASTING_SECONDS * 2
+        kept.note_lost()
+        assert kept.next_delay() <= DELAY_SECONDS_MIN
+
+
+def test_subscriptions_are_a_multiset() -> None:
+    kept = Reconnection(WhoamiBarrier())
+    for packet in (
+        *(encode_subscribe(b"a"), encode_subscribe(b"a"), encode_subscribe(b"b*")),
+        *(encode_unsubscribe(b"b***"), encode_unsubscribe(b"c"), encode_publish(b"SUB d", b"")),
+    ):
+        kept.note_sent(packet)
+    assert kept.subscriptions() == [encode_subscribe(b"a")] * 2
