@@ -1,7 +1,11 @@
 """Clients that asked to reconnect, while their bus is killed, stopped, closed to them, and back."""
 
+import json
 import os
+import select
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +15,11 @@ import trio
 import trio.testing
 
 import sbus
-from tests.support.bus import Bus, kill_tree, running_bus, stop
+from tests.support.bus import Bus, kill_tree, running_bus, sbusd_environment, stop
+from tests.support.raw_client import RawClient
 
 TIMEOUT_S = 20.0
+RETRY_S = 0.05
 GONE = "the bus closed the connection"
 
 Reporting = sbus.blocking.Connection[sbus.Message | sbus.Lost]
@@ -214,3 +220,51 @@ def test_a_client_that_was_too_slow_comes_back(tmp_path: Path) -> None:
         client.sync(timeout_seconds=TIMEOUT_S)
         publish(bus, b"a", b"last")
         assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"a", b"last")
+
+
+# -- sbusctl sub -----------------------------------------------------------------------------------
+
+
+def read_until(process: subprocess.Popen[bytes], publisher: RawClient, payload: bytes) -> bytes:
+    """Publish this payload until the program prints it; everything up to there."""
+    assert process.stdout is not None
+    printed = b""
+    for _ in range(int(TIMEOUT_S / RETRY_S)):
+        publisher.pub(b"a", payload)
+        if select.select([process.stdout], [], [], RETRY_S)[0]:
+            printed += os.read(process.stdout.fileno(), 65_536)
+        if payload in printed:
+            return printed
+    raise AssertionError(f"{payload!r} was not printed, only {printed!r}")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_sbusctl_sub_says_that_the_connection_is_back(tmp_path: Path, form: str) -> None:
+    words = ["sub", "--reconnect", "a", *(["--json"] if form == "json" else [])]
+    with bus_at(tmp_path) as bus:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sbus.cli.sbusctl", "-a", bus.address, *words],
+            env=sbusd_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        with bus.connect() as publisher:
+            read_until(process, publisher, b"before")
+        kill_tree(bus.process)
+    try:
+        with bus_at(tmp_path) as bus, bus.connect() as publisher:
+            printed = read_until(process, publisher, b"after")
+    finally:
+        process.kill()
+        errors = process.communicate(timeout=TIMEOUT_S)[1]
+    if form == "json":
+        gaps = [item for item in map(json.loads, printed.splitlines()) if "lost" in item]
+        assert gaps == [{"lost": None, "reconnected": GONE}]
+        assert not errors
+    else:
+        assert b"lost" not in printed
+        assert errors == (
+            b"sbusctl: the connection was lost and is back; messages may be missing: "
+            + GONE.encode()
+            + b"\n"
+        )

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from sbus.cli.terminal.error_output import report_error
 from sbus.cli.terminal.standard_output import write
 from sbus.client.blocking import Connection
-from sbus.client.inbox import Lost
-from sbus.errors import MessagesLost
+from sbus.client.inbox import Lost, Reconnected
 from sbus.protocol.packets import Message
 from sbus.protocol.text import to_text
 
@@ -43,7 +42,7 @@ def _print_lines(items: list[Message | Lost], line: Callable[[Message], bytes]) 
             continue
         write(b"".join(lines))
         lines.clear()
-        report_error(str(MessagesLost(item.count)), command="sbusctl")
+        report_error(str(item.error()), command="sbusctl")
     write(b"".join(lines))
 
 
@@ -60,10 +59,13 @@ def raw_line(message: Message) -> bytes:
 
 def json_line(item: Message | Lost) -> bytes:
     """An object with `key` and `payload`, or, where they are not UTF-8, `key_base64` and
-    `payload_base64`; for a loss, with `lost`, a number or null. It is in ASCII, which is safe on a
-    terminal as well."""
+    `payload_base64`; for a loss, with `lost`, a number or null, and with `reconnected`, a reason,
+    where the connection was lost. It is in ASCII, which is safe on a terminal as well."""
     if isinstance(item, Lost):
-        return json.dumps({"lost": item.count}).encode() + b"\n"
+        gap: dict[str, int | str | None] = {"lost": item.count}
+        if isinstance(item, Reconnected):
+            gap["reconnected"] = item.reason
+        return json.dumps(gap).encode() + b"\n"
     fields = (_json_field("key", item.key), _json_field("payload", item.payload))
     return json.dumps(dict(fields)).encode() + b"\n"
 

@@ -12,7 +12,7 @@ import click
 
 import sbus
 from sbus.cli.sbusctl.shared_options import SelectedBus, verb
-from sbus.client.link import PACKET_BYTES_MAX
+from sbus.client.link import PACKET_BYTES_MAX, LinkOptions
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
     "sbusctl sub 'lamps/*/state'",
     "sbusctl sub --json '' | jq .payload",
     "sbusctl sub --raw --count 1 camera/door > photo.jpeg",
+    "sbusctl sub --reconnect alarms/ >> alarms.log",
     'sbusctl sub --soft block jobs/ | while read -r job; do work "$job"; done',
 )
 @click.argument("patterns", type=os.fsencode, nargs=-1, required=True, metavar="PATTERN...")
@@ -92,6 +93,11 @@ def _publish_all(bus: "Connection[Message]", key: bytes, payloads: Iterable[byte
 )
 @click.option("--json", "form", flag_value="json", help="Print JSON, one object per line.")
 @click.option("--count", type=click.IntRange(min=1), help="End after this many messages.")
+@click.option(
+    "--reconnect",
+    is_flag=True,
+    help="When the bus goes away, wait until it is back, and go on with a line that says so.",
+)
 @click.option(
     "--soft",
     type=click.Choice(["queue", "discard", "block", "error"]),
@@ -112,6 +118,7 @@ def sub(
     patterns: tuple[bytes, ...],
     form: str | None,
     count: int | None,
+    reconnect: bool,
     soft: str | None,
     hard: str | None,
     order: str | None,
@@ -121,13 +128,15 @@ def sub(
     Each line is a key, a space and a payload. Bytes that could act on a terminal, or are not UTF-8,
     are shown as \\xNN, and a backslash as \\\\. In JSON, a key or payload that is not UTF-8 is
     key_base64 or payload_base64. Messages that the bus dropped are reported on standard error, in
-    JSON as {"lost": COUNT}.
+    JSON as {"lost": COUNT}. With --reconnect, messages may be missing where the connection was
+    lost; standard error, or JSON as {"lost": null, "reconnected": REASON}, says where.
     """
     from sbus.cli.sbusctl.message_output import print_messages
 
     if form == "raw" and os.isatty(OUTPUT):
         raise click.UsageError("--raw could do anything to a terminal: send it to a file or a pipe")
-    with sbus.blocking.connect(selected.address, losses="report", **selected.link) as bus:
+    link: LinkOptions = {**selected.link, "reconnect": reconnect}
+    with sbus.blocking.connect(selected.address, losses="report", **link) as bus:
         for key, choice in (("blocking/soft", soft), ("blocking/hard", hard), ("order", order)):
             if choice is not None:
                 bus.control(f"{key}/{choice}")
