@@ -10,7 +10,7 @@ _DESCRIPTORS_PER_WATCHED_PROCESS = 4
 """One of four descriptors may watch a process; the others are for clients."""
 _DESCRIPTORS_FOR_CLIENTS_FIRST = 256
 """So many descriptors are for clients before any is for watching."""
-_WATCHED_PROCESSES_LEAST = 2
+_WATCHED_PROCESSES_LEAST = 4
 _ADMINISTRATORS_MAX = 64
 _DESCRIPTORS_PER_ADMINISTRATOR = 128
 """One of 128 descriptors may be for an administrator."""

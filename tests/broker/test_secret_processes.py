@@ -190,7 +190,7 @@ def test_descriptors_of_watched_processes_are_closed(bus: Bus) -> None:
 
 
 def test_watching_leaves_descriptors_for_clients(tmp_path: Path) -> None:
-    """Of 100 descriptors a worker uses two to watch processes, and goes on without more."""
+    """Of 100 descriptors a worker uses four to watch processes, and one user has two of them."""
     limited = ("sh", "-c", 'ulimit -n 100; exec "$0" "$@"', *SBUSD)
     address = str(tmp_path / "bus")
     with (

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
-from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.ipc.worker_protocol import SettingsApplied
 from sbus.broker.worker.background_steps import BackgroundSteps
 from sbus.broker.worker.context import WorkerContext
@@ -24,6 +23,7 @@ from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscription_quotas import SubscriptionQuotas
+from sbus.broker.worker.watched_processes import WatchedProcesses
 from sbus.errors import Refusal
 from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.subscription_table import (
@@ -35,7 +35,6 @@ from sbus.shared.subscription_table import (
     Record,
     encode_record,
 )
-from sbus.unix.open_files import watched_processes_max
 
 _RECORDS_PER_PIECE = 16
 """Of a background step, which comes between turns that cost some 256 units."""
@@ -58,8 +57,7 @@ class Subscriptions:
         """Back-pressure rules that were replaced and that some worker may still obey."""
         self._settings_applied: list[int] = []
         """Settings to report as applied once there are no such rules."""
-        self._watched: set[SecretRecipient] = set()
-        self._watched_max = watched_processes_max()
+        self._watched = WatchedProcesses()
 
     def start(self) -> None:
         """Begin to serve in this worker's place in the shared memory."""
@@ -104,7 +102,7 @@ class Subscriptions:
         Raises Refusal when there is no room for them.
         """
         for pattern in filter(begins_secret, patterns):
-            self._watch_process(session.secret_recipient, pattern)
+            self._watch_process(session, pattern)
         left = deque(pattern for pattern, count in patterns.items() for _ in range(count))
         while left:
             piece = [left.popleft() for _ in range(min(len(left), _RECORDS_PER_PIECE))]
@@ -141,7 +139,7 @@ class Subscriptions:
         Misbehaviour for another's secret pattern.
         """
         if begins_secret(pattern):
-            self._watch_process(session.secret_recipient, pattern)
+            self._watch_process(session, pattern)
         self._quotas.check(session, pattern)
         if not self.flush_records():
             return False
@@ -318,14 +316,11 @@ class Subscriptions:
                 self._unrecorded.popleft()
         return True
 
-    def _watch_process(self, recipient: SecretRecipient, pattern: bytes) -> None:
+    def _watch_process(self, session: Session, pattern: bytes) -> None:
         """Make a client ready for a secret pattern. Raises Refusal, Misbehaviour."""
+        recipient = session.secret_recipient
         recipient.check_ids(pattern)
-        if recipient not in self._watched:
-            if len(self._watched) >= self._watched_max:
-                raise Refusal("too-many-secret", "the bus watches as many processes as it can")
-            recipient.watch_process()
-            self._watched.add(recipient)
+        self._watched.add(recipient, session.uid)
         recipient.check_process(pattern)
 
     def _index_rule(self, session: Session, pattern: bytes) -> None:
