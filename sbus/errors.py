@@ -61,8 +61,10 @@ class MessagesLost(BusError):
     """The bus dropped messages for this client; `count` is None when it is unknown."""
 
     def __init__(self, count: int | None) -> None:
-        shown = "an unknown number of" if count is None else str(count)
-        super().__init__(f"{shown} messages were lost here: this client read too slowly")
+        if count is None:
+            super().__init__("messages may be lost here: a worker of the bus has died")
+        else:
+            super().__init__(f"{count} messages were lost here: this client read too slowly")
         self.count = count
 
 

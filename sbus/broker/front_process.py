@@ -36,6 +36,7 @@ from sbus.broker.front.rebalancer import Rebalancer
 from sbus.broker.front.rejector import Rejector
 from sbus.broker.front.reload import Reloader
 from sbus.broker.front.shutdown import Shutdown
+from sbus.broker.front.succession import Succession
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.front.table_compactor import keep_table_compact
 from sbus.broker.front.user_limits import EffectiveUserLimits
@@ -47,9 +48,6 @@ from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.unix.address import address_of
 from sbus.unix.notify import Notifier
-
-_DISCONNECTED_PER_CALLBACK = 32
-"""Clients of a worker that died; each takes some 0.1 ms."""
 
 
 class Endpoints(msgspec.Struct, frozen=True):
@@ -96,6 +94,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     rebalancer: Rebalancer
     queries: WorkerQueries
     streams: StreamRegistry
+    succession: Succession
     collector: StatisticsCollector
     inspection: InspectionHandlers
     self_service: SelfServiceQueries
@@ -103,12 +102,15 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
 
     def worker_forked(self, worker: int) -> None:
         self.streams.on_worker_forked(worker)
+        self.succession.on_fork(worker)
 
     def worker_event(self, worker: int, event: protocol.WorkerEvent) -> None:
         if isinstance(event, protocol.ClientLeft):
             self.departure.forget(event.client, event.reason)
         elif isinstance(event, MoveEvent):
             self.mover.on_event(worker, event)
+        elif isinstance(event, protocol.TookOver):
+            self.succession.on_taken_over(worker, event.clients)
         elif isinstance(event, protocol.TrafficSample):
             self.rebalancer.on_sample(worker, event)
         elif isinstance(event, protocol.QueryReply):
@@ -121,18 +123,10 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     async def worker_died(self, worker: int) -> None:
         self.queries.on_worker_death(worker)
         self.streams.on_worker_death(worker)
-        left = [
-            client
-            for client in self.registry.of_worker(worker)
-            if not self.mover.decides_about(client)
-        ]
-        self.mover.on_worker_death(worker)
         self.rebalancer.on_worker_death(worker)
-        for number, client in enumerate(left, 1):
-            if self.registry.get(client.number) is client and client.worker == worker:
-                self.departure.disconnect(client, "its worker died")
-            if not number % _DISCONNECTED_PER_CALLBACK:
-                await trio.lowlevel.checkpoint()
+        self.mover.on_worker_death(worker)
+        self.succession.on_death(worker)
+        self.succession.leave_out(worker, await self.mover.wait_for_decisions(worker))
 
 
 async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> None:
@@ -207,6 +201,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
         rebalancer=Rebalancer(placement, meter, mover, registry, supervisor, settings),
         queries=queries,
         streams=StreamRegistry(nursery, supervisor, settings, events),
+        succession=Succession(nursery, memory, policy, supervisor, registry, events),
         collector=collector,
         inspection=inspection,
         self_service=SelfServiceQueries(registry, supervisor, inspection, limits.packet_bytes_max),

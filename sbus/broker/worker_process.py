@@ -10,6 +10,7 @@ All of this begins with the first command; until then the worker stands by.
 
 import socket
 import time
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import NamedTuple
@@ -38,7 +39,6 @@ from sbus.broker.worker.standby import stand_by
 from sbus.broker.worker.streams import WorkerStreams
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
-from sbus.shared.ordered_log import has_served
 from sbus.shared.shared_memory import SharedMemory
 
 _ALLOCATOR_BYTES = 4 * 1024 * 1024
@@ -53,11 +53,17 @@ class Worker(NamedTuple):
     subscriptions: Subscriptions
     wait_queue: WaitQueue
     sessions: Sessions
+    commands: CommandHandler
     machine: WorkerMachine
 
-    def start(self) -> None:
-        """Begin to serve."""
+    def start(self) -> bool:
+        """Begin to serve, without clients."""
         self.subscriptions.start()
+        return True
+
+    def succeed(self) -> bool:
+        """Begin to serve with the clients of a predecessor; False when this worker must end."""
+        return self.commands.take_over()
 
     def end(self) -> None:
         """Close what is left, and let others see the last statistics."""
@@ -77,21 +83,14 @@ def worker_main(
     """Run one worker until it ends, the first of its number or a successor. Takes `link_socket`,
     its end of the link to the front."""
     send_event(link_socket, WorkerReady())
-    # A critical section changes pages, so one that nobody preceded does without.
-    if is_first or _may_stand_by(memory, worker):
+    if is_first:
         record_heartbeat = partial(memory.record_heartbeat, worker)
         if not stand_by(link_socket, record_heartbeat, settings.limits.heartbeat_seconds):
             return
     memory.lock.open()
     _prime_allocator()
-    trio.run(run_worker, memory, settings, emitter, worker, link_socket)
-
-
-def _may_stand_by(memory: SharedMemory, worker: int) -> bool:
-    """Whether nothing of a predecessor is left in the shared memory that this worker must reset."""
-    memory.lock.open()
-    with memory.lock as words:
-        return not has_served(words, worker)
+    start = Worker.start if is_first else Worker.succeed
+    trio.run(run_worker, memory, settings, emitter, worker, link_socket, start)
 
 
 def _prime_allocator() -> None:
@@ -110,17 +109,18 @@ async def run_worker(
     emitter: EventEmitter,
     worker: int,
     link_socket: socket.socket,
+    start: Callable[[Worker], bool],
 ) -> None:
-    """Give the machine ticks until it ends, and let other tasks run while there are any."""
+    """Give the machine ticks until it ends, and let other tasks run while there are any. `start`
+    has it begin to serve, if it can."""
     memory.record_heartbeat(worker)
     with closing(Poller(memory.eventfds[worker], link_socket)) as poller:
         async with trio.open_nursery() as tasks:
             link = WorkerLink(link_socket, tasks)
             context = WorkerContext(worker, memory, settings, emitter, link)
             parts = build_worker(context, poller, tasks)
-            parts.start()
             operations = context.operations
-            seconds_max: float | None = 0.0
+            seconds_max = 0.0 if start(parts) else None
             while seconds_max is not None:
                 if tasks.child_tasks:
                     await _let_tasks_run(poller, seconds_max)
@@ -161,4 +161,6 @@ def build_worker(context: WorkerContext, poller: Poller, tasks: trio.Nursery) ->
     moves = ClientMoves(context, router, sequencer, subscriptions, sessions, wait_queue)
     commands = CommandHandler(context, sessions, moves, streams, query_handler, scheduler)
     machine = WorkerMachine(context, sequencer, subscriptions, sessions, scheduler, commands)
-    return Worker(context, router, sequencer, subscriptions, wait_queue, sessions, machine)
+    return Worker(
+        context, router, sequencer, subscriptions, wait_queue, sessions, commands, machine
+    )

@@ -136,6 +136,7 @@ typedef struct {
     uint64_t *accounts;
     size_t account_words, accounts_count, share_at, drops_at;
     const uint64_t *stalled; /* how many clients are stalled */
+    uint64_t *served; /* the client that this worker serves now, or 0 */
     unsigned char *log;
     uint64_t log_bytes;
     uint64_t low; /* a low-water mark that was true once, so it still is a bound */

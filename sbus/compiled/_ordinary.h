@@ -104,7 +104,8 @@ typedef struct {
     PyObject_HEAD
     ModuleState *module;
     Memory memory;
-    Py_buffer views[6]; /* of control words, accounts, stalls, log and both copies of statistics */
+    Py_buffer views[7]; /* of control words, accounts, stalls, log, both copies of statistics and
+                           the served client */
     uint64_t *counts, *shared_counts;
     size_t counts_max, latency_at;
     PyObject *recent; /* the route cache's dict */

@@ -172,8 +172,10 @@ serve_lone(OrdinaryStep *step, SessionRecord *session, long long cost_max)
     long long cost = 1;
     Py_INCREF((PyObject *)session);
     step->called_python = false;
+    store(step->memory.served, session->client);
     bool is_done = serve(step, session, &cost, cost_max) == 0 && !step->called_python
                    && step->done == step->packets_count;
+    store(step->memory.served, 0);
     batch_clear(&step->batch);
     packets_clear(step);
     memcpy(step->shared_counts, step->counts, step->counts_max * sizeof *step->counts);
@@ -310,16 +312,17 @@ view(OrdinaryStep *step, size_t number, PyObject *object, size_t *words)
 
 static int
 view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *stalls,
-            PyObject *log, PyObject *counts, PyObject *shared_counts)
+            PyObject *log, PyObject *counts, PyObject *shared_counts, PyObject *served)
 {
     Memory *memory = &step->memory;
-    size_t words_count, accounts_words, stalls_count, log_words, shared_max;
+    size_t words_count, accounts_words, stalls_count, log_words, shared_max, served_words;
     if (!(memory->words = view(step, 0, words, &words_count))
         || !(memory->accounts = view(step, 1, accounts, &accounts_words))
         || !(memory->stalled = view(step, 2, stalls, &stalls_count))
         || !(memory->log = view(step, 3, log, &log_words))
         || !(step->counts = view(step, 4, counts, &step->counts_max))
-        || !(step->shared_counts = view(step, 5, shared_counts, &shared_max)))
+        || !(step->shared_counts = view(step, 5, shared_counts, &shared_max))
+        || !(memory->served = view(step, 6, served, &served_words)))
         return -1;
     size_t own_words = WORKER_WORDS + (size_t)memory->workers * WORDS_PER_WORKER;
     size_t shares = (size_t)memory->workers * WORDS_PER_DESTINATION;
@@ -329,7 +332,7 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
         || !stalls_count || log_words < 2 * sizeof(BlockHeader) / sizeof(uint64_t)
         || (size_t)step->views[3].len % BLOCK_ALIGN_BYTES
         || step->latency_at <= LATENCY_SUM_US || step->counts_max <= step->latency_at
-        || shared_max != step->counts_max) {
+        || shared_max != step->counts_max || !served_words) {
         PyErr_SetString(PyExc_ValueError, "the shared memory is not laid out as it should be");
         return -1;
     }
@@ -361,22 +364,23 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"lock_fd", "words", "block_words", "workers", "worker", "eventfds",
                             "accounts", "account_words", "share_at", "drops_at", "stalls",
-                            "log_bytes", "counts", "shared_counts", "latency_at", "recent", "log",
-                            "table", NULL};
+                            "log_bytes", "counts", "shared_counts", "served", "latency_at",
+                            "recent", "log", "table", NULL};
     OrdinaryStep *step = (OrdinaryStep *)self;
     Memory *memory = &step->memory;
     PyObject *words, *eventfds, *accounts, *stalls, *log_bytes, *counts, *recent, *log, *table;
-    PyObject *shared_counts;
+    PyObject *shared_counts, *served;
     Py_ssize_t block_words, account_words, share_at, drops_at, latency_at;
     if (step->recent) {
         PyErr_SetString(PyExc_RuntimeError, "it is made already");
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iOnIIO!OnnnOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
+            args, kwargs, "iOnIIO!OnnnOOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
             &block_words, &memory->workers, &memory->worker, &PyTuple_Type, &eventfds, &accounts,
             &account_words, &share_at, &drops_at, &stalls, &log_bytes, &counts, &shared_counts,
-            &latency_at, &PyDict_Type, &recent, step->module->types[LOG], &log, step->module->types[TABLE], &table))
+            &served, &latency_at, &PyDict_Type, &recent, step->module->types[LOG], &log,
+            step->module->types[TABLE], &table))
         return -1;
     if (block_words < 0 || account_words < 1 || share_at < 0 || drops_at < 0
         || latency_at < 0) {
@@ -389,7 +393,7 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
     memory->drops_at = (size_t)drops_at;
     step->latency_at = (size_t)latency_at;
     if (take_eventfds(memory, eventfds) < 0
-        || view_memory(step, words, accounts, stalls, log_bytes, counts, shared_counts) < 0)
+        || view_memory(step, words, accounts, stalls, log_bytes, counts, shared_counts, served) < 0)
         return -1;
     Py_INCREF(recent);
     Py_INCREF(log);

@@ -31,6 +31,7 @@ class OrdinaryStep:
         log_bytes: memoryview,
         counts: object,
         shared_counts: memoryview,
+        served: memoryview,
         latency_at: int,
         recent: Mapping[bytes, RouteRecord],
         log: LogRecord,

@@ -12,6 +12,7 @@ PACKET_CODES: Final = (
     "key-too-deep",
     "key-too-long",
     "kicked",
+    "kills-workers",
     "no-nul",
     "not-allowed",
     "not-yours",

@@ -157,6 +157,16 @@ class WorkerDied(LoggedEvent, frozen=True, kw_only=True):
     """`signal N`, or the exit status."""
 
 
+class WorkerTookOver(LoggedEvent, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = "worker {worker} serves {clients} clients of its predecessor after {milliseconds} ms"
+
+    worker: int
+    clients: int
+    milliseconds: int
+    """From the end of the predecessor."""
+
+
 class WorkerSilent(LoggedEvent, frozen=True, kw_only=True):
     priority = ERROR
     template = "worker {worker} (pid {worker_pid}) shows no sign of life: killed"

@@ -11,11 +11,16 @@ at any instant.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 
 from sbus.shared import shared_memory, subscription_table
 from sbus.shared.shared_memory import SharedMemory
-from sbus.shared.subscription_table import Record, encode_record, read_records
+from sbus.shared.subscription_table import (
+    Record,
+    encode_record,
+    read_records,
+    shared_spelling,
+)
 
 STEP_RECORDS = 1_000
 """Records read or written in one step: about a millisecond."""
@@ -32,6 +37,18 @@ class LiveTable:
     def __init__(self) -> None:
         self._clients: dict[tuple[int, int], Counter[bytes]] = {}
         self._rules: dict[tuple[int, int], set[bytes]] = {}
+
+    def patterns(self, worker: int, client: int) -> Mapping[bytes, int]:
+        """A client's patterns as they are journalled, each with its number of occurrences."""
+        return self._clients.get((worker, client), {})
+
+    def rules(self, worker: int, client: int) -> Set[bytes]:
+        """A client's back-pressure rules, each with a pattern behind it."""
+        return self._rules.get((worker, client), set())
+
+    def owners(self) -> set[tuple[int, int]]:
+        """Workers and their clients that have patterns or rules."""
+        return self._clients.keys() | self._rules.keys()
 
     def apply(self, record: Record) -> None:
         owner = (record.worker, record.client)
@@ -67,9 +84,10 @@ class LiveTable:
         known: set[tuple[int, bytes]] = set()
         for (worker, client), patterns in self._clients.items():
             for pattern, count in patterns.items():
+                shared = shared_spelling(pattern)
                 for _ in range(count):
-                    edge = (worker, pattern) not in known
-                    known.add((worker, pattern))
+                    edge = (worker, shared) not in known
+                    known.add((worker, shared))
                     yield Record(subscription_table.SUBSCRIBED, edge, worker, client, pattern)
         for (worker, client), rules in self._rules.items():
             for rule in rules:

@@ -120,11 +120,6 @@ def check_log_size(limits: Limits) -> None:
         )
 
 
-def has_served(words: memoryview, worker: int) -> bool:
-    """Whether a worker of this number has begun to serve, at any time."""
-    return words[_base(worker) + LOG_WINDOW] > 0
-
-
 class OrderedLog(LogRecord):
     """One process's view of the log; `worker` is None in a process that does not walk it."""
 

@@ -2,8 +2,8 @@
 
 One memfd, mapped by every process before the workers are forked:
 
-    control words | heartbeats | statistics | operation times | accounts | stalls | ordered log |
-    table arena 0 | table arena 1
+    control words | heartbeats | served clients | statistics | operation times | accounts | stalls |
+    client slots | ordered log | table arena 0 | table arena 1
 
 *Control words* exist twice. A critical section works on the spare copy and flips a selector as its
 last store. A process that dies before the flip has changed nothing: the next critical section
@@ -15,8 +15,8 @@ the kernel frees it when its holder dies. A process must not fork while it has o
 child would keep the lock alive. Locking and unlocking are full memory barriers, and control words
 are read and written under the lock only, so nothing depends on the processor's memory order. The
 heartbeats need no lock: each has one writer, and a reader wants nothing but its age. The modules
-for statistics, operation times, accounts and stalls say who writes their words; each word is valid
-by itself.
+for statistics, operation times, accounts, stalls and client slots say who writes their words; each
+word is valid by itself.
 """
 
 import fcntl
@@ -27,6 +27,7 @@ from contextlib import AbstractContextManager, suppress
 
 from sbus.limits import Limits
 from sbus.shared.accounts import accounts_words
+from sbus.shared.client_slots import client_slots_words
 from sbus.shared.operation_times import OperationTimes, operation_words
 from sbus.shared.stall_table import stall_table_words
 from sbus.shared.worker_statistics import statistics_words
@@ -161,7 +162,9 @@ class SharedMemory:
         accounts_at = operations_at + WORD_BYTES * operation_words(workers + 1)
         stalls_at = accounts_at + WORD_BYTES * accounts_words(workers, limits)
         stalls_end = stalls_at + WORD_BYTES * stall_table_words(workers, limits)
-        self.log_offset = _round_up(stalls_end, PAGE_BYTES)
+        slots_at = _round_up(stalls_end, PAGE_BYTES)
+        slots_end = slots_at + WORD_BYTES * client_slots_words()
+        self.log_offset = _round_up(slots_end, PAGE_BYTES)
         first_arena = self.log_offset + self.log_bytes
         self.arena_offsets = (first_arena, first_arena + self.arena_bytes)
         self.fd = os.memfd_create("sbus", os.MFD_CLOEXEC)
@@ -169,12 +172,15 @@ class SharedMemory:
         self.map = mmap.mmap(self.fd, 0)
         view = memoryview(self.map)
         self.lock = MemoryLock(self.fd, view[:control_bytes].cast("Q"), block_words)
-        self._heartbeats = view[control_bytes:statistics_at].cast("Q")
+        beats = view[control_bytes:statistics_at].cast("Q")
+        self._heartbeats, self.served_clients = beats[:WORKERS_MAX], beats[WORKERS_MAX:]
+        """The latter: the client that each worker serves now, or served when it died; or 0."""
         self.statistics = view[statistics_at:operations_at].cast("Q")
         self.operations = view[operations_at:accounts_at].cast("Q")
         """Of each worker, then of the front."""
         self.accounts = view[accounts_at:stalls_at].cast("Q")
         self.stalls = view[stalls_at:stalls_end].cast("Q")
+        self.client_slots = view[slots_at:slots_end].cast("Q")
         self.eventfds = tuple(
             os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(workers + 1)
         )

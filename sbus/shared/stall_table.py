@@ -50,6 +50,10 @@ class StallTable:
         """A place for one more client of this worker, or None."""
         return self._free.pop() if self._free else None
 
+    def claim_place(self, place: int) -> None:
+        """Take a place that a predecessor of this worker gave a client."""
+        self._free.remove(place)
+
     def give_back(self, place: int) -> None:
         """Free a place, which is cleared already."""
         self._free.append(place)

@@ -6,7 +6,7 @@ in a pattern is an *edge*: it concerns the other workers, so it moves the genera
 they compare before they place a publish batch. Other records (a worker's second client with the
 same pattern) matter only when the clients of a worker are reconstructed.
 
-    record = length, kind, edge, worker, client | pattern
+    record = length, kind, edge, worker, client | pattern [NUL, the client's own spelling of it]
 
 There are two arenas. Compaction writes the records that are still valid into the spare one, piece
 by piece and without the lock, then copies what was journalled meanwhile and flips the epoch in one
@@ -199,6 +199,11 @@ class SubscriptionTable(TableRecord):
         return TableStatistics(words[TABLE_EPOCH], words[TABLE_TAIL], self._size)
 
     # -- without the lock ----------------------------------------------------------------------
+    def read_own(self, worker: int, end: int) -> Iterator[Record]:
+        """The records of a worker, from the first one to `end`, in the arena that is read."""
+        at = self._memory.arena_offsets[self.epoch & 1]
+        return read_records(self._memory, at, at + end, only_of=worker)
+
     @property
     def has_unread(self) -> bool:
         """Whether `read` has not come to the end yet that `note_unread` found, or is to go on in
@@ -244,13 +249,27 @@ class SubscriptionTable(TableRecord):
         return None
 
 
-def read_records(memory: SharedMemory, start: int, end: int) -> Iterator[Record]:
-    """The records between two offsets of the map."""
+def read_records(
+    memory: SharedMemory, start: int, end: int, only_of: int | None = None
+) -> Iterator[Record]:
+    """The records between two offsets of the map, of all workers or of one."""
     source = memory.map
     while start < end:
         length, kind, edge, worker, client = RECORD.unpack_from(source, start)
-        yield Record(kind, bool(edge), worker, client, source[start + RECORD.size : start + length])
+        if only_of is None or worker == only_of:
+            pattern = source[start + RECORD.size : start + length]
+            yield Record(kind, bool(edge), worker, client, pattern)
         start += length
+
+
+def shared_spelling(journalled: bytes) -> bytes:
+    """The part of a journalled pattern by which indices know it."""
+    return journalled.partition(b"\0")[0]
+
+
+def own_spelling(journalled: bytes) -> bytes:
+    """The pattern as its client wrote it."""
+    return journalled.rpartition(b"\0")[2]
 
 
 def all_have_read(memory: SharedMemory, words: memoryview) -> bool:

@@ -10,7 +10,7 @@ import select
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from typing import cast
 
@@ -23,9 +23,12 @@ from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
     ApplySettings,
     ClientLeft,
+    InheritClient,
     QueryReply,
     SettingsApplied,
     Stop,
+    TakeOver,
+    TookOver,
     WorkerCommand,
     WorkerEvent,
     WorkerQuiesced,
@@ -45,6 +48,7 @@ from sbus.shared.accounts import (
 from sbus.shared.compaction import Compaction
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory
+from sbus.shared.stall_table import StallTable
 from sbus.shared.subscription_table import all_have_read
 from sbus.shared.worker_statistics import LATENCY, REFUSED, ROUTE_LOOKUPS
 from sbus.unix.credentials import Credentials
@@ -76,7 +80,6 @@ class SteppedWorker:
         emitter = logging_to([])
         context = WorkerContext(number, memory, settings, emitter, WorkerLink(link, tasks))
         self.parts = build_worker(context, self.poller, tasks)
-        self.parts.start()
         self.has_ended = False
 
     def tick(self) -> float:
@@ -97,6 +100,15 @@ class SteppedWorker:
 
     def has_ready(self) -> bool:
         return not self.has_ended and bool(select.select([self.poller], [], [], 0)[0])
+
+    def die(self) -> None:
+        """End at once, as a process that is killed."""
+        self.has_ended = True
+        for session in self.parts.sessions:
+            session.secret_recipient.close()
+            session.sock.close()
+        self.poller.close()
+        self._link.close()
 
     def end(self) -> None:
         if not self.has_ended:
@@ -158,6 +170,8 @@ class OneProcessBus:
         """To queries, in the order of their arrival."""
         self.other_events: list[WorkerEvent] = []
         """In the order of their arrival."""
+        self.inherited: list[int] = []
+        """How many clients successors took over, in the order of that."""
         self.reconfigured: list[int] = []
         """Who went by other settings when told to, since this was last emptied."""
         self._numbers = 0
@@ -169,12 +183,37 @@ class OneProcessBus:
     def start(self) -> None:
         """Start the workers."""
         for number in range(WORKERS):
-            front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._link_sockets.append(front)
-            self._links.append(WorkerLink(front, cast(trio.Nursery, NoTasks())))
-            worker = SteppedWorker(number, self.memory, self._settings, link)
-            self.stepped.append(worker)
-            self.workers.append(worker.parts)
+            self._start(number).start()
+
+    def _start(self, number: int) -> Worker:
+        """Make the worker of this number, in place of an earlier one."""
+        front, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link_sockets.append(front)
+        self._links[number : number + 1] = [WorkerLink(front, cast(trio.Nursery, NoTasks()))]
+        worker = SteppedWorker(number, self.memory, self._settings, link)
+        self.stepped[number : number + 1] = [worker]
+        self.workers[number : number + 1] = [worker.parts]
+        return worker.parts
+
+    def replace(self, worker: int, *, without: Container[int] = (), fault: str = "") -> None:
+        """Let a worker die, and a successor take over all of its clients but some, which have
+        left. `fault` is why the clients are to be disconnected."""
+        dead = self.stepped[worker]
+        left = [session for session in dead.parts.sessions if session.client not in without]
+        fds = [os.dup(session.sock.fileno()) for session in left]
+        dead.die()
+        with self.memory.lock as words:
+            self._log.reap(words, worker)
+            StallTable(self.memory.stalls, self._limits.blocking_clients_max, None).reap(worker)
+            self.book.reap(worker, time.monotonic_ns())
+        parts = self._start(worker)
+        for session, fd in zip(left, fds, strict=True):
+            own, place, number = session.credentials, session.account_place, session.client
+            adoption = AdoptClient(number, own, place, encode_rule_set(0), number)
+            self._links[worker].send(InheritClient(adoption, fault), fd)
+            os.close(fd)
+        self._links[worker].send(TakeOver())
+        assert parts.succeed()
 
     def account_of(self, uid: int) -> Account:
         account = self.book.of(uid, self._limits.user, time.monotonic_ns())
@@ -197,7 +236,10 @@ class OneProcessBus:
                 ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
             link = self._links[worker]
             place = self.account_of(own.uid).place
-            link.send(AdoptClient(self._numbers, own, place, encode_rule_set(rules)), ours.fileno())
+            rule_set = encode_rule_set(rules)
+            link.send(
+                AdoptClient(self._numbers, own, place, rule_set, self._numbers), ours.fileno()
+            )
             assert not link.queued
         peer = Peer(self._numbers, worker, theirs, self._limits.packet_bytes_max)
         self._peers.append(peer)
@@ -235,6 +277,8 @@ class OneProcessBus:
                         self.gone[event.client] = event.reason
                     elif isinstance(event, SettingsApplied):
                         self.reconfigured.append(worker)
+                    elif isinstance(event, TookOver):
+                        self.inherited.append(event.clients)
                     elif isinstance(event, WorkerQuiesced):
                         self.quiesced.append(worker)
                     elif isinstance(event, QueryReply):

@@ -1,7 +1,7 @@
 """Client admission: gives each new client to a worker, in the order of the connection queue.
 
-The front keeps a copy of every client's socket, which it never reads or writes: with it the front
-ends the connections of a worker that died in good order.
+The front keeps a copy of every client's socket, which it never reads or writes: the successor of a
+worker that died gets its clients' sockets from there.
 """
 
 import trio
@@ -16,6 +16,13 @@ from sbus.broker.front.placement import Placement
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_protocol import AdoptClient
 from sbus.protocol.events import ClientConnected
+
+
+def adoption(client: Client, policy: ConnectionPolicy) -> AdoptClient:
+    """The command to serve a client, with the access rules of now."""
+    rules = encode_rule_set(policy.rules_for(client.sock, client.credentials))
+    place = client.account.place
+    return AdoptClient(client.number, client.credentials, place, rules, client.slot)
 
 
 class ClientAdmission:
@@ -57,8 +64,7 @@ class ClientAdmission:
 
     def _hand_over(self, client: Client) -> None:
         # Its rules are looked up now: they may have changed while it waited for its turn.
-        rules = encode_rule_set(self._policy.rules_for(client.sock, client.credentials))
-        command = AdoptClient(client.number, client.credentials, client.account.place, rules)
+        command = adoption(client, self._policy)
         if self._events.is_watched:
             self._events.emit(ClientConnected(who=client.describe(), worker=client.worker))
         self._supervisor.send(client.worker, command, client.sock.fileno())

@@ -25,6 +25,10 @@ class Client(msgspec.Struct, eq=False):
     credentials: Credentials
     connected_at: float
     """Seconds since 1970."""
+    slot: int
+    """In the shared memory; no other client has it at the same time."""
+    deaths: int = 0
+    """Of workers, one soon after the other, each while it served this client."""
 
     @property
     def user(self) -> int:
@@ -50,6 +54,8 @@ class ClientRegistry:
         self.admitted = 0
         """How many clients there have been."""
         self._clients: dict[int, Client] = {}
+        self._slots_used = 0
+        self._free_slots: list[int] = []
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -62,7 +68,8 @@ class ClientRegistry:
     ) -> Client:
         """Give a new client its number."""
         self.admitted += 1
-        client = Client(self.admitted, worker, account, sock, credentials, time.time())
+        slot = self._take_slot()
+        client = Client(self.admitted, worker, account, sock, credentials, time.time(), slot)
         self._clients[client.number] = client
         self._count(client, 1)
         return client
@@ -76,8 +83,15 @@ class ClientRegistry:
     def remove(self, number: int) -> Client:
         """Take out a client that is there."""
         client = self._clients.pop(number)
+        self._free_slots.append(client.slot)
         self._count(client, -1)
         return client
+
+    def _take_slot(self) -> int:
+        if self._free_slots:
+            return self._free_slots.pop()
+        self._slots_used += 1
+        return self._slots_used - 1
 
     def _count(self, client: Client, more: int) -> None:
         users, uid = self.by_worker[client.worker], client.user

@@ -3,11 +3,13 @@
 `worker.client_moves` describes what the two workers do. The front asks one after the other, and
 does not wait for a worker that is dead.
 
-    until it is handed over   the first worker serves the client, and its death disconnects it
+    until it is handed over   the first worker serves the client, or its successor does
     from then on              the same is true of the second worker
 
 When the first worker dies, the second one finds out from the log whether it has to serve the
-client. So a death costs the client its connection at most, and no client is served twice.
+client. When the second one dies, the first one says whether it has handed the client over. So the
+clients of a dead worker are known when these answers have come, or a short time has passed: then
+the client is disconnected. No client is served twice.
 """
 
 import os
@@ -16,8 +18,8 @@ from collections import deque
 import msgspec
 import trio
 
-from sbus.broker.config.access_policy import encode_rule_set
 from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.front.admission import adoption
 from sbus.broker.front.client_registry import Client, ClientRegistry
 from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.departure import ClientDeparture
@@ -26,6 +28,9 @@ from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.client_record import ClientRecord
 from sbus.protocol.events import ClientMoved
 from sbus.unix.errno_sets import OUT_OF_RESOURCES
+
+_DECISION_SECONDS_MAX = 0.2
+"""A client is handed over, or stays, within some 50 ms."""
 
 MoveEvent = (
     protocol.ClientDescribed
@@ -49,6 +54,8 @@ class _Move:
         handed over when the front does not know that yet."""
         self.said: dict[int, deque[MoveEvent]] = {self.source: deque(), to: deque()}
         self.dead: set[int] = set()
+        self.succeeded: set[int] = set()
+        """Dead workers whose successors do not have this client."""
         self.changed = trio.lowlevel.ParkingLot()
         self.subscriptions = 0
         self.why_not = ""
@@ -110,9 +117,24 @@ class ClientMover:
             move.dead.add(worker)
             move.changed.unpark_all()
 
+    async def wait_for_decisions(self, worker: int) -> list[Client]:
+        """Wait a short time until it is known which moving clients a dead worker has left; returns
+        those about which it is not, which its successor will not have."""
+        undecided = [
+            move
+            for move in self._moves.values()
+            if worker in move.said and self.decides_about(move.client)
+        ]
+        with trio.move_on_after(_DECISION_SECONDS_MAX):
+            for move in undecided:
+                await move.ended.wait()
+        left_out = [move for move in undecided if not move.ended.is_set()]
+        for move in left_out:
+            move.succeeded.add(worker)
+        return [move.client for move in left_out]
+
     def decides_about(self, client: Client) -> bool:
-        """Whether it is open which worker serves this client, so that the death of the one that is
-        known is no reason to disconnect it."""
+        """Whether it is open which worker serves this client."""
         move = self._moves.get(client.number)
         return move is not None and move.revision is not None and client.worker == move.source
 
@@ -161,16 +183,13 @@ class ClientMover:
             prepared = await self._ask(move, move.to, preparation, fd)
         finally:
             os.close(fd)
-        if not isinstance(prepared, protocol.ClientPrepared):
+        if not isinstance(prepared, protocol.ClientPrepared) or move.to in move.dead:
             return _why(prepared)
         move.revision = described.record.revision
         return ""
 
     def _preparation(self, client: Client, record: ClientRecord) -> protocol.PrepareClient:
-        rules = encode_rule_set(self._policy.rules_for(client.sock, client.credentials))
-        own, account = client.credentials, client.account
-        adoption = protocol.AdoptClient(client.number, own, account.place, rules)
-        return protocol.PrepareClient(adoption, record)
+        return protocol.PrepareClient(adoption(client, self._policy), record)
 
     async def _hand_over(self, move: _Move) -> str:
         """Have the client's worker hand it over, and find out which worker has it; why it was not
@@ -179,16 +198,20 @@ class ClientMover:
         assert revision is not None
         command = protocol.HandOverClient(number, move.to, revision)
         answer = await self._ask(move, move.source, command)
-        if isinstance(answer, protocol.ClientHandedOver):
+        is_handed_over = isinstance(answer, protocol.ClientHandedOver)
+        if is_handed_over:
             arrival = await move.wait(move.to)
         else:
             arrival = await self._ask(move, move.to, protocol.CallOffMove(number))
         if isinstance(arrival, protocol.ClientArrived):
             return ""
-        is_served = isinstance(answer, protocol.MoveDeclined) and move.source not in move.dead
-        if not is_served and self._is_connected(move.client):
+        # From here on the worker that has the client is dead, or the client is where it was.
+        is_connected = self._is_connected(move.client)
+        if is_handed_over and is_connected:
+            self._arrived(move)
+        if move.client.worker in move.succeeded and is_connected:
             self._departure.disconnect(move.client, "its worker died")
-        return _why(answer)
+        return "" if is_handed_over else _why(answer)
 
     async def _ask(
         self, move: _Move, worker: int, command: protocol.WorkerCommand, fd: int | None = None

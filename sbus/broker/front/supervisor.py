@@ -52,7 +52,8 @@ class WorkerObserver(Protocol):
         """A worker sent an event that is not about its own life."""
 
     async def worker_died(self, worker: int) -> None:
-        """A worker has died and was reaped. Its successor is forked when this returns."""
+        """A worker has died and was reaped, and this was its last event. Its successor is forked
+        when this returns."""
 
 
 class SupervisedWorker:
@@ -69,12 +70,18 @@ class SupervisedWorker:
         self.settings_number = 0
         """Of the settings that it has applied; 0 for those of the start."""
         self.forked_at = 0.0
+        """By `time.monotonic`."""
         self.deaths = 0
         self.restart_delay_seconds = 0.0
 
     @property
     def is_running(self) -> bool:
         return self.link is not None
+
+    @property
+    def is_young(self) -> bool:
+        """Whether its death would be an early one, or was one just now."""
+        return time.monotonic() - self.forked_at < _EARLY_DEATH_SECONDS
 
     def kill(self) -> None:
         if self.pidfd >= 0:
@@ -149,16 +156,19 @@ class Supervisor:
 
     async def _receive_events(self, worker: SupervisedWorker, link: WorkerLink) -> None:
         while (event := await link.wait_for_event()) is not None:
-            if isinstance(event, protocol.WorkerReady):
-                worker.is_serving = True
-                self._emit_started(worker)
-            elif isinstance(event, protocol.WorkerQuiesced):
-                worker.has_quiesced = True
-            elif isinstance(event, protocol.SettingsApplied):
-                worker.settings_number = max(worker.settings_number, event.number)
-            else:
-                self._observer.worker_event(worker.number, event)
-            self._changed.unpark_all()
+            self._on_event(worker, event)
+
+    def _on_event(self, worker: SupervisedWorker, event: protocol.WorkerEvent) -> None:
+        if isinstance(event, protocol.WorkerReady):
+            worker.is_serving = True
+            self._emit_started(worker)
+        elif isinstance(event, protocol.WorkerQuiesced):
+            worker.has_quiesced = True
+        elif isinstance(event, protocol.SettingsApplied):
+            worker.settings_number = max(worker.settings_number, event.number)
+        else:
+            self._observer.worker_event(worker.number, event)
+        self._changed.unpark_all()
 
     async def _watch_fork_server(self) -> None:
         while True:
@@ -189,6 +199,9 @@ class Supervisor:
 
     async def _handle_exit(self, worker: SupervisedWorker, status: int) -> None:
         worker.deaths += 1
+        if worker.link is not None:
+            for event in worker.link.unread_events():
+                self._on_event(worker, event)
         worker.is_serving = False
         if worker.pidfd >= 0:
             os.close(worker.pidfd)
@@ -208,7 +221,7 @@ class Supervisor:
         self._nursery.start_soon(self._restart, worker)
 
     async def _restart(self, worker: SupervisedWorker) -> None:
-        if time.monotonic() - worker.forked_at < _EARLY_DEATH_SECONDS:
+        if worker.is_young:
             delay_seconds = max(_RESTART_DELAY_SECONDS_MIN, 2 * worker.restart_delay_seconds)
             worker.restart_delay_seconds = min(delay_seconds, _RESTART_DELAY_SECONDS_MAX)
             await trio.sleep(worker.restart_delay_seconds)

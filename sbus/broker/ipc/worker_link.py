@@ -6,6 +6,7 @@ length is bounded by the number of clients.
 
 import socket
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
@@ -111,6 +112,12 @@ class WorkerLink:
         except ConnectionResetError:
             return None
         return _event_decoder.decode(data) if data else None
+
+    def unread_events(self) -> Iterator[WorkerEvent]:
+        """The events of a worker that has ended."""
+        with suppress(BlockingIOError):
+            while (event := self.receive_event()) is not None:
+                yield event
 
     async def wait_for_event(self) -> WorkerEvent | None:
         """The next event; None when the worker has ended, or this end is closed."""

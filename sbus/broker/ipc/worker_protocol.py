@@ -1,6 +1,7 @@
 """What the front and a worker say to each other: commands one way, events the other way.
 
-A descriptor travels with `AdoptClient`, `PrepareClient`, `ApplySettings` and `StartStream` only.
+A descriptor travels with `AdoptClient`, `InheritClient`, `PrepareClient`, `ApplySettings` and
+`StartStream` only.
 
 To move a client, the front has its worker describe it and another worker prepare for it. Then the
 first worker hands the client over by a log entry, at which the other worker takes over.
@@ -26,6 +27,21 @@ class AdoptClient(msgspec.Struct, frozen=True, tag=True):
     """The place of its user's account."""
     rules: bytes = b""
     """The access rules that apply to it, as `encode_rule_set` writes them."""
+    slot: int = 0
+
+
+class InheritClient(msgspec.Struct, frozen=True, tag=True):
+    """Serve this client, which the predecessor of this worker served, once `TakeOver` comes; its
+    socket comes along."""
+
+    adoption: AdoptClient
+    fault: str = ""
+    """Why it is to be disconnected instead; "" if not."""
+
+
+class TakeOver(msgspec.Struct, frozen=True, tag=True):
+    """Begin to serve, in place of a predecessor that has died, all clients that were to be
+    inherited. Each successor gets this, and waits for it; answered by `TookOver`."""
 
 
 class DescribeClient(msgspec.Struct, frozen=True, tag=True):
@@ -120,6 +136,8 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
 WorkerCommand = (
     AdoptClient
+    | InheritClient
+    | TakeOver
     | DescribeClient
     | PrepareClient
     | HandOverClient
@@ -140,6 +158,12 @@ WorkerCommand = (
 # -- events: worker to front -----------------------------------------------------------------------
 class WorkerReady(msgspec.Struct, frozen=True, tag=True):
     """The worker takes commands. It begins to serve with the first one, if it stands by."""
+
+
+class TookOver(msgspec.Struct, frozen=True, tag=True):
+    """The clients that were to be inherited are served here from now on."""
+
+    clients: int
 
 
 class SettingsApplied(msgspec.Struct, frozen=True, tag=True):
@@ -244,6 +268,7 @@ class WorkerQuiesced(msgspec.Struct, frozen=True, tag=True):
 
 WorkerEvent = (
     WorkerReady
+    | TookOver
     | SettingsApplied
     | ClientLeft
     | ClientDescribed

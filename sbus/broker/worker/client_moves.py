@@ -33,6 +33,7 @@ from sbus.broker.ipc.client_record import (
     encode_state,
 )
 from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.inheritance import Inheritance
 from sbus.broker.worker.router import HAND_OVER, Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
@@ -84,6 +85,7 @@ class ClientMoves:
         self._subscriptions = subscriptions
         self._sessions = sessions
         self._wait_queue = wait_queue
+        self.inheritance = Inheritance(context, router, sequencer, subscriptions, sessions)
         self._leaving: list[_Leaving] = []
         router.set_arrivals(self)
 
@@ -232,6 +234,7 @@ class ClientMoves:
         session = self._sessions.arriving.pop(int(client), None)
         if session is not None:
             _restore(session, decode_state(state))
+            session.save_settings()
             session.set_counted(True)
             self._sessions.begin_serving(session)
             self._context.client_events.arrives(session)

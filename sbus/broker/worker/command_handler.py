@@ -1,6 +1,7 @@
 """A worker carries out the commands of the front."""
 
 import os
+import select
 import time
 
 from sbus.broker.config.settings import read_memfd
@@ -65,6 +66,18 @@ class CommandHandler:
                 break
         return True
 
+    def take_over(self) -> bool:
+        """Carry out commands until this worker has taken over from a predecessor; False when it
+        must end at once."""
+        poll = select.poll()
+        poll.register(self._link.fileno(), select.POLLIN)
+        heartbeat_ms = self._context.settings.limits.heartbeat_seconds * 1_000
+        while self._moves.inheritance.is_awaited:
+            self._context.memory.record_heartbeat(self._context.worker)
+            if poll.poll(heartbeat_ms) and (self.must_stop or not self.receive()):
+                return False
+        return True
+
     def go_on(self, now: float) -> float:
         """Go on with the commands that take time; returns the seconds until the next call."""
         return self._moves.hand_over_rested(now)
@@ -73,6 +86,10 @@ class CommandHandler:
         match command:
             case protocol.AdoptClient():
                 self._sessions.adopt(command, fds[0])
+            case protocol.InheritClient():
+                self._moves.inheritance.add(command, fds[0])
+            case protocol.TakeOver():
+                self._moves.inheritance.take_over()
             case protocol.DescribeClient():
                 self._moves.describe(command)
             case protocol.PrepareClient():
@@ -112,6 +129,9 @@ class CommandHandler:
             case protocol.AdoptClient():
                 why = "the worker has no descriptors left"
                 self._link.send(protocol.ClientLeft(command.client, why))
+            case protocol.InheritClient():
+                why = "the worker has no descriptors left"
+                self._link.send(protocol.ClientLeft(command.adoption.client, why))
             case protocol.PrepareClient():
                 why = "the worker has no descriptors left"
                 self._link.send(protocol.MoveDeclined(command.adoption.client, why))

@@ -9,6 +9,7 @@ from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.worker.client_events import ClientEvents
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import Accounts
+from sbus.shared.client_slots import ClientSlots
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.shared.worker_statistics import WorkerStatistics, counters_of
@@ -36,6 +37,7 @@ class WorkerContext:
         self.memory = memory
         self.accounts = Accounts(memory.accounts, memory.workers, limits, worker)
         self.stalls = StallTable(memory.stalls, limits.blocking_clients_max, worker)
+        self.client_slots = ClientSlots(memory.client_slots)
         self.statistics = WorkerStatistics(counters_of(memory.statistics, worker))
         self.link = link
         self.emitter = emitter

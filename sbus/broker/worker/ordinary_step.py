@@ -101,6 +101,7 @@ def make_ordinary_step(
         log_bytes=memoryview(memory.map)[memory.log_offset : log_end],
         counts=context.statistics.counts,
         shared_counts=shared_counts,
+        served=memory.served_clients[context.worker : context.worker + 1],
         latency_at=LATENCY,
         recent=recent,
         log=log,

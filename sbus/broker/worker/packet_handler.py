@@ -161,13 +161,17 @@ class PacketHandler:
             self._context.link.send(SelfServiceRequest(session.client))
         elif key == controls.ECHO_ON:
             session.echo = True
+            session.save_settings()
         elif key == controls.ECHO_OFF:
             session.echo = False
+            session.save_settings()
         elif key == controls.NOTICES_ON:
             session.outbox.enable_notices()
+            session.save_settings()
         elif (choice := controls.FLOOD_CONTROLS.get(key)) is not None:
             self._sequencer.barrier()  # earlier messages are handled as chosen before
             session.outbox.choose(choice)
+            session.save_settings()
             if choice in (controls.Soft.BLOCK, controls.Hard.BLOCK):
                 return self._enable_backpressure(session)
         else:

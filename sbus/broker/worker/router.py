@@ -43,6 +43,7 @@ from sbus.shared.subscription_table import (
     UNSUBSCRIBED,
     WORKER_RESET,
     Record,
+    shared_spelling,
 )
 
 _PATHS_REMEMBERED = 16
@@ -242,7 +243,7 @@ class Router:
         return len(pattern) + _BYTES_PER_SEGMENT * segments
 
     def shared_pattern(self, pattern: bytes) -> bytes:
-        """The pattern as it is journalled: one spelling for all patterns that match the same keys,
+        """The pattern as indices know it: one spelling for all patterns that match the same keys,
         so that interest in it is one bit for each worker."""
         path = self.path_of(pattern)
         if path is None:
@@ -250,10 +251,19 @@ class Router:
         shared = format_path(path, self._dialect)
         return pattern if shared == pattern else shared
 
+    def journalled_pattern(self, pattern: bytes) -> bytes:
+        """The shared pattern, and behind it the client's own spelling where that is another."""
+        shared = self.shared_pattern(pattern)
+        return shared if shared == pattern else b"%b\0%b" % (shared, pattern)
+
     def gain_interest(self, shared_pattern: bytes) -> bool:
         """Count one more occurrence of a pattern; whether it is this worker's first."""
         self._interest[shared_pattern] += 1
         return self._interest[shared_pattern] == 1
+
+    def has_interest(self, shared_pattern: bytes) -> bool:
+        """Whether a client of this worker has a pattern."""
+        return shared_pattern in self._interest
 
     def lose_interest(self, shared_pattern: bytes, count: int = 1) -> bool:
         """Count fewer occurrences of a pattern; whether those were this worker's last."""
@@ -303,13 +313,14 @@ class Router:
                     self._change(pattern, rule, add=False)
 
     def _change_interest(self, record: Record) -> None:
-        path = parse_pattern(record.pattern, self._dialect)
+        pattern = shared_spelling(record.pattern)
+        path = parse_pattern(pattern, self._dialect)
         if path is None:
             return
         is_gained = record.kind == SUBSCRIBED
         change = self._index.add_worker if is_gained else self._index.remove_worker
         if change(path, record.worker):
-            self.cache.invalidate(path, record.pattern)
+            self.cache.invalidate(path, pattern)
 
     def _add_remote_rule(self, record: Record) -> None:
         rule, pattern = unpack_rule(record.client, record.pattern)

@@ -122,6 +122,13 @@ class Scheduler:
             return 1
         if self._must_wait(session):
             return 0
+        served_clients, worker = self._context.memory.served_clients, self._context.worker
+        served_clients[worker] = session.client
+        cost = self._serve_turn(session)
+        served_clients[worker] = 0
+        return cost
+
+    def _serve_turn(self, session: Session) -> int:
         session.is_at_rest = False
         cost = 1
         quantum = self._context.settings.limits.quantum_units

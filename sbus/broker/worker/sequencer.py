@@ -36,12 +36,7 @@ from sbus.shared.log_block import LogBlock
 from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import ALIVE, LOG_HEAD
-from sbus.shared.subscription_table import (
-    WORKER_RESET,
-    Record,
-    SubscriptionTable,
-    encode_record,
-)
+from sbus.shared.subscription_table import SubscriptionTable
 from sbus.shared.worker_statistics import (
     ACCEPTED,
     ACCEPTED_BYTES,
@@ -78,17 +73,17 @@ class Sequencer:
         self._walker = LogWalker(context, router, monitor, self._log, self._step)
         self._misses_before = self._statistics.counts[ROUTE_MISSES]
 
-    def start(self) -> bytes:
-        """Take this worker's place in the shared memory.
+    def start(self, first_record: bytes = b"") -> bool:
+        """Take this worker's place in the shared memory, and journal a record there, if any.
 
-        Returns the record that must be journalled before all others, if there was no room for it.
+        False when there was no room for the record, which must be journalled before all others.
         """
-        reset = encode_record(Record(WORKER_RESET, True, self._worker, 0))
         with self._lock as words:
             self._log.start(words)
             self._table.start(words)
-            recorded = self._table.append(words, reset, edge=True, frees=True)
-        return b"" if recorded else reset
+            if not first_record:
+                return True
+            return self._table.append(words, first_record, edge=True, frees=True)
 
     # -- steps ---------------------------------------------------------------------------------
     def serve(self, session: Session, cost: int, cost_max: int) -> int:

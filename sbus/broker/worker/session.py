@@ -22,6 +22,7 @@ from sbus.compiled import SessionRecord
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.limits import BYTES_PER_UNIT, UNITS_PER_SECOND, Limits
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
+from sbus.shared.client_slots import ClientSettings, ClientSlot
 from sbus.shared.log_block import LogBlock, build_log_block
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
@@ -117,13 +118,14 @@ class PublishBatch:
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """What the front admitted: a client's number and peer credentials, its user's account and its
-    socket."""
+    """What the front admitted: a client's number and peer credentials, its user's account, its
+    socket and its slot."""
 
     client: int
     credentials: Credentials
     account: Account
     sock: socket.socket
+    slot: ClientSlot
 
 
 class Session(SessionRecord):
@@ -134,7 +136,7 @@ class Session(SessionRecord):
         *("secret_recipient", "profile"),
         *("patterns", "rule_by_pattern", "subscriptions", "subscription_bytes", "backpressure"),
         *("awaits_self_service", "is_queued", "has_ended", "refused", "waiting_bytes"),
-        *("is_counted", "is_leaving", "read_again_ns", "revision"),
+        *("is_counted", "is_leaving", "read_again_ns", "revision", "slot"),
     )
 
     outbox: Outbox
@@ -153,6 +155,7 @@ class Session(SessionRecord):
         self.uid = connection.account.uid
         self.account_place = connection.account.place
         self.sock = connection.sock
+        self.slot = connection.slot
         self.fd = connection.sock.fileno()
         self.outbox = outbox
         self.backlog_sender = BacklogSender(self.uid, outbox)
@@ -206,6 +209,12 @@ class Session(SessionRecord):
         """Obey these access rules from now on."""
         self.profile = profile
         self.is_ordinary = not profile.publish
+
+    def save_settings(self) -> None:
+        """Let a successor of this worker know what the client has chosen."""
+        outbox = self.outbox
+        chosen = ClientSettings(self.echo, outbox.wants_notices, outbox.flood_control)
+        self.slot.save(self.client, chosen)
 
     @property
     def is_stalled(self) -> bool:

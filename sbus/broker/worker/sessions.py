@@ -70,6 +70,7 @@ class Sessions:
     def adopt(self, command: AdoptClient, fd: int) -> None:
         """Take over a client; `fd` belongs to this worker from now on."""
         session = self.make(command, fd)
+        session.save_settings()
         if session.outbox.wants_backpressure and not self.enable_backpressure(session):
             self.client_events.limit_reached(session, BLOCKING_CLIENTS)
         self.begin_serving(session)
@@ -82,7 +83,8 @@ class Sessions:
         flood_control, limits = self._context.settings.flood_control, self._context.settings.limits
         listener = _DeliveryListener(self, command.client)
         outbox = Outbox(sock, flood_control, limits, account, self._statistics, listener)
-        connection = Connection(command.client, command.credentials, account, sock)
+        slot = self._context.client_slots[command.slot]
+        connection = Connection(command.client, command.credentials, account, sock, slot)
         session = Session(connection, outbox, self._profile(command.rules), limits)
         self._subscriptions.add_client(session)
         return session
@@ -105,15 +107,27 @@ class Sessions:
         place = stalls.take_place() if leaves_enough else None
         if place is None:
             return False
-        account.count(BLOCKING_CLIENTS, 1)
-        own, profile, memory = session.credentials, session.profile, self._context.memory
+        own, profile = session.credentials, session.profile
         rule = BackpressureRule(session.client, place, account.place, session.uid, own, profile)
+        self.hold_publishers_by(session, rule)
+        self._subscriptions.add_rule(session)
+        return True
+
+    def hold_publishers_by(self, session: Session, rule: BackpressureRule) -> None:
+        """Let a client that has the rule's place hold publishers back from now on."""
+        account, memory, stalls = session.account, self._context.memory, self._stalls
+        account.count(BLOCKING_CLIENTS, 1)
         listener = _DeliveryListener(self, session.client)
         session.enable_backpressure(
             Backpressure(rule, account, memory, stalls, self._statistics, listener)
         )
-        self._subscriptions.add_rule(session)
-        return True
+
+    def see_off(self, command: AdoptClient, fd: int) -> None:
+        """End the connection of a client that a predecessor of this worker had closed; `fd` belongs
+        to this worker from now on."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
+        account = self._context.accounts[command.account]
+        self._departed.add(command.client, sock, account, "it was disconnected")
 
     # -- serving -------------------------------------------------------------------------------
     def on_ready(self, fd: int, events: int) -> None:
@@ -201,6 +215,7 @@ class Sessions:
 
     def close(self, session: Session, reason: str) -> None:
         """End a session; the front closes its copy of the socket when it hears of it."""
+        session.slot.close()
         session.outbox.close()
         self.end_serving(session)
         self.discard(session)

@@ -12,7 +12,8 @@ the order in which they must be journalled; nothing else is journalled before th
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
@@ -24,7 +25,7 @@ from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscription_quotas import SubscriptionQuotas
 from sbus.broker.worker.watched_processes import WatchedProcesses
-from sbus.errors import Refusal
+from sbus.errors import ClientFault, Refusal
 from sbus.protocol.secret_keys import begins_secret
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
@@ -32,8 +33,11 @@ from sbus.shared.subscription_table import (
     RULE_REMOVED,
     SUBSCRIBED,
     UNSUBSCRIBED,
+    WORKER_RESET,
     Record,
     encode_record,
+    own_spelling,
+    shared_spelling,
 )
 
 _RECORDS_PER_PIECE = 16
@@ -60,11 +64,28 @@ class Subscriptions:
         self._watched = WatchedProcesses()
 
     def start(self) -> None:
-        """Begin to serve in this worker's place in the shared memory."""
-        if reset := self._sequencer.start():
+        """Begin to serve in this worker's place in the shared memory, without clients."""
+        reset = encode_record(Record(WORKER_RESET, True, self._context.worker, 0))
+        if not self._sequencer.start(reset):
             self._unrecorded.append(reset)
 
-    # -- clients -------------------------------------------------------------------------------
+    def restore(self, session: Session, journalled: Mapping[bytes, int]) -> None:
+        """Give a client patterns that are journalled as its own already."""
+        for pattern, count in journalled.items():
+            own, shared = own_spelling(pattern), shared_spelling(pattern)
+            if begins_secret(own):
+                with suppress(ClientFault):  # then its process counts as ended
+                    self._watch_process(session, own)
+            self._quotas.count(session, own, count)
+            for _ in range(count):
+                self._router.gain_interest(shared)
+                self._router.add(own, session.outbox)
+
+    def take_back(self, records: Iterable[Record]) -> None:
+        """Journal these records, which only take back, as soon as there is room."""
+        self._unrecorded.extend(map(encode_record, records))
+        self.flush_records()
+
     def add_client(self, session: Session) -> None:
         """From now on the client can have patterns."""
         rules = session.profile.subscribe
@@ -85,9 +106,8 @@ class Subscriptions:
     def remove_client(self, session: Session) -> None:
         """A client leaves: remove all of its subscriptions, piece by piece.
 
-        A record of that is journalled first, in a few bytes that fit when nothing else does. The
-        next compaction leaves the client's patterns out by it, which makes room for the edges.
-        Until all patterns are removed they are routes to a closed outbox, which does no harm.
+        A record of that is journalled first, because it fits when nothing else does, and has the
+        next compaction make room. Until all are removed they are routes to a closed outbox.
         """
         self._router.remove_client(session.outbox)
         self._watched.discard(session.secret_recipient)
@@ -116,9 +136,10 @@ class Subscriptions:
         if not self.flush_records():
             return False
         shared_patterns = [self._router.shared_pattern(pattern) for pattern in patterns]
+        edges = map(self._router.gain_interest, shared_patterns)
         records = [
-            self._encode(SUBSCRIBED, session, shared, edge=self._router.gain_interest(shared))
-            for shared in shared_patterns
+            self._encode(SUBSCRIBED, session, self._router.journalled_pattern(pattern), edge=edge)
+            for pattern, edge in zip(patterns, edges, strict=True)
         ]
         if not self._sequencer.journal(b"".join(records)):
             for shared in shared_patterns:
@@ -145,7 +166,8 @@ class Subscriptions:
             return False
         shared = self._router.shared_pattern(pattern)
         edge = self._router.gain_interest(shared)
-        data = self._encode(SUBSCRIBED, session, shared, edge=edge)
+        journalled = self._router.journalled_pattern(pattern)
+        data = self._encode(SUBSCRIBED, session, journalled, edge=edge)
         adds_rule = session.backpressure is not None and pattern not in session.rule_by_pattern
         if adds_rule:
             data += self._encode_new_rule(session, pattern)
@@ -166,7 +188,8 @@ class Subscriptions:
             return False
         shared = self._router.shared_pattern(pattern)
         edge = self._router.lose_interest(shared)
-        data = self._encode(UNSUBSCRIBED, session, shared, edge=edge)
+        journalled = self._router.journalled_pattern(pattern)
+        data = self._encode(UNSUBSCRIBED, session, journalled, edge=edge)
         removes_rule = session.patterns[pattern] == 1 and pattern in session.rule_by_pattern
         if removes_rule:
             data += self._encode_end_of_rule(session, pattern)

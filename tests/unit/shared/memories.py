@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from sbus.limits import Limits
 from sbus.shared.accounts import Account, AccountBook, accounts_words
+from sbus.shared.client_slots import SLOT_WORDS, ClientSlot
 from sbus.shared.shared_memory import WORD_BYTES, SharedMemory
 
 
@@ -28,6 +29,11 @@ def open_account(limits: Limits, uid: int = 1000) -> Account:
     account = AccountBook(account_memory(1, limits), 1, limits).of(uid, limits.user, 0)
     assert account is not None
     return account
+
+
+def spare_slot() -> ClientSlot:
+    """A client's slot that no other process sees."""
+    return ClientSlot(memoryview(bytearray(WORD_BYTES * SLOT_WORDS)).cast("Q"))
 
 
 def close_memory(memory: SharedMemory) -> None:

@@ -13,7 +13,7 @@ from sbus.limits import Limits
 from sbus.shared import ordered_log
 from sbus.shared.log_block import WalkedBlock, build_log_block
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
-from sbus.shared.ordered_log import OrderedLog, check_log_size, has_served
+from sbus.shared.ordered_log import OrderedLog, check_log_size
 from sbus.shared.shared_memory import (
     LOG_HEAD,
     LOG_WAITERS,
@@ -519,16 +519,6 @@ def test_a_dead_worker_holds_no_worker_back_and_does_not_wait() -> None:
         assert walk(reader, memory) == [], "what came before a worker's start is not its own"
         append(writer, memory, (0b10, b"later"))
         assert [key for key, _ in walk(reader, memory)] == [b"later"]
-
-
-def test_a_number_that_has_served_stays_so_when_its_worker_is_dead() -> None:
-    with open_memory(2) as memory:
-        memory.lock.open()
-        (log,) = started(memory, 1)
-        with memory.lock as words:
-            assert [has_served(words, worker) for worker in range(2)] == [False, True]
-            log.reap(words, 1)
-            assert has_served(words, 1)
 
 
 def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:

@@ -16,6 +16,7 @@ import pytest
 import trio
 import trio.testing
 
+from sbus.broker.front import mover
 from sbus.broker.front.client_registry import Client, ClientRegistry
 from sbus.broker.front.mover import ClientMover, MoveEvent
 from sbus.broker.ipc import worker_protocol as protocol
@@ -34,7 +35,7 @@ class WorkerModel:
 
     def __init__(self, world: "World", number: int) -> None:
         self._world = world
-        self._number = number
+        self.number = number
         self.is_serving = True
         self.serves_client = False
         self.is_prepared = False
@@ -53,9 +54,10 @@ class WorkerModel:
                     self.is_prepared = True
                     self.events.append(protocol.ClientPrepared(CLIENT))
             case protocol.HandOverClient(to=to, revision=7):
-                if self.serves_client and self._world.chance.random() < 0.9:
+                target = self._world.workers[to]
+                if self.serves_client and target.is_serving and self._world.chance.random() < 0.9:
                     self.serves_client = False
-                    self._world.log.append(self._world.workers[to])
+                    self._world.log.append(target)
                     self.events.append(protocol.ClientHandedOver(CLIENT))
                 else:
                     self._decline()
@@ -91,6 +93,7 @@ class World:
 
     def __init__(self, seed: int, nursery: trio.Nursery) -> None:
         self.chance = random.Random(seed)
+        self.nursery = nursery
         self.log: list[WorkerModel] = []
         self.workers = [WorkerModel(self, number) for number in (SOURCE, TARGET)]
         self.workers[SOURCE].serves_client = True
@@ -131,11 +134,18 @@ class World:
         if self.chance.random() < 0.5:
             while died.events:
                 self.mover.on_event(number, died.events.popleft())
-        self.workers[number] = WorkerModel(self, number)
-        for client in self.registry.of_worker(number):
-            if not self.mover.decides_about(client):
-                self.disconnect(client, "its worker died")
+        successor = self.workers[number] = WorkerModel(self, number)
+        successor.is_serving = False
         self.mover.on_worker_death(number)
+        self.nursery.start_soon(self._succeed, successor)
+
+    async def _succeed(self, successor: WorkerModel) -> None:
+        """The successor of a dead worker begins, with the clients that this has left."""
+        left_out = await self.mover.wait_for_decisions(successor.number)
+        clients = self.registry.of_worker(successor.number)
+        if self.workers[successor.number] is successor:
+            successor.is_serving = True
+            successor.serves_client = bool(clients) and clients != left_out
 
     def step(self) -> None:
         """Something happens next: a command or an event arrives, or a worker walks."""
@@ -176,7 +186,7 @@ async def play(seed: int, kills: list[tuple[int, int]], leaves_at: int | None = 
         nursery.start_soon(world.run_move)
         steps = 0
         while world.outcome is None or any(
-            it.commands or it.events or it in world.log for it in world.workers
+            it.commands or it.events or it in world.log or not it.is_serving for it in world.workers
         ):
             await trio.testing.wait_all_tasks_blocked()
             for at, victim in kills:
@@ -187,6 +197,7 @@ async def play(seed: int, kills: list[tuple[int, int]], leaves_at: int | None = 
             world.step()
             steps += 1
             assert steps < 10_000, "the move does not end"
+        await trio.testing.wait_all_tasks_blocked()
         world.check()
     return world
 
@@ -196,16 +207,33 @@ async def test_a_client_is_moved() -> None:
     assert set(outcomes) == {"", "no"}
 
 
-@pytest.mark.parametrize("victims", [(SOURCE,), (TARGET,), (SOURCE, TARGET), (TARGET, TARGET)])
-async def test_workers_die_at_any_point(victims: tuple[int, ...]) -> None:
-    """About forty steps make a move."""
-    left = 0
+VICTIMS = [(SOURCE,), (TARGET,), (SOURCE, TARGET), (TARGET, SOURCE), (TARGET, TARGET)]
+
+
+async def survivors(victims: tuple[int, ...]) -> list[bool]:
+    """Whether the client survived, for deaths at all points. About forty steps make a move."""
+    survived = []
     for seed in range(8):
         for first in range(45):
             kills = [(first + 7 * number, victim) for number, victim in enumerate(victims)]
             world = await play(seed, kills)
-            left += world.registry.get(CLIENT) is not None
-    assert left, "no client survived anything"
+            survived.append(world.registry.get(CLIENT) is not None)
+    return survived
+
+
+@pytest.mark.parametrize("victims", VICTIMS)
+async def test_the_client_survives_workers_that_die_at_any_point(victims: tuple[int, ...]) -> None:
+    assert all(await survivors(victims))
+
+
+@pytest.mark.parametrize("victims", VICTIMS)
+async def test_a_successor_that_cannot_wait_goes_without_the_client(
+    victims: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mover, "_DECISION_SECONDS_MAX", 0)
+    survived = await survivors(victims)
+    assert any(survived)
+    assert not all(survived)
 
 
 async def test_the_client_leaves_at_any_point() -> None:

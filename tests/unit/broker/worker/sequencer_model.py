@@ -42,7 +42,7 @@ from sbus.shared.worker_statistics import WorkerStatistics
 from sbus.unix.credentials import Credentials
 from tests.support.events import logging_to
 from tests.unit.routing.specification import matches
-from tests.unit.shared.memories import close_memory, was_woken
+from tests.unit.shared.memories import close_memory, spare_slot, was_woken
 
 LIMITS = Limits(
     log_bytes=1280,
@@ -166,7 +166,7 @@ class Client:
         self.worker = worker
         own = Credentials(gid=1, uid=uid, pid=1)
         self.collector = Collector()
-        connection = Connection(number, own, account, sock)
+        connection = Connection(number, own, account, sock, spare_slot())
         self.session = Session(connection, cast(Outbox, self.collector), NO_RULES, LIMITS)
         self.subscriptions: Counter[bytes] = Counter()
         self.due: list[bytes] = []

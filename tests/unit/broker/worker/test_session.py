@@ -17,7 +17,7 @@ from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import may_carry_descriptors, refuse_descriptors
 from tests.support.lingering import packets_that_linger
-from tests.unit.shared.memories import open_account
+from tests.unit.shared.memories import open_account, spare_slot
 
 LIMITS = Limits(packet_bytes_max=100, batch_packets_max=5, batch_bytes_max=300)
 COST_OF_A_WAIT = 25
@@ -49,7 +49,8 @@ class Pair:
         ours.setblocking(False)
         self.client.settimeout(5)
         account = open_account(LIMITS)
-        self.connection = Connection(1, Credentials(gid=1, uid=2, pid=3), account, ours)
+        own = Credentials(gid=1, uid=2, pid=3)
+        self.connection = Connection(1, own, account, ours, spare_slot())
         self.session = open_session(self.connection, LIMITS)
 
     def send(self, *packets: bytes) -> None:

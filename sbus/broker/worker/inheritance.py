@@ -1,0 +1,181 @@
+"""Inheritance: the successor of a worker that died serves the clients of its predecessor.
+
+The front gives it every client with its socket, then has it take over. The rest is in the shared
+memory: the clients' patterns and back-pressure rules in the subscription table, and what they have
+chosen in their slots. Other workers notice nothing: their indices name the worker's number.
+
+What was only in the predecessor's memory is lost, and so is what was destined to it and not
+delivered: a client with subscriptions is told that it lost messages, and not how many.
+
+    a client that the predecessor never served   is adopted as a new one
+    a client that the predecessor had closed     is disconnected
+    a client that left meanwhile                 is found to have left when it is read
+    journalled patterns without a client         are taken back: their client has left or moved away
+"""
+
+from collections.abc import Iterator
+
+from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
+from sbus.broker.ipc.worker_protocol import AdoptClient, InheritClient, TookOver
+from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.router import Router
+from sbus.broker.worker.sequencer import Sequencer
+from sbus.broker.worker.session import Session
+from sbus.broker.worker.sessions import Sessions
+from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.errors import Misbehaviour
+from sbus.protocol.controls import lost_notice
+from sbus.shared.compaction import LiveTable
+from sbus.shared.shared_memory import TABLE_TAIL
+from sbus.shared.subscription_table import (
+    CLIENT_GONE,
+    RULE_REMOVED,
+    SUBSCRIBED,
+    UNSUBSCRIBED,
+    WORKER_RESET,
+    Record,
+    SubscriptionTable,
+    shared_spelling,
+)
+
+
+class _Journal:
+    """What the table has of one worker."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._worker = context.worker
+        self._live = LiveTable()
+        self.interest: set[bytes] = set()
+        """The patterns that other workers send this one messages for."""
+        table = SubscriptionTable(context.memory)
+        with context.memory.lock as words:
+            table.start(words)
+            end = words[TABLE_TAIL]
+        for record in table.read_own(context.worker, end):
+            self._apply(record)
+
+    def _apply(self, record: Record) -> None:
+        self._live.apply(record)
+        if record.kind == WORKER_RESET:
+            self.interest.clear()
+        elif record.edge and record.kind == SUBSCRIBED:
+            self.interest.add(shared_spelling(record.pattern))
+        elif record.edge and record.kind == UNSUBSCRIBED:
+            self.interest.discard(shared_spelling(record.pattern))
+
+    def patterns_of(self, client: int) -> dict[bytes, int]:
+        """As they are journalled, each with its number of occurrences."""
+        return dict(self._live.patterns(self._worker, client))
+
+    def rules_of(self, client: int) -> dict[bytes, BackpressureRule]:
+        """By the patterns that they are journalled with; one object for each version."""
+        versions: dict[int, BackpressureRule] = {}
+        rules = {}
+        for packed in self._live.rules(self._worker, client):
+            rule, pattern = unpack_rule(client, packed)
+            rules[pattern] = versions.setdefault(rule.version, rule)
+        return rules
+
+    def records_without(self, clients: set[int]) -> Iterator[Record]:
+        """Records that take back what clients other than these have."""
+        for worker, client in self._live.owners():
+            if client not in clients:
+                for packed in self._live.rules(worker, client):
+                    yield Record(RULE_REMOVED, True, worker, client, packed)
+                yield Record(CLIENT_GONE, False, worker, client)
+
+
+class Inheritance:
+    """Of one worker."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        router: Router,
+        sequencer: Sequencer,
+        subscriptions: Subscriptions,
+        sessions: Sessions,
+    ) -> None:
+        self._context = context
+        self._router = router
+        self._sequencer = sequencer
+        self._subscriptions = subscriptions
+        self._sessions = sessions
+        self._clients: list[tuple[InheritClient, int]] = []
+        """With their descriptors, until they are taken over."""
+        self.is_awaited = True
+
+    def add(self, command: InheritClient, fd: int) -> None:
+        """A client to take over; `fd` belongs to this worker from now on."""
+        self._clients.append((command, fd))
+
+    def take_over(self) -> None:
+        """Begin to serve, with the clients of the predecessor."""
+        self.is_awaited = False
+        if self._clients:
+            self._sequencer.start()
+            self._restore_all(_Journal(self._context))
+        else:
+            self._subscriptions.start()
+        self._context.link.send(TookOver(len(self._clients)))
+        self._clients.clear()
+
+    def _restore_all(self, journal: _Journal) -> None:
+        inherited: list[tuple[Session, str]] = []
+        new: list[tuple[AdoptClient, int]] = []
+        for command, fd in self._clients:
+            adoption = command.adoption
+            slot = self._context.client_slots[adoption.slot]
+            if not slot.is_of(adoption.client):
+                new.append((adoption, fd))
+            elif slot.is_closed:
+                self._sessions.see_off(adoption, fd)
+            else:
+                inherited.append((self._restore(adoption, fd, journal), command.fault))
+        clients = {session.client for session, _ in inherited}
+        self._subscriptions.take_back(journal.records_without(clients))
+        self._subscriptions.take_back(
+            Record(UNSUBSCRIBED, True, self._context.worker, 0, pattern)
+            for pattern in journal.interest
+            if not self._router.has_interest(pattern)
+        )
+        for session, fault in inherited:
+            self._begin_serving(session, fault)
+        for adoption, fd in new:
+            self._sessions.adopt(adoption, fd)
+
+    def _restore(self, command: AdoptClient, fd: int, journal: _Journal) -> Session:
+        """Make the session of a client as it was."""
+        session = self._sessions.make(command, fd)
+        settings = session.slot.settings()
+        session.echo = settings.echo
+        session.outbox.wants_notices = settings.wants_notices
+        session.outbox.leave()
+        session.outbox.arrive(settings.flood_control)
+        self._subscriptions.restore(session, journal.patterns_of(command.client))
+        if rules := journal.rules_of(command.client):
+            self._restore_rules(session, rules)
+        self._context.memory.record_heartbeat(self._context.worker)
+        return session
+
+    def _restore_rules(self, session: Session, rules: dict[bytes, BackpressureRule]) -> None:
+        """Let a client hold publishers back as it did."""
+        newest = max(rules.values(), key=lambda rule: rule.version)
+        self._context.stalls.claim_place(newest.place)
+        self._sessions.hold_publishers_by(session, newest)
+        for pattern, rule in rules.items():
+            session.rule_by_pattern[pattern] = rule
+            self._router.add(pattern, rule)
+        self._subscriptions.add_rule(session)
+        self._subscriptions.apply_profile(session)
+
+    def _begin_serving(self, session: Session, fault: str) -> None:
+        """Serve a client, or disconnect it if it is to be at fault."""
+        outbox = session.outbox
+        if outbox.wants_backpressure and session.backpressure is None:
+            self._sessions.enable_backpressure(session)
+        self._sessions.begin_serving(session)
+        if session.patterns and outbox.wants_notices:
+            outbox.send_control(lost_notice(None))
+        if fault:
+            self._sessions.expel(session, Misbehaviour("kills-workers", fault))

@@ -1,0 +1,102 @@
+"""Client slots: what a successor needs to know of each client when its worker dies.
+
+The front gives every client a slot, and the worker that serves the client writes it. Each word is
+valid by itself, so neither needs the lock, and a death at any store leaves the value before it or
+the one behind it. A slot is its client's from the moment when it has the client's number: until
+then the client has chosen nothing.
+
+    slot = client's number  |  settings
+"""
+
+import resource
+
+import msgspec
+
+from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
+
+SLOTS_MAX = 1 << 20
+"""More clients than a bus has descriptors for. Slots that were never used take no memory."""
+
+_CLIENT = 0
+_SETTINGS = 1
+SLOT_WORDS = 8
+"""A line of the processor's cache, so that no two workers write to the same one."""
+
+_IS_CLOSED = 1
+_ECHO = 2
+_WANTS_NOTICES = 4
+_CHOICES_SHIFT = 3
+_CHOICE_BITS = 2
+_SOFT, _HARD, _ORDER = tuple(Soft), tuple(Hard), tuple(BacklogOrder)
+
+
+def client_slots_words() -> int:
+    """Shared words of the slots of as many clients as this process may have descriptors for."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return SLOT_WORDS * (SLOTS_MAX if limit < 0 else min(limit, SLOTS_MAX))
+
+
+class ClientSettings(msgspec.Struct, frozen=True):
+    """What a client has chosen."""
+
+    echo: bool
+    wants_notices: bool
+    flood_control: FloodControl
+
+
+class ClientSlot:
+    """One process's view of one slot."""
+
+    __slots__ = ("_words",)
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+
+    def save(self, client: int, settings: ClientSettings) -> None:
+        """The slot is this client's, which has chosen this."""
+        self._words[_SETTINGS] = _packed(settings)
+        self._words[_CLIENT] = client
+
+    def is_of(self, client: int) -> bool:
+        """Whether this client has ever been served."""
+        return bool(self._words[_CLIENT] == client)
+
+    def settings(self) -> ClientSettings:
+        """What the client has chosen."""
+        return _unpacked(self._words[_SETTINGS])
+
+    def close(self) -> None:
+        """The client is to be served no more."""
+        self._words[_SETTINGS] |= _IS_CLOSED
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self._words[_SETTINGS] & _IS_CLOSED)
+
+
+class ClientSlots:
+    """One process's view of all slots."""
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+
+    def __getitem__(self, number: int) -> ClientSlot:
+        return ClientSlot(self._words[number * SLOT_WORDS : (number + 1) * SLOT_WORDS])
+
+
+def _packed(settings: ClientSettings) -> int:
+    chosen = settings.flood_control
+    choices = (_SOFT.index(chosen.soft), _HARD.index(chosen.hard), _ORDER.index(chosen.order))
+    word = _ECHO * settings.echo | _WANTS_NOTICES * settings.wants_notices
+    for position, choice in enumerate(choices):
+        word |= choice << (_CHOICES_SHIFT + position * _CHOICE_BITS)
+    return word
+
+
+def _unpacked(word: int) -> ClientSettings:
+    soft, hard, order = (
+        word >> (_CHOICES_SHIFT + position * _CHOICE_BITS) & ((1 << _CHOICE_BITS) - 1)
+        for position in range(3)
+    )
+    chosen = FloodControl(soft=_SOFT[soft], hard=_HARD[hard], order=_ORDER[order])
+    return ClientSettings(bool(word & _ECHO), bool(word & _WANTS_NOTICES), chosen)

@@ -1,0 +1,164 @@
+"""What the front sends the successor of a worker that died, and which clients it blames."""
+
+import socket
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.succession import Succession
+from sbus.broker.ipc.worker_protocol import InheritClient, TakeOver, WorkerCommand
+from sbus.limits import Limits
+from sbus.unix.credentials import Credentials
+from tests.support.events import logging_to
+from tests.unit.shared.memories import open_account
+
+WORKERS = 2
+
+
+class WorkerModel:
+    """A worker of the supervisor's."""
+
+    def __init__(self) -> None:
+        self.link: object = object()
+        self.is_young = True
+
+
+class World:
+    """Clients of two workers; also a supervisor, a connection policy and a shared memory."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.workers = [WorkerModel() for _ in range(WORKERS)]
+        self.served_clients = [0] * WORKERS
+        self.sent: list[WorkerCommand] = []
+        self.lines: list[str] = []
+        self.registry = ClientRegistry(WORKERS)
+        own = cast("Any", self)
+        events = logging_to(self.lines)
+        self.succession = Succession(nursery, own, own, own, self.registry, events)
+        self.peers: list[socket.socket] = []
+
+    def rules_for(self, _sock: socket.socket, _own: Credentials) -> int:
+        return 0
+
+    def send(self, worker: int, command: WorkerCommand, fd: int | None = None) -> None:
+        assert worker == 0
+        if isinstance(command, InheritClient):
+            assert fd == self.client(command.adoption.client).sock.fileno()
+        self.sent.append(command)
+
+    def client(self, number: int) -> Client:
+        client = self.registry.get(number)
+        assert client is not None
+        return client
+
+    def connect(self, worker: int) -> Client:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.peers += (ours, theirs)
+        own = Credentials(gid=1, uid=2, pid=3)
+        return self.registry.add(worker, ours, own, open_account(Limits()))
+
+    async def replace(
+        self, served: Client | None = None, left_out: tuple[Client, ...] = ()
+    ) -> None:
+        """The first worker dies while it serves this client, and has a successor."""
+        self.sent.clear()
+        self.served_clients[0] = served.number if served else 0
+        self.succession.on_death(0)
+        self.succession.leave_out(0, list(left_out))
+        self.workers[0].link = object()
+        self.succession.on_fork(0)
+        await trio.testing.wait_all_tasks_blocked()
+
+    def inherited(self) -> dict[int, str]:
+        """The clients that were sent, in front of the command to take over, and their faults."""
+        *commands, last = self.sent
+        assert last == TakeOver()
+        found = {}
+        for command in commands:
+            assert isinstance(command, InheritClient)
+            found[command.adoption.client] = command.fault
+        return found
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with trio.open_nursery() as nursery:
+        made = World(nursery)
+        yield made
+        nursery.cancel_scope.cancel()
+    for sock in made.peers:
+        sock.close()
+
+
+async def test_the_successor_gets_all_clients_of_its_number(world: World) -> None:
+    clients = [world.connect(number % 2) for number in range(250)]
+    await world.replace()
+    assert list(world.inherited()) == [client.number for client in clients[::2]]
+
+
+async def test_the_first_worker_of_a_number_gets_nothing(world: World) -> None:
+    world.connect(0)
+    world.succession.on_fork(0)
+    await trio.testing.wait_all_tasks_blocked()
+    assert world.sent == []
+
+
+async def test_a_client_that_another_worker_may_have_is_left_out(world: World) -> None:
+    stays, moves = world.connect(0), world.connect(0)
+    await world.replace(left_out=(moves,))
+    assert list(world.inherited()) == [stays.number]
+
+
+async def test_clients_that_leave_or_move_meanwhile_are_left_out(world: World) -> None:
+    clients = [world.connect(0) for _ in range(200)]
+    world.succession.on_death(0)
+    world.succession.on_fork(0)
+    world.registry.remove(clients[-1].number)
+    world.registry.move(clients[-2], 1)
+    await trio.testing.wait_all_tasks_blocked()
+    assert list(world.inherited()) == [client.number for client in clients[:-2]]
+
+
+async def test_nothing_more_is_sent_when_the_successor_dies_too(world: World) -> None:
+    for _ in range(200):
+        world.connect(0)
+    world.succession.on_death(0)
+    world.succession.on_fork(0)
+    world.workers[0].link = None
+    await trio.testing.wait_all_tasks_blocked()
+    assert TakeOver() not in world.sent
+
+
+async def test_a_client_that_three_young_workers_served_is_at_fault(world: World) -> None:
+    killer, neighbour = world.connect(0), world.connect(0)
+    for deaths in range(1, 4):
+        world.workers[0].is_young = deaths > 1
+        await world.replace(killer)
+        fault = "three workers died while they served this client" if deaths == 3 else ""
+        assert world.inherited() == {killer.number: fault, neighbour.number: ""}
+
+
+async def test_deaths_with_time_between_them_are_no_fault(world: World) -> None:
+    client = world.connect(0)
+    for deaths in range(10):
+        world.workers[0].is_young = bool(deaths % 2)
+        await world.replace(client)
+        assert world.inherited() == {client.number: ""}
+
+
+async def test_deaths_while_nobody_was_served_are_nobodys_fault(world: World) -> None:
+    client = world.connect(0)
+    for _ in range(5):
+        await world.replace()
+        assert world.inherited() == {client.number: ""}
+
+
+async def test_the_log_says_how_long_it_took(world: World) -> None:
+    await world.replace()
+    world.succession.on_taken_over(0, 12)
+    (line,) = world.lines
+    assert line.startswith("worker 0 serves 12 clients of its predecessor after ")

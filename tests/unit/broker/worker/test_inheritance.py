@@ -1,0 +1,193 @@
+"""A successor serves the clients of a worker that died as that would have served them."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sbus.broker.worker.session import Session
+from sbus.limits import Limits
+from sbus.protocol.controls import FloodControl
+from sbus.shared.accounts import BLOCKING_CLIENTS, MATCH_STEPS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
+from sbus.shared.client_slots import ClientSettings
+from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
+
+LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
+PATTERNS = (
+    b"a",
+    b"a/",
+    b"a/*",
+    b"a/**",
+    b"*/x",
+    b"**/x",
+    b"*x/y",
+    b"",
+    b"!/cred////s",
+    b"!/cred/100///*",
+)
+CHOICES = (
+    b"echo/off",
+    b"echo/on",
+    b"!/notices/on",
+    b"blocking/soft/discard",
+    b"blocking/hard/block",
+    b"blocking/soft/block",
+    b"order/random",
+)
+KINDS = (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, MATCH_STEPS, BLOCKING_CLIENTS)
+KEYS = (b"a", b"a/", b"a/b", b"a/x", b"b/x", b"c", b"!/cred////s", b"!/cred/100///s")
+LOST = b"CMSG !/lost\0?"
+
+
+@pytest.fixture
+def bus() -> Iterator[OneProcessBus]:
+    with one_process_bus("slash", LIMITS) as opened:
+        yield opened
+
+
+def tell(bus: OneProcessBus, peer: Peer, *packets: bytes) -> None:
+    for packet in packets:
+        peer.send(packet)
+    bus.settle()
+
+
+def state(session: Session) -> dict[str, Any]:
+    """All that a client and other clients can notice of it."""
+    return {
+        "patterns": session.patterns,
+        "echo": session.echo,
+        "notices": session.outbox.wants_notices,
+        "flood control": session.outbox.flood_control,
+        "rules": {pattern: rule.pack() for pattern, rule in session.rule_by_pattern.items()},
+    }
+
+
+def states(bus: OneProcessBus) -> dict[int, dict[str, Any]]:
+    return {one.client: state(one) for worker in bus.workers for one in worker.sessions}
+
+
+def usage(bus: OneProcessBus) -> list[int]:
+    return [bus.account.use(kind) for kind in KINDS]
+
+
+def routes(bus: OneProcessBus) -> list[object]:
+    """Where each worker sends messages, by the numbers of the clients."""
+    found: list[object] = []
+    for worker in bus.workers:
+        assert worker.sequencer._read_table()
+        client_of: dict[object, int] = {
+            session.outbox: session.client for session in worker.sessions
+        }
+        for key in KEYS:
+            route, _ = worker.router._look_up_uncached(key)
+            rules = [rule.client for rules in route.backpressure_rules.values() for rule in rules]
+            recipients = [client_of[recipient] for recipient in route.recipients]
+            found.append((route.mask, sorted(recipients), sorted(rules)))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_everything_that_clients_chose_is_as_before(bus: OneProcessBus, seed: int) -> None:
+    chance = random.Random(seed)
+    peers = [bus.connect(number % 2) for number in range(6)]
+    bus.settle()
+    for _ in range(60):
+        peer = chance.choice(peers)
+        word = chance.choice((b"SUB ", b"SUB ", b"UNSUB ", b"CMSG "))
+        choices = CHOICES if word == b"CMSG " else PATTERNS
+        tell(bus, peer, word + chance.choice(choices))
+        if chance.random() < 0.05:
+            bus.compact()
+    before = (states(bus), usage(bus), routes(bus))
+    for worker in (0, 1, 0):
+        bus.replace(worker)
+        bus.settle()
+        if chance.random() < 0.5:
+            bus.compact()
+        assert (states(bus), usage(bus), routes(bus)) == before
+    for peer in peers:
+        tell(bus, peer, b"CMSG !/cred/whoami")
+    bus.check_invariants()
+    assert bus.inherited == [3, 3, 3]
+
+
+def test_a_client_with_subscriptions_and_notices_is_told_of_losses(bus: OneProcessBus) -> None:
+    peers = [bus.connect(0) for _ in range(3)]
+    both, subscriber, neither = peers
+    tell(bus, both, b"CMSG !/notices/on", b"SUB k")
+    tell(bus, subscriber, b"SUB k")
+    tell(bus, neither, b"CMSG !/notices/on")
+    bus.replace(0)
+    tell(bus, neither, b"MSG k\0later")
+    assert [peer.read() for peer in peers] == [[LOST, b"MSG k\0later"], [b"MSG k\0later"], []]
+
+
+def test_messages_of_other_workers_arrive(bus: OneProcessBus) -> None:
+    reader, writer = bus.connect(0), bus.connect(1)
+    tell(bus, reader, b"SUB k")
+    tell(bus, writer, b"MSG k\0before")
+    bus.replace(0)
+    tell(bus, writer, b"MSG k\0behind")
+    assert reader.read() == [b"MSG k\0before", b"MSG k\0behind"]
+
+
+def test_what_nobody_inherits_is_taken_back(bus: OneProcessBus) -> None:
+    left, stays, other = bus.connect(0), bus.connect(0), bus.connect(1)
+    for peer in (left, stays):
+        tell(bus, peer, b"CMSG blocking/soft/block", b"SUB both")
+    tell(bus, left, b"SUB own", b"SUB own")
+    tell(bus, other, b"MSG k\0")  # now its worker knows all patterns
+    bus.replace(0, without={left.number})
+    tell(bus, other, b"MSG own\0", b"MSG both\0")
+    router = bus.workers[1].router
+    assert router.look_up(b"own").mask == 0
+    assert not router.look_up(b"own").backpressure_rules
+    rules = router.look_up(b"both").backpressure_rules
+    assert [rule.client for found in rules.values() for rule in found] == [stays.number]
+    assert stays.read() == [b"MSG both\0"]
+    bus.compact()
+    assert usage(bus)[0] == 1
+
+
+def test_without_clients_everything_is_taken_back(bus: OneProcessBus) -> None:
+    left, other = bus.connect(0), bus.connect(1)
+    tell(bus, left, b"SUB k")
+    tell(bus, other, b"MSG k\0")
+    bus.replace(0, without={left.number})
+    tell(bus, other, b"MSG k\0")
+    assert bus.workers[1].router.look_up(b"k").mask == 0
+    assert usage(bus) == [0, 0, 0, 0]
+
+
+def test_a_client_at_fault_is_disconnected(bus: OneProcessBus) -> None:
+    peer = bus.connect(0)
+    tell(bus, peer, b"CMSG !/notices/on")
+    bus.replace(0, fault="why")
+    bus.settle()
+    assert peer.read() == [b"CMSG !/error\0kills-workers why"]
+    bus.settle()
+    assert peer.ended
+    assert bus.gone == {peer.number: "kills-workers"}
+
+
+def test_a_client_that_was_being_disconnected_is(bus: OneProcessBus) -> None:
+    peer = bus.connect(0)
+    tell(bus, peer, b"CMSG echo/off")
+    bus.workers[0].sessions[peer.number].slot.close()
+    bus.replace(0)
+    bus.settle()
+    assert peer.read() == []
+    assert peer.ended
+    assert bus.gone == {peer.number: "it was disconnected"}
+
+
+def test_a_client_that_was_not_served_yet_is_new(bus: OneProcessBus) -> None:
+    """The last client of its slot had chosen something."""
+    peer = bus.connect(0)
+    bus.settle()
+    session = bus.workers[0].sessions[peer.number]
+    session.slot.save(peer.number + 1, ClientSettings(False, False, FloodControl()))
+    bus.replace(0)
+    tell(bus, peer, b"SUB k", b"MSG k\0")
+    assert peer.read() == [b"MSG k\0"]
