@@ -58,6 +58,10 @@ enum { /* places in an account, and in its share of the log for one worker */
     SHARE_BYTES = 1,
     WORDS_PER_DESTINATION = 3,
 };
+enum { /* places in a client's slot, and its size */
+    PENDING = 2,
+    SLOT_WORDS = 8,
+};
 enum {
     RATE_BURST_NS = 50000000,
     MODEST_PART = 4,
@@ -137,6 +141,8 @@ typedef struct {
     size_t account_words, accounts_count, share_at, drops_at;
     const uint64_t *stalled; /* how many clients are stalled */
     uint64_t *served; /* the client that this worker serves now, or 0 */
+    uint64_t *slots;  /* of all clients */
+    size_t slots_words;
     unsigned char *log;
     uint64_t log_bytes;
     uint64_t low; /* a low-water mark that was true once, so it still is a bound */

@@ -50,7 +50,7 @@ typedef struct {
     Py_ssize_t done;
     int fd;
     char echo, is_ordinary, is_readable, is_at_rest, may_carry_descriptors;
-    unsigned long long client, uid, account;
+    unsigned long long client, uid, account, slot_at;
     long long packets_max, bytes_max, packet_bytes_max;
     long long received_us, messages_in, bytes_in;
 } SessionRecord;
@@ -104,8 +104,8 @@ typedef struct {
     PyObject_HEAD
     ModuleState *module;
     Memory memory;
-    Py_buffer views[7]; /* of control words, accounts, stalls, log, both copies of statistics and
-                           the served client */
+    Py_buffer views[8]; /* of control words, accounts, stalls, log, both copies of statistics, the
+                           served client and the clients' slots */
     uint64_t *counts, *shared_counts;
     size_t counts_max, latency_at;
     PyObject *recent; /* the route cache's dict */
@@ -475,6 +475,13 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
     return batch->count > 0;
 }
 
+/* Let a successor of this worker know how many packets of a client are read and not done. */
+static inline void
+share_pending(const OrdinaryStep *step, const SessionRecord *session, size_t pending)
+{
+    store(&step->memory.slots[session->slot_at + PENDING], pending);
+}
+
 /* Count what was published, as the sequencer and the session do. */
 static void
 count_published(OrdinaryStep *step, SessionRecord *session, uint64_t accepted)
@@ -500,6 +507,8 @@ publish(OrdinaryStep *step, SessionRecord *session, uint64_t cost_max)
     bool placed;
     Py_BEGIN_ALLOW_THREADS
     placed = place(step, session, &count);
+    if (placed)
+        share_pending(step, session, step->packets_count - step->done - count);
     if (placed && count == batch->count)
         at = send_from(step, 0);
     Py_END_ALLOW_THREADS
@@ -616,6 +625,7 @@ receive_packets(OrdinaryStep *step, const SessionRecord *session)
             break;
         }
         step->packets[step->packets_count++] = (Packet){data, (uint32_t)size, NULL};
+        share_pending(step, session, step->packets_count);
         received.bytes += size;
         if (!size) {
             received.is_empty = true;

@@ -52,6 +52,7 @@ static bool
 is_complete(const OrdinaryStep *step, const SessionRecord *session)
 {
     return session->account < step->memory.accounts_count && session->packets
+           && session->slot_at < step->memory.slots_words - PENDING
            && PyList_Check(session->packets) && session->done >= 0 && session->outbox;
 }
 
@@ -312,7 +313,8 @@ view(OrdinaryStep *step, size_t number, PyObject *object, size_t *words)
 
 static int
 view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *stalls,
-            PyObject *log, PyObject *counts, PyObject *shared_counts, PyObject *served)
+            PyObject *log, PyObject *counts, PyObject *shared_counts, PyObject *served,
+            PyObject *slots)
 {
     Memory *memory = &step->memory;
     size_t words_count, accounts_words, stalls_count, log_words, shared_max, served_words;
@@ -322,7 +324,8 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
         || !(memory->log = view(step, 3, log, &log_words))
         || !(step->counts = view(step, 4, counts, &step->counts_max))
         || !(step->shared_counts = view(step, 5, shared_counts, &shared_max))
-        || !(memory->served = view(step, 6, served, &served_words)))
+        || !(memory->served = view(step, 6, served, &served_words))
+        || !(memory->slots = view(step, 7, slots, &memory->slots_words)))
         return -1;
     size_t own_words = WORKER_WORDS + (size_t)memory->workers * WORDS_PER_WORKER;
     size_t shares = (size_t)memory->workers * WORDS_PER_DESTINATION;
@@ -332,7 +335,8 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
         || !stalls_count || log_words < 2 * sizeof(BlockHeader) / sizeof(uint64_t)
         || (size_t)step->views[3].len % BLOCK_ALIGN_BYTES
         || step->latency_at <= LATENCY_SUM_US || step->counts_max <= step->latency_at
-        || shared_max != step->counts_max || !served_words) {
+        || shared_max != step->counts_max || !served_words
+        || memory->slots_words < SLOT_WORDS) {
         PyErr_SetString(PyExc_ValueError, "the shared memory is not laid out as it should be");
         return -1;
     }
@@ -364,22 +368,22 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"lock_fd", "words", "block_words", "workers", "worker", "eventfds",
                             "accounts", "account_words", "share_at", "drops_at", "stalls",
-                            "log_bytes", "counts", "shared_counts", "served", "latency_at",
-                            "recent", "log", "table", NULL};
+                            "log_bytes", "counts", "shared_counts", "served", "slots",
+                            "latency_at", "recent", "log", "table", NULL};
     OrdinaryStep *step = (OrdinaryStep *)self;
     Memory *memory = &step->memory;
     PyObject *words, *eventfds, *accounts, *stalls, *log_bytes, *counts, *recent, *log, *table;
-    PyObject *shared_counts, *served;
+    PyObject *shared_counts, *served, *slots;
     Py_ssize_t block_words, account_words, share_at, drops_at, latency_at;
     if (step->recent) {
         PyErr_SetString(PyExc_RuntimeError, "it is made already");
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iOnIIO!OnnnOOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
+            args, kwargs, "iOnIIO!OnnnOOOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
             &block_words, &memory->workers, &memory->worker, &PyTuple_Type, &eventfds, &accounts,
             &account_words, &share_at, &drops_at, &stalls, &log_bytes, &counts, &shared_counts,
-            &served, &latency_at, &PyDict_Type, &recent, step->module->types[LOG], &log,
+            &served, &slots, &latency_at, &PyDict_Type, &recent, step->module->types[LOG], &log,
             step->module->types[TABLE], &table))
         return -1;
     if (block_words < 0 || account_words < 1 || share_at < 0 || drops_at < 0
@@ -393,7 +397,8 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
     memory->drops_at = (size_t)drops_at;
     step->latency_at = (size_t)latency_at;
     if (take_eventfds(memory, eventfds) < 0
-        || view_memory(step, words, accounts, stalls, log_bytes, counts, shared_counts, served) < 0)
+        || view_memory(step, words, accounts, stalls, log_bytes, counts, shared_counts, served,
+                       slots) < 0)
         return -1;
     Py_INCREF(recent);
     Py_INCREF(log);
@@ -483,6 +488,7 @@ static PyMemberDef session_members[] = {
     {"client", T_ULONGLONG, offsetof(SessionRecord, client), 0, NULL},
     {"uid", T_ULONGLONG, offsetof(SessionRecord, uid), 0, NULL},
     {"account_place", T_ULONGLONG, offsetof(SessionRecord, account), 0, NULL},
+    {"slot_at", T_ULONGLONG, offsetof(SessionRecord, slot_at), 0, NULL},
     {"batch_packets_max", T_LONGLONG, offsetof(SessionRecord, packets_max), 0, NULL},
     {"batch_bytes_max", T_LONGLONG, offsetof(SessionRecord, bytes_max), 0, NULL},
     {"packet_bytes_max", T_LONGLONG, offsetof(SessionRecord, packet_bytes_max), 0, NULL},
@@ -620,6 +626,8 @@ static const struct {
     PLACE(shared_memory, WORDS_PER_WORKER),
     PLACE(shared_memory, SELECTOR),
     PLACE(shared_memory, COPIES),
+    PLACE(client_slots, PENDING),
+    PLACE(client_slots, SLOT_WORDS),
     PLACE(accounts, NS_PER_MESSAGE),
     PLACE(accounts, PAID_UNTIL_NS),
     PLACE(accounts, RATE_BURST_NS),

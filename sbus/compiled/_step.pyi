@@ -32,6 +32,7 @@ class OrdinaryStep:
         counts: object,
         shared_counts: memoryview,
         served: memoryview,
+        slots: memoryview,
         latency_at: int,
         recent: Mapping[bytes, RouteRecord],
         log: LogRecord,

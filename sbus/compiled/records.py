@@ -40,7 +40,7 @@ class SessionRecord:
     """Of a session: who it is, its limits, what it has sent, and what of that is pending."""
 
     __slots__ = (
-        *("account_place", "client", "echo", "fd", "outbox", "uid"),
+        *("account_place", "client", "echo", "fd", "outbox", "slot_at", "uid"),
         *("is_at_rest", "is_ordinary", "is_readable", "may_carry_descriptors"),
         *("batch_bytes_max", "batch_packets_max", "packet_bytes_max"),
         *("bytes_in", "done", "messages_in", "packets", "received_us"),
@@ -50,6 +50,8 @@ class SessionRecord:
     uid: int
     account_place: int
     """Of its user's account, among all accounts."""
+    slot_at: int
+    """Where its slot begins, among the words of all slots."""
     fd: int
     """Its socket; -1 when it is closed."""
     echo: bool

@@ -17,6 +17,7 @@ PACKET_CODES: Final = (
     "not-allowed",
     "not-yours",
     "packet-too-long",
+    "packets-lost",
     "pattern-too-deep",
     "pattern-too-long",
     "reserved",

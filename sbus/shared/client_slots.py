@@ -5,7 +5,11 @@ valid by itself, so neither needs the lock, and a death at any store leaves the 
 the one behind it. A slot is its client's from the moment when it has the client's number: until
 then the client has chosen nothing.
 
-    slot = client's number  |  settings
+    slot = client's number  |  settings  |  pending packets
+
+Pending packets are those that the worker has read and that are not done. The word is written after
+each that is read, and after those that are done, so a death in between adds a packet that was not
+read, or leaves out one that was, or adds those that were done in that instant.
 """
 
 import resource
@@ -19,6 +23,7 @@ SLOTS_MAX = 1 << 20
 
 _CLIENT = 0
 _SETTINGS = 1
+PENDING = 2
 SLOT_WORDS = 8
 """A line of the processor's cache, so that no two workers write to the same one."""
 
@@ -45,17 +50,20 @@ class ClientSettings(msgspec.Struct, frozen=True):
 
 
 class ClientSlot:
-    """One process's view of one slot."""
+    """One process's view of one slot, which begins at this place among the words of all."""
 
-    __slots__ = ("_words",)
+    __slots__ = ("_words", "at")
 
-    def __init__(self, words: memoryview) -> None:
-        self._words = words
+    def __init__(self, words: memoryview, at: int) -> None:
+        self._words = words[at : at + SLOT_WORDS]
+        self.at = at
 
     def save(self, client: int, settings: ClientSettings) -> None:
         """The slot is this client's, which has chosen this."""
         self._words[_SETTINGS] = _packed(settings)
-        self._words[_CLIENT] = client
+        if not self.is_of(client):
+            self.pending = 0
+            self._words[_CLIENT] = client
 
     def is_of(self, client: int) -> bool:
         """Whether this client has ever been served."""
@@ -64,6 +72,15 @@ class ClientSlot:
     def settings(self) -> ClientSettings:
         """What the client has chosen."""
         return _unpacked(self._words[_SETTINGS])
+
+    @property
+    def pending(self) -> int:
+        """How many packets were read of the client and are not done."""
+        return int(self._words[PENDING])
+
+    @pending.setter
+    def pending(self, packets: int) -> None:
+        self._words[PENDING] = packets
 
     def close(self) -> None:
         """The client is to be served no more."""
@@ -81,7 +98,7 @@ class ClientSlots:
         self._words = words
 
     def __getitem__(self, number: int) -> ClientSlot:
-        return ClientSlot(self._words[number * SLOT_WORDS : (number + 1) * SLOT_WORDS])
+        return ClientSlot(self._words, number * SLOT_WORDS)
 
 
 def _packed(settings: ClientSettings) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.broker.deaths_campaign import run_campaign
 from tests.support.admin import administer
 from tests.support.bus import Bus, running_bus, wait_until_gone
 from tests.support.flood import limit_options
@@ -268,6 +269,18 @@ def test_twenty_deaths_under_load(tmp_path: Path) -> None:
                     first[0].sync()
                     assert b"MSG %d\0" % number in client.sync()
         assert all(stream.received > 100 for stream in streams)
+
+
+def test_random_deaths_under_load(tmp_path: Path) -> None:
+    """A short form of the campaign."""
+    run_campaign(
+        tmp_path,
+        clients=40,
+        workers=4,
+        seconds=6,
+        seconds_per_death=0.5,
+        messages_per_second=500,
+    )
 
 
 def test_a_stopped_worker_can_be_killed(tmp_path: Path) -> None:

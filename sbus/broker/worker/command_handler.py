@@ -74,7 +74,7 @@ class CommandHandler:
         heartbeat_ms = self._context.settings.limits.heartbeat_seconds * 1_000
         while self._moves.inheritance.is_awaited:
             self._context.memory.record_heartbeat(self._context.worker)
-            if poll.poll(heartbeat_ms) and (self.must_stop or not self.receive()):
+            if self.must_stop or (poll.poll(heartbeat_ms) and not self.receive()):
                 return False
         return True
 

@@ -24,7 +24,7 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.errors import Misbehaviour
-from sbus.protocol.controls import lost_notice
+from sbus.protocol.controls import error_notice, lost_notice
 from sbus.shared.compaction import LiveTable
 from sbus.shared.shared_memory import TABLE_TAIL
 from sbus.shared.subscription_table import (
@@ -177,5 +177,15 @@ class Inheritance:
         self._sessions.begin_serving(session)
         if session.patterns and outbox.wants_notices:
             outbox.send_control(lost_notice(None))
+        if session.slot.pending:
+            self._report_pending(session)
         if fault:
             self._sessions.expel(session, Misbehaviour("kills-workers", fault))
+
+    def _report_pending(self, session: Session) -> None:
+        """Tell a client how many of its packets the predecessor had read and not done."""
+        lost, session.slot.pending = session.slot.pending, 0
+        self._context.statistics.record_refusal("packets-lost")
+        if session.outbox.wants_notices:
+            text = f"{lost} packets of yours were not processed, because a worker died"
+            session.outbox.send_control(error_notice("packets-lost", text))

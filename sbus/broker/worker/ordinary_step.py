@@ -102,6 +102,7 @@ def make_ordinary_step(
         counts=context.statistics.counts,
         shared_counts=shared_counts,
         served=memory.served_clients[context.worker : context.worker + 1],
+        slots=memory.client_slots,
         latency_at=LATENCY,
         recent=recent,
         log=log,

@@ -118,8 +118,7 @@ class PublishBatch:
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """What the front admitted: a client's number and peer credentials, its user's account, its
-    socket and its slot."""
+    """A client that the front admitted; `account` is its user's."""
 
     client: int
     credentials: Credentials
@@ -155,7 +154,7 @@ class Session(SessionRecord):
         self.uid = connection.account.uid
         self.account_place = connection.account.place
         self.sock = connection.sock
-        self.slot = connection.slot
+        self.slot, self.slot_at = connection.slot, connection.slot.at
         self.fd = connection.sock.fileno()
         self.outbox = outbox
         self.backlog_sender = BacklogSender(self.uid, outbox)
@@ -171,8 +170,7 @@ class Session(SessionRecord):
         self.rule_by_pattern: dict[bytes, BackpressureRule] = {}
         """The back-pressure rule that is journalled with each pattern: its own, or, while that is
         being replaced, an earlier one."""
-        self.subscriptions = 0
-        self.subscription_bytes = 0
+        self.subscriptions = self.subscription_bytes = 0
         """The sum over its patterns, as limits count them."""
         self.is_counted = True
         """Whether the user's account counts its subscriptions in the cells of this worker."""
@@ -194,8 +192,7 @@ class Session(SessionRecord):
         """Packets refused so far."""
         self.waiting_bytes = 0
         """Of pending packets that have to wait, as the user's account counts them."""
-        self.packets: list[bytes] = []
-        self.done = 0
+        self.packets, self.done = [], 0
         self.batch_packets_max = limits.batch_packets_max
         self.batch_bytes_max = limits.batch_bytes_max
         self.packet_bytes_max = limits.packet_bytes_max
@@ -212,8 +209,7 @@ class Session(SessionRecord):
 
     def save_settings(self) -> None:
         """Let a successor of this worker know what the client has chosen."""
-        outbox = self.outbox
-        chosen = ClientSettings(self.echo, outbox.wants_notices, outbox.flood_control)
+        chosen = ClientSettings(self.echo, self.outbox.wants_notices, self.outbox.flood_control)
         self.slot.save(self.client, chosen)
 
     @property
@@ -286,6 +282,7 @@ class Session(SessionRecord):
                 break
             packet = receive(size)
             packets.append(packet)
+            self.slot.pending = len(packets)
             room -= len(packet)
             if not packet:
                 return
@@ -302,6 +299,7 @@ class Session(SessionRecord):
             return 0
         with interrupt_waits():
             self.packets.append(self.sock.recv(self.packet_bytes_max + 1))
+        self.slot.pending = 1
         ended_ns = time.monotonic_ns()
         self.account.pay_for_closing(ended_ns - began_ns, ended_ns)
         return (ended_ns - began_ns) * UNITS_PER_SECOND // 1_000_000_000
@@ -368,6 +366,7 @@ class Session(SessionRecord):
         """Count the messages that were published; those that were put off are pending again."""
         self.messages_in += len(batch.messages)
         self.done -= len(batch.put_off)
+        self.slot.pending = len(self.packets) - self.done
 
     def own_route(self, route: Route) -> Route:
         """The route of a message of this client's own."""
@@ -385,6 +384,7 @@ class Session(SessionRecord):
     def skip(self) -> None:
         """The packet that `peek` returned is done."""
         self.done += 1
+        self.slot.pending = len(self.packets) - self.done
 
     def forget_done(self) -> int:
         """Keep nothing but the pending packets; returns their bytes."""

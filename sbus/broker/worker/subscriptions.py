@@ -104,10 +104,9 @@ class Subscriptions:
         self._router.clear_cache(self._context.settings.limits.route_cache_bytes_max)
 
     def remove_client(self, session: Session) -> None:
-        """A client leaves: remove all of its subscriptions, piece by piece.
-
-        A record of that is journalled first, because it fits when nothing else does, and has the
-        next compaction make room. Until all are removed they are routes to a closed outbox.
+        """A client leaves: remove all of its subscriptions, piece by piece. A record of that is
+        journalled first, because it fits when nothing else does, and has the next compaction make
+        room. Until all are removed they are routes to a closed outbox.
         """
         self._router.remove_client(session.outbox)
         self._watched.discard(session.secret_recipient)

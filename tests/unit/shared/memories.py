@@ -33,7 +33,7 @@ def open_account(limits: Limits, uid: int = 1000) -> Account:
 
 def spare_slot() -> ClientSlot:
     """A client's slot that no other process sees."""
-    return ClientSlot(memoryview(bytearray(WORD_BYTES * SLOT_WORDS)).cast("Q"))
+    return ClientSlot(memoryview(bytearray(WORD_BYTES * SLOT_WORDS)).cast("Q"), 0)
 
 
 def close_memory(memory: SharedMemory) -> None:

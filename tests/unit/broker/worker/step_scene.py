@@ -44,7 +44,7 @@ from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import refuse_descriptors
 from tests.support import compiled_step
 from tests.support.events import logging_to
-from tests.unit.shared.memories import close_memory, spare_slot, was_woken
+from tests.unit.shared.memories import close_memory, was_woken
 
 LIMITS = Limits(
     log_bytes=4096,
@@ -197,7 +197,7 @@ class Scene:
         listener = cast(OutboxListener, Unheard())
         choice = context.settings.flood_control
         outbox = Outbox(ours, choice, LIMITS, account, context.statistics, listener)
-        connection = Connection(number, own, account, ours, spare_slot())
+        connection = Connection(number, own, account, ours, context.client_slots[number])
         session = Session(connection, outbox, NO_RULES, LIMITS)
         self.subscriptions[worker].add_client(session)
         return Client(worker, session, theirs)

@@ -191,3 +191,25 @@ def test_a_client_that_was_not_served_yet_is_new(bus: OneProcessBus) -> None:
     bus.replace(0)
     tell(bus, peer, b"SUB k", b"MSG k\0")
     assert peer.read() == [b"MSG k\0"]
+
+
+def test_a_client_is_told_how_many_packets_were_read_and_not_processed(bus: OneProcessBus) -> None:
+    """The user's rate lets only some of a batch be published."""
+    reader, writer = bus.connect(1), bus.connect(0)
+    tell(bus, reader, b"SUB k")
+    tell(bus, writer, b"CMSG !/notices/on", b"MSG k\0")
+    reader.read()
+    session = bus.workers[0].sessions[writer.number]
+    bus.workers[0].context.accounts[session.account_place].pay_for(10_000_000, 0)
+    for number in range(5):
+        writer.send(b"MSG k\0%d" % number)
+    bus.settle()
+    bus.replace(0)
+    bus.settle()
+    assert writer.read() == [
+        b"CMSG !/error\0packets-lost 5 packets of yours were not processed, because a worker died"
+    ]
+    assert reader.read() == []
+    bus.replace(0)
+    bus.settle()
+    assert writer.read() == [], "it was told already"
