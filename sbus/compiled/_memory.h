@@ -214,13 +214,20 @@ worker_words(uint64_t *words, uint32_t worker)
     return words + WORKER_WORDS + (size_t)worker * WORDS_PER_WORKER;
 }
 
+/* What so many entries of this size count for in a window. */
+static uint64_t
+weight(const uint64_t *of, uint64_t size, uint64_t entries)
+{
+    return larger(size, entries * of[LOG_ENTRY_BYTES]);
+}
+
 static uint64_t
 lag(const uint64_t *of)
 {
     if (of[LOG_CURSOR] >= of[LOG_END])
         return 0;
-    return larger(of[LOG_END] - larger(of[LOG_CURSOR], of[LOG_START]),
-                  (of[LOG_ENTRIES] - of[LOG_WALKED]) * of[LOG_ENTRY_BYTES]);
+    return weight(of, of[LOG_END] - larger(of[LOG_CURSOR], of[LOG_START]),
+                  of[LOG_ENTRIES] - of[LOG_WALKED]);
 }
 
 static uint64_t
@@ -287,16 +294,17 @@ has_late_destination(const Memory *memory, uint64_t *words, uint64_t mask, const
     return false;
 }
 
-/* The most that a block of several messages for these destinations should have. */
+/* Into how many blocks to divide one of this size. */
 static uint64_t
-block_bytes_max(const Memory *memory, uint64_t *words, uint64_t mask)
+parts_of(uint64_t *words, uint64_t mask, uint64_t size, uint64_t entries)
 {
-    uint64_t least = memory->log_bytes;
-    for (; mask; mask &= mask - 1) {
-        uint32_t worker = (uint32_t)__builtin_ctzll(mask);
-        least = smaller(least, worker_words(words, worker)[LOG_WINDOW] / 2);
+    uint64_t parts = 1;
+    for (mask &= words[ALIVE]; mask; mask &= mask - 1) {
+        const uint64_t *of = worker_words(words, (uint32_t)__builtin_ctzll(mask));
+        uint64_t part_max = larger(of[LOG_WINDOW] / 2, 1);
+        parts = larger(parts, (weight(of, size, entries) + part_max - 1) / part_max);
     }
-    return least;
+    return parts;
 }
 
 /* Destine the log block that begins at `start` to workers; returns those to wake. */
@@ -319,7 +327,7 @@ destine(const Memory *memory, uint64_t *words, const BlockHeader *header, uint64
         store(&of[LOG_ENTRIES], of[LOG_ENTRIES] + header->count);
         uint64_t appended = appended_bytes(memory, words, account, worker);
         uint64_t *share = share_words(memory, account, worker);
-        uint64_t more = larger(header->length, header->count * of[LOG_ENTRY_BYTES]);
+        uint64_t more = weight(of, header->length, header->count);
         store(&share[SHARE_BYTES], appended + more);
     }
     return woken;

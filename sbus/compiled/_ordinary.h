@@ -337,17 +337,20 @@ record_latency(OrdinaryStep *step, uint64_t latency_us, uint64_t deliveries)
 /* -- publishing -------------------------------------------------------------------------------- */
 typedef enum { PLACED, NOT_ORDINARY } Outcome;
 
-/* The length of the log block of a batch's first messages; no mask if no other worker needs it. */
+/* The length of the log block of a batch's first messages, and its entries; no mask if no other
+ * worker needs it. */
 static uint64_t
-measure_block(const Batch *batch, size_t count, uint64_t *mask)
+measure_block(const Batch *batch, size_t count, uint64_t *mask, uint64_t *entries)
 {
     uint64_t length = sizeof(BlockHeader);
-    *mask = 0;
+    *mask = *entries = 0;
     for (size_t i = 0; i < count; i++) {
         const Message *message = &batch->messages[i];
         *mask |= message->route->mask;
-        if (message->route->mask)
-            length += sizeof(EntryHeader) + message->packet.size;
+        if (!message->route->mask)
+            continue;
+        length += sizeof(EntryHeader) + message->packet.size;
+        ++*entries;
     }
     return (length + BLOCK_ALIGN_BYTES - 1) / BLOCK_ALIGN_BYTES * BLOCK_ALIGN_BYTES;
 }
@@ -381,11 +384,12 @@ append(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t
 {
     Memory *memory = &step->memory;
     const uint64_t *account = memory->accounts + session->account * memory->account_words;
-    uint64_t mask, length = measure_block(&step->batch, *count, &mask), head;
-    uint64_t length_max = block_bytes_max(memory, words, mask & words[ALIVE]);
-    if (mask && length > length_max && *count > 1) {
-        *count = larger(1, *count * length_max / length);
-        length = measure_block(&step->batch, *count, &mask);
+    uint64_t mask, entries, head;
+    uint64_t length = measure_block(&step->batch, *count, &mask, &entries);
+    uint64_t parts = parts_of(words, mask, length, entries);
+    if (parts > 1 && *count > 1) {
+        *count = larger(1, *count / parts);
+        length = measure_block(&step->batch, *count, &mask, &entries);
     }
     if (!mask)
         return true;

@@ -632,7 +632,7 @@ static const struct {
     PLACE(accounts, PAID_UNTIL_NS),
     PLACE(accounts, RATE_BURST_NS),
     PLACE(log_share, WORDS_PER_DESTINATION),
-    PLACE(ordered_log, MODEST_PART),
+    PLACE(log_window, MODEST_PART),
     PLACE(log_block, BLOCK_ALIGN_BYTES),
     PLACE(worker_statistics, MESSAGES_IN),
     PLACE(worker_statistics, BYTES_IN),

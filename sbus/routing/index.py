@@ -71,7 +71,8 @@ class PatternIndex(Generic[S]):
 
     Invariants: every entry has members, and one that is no mask has others than workers; counts
     are at least 1; no path in the trie is a literal; `_subscriptions` is the sum of all counts and
-    of the number of workers of each path; `_paths_of_worker` counts the paths of each worker.
+    of the number of workers of each path; `_paths_of_worker` counts the paths of each worker, and
+    `_paths_of_size` those with more than one other member, by their number.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -81,8 +82,16 @@ class PatternIndex(Generic[S]):
         self._trie: PathTrie[_Entry[S]] = PathTrie()
         self._subscriptions = 0
         self._paths_of_worker: Counter[int] = Counter()
+        self._paths_of_size: Counter[int] = Counter()
+        self.members_max = 1
+        """The most members besides workers that a path has, if any has more than one."""
         self.match_steps_max = 0
         """The most nodes of the trie that a match has visited since a path was added there."""
+
+    @property
+    def subscriptions(self) -> int:
+        """Additions that have not been removed yet."""
+        return self._subscriptions
 
     def add(self, path: PatternPath, member: S) -> bool:
         """Add one subscription; True when it is the member's first one of this path."""
@@ -97,6 +106,8 @@ class PatternIndex(Generic[S]):
         counts = entry.counts()
         count = counts.get(member, 0)
         counts[member] = count + 1
+        if not count:
+            self._resize(len(counts) - 1, len(counts))
         return not count
 
     def remove(self, path: PatternPath, member: S) -> bool:
@@ -110,6 +121,7 @@ class PatternIndex(Generic[S]):
         was_last = not counts[member]
         if was_last:
             del counts[member]
+            self._resize(len(counts) + 1, len(counts))
         if not counts:
             self._put(path, entry.workers)
         self._subscriptions -= 1
@@ -185,6 +197,7 @@ class PatternIndex(Generic[S]):
         self._trie.check_invariants()
         subscriptions = 0
         paths_of_worker = Counter[int]()
+        paths_of_size = Counter[int]()
         for _, entry in self._items():
             workers = _workers_of(entry)
             paths_of_worker.update(it for it in range(workers.bit_length()) if workers >> it & 1)
@@ -196,8 +209,12 @@ class PatternIndex(Generic[S]):
             assert counts
             assert all(count >= 1 for count in counts)
             subscriptions += sum(counts)
+            if len(counts) > 1:
+                paths_of_size[len(counts)] += 1
         assert subscriptions == self._subscriptions
         assert paths_of_worker == self._paths_of_worker
+        assert paths_of_size == self._paths_of_size
+        assert self.members_max == max(paths_of_size, default=1)
         assert not any(path.is_literal for path, _ in self._trie.items())
 
     def _get(self, path: PatternPath) -> _Entry[S]:
@@ -232,6 +249,19 @@ class PatternIndex(Generic[S]):
         self._trie.put(path, entry)
         if self._trie.paths > paths:
             self.match_steps_max = 0
+
+    def _resize(self, before: int, after: int) -> None:
+        """Note that a path has so many members besides workers."""
+        sizes = self._paths_of_size
+        if after > 1:
+            sizes[after] += 1
+            self.members_max = max(self.members_max, after)
+        if before > 1:
+            sizes[before] -= 1
+            if not sizes[before]:
+                del sizes[before]
+                if before == self.members_max:
+                    self.members_max = max(sizes, default=1)
 
     def _items(self) -> Iterator[tuple[PatternPath, _Entry[S]]]:
         """All paths with their entries, in no particular order."""

@@ -34,7 +34,8 @@ for one whose lag exceeds its window, with one exception (see *round* below):
 That bounds the age of a message when it is delivered, and how long a walk occupies a worker.
 `entries` are the log entries that the worker has not walked. What each counts for at least, its
 `entry bytes`, makes a window full with as many of them as can be walked in a longer time when no
-route is cached: short messages may follow the long ones by which the window was measured.
+route is cached and each message goes to as many clients as any: such messages may follow those by
+which the window was measured. A log block of several messages takes half a window at most.
 
 When the waiters are released, a *round* of that worker ends. If several users waited, they share
 half a window of the next round equally; a user that has used less than its share need not wait,
@@ -59,6 +60,15 @@ from sbus.shared.log_block import (
     walk_piece,
 )
 from sbus.shared.log_share import LogShare
+from sbus.shared.log_window import (
+    appended_bytes,
+    base_of,
+    begin_round,
+    lag_of,
+    late_destination,
+    parts_of,
+    weight_of,
+)
 from sbus.shared.shared_memory import (
     ALIVE,
     LOG_CONTENDERS,
@@ -68,7 +78,6 @@ from sbus.shared.shared_memory import (
     LOG_ENTRY_BYTES,
     LOG_HEAD,
     LOG_ROUND,
-    LOG_SHARE,
     LOG_START,
     LOG_WAITERS,
     LOG_WALKED,
@@ -76,8 +85,6 @@ from sbus.shared.shared_memory import (
     PAGE_BYTES,
     SLEEPING,
     WAITING,
-    WORDS_PER_WORKER,
-    WORKER_WORDS,
     SharedMemory,
 )
 
@@ -97,13 +104,8 @@ another process gets its CPU for a moment."""
 WINDOW_BYTES_MIN = 128
 _PIECE_BYTES_MAX = 1024
 """Some messages of a few bytes: copying them costs less than another critical section."""
-MODEST_PART = 4
-"""A user that has appended less than this part of a window for a worker since that last had nothing
-to walk need not wait with the users that flood it."""
-_LOOKUP_STEPS = 50
-"""Looking a route up takes as long as this many steps of a match, besides the match."""
 _WINDOW_STEPS_MAX = 75_000
-"""For the lookups of as many log entries as fill a window: 15 ms if no route is cached."""
+"""For as many log entries as fill a window: 15 ms if no route is cached."""
 _PACE_MEMORY = 0.8
 """The weight of earlier walks in a worker's measured pace, against one more walk."""
 
@@ -132,13 +134,14 @@ class OrderedLog(LogRecord):
         self._low = 0
         self.worker = worker
         self._bit = 0 if worker is None else 1 << worker
-        self._own = 0 if worker is None else _base(worker)
+        self._own = 0 if worker is None else base_of(worker)
         self.cursor = 0
         """How far this worker has walked; `share_cursor` shares it."""
         self.entries = 0
         """The log entries in all log blocks that were destined to it up to there."""
         self.window = WINDOW_BYTES_MIN
         self.entry_bytes = 0
+        self._entry_steps = 0
         self._walked_bytes = 0.0
         self._walked_seconds = 0.0
         self.is_caught_up = False
@@ -154,24 +157,18 @@ class OrderedLog(LogRecord):
         words[self._own + LOG_WINDOW] = self.window
         words[ALIVE] |= self._bit
 
-    def block_bytes_max(self, words: memoryview, mask: int) -> int:
-        """The most that a log block of several messages for these destinations should have: what
-        the slowest of them walks in half a window."""
-        least = self._size
-        mask &= words[ALIVE]
-        while mask:
-            bit = mask & -mask
-            least = min(least, words[_base(bit.bit_length() - 1) + LOG_WINDOW] // 2)
-            mask ^= bit
-        return least
+    def parts_of(self, words: memoryview, log_block: LogBlock) -> int:
+        """Into how many log blocks to divide this one, so that none occupies a destination for too
+        long."""
+        return parts_of(words, log_block.mask, len(log_block.data), log_block.count)
 
     def append(self, words: memoryview, log_block: LogBlock, share: LogShare) -> int:
         """Append a log block of the user who has `share`; returns the workers to wake, or -1 when
         it has to wait: then this worker waits for a destination or for room, and will be woken.
         """
         mask = log_block.mask & words[ALIVE]
-        if (late := _late_destination(words, mask, share)) is not None:
-            at = _base(late)
+        if (late := late_destination(words, mask, share)) is not None:
+            at = base_of(late)
             words[at + LOG_WAITERS] |= self._bit
             words[at + LOG_CONTENDERS] += share.contends(late, words[at + LOG_ROUND])
             return -1
@@ -207,7 +204,7 @@ class OrderedLog(LogRecord):
         low: int = words[LOG_HEAD]
         alive = words[ALIVE]
         for worker in range(self._workers):
-            at = _base(worker)
+            at = base_of(worker)
             cursor = words[at + LOG_CURSOR]
             if alive >> worker & 1 and cursor < words[at + LOG_END]:
                 low = min(low, max(cursor, words[at + LOG_START]))
@@ -220,14 +217,14 @@ class OrderedLog(LogRecord):
         while mask:
             bit = mask & -mask
             worker = bit.bit_length() - 1
-            at = _base(worker)
+            at = base_of(worker)
             if words[at + LOG_CURSOR] >= words[at + LOG_END]:
                 words[at + LOG_START] = start
-                _begin_round(words, at, 0)
+                begin_round(words, at, 0)
             words[at + LOG_END] = start + size
             words[at + LOG_ENTRIES] += log_block.count
-            _appended_bytes(words, worker, share)
-            share.add(worker, max(size, log_block.count * words[at + LOG_ENTRY_BYTES]))
+            appended_bytes(words, worker, share)
+            share.add(worker, weight_of(words, at, size, log_block.count))
             mask ^= bit
         return woken
 
@@ -239,11 +236,11 @@ class OrderedLog(LogRecord):
         words[own + LOG_WINDOW] = self.window
         words[own + LOG_ENTRY_BYTES] = self.entry_bytes
         woken = 0
-        if words[own + LOG_WAITERS] and _lag(words, own) <= self.window // 2:
+        if words[own + LOG_WAITERS] and lag_of(words, own) <= self.window // 2:
             woken = words[own + LOG_WAITERS]
             words[own + LOG_WAITERS] = 0
             contenders = words[own + LOG_CONTENDERS]
-            _begin_round(words, own, self.window // 2 // contenders if contenders > 1 else 0)
+            begin_round(words, own, self.window // 2 // contenders if contenders > 1 else 0)
         return woken | self.release_waiting(words)
 
     def release_waiting(self, words: memoryview) -> int:
@@ -290,8 +287,8 @@ class OrderedLog(LogRecord):
         for word in (ALIVE, SLEEPING, WAITING):
             words[word] &= keep
         for other in range(self._workers):
-            words[_base(other) + LOG_WAITERS] &= keep
-        at = _base(worker)
+            words[base_of(other) + LOG_WAITERS] &= keep
+        at = base_of(worker)
         words[at + LOG_CURSOR] = words[at + LOG_END]
         woken: int = words[at + LOG_WAITERS]
         words[at + LOG_WAITERS] = 0
@@ -309,21 +306,26 @@ class OrderedLog(LogRecord):
         assert not words[WAITING] or self._size - used < self._size // 4
         assert not words[SLEEPING] & ~words[ALIVE]
         for worker in range(self._workers):
-            at = _base(worker)
+            at = base_of(worker)
             assert words[at + LOG_START] <= words[at + LOG_END] <= head
             assert words[at + LOG_CURSOR] <= head
             assert words[at + LOG_WALKED] <= words[at + LOG_ENTRIES]
             if words[ALIVE] >> worker & 1 and words[at + LOG_CURSOR] >= words[at + LOG_END]:
                 assert words[at + LOG_WALKED] == words[at + LOG_ENTRIES]
 
-    def note_pace(self, walked_bytes: int, seconds: float, match_steps: int) -> None:
-        """Measure how fast this worker walks; `share_cursor` shares the resulting window.
-        `match_steps` are those that a lookup of the messages' routes takes at most."""
+    def note_pace(self, walked_bytes: int, seconds: float) -> None:
+        """Measure how fast this worker walks; `share_cursor` shares the resulting window."""
         self._walked_bytes = self._walked_bytes * _PACE_MEMORY + walked_bytes
         self._walked_seconds = self._walked_seconds * _PACE_MEMORY + seconds
         window = int(self._walked_bytes * WINDOW_SECONDS / max(self._walked_seconds, 1e-9))
         self.window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
-        self.entry_bytes = self.window * (_LOOKUP_STEPS + match_steps) // _WINDOW_STEPS_MAX
+        self.entry_bytes = self.window * self._entry_steps // _WINDOW_STEPS_MAX
+
+    def set_entry_steps(self, steps: int) -> None:
+        """A log entry for this worker may take so many steps of a match, with its deliveries;
+        `share_cursor` shares what it counts for then."""
+        self._entry_steps = steps
+        self.entry_bytes = self.window * steps // _WINDOW_STEPS_MAX
 
     # -- without the lock ----------------------------------------------------------------------
     def walk(self, end: int) -> Iterator[WalkedBlock]:
@@ -348,46 +350,3 @@ class OrderedLog(LogRecord):
     def entry_numbers(self) -> list[int]:
         """Which entries of the log block at the cursor, from 0, are destined to this worker."""
         return entry_numbers(self._map, self._offset + self.cursor % self._size, self._bit)
-
-
-def _late_destination(words: memoryview, mask: int, share: LogShare) -> int | None:
-    """A destination that lags too far behind for this user, or None."""
-    while mask:
-        bit = mask & -mask
-        worker = bit.bit_length() - 1
-        at = _base(worker)
-        lag = _lag(words, at)
-        window = words[at + LOG_WINDOW]
-        if lag and (words[at + LOG_SHARE] or words[at + LOG_WAITERS] or lag > window):
-            allowed = words[at + LOG_SHARE] or window // MODEST_PART
-            if lag > 2 * window or _appended_bytes(words, worker, share) >= allowed:
-                return worker
-        mask ^= bit
-    return None
-
-
-def _appended_bytes(words: memoryview, worker: int, share: LogShare) -> int:
-    at = _base(worker)
-    return share.appended_bytes(
-        worker, words[at + LOG_ROUND], words[at + LOG_SHARE], words[at + LOG_WINDOW]
-    )
-
-
-def _begin_round(words: memoryview, at: int, share: int) -> None:
-    words[at + LOG_ROUND] += 1
-    words[at + LOG_SHARE] = share
-    words[at + LOG_CONTENDERS] = 0
-
-
-def _lag(words: memoryview, at: int) -> int:
-    """What is destined to a worker beyond its shared cursor, in bytes or as entries count."""
-    cursor: int = words[at + LOG_CURSOR]
-    end: int = words[at + LOG_END]
-    if cursor >= end:
-        return 0
-    entries = words[at + LOG_ENTRIES] - words[at + LOG_WALKED]
-    return max(end - max(cursor, words[at + LOG_START]), entries * words[at + LOG_ENTRY_BYTES])
-
-
-def _base(worker: int) -> int:
-    return WORKER_WORDS + worker * WORDS_PER_WORKER

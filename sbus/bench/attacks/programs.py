@@ -37,6 +37,15 @@ BOMB_PATTERNS = [
     for left in range(BOMB_SIDE)
     for right in range(BOMB_SIDE)
 ]
+MEMBERS = 300
+MEMBER_SIDE = 11
+MEMBER_KEY = b"%b/%b/" % (b"x" * MEMBER_SIDE, b"x" * MEMBER_SIDE)
+MEMBER_PATTERNS = [
+    b"%b*/%b*/" % (b"x" * left, b"x" * right)
+    for left in range(MEMBER_SIDE)
+    for right in range(MEMBER_SIDE)
+]
+"""So few that `user_match_steps_max` allows them; again, all match each key that begins so."""
 PASSIVE = 500
 SORTERS = 10
 PASSIVE_CHOICES = [b"CMSG blocking/soft/%b" % soft for soft in (b"discard", b"queue", b"block")]
@@ -158,23 +167,33 @@ def bomb_patterns(number: int) -> list[bytes]:
     return [b"SUB " + pattern for pattern in BOMB_PATTERNS[number::BOMBERS]]
 
 
-def flush_caches(bus: Connections) -> Iterator[bool]:
-    """Publish keys that are dear to match, and then cheap ones, which makes the window wide. Have
-    the other workers forget their routes, and publish the dear ones again."""
-    for number in range(BOMBERS):
-        bus.admitted([*bomb_patterns(number), b"SUB cheap"])
-        yield False
-    publisher, *others = [bus.admitted() for _ in range(4)]
-    dear = [message(b"%b%d" % (BOMB, number)) for number in range(400)]
-    change = [b"SUB " + BOMB_PATTERNS[0], b"UNSUB " + BOMB_PATTERNS[0], WHOAMI]
-    while True:
-        for packets in (dear, [message(b"cheap")] * 5_000):
-            bus.tell(publisher, packets)
+def member_patterns(number: int) -> list[bytes]:
+    """Those of each of many clients: the same."""
+    return [b"CMSG blocking/soft/discard", *(b"SUB " + pattern for pattern in MEMBER_PATTERNS)]
+
+
+def flushing(size: int, opening: Callable[[int], Sequence[bytes]], key: bytes) -> Program:
+    """Clients make keys that begin with this one dear to match. Publish such keys, and then cheap
+    ones, which makes the window wide. Have the other workers forget their routes, and publish the
+    dear ones again."""
+    dear = [message(b"%b%d" % (key, number)) for number in range(400)]
+    change = [b"SUB */*/", b"UNSUB */*/", WHOAMI]
+
+    def attack(bus: Connections) -> Iterator[bool]:
+        for number in range(size):
+            bus.admitted([*opening(number), *([b"SUB cheap"] if number < BOMBERS else [])])
+            yield False
+        publisher, *others = [bus.admitted() for _ in range(4)]
+        while True:
+            for packets in (dear, [message(b"cheap")] * 5_000):
+                bus.tell(publisher, packets)
+                yield True
+            for other in others:
+                bus.tell(other, change)
+            bus.tell(publisher, dear)
             yield True
-        for other in others:
-            bus.tell(other, change)
-        bus.tell(publisher, dear)
-        yield True
+
+    return attack
 
 
 def sort_backlogs(bus: Connections) -> Iterator[bool]:
@@ -275,7 +294,8 @@ ATTACKS = {
             lambda number: bomb_patterns(number) if number < BOMBERS else (),
         )
     ),
-    "cache-flush": Attack(program=flush_caches),
+    "cache-flush": Attack(program=flushing(BOMBERS, bomb_patterns, BOMB)),
+    "member-bomb": Attack(program=flushing(MEMBERS, member_patterns, MEMBER_KEY)),
     "descriptors": Attack(program=linger, users=3, options=FEW_CONNECTIONS),
     "drop-descriptors": Attack(
         program=linger, users=3, options=(*FEW_CONNECTIONS, "--drop-descriptors")

@@ -82,7 +82,7 @@ class LogWalker:
         self._note_walk(len(piece), time.perf_counter() - began_at)
 
     def _note_walk(self, walked_bytes: int, seconds: float) -> None:
-        self._log.note_pace(walked_bytes, seconds, self._router.match_steps_max)
+        self._log.note_pace(walked_bytes, seconds)
         self._operations.record("walk", seconds)
         self.seconds += seconds
 

@@ -50,6 +50,11 @@ _PATHS_REMEMBERED = 16
 _ROUTE_BYTES = 120
 _POINTER_BYTES = 8
 _BYTES_PER_SEGMENT = 64
+_LOOKUP_STEPS = 50
+_MEMBERS_PER_STEP = 4
+_STEPS_PER_DELIVERY = 10
+"""What looking a route up takes besides the match, what a match collects, and what a delivery
+takes, each as it compares with a step of a match. A delivery to a backlog takes twice as long."""
 
 HAND_OVER: Final = b"\0hand-over"
 """The key of a log entry that hands a client over. No client can name it, because of its NUL."""
@@ -141,6 +146,9 @@ class Router:
         self.cache: RouteCache[Route] = RouteCache(
             self._look_up_uncached, limits.route_cache_bytes_max
         )
+        self._shape_steps = 0
+        self._entry_steps = _LOOKUP_STEPS
+        self._on_entry_steps: Callable[[int], None] = lambda _: None
         self._arrivals: tuple[Recipient, ...] = ()
         self._secret_recipients: dict[Outbox, SecretRecipient] = {}
         self._access_rules: dict[Outbox, RuleSet] = {}
@@ -160,10 +168,29 @@ class Router:
         """The route of `key`. Raises ClientFault for a key that may not be used."""
         return self.cache.recent.get(key) or self.cache.look_up(key)
 
-    @property
-    def match_steps_max(self) -> int:
-        """The most steps that looking a route up has taken since the patterns changed."""
-        return self._index.match_steps_max
+    def set_shape_steps(self, steps: int) -> None:
+        """Patterns of one user of this worker may have so many shapes (`Shapes`) that a match takes
+        this many steps."""
+        self._shape_steps = min(steps, self._limits.user_match_steps_max)
+        self._weigh_entries()
+
+    def _weigh_entries(self) -> None:
+        index = self._index
+        steps = max(index.match_steps_max, self._shape_steps)
+        found = min(index.members_max * (1 + steps), index.subscriptions)
+        fan_out = min(found, len(self._secret_recipients))
+        entry_steps = (
+            _LOOKUP_STEPS + steps + found // _MEMBERS_PER_STEP + fan_out * _STEPS_PER_DELIVERY
+        )
+        if entry_steps != self._entry_steps:
+            self._entry_steps = entry_steps
+            self._on_entry_steps(entry_steps)
+
+    def watch_entry_steps(self, report: Callable[[int], None]) -> None:
+        """Report, now and when it changes, the work that a log entry may be: to look its route up
+        and to deliver it, in steps of a match."""
+        self._on_entry_steps = report
+        report(self._entry_steps)
 
     def set_arrivals(self, recipient: Recipient) -> None:
         """Give this recipient the log entries that hand clients over to this worker."""
@@ -174,7 +201,10 @@ class Router:
             return Route(0, self._arrivals), _ROUTE_BYTES
         check_key(key, self._dialect, self._limits)
         began_at = time.perf_counter()
+        steps_before = self._index.match_steps_max
         mask, members = self._index.match_all(key)
+        if self._index.match_steps_max != steps_before:
+            self._weigh_entries()
         if self._operations is not None:
             self._operations.record("match", time.perf_counter() - began_at)
         recipients = []
@@ -288,6 +318,7 @@ class Router:
         change = self._index.add if add else self._index.remove
         if change(path, member):
             self.cache.invalidate(path, pattern)
+            self._weigh_entries()
 
     # -- what other workers journalled ---------------------------------------------------------
     def apply(self, record: Record) -> None:

@@ -67,6 +67,7 @@ class Sequencer:
         self._router = router
         self._monitor = monitor
         self._log = OrderedLog(context.memory, context.worker)
+        router.watch_entry_steps(self._log.set_entry_steps)
         self._table = SubscriptionTable(context.memory, context.worker)
         self._python_step = PythonStep(context.statistics)
         self._step = make_ordinary_step(context, router.cache.recent, self._log, self._table)
@@ -204,11 +205,11 @@ class Sequencer:
         self, words: memoryview, batch: PublishBatch, log_block: LogBlock
     ) -> LogBlock | None:
         """Put off what would occupy another worker too long; returns the log block of the rest."""
-        bytes_max = self._log.block_bytes_max(words, log_block.mask)
+        parts = self._log.parts_of(words, log_block)
         count = len(batch.messages)
-        if len(log_block.data) <= bytes_max or count == 1:
+        if parts == 1 or count == 1:
             return log_block
-        batch.put_off_from(max(1, count * bytes_max // len(log_block.data)))
+        batch.put_off_from(max(1, count // parts))
         return batch.log_block()
 
     # -- stalled clients -----------------------------------------------------------------------
@@ -300,6 +301,8 @@ class Sequencer:
         with self._lock.timed as words:
             recorded = self._table.append(words, data, edge=edge, frees=frees)
             end = self._log.destined_end(words)
+            woken = self._log.share_cursor(words)
+        self._memory.wake(woken)
         if recorded:
             self._walker.walk_to(end)
         return recorded

@@ -11,7 +11,7 @@ from sbus.broker.worker.session import Session
 from sbus.errors import QuotaReached, Refusal
 from sbus.protocol.keys import PatternPath
 from sbus.routing.shapes import Shapes
-from sbus.shared.accounts import MATCH_STEPS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
+from sbus.shared.accounts import BUS, MATCH_STEPS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
 
 
 class SubscriptionQuotas:
@@ -72,6 +72,7 @@ class SubscriptionQuotas:
                 del self._shapes[session.account_place]
         if shapes.steps != before:
             session.account.count(MATCH_STEPS, shapes.steps - before)
+            self._router.set_shape_steps(self._context.accounts[BUS].own_use(MATCH_STEPS))
 
 
 _NONE = Shapes()

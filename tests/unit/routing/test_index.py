@@ -167,6 +167,26 @@ def test_the_costliest_match_counts_until_a_path_is_added() -> None:
     assert index.match_steps_max == 0
 
 
+def test_the_path_with_most_members_is_known() -> None:
+    index = index_of([b"a/*", b"b"])
+    assert index.members_max == 1
+    paths = [parse_pattern(pattern, SLASH) for pattern in (b"a/*", b"b")]
+    for path, size in zip(paths, (3, 5), strict=True):
+        assert path is not None
+        for member in range(size):
+            index.add(path, b"%d" % member)
+            index.add(path, b"%d" % member)
+        index.add_worker(path, 0)
+    assert index.members_max == 6, "each once, with the first, and no workers"
+    for path, expected in zip(reversed(paths), (4, 1), strict=True):
+        assert path is not None
+        for member in range(5 if path.is_literal else 3):
+            index.remove(path, b"%d" % member)
+            index.remove(path, b"%d" % member)
+            index.check_invariants()
+        assert index.members_max == expected
+
+
 def test_an_undivided_pattern_is_one_node_however_deep() -> None:
     deep = b"*/a/b*/" * 30
     index = index_of([deep])

@@ -44,7 +44,7 @@ class Simulation:
         with memory.lock as words:
             for log in self.logs:
                 log.start(words)
-        self.logs[0].note_pace(60_000, WINDOW_SECONDS, 0)
+        self.logs[0].note_pace(60_000, WINDOW_SECONDS)
 
     def step(self) -> None:
         for _ in range(ATTEMPTS_PER_STEP):

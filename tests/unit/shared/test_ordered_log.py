@@ -282,7 +282,7 @@ class Walking(RuleBasedStateMachine):
     def learn_its_pace(self, pick: int, walked_bytes: int) -> None:
         worker = self.living(pick)
         if worker is not None:
-            self.logs[worker].note_pace(walked_bytes, ordered_log.WINDOW_SECONDS, 0)
+            self.logs[worker].note_pace(walked_bytes, ordered_log.WINDOW_SECONDS)
 
     @rule(pick=st.integers(0, 5))
     def sleep(self, pick: int) -> None:
@@ -427,7 +427,7 @@ def test_a_full_log_accepts_nothing_until_a_quarter_is_free() -> None:
     with open_memory(2) as memory:
         memory.lock.open()
         writer, reader = started(memory, 0, 1)
-        reader.note_pace(LOG_BYTES, ordered_log.WINDOW_SECONDS, 0)
+        reader.note_pace(LOG_BYTES, ordered_log.WINDOW_SECONDS)
         with memory.lock as words:
             reader.share_cursor(words)
         taken = 0
@@ -457,7 +457,8 @@ def test_a_window_has_no_more_entries_than_can_be_walked_without_cached_routes(
     with open_memory(2, small_limits(4 * 1024 * 1024)) as memory:
         memory.lock.open()
         writer, reader = started(memory, 0, 1)
-        reader.note_pace(10_000_000, ordered_log.WINDOW_SECONDS, match_steps)
+        reader.note_pace(10_000_000, ordered_log.WINDOW_SECONDS)
+        reader.set_entry_steps(50 + match_steps)
         with memory.lock as words:
             reader.share_cursor(words)
         share = some_share()
@@ -477,11 +478,32 @@ def test_a_window_has_no_more_entries_than_can_be_walked_without_cached_routes(
         assert walked_when_released == pytest.approx(taken / 2, rel=0.02, abs=3)
 
 
+@pytest.mark.parametrize(
+    ("entries", "size", "parts"), [(1, 10, 1), (2, 3_000, 2), (2, 10, 1), (36, 10, 2), (64, 10, 4)]
+)
+def test_a_log_block_is_divided_by_bytes_and_by_entries(
+    entries: int, size: int, parts: int
+) -> None:
+    """Half a window is 4,096 bytes, or 18 entries of 2,050 steps."""
+    with open_memory(2, small_limits(64 * 1024)) as memory:
+        memory.lock.open()
+        writer, reader = started(memory, 0, 1)
+        reader.note_pace(8_192, ordered_log.WINDOW_SECONDS)
+        reader.set_entry_steps(2_050)
+        laid_out = [(0b10, *message(b"k", bytes(size)))] * entries
+        block = build_log_block(1, UID, 0, laid_out)
+        with memory.lock as words:
+            reader.share_cursor(words)
+            assert writer.parts_of(words, block) == parts
+            reader.reap(words, 1)
+            assert writer.parts_of(words, block) == 1, "nobody is there to walk over it"
+
+
 def test_no_worker_appends_for_one_that_lags_by_more_than_its_window() -> None:
     with open_memory(3, small_limits(64 * 1024)) as memory:
         memory.lock.open()
         writer, slow, _ = started(memory, 0, 1, 2)
-        slow.note_pace(8192, ordered_log.WINDOW_SECONDS, 0)
+        slow.note_pace(8192, ordered_log.WINDOW_SECONDS)
         with memory.lock as words:
             slow.share_cursor(words)
         taken = 0

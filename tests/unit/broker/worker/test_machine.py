@@ -155,7 +155,7 @@ def put_in_log(bus: OneProcessBus, peer: Peer, count: int) -> list[bytes]:
     """Publish so many messages, which no other worker has walked when this returns."""
     for parts in bus.workers:
         for _ in range(100):
-            parts.sequencer._log.note_pace(10_000_000, WINDOW_SECONDS, 0)
+            parts.sequencer._log.note_pace(10_000_000, WINDOW_SECONDS)
     bus.memory.wake(0b11)
     bus.settle()
     before = published(bus, peer.worker)

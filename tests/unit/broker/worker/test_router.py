@@ -316,3 +316,31 @@ def test_a_client_that_left_leaves_nothing_behind() -> None:
     router.remove_client(leaver)
     assert not router._access_rules
     assert not router._secret_recipients
+
+
+def test_the_work_of_a_log_entry_is_reported() -> None:
+    """In steps: 50 to look a route up, those of the match, a quarter for each member that is found,
+    and 10 for each delivery."""
+    router = new_router()
+    reported: list[int] = []
+    router.watch_entry_steps(reported.append)
+    assert reported == [50]
+    outboxes = [outbox() for _ in range(8)]
+    for member in outboxes:
+        router.add_client(member, cast(SecretRecipient, object()), 0)
+        router.add(b"a", member)
+    assert reported[-1] == 50 + 8 // 4 + 8 * 10
+    for member in outboxes:
+        router.add(b"a/*", member)
+        router.add(b"a*/*", member)
+    router.set_shape_steps(1)
+    # A match may find the members of two patterns, but each client receives a message once.
+    assert reported[-1] == 50 + 1 + 16 // 4 + 8 * 10
+    router.look_up(b"a/b")
+    # The root and both patterns: more than were announced. It may find all of the members.
+    assert reported[-1] == 50 + 3 + 24 // 4 + 8 * 10
+    for member in outboxes:
+        for pattern in (b"a", b"a/*", b"a*/*"):
+            router.remove(pattern, member)
+    router.set_shape_steps(0)
+    assert reported[-1] < 60
