@@ -119,6 +119,19 @@ store_bytes(void *to, const void *from, size_t size)
     memcpy(to, from, size);
 }
 
+/* CPU time of this thread: a system call. */
+static inline uint64_t
+thread_cpu_ns(void)
+{
+    struct timespec now;
+#ifdef SBUS_STEP_TEST
+    if (clock_ns)
+        return clock_ns;
+#endif
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 static inline uint64_t
 monotonic_ns(void)
 {

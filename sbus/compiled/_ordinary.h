@@ -25,6 +25,14 @@ enum { /* places in the statistics of a worker; those of latencies are given to 
     LATENCY_SUM_US = 12,
 };
 enum { FIRST_BOUND_BITS = 4, BYTES_PER_UNIT = 4096, WORD_BYTES = 4, EVENTS_PER_POLL = 256 };
+enum { /* of sends; see send_times.py */
+    SLOW_NS = 100000,
+    MARK_NS = 1000000,
+    TIME_SHARE = 20,
+    BYTES_PER_WEIGHT = 512,
+    NS_PER_WEIGHT = 1000,
+    WEIGHT_PER_LOOK = 8, /* eight small packets, or a large one: a look costs some 50 ns */
+};
 #define TIME_MASK 0xFFFFFFFFu
 
 /* -- records: what Python and C both read fast --------------------------------------------------
@@ -33,8 +41,9 @@ typedef struct {
     PyObject_HEAD
     int fd;
     char is_flowing;
+    unsigned long long account;
     long long accepted, delivered_bytes, drops_from_bytes, spared_uid, new_drops;
-    unsigned long long account, drop_counter;
+    unsigned long long drop_counter;
 } OutboxRecord;
 
 typedef struct {
@@ -104,9 +113,12 @@ typedef struct {
     PyObject_HEAD
     ModuleState *module;
     Memory memory;
-    Py_buffer views[8]; /* of control words, accounts, stalls, log, both copies of statistics, the
-                           served client and the clients' slots */
+    Py_buffer views[9]; /* of control words, accounts, stalls, log, both copies of statistics, the
+                           served client, the clients' slots and the times of sends */
     uint64_t *counts, *shared_counts;
+    uint64_t *timed_until_ns; /* sends to each user, by account; 0: they are not timed */
+    uint64_t looked_ns; /* when the clock was last read */
+    uint64_t marked_ns, cpu_at_mark_ns; /* when CPU time was last read, and what it was */
     size_t counts_max, latency_at;
     PyObject *recent; /* the route cache's dict */
     LogRecord *log;
@@ -243,7 +255,6 @@ static bool
 drop_likewise(OrdinaryStep *step, OutboxRecord *outbox, uint32_t size)
 {
     if (size < outbox->drops_from_bytes || step->batch.uid == (uint64_t)outbox->spared_uid
-        || outbox->account >= step->memory.accounts_count
         || outbox->drop_counter >= step->counts_max)
         return false;
     outbox->accepted++;
@@ -265,19 +276,72 @@ send_to(OutboxRecord *outbox, const Packet *packet)
     return true;
 }
 
+static void
+look_at_clock(OrdinaryStep *step)
+{
+    step->looked_ns = monotonic_ns();
+}
+
+static void
+mark(OrdinaryStep *step)
+{
+    step->marked_ns = step->looked_ns;
+    step->cpu_at_mark_ns = thread_cpu_ns();
+}
+
+/* Look at the clock after sends of this weight, or drops. If sends took too much CPU time, those to the users of these
+ * deliveries are timed from now on. */
+static void
+note_sends(OrdinaryStep *step, const Delivery *delivery, const Delivery *end, uint64_t weight)
+{
+    uint64_t began_ns = step->looked_ns;
+    look_at_clock(step);
+    uint64_t slow_ns = SLOW_NS + weight * NS_PER_WEIGHT;
+    if (!weight || step->looked_ns - began_ns <= slow_ns)
+        return;
+    uint64_t before_ns = step->cpu_at_mark_ns + began_ns - step->marked_ns; /* at most */
+    mark(step);
+    if (step->cpu_at_mark_ns <= before_ns + slow_ns)
+        return;
+    uint64_t spent_ns = step->cpu_at_mark_ns - before_ns;
+    for (; delivery < end; delivery++) {
+        uint64_t *until_ns = &step->timed_until_ns[delivery->outbox->account];
+        *until_ns = larger(*until_ns, step->looked_ns + TIME_SHARE * spent_ns);
+    }
+}
+
 /* Send or drop from this delivery on, without the interpreter's lock; returns the first that Python
- * has to make, or their number. */
+ * has to make, or their number. The clock was looked at just before. */
 static size_t
 send_from(OrdinaryStep *step, size_t at)
 {
     const Batch *batch = &step->batch;
+    const Delivery *all = batch->deliveries;
+    size_t first = at;
+    uint64_t weight = 0;
+    if (step->looked_ns - step->marked_ns > MARK_NS)
+        mark(step);
     for (; at < batch->deliveries_count; at++) {
-        OutboxRecord *outbox = batch->deliveries[at].outbox;
-        const Packet *packet = &batch->messages[batch->deliveries[at].message].packet;
-        if (!outbox || !(outbox->is_flowing ? send_to(outbox, packet)
-                                            : drop_likewise(step, outbox, packet->size)))
+        OutboxRecord *outbox = all[at].outbox;
+        const Packet *packet = &batch->messages[all[at].message].packet;
+        if (!outbox || outbox->account >= step->memory.accounts_count)
             break;
+        if (!outbox->is_flowing) {
+            if (!drop_likewise(step, outbox, packet->size))
+                break;
+            continue;
+        }
+        if (step->timed_until_ns[outbox->account] || !send_to(outbox, packet))
+            break;
+        weight += 1 + packet->size / BYTES_PER_WEIGHT;
+        if (weight >= WEIGHT_PER_LOOK) {
+            note_sends(step, all + first, all + at + 1, weight);
+            first = at + 1;
+            weight = 0;
+        }
     }
+    if (first < at)
+        note_sends(step, all + first, all + at, weight);
     return at;
 }
 
@@ -308,6 +372,7 @@ deliver_from(OrdinaryStep *step, size_t at)
         if (deliver_in_python(step, &batch->deliveries[at]) < 0)
             return -1;
         Py_BEGIN_ALLOW_THREADS
+        look_at_clock(step);
         at = send_from(step, at + 1);
         Py_END_ALLOW_THREADS
     }
@@ -423,7 +488,8 @@ place_in(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size
     store(&own[EPOCH_SEEN], step->table->epoch);
     *woken = share_cursor(memory, words, step->log->cursor, step->log->window,
                           step->log->entry_bytes);
-    uint64_t now_ns = monotonic_ns();
+    look_at_clock(step);
+    uint64_t now_ns = step->looked_ns;
     if (exceeds_rate(account, now_ns) || !append(step, words, session, count, woken))
         return false;
     pay_for(account, *count, now_ns);
@@ -491,7 +557,7 @@ static void
 count_published(OrdinaryStep *step, SessionRecord *session, uint64_t accepted)
 {
     if (step->batch.deliveries_count)
-        record_latency(step, monotonic_ns() / 1000 - (uint64_t)session->received_us, accepted);
+        record_latency(step, step->looked_ns / 1000 - (uint64_t)session->received_us, accepted);
     session->messages_in += (long long)step->batch.count;
     step->done += step->batch.count;
 }
@@ -822,7 +888,7 @@ deliver_block(OrdinaryStep *step, const BlockHeader *header, PyObject *costs)
     if (deliver_from(step, at) < 0)
         return -1;
     step->counts[ROUTE_LOOKUPS] += batch->count;
-    uint32_t latency_us = (uint32_t)(monotonic_ns() / 1000) - header->received_us;
+    uint32_t latency_us = (uint32_t)(step->looked_ns / 1000) - header->received_us;
     record_latency(step, latency_us, step->counts[ACCEPTED] - before);
     return charge(costs, header->uid, cost) < 0 ? -1 : (long long)cost;
 }

@@ -8,8 +8,8 @@
  * Python goes on from there. So nothing here decides what Python would decide otherwise, and the
  * Python modules remain the specification.
  *
- * A recipient whose socket is full, or that has a backlog, is delivered to by its outbox's own
- * method in Python; the rest of the fan-out goes on here.
+ * A recipient whose socket is full, that has a backlog, or to whose user sends are timed, is
+ * delivered to by its outbox's own method in Python; the rest of the fan-out goes on here.
  *
  * The parts: `_memory.h` is the shared memory, without Python; `_ordinary.h` is what the step does;
  * this file is the types and the module. The rules of all three:
@@ -84,6 +84,7 @@ step_walk(OrdinaryStep *step, PyObject *args)
     if (!PyArg_ParseTuple(args, "KO!L:walk", &end, &PyDict_Type, &costs, &cost_max) || !begin(step))
         return NULL;
     Walked walked = {.is_ordinary = true};
+    look_at_clock(step);
     while (step->log->cursor < end && cost < cost_max) {
         uint64_t place = step->log->cursor % step->memory.log_bytes;
         walked = walk_block(step, step->memory.log + place, step->memory.log_bytes - place, costs);
@@ -108,6 +109,7 @@ step_walk_piece(OrdinaryStep *step, PyObject *args)
         return NULL;
     Walked walked = {.is_ordinary = true};
     uint64_t at = 0;
+    look_at_clock(step);
     while (at < (uint64_t)size) {
         walked = walk_block(step, (const unsigned char *)piece + at, (uint64_t)size - at, costs);
         if (!walked.is_ordinary || walked.cost < 0)
@@ -314,10 +316,11 @@ view(OrdinaryStep *step, size_t number, PyObject *object, size_t *words)
 static int
 view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *stalls,
             PyObject *log, PyObject *counts, PyObject *shared_counts, PyObject *served,
-            PyObject *slots)
+            PyObject *slots, PyObject *timed_until_ns)
 {
     Memory *memory = &step->memory;
     size_t words_count, accounts_words, stalls_count, log_words, shared_max, served_words;
+    size_t timed_count;
     if (!(memory->words = view(step, 0, words, &words_count))
         || !(memory->accounts = view(step, 1, accounts, &accounts_words))
         || !(memory->stalled = view(step, 2, stalls, &stalls_count))
@@ -325,7 +328,8 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
         || !(step->counts = view(step, 4, counts, &step->counts_max))
         || !(step->shared_counts = view(step, 5, shared_counts, &shared_max))
         || !(memory->served = view(step, 6, served, &served_words))
-        || !(memory->slots = view(step, 7, slots, &memory->slots_words)))
+        || !(memory->slots = view(step, 7, slots, &memory->slots_words))
+        || !(step->timed_until_ns = view(step, 8, timed_until_ns, &timed_count)))
         return -1;
     size_t own_words = WORKER_WORDS + (size_t)memory->workers * WORDS_PER_WORKER;
     size_t shares = (size_t)memory->workers * WORDS_PER_DESTINATION;
@@ -336,7 +340,8 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
         || (size_t)step->views[3].len % BLOCK_ALIGN_BYTES
         || step->latency_at <= LATENCY_SUM_US || step->counts_max <= step->latency_at
         || shared_max != step->counts_max || !served_words
-        || memory->slots_words < SLOT_WORDS) {
+        || memory->slots_words < SLOT_WORDS
+        || timed_count != accounts_words / memory->account_words) {
         PyErr_SetString(PyExc_ValueError, "the shared memory is not laid out as it should be");
         return -1;
     }
@@ -369,22 +374,22 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"lock_fd", "words", "block_words", "workers", "worker", "eventfds",
                             "accounts", "account_words", "share_at", "drops_at", "stalls",
                             "log_bytes", "counts", "shared_counts", "served", "slots",
-                            "latency_at", "recent", "log", "table", NULL};
+                            "timed_until_ns", "latency_at", "recent", "log", "table", NULL};
     OrdinaryStep *step = (OrdinaryStep *)self;
     Memory *memory = &step->memory;
     PyObject *words, *eventfds, *accounts, *stalls, *log_bytes, *counts, *recent, *log, *table;
-    PyObject *shared_counts, *served, *slots;
+    PyObject *shared_counts, *served, *slots, *timed_until_ns;
     Py_ssize_t block_words, account_words, share_at, drops_at, latency_at;
     if (step->recent) {
         PyErr_SetString(PyExc_RuntimeError, "it is made already");
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iOnIIO!OnnnOOOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
+            args, kwargs, "iOnIIO!OnnnOOOOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
             &block_words, &memory->workers, &memory->worker, &PyTuple_Type, &eventfds, &accounts,
             &account_words, &share_at, &drops_at, &stalls, &log_bytes, &counts, &shared_counts,
-            &served, &slots, &latency_at, &PyDict_Type, &recent, step->module->types[LOG], &log,
-            step->module->types[TABLE], &table))
+            &served, &slots, &timed_until_ns, &latency_at, &PyDict_Type, &recent,
+            step->module->types[LOG], &log, step->module->types[TABLE], &table))
         return -1;
     if (block_words < 0 || account_words < 1 || share_at < 0 || drops_at < 0
         || latency_at < 0) {
@@ -398,7 +403,7 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
     step->latency_at = (size_t)latency_at;
     if (take_eventfds(memory, eventfds) < 0
         || view_memory(step, words, accounts, stalls, log_bytes, counts, shared_counts, served,
-                       slots) < 0)
+                       slots, timed_until_ns) < 0)
         return -1;
     Py_INCREF(recent);
     Py_INCREF(log);

@@ -33,6 +33,7 @@ class OrdinaryStep:
         shared_counts: memoryview,
         served: memoryview,
         slots: memoryview,
+        timed_until_ns: object,
         latency_at: int,
         recent: Mapping[bytes, RouteRecord],
         log: LogRecord,

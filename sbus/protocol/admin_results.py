@@ -49,6 +49,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Packets refused or ignored, and clients disconnected for a fault, by code; without zeros."""
     stalls: int
     """How often a client had no room and its publishers had to be held back."""
+    slow_sends: int
+    """Sends to clients that took too long, and were charged to their users."""
     subscriptions: int
     """Now; each occurrence of a pattern counts."""
     route_lookups: int

@@ -345,6 +345,16 @@ class ClientResumed(Event, frozen=True, kw_only=True):
     who: Client
 
 
+class SendsDelayed(LoggedEvent, frozen=True, kw_only=True):
+    priority = WARNING
+    template = (
+        "messages for clients of uid {uid} are delayed, because sending to them takes too long: "
+        "client {client}, pid {pid} ({program})"
+    )
+
+    who: Client
+
+
 class LimitReached(LoggedEvent, frozen=True, kw_only=True):
     priority = WARNING
     template = "uid {uid} {why}: pid {pid} ({program})"

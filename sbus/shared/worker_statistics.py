@@ -30,7 +30,9 @@ STALLS = 9
 ROUTE_LOOKUPS = 10
 ROUTE_MISSES = 11
 LATENCY_SUM_US = 12
-DROPPED = 13
+SLOW_SENDS = 13
+"""Timed sends that were charged to the recipient's user."""
+DROPPED = 14
 """From here on, one for each reason, in the order of `DROP_REASONS`."""
 REFUSED = DROPPED + len(DROP_REASONS)
 """Likewise for each code in `PACKET_CODES`."""

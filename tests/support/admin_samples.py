@@ -45,6 +45,7 @@ def traffic(**changes: Any) -> Traffic:
         "backlog_bytes": 291_960,
         "refused": {"no-nul": 2, "reserved": 17},
         "stalls": 8,
+        "slow_sends": 2,
         "subscriptions": 345,
         "route_lookups": 12_000,
         "route_misses": 1_500,

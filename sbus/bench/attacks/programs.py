@@ -5,6 +5,7 @@ after each step of its attack, for ever.
 """
 
 import contextlib
+import ctypes
 import select
 import socket
 import struct
@@ -48,6 +49,15 @@ MEMBER_PATTERNS = [
 """So few that `user_match_steps_max` allows them; again, all match each key that begins so."""
 PASSIVE = 500
 SORTERS = 10
+FILTERED = 200
+SO_ATTACH_FILTER = 26
+LOAD, LOAD_INDEX, LOAD_MESSAGE, RETURN = 0x00, 0x01, 0x20, 0x06
+"""Instructions of classic BPF, the third of which reads the packet, or calls a function."""
+FIND_ATTRIBUTE = 0xFFFFF00C
+"""The function that looks for an attribute of netlink: it walks the packet to its end."""
+INSTRUCTIONS_MAX = 4_096
+ATTRIBUTES = struct.pack("=HH", 4, 0) * 250
+"""None of them is the one that is looked for."""
 PASSIVE_CHOICES = [b"CMSG blocking/soft/%b" % soft for soft in (b"discard", b"queue", b"block")]
 CHOICES = (
     *(b"CMSG blocking/soft/discard", b"CMSG order/stack", b"CMSG blocking/soft/queue"),
@@ -248,6 +258,37 @@ def lingering_pair() -> tuple[socket.socket, socket.socket]:
     return lingering, peer
 
 
+def attach_filter(sock: socket.socket) -> None:
+    """Have the kernel walk every `slow_message` to this socket two thousand times, in `send`."""
+    offset = len(slow_message()) - len(ATTRIBUTES)
+    find = [(LOAD, offset), (LOAD_MESSAGE, FIND_ATTRIBUTE)]
+    times = INSTRUCTIONS_MAX // 2 - 1
+    program = [(LOAD_INDEX, 1), *find * times, (RETURN, 0xFFFFFFFF)]
+    code = b"".join(struct.pack("=HBBI", name, 0, 0, value) for name, value in program)
+    buffer = ctypes.create_string_buffer(code)
+    descriptor = struct.pack("@HP", len(program), ctypes.addressof(buffer))
+    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, descriptor)
+
+
+def slow_message(key: bytes = b"a") -> bytes:
+    return message(key, ATTRIBUTES)
+
+
+def send_slowly(bus: Connections) -> Iterator[bool]:
+    """Clients whose filters make every `send` to them take milliseconds, and that read."""
+    filtered = []
+    for _ in range(FILTERED):
+        filtered.append(bus.admitted([b"SUB a", b"SUB " + KEY]))
+        attach_filter(filtered[-1])
+        yield False
+    publisher = bus.admitted()
+    while True:
+        bus.tell(publisher, [slow_message()])
+        for sock in filtered:
+            bus.receive(sock)
+        yield True
+
+
 # -- all of them -----------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class Attack:
@@ -275,6 +316,7 @@ ATTACKS = {
         )
     ),
     "order-random": Attack(program=sort_backlogs),
+    "slow-send": Attack(program=send_slowly),
     "connect": Attack(program=storm(sending())),
     "connect-use": Attack(program=storm(sending(b"SUB a", message(b"a"), WHOAMI))),
     "connect-refused": Attack(

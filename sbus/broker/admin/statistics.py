@@ -226,6 +226,7 @@ def _traffic(words: Words, subscriptions: int) -> Traffic:
         backlog_bytes=backlog_bytes,
         refused={code: count for code, count in refused if count},
         stalls=words[counter.STALLS],
+        slow_sends=words[counter.SLOW_SENDS],
         subscriptions=subscriptions,
         route_lookups=words[counter.ROUTE_LOOKUPS],
         route_misses=words[counter.ROUTE_MISSES],

@@ -32,6 +32,7 @@ from sbus.broker.delivery.backlog import ControlMessage
 from sbus.broker.delivery.backpressure import Backpressure
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
 from sbus.broker.delivery.outbox_ledger import OutboxLedger
+from sbus.broker.delivery.send_times import TimedSocket
 from sbus.errors import Misbehaviour
 from sbus.limits import BYTES_PER_UNIT, Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
@@ -62,6 +63,9 @@ class OutboxListener(Protocol):
     def retry_later(self) -> None:
         """Queue the backlog in a moment, though the socket has room: the kernel has no memory."""
 
+    def wait_for_time(self) -> None:
+        """Queue the backlog when there is time to send, though the socket has room."""
+
     def on_control_sent(self) -> None:
         """A reply that waited does so no more."""
 
@@ -82,7 +86,7 @@ class Outbox(OutboxLedger):
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: socket.socket | TimedSocket,
         flood_control: FloodControl,
         limits: Limits,
         account: Account,
@@ -211,6 +215,8 @@ class Outbox(OutboxLedger):
         self._enter(event)
         if event is outbox_state.OUT_OF_MEMORY:
             self._listener.retry_later()
+        elif event is outbox_state.OUT_OF_TIME:
+            self._listener.wait_for_time()
         elif not self._watches_room:
             self._watches_room = True
             self._listener.watch_room(True)

@@ -22,6 +22,7 @@ from sbus.protocol.events import (
     ClientUnsubscribed,
     MessagesDiscarded,
     PacketRefused,
+    SendsDelayed,
 )
 
 _DROPS_SECONDS = 1.0
@@ -77,6 +78,12 @@ class ClientEvents:
     def limit_reached(self, session: Session, limit: int) -> None:
         """A client reached a limit of its user's."""
         self._rate_limiter.log_limit_reached(limit, session.account, session.credentials)
+
+    def delayed(self, session: Session) -> None:
+        """What a client is sent has to wait, because sends to its user take too long."""
+        self._rate_limiter.log(
+            "sends-delayed", session.uid, lambda: SendsDelayed(who=_who(session))
+        )
 
     # -- only shown ----------------------------------------------------------------------------
     def refused(self, session: Session, fault: ClientFault) -> None:

@@ -2,6 +2,7 @@
 
 from sbus.broker.config.access_policy import KeyRules
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.delivery.send_times import SendTimes
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.events.slow_operations import time_operations
@@ -39,6 +40,7 @@ class WorkerContext:
         self.stalls = StallTable(memory.stalls, limits.blocking_clients_max, worker)
         self.client_slots = ClientSlots(memory.client_slots)
         self.statistics = WorkerStatistics(counters_of(memory.statistics, worker))
+        self.send_times = SendTimes(limits.users_max + 1, self.statistics)
         self.link = link
         self.emitter = emitter
         rate_limiter = LogRateLimiter(limits.log_interval_seconds, emitter, memory.lock)

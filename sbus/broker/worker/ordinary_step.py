@@ -103,6 +103,7 @@ def make_ordinary_step(
         shared_counts=shared_counts,
         served=memory.served_clients[context.worker : context.worker + 1],
         slots=memory.client_slots,
+        timed_until_ns=context.send_times.timed_until_ns,
         latency_at=LATENCY,
         recent=recent,
         log=log,

@@ -63,7 +63,9 @@ class Scheduler:
 
     def seconds_until_due(self) -> float:
         """Time until `retry_due` has something to do; infinite when it never has."""
-        return min(self._wait_queue.seconds_until_due(), self._sessions.seconds_until_retry())
+        return min(
+            self._wait_queue.seconds_until_due(), self._sessions.send_retries.seconds_until_due()
+        )
 
     def quiesce(self) -> None:
         """Read no more from any client."""

@@ -1,20 +1,20 @@
 """The sessions of one worker: it adopts clients from the front, finds them, and closes them."""
 
-import math
 import socket
-import time
 from collections.abc import Iterator
 
 from sbus.broker.config.access_policy import AccessProfile, decode_rule_set
 from sbus.broker.config.settings import SettingsUpdate
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.delivery.send_times import TimedSocket
 from sbus.broker.ipc.worker_protocol import AdoptClient
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.departed_clients import DepartedClients
 from sbus.broker.worker.fair_queue import BacklogSender, FairQueue
 from sbus.broker.worker.poller import READABLE, WRITABLE, Poller
 from sbus.broker.worker.send_buffers import SendBuffers
+from sbus.broker.worker.send_retries import SendRetries
 from sbus.broker.worker.session import Connection, Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
@@ -22,9 +22,6 @@ from sbus.errors import ClientFault, Misbehaviour
 from sbus.protocol.controls import error_notice
 from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING_CLIENTS, HELD_TIME
 from sbus.unix.closing import close_promptly, discard_unread
-
-_MEMORY_RETRY_NS = 10_000_000
-"""When the kernel has no memory for a packet, the socket is writable all the same."""
 
 
 class Sessions:
@@ -48,8 +45,7 @@ class Sessions:
         self.poller = poller
         self.send_buffers = SendBuffers()
         self._departed = DepartedClients(poller, self.send_buffers, context.link)
-        self._retries: dict[Session, int] = {}
-        """When to try again to send to clients for which the kernel had no memory."""
+        self.send_retries = SendRetries(context.send_times)
         self.by_fd: dict[int, Session] = {}
         """All sessions, by the descriptors of their sockets."""
         self._by_client: dict[int, Session] = {}
@@ -82,7 +78,8 @@ class Sessions:
         account = self._context.accounts[command.account]
         flood_control, limits = self._context.settings.flood_control, self._context.settings.limits
         listener = _DeliveryListener(self, command.client)
-        outbox = Outbox(sock, flood_control, limits, account, self._statistics, listener)
+        timed = TimedSocket(sock, account.place, self._context.send_times)
+        outbox = Outbox(timed, flood_control, limits, account, self._statistics, listener)
         slot = self._context.client_slots[command.slot]
         connection = Connection(command.client, command.credentials, account, sock, slot)
         session = Session(connection, outbox, self._profile(command.rules), limits)
@@ -153,22 +150,10 @@ class Sessions:
         limits = self._context.settings.limits
         return self.send_buffers.enlarge(session.sock, session.account, limits)
 
-    def retry_later(self, session: Session) -> None:
-        """Queue a client's backlog in a moment, though its socket has room now."""
-        self._retries.setdefault(session, time.monotonic_ns() + _MEMORY_RETRY_NS)
-
     def retry_sends(self) -> None:
         """Queue the backlogs for which it is time to try again."""
-        if self._retries:
-            now_ns = time.monotonic_ns()
-            for session in [it for it, due_ns in self._retries.items() if due_ns <= now_ns]:
-                del self._retries[session]
-                self._fair_queue.add(session.backlog_sender, sending=True)
-
-    def seconds_until_retry(self) -> float:
-        """Time until `retry_sends` has something to do; infinite when it never has."""
-        due_ns = min(self._retries.values(), default=None)
-        return math.inf if due_ns is None else max(0, due_ns - time.monotonic_ns()) / 1e9
+        for session in self.send_retries.take_due():
+            self._fair_queue.add(session.backlog_sender, sending=True)
 
     def have_backlogs(self) -> bool:
         """Whether anything waits for any client."""
@@ -225,6 +210,7 @@ class Sessions:
         """A client is not read any more, and not found here."""
         self.client_events.leaves(session)
         self._wait_queue.remove(session)
+        self.send_retries.remove(session)
         self.poller.remove(session.sock)
         del self.by_fd[session.sock.fileno()]
         del self._by_client[session.client]
@@ -265,7 +251,12 @@ class _DeliveryListener:
         return self._sessions.enlarge_buffer(self._sessions[self._client])
 
     def retry_later(self) -> None:
-        self._sessions.retry_later(self._sessions[self._client])
+        self._sessions.send_retries.wait_for_memory(self._sessions[self._client])
+
+    def wait_for_time(self) -> None:
+        session = self._sessions[self._client]
+        self._sessions.send_retries.wait_for_time(session)
+        self._sessions.client_events.delayed(session)
 
     def on_control_sent(self) -> None:
         session = self._sessions[self._client]

@@ -64,6 +64,8 @@ def _summary(stats: results.StatsResult, width: int | None) -> list[Text]:
     clients = f"{counted(stats.clients, 'client')} of {counted(stats.users, 'user')}"
     subscriptions = counted(stats.traffic.subscriptions, "subscription")
     stalls = f"stalls: {count(stats.stalled_clients)} now, {count(stats.traffic.stalls)} in all"
+    if stats.traffic.slow_sends:
+        stalls += f"; slow sends: {count(stats.traffic.slow_sends)}"
     first = text(f"{address}{GAP}{state}")
     first.stylize(TITLE_STYLE, 0, len(address))
     return [fit(first, width), fit(text(f"{clients}, {subscriptions}; {stalls}"), width)]

@@ -58,6 +58,7 @@ class Peer:
         """SO_SNDBUF that the socket gets when it is full, once."""
         self.retries = 0
         """How often it is to be tried again because the kernel has no memory."""
+        self.waits_for_time = 0
         self.replied = 0
         self.faults = 0
         self.room_reports = 0
@@ -99,6 +100,9 @@ class Peer:
 
     def retry_later(self) -> None:
         self.retries += 1
+
+    def wait_for_time(self) -> None:
+        self.waits_for_time += 1
 
     def on_control_sent(self) -> None:
         self.replied += 1

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sbus.broker.delivery.outbox_ledger import OutboxStatistics
 from sbus.limits import Limits
+from sbus.protocol.controls import Soft
 from tests.unit.broker.delivery.outbox_peer import (
     Peer,
     limits,
@@ -271,6 +272,36 @@ def test_closing_while_the_kernel_has_no_memory_sends_nothing(peers: Make) -> No
         peer.retry()
     assert sock.failures == left, "it was tried again"
     assert peer.read() == []
+
+
+def test_what_there_is_no_time_for_waits(peers: Make) -> None:
+    peer = peers(limits())
+    make_moody(peer, *[errno.ETIME] * 2)
+    peer.deliver(b"a", b"b")
+    peer.outbox.send_control(b"reply")
+    assert peer.outbox.statistics().backlog == 2
+    assert not peer.watches_room, "its socket has room"
+    peer.outbox.send_backlog(10)
+    assert peer.waits_for_time == 2
+    assert peer.read() == []
+    peer.outbox.send_backlog(10)
+    assert peer.read() == [b"a", b"b", b"reply"]
+    assert peer.outbox.is_flowing
+
+
+def test_a_policy_decides_about_what_there_is_no_time_for(peers: Make) -> None:
+    peer = peers(limits())
+    make_moody(peer, *[errno.ETIME] * 2)
+    peer.outbox.enable_notices()
+    peer.outbox.choose(Soft.DISCARD)
+    peer.deliver(b"a", b"b", b"c")
+    assert peer.outbox.dropped == {"soft": 3}
+    assert peer.waits_for_time == 1
+    peer.outbox.send_backlog(10)
+    assert peer.waits_for_time == 2
+    peer.outbox.send_backlog(10)
+    peer.deliver(b"d")
+    assert peer.read() == [b"CMSG !/lost\x003", b"d"]
 
 
 def test_an_error_that_no_peer_can_cause_is_not_hidden(peers: Make) -> None:

@@ -18,6 +18,7 @@ from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureListener, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox, OutboxListener
+from sbus.broker.delivery.send_times import TimedSocket
 from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
@@ -128,6 +129,7 @@ def stopped_clock() -> Iterator[Clock]:
     clock = Clock()
     with (
         patch.object(time, "monotonic_ns", lambda: clock.now_ns),
+        patch.object(time, "thread_time_ns", lambda: clock.now_ns),
         patch.object(time, "perf_counter", lambda: clock.now_ns / 1e9),
     ):
         yield clock
@@ -196,7 +198,8 @@ class Scene:
         own = Credentials(gid=1, uid=uid, pid=1)
         listener = cast(OutboxListener, Unheard())
         choice = context.settings.flood_control
-        outbox = Outbox(ours, choice, LIMITS, account, context.statistics, listener)
+        timed = TimedSocket(ours, account.place, context.send_times)
+        outbox = Outbox(timed, choice, LIMITS, account, context.statistics, listener)
         connection = Connection(number, own, account, ours, context.client_slots[number])
         session = Session(connection, outbox, NO_RULES, LIMITS)
         self.subscriptions[worker].add_client(session)
@@ -244,6 +247,11 @@ class Scene:
     def send_backlog(self, client: Client) -> None:
         if not client.session.outbox.is_flowing and not client.session.outbox.is_closed:
             self.costs.append(client.session.outbox.send_backlog(20))
+
+    def send_slowly(self, client: Client, spent_ns: int) -> None:
+        """A timed send to this client has taken so long."""
+        times = self.contexts[client.worker].send_times
+        times.charge(client.session.account_place, spent_ns, time.monotonic_ns())
 
     def poke(self, worker: int | None, word: int, value: int) -> None:
         """Change a control word, of a worker or of all."""

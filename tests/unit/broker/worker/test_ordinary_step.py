@@ -55,6 +55,7 @@ _words = st.one_of(
     st.tuples(st.integers(1, 2), st.just(LOG_SHARE), st.integers(0, 300)),
 )
 _choices = st.sampled_from([*Soft, *Hard])
+_times_ns = st.integers(0, 20_000_000)
 
 
 def publish(client: int, packets: list[bytes]) -> Act:
@@ -104,6 +105,7 @@ _rare_acts = st.one_of(
     on_client(Scene.subscribe, st.sampled_from(PATTERNS)),
     on_client(Scene.unsubscribe, st.sampled_from(PATTERNS)),
     on_client(Scene.choose, _choices),
+    on_client(Scene.send_slowly, _times_ns),
     on_client(Scene.enable_backpressure),
     on_client(lambda scene, client: (scene.stall(client), *map(scene.learn, KEYS))),
     st.builds(lambda users: lambda scene, _: scene.wait_for_first(users), st.integers(0, 3)),

@@ -66,6 +66,7 @@ def traffic(base: int) -> Traffic:
         backlog_bytes=base + 13,
         refused={"reserved": base + 14},
         stalls=base + 15,
+        slow_sends=base + 19,
         subscriptions=base + 16,
         route_lookups=base + 17,
         route_misses=base + 18,
