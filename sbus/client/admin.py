@@ -5,8 +5,10 @@ only.
 """
 
 import errno
+import math
 import select
 import socket
+import struct
 import time
 from collections import deque
 from typing import Self, TypeVar
@@ -28,6 +30,7 @@ _AHEAD_MAX = 1_000
 """Packets of a stream that are kept until the reply comes."""
 _NO_ACCESS = "only root, the bus's own user and its admin group may administer it"
 _ADVICE = {
+    errno.EAGAIN: "too many others are connecting; try again",
     errno.ENOENT: "is sbusd running there, and does it have an admin socket?",
     errno.ECONNREFUSED: "is sbusd running? Nothing listens there",
     errno.EACCES: _NO_ACCESS,
@@ -70,12 +73,19 @@ class AdminConnection:
         self._ahead: deque[bytes] = deque(maxlen=_AHEAD_MAX)
         """Packets of a stream that arrived before the reply to the request that began it."""
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._sock.settimeout(timeout_seconds)
         try:
-            self._sock.connect(parsed.sockaddr())
+            self._connect(parsed.sockaddr())
         except OSError as error:
             self._sock.close()
             raise connect_error(self.address, error, _ADVICE) from error
+        self._sock.settimeout(timeout_seconds)
+
+    def _connect(self, sockaddr: str | bytes) -> None:
+        """Connect, and wait for a place in the listen queue, which a non-blocking socket would not
+        do. Source: socket(7); SO_SNDTIMEO is the time limit of `connect` too."""
+        limit = struct.pack("ll", math.ceil(self._timeout_seconds), 0)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._sock.connect(sockaddr)
 
     def fileno(self) -> int:
         return self._sock.fileno()

@@ -1,19 +1,18 @@
 """Storms of connections: other users are admitted, and soon, whatever one user's programs do."""
 
-import os
-import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from sbus.unix.open_files import raise_open_files_limit
+from tests.support.attacks import Storm, storming
 from tests.support.bus import Bus, running_bus
 from tests.support.raw_client import WHOAMI, RawClient
-from tests.support.users import become, directory_for_everybody, effective_user, needs_root
+from tests.support.users import directory_for_everybody, effective_user, needs_root
 
 pytestmark = needs_root
 
@@ -26,8 +25,6 @@ FIRST_ANSWER_SECONDS_MAX = 4.0
 CONNECTIONS = 20
 TOLD_PER_SECOND_MAX = 2_000
 """Further connections of one user are refused without a word: telling these takes over 20 ms."""
-
-Storm = Callable[[str], None]
 
 
 def misbehave(address: str) -> None:
@@ -64,32 +61,6 @@ def full_quota(bus: Bus) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def storming(address: str, storm: Storm) -> Iterator[None]:
-    """During the block, every attacker storms."""
-    pids = []
-    for uid in ATTACKERS:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                become(uid, uid)()
-                while True:
-                    try:
-                        storm(address)
-                    except OSError:
-                        continue  # refused or disconnected in the middle of it
-            finally:
-                os._exit(1)
-        pids.append(pid)
-    try:
-        time.sleep(STORM_SECONDS)
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-
 @pytest.fixture
 def bus() -> Iterator[Bus]:
     raise_open_files_limit()
@@ -118,7 +89,7 @@ def connect_soon(bus: Bus) -> RawClient:
 
 @pytest.mark.parametrize("storm", [misbehave, come_and_go, exceed_the_quota])
 def test_another_user_is_admitted_soon(bus: Bus, storm: Storm) -> None:
-    with storming(bus.address, storm):
+    with storming(ATTACKERS, STORM_SECONDS, bus.address, storm):
         waited = sorted(first_answer_seconds(bus) for _ in range(CONNECTIONS))
     assert waited[-1] < FIRST_ANSWER_SECONDS_MAX, f"median {waited[CONNECTIONS // 2]:.3f} s"
 
@@ -127,7 +98,7 @@ def test_a_connected_user_is_not_disturbed(bus: Bus) -> None:
     with effective_user(VICTIM), bus.connect() as client:
         client.sub(b"k")
         client.sync()
-        with storming(bus.address, misbehave):
+        with storming(ATTACKERS, STORM_SECONDS, bus.address, misbehave):
             for number in range(100):
                 client.pub(b"k", b"%d" % number)
                 assert client.receive() == b"MSG k\0%d" % number

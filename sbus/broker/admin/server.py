@@ -10,6 +10,8 @@ event: it must not end the front, and with it the bus.
 import os
 import socket
 import traceback
+from contextlib import suppress
+from functools import partial
 
 import msgspec
 import trio
@@ -26,6 +28,7 @@ from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.acceptor import accept_connection
 from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.callback_timer import ADMINISTRATION
+from sbus.broker.front.turns import TimedTurns
 from sbus.protocol import admin
 from sbus.protocol.events import AdminRequestFailed
 from sbus.protocol.text import to_text
@@ -34,6 +37,12 @@ from sbus.unix.credentials import peer_credentials
 from sbus.unix.errno_sets import PEER_GONE
 from sbus.unix.open_files import administrators_max
 
+_NOT_ALLOWED = encode_reply(
+    0,
+    AdminFault(
+        "not-allowed", "only root, the bus's own user and its admin group may administer it"
+    ),
+)
 _SEND_SECONDS_MAX = 10.0
 _BACK_OFF_SECONDS = 0.1
 
@@ -55,6 +64,7 @@ class AdminServer:
         self._handlers = handlers
         self._streams = streams
         self._events = events
+        self._turns = TimedTurns()
         self._connections = trio.CapacityLimiter(max(1, administrators_max()))
 
     async def run(self) -> None:
@@ -62,8 +72,18 @@ class AdminServer:
         async with trio.open_nursery() as tasks:
             while True:
                 sock = await accept_connection(self._listener, self._back_off)
-                await self._connections.acquire_on_behalf_of(sock)
-                tasks.start_soon(self._serve, sock, name=ADMINISTRATION)
+                if self._is_admitted(sock):
+                    await self._connections.acquire_on_behalf_of(sock)
+                    tasks.start_soon(self._serve, sock, name=ADMINISTRATION)
+                else:
+                    await self._turns.use(partial(_refuse, sock))
+
+    def _is_admitted(self, sock: socket.socket) -> bool:
+        try:
+            return self._administrators.include(sock, peer_credentials(sock))
+        except OSError as error:
+            self._report_failure(error)
+            return False
 
     async def _back_off(self, _why: str) -> None:
         await trio.sleep(_BACK_OFF_SECONDS)
@@ -73,13 +93,9 @@ class AdminServer:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, admin.REPLY_BYTES_MAX)
-            if self._administrators.include(sock, peer_credentials(sock)):
-                while (packet := await self._receive(sock)) is not None:
-                    if await self._handle(sock, packet):
-                        break
-            else:
-                text = "only root, the bus's own user and its admin group may administer it"
-                await self._reply(sock, 0, AdminFault("not-allowed", text))
+            while (packet := await self._receive(sock)) is not None:
+                if await self._handle(sock, packet):
+                    break
         except trio.TooSlowError:
             pass  # it does not take its replies: it is disconnected
         except Exception as error:
@@ -137,3 +153,10 @@ class AdminServer:
         where = f"{os.path.basename(frame.filename)}:{frame.lineno}"
         why = to_text(repr(error).encode(errors="surrogateescape"))[:200]
         self._events.emit(AdminRequestFailed(why=why, where=where))
+
+
+def _refuse(sock: socket.socket) -> None:
+    """Refuse a connection at once: a flood of these takes no place and no task."""
+    with suppress(OSError):
+        sock.send(_NOT_ALLOWED, socket.MSG_DONTWAIT)
+    close_promptly(sock)

@@ -22,6 +22,7 @@ from sbus.broker.front.client_descriptors import ClientDescriptors
 from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.connection_queue import AcceptedClient, ConnectionQueue
 from sbus.broker.front.rejector import Refusal, Rejector
+from sbus.broker.front.turns import TimedTurns
 from sbus.protocol.events import AcceptingPaused
 from sbus.shared.accounts import CONNECTION_RATE, Account
 from sbus.unix.credentials import peer_credentials
@@ -29,8 +30,6 @@ from sbus.unix.errno_sets import ACCEPT_FAILED, OUT_OF_RESOURCES
 from sbus.unix.send_buffer import small_buffer_bytes
 
 _BACK_OFF_SECONDS = 0.5
-_TURN_SECONDS = 0.001
-"""For some 30 connections, or fewer where refusing takes long; then other tasks have a turn."""
 
 
 async def accept_connection(
@@ -71,8 +70,7 @@ class Acceptor:
         self._queue = ConnectionQueue()
         self._queued = trio.Event()
         self._room = trio.Event()
-        self._turn_seconds = 0.0
-        """How much of this turn has been used."""
+        self._turns = TimedTurns()
         self.apply_settings(settings)
 
     def apply_settings(self, settings: BusSettings) -> None:
@@ -83,7 +81,7 @@ class Acceptor:
         try:
             while True:
                 sock = await accept_connection(self._listener, self._back_off)
-                await self._use_turn(partial(self._take_in, sock))
+                await self._turns.use(partial(self._take_in, sock))
         finally:
             with trio.CancelScope(shield=True):
                 await self._end_waiting()
@@ -91,16 +89,7 @@ class Acceptor:
     async def _end_waiting(self) -> None:
         for client in self._queue.take_all():
             self.client_left(client.account)
-            await self._use_turn(partial(self._rejector.close, client.sock))
-
-    async def _use_turn(self, act: Callable[[], None]) -> None:
-        """Do this, and let other tasks run if the turn is over."""
-        began_at = time.perf_counter()
-        act()
-        self._turn_seconds += time.perf_counter() - began_at
-        if self._turn_seconds > _TURN_SECONDS:
-            self._turn_seconds = 0.0
-            await trio.lowlevel.checkpoint()
+            await self._turns.use(partial(self._rejector.close, client.sock))
 
     def _take_in(self, sock: socket.socket) -> None:
         """Queue a client that may come in, and reject any other."""
