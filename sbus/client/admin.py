@@ -15,7 +15,8 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from sbus.client.link import connect_error, default_address
+from sbus.client.link import default_address
+from sbus.client.sockets import connect_error
 from sbus.errors import BusError, Disconnected, ProtocolViolation
 from sbus.protocol import admin
 from sbus.protocol.admin_streams import BEGINNING

@@ -24,6 +24,7 @@ from sbus.errors import (
     ProtocolViolation,
 )
 from sbus.protocol import controls
+from sbus.protocol.codes import PACKETS_LOST
 from sbus.protocol.packets import ControlMessage, Message, parse_server_packet
 
 Losses = Literal["raise", "report"]
@@ -83,6 +84,8 @@ class Inbox(Generic[Item]):
     ) -> None:
         """`bytes_max` counts keys and payloads, and may be exceeded by one packet."""
         self.me = MeRequests()
+        self.mend_lost_packets: Callable[[], bool] = lambda: False
+        """The bus has lost packets of this client; returns whether that is not to be raised."""
         self._barrier = barrier
         self._echo_key = barrier.echo_key
         self._raises_losses = losses == "raise"
@@ -201,6 +204,8 @@ class Inbox(Generic[Item]):
     def _feed_refusal(self, notice: str) -> None:
         code, _, text = notice.partition(" ")
         self._packets_refused += 1
+        if code == PACKETS_LOST and self.mend_lost_packets():
+            return
         self._last_notice = (code, text)
         if self._refusal is None:
             self._refusal = self._last_notice

@@ -10,12 +10,13 @@ has made it again. `interruptions` tells those who wait for a reply that it will
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Generic, TypedDict
 
 from sbus.client.inbox import Inbox, Item, Losses
 from sbus.client.reconnection import Reconnection, Wait
 from sbus.client.requests import Identity, Requests, barrier_of
+from sbus.client.sockets import connect_error, open_socket
 from sbus.errors import (
     AddressError,
     ConfigurationError,
@@ -25,7 +26,7 @@ from sbus.errors import (
 )
 from sbus.limits import Limits
 from sbus.protocol import controls
-from sbus.protocol.codes import FINAL_CODES, LASTING_REFUSALS
+from sbus.protocol.codes import FINAL_CODES, LASTING_REFUSALS, PACKETS_LOST
 from sbus.protocol.keys import DIALECTS
 from sbus.protocol.packets import encode_control
 from sbus.unix.address import DEFAULT_ADDRESS, parse_address
@@ -36,8 +37,6 @@ INBOX_MESSAGES_MAX = 2 * Limits().backlog_messages_max
 """A bus with default limits keeps half as many for one client, so there is room for a reply."""
 INBOX_BYTES_MAX = 4 * Limits().backlog_bytes_max
 """Likewise, with room for what the socket contains."""
-PACKET_OVERHEAD_BYTES = 32
-"""What the kernel needs of `SO_SNDBUF` besides the packet, see unix_dgram_sendmsg()."""
 REASON_SECONDS_MAX = 2.0
 """How long a client that can no longer send waits for the reason."""
 CONNECT_RETRY_SECONDS = 0.01
@@ -106,6 +105,7 @@ class Link(Generic[Item]):
             messages_max=options.get("inbox_messages_max", INBOX_MESSAGES_MAX),
             bytes_max=options.get("inbox_bytes_max", INBOX_BYTES_MAX),
         )
+        self.inbox.mend_lost_packets = self._mend_lost_packets
         self._sockaddr = parse_address(self.address).sockaddr()
         self._packet_bytes_max = options.get("packet_bytes_max", PACKET_BYTES_MAX)
         self._view = memoryview(bytearray(self._packet_bytes_max))
@@ -336,6 +336,18 @@ class Link(Generic[Item]):
                 inbox.feed(bytes(view[:length]))
         return found
 
+    def _mend_lost_packets(self) -> bool:
+        """Begin anew, or end, if it matters which packets the bus has lost; whether it does."""
+        reason = "a worker of the bus died, and had packets of this client"
+        if self._reconnection is not None:
+            if self._reconnection.has_unconfirmed_changes():
+                self._lose(f"{reason} ({PACKETS_LOST})")
+                return True
+        elif self.barrier.has_open or self.inbox.me.has_open:
+            self.inbox.end(Disconnected, f"{reason}: a reply may never come ({PACKETS_LOST})")
+            return True
+        return False
+
     def _on_end(self) -> None:
         self._has_ended = True
         can_mend = None if self._reconnection is None else self._can_mend
@@ -348,37 +360,6 @@ class Link(Generic[Item]):
             f"a packet of {length} bytes arrived, at most {self._packet_bytes_max} were expected: "
             f"connect with packet_bytes_max={length} or more"
         )
-
-
-def open_socket(packet_bytes_max: int) -> socket.socket:
-    """A non-blocking socket that can send packets of this size.
-
-    Raises ConfigurationError when the kernel does not allow that.
-    """
-    try:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-    except OSError as error:
-        raise ConfigurationError(f"cannot open a socket: {error.strerror}") from error
-    needed = packet_bytes_max + PACKET_OVERHEAD_BYTES
-    if sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) < needed:
-        # The kernel limits the value to its ceiling, and then doubles it.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, needed // 2 + 1)
-        granted = sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-        if granted < needed:
-            sock.close()
-            raise ConfigurationError(
-                f"packets of {packet_bytes_max} bytes cannot be sent from here: the kernel allows "
-                f"{granted} bytes for a socket; lower packet_bytes_max, or set net.core.wmem_max "
-                f"to {needed // 2 + 1} or more"
-            )
-    return sock
-
-
-def connect_error(address: str, error: OSError, advice: Mapping[int, str]) -> AddressError:
-    """Where, why, and what to do, in one line."""
-    text = f"cannot connect to {address}: {error.strerror or error}"
-    what_to_do = advice.get(error.errno or 0)
-    return AddressError(f"{text}: {what_to_do}" if what_to_do else text)
 
 
 def to_bytes(text: bytes | str) -> bytes:

@@ -50,10 +50,12 @@ class Reconnection:
         self._patterns: Counter[bytes] = Counter()
         self._published = 0
         """Messages on the present connection."""
-        self._confirmed = 0
-        """Those of them that the bus has processed, as far as is known."""
-        self._barriers: deque[tuple[int, int]] = deque()
-        """Tickets without a reply, and how many messages had been published before each."""
+        self._changes = 0
+        """Packets that are no messages, on the present connection."""
+        self._confirmed = (0, 0)
+        """How many of both the bus has processed, as far as is known."""
+        self._barriers: deque[tuple[int, tuple[int, int]]] = deque()
+        """Tickets without a reply, and how many of both had been sent before each."""
         self._delay_seconds = DELAY_SECONDS_MIN
         self._made_at = self._clock()
 
@@ -64,7 +66,9 @@ class Reconnection:
         if packet.startswith(PUBLISH_WORD):
             key = packet[len(PUBLISH_WORD) : packet.index(NUL)]
             self._published += key != self._sync_key
-        elif packet.startswith(SUBSCRIBE_WORD):
+            return
+        self._changes += 1
+        if packet.startswith(SUBSCRIBE_WORD):
             self._patterns[_spelling(packet[len(SUBSCRIBE_WORD) :])] += 1
         elif packet.startswith(UNSUBSCRIBE_WORD):
             self._forget(_spelling(packet[len(UNSUBSCRIBE_WORD) :]))
@@ -88,7 +92,7 @@ class Reconnection:
     def note_barrier(self, ticket: int) -> None:
         """A barrier was sent: its reply confirms everything that was published before."""
         self._count_confirmed()
-        self._barriers.append((ticket, self._published))
+        self._barriers.append((ticket, (self._published, self._changes)))
 
     def _count_confirmed(self) -> None:
         while self._barriers and self._barrier.is_settled(self._barriers[0][0]):
@@ -97,16 +101,23 @@ class Reconnection:
     def note_lost(self) -> int:
         """The connection has ended; returns how many messages on it are unconfirmed."""
         self._count_confirmed()
-        unconfirmed = self._published - self._confirmed
-        self._published = self._confirmed = 0
+        unconfirmed = self._published - self._confirmed[0]
+        self._published = self._changes = 0
+        self._confirmed = (0, 0)
         self._barriers.clear()
         if self._clock() - self._made_at > LASTING_SECONDS:
             self._delay_seconds = DELAY_SECONDS_MIN
         return unconfirmed
 
+    def has_unconfirmed_changes(self) -> bool:
+        """Whether the bus may not have processed a packet that is no message."""
+        self._count_confirmed()
+        return self._changes > self._confirmed[1]
+
     def note_made(self) -> None:
-        """The connection is there again."""
+        """The connection is there again, and what was set again is unconfirmed."""
         self._made_at = self._clock()
+        self._changes += 1
 
     def next_delay(self) -> float:
         """How many seconds to wait before the next attempt."""

@@ -80,6 +80,11 @@ class Requests:
     def is_settled(self, ticket: int) -> bool:
         return self._settled >= ticket
 
+    @property
+    def has_open(self) -> bool:
+        """Whether a reply has not come yet."""
+        return self._settled < self._sent
+
     def abandon(self, ticket: int) -> None:
         """Nobody waits for this ticket any more; its reply is still counted when it comes."""
 

@@ -44,10 +44,14 @@ user's backlog quota is used up; because its publisher may not be held back for 
 LASTING_REFUSALS: Final = frozenset({"not-admitted", "not-allowed"})
 """Why a connection is refused, and will be as long as the bus has the same configuration."""
 
+PACKETS_LOST: Final = "packets-lost"
+"""A worker died with packets of this client; which ones they are, nobody knows."""
+
 FINAL_CODES: Final = frozenset(
     {
-        *("bad-secret-pattern", "empty-packet", "key-too-deep", "key-too-long", "kicked", "no-nul"),
-        *("not-yours", "packet-too-long", "pattern-too-deep", "pattern-too-long", "unknown-word"),
+        *("bad-secret-pattern", "empty-packet", "key-too-deep", "key-too-long", "kicked"),
+        *("kills-workers", "no-nul", "not-yours", "packet-too-long", "pattern-too-deep"),
+        *("pattern-too-long", "unknown-word"),
     }
 )
 """Why a client is disconnected that should not simply connect again: what it does is wrong, or an

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,9 @@ import trio
 import trio.testing
 
 import sbus
+from sbus.client.link import LinkOptions
 from tests.support.bus import Bus, kill_tree, running_bus, sbusd_environment, stop
+from tests.support.processes import worker_pids
 from tests.support.raw_client import RawClient
 
 TIMEOUT_S = 20.0
@@ -220,6 +222,63 @@ def test_a_client_that_was_too_slow_comes_back(tmp_path: Path) -> None:
         client.sync(timeout_seconds=TIMEOUT_S)
         publish(bus, b"a", b"last")
         assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"a", b"last")
+
+
+# -- a worker that dies with packets of the client -------------------------------------------------
+
+
+@contextmanager
+def held_packets(directory: Path, *, reconnect: bool) -> Iterator[Reporting]:
+    """A client whose worker has read a message, for which it has to wait, and a request behind it.
+
+    When the block begins, the worker is dead.
+    """
+    with ExitStack() as stack:
+        bus = stack.enter_context(running_bus(directory, workers=1))
+        slow, other = (stack.enter_context(bus.connect()) for _ in range(2))
+        slow.control(b"blocking/soft/block")
+        slow.sub(b"a")
+        slow.sync()
+        with suppress(TimeoutError):
+            while True:  # until the bus reads no more of it
+                other.send(b"MSG a\0" + bytes(1_000), timeout_s=0.5)
+        options: LinkOptions = {"reconnect": reconnect}
+        connecting = sbus.blocking.connect(bus.address, losses="report", **options)
+        client = stack.enter_context(connecting)
+        client.subscribe("b")
+        client.sync(timeout_seconds=TIMEOUT_S)
+        (worker,) = worker_pids(bus).values()
+        os.kill(worker, signal.SIGSTOP)
+        client.publish("a", "held")
+        client.control("!/cred/whoami")
+        os.kill(worker, signal.SIGCONT)
+        for _ in range(2):  # turns, in which the worker reads both
+            with bus.connect() as another:
+                another.sync()
+        os.kill(worker, signal.SIGKILL)
+        yield client
+
+
+def test_a_request_that_died_with_a_worker_is_made_again(tmp_path: Path) -> None:
+    with held_packets(tmp_path, reconnect=True) as client:
+        with pytest.raises(sbus.MessagesUnconfirmed) as caught:
+            client.sync(timeout_seconds=TIMEOUT_S)
+        assert caught.value.count == 1
+        items = [client.receive(timeout_seconds=TIMEOUT_S)]
+        if not isinstance(items[0], sbus.Reconnected):
+            items.append(client.receive(timeout_seconds=TIMEOUT_S))
+        assert isinstance(items[-1], sbus.Reconnected)
+        assert "packets-lost" in items[-1].reason
+        client.publish("b", "here")
+        assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"b", b"here")
+
+
+def test_a_connection_ends_if_its_reply_may_never_come(tmp_path: Path) -> None:
+    with (
+        held_packets(tmp_path, reconnect=False) as client,
+        pytest.raises(sbus.Disconnected, match="packets-lost"),
+    ):
+        client.sync(timeout_seconds=TIMEOUT_S)
 
 
 # -- sbusctl sub -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from sbus.protocol.codes import CONNECTION_CODES, PACKET_CODES
+from sbus.protocol.codes import CONNECTION_CODES, FINAL_CODES, PACKET_CODES
 
 PROJECT = Path(__file__).resolve().parents[2]
 CODE_ARGUMENTS = {"Refusal": 0, "Misbehaviour": 0, "QuotaReached": 0, "self._reject": 1}
@@ -15,6 +15,12 @@ def documented() -> set[str]:
     text = (PROJECT / "docs/protocol.md").read_text()
     section = text.partition("## What is refused, and what disconnects")[2].partition("\n## ")[0]
     return set(re.findall(r"`([a-z]+(?:-[a-z]+)+|kicked|reserved)`", section))
+
+
+def documented_to_disconnect() -> set[str]:
+    text = (PROJECT / "docs/protocol.md").read_text()
+    rows = re.findall(r"^\| (`.*?`) \|.*\| disconnected \|$", text, re.MULTILINE)
+    return {code for row in rows for code in re.findall(r"`([a-z-]+)`", row)}
 
 
 def used() -> set[object]:
@@ -35,6 +41,10 @@ def used() -> set[object]:
 
 def test_every_code_is_documented() -> None:
     assert documented() == {*PACKET_CODES, *CONNECTION_CODES}
+
+
+def test_clients_do_not_come_back_after_what_disconnects_them_but_slowness() -> None:
+    assert documented_to_disconnect() == {*FINAL_CODES, "too-slow"}
 
 
 def test_every_code_in_the_sources_is_counted() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sbus.client.link import Link, LinkOptions, open_socket, to_bytes
+from sbus.client.link import Link, LinkOptions, to_bytes
 from sbus.errors import (
     AddressError,
     ConfigurationError,
@@ -118,29 +118,6 @@ class FakeSocket:
 
 
 class TestSizes:
-    def test_the_largest_packet_fits_whatever_the_kernels_default_is(self) -> None:
-        with open_socket(409_600) as sock:
-            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) >= 409_600 + 32
-
-    def test_the_ceiling_of_an_ordinary_kernel_is_not_exceeded(self) -> None:
-        """The kernel doubles what it is asked for: 212,992, the usual `wmem_max`, is enough."""
-        asked: list[int] = []
-
-        class Recorder(socket.socket):
-            def setsockopt(self, level: int, option: int, value: int) -> None:  # type: ignore[override]
-                asked.append(value)
-                super().setsockopt(level, option, value)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(socket, "socket", Recorder)
-            open_socket(409_600).close()
-        assert len(asked) == 1
-        assert asked[0] <= 212_992
-
-    def test_a_packet_that_the_kernel_cannot_carry_is_an_error_at_once(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"net\.core\.wmem_max"):
-            open_socket(2**30)
-
     def test_a_packet_over_the_limit_is_refused_before_it_is_sent(self, tmp_path: Path) -> None:
         with FakeBus(tmp_path) as bus:
             link = make_link(bus.address, packet_bytes_max=100)

@@ -311,6 +311,69 @@ class TestAnEnd:
                 next(steps)
 
 
+class TestPacketsThatDiedWithAWorker:
+    LOST = b"CMSG !/error\0packets-lost 2 packets of yours were not processed"
+
+    def test_are_reported_if_they_were_messages(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        send(link, b"SUB a")
+        ask(link)
+        send(link, b"MSG a\x001")
+        fake.send(ANSWER, self.LOST)
+        assert link.read_nowait(10)
+        assert not link.is_lost
+        with pytest.raises(PacketRefused, match="2 packets"):
+            link.inbox.take()
+
+    @pytest.mark.parametrize("change", [b"SUB a", b"UNSUB a", b"CMSG echo/off", WHOAMI])
+    def test_are_sent_on_a_new_connection_if_they_changed_something(
+        self, fake: FakeBus, link: Link[Message | Lost], change: bytes
+    ) -> None:
+        ask(link)
+        send(link, b"MSG a\x001", change)
+        fake.send(ANSWER, self.LOST, b"MSG b\x001")
+        while link.read_nowait(10):
+            pass
+        assert link.is_lost
+        with pytest.raises(MessagesUnconfirmed, match="1 published"):
+            link.inbox.take()
+        steps = connect_again(fake, link)
+        fake.send(ANSWER)
+        finish(steps)
+        gap = link.inbox.take()
+        assert isinstance(gap, Reconnected)
+        assert "a worker of the bus died" in gap.reason
+
+    def test_may_have_been_those_of_a_new_connection(
+        self, fake: FakeBus, link: Link[Message | Lost]
+    ) -> None:
+        send(link, b"SUB a")
+        lose(fake, link)
+        steps = connect_again(fake, link)
+        fake.send(ANSWER)
+        finish(steps)
+        fake.send(self.LOST)
+        assert link.read_nowait(10)
+        assert link.is_lost
+
+    def test_end_a_connection_that_waits_for_a_reply(self, fake: FakeBus) -> None:
+        link: Link[Message | Lost] = Link(fake.address, "report", {})
+        assert link.connect_nowait()
+        send(link, GREETING, b"MSG a\x001")
+        fake.accept()
+        fake.send(self.LOST)
+        assert link.read_nowait(10)
+        with pytest.raises(PacketRefused, match="2 packets"):
+            link.inbox.take()
+        ask(link)
+        fake.send(self.LOST)
+        assert link.read_nowait(10)
+        with pytest.raises(Disconnected, match="a reply may never come"):
+            link.inbox.take()
+        link.close()
+
+
 def test_a_refusal_of_what_was_set_is_raised(fake: FakeBus, link: Link[Message | Lost]) -> None:
     send(link, b"SUB a")
     lose(fake, link)
