@@ -154,8 +154,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
         await front.supervisor.stop()
         events.close()
         nursery.cancel_scope.cancel()
-    for client in list(front.registry):
-        front.departure.disconnect(client, "the bus stops")
+    await front.departure.disconnect_all("the bus stops")
 
 
 def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:

@@ -2,7 +2,10 @@
 
 import os
 import socket
+from itertools import pairwise
 from typing import cast
+
+import trio
 
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.acceptor import Acceptor
@@ -29,16 +32,45 @@ class Others:
     def check_empty(self) -> None: ...
 
 
-def test_closing_what_a_client_left_unread_delays_its_users_connections() -> None:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+async def test_all_clients_are_disconnected_in_pieces(nursery: trio.Nursery) -> None:
     account, registry, others = open_account(Limits()), ClientRegistry(1), Others()
-    departure = ClientDeparture(
+    departure = departure_of(registry, others)
+    clients = []
+    for _ in range(100):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        registry.add(0, ours, Credentials(gid=1, uid=1, pid=1), account)
+        clients.append(theirs)
+    left = []
+
+    async def watch() -> None:
+        while registry:
+            left.append(len(registry))
+            await trio.lowlevel.checkpoint()
+
+    nursery.start_soon(watch)
+    await departure.disconnect_all("the bus stops")
+    # Tasks that can run do so in any order.
+    assert max(before - after for before, after in pairwise([*left, 0])) <= 64
+    for client in clients:
+        assert client.recv(1) == b""
+        client.close()
+
+
+def departure_of(registry: ClientRegistry, others: Others) -> ClientDeparture:
+    return ClientDeparture(
         cast(Acceptor, others),
         registry,
         cast(Shutdown, others),
         BusSettings(workers=1),
         logging_to([]),
     )
+
+
+def test_closing_what_a_client_left_unread_delays_its_users_connections() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    account, registry, others = open_account(Limits()), ClientRegistry(1), Others()
+    departure = departure_of(registry, others)
     client = registry.add(0, ours, Credentials(gid=1, uid=1, pid=1), account)
     before_ns = account.next_admission_ns()
     with theirs:
