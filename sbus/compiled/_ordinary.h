@@ -29,9 +29,9 @@ enum { /* of sends; see send_times.py */
     SLOW_NS = 100000,
     MARK_NS = 1000000,
     TIME_SHARE = 20,
-    BYTES_PER_WEIGHT = 512,
-    NS_PER_WEIGHT = 1000,
-    WEIGHT_PER_LOOK = 8, /* eight small packets, or a large one: a look costs some 50 ns */
+    BYTES_PER_WEIGHT = 256,
+    NS_PER_WEIGHT = 500,
+    WEIGHT_PER_LOOK = 16, /* sixteen small packets, or a large one: a look costs some 50 ns */
 };
 #define TIME_MASK 0xFFFFFFFFu
 
@@ -289,8 +289,8 @@ mark(OrdinaryStep *step)
     step->cpu_at_mark_ns = thread_cpu_ns();
 }
 
-/* Look at the clock after sends of this weight, or drops. If sends took too much CPU time, those to the users of these
- * deliveries are timed from now on. */
+/* Look at the clock after sends of this weight, or drops. If the sends took too much CPU time,
+ * those to the users of these deliveries are timed from now on. */
 static void
 note_sends(OrdinaryStep *step, const Delivery *delivery, const Delivery *end, uint64_t weight)
 {
