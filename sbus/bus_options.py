@@ -142,9 +142,9 @@ OPTIONS: Final = (
         default_text=f"{SERVICE_USER}, if there is that user",
     ),
     _switch(
-        "drop_descriptors",
+        "disconnect_descriptors",
         "",
-        "Drop file descriptors that are attached to packets, instead of refusing such packets.",
+        "Disconnect clients that attach descriptors to packets, instead of refusing these packets.",
     ),
     Option(
         "workers",

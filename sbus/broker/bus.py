@@ -39,7 +39,7 @@ def run_bus(
     """
     settings = configuration.settings
     check_settings(settings)
-    if not settings.drop_descriptors:
+    if not settings.disconnect_descriptors:
         refuse_descriptors(endpoints.listener)
     if endpoints.admin_listener is not None:
         refuse_descriptors(endpoints.admin_listener)

@@ -25,9 +25,10 @@ from sbus.broker.front.admission import ClientAdmission
 from sbus.broker.front.callback_timer import CallbackTimer
 from sbus.broker.front.client_descriptors import ClientDescriptors
 from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.closer import Closer
 from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.departure import ClientDeparture
-from sbus.broker.front.fork_server import ForkServer
+from sbus.broker.front.fork_server import ForkServer, WorkerExited, WorkerForked
 from sbus.broker.front.load_meter import LoadMeter
 from sbus.broker.front.mover import ClientMover, MoveEvent
 from sbus.broker.front.placement import Placement
@@ -57,6 +58,8 @@ class Endpoints(msgspec.Struct, frozen=True):
     listener: socket.socket
     admin_listener: socket.socket | None = None
     admin_gids: frozenset[int] = frozenset()
+    is_inherited: bool = False
+    """Whether another process may listen at the same socket."""
 
     def address(self) -> str:
         """Where clients connect."""
@@ -81,6 +84,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
 
     user_limits: EffectiveUserLimits
     registry: ClientRegistry
+    closer: Closer
     shutdown: Shutdown
     supervisor: Supervisor
     administrators: Administrators
@@ -103,6 +107,9 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     def worker_forked(self, worker: int) -> None:
         self.streams.on_worker_forked(worker)
         self.succession.on_fork(worker)
+
+    def closer_event(self, event: WorkerForked | WorkerExited) -> None:
+        self.closer.on_event(event)
 
     def worker_event(self, worker: int, event: protocol.WorkerEvent) -> None:
         if isinstance(event, protocol.ClientLeft):
@@ -143,6 +150,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
         trio.lowlevel.add_instrument(CallbackTimer(front.operations))
         on_ready()
         events.emit(BusReady(address=resources.endpoints.address(), workers=workers))
+        nursery.start_soon(front.closer.run)
         nursery.start_soon(front.rebalancer.run)
         nursery.start_soon(front.admission.run, front.shutdown.admission_scope)
         nursery.start_soon(front.collector.run)
@@ -152,9 +160,20 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
             nursery.start_soon(admin_server.run)
         await front.shutdown.wait()
         await front.supervisor.stop()
+        await end_connections(front, resources.endpoints)
         events.close()
         nursery.cancel_scope.cancel()
+    front.closer.end()
+
+
+async def end_connections(front: Front, endpoints: Endpoints) -> None:
+    """End those that are left when no worker serves any more, also those that wait to be accepted.
+    Those to an inherited socket are not lost, if its owner has it still."""
     await front.departure.disconnect_all("the bus stops")
+    if not endpoints.is_inherited:
+        endpoints.listener.shutdown(socket.SHUT_RD)
+        await front.acceptor.refuse_waiting()
+    await front.closer.settle()
 
 
 def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
@@ -175,11 +194,12 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     descriptors = ClientDescriptors(settings.workers)
     endpoints = resources.endpoints
     policy = ConnectionPolicy(settings, user_limits, descriptors, administrators)
-    rejector = Rejector(settings, user_limits, rate_limiter, events)
-    acceptor = Acceptor(endpoints.listener, settings, policy, rejector, descriptors, rate_limiter)
+    closer = Closer(resources.fork_server, rate_limiter)
+    rejector = Rejector(settings, user_limits, closer, rate_limiter, events)
+    acceptor = Acceptor(endpoints.listener, settings, policy, rejector, closer, rate_limiter)
     meter = LoadMeter(supervisor, registry)
     placement = Placement(settings, meter.loads, len(os.sched_getaffinity(0)))
-    departure = ClientDeparture(acceptor, registry, shutdown, settings, events)
+    departure = ClientDeparture(acceptor, registry, closer, shutdown, settings, events)
     mover = ClientMover(nursery, policy, supervisor, registry, departure, events)
     queries = WorkerQueries(supervisor)
     collector = StatisticsCollector(memory, supervisor, meter, user_limits, book, stalls)
@@ -187,6 +207,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     return Front(
         user_limits=user_limits,
         registry=registry,
+        closer=closer,
         shutdown=shutdown,
         supervisor=supervisor,
         administrators=administrators,
@@ -240,5 +261,10 @@ def build_admin_server(
         **ConfigurationHandlers(front.user_limits, reloader, events).handlers,
     }
     return AdminServer(
-        endpoints.admin_listener, front.administrators, handlers, front.streams, events
+        endpoints.admin_listener,
+        front.administrators,
+        front.closer,
+        handlers,
+        front.streams,
+        events,
     )

@@ -659,7 +659,7 @@ typedef struct {
     long long bytes;
     int error;            /* of the last call; 0 if there was none */
     bool is_empty;        /* the last packet has no bytes, which may mean the end */
-    bool has_descriptors; /* the next packet, which is left for Python to read */
+    bool has_descriptors; /* the next packet, which is left for Python */
 } Received;
 
 /* Look at the next packet: 1 if it has descriptors, 0 if not, -1 as recv. */
@@ -705,7 +705,8 @@ receive_packets(OrdinaryStep *step, const SessionRecord *session)
     return received;
 }
 
-/* Have Python read the next packet, with its descriptors; returns the cost, -1 with an exception. */
+/* Have Python look at the next packet, with its descriptors; returns the cost, -1 with an
+ * exception. */
 static long long
 receive_in_python(OrdinaryStep *step, SessionRecord *session)
 {

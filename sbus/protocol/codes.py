@@ -9,6 +9,7 @@ from typing import Final
 PACKET_CODES: Final = (
     "bad-secret-pattern",
     "empty-packet",
+    "has-descriptors",
     "key-too-deep",
     "key-too-long",
     "kicked",

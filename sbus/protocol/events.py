@@ -138,6 +138,15 @@ class LimitsChanged(LoggedEvent, frozen=True, kw_only=True):
     """Each as NAME=VALUE."""
 
 
+class CloserStuck(LoggedEvent, frozen=True, kw_only=True):
+    priority = WARNING
+    template = "closing what a client of uid {uid} left takes too long, for process {pid}"
+
+    uid: int
+    pid: int
+    """The closer that waits."""
+
+
 # -- the workers -----------------------------------------------------------------------------------
 class WorkerStarted(LoggedEvent, frozen=True, kw_only=True):
     priority = INFO

@@ -80,12 +80,6 @@ RATE_BURST_NS = 50_000_000
 _SEARCH_INTERVAL_NS = 100_000_000
 """After a search for an account that may be closed has found none."""
 _NO_QUOTA = 1 << 62
-_CLOSING_SHARE = 20
-"""One part of so many of a process's time may go into closing what one user's packets carried."""
-_CLOSING_BURST_NS = 10_000_000
-"""So much of a worker's time at once."""
-_DEPARTURE_NS = 1_000_000
-"""Many times what closing a socket takes that has nothing unread."""
 
 
 def account_words(workers: int) -> int:
@@ -107,7 +101,7 @@ class Account:
     """One process's view of an account; it writes the cells of `worker`."""
 
     __slots__ = (
-        *("_bus", "_cells", "_closing_paid_until_ns", "_none_left_until_ns", "_words", "_workers"),
+        *("_bus", "_cells", "_none_left_until_ns", "_words", "_workers"),
         *("held_time", "log_share", "place"),
     )
 
@@ -119,7 +113,7 @@ class Account:
         self._words = words[place * size : (place + 1) * size]
         self._bus = words[:size]
         self._workers = workers
-        self._none_left_until_ns = self._closing_paid_until_ns = 0
+        self._none_left_until_ns = 0
         self._cells = [CELLS + kind * workers + worker for kind in range(_KINDS)]
         self.held_time = HeldTime(self._words[_HELD : _HELD + HELD_WORDS], held_window_ns)
         self.log_share = LogShare(self._words[log_share_at(workers) :])
@@ -221,16 +215,6 @@ class Account:
         """The user."""
         return int(self._words[_UID])
 
-    # -- in a worker, which remembers this only for itself -------------------------------------
-    def closing_due_ns(self) -> int:
-        """When a packet of this user that has descriptors may be read again."""
-        return self._closing_paid_until_ns - _CLOSING_SHARE * _CLOSING_BURST_NS
-
-    def pay_for_closing(self, spent_ns: int, now_ns: int) -> None:
-        """Charge time that closing the descriptors of a packet took."""
-        paid_from_ns = max(self._closing_paid_until_ns, now_ns)
-        self._closing_paid_until_ns = paid_from_ns + _CLOSING_SHARE * spent_ns
-
     # -- in the front --------------------------------------------------------------------------
     @property
     def connections(self) -> int:
@@ -254,14 +238,6 @@ class Account:
         words = self._words
         paid_from_ns = max(words[_CONNECTIONS_PAID_UNTIL_NS], now_ns)
         words[_CONNECTIONS_PAID_UNTIL_NS] = paid_from_ns + words[_NS_PER_CONNECTION]
-
-    def pay_for_departure(self, spent_ns: int, now_ns: int) -> None:
-        """Charge the CPU time that closing a client's socket took to the rate limit of connections,
-        unless it was short. The files that unread packets carry are closed with it."""
-        words = self._words
-        if spent_ns > _DEPARTURE_NS:
-            paid_from_ns = max(words[_CONNECTIONS_PAID_UNTIL_NS], now_ns)
-            words[_CONNECTIONS_PAID_UNTIL_NS] = paid_from_ns + _CLOSING_SHARE * spent_ns
 
     def limit(self, limits: UserLimits) -> None:
         """Set the user's limits, for every process from now on."""

@@ -21,7 +21,6 @@ from sbus.unix.address import (
     RandomAbstractAddress,
     address_of,
 )
-from sbus.unix.interrupted_waits import interrupt_waits
 from sbus.unix.owned_path import OwnedPath
 from sbus.unix.standard_streams import ERRORS
 
@@ -37,12 +36,19 @@ class Listener:
     """A listening socket, and its file if this process made it."""
 
     def __init__(
-        self, sock: socket.socket, printable_address: str, owned_path: OwnedPath | None
+        self,
+        sock: socket.socket,
+        printable_address: str,
+        owned_path: OwnedPath | None,
+        *,
+        is_inherited: bool = False,
     ) -> None:
         self.socket = sock
         self.printable_address = printable_address
         """The address for people and clients; a random one after it was drawn."""
         self.owned_path = owned_path
+        self.is_inherited = is_inherited
+        """Whether another process may listen at the same socket."""
 
     @property
     def bound_address(self) -> Address:
@@ -70,8 +76,7 @@ class Listener:
             raise _cannot("remove", self.printable_address, error) from error
         finally:
             self.owned_path = None
-            with interrupt_waits():  # connections that wait may have unread packets
-                self.socket.close()
+            self.socket.close()
 
 
 def open_listener(
@@ -85,7 +90,7 @@ def open_listener(
     process changes for a moment.
     """
     if isinstance(address, FdAddress):
-        listener = Listener(_take_inherited(address), address.format(), None)
+        listener = Listener(_take_inherited(address), address.format(), None, is_inherited=True)
     else:
         if isinstance(address, RandomAbstractAddress):
             address = address.draw()

@@ -11,9 +11,11 @@ import trio
 from sbus.broker.admin.server import AdminServer
 from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.front.administrators import Administrators
+from sbus.broker.front.closer import Closer
 from sbus.protocol import admin
 from sbus.protocol.admin_results import DrainResult
 from tests.support.events import logging_to
+from tests.unit.broker.front.fake_closer import ClosesAtOnce
 
 QUESTIONS = 50
 """They all fit into the connection."""
@@ -30,7 +32,12 @@ def test_an_administrator_that_floods_requests_leaves_turns_to_others(tmp_path: 
 
     async def serve(listener: socket.socket, others: socket.socket) -> None:
         server = AdminServer(
-            listener, Administrators(()), {admin.Version: answer}, no_streams, logging_to(lines)
+            listener,
+            Administrators(()),
+            cast(Closer, ClosesAtOnce()),
+            {admin.Version: answer},
+            no_streams,
+            logging_to(lines),
         )
         with trio.fail_after(5):
             async with trio.open_nursery() as tasks:

@@ -91,7 +91,7 @@ def test_the_printed_configuration_is_a_file_with_the_same_settings(tmp_path: Pa
         "replace": False,
         "admin_address": "none",
         "run_as": str(os.geteuid()),
-        "drop_descriptors": False,
+        "disconnect_descriptors": False,
         "workers": min(64, len(os.sched_getaffinity(0))),
         "placement": "load",
         "dialect": "dot",

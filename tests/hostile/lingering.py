@@ -9,10 +9,11 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from sbus.bench.attacks.interrupted_waits import interrupt_waits
 from sbus.bench.attacks.programs import lingering_pair
-from sbus.unix.interrupted_waits import interrupt_waits
 from tests.support.bus import Bus
 from tests.support.lingering import send_with_descriptors
+from tests.support.processes import serving_pids
 from tests.support.raw_client import RawClient
 from tests.support.users import become, effective_user
 
@@ -107,7 +108,7 @@ def attackers(address: str, attack: Attack) -> Iterator[list[AttackingProcess]]:
 def packets_taken_during(bus: Bus, attack: Attack) -> int:
     """How many packets with descriptors the bus was sent by several users. Another user is served
     meanwhile, and no process of the bus ends."""
-    before = bus.pids()
+    before = serving_pids(bus)
     with attackers(bus.address, attack) as processes, effective_user(VICTIM), bus.connect() as old:
         deadline = time.monotonic() + _ATTACK_SECONDS_MAX
         while not all(process.is_done() for process in processes):
@@ -116,7 +117,7 @@ def packets_taken_during(bus: Bus, attack: Attack) -> int:
         for _ in range(20):
             serve(bus, old)
         taken = sum(process.packets_taken() for process in processes)
-    assert bus.pids() == before
+    assert serving_pids(bus) == before
     return taken
 
 

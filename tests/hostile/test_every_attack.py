@@ -10,6 +10,7 @@ import pytest
 
 from sbus.bench.attacks.programs import ATTACKS
 from tests.support.attacks import attacked_bus
+from tests.support.processes import serving_pids
 from tests.support.users import needs_root
 
 pytestmark = needs_root
@@ -20,14 +21,14 @@ ANSWERS = {
     "connect-refused": "too_many_connections",
     "connect-garbage": "unknown_word",
     "descriptors": "descriptors_refused",
-    "drop-descriptors": "disconnected",
+    "disconnect-descriptors": "disconnected",
     "patterns": "too_many_steps",
     "cache-flush": "too_many_steps",
 }
 """How the bus answers attacks that it does not put up with."""
 HELD_BACK = {"connect", "connect-use"}
 """Attackers that connect too fast have to wait; those that do not wait are refused in the end."""
-ENDED = {"connect-refused", "connect-garbage", "descriptors", "drop-descriptors"}
+ENDED = {"connect-refused", "connect-garbage", "descriptors", "disconnect-descriptors"}
 """Attacks that cost the attacker its connection."""
 ENDINGS = ("disconnected", "ConnectionResetError", "BrokenPipeError", "BlockingIOError")
 
@@ -35,13 +36,13 @@ ENDINGS = ("disconnected", "ConnectionResetError", "BrokenPipeError", "BlockingI
 @pytest.mark.parametrize("attack", sorted(ATTACKS))
 def test_another_user_loses_nothing(attack: str) -> None:
     with attacked_bus(attack) as (bus, scene):
-        processes = bus.pids()
+        processes = serving_pids(bus)
         outcome = scene.attack(ATTACK_SECONDS)
         assert outcome.count("steps") > 0
         assert outcome.lost == 0
         assert outcome.messages["messages"] > 0
         assert outcome.connections["connections"] > 0
-        assert bus.pids() == processes, "a process of the bus was replaced"
+        assert serving_pids(bus) == processes, "a process of the bus was replaced"
         if attack not in ANSWERS and attack not in HELD_BACK:
             assert sum(map(outcome.count, ENDINGS)) == 0
 

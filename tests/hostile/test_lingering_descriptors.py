@@ -18,6 +18,7 @@ from tests.hostile.lingering import (
     attackers,
     packets_taken_during,
 )
+from tests.support.admin import administer
 from tests.support.bus import Bus, bus_of, running_bus
 from tests.support.processes import is_replaced, worker_pids
 from tests.support.raw_client import PACKET_BYTES_MAX
@@ -45,8 +46,8 @@ def kernel_can_refuse() -> bool:
 refused = pytest.param(
     (), marks=pytest.mark.skipif(not kernel_can_refuse(), reason="needs Linux 6.16"), id="refused"
 )
-dropped = pytest.param(("--drop-descriptors",), id="dropped")
-both_ways = pytest.mark.parametrize("options", [refused, dropped])
+disconnected = pytest.param(("--disconnect-descriptors",), id="disconnected")
+both_ways = pytest.mark.parametrize("options", [refused, disconnected])
 
 
 @contextmanager
@@ -56,16 +57,19 @@ def open_bus(*options: str) -> Iterator[Bus]:
 
 
 def send_and_stay(attacker: Attacker) -> None:
-    """Many connections send such packets, which a worker reads."""
+    """Connections send such packets, and stay for what comes of it."""
     with ExitStack() as stack:
         clients = [stack.enter_context(attacker.connect()) for _ in range(6)]
-        for _ in range(4):
-            for client in clients:
-                attacker.send(client, MESSAGE)
         for client in clients:
-            client.whoami()
-        attacker.send(clients[0], MESSAGE, sockets=20)
-        clients[0].whoami()
+            with suppress(OSError):
+                attacker.send(client, MESSAGE)
+                attacker.send(client, MESSAGE, sockets=20)
+        for client in clients:
+            with suppress(ConnectionResetError):
+                if attacker.taken:
+                    client.receive_until_closed()
+                else:
+                    client.whoami()
 
 
 def send_and_leave(attacker: Attacker) -> None:
@@ -166,3 +170,15 @@ def test_the_bus_ends_with_such_packets_unread(options: tuple[str, ...]) -> None
         bus.process.send_signal(signal.SIGTERM)
         assert bus.process.wait(END_SECONDS_MAX) == 0
         assert time.monotonic() - began_at < END_SECONDS_MAX
+
+
+@both_ways
+def test_the_bus_ends_with_connections_that_it_has_not_accepted(options: tuple[str, ...]) -> None:
+    with open_bus(*options) as bus, ExitStack() as stack:
+        stack.enter_context(bus.connect()).whoami()
+        with administer(bus) as admin:
+            admin.ask("drain")
+        processes = stack.enter_context(attackers(bus.address, connect_too_often))
+        wait_until(lambda: all(it.is_done() for it in processes), "the packets are sent")
+        bus.process.send_signal(signal.SIGTERM)
+        assert bus.process.wait(END_SECONDS_MAX) == 0

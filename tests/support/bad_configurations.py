@@ -28,7 +28,9 @@ users = ["root"]
 groups = ["root", 7]
 """
 
-SWITCHES = {*("foreground", "exit_when_empty", "group", "others", "replace", "drop_descriptors")}
+SWITCHES = {
+    *("foreground", "exit_when_empty", "group", "others", "replace", "disconnect_descriptors")
+}
 CHOICES = {"placement", "dialect", "soft", "hard", "order", "log"}
 PATHS = {"address", "pidfile", "admin_address"}
 SECONDS = {

@@ -39,6 +39,15 @@ def worker_pids(bus: Bus) -> dict[int, int]:
     }
 
 
+def closers(bus: Bus) -> list[int]:
+    return [pid for pid in bus.pids() if process_name(pid) == "sbusd-closer"]
+
+
+def serving_pids(bus: Bus) -> set[int]:
+    """The front and the workers; other processes may come and go."""
+    return {bus.process.pid, *worker_pids(bus).values()}
+
+
 def is_replaced(bus: Bus, worker: int, old: int) -> bool:
     """Whether a worker runs that has this number and is not the `old` process."""
     return worker_pids(bus).get(worker, old) != old

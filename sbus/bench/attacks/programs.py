@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import count, cycle, repeat
 
 from sbus.bench.attacks.connections import NOTICES, WAIT_SECONDS, WHOAMI, Connections
+from sbus.bench.attacks.interrupted_waits import interrupt_waits
 from sbus.bench.attacks.victims import KEY
-from sbus.unix.interrupted_waits import interrupt_waits
 
 Program = Callable[[Connections], Iterator[bool]]
 Visit = Callable[[Connections, socket.socket], None]
@@ -339,8 +339,8 @@ ATTACKS = {
     "cache-flush": Attack(program=flushing(BOMBERS, bomb_patterns, BOMB)),
     "member-bomb": Attack(program=flushing(MEMBERS, member_patterns, MEMBER_KEY)),
     "descriptors": Attack(program=linger, users=3, options=FEW_CONNECTIONS),
-    "drop-descriptors": Attack(
-        program=linger, users=3, options=(*FEW_CONNECTIONS, "--drop-descriptors")
+    "disconnect-descriptors": Attack(
+        program=linger, users=3, options=(*FEW_CONNECTIONS, "--disconnect-descriptors")
     ),
     "policies": Attack(
         program=crowd(

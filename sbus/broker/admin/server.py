@@ -28,11 +28,11 @@ from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.acceptor import accept_connection
 from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.callback_timer import ADMINISTRATION
+from sbus.broker.front.closer import Closer
 from sbus.broker.front.turns import TimedTurns
 from sbus.protocol import admin
 from sbus.protocol.events import AdminRequestFailed
 from sbus.protocol.text import to_text
-from sbus.unix.closing import close_promptly
 from sbus.unix.credentials import peer_credentials
 from sbus.unix.errno_sets import PEER_GONE
 from sbus.unix.open_files import administrators_max
@@ -54,6 +54,7 @@ class AdminServer:
         self,
         listener: socket.socket,
         administrators: Administrators,
+        closer: Closer,
         handlers: Handlers,
         streams: StreamRegistry,
         events: EventEmitter,
@@ -61,6 +62,7 @@ class AdminServer:
         listener.setblocking(False)
         self._listener = listener
         self._administrators = administrators
+        self._closer = closer
         self._handlers = handlers
         self._streams = streams
         self._events = events
@@ -72,11 +74,18 @@ class AdminServer:
         async with trio.open_nursery() as tasks:
             while True:
                 sock = await accept_connection(self._listener, self._back_off)
+                self._closer.keep(sock)
                 if self._is_admitted(sock):
                     await self._connections.acquire_on_behalf_of(sock)
                     tasks.start_soon(self._serve, sock, name=ADMINISTRATION)
                 else:
-                    await self._turns.use(partial(_refuse, sock))
+                    await self._turns.use(partial(self._refuse, sock))
+
+    def _refuse(self, sock: socket.socket) -> None:
+        """Refuse a connection at once: a flood of these takes no place and no task."""
+        with suppress(OSError):
+            sock.send(_NOT_ALLOWED, socket.MSG_DONTWAIT)
+        self._closer.close(sock, peer_credentials(sock).uid)
 
     def _is_admitted(self, sock: socket.socket) -> bool:
         try:
@@ -90,6 +99,7 @@ class AdminServer:
 
     async def _serve(self, sock: socket.socket) -> None:
         """Answer one administrator until it leaves."""
+        own = peer_credentials(sock)
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, admin.REPLY_BYTES_MAX)
@@ -102,7 +112,7 @@ class AdminServer:
             if not (isinstance(error, OSError) and error.errno in PEER_GONE):
                 self._report_failure(error)
         finally:
-            close_promptly(sock)
+            self._closer.close(sock, own.uid)
             self._connections.release_on_behalf_of(sock)
 
     async def _receive(self, sock: socket.socket) -> bytes | None:
@@ -153,10 +163,3 @@ class AdminServer:
         where = f"{os.path.basename(frame.filename)}:{frame.lineno}"
         why = to_text(repr(error).encode(errors="surrogateescape"))[:200]
         self._events.emit(AdminRequestFailed(why=why, where=where))
-
-
-def _refuse(sock: socket.socket) -> None:
-    """Refuse a connection at once: a flood of these takes no place and no task."""
-    with suppress(OSError):
-        sock.send(_NOT_ALLOWED, socket.MSG_DONTWAIT)
-    close_promptly(sock)

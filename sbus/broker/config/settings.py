@@ -34,7 +34,7 @@ class BusSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Users who may connect; None: all that the mode of the socket's file lets connect."""
     admit_gids: frozenset[int] = frozenset()
     """Groups whose members may connect as well, if `admit_uids` is not None."""
-    drop_descriptors: bool = False
+    disconnect_descriptors: bool = False
     """Process packets with descriptors attached, without those. Otherwise the kernel refuses such
     packets where it can. Closing what came with them takes time of a worker."""
     log: str = "auto"

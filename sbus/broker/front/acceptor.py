@@ -12,13 +12,14 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 import trio
 
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.rate_limit import LogRateLimiter
-from sbus.broker.front.client_descriptors import ClientDescriptors
+from sbus.broker.front.closer import Closer
 from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.connection_queue import AcceptedClient, ConnectionQueue
 from sbus.broker.front.rejector import Refusal, Rejector
@@ -58,14 +59,15 @@ class Acceptor:
         settings: BusSettings,
         policy: ConnectionPolicy,
         rejector: Rejector,
-        descriptors: ClientDescriptors,
+        closer: Closer,
         rate_limiter: LogRateLimiter,
     ) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._policy = policy
         self._rejector = rejector
-        self._descriptors = descriptors
+        self._closer = closer
+        self._descriptors = policy.descriptors
         self._rate_limiter = rate_limiter
         self._queue = ConnectionQueue()
         self._queued = trio.Event()
@@ -89,10 +91,20 @@ class Acceptor:
     async def _end_waiting(self) -> None:
         for client in self._queue.take_all():
             self.client_left(client.account)
-            await self._turns.use(partial(self._rejector.close, client.sock))
+            await self._turns.use(partial(self._rejector.close, client.sock, client.account.uid))
+
+    async def refuse_waiting(self) -> None:
+        """End the connections that nobody accepts any more. There are no new ones."""
+        with suppress(OSError):  # EAGAIN or EINVAL: there are no more
+            while True:
+                sock, _ = self._listener.accept()
+                self._closer.keep(sock)
+                self._rejector.close(sock, peer_credentials(sock).uid)
+                await trio.lowlevel.checkpoint()
 
     def _take_in(self, sock: socket.socket) -> None:
         """Queue a client that may come in, and reject any other."""
+        self._closer.keep(sock)
         own = peer_credentials(sock)
         if self._rejector.reject_silently(sock, own.uid):
             return

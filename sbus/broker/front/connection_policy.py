@@ -43,7 +43,7 @@ class ConnectionPolicy:
     ) -> None:
         self._administrators = administrators
         self._user_limits = user_limits
-        self._descriptors = descriptors
+        self.descriptors = descriptors
         self.apply_settings(settings)
 
     def apply_settings(self, settings: BusSettings) -> None:
@@ -69,8 +69,8 @@ class ConnectionPolicy:
             return _TOO_MANY_USERS
         if not account.has_room_for_connection():
             return Refusal("too-many-connections", _TOO_MANY, _TOO_MANY, account)
-        if self._descriptors.has_room(account) or (
-            self._descriptors.has_room_for_administrator()
+        if self.descriptors.has_room(account) or (
+            self.descriptors.has_room_for_administrator()
             and self._administrators.include(sock, own)
         ):
             return account

@@ -4,7 +4,7 @@ A client is known to the front from its admission until its worker, or that work
 that it has left.
 """
 
-import time
+import socket
 
 import trio
 
@@ -12,9 +12,10 @@ from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.closer import Closer
 from sbus.broker.front.shutdown import Shutdown
 from sbus.protocol.events import ClientDisconnected
-from sbus.unix.closing import discard_unread, shut_down
+from sbus.unix.closing import discard_unread, end_connection
 
 _DISCONNECTED_PER_CALLBACK = 32
 """Each takes some 0.02 ms, and up to 2 ms with unread packets."""
@@ -27,12 +28,14 @@ class ClientDeparture:
         self,
         acceptor: Acceptor,
         registry: ClientRegistry,
+        closer: Closer,
         shutdown: Shutdown,
         settings: BusSettings,
         events: EventEmitter,
     ) -> None:
         self._acceptor = acceptor
         self._registry = registry
+        self._closer = closer
         self._shutdown = shutdown
         self._events = events
         self.apply_settings(settings)
@@ -58,9 +61,17 @@ class ClientDeparture:
         if self._events.is_watched:
             who = client.describe()
             self._events.emit(ClientDisconnected(who=who, worker=client.worker, reason=reason))
-        before_ns = time.thread_time_ns()
-        shut_down(client.sock)
-        spent_ns = time.thread_time_ns() - before_ns
-        client.account.pay_for_departure(spent_ns, time.monotonic_ns())
+        end_connection(client.sock)
+        self._closer.close(client.sock, client.user)
         self._acceptor.client_left(client.account)
         self._shutdown.check_empty()
+
+    def copy_socket(self, client: Client) -> socket.socket:
+        """A copy of a client's socket, which is open when the client leaves meanwhile. Raises
+        OSError."""
+        copy = client.sock.dup()
+        self._closer.keep(copy)
+        return copy
+
+    def close_copy(self, client: Client, copy: socket.socket) -> None:
+        self._closer.close(copy, client.user)

@@ -2,8 +2,9 @@
 
 Importing what a worker needs takes longer than starting it, and forking inside a running event loop
 is unsound. So the front forks this process once, before its loop starts and before it opens its
-lock; it has one thread and no loop, and every worker, at start and later, is a fork of it. When the
-front has ended it kills the workers and ends.
+lock; it has one thread and no loop, and every worker, at start and later, is a fork of it. So is a
+closer, which has a number like a worker. When the front has ended it kills the workers and ends; a
+closer ends by itself.
 
 `ForkServer` is the front's handle on it.
 """
@@ -22,6 +23,7 @@ from typing import Never
 import msgspec
 
 from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.front.closer_process import close_as_told
 from sbus.protocol.events import WorkerDelayed
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
 from sbus.unix.privileges import keep_capabilities
@@ -32,6 +34,8 @@ _FORKED = -1
 """In place of a status: this worker was forked."""
 _PING = 2**32 - 1
 """In place of a worker's number: a ping, or the answer to it."""
+CLOSER = 2**32 - 2
+"""In place of a worker's number: a closer."""
 _FAILED = 1 << 8
 """As waitpid gives the exit status 1."""
 _STOP_SECONDS_MAX = 2.0
@@ -70,6 +74,7 @@ class ForkServer:
     ) -> None:
         """Fork the process, which closes its copies of `close`."""
         self.sock, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        front_pid = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
 
@@ -77,7 +82,7 @@ class ForkServer:
                 _ignore_signals()
                 keep_capabilities()  # the front of root's bus may have some left
                 _become("sbusd-forkserv", close=[self.sock, *close])
-                _ForkServerProcess(other, worker_main, events).run()
+                _ForkServerProcess(other, worker_main, events, front_pid).run()
 
             _run_and_exit(main)
         other.close()
@@ -87,6 +92,10 @@ class ForkServer:
         """Ask for a worker with this end of its link, which is taken."""
         send_borrowing_fds(self.sock, _REQUEST.pack(worker), [link_socket.fileno()])
         link_socket.close()
+
+    def fork_closer(self, link_socket: socket.socket) -> None:
+        """Ask for a closer with this end of its link, which is taken."""
+        self.fork_worker(CLOSER, link_socket)
 
     def ping(self) -> None:
         """Ask for a `Pong`. Ask again only when that has come: unread pings pile up."""
@@ -123,7 +132,10 @@ class ForkServer:
 
 
 class _ForkServerProcess:
-    def __init__(self, sock: socket.socket, worker_main: WorkerMain, events: EventEmitter) -> None:
+    def __init__(
+        self, sock: socket.socket, worker_main: WorkerMain, events: EventEmitter, front_pid: int
+    ) -> None:
+        self._front_pid = front_pid
         self._sock = sock
         self._worker_main = worker_main
         self._events = events
@@ -147,9 +159,10 @@ class _ForkServerProcess:
                     serves = self._handle_request()
                 else:
                     self._reap(fd)
-        for pidfd in self._workers:
+        workers = {pidfd: pid for pidfd, (n, pid) in self._workers.items() if n != CLOSER}
+        for pidfd in workers:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        for _, pid in self._workers.values():
+        for pid in workers.values():
             os.waitpid(pid, 0)
 
     def _handle_request(self) -> bool:
@@ -164,7 +177,8 @@ class _ForkServerProcess:
         try:
             pid, pidfd = self._fork_worker(number, fds[0])
         except OSError as error:
-            self._events.emit(WorkerDelayed(worker=number, why=f"no fork: {error.strerror}"))
+            if number != CLOSER:
+                self._events.emit(WorkerDelayed(worker=number, why=f"no fork: {error.strerror}"))
             self._send(number, 0, _FAILED)
         else:
             self._workers[pidfd] = (number, pid)
@@ -174,6 +188,7 @@ class _ForkServerProcess:
 
     def _fork_worker(self, number: int, link_fd: int) -> tuple[int, int]:
         """Fork a worker; its pid and a pidfd. Raises OSError, and then there is none."""
+        own_pid = os.getpid()
         try:
             pid = os.fork()
         except OSError:
@@ -182,6 +197,10 @@ class _ForkServerProcess:
         if pid == 0:
 
             def main() -> None:
+                if number == CLOSER:
+                    _become("sbusd-closer", close=[])
+                    close_as_told(link_fd, [self._front_pid, own_pid])
+                    return
                 _become(f"sbusd-worker-{number}", close=[self._sock])
                 for pidfd in self._workers:
                     os.close(pidfd)

@@ -173,16 +173,16 @@ class ClientMover:
         move.subscriptions = sum(described.record.patterns.values())
         try:
             # The client may leave, and its socket be closed, before the other worker has the copy.
-            fd = os.dup(move.client.sock.fileno())
+            copy = self._departure.copy_socket(move.client)
         except OSError as error:
             if error.errno not in OUT_OF_RESOURCES:
                 raise
             return os.strerror(error.errno)
         try:
             preparation = self._preparation(move.client, described.record)
-            prepared = await self._ask(move, move.to, preparation, fd)
+            prepared = await self._ask(move, move.to, preparation, copy.fileno())
         finally:
-            os.close(fd)
+            self._departure.close_copy(move.client, copy)
         if not isinstance(prepared, protocol.ClientPrepared) or move.to in move.dead:
             return _why(prepared)
         move.revision = described.record.revision

@@ -16,12 +16,13 @@ import msgspec
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter, describe_process
 from sbus.broker.events.rate_limit import LogRateLimiter
+from sbus.broker.front.closer import Closer
 from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.protocol.controls import error_notice
 from sbus.protocol.events import ConnectionRefused
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import CONNECTIONS, Account
-from sbus.unix.closing import close_promptly, discard_unread, shut_down
+from sbus.unix.closing import discard_unread, end_connection
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import program_name
 
@@ -50,10 +51,12 @@ class Rejector:
         self,
         settings: BusSettings,
         user_limits: EffectiveUserLimits,
+        closer: Closer,
         rate_limiter: LogRateLimiter,
         events: EventEmitter,
     ) -> None:
         self._user_limits = user_limits
+        self._closer = closer
         self._rate_limiter = rate_limiter
         self._events = events
         self.refused: Counter[str] = Counter()
@@ -75,18 +78,19 @@ class Rejector:
         user = self._user_limits.user_of(own.uid)
         self.refused[refusal.code] += 1
         self._log(own, user, refusal)
-        self.close(sock, error_notice(refusal.code, refusal.text) if self._tells else b"")
+        self.close(sock, user, error_notice(refusal.code, refusal.text) if self._tells else b"")
         spent_ns, _ = self._told.get(user, (0, ""))
         self._told[user] = spent_ns + time.thread_time_ns() - began_ns, refusal.code
 
-    def close(self, sock: socket.socket, notice: bytes = b"") -> None:
-        """Close a client's non-blocking socket so that it can read everything that was sent to it,
-        and last this notice."""
+    def close(self, sock: socket.socket, uid: int, notice: bytes = b"") -> None:
+        """Close a non-blocking socket of this user's so that its client can read everything that
+        was sent to it, and last this notice."""
         if discard_unread(sock, _DISCARDED_PACKETS_MAX) and notice:
             # It has left, or the packets that it left unread are in the way: then it is not told.
             with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
                 sock.send(notice)
-        shut_down(sock)
+        end_connection(sock)
+        self._closer.close(sock, uid)
 
     def reject_silently(self, sock: socket.socket, uid: int) -> bool:
         """Refuse a client without a word, if telling its user has cost enough; whether it has."""
@@ -94,11 +98,13 @@ class Rejector:
         if now - self._told_since > 1:
             self._told_since = now
             self._told.clear()
-        spent_ns, code = self._told.get(self._user_limits.user_of(uid), (0, ""))
+        user = self._user_limits.user_of(uid)
+        spent_ns, code = self._told.get(user, (0, ""))
         if spent_ns < _TELLING_NS_MAX:
             return False
         self.refused[code] += 1
-        close_promptly(sock)
+        end_connection(sock)
+        self._closer.close(sock, user)
         return True
 
     def _log(self, own: Credentials, user: int, refusal: Refusal) -> None:

@@ -23,7 +23,7 @@ import trio
 
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
-from sbus.broker.front.fork_server import ForkServer, Pong, WorkerForked
+from sbus.broker.front.fork_server import CLOSER, ForkServer, Pong, WorkerExited, WorkerForked
 from sbus.broker.front.reaper import Reaper
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.worker_link import WorkerLink
@@ -47,6 +47,9 @@ class WorkerObserver(Protocol):
 
     def worker_forked(self, worker: int) -> None:
         """A worker was asked for: it can be sent commands, and has no clients yet."""
+
+    def closer_event(self, event: WorkerForked | WorkerExited) -> None:
+        """A closer was forked, or has ended."""
 
     def worker_event(self, worker: int, event: protocol.WorkerEvent) -> None:
         """A worker sent an event that is not about its own life."""
@@ -183,6 +186,9 @@ class Supervisor:
             if isinstance(event, Pong):
                 self._ping_is_open = False
                 self._notifier.alive()
+                continue
+            if event.worker == CLOSER:
+                self._observer.closer_event(event)
                 continue
             worker = self.workers[event.worker]
             if isinstance(event, WorkerForked):

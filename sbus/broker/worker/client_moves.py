@@ -43,7 +43,6 @@ from sbus.broker.worker.wait_queue import Reason, WaitQueue
 from sbus.errors import ClientFault, Refusal, SbusError
 from sbus.shared.log_block import LogBlock, build_log_block
 from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES
-from sbus.unix.closing import close_promptly
 
 _HAND_OVER_SECONDS_MAX = 0.05
 """How long a client that is to be handed over is not read until everything is done that must be
@@ -181,7 +180,7 @@ class ClientMoves:
 
     def _discard(self, session: Session) -> None:
         self._sessions.discard(session)
-        close_promptly(session.sock)
+        session.sock.close()
 
     # -- a client of another worker ------------------------------------------------------------
     def prepare(self, command: protocol.PrepareClient, fd: int) -> None:

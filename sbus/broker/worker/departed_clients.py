@@ -14,7 +14,7 @@ from sbus.broker.ipc.worker_protocol import ClientLeft
 from sbus.broker.worker.poller import Poller
 from sbus.broker.worker.send_buffers import SendBuffers
 from sbus.shared.accounts import Account
-from sbus.unix.closing import close_promptly, end_connection
+from sbus.unix.closing import end_connection
 from sbus.unix.send_buffer import has_unread
 
 
@@ -60,5 +60,5 @@ class DepartedClients:
 
     def _forget(self, departed: _DepartedClient) -> None:
         self._send_buffers.release(departed.sock, departed.account)
-        close_promptly(departed.sock)
+        departed.sock.close()
         self._link.send(ClientLeft(departed.client, departed.reason))

@@ -151,10 +151,7 @@ class Scheduler:
             self._sessions.expel(session, fault)
             return cost
         self._fair_queue.charge(session.uid, cost)
-        if session.read_again_ns:
-            self._wait_queue.add(session, Wait(Reason.RATE, session.read_again_ns))
-            session.read_again_ns = 0
-        elif session.has_pending() or (session.is_readable and not self._is_quiescing):
+        if session.has_pending() or (session.is_readable and not self._is_quiescing):
             self._fair_queue.add(session)
         elif session.has_ended:
             self._sessions.close(session, "")

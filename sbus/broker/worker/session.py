@@ -27,10 +27,10 @@ from sbus.shared.log_block import LogBlock, build_log_block
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import has_descriptors, may_carry_descriptors
-from sbus.unix.interrupted_waits import interrupt_waits
 from sbus.unix.peer_process import PeerProcess
 
 _MESSAGE = b"MSG "
+_HAS_DESCRIPTORS = "descriptors may not be attached to packets"
 Message = tuple[bytes, bytes, Route]
 """A packet, its key and its route."""
 
@@ -135,7 +135,7 @@ class Session(SessionRecord):
         *("secret_recipient", "profile"),
         *("patterns", "rule_by_pattern", "subscriptions", "subscription_bytes", "backpressure"),
         *("awaits_self_service", "is_queued", "has_ended", "refused", "waiting_bytes"),
-        *("is_counted", "is_leaving", "read_again_ns", "revision", "slot"),
+        *("is_counted", "is_leaving", "revision", "slot"),
     )
 
     outbox: Outbox
@@ -162,8 +162,6 @@ class Session(SessionRecord):
         self.secret_recipient = SecretRecipient(own, outbox, process)
         self.echo = True
         self.set_profile(profile)
-        self.read_again_ns = 0
-        """When to read it again, if its next packet has to wait for that; 0 if not."""
         self.may_carry_descriptors = may_carry_descriptors(connection.sock)
         self.patterns: dict[bytes, int] = {}
         """The client's patterns, with the number of times that it has subscribed to each."""
@@ -251,17 +249,13 @@ class Session(SessionRecord):
     def receive(self) -> int:
         """Read the next batch, once nothing is pending; returns the cost. Raises OSError.
 
-        A packet with descriptors is a batch of its own, because closing their files may take long.
+        A packet with descriptors is not read: the client is to be disconnected for it.
         """
         self.packets, self.done = [], 0
         self.is_readable = False
         self.received_us = time.monotonic_ns() // 1000
-        cost = 0
         try:
-            if self.may_carry_descriptors and has_descriptors(self.sock):
-                cost = self._receive_closing_files()
-            else:
-                self._receive_batch()
+            self._receive_batch()
         except BlockingIOError:
             pass
         except ConnectionResetError:
@@ -271,14 +265,16 @@ class Session(SessionRecord):
             self.at_empty_packet()
         read_bytes = sum(map(len, self.packets))
         self.bytes_in += read_bytes
-        return cost + read_bytes // BYTES_PER_UNIT
+        return read_bytes // BYTES_PER_UNIT
 
     def _receive_batch(self) -> None:
         packets, receive = self.packets, self.sock.recv
         size = self.packet_bytes_max + 1
         room = self.batch_bytes_max
         while len(packets) < self.batch_packets_max and room > 0:
-            if packets and self.may_carry_descriptors and has_descriptors(self.sock):
+            if self.may_carry_descriptors and has_descriptors(self.sock):
+                if not packets:
+                    self.outbox.fault = Misbehaviour("has-descriptors", _HAS_DESCRIPTORS)
                 break
             packet = receive(size)
             packets.append(packet)
@@ -287,22 +283,6 @@ class Session(SessionRecord):
             if not packet:
                 return
         self.is_readable = True
-
-    def _receive_closing_files(self) -> int:
-        """Read a packet, whose descriptors the kernel drops; returns the cost of that. If its user
-        had much of that already, nothing is read yet."""
-        self.is_readable = True
-        began_ns = time.monotonic_ns()
-        due_ns = self.account.closing_due_ns()
-        if due_ns > began_ns:
-            self.read_again_ns = due_ns
-            return 0
-        with interrupt_waits():
-            self.packets.append(self.sock.recv(self.packet_bytes_max + 1))
-        self.slot.pending = 1
-        ended_ns = time.monotonic_ns()
-        self.account.pay_for_closing(ended_ns - began_ns, ended_ns)
-        return (ended_ns - began_ns) * UNITS_PER_SECOND // 1_000_000_000
 
     def at_empty_packet(self) -> None:
         """Find out whether the connection has ended or the client sent an empty packet."""

@@ -21,7 +21,7 @@ from sbus.broker.worker.wait_queue import WaitQueue
 from sbus.errors import ClientFault, Misbehaviour
 from sbus.protocol.controls import error_notice
 from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING_CLIENTS, HELD_TIME
-from sbus.unix.closing import close_promptly, discard_unread
+from sbus.unix.closing import discard_unread
 
 
 class Sessions:
@@ -232,7 +232,7 @@ class Sessions:
         self._departed.forget_all()
         for session in self.arriving.values():
             self.discard(session)
-            close_promptly(session.sock)
+            session.sock.close()
 
 
 class _DeliveryListener:

@@ -127,6 +127,7 @@ class _Lifecycle:
                         listener=sockets.bus.socket,
                         admin_listener=None if sockets.admin is None else sockets.admin.socket,
                         admin_gids=plan.addresses.admin_gids,
+                        is_inherited=sockets.bus.is_inherited,
                     ),
                     reread=reread,
                     on_ready=ready_then_stoppable,

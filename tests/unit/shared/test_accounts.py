@@ -27,7 +27,7 @@ from sbus.shared.accounts import (
     Accounts,
 )
 from sbus.shared.held_time import SLICES
-from tests.unit.shared.memories import account_memory, open_account
+from tests.unit.shared.memories import account_memory
 
 WORKERS = 3
 USERS = [7, 8, 9, 10]
@@ -514,27 +514,3 @@ def test_as_much_may_wait_as_backlogs_may_contain_but_always_one_batch() -> None
     assert not here.may_read(401)
     here.count(WAITING_BYTES, -600)
     assert there.may_read(5_000)
-
-
-# -- closing what packets carried ------------------------------------------------------------------
-def test_closing_takes_a_small_share_of_the_time() -> None:
-    account, now_ns = open_account(Limits()), 10**12
-    assert account.closing_due_ns() <= now_ns
-    account.pay_for_closing(10_000_000, now_ns)
-    assert account.closing_due_ns() <= now_ns, "so much at once"
-    for number in range(1, 10):
-        account.pay_for_closing(1_000_000, now_ns)
-        assert account.closing_due_ns() == now_ns + number * 20_000_000
-    later_ns = now_ns + 60 * 10**9
-    account.pay_for_closing(1_000_000, later_ns)
-    assert account.closing_due_ns() < later_ns, "what was long ago does not count"
-
-
-def test_a_departure_that_takes_long_delays_connections() -> None:
-    account, now_ns = open_account(Limits()), 10**12
-    account.pay_for_connection(now_ns)
-    before_ns = account.next_admission_ns()
-    account.pay_for_departure(1_000_000, now_ns)
-    assert account.next_admission_ns() == before_ns
-    account.pay_for_departure(1_000_000_000, now_ns)
-    assert account.next_admission_ns() == before_ns + 20_000_000_000

@@ -1,18 +1,15 @@
 """Ending connections: the other end reads everything, and no unread packet costs it the last."""
 
-import signal
+import os
+import select
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from sbus.unix.closing import discard_unread, is_hung_up, shut_down
-from sbus.unix.fd_passing import may_carry_descriptors, refuse_descriptors
-from tests.support.lingering import packets_that_linger
+from sbus.unix.closing import discard_unread, end_connection, is_hung_up
 
-SOON_SECONDS = 1.0
 Pair = tuple[socket.socket, socket.socket]
 
 
@@ -43,7 +40,8 @@ def test_the_last_notice_reaches_a_client_with_unread_packets(
         client.shutdown(socket.SHUT_WR)
     discard_unread(ours, 100)
     ours.send(b"last word")
-    shut_down(ours)
+    end_connection(ours)
+    ours.close()
     assert client.recv(100) == b"last word"
     assert client.recv(100) == b""
 
@@ -71,7 +69,7 @@ def test_the_end_is_not_read_again_and_again(pair: Pair, how: int | None) -> Non
     reads = Counting(ours.detach())
     discard_unread(reads, 1_000)
     assert reads.count < 50
-    shut_down(reads)
+    reads.close()
 
 
 class Counting(socket.socket):
@@ -91,38 +89,24 @@ class Counting(socket.socket):
         return super().recvmsg(*arguments)
 
 
-def test_what_unread_packets_carry_delays_nobody(pair: Pair) -> None:
+def test_packets_with_descriptors_are_not_read(pair: Pair) -> None:
+    """To drop a descriptor is to close a file, perhaps."""
     ours, client = pair
-    with packets_that_linger(client, b"1", b"2", b"3"):
-        began_at = time.monotonic()
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as pipe:
+        client.send(b"before")
+        socket.send_fds(client, [b"with"], [write_end])
+        os.close(write_end)
         discard_unread(ours, 100)
-        shut_down(ours)
-        assert time.monotonic() - began_at < SOON_SECONDS
-
-
-def test_a_socket_that_carries_no_descriptors_is_closed_without_a_timer(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A timer takes several times as long as the rest."""
-    ours, client = pair
-    refuse_descriptors(ours)
-    if may_carry_descriptors(ours):
-        pytest.skip("refusing descriptors needs Linux 6.16")
-
-    def no_timer(*_arguments: object) -> None:
-        raise AssertionError("a timer was started")
-
-    monkeypatch.setattr(signal, "setitimer", no_timer)
-    client.send(b"unread")
-    discard_unread(ours, 10)
-    shut_down(ours)
-    assert client.recv(100) == b""
+        assert not select.select([pipe], [], [], 0)[0]
+        assert ours.recv(100) == b"with"
+        assert select.select([pipe], [], [], 0)[0]
 
 
 def test_ending_a_connection_ends_every_copy_of_it(pair: Pair) -> None:
     ours, client = pair
     with ours.dup() as copy:
-        shut_down(ours)
+        end_connection(ours)
         assert client.recv(1) == b""
         with pytest.raises(BrokenPipeError):
             copy.send(b"x")
@@ -135,8 +119,7 @@ def test_ending_a_connection_that_the_client_closed_is_no_error(pair: Pair, unre
         ours.send(b"x")
     client.close()
     discard_unread(ours, 10)
-    shut_down(ours)
-    assert ours.fileno() == -1
+    end_connection(ours)
 
 
 def test_an_end_is_told_from_an_empty_packet(pair: Pair) -> None:

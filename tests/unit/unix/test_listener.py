@@ -5,7 +5,6 @@ import os
 import socket
 import stat
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,9 +13,7 @@ import pytest
 
 from sbus.errors import AddressError
 from sbus.unix.address import FdAddress, PathAddress, RandomAbstractAddress, parse_address
-from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.listener import Listener, _give_to_group, open_listener
-from tests.support.lingering import packets_that_linger
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
 SOON_SECONDS = 1.0
@@ -174,18 +171,6 @@ def test_second_close_leaves_a_newer_file_alone(path: Path) -> None:
     path.write_text("newer")  # on many file systems with the inode number of the older
     listener.close()
     assert path.read_text() == "newer"
-
-
-def test_connections_that_nobody_accepts_do_not_delay_its_end(path: Path) -> None:
-    """Not even those that a service manager's socket took before descriptors were refused."""
-    listener = listen_at(path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-        client.connect(str(path))
-        refuse_descriptors(listener.socket)
-        with packets_that_linger(client, b"1"):
-            began_at = time.monotonic()
-            listener.close()
-            assert time.monotonic() - began_at < SOON_SECONDS
 
 
 def test_directory_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:

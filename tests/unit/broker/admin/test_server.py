@@ -11,9 +11,11 @@ import trio
 from sbus.broker.admin.server import AdminServer
 from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.front.administrators import Administrators
+from sbus.broker.front.closer import Closer
 from sbus.protocol import admin
 from sbus.protocol.admin_results import DrainResult
 from tests.support.events import logging_to
+from tests.unit.broker.front.fake_closer import ClosesAtOnce
 
 
 async def answer(request: admin.Version) -> msgspec.Struct:
@@ -38,7 +40,12 @@ async def test_a_fault_ends_one_connection(tmp_path: Path, nursery: trio.Nursery
         listener.bind(path)
         listener.listen()
         server = AdminServer(
-            listener, Administrators(()), {admin.Version: answer}, no_streams, logging_to(lines)
+            listener,
+            Administrators(()),
+            cast(Closer, ClosesAtOnce()),
+            {admin.Version: answer},
+            no_streams,
+            logging_to(lines),
         )
         nursery.start_soon(server.run)
         with trio.fail_after(5):

@@ -21,7 +21,7 @@ from sbus.protocol.controls import FloodControl, Hard
 LIVE_BUS = {"users", "exit_when_empty", "soft", "hard", "order"}
 RESTART_BUS = {
     *("address", "foreground", "pidfile", "replace", "admin_address", "admin_group"),
-    *("run_as", "drop_descriptors", "workers", "placement", "dialect", "log"),
+    *("run_as", "disconnect_descriptors", "workers", "placement", "dialect", "log"),
 }
 MODE = {"group", "others"}
 OPTION_NAMES = [option.name for option in OPTIONS]
@@ -110,7 +110,7 @@ def test_admission_and_flood_control_change() -> None:
     }
     settings = changes(configuration(), with_settings(**more)).merged.settings
     assert {name: getattr(settings, name) for name in more} == more
-    fixed = {"workers": 3, "dialect": "dot", "drop_descriptors": True}
+    fixed = {"workers": 3, "dialect": "dot", "disconnect_descriptors": True}
     assert changes(configuration(), with_settings(**fixed)).merged.settings == (
         configuration().settings
     )

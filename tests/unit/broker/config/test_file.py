@@ -287,7 +287,7 @@ GOOD: dict[str, Any] = {
         "admin_address": "none",
         "admin_group": "root",
         "run_as": "nobody",
-        "drop_descriptors": False,
+        "disconnect_descriptors": False,
         "workers": 2,
         "placement": "spread",
         "dialect": "slash",

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from itertools import count, pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
@@ -19,6 +20,7 @@ from sbus.broker.front import rejector
 from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.client_descriptors import ClientDescriptors
+from sbus.broker.front.closer import Closer
 from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.connection_queue import AcceptedClient
 from sbus.broker.front.rejector import Rejector
@@ -29,6 +31,7 @@ from sbus.shared.accounts import AccountBook
 from sbus.unix.credentials import Credentials
 from sbus.unix.send_buffer import SMALL_BUFFER_BYTES
 from tests.support.events import logging_to
+from tests.unit.broker.front.fake_closer import ClosesAtOnce
 from tests.unit.shared.memories import account_memory, open_account
 
 SOON_SECONDS = 5.0
@@ -68,8 +71,9 @@ class Scene:
         limiter = LogRateLimiter(10, events)
         descriptors = ClientDescriptors(1)
         self.policy = ConnectionPolicy(bus, user_limits, descriptors, Administrators(()))
-        self.rejector = Rejector(bus, user_limits, limiter, events)
-        return Acceptor(self.listener, bus, self.policy, self.rejector, descriptors, limiter)
+        closer = cast(Closer, ClosesAtOnce())
+        self.rejector = Rejector(bus, user_limits, closer, limiter, events)
+        return Acceptor(self.listener, bus, self.policy, self.rejector, closer, limiter)
 
     def connect(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

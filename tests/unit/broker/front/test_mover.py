@@ -119,6 +119,12 @@ class World:
         for worker in self.workers:
             worker.serves_client = False
 
+    def copy_socket(self, client: Client) -> socket.socket:
+        return client.sock.dup()
+
+    def close_copy(self, _client: Client, copy: socket.socket) -> None:
+        copy.close()
+
     def leave(self) -> None:
         """The client leaves the worker that serves it, which reports that."""
         for number, worker in enumerate(self.workers):

@@ -110,6 +110,7 @@ class Scene:
         self.memory = SharedMemory(WORKERS, small_limits())
         self.memory.lock.open()
         self.fork_server = FakeForkServer()
+        self.closer_events: list[WorkerForked | WorkerExited] = []
         self.worker_events: list[tuple[int, WorkerEvent]] = []
         self.deaths: list[int] = []
         self.forks: list[int] = []
@@ -132,6 +133,9 @@ class Scene:
 
     def worker_forked(self, worker: int) -> None:
         self.forks.append(worker)
+
+    def closer_event(self, event: WorkerForked | WorkerExited) -> None:
+        self.closer_events.append(event)
 
     def worker_event(self, worker: int, event: WorkerEvent) -> None:
         self.worker_events.append((worker, event))

@@ -2,7 +2,6 @@
 
 import math
 import socket
-import time
 from collections.abc import Iterator
 from typing import cast
 
@@ -16,14 +15,19 @@ from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import may_carry_descriptors, refuse_descriptors
-from tests.support.lingering import packets_that_linger
 from tests.unit.shared.memories import open_account, spare_slot
 
 LIMITS = Limits(packet_bytes_max=100, batch_packets_max=5, batch_bytes_max=300)
-COST_OF_A_WAIT = 25
-"""Of one that ends after 0.1 ms."""
-OWN_OUTBOX = cast(Outbox, object())
-OTHER_OUTBOX = cast(Outbox, object())
+
+
+class NoOutbox:
+    """Sends nothing, and keeps why its client is to be disconnected."""
+
+    fault: Misbehaviour | None = None
+
+
+OWN_OUTBOX = cast(Outbox, NoOutbox())
+OTHER_OUTBOX = cast(Outbox, NoOutbox())
 ROUTES = {
     b"here": Route(0, (OWN_OUTBOX, OTHER_OUTBOX)),
     b"away": Route(2, ()),
@@ -156,58 +160,19 @@ def test_what_was_sent_before_a_reset_is_still_read(pair: Pair) -> None:
     assert pair.session.has_ended
 
 
-def test_descriptors_that_come_along_are_dropped(pair: Pair) -> None:
-    read_end, write_end = socket.socketpair()
-    with read_end, write_end:
-        socket.send_fds(pair.client, [b"a"], [write_end.fileno()])
-        assert pair.receive() == [b"a"]
-        write_end.close()
-        read_end.settimeout(5)
-        assert read_end.recv(1) == b"", "a copy of the other end is still open somewhere"
-
-
-def test_a_packet_with_descriptors_is_a_batch_of_its_own(pair: Pair) -> None:
-    """It is read when it is the first, and then everything before it is done."""
+def test_a_packet_with_descriptors_is_not_read(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came before it is done first; then its client is to be disconnected."""
+    monkeypatch.setattr(pair.session.outbox, "fault", None)
     pair.send(b"a", b"b")
-    for packet in (b"c", b""):
-        socket.send_fds(pair.client, [packet], [pair.client.fileno()])
-    pair.send(b"d")
-    for batch in ([b"a", b"b"], [b"c"], [b""], [b"d"]):
-        assert pair.receive() == batch
-        assert pair.session.is_readable == (batch != [b"d"])
-    assert pair.receive() == []
-    assert not pair.session.has_ended
-    assert pair.session.bytes_in == 4
-
-
-def test_a_socket_that_lingers_delays_its_reader_shortly_and_is_charged(pair: Pair) -> None:
-    with packets_that_linger(pair.client, b"x"):
-        began_at = time.monotonic()
-        assert pair.session.receive() >= COST_OF_A_WAIT
-        assert time.monotonic() - began_at < 1.0
-        assert pair.steps() == [b"x"]
-
-
-def test_what_takes_long_to_close_is_not_read_at_once(pair: Pair) -> None:
-    account, now_ns = pair.connection.account, time.monotonic_ns()
-    account.pay_for_closing(60_000_000_000, now_ns)
-    pair.send(b"a")
-    socket.send_fds(pair.client, [b"b"], [pair.client.fileno()])
-    assert pair.receive() == [b"a"]
-    assert pair.session.read_again_ns == 0, "packets without descriptors are read"
-    assert pair.receive() == []
+    socket.send_fds(pair.client, [b"c"], [pair.client.fileno()])
+    assert pair.receive() == [b"a", b"b"]
+    assert pair.session.outbox.fault is None
     assert pair.session.is_readable
-    assert pair.session.read_again_ns == account.closing_due_ns() > now_ns
-
-
-def test_the_end_behind_descriptors_is_noticed(pair: Pair) -> None:
-    socket.send_fds(pair.client, [b"x"], [pair.client.fileno()])
-    pair.session.sock.send(b"never read")
-    pair.client.close()
-    got = []
-    while not pair.session.has_ended:
-        got += pair.receive()
-    assert got == [b"x"]
+    for _ in range(2):
+        assert pair.receive() == []
+        assert pair.session.outbox.fault is not None
+        assert pair.session.outbox.fault.code == "has-descriptors"
+        assert pair.session.is_readable
 
 
 def test_a_session_knows_whether_its_packets_may_carry_descriptors(pair: Pair) -> None:
