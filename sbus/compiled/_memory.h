@@ -56,7 +56,8 @@ enum { /* places in an account, and in its share of the log for one worker */
     PAID_UNTIL_NS = 4,
     SHARE_ROUND = 0,
     SHARE_BYTES = 1,
-    WORDS_PER_DESTINATION = 3,
+    SHARE_PRICE = 3,
+    WORDS_PER_DESTINATION = 4,
 };
 enum { /* places in a client's slot, and its size */
     PENDING = 2,
@@ -65,6 +66,8 @@ enum { /* places in a client's slot, and its size */
 enum {
     RATE_BURST_NS = 50000000,
     MODEST_PART = 4,
+    PRICE_UNIT = 256,
+    DEBT_WINDOWS_MAX = 16,
     BLOCK_ALIGN_BYTES = 32,
     WORKERS_MAX = 64,
 };
@@ -285,7 +288,7 @@ appended_bytes(const Memory *memory, uint64_t *words, const uint64_t *account, u
             && paid < share[SHARE_BYTES])
             left = share[SHARE_BYTES] - paid;
         store(&share[SHARE_ROUND], of[LOG_ROUND]);
-        store(&share[SHARE_BYTES], smaller(left, of[LOG_WINDOW]));
+        store(&share[SHARE_BYTES], smaller(left, DEBT_WINDOWS_MAX * of[LOG_WINDOW]));
     }
     return share[SHARE_BYTES];
 }
@@ -341,7 +344,8 @@ destine(const Memory *memory, uint64_t *words, const BlockHeader *header, uint64
         uint64_t appended = appended_bytes(memory, words, account, worker);
         uint64_t *share = share_words(memory, account, worker);
         uint64_t more = weight(of, header->length, header->count);
-        store(&share[SHARE_BYTES], appended + more);
+        uint64_t price = share[SHARE_PRICE] ? share[SHARE_PRICE] : PRICE_UNIT;
+        store(&share[SHARE_BYTES], appended + more * price / PRICE_UNIT);
     }
     return woken;
 }

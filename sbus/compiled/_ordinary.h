@@ -860,15 +860,15 @@ gather_block(OrdinaryStep *step, const unsigned char *at, const BlockHeader *hea
     return 1;
 }
 
-/* Add to what the walk has cost the users of publishers. */
+/* Add to what is counted by user. */
 static int
-charge(PyObject *costs, uint32_t uid_number, uint64_t cost)
+add_for_user(PyObject *by_uid, uint32_t uid_number, uint64_t more)
 {
     PyObject *uid = PyLong_FromUnsignedLong(uid_number);
-    PyObject *before = uid ? PyDict_GetItemWithError(costs, uid) : NULL;
-    uint64_t charged = before ? PyLong_AsUnsignedLongLong(before) : 0;
-    PyObject *after = PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(charged + cost);
-    int result = after ? PyDict_SetItem(costs, uid, after) : -1;
+    PyObject *before = uid ? PyDict_GetItemWithError(by_uid, uid) : NULL;
+    uint64_t counted = before ? PyLong_AsUnsignedLongLong(before) : 0;
+    PyObject *after = PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(counted + more);
+    int result = after ? PyDict_SetItem(by_uid, uid, after) : -1;
     Py_XDECREF(uid);
     Py_XDECREF(after);
     return result;
@@ -876,7 +876,7 @@ charge(PyObject *costs, uint32_t uid_number, uint64_t cost)
 
 /* Deliver the batch of a walked block; returns the cost, -1 with an exception. */
 static long long
-deliver_block(OrdinaryStep *step, const BlockHeader *header, PyObject *costs)
+deliver_block(OrdinaryStep *step, const BlockHeader *header, PyObject *costs, PyObject *bytes)
 {
     Batch *batch = &step->batch;
     uint64_t cost = batch->count + batch->deliveries_count;
@@ -891,7 +891,10 @@ deliver_block(OrdinaryStep *step, const BlockHeader *header, PyObject *costs)
     step->counts[ROUTE_LOOKUPS] += batch->count;
     uint32_t latency_us = (uint32_t)(step->looked_ns / 1000) - header->received_us;
     record_latency(step, latency_us, step->counts[ACCEPTED] - before);
-    return charge(costs, header->uid, cost) < 0 ? -1 : (long long)cost;
+    if (add_for_user(costs, header->uid, cost) < 0
+        || add_for_user(bytes, header->uid, header->length) < 0)
+        return -1;
+    return (long long)cost;
 }
 
 typedef struct {
@@ -903,7 +906,8 @@ typedef struct {
 /* Walk over the block here, of which there are so many bytes at most. Where it is not ordinary,
  * nothing is done. */
 static Walked
-walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, PyObject *costs)
+walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, PyObject *costs,
+           PyObject *bytes)
 {
     BlockHeader header;
     Walked walked = {0};
@@ -922,7 +926,7 @@ walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, PyObject 
     walked.entries = header.count;
     walked.is_ordinary = gathered != 0;
     if (gathered)
-        walked.cost = gathered < 0 ? -1 : deliver_block(step, &header, costs);
+        walked.cost = gathered < 0 ? -1 : deliver_block(step, &header, costs, bytes);
     return walked;
 }
 

@@ -80,14 +80,17 @@ step_walk(OrdinaryStep *step, PyObject *args)
 {
     unsigned long long end;
     long long cost_max, cost = 0;
-    PyObject *costs;
-    if (!PyArg_ParseTuple(args, "KO!L:walk", &end, &PyDict_Type, &costs, &cost_max) || !begin(step))
+    PyObject *costs, *bytes;
+    if (!PyArg_ParseTuple(args, "KO!O!L:walk", &end, &PyDict_Type, &costs, &PyDict_Type, &bytes,
+                          &cost_max)
+        || !begin(step))
         return NULL;
     Walked walked = {.is_ordinary = true};
     look_at_clock(step);
     while (step->log->cursor < end && cost < cost_max) {
         uint64_t place = step->log->cursor % step->memory.log_bytes;
-        walked = walk_block(step, step->memory.log + place, step->memory.log_bytes - place, costs);
+        walked = walk_block(step, step->memory.log + place, step->memory.log_bytes - place, costs,
+                            bytes);
         if (!walked.is_ordinary || walked.cost < 0)
             break;
         step->log->cursor += walked.length;
@@ -103,15 +106,17 @@ step_walk_piece(OrdinaryStep *step, PyObject *args)
 {
     const char *piece;
     Py_ssize_t size;
-    PyObject *costs;
-    if (!PyArg_ParseTuple(args, "y#O!:walk_piece", &piece, &size, &PyDict_Type, &costs)
+    PyObject *costs, *bytes;
+    if (!PyArg_ParseTuple(args, "y#O!O!:walk_piece", &piece, &size, &PyDict_Type, &costs,
+                          &PyDict_Type, &bytes)
         || !begin(step))
         return NULL;
     Walked walked = {.is_ordinary = true};
     uint64_t at = 0;
     look_at_clock(step);
     while (at < (uint64_t)size) {
-        walked = walk_block(step, (const unsigned char *)piece + at, (uint64_t)size - at, costs);
+        walked = walk_block(step, (const unsigned char *)piece + at, (uint64_t)size - at, costs,
+                            bytes);
         if (!walked.is_ordinary || walked.cost < 0)
             break;
         at += walked.length;
@@ -440,11 +445,11 @@ static PyMethodDef step_methods[] = {
      "Sleep until a descriptor is ready, or the time is up. Meanwhile serve a client, of `sessions` "
      "by descriptor, that is the only one ready, at rest and ordinary."},
     {"walk", (PyCFunction)step_walk, METH_VARARGS,
-     "walk(end, costs, cost_max) -> cost\n\n"
-     "Walk the log up to `end` or that cost, and add to `costs`, by uid. Stops before a block that "
-     "is not ordinary."},
+     "walk(end, costs, walked_bytes, cost_max) -> cost\n\n"
+     "Walk the log up to `end` or that cost, and add to `costs` and `walked_bytes`, by uid. Stops "
+     "before a block that is not ordinary."},
     {"walk_piece", (PyCFunction)step_walk_piece, METH_VARARGS,
-     "walk_piece(piece, costs) -> bytes\n\n"
+     "walk_piece(piece, costs, walked_bytes) -> bytes\n\n"
      "Walk over what was copied from the log; returns how much of it was ordinary."},
     {NULL, NULL, 0, NULL},
 };
@@ -637,6 +642,8 @@ static const struct {
     PLACE(accounts, PAID_UNTIL_NS),
     PLACE(accounts, RATE_BURST_NS),
     PLACE(log_share, WORDS_PER_DESTINATION),
+    PLACE(log_share, PRICE_UNIT),
+    PLACE(log_share, DEBT_WINDOWS_MAX),
     PLACE(log_window, MODEST_PART),
     PLACE(log_block, BLOCK_ALIGN_BYTES),
     PLACE(worker_statistics, MESSAGES_IN),

@@ -71,10 +71,10 @@ _HELD_NS_MAX = 3
 PAID_UNTIL_NS = 4
 _QUOTAS = 5  # of the kinds that have one
 _REPORTED_NS = _QUOTAS + BLOCKING_CLIENTS  # when each limit was last reported
-_UID = _REPORTED_NS + _REPORTS
-_NS_PER_CONNECTION = _UID + 1
-_CONNECTIONS_PAID_UNTIL_NS = _UID + 2  # written by the front alone
-_HELD = _UID + 3
+UID = _REPORTED_NS + _REPORTS
+_NS_PER_CONNECTION = UID + 1
+_CONNECTIONS_PAID_UNTIL_NS = UID + 2  # written by the front alone
+_HELD = UID + 3
 CELLS = _HELD + HELD_WORDS
 RATE_BURST_NS = 50_000_000
 _SEARCH_INTERVAL_NS = 100_000_000
@@ -213,7 +213,7 @@ class Account:
     @property
     def uid(self) -> int:
         """The user."""
-        return int(self._words[_UID])
+        return int(self._words[UID])
 
     # -- in the front --------------------------------------------------------------------------
     @property
@@ -265,7 +265,7 @@ class Account:
         self._none_left_until_ns = 0
         for at in range(len(self._words)):
             self._words[at] = 0
-        self._words[_UID] = uid
+        self._words[UID] = uid
         self.limit(limits)
 
     def is_idle(self, now_ns: int) -> bool:

@@ -15,6 +15,8 @@ import msgspec
 
 BLOCK = struct.Struct("<QIIQII")  # mask, length, count, client, uid, time: 32 bytes
 _ENTRY = struct.Struct("<QII")  # mask, packet length, key length
+ENTRY_BYTES = _ENTRY.size
+"""What a log entry takes besides its packet."""
 TIME_MASK = 0xFFFFFFFF
 """The time of receipt keeps 32 bits, in microseconds: more than an hour."""
 BLOCK_ALIGN_BYTES = 32

@@ -321,6 +321,10 @@ class OrderedLog(LogRecord):
         self.window = min(max(window, WINDOW_BYTES_MIN), self._size // 2)
         self.entry_bytes = self.window * self._entry_steps // _WINDOW_STEPS_MAX
 
+    def bytes_walked_in(self, seconds: float) -> float:
+        """What this worker walks in this time on average, as its window tells."""
+        return self.window * seconds / WINDOW_SECONDS
+
     def set_entry_steps(self, steps: int) -> None:
         """A log entry for this worker may take so many steps of a match, with its deliveries;
         `share_cursor` shares what it counts for then."""

@@ -13,7 +13,8 @@ from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep
 from sbus.broker.worker.router import Router
 from sbus.limits import UNITS_PER_SECOND
-from sbus.shared.log_block import TIME_MASK, WalkedBlock
+from sbus.shared.account_search import AccountSearch
+from sbus.shared.log_block import BLOCK, ENTRY_BYTES, TIME_MASK, WalkedBlock
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES, ROUTE_LOOKUPS
 
@@ -22,6 +23,8 @@ _WALK_SECONDS_PER_SHARE = 0.002
 """A long walk looks at the clock, and shares its progress, this often."""
 _WALK_COST_PER_SHARE = 2_048
 """The same for the ordinary step, which takes about as long for this."""
+_PRICED_SECONDS = 0.001
+"""Of walking, after which the prices of bytes are noted again."""
 
 
 class LogWalker:
@@ -44,13 +47,36 @@ class LogWalker:
         self._log = log
         self._step = step
         self._cost: dict[int, int] = {}
+        self._accounts = AccountSearch(
+            context.accounts, context.memory.accounts, context.memory.workers
+        )
+        self._unpriced_cost: dict[int, int] = {}
+        self._unpriced_bytes: dict[int, int] = {}
+        self._priced_seconds = 0.0
         self.seconds = 0.0
         """Time spent on walks so far."""
 
     def take_cost(self) -> dict[int, int]:
         """The cost of walking since the last call, by the publishers' users."""
         cost, self._cost = self._cost, {}
+        unpriced = self._unpriced_cost
+        for uid, units in cost.items():
+            unpriced[uid] = unpriced.get(uid, 0) + units
+        seconds = self.seconds - self._priced_seconds
+        if unpriced and seconds >= _PRICED_SECONDS:
+            self._note_prices(seconds)
         return cost
+
+    def _note_prices(self, seconds: float) -> None:
+        """Note in the accounts of users what their bytes have cost in this time of walking."""
+        bytes_per_unit = self._log.bytes_walked_in(seconds) / sum(self._unpriced_cost.values())
+        for uid, units in self._unpriced_cost.items():
+            account = self._accounts.of_user(uid)
+            if account is not None:
+                price = units * bytes_per_unit / self._unpriced_bytes[uid]
+                account.log_share.note_price(self._worker, price)
+        self._unpriced_cost, self._unpriced_bytes = {}, {}
+        self._priced_seconds = self.seconds
 
     def walk_to(self, end: int, cost_max: float = math.inf) -> None:
         """Deliver what the log has for this worker's clients, up to `end` or this cost."""
@@ -66,7 +92,7 @@ class LogWalker:
         total = 0
         while not self._monitor.is_watched and self._log.cursor < end:
             piece_max = int(min(cost_max - total, _WALK_COST_PER_SHARE))
-            cost = self._step.walk(end, self._cost, piece_max)
+            cost = self._step.walk(end, self._cost, self._unpriced_bytes, piece_max)
             total += cost
             if cost < piece_max or total >= cost_max:
                 break
@@ -76,7 +102,7 @@ class LogWalker:
     def walk_piece(self, piece: bytes) -> None:
         """Deliver what was taken from the log."""
         began_at = time.perf_counter()
-        walked = self._step.walk_piece(piece, self._cost)
+        walked = self._step.walk_piece(piece, self._cost, self._unpriced_bytes)
         if walked < len(piece):
             self._deliver_blocks(self._log.walk_piece(piece[walked:]), math.inf)
         self._note_walk(len(piece), time.perf_counter() - began_at)
@@ -99,6 +125,7 @@ class LogWalker:
                 self._monitor.walked(at, self._log.publisher(), numbers, entries, look_up)
             before = statistics.counts[ACCEPTED]
             deliveries = 0
+            walked_bytes = BLOCK.size
             lookup_seconds = 0.0
             for key, packet in entries:
                 route = recent.get(key)
@@ -114,6 +141,7 @@ class LogWalker:
                 for recipient in recipients:
                     recipient.deliver(packet, uid)
                 walked += 1
+                walked_bytes += ENTRY_BYTES + len(packet)
                 if walked % _WALK_ENTRIES_PER_LOOK:
                     continue
                 now = time.perf_counter()
@@ -127,6 +155,7 @@ class LogWalker:
             cost = len(entries) + deliveries + int(lookup_seconds * UNITS_PER_SECOND)
             total += cost
             self._cost[uid] = self._cost.get(uid, 0) + cost
+            self._unpriced_bytes[uid] = self._unpriced_bytes.get(uid, 0) + walked_bytes
         if self._monitor.is_watched:
             self._monitor.walk_ended()
 

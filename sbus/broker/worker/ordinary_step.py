@@ -36,11 +36,13 @@ class OrdinaryStep(Protocol):
         """As `poller.poll`. Meanwhile it may serve a client that is the only one ready, a batch or
         so much cost at a time: nobody else waits, so the fair queue need not be asked."""
 
-    def walk(self, end: int, costs: dict[int, int], cost_max: int) -> int:
+    def walk(
+        self, end: int, costs: dict[int, int], walked_bytes: dict[int, int], cost_max: int
+    ) -> int:
         """Walk up to `end` or this cost while log blocks are ordinary; returns the cost, which it
-        also adds to `costs`, by user."""
+        also adds to `costs`, by user, as the sizes of these log blocks to `walked_bytes`."""
 
-    def walk_piece(self, piece: bytes, costs: dict[int, int]) -> int:
+    def walk_piece(self, piece: bytes, costs: dict[int, int], walked_bytes: dict[int, int]) -> int:
         """As `walk`, over what was copied from the log; returns how many bytes were ordinary."""
 
 
@@ -65,11 +67,13 @@ class PythonStep:
         """Nobody is served meanwhile."""
         return poller.poll(seconds_max)
 
-    def walk(self, end: int, costs: dict[int, int], cost_max: int) -> int:
+    def walk(
+        self, end: int, costs: dict[int, int], walked_bytes: dict[int, int], cost_max: int
+    ) -> int:
         """Nothing is ordinary here."""
         return 0
 
-    def walk_piece(self, piece: bytes, costs: dict[int, int]) -> int:
+    def walk_piece(self, piece: bytes, costs: dict[int, int], walked_bytes: dict[int, int]) -> int:
         """Nothing is ordinary here."""
         return 0
 

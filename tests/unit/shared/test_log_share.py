@@ -5,6 +5,7 @@ tries to append more than that, unless it waits. What a user got is counted in b
 """
 
 import random
+from collections.abc import Mapping
 
 import pytest
 
@@ -19,6 +20,8 @@ WORKERS = 8
 WALKED_PER_STEP = 2_000
 STEPS = 1_500
 ATTEMPTS_PER_STEP = 3
+PRICE_NOTES = 50
+"""After which a price is known as it is."""
 LIMITS = Limits()
 LARGE, SMALL = 5_000, 160
 
@@ -67,10 +70,15 @@ class Simulation:
                 self.got[uid] += len(self.blocks[uid].data)
 
 
-def run(users: dict[int, tuple[int, int]]) -> dict[int, int]:
+def run(
+    users: dict[int, tuple[int, int]], prices: Mapping[int, float] | None = None
+) -> dict[int, int]:
     with open_memory(WORKERS, LIMITS) as memory:
         memory.lock.open()
         simulation = Simulation(memory, users)
+        for uid, price in (prices or {}).items():
+            for _ in range(PRICE_NOTES):
+                simulation.shares[uid].note_price(0, price)
         for _ in range(STEPS):
             simulation.step()
         return simulation.got
@@ -100,3 +108,9 @@ def test_a_single_user_gets_the_whole_log() -> None:
 def test_what_some_users_do_not_use_goes_to_the_others() -> None:
     got = run({1: (7, LARGE), 2: (1, SMALL), 3: (1, SMALL)})
     assert sum(got.values()) >= 0.95 * STEPS * WALKED_PER_STEP
+
+
+@pytest.mark.parametrize("price", [2.0, 8.0])
+def test_users_whose_bytes_cost_more_append_fewer(price: float) -> None:
+    got = run({1: (7, LARGE), 2: (1, LARGE)}, {1: price})
+    assert got[1] * price == pytest.approx(got[2], rel=0.1)

@@ -192,11 +192,11 @@ def test_no_log_block_leads_astray(
         try:
             for key in KEYS:
                 scene.learn(key)
-            assert 0 <= scene.sequencers[0]._step.walk_piece(bytes(piece), {}) <= len(piece)
+            assert 0 <= scene.sequencers[0]._step.walk_piece(bytes(piece), {}, {}) <= len(piece)
             at = scene.memory.log_offset
             scene.memory.map[at : at + len(piece)] = bytes(piece)
             scene.sequencers[0]._log.cursor = 0
-            scene.sequencers[0]._step.walk(len(piece), {}, 1_000)
+            scene.sequencers[0]._step.walk(len(piece), {}, {}, 1_000)
         finally:
             scene.close()
 
