@@ -16,8 +16,8 @@ timed send takes beyond an ordinary one is charged to the recipient's user:
     not charged, because it was not timed  <=  one part in `TIME_SHARE` + one look at the clock
 
 A send that would exceed this is not made: `SendTimeSpent` is raised, and the message is treated as
-if the client's socket were full. The compiled step looks at the clock in the same way, after sixteen
-sends or a large one, and leaves timed ones to Python.
+if the client's socket were full. The compiled step looks at the clock in the same way, after
+sixteen sends or a large one, and leaves timed ones to Python.
 """
 
 import socket
