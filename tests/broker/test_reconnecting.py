@@ -56,6 +56,8 @@ def test_a_blocking_client_goes_on_as_before(tmp_path: Path) -> None:
         for pattern in ("a/", "twice", "twice", "never"):
             client.subscribe(pattern)
         client.unsubscribe("never")
+        secret = client.whoami(timeout_seconds=TIMEOUT_S).secret_key("x")
+        client.subscribe(secret)
         client.sync(timeout_seconds=TIMEOUT_S)
         publish(bus, b"a/1", b"before")
         kill_tree(bus.process)
@@ -65,10 +67,10 @@ def test_a_blocking_client_goes_on_as_before(tmp_path: Path) -> None:
         client.unsubscribe("twice")
         client.publish("a/2", "an echo")
         client.sync(timeout_seconds=TIMEOUT_S)
-        for key in (b"never", b"twice", b"a/3"):
+        for key in (b"never", b"twice", secret, b"a/3"):
             publish(bus, key, b"after")
-        received = [client.receive(timeout_seconds=TIMEOUT_S) for _ in range(2)]
-        assert received == [sbus.Message(b"twice", b"after"), sbus.Message(b"a/3", b"after")]
+        received = [client.receive(timeout_seconds=TIMEOUT_S) for _ in range(3)]
+        assert received == [sbus.Message(key, b"after") for key in (b"twice", secret, b"a/3")]
 
 
 async def test_a_trio_client_goes_on_while_others_of_its_tasks_wait(tmp_path: Path) -> None:
