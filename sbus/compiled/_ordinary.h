@@ -21,6 +21,8 @@ enum { /* places in the statistics of a worker; those of latencies are given to 
     ACCEPTED = 2,
     ACCEPTED_BYTES = 3,
     DROPPED_BYTES = 4,
+    UNDELIVERED = 5,
+    UNDELIVERED_BYTES = 6,
     ROUTE_LOOKUPS = 10,
     LATENCY_SUM_US = 12,
 };
@@ -250,7 +252,8 @@ look_up(OrdinaryStep *step, const char *key, uint32_t key_bytes)
 }
 
 /* -- delivering -------------------------------------------------------------------------------- */
-/* Drop a message as the last one for this client; false where that has to be decided. */
+/* Drop a message as the last one for this client, or leave it undelivered as that one; false where
+ * that has to be decided. */
 static bool
 drop_likewise(OrdinaryStep *step, OutboxRecord *outbox, uint32_t size)
 {
@@ -260,8 +263,12 @@ drop_likewise(OrdinaryStep *step, OutboxRecord *outbox, uint32_t size)
     outbox->accepted++;
     outbox->new_drops++;
     step->counts[outbox->drop_counter]++;
-    step->counts[DROPPED_BYTES] += size;
-    count_drop(&step->memory, outbox->account);
+    if (outbox->drop_counter == UNDELIVERED) {
+        step->counts[UNDELIVERED_BYTES] += size;
+    } else {
+        step->counts[DROPPED_BYTES] += size;
+        count_drop(&step->memory, outbox->account);
+    }
     return true;
 }
 

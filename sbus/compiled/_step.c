@@ -651,6 +651,8 @@ static const struct {
     PLACE(worker_statistics, ACCEPTED),
     PLACE(worker_statistics, ACCEPTED_BYTES),
     PLACE(worker_statistics, DROPPED_BYTES),
+    PLACE(worker_statistics, UNDELIVERED),
+    PLACE(worker_statistics, UNDELIVERED_BYTES),
     PLACE(worker_statistics, ROUTE_LOOKUPS),
     PLACE(worker_statistics, LATENCY_SUM_US),
 };

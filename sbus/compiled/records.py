@@ -19,13 +19,13 @@ class OutboxRecord:
     """Messages."""
     delivered_bytes: int
     drops_from_bytes: int
-    """While nothing is sent at once, messages of this size and larger are dropped."""
+    """While nothing is sent at once, messages of this size and larger are only counted."""
     spared_uid: int
     """But for those of this user; negative: nobody."""
     drop_counter: int
     """Where they are counted, among the worker's statistics."""
     new_drops: int
-    """Drops that are not in the backlog yet; all for the same reason."""
+    """Messages that were only counted and are not settled yet; all for the same reason."""
 
 
 class RouteRecord:

@@ -247,7 +247,7 @@ class Outbox(OutboxLedger):
             self.accepted -= 1
             self.retract(packet)
         elif self.is_closed:
-            self._count_undelivered(1, len(packet))
+            self._leave_undelivered(packet)
         elif soft is _QUEUE or self._state is outbox_state.NO_MEMORY:
             self._offer(packet, publisher_uid)
         elif soft is Soft.BLOCK:

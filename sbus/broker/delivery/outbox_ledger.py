@@ -6,6 +6,8 @@ After a drop, messages that would be dropped for the same reason are only counte
 is sent or the client chooses anew: no `send` is tried for them. So a client that does not read
 costs publishers little. The compiled step counts them, too, in `new_drops`. These are *settled*,
 and become a gap of the backlog, before anything else is put there.
+
+Messages for a closed outbox are counted in the same way, as undelivered.
 """
 
 import msgspec
@@ -111,15 +113,31 @@ class OutboxLedger(OutboxRecord):
             self._drop_reason, self.drop_counter = reason, DROPPED_AT[reason]
         self._count_drop(packet)
 
+    def _leave_undelivered(self, packet: bytes) -> None:
+        """Count a message that nobody will read, and from now on all messages likewise."""
+        self.decide_anew()
+        self.drop_counter = UNDELIVERED
+        self._count_drop(packet)
+        self.drops_from_bytes = 0
+
     def _count_drop(self, packet: bytes) -> None:
         self.new_drops += 1
-        self._statistics.record_drop(self._drop_reason, len(packet))
-        self._account.count(DROPPED, 1)
+        if self.drop_counter == UNDELIVERED:
+            counts = self._statistics.counts
+            counts[UNDELIVERED] += 1
+            counts[UNDELIVERED_BYTES] += len(packet)
+        else:
+            self._statistics.record_drop(self._drop_reason, len(packet))
+            self._account.count(DROPPED, 1)
 
     def _settle_drops(self) -> None:
         """Have the new drops in the backlog, as a gap, and among all drops."""
-        if self.new_drops:
+        if not self.new_drops:
+            return
+        if self.drop_counter == UNDELIVERED:
+            self._undelivered += self.new_drops
+        else:
             self._backlog.record_drops(self.new_drops)
             before = self._dropped.get(self._drop_reason, 0)
             self._dropped[self._drop_reason] = before + self.new_drops
-            self.new_drops = 0
+        self.new_drops = 0

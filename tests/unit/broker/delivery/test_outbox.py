@@ -145,6 +145,7 @@ def test_nothing_is_delivered_to_a_peer_that_has_gone(peers: Make, unread: bool)
     peer.sock.close()
     for _ in range(3):
         peer.deliver(b"x")
+    assert peer.outbox.drops_from_bytes == 0, "further messages must be only counted"
     peer.outbox.send_control(b"reply")
     peer.outbox.send_last(b"last")
     assert peer.outbox.is_closed
