@@ -120,19 +120,16 @@ class LogWalker:
         for uid, received_us, entries in blocks:
             if total >= cost_max:
                 break
-            if self._monitor.is_watched:
-                at, numbers = self._log.cursor, self._log.entry_numbers()
-                self._monitor.walked(at, self._log.publisher(), numbers, entries, look_up)
             before = statistics.counts[ACCEPTED]
             deliveries = 0
             walked_bytes = BLOCK.size
-            lookup_seconds = 0.0
+            timed_seconds = self._report_walked(entries) if self._monitor.is_watched else 0.0
             for key, packet in entries:
                 route = recent.get(key)
                 if route is None:
                     began_at = time.perf_counter()
                     route = look_up(key)
-                    lookup_seconds += time.perf_counter() - began_at
+                    timed_seconds += time.perf_counter() - began_at
                 recipients = route.recipients
                 if recipients:
                     deliveries += len(recipients)
@@ -152,12 +149,19 @@ class LogWalker:
             statistics.counts[ROUTE_LOOKUPS] += len(entries)
             latency_us = (time.monotonic_ns() // 1000 - received_us) & TIME_MASK
             statistics.record_latency(latency_us, accepted)
-            cost = len(entries) + deliveries + int(lookup_seconds * UNITS_PER_SECOND)
+            cost = len(entries) + deliveries + int(timed_seconds * UNITS_PER_SECOND)
             total += cost
             self._cost[uid] = self._cost.get(uid, 0) + cost
             self._unpriced_bytes[uid] = self._unpriced_bytes.get(uid, 0) + walked_bytes
         if self._monitor.is_watched:
             self._monitor.walk_ended()
+
+    def _report_walked(self, entries: list[tuple[bytes, bytes]]) -> float:
+        """Tell the monitor of a log block; returns the seconds that took."""
+        began_at = time.perf_counter()
+        at, numbers = self._log.cursor, self._log.entry_numbers()
+        self._monitor.walked(at, self._log.publisher(), numbers, entries, self._router.look_up)
+        return time.perf_counter() - began_at
 
     def _share_progress(self) -> None:
         """In a long walk, make the room that it leaves usable, and show that this worker is

@@ -7,8 +7,10 @@ and remembers that.
 
 The same reports are counted while a sample of traffic is taken (`traffic_sampler`).
 
-While any stream is open, a message costs a look into a dict, a message that is shown a structure
-more, and a publish batch a packet more.
+While any stream is open, no message is ordinary, and a message costs a look into a dict for each
+stream. For each stream that shows it and has room, it is put into a packet, encoded and sent, which
+takes longer than to publish it. The publisher's user is charged for that time. While a stream has
+no room, what it misses is only counted.
 """
 
 import time
@@ -67,6 +69,12 @@ class KeySelection:
         """The key as text and whether it is secret; None if it is not selected."""
         selected = self._cache.recent.get(key) or self._cache.look_up(key)
         return None if selected is _NOT_SELECTED else selected
+
+    def count(self, batch: PublishBatch) -> int:
+        """How many messages of a publish batch are selected."""
+        if self._index is None:
+            return len(batch.messages)
+        return sum(self.get(key) is not None for _, key, _ in batch.messages)
 
     def _find(self, key: bytes) -> tuple[tuple[str, bool], int]:
         """What is cached for a key, and the bytes that takes."""
@@ -139,7 +147,10 @@ class MessageMonitor:
         if self._sampler is not None:
             self._sampler.published(batch)
         for stream in tuple(self._streams.values()):
-            self._show_batch(stream, batch)
+            if stream.writer.has_room:
+                self._show_batch(stream, batch)
+            else:
+                stream.writer.count_missed(stream.selection.count(batch))
 
     def walked(
         self,
@@ -154,6 +165,8 @@ class MessageMonitor:
         if self._sampler is not None:
             self._sampler.walked(publisher, (look_up(key) for key, _ in entries))
         for stream in tuple(self._streams.values()):
+            if not stream.writer.has_room:
+                continue
             select = stream.selection.get
             for number, (key, _) in zip(numbers, entries, strict=True):
                 if key != HAND_OVER and select(key) is not None:

@@ -126,7 +126,9 @@ class Sequencer:
             return wait
         self._walker.walk_to(end)
         if self._monitor.is_watched:
+            began_at = time.perf_counter()
             self._monitor.published(batch)
+            batch.add_time(time.perf_counter() - began_at)
         self._deliver(batch)
         return wait
 
@@ -236,7 +238,7 @@ class Sequencer:
                 batch.put_off_from(index + 1)
                 break
         if began_at:
-            batch.add_lookup_cost(time.perf_counter() - began_at)
+            batch.add_time(time.perf_counter() - began_at)
 
     def _first_stalled(self, uid: int, route: Route) -> BackpressureRule | None:
         """The rule of a stalled client for which this user's publishers may be held."""

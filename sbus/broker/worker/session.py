@@ -44,7 +44,7 @@ class PublishBatch:
 
     __slots__ = (
         *("session", "messages", "put_off", "held_by"),
-        *("deliveries", "delivery_bytes", "lookup_cost"),
+        *("deliveries", "delivery_bytes", "timed_cost"),
     )
 
     def __init__(self, session: "Session") -> None:
@@ -57,14 +57,15 @@ class PublishBatch:
         self.deliveries = 0
         """To clients of this worker, one for each message and recipient."""
         self.delivery_bytes = 0
-        self.lookup_cost = 0
-        """The cost of looking the routes up."""
+        self.timed_cost = 0
+        """The cost of what takes a measured time: looking the routes up, and showing the messages
+        to watchers."""
 
     @property
     def cost(self) -> int:
-        """The cost of publishing the messages, and of looking their routes up."""
+        """The cost of publishing the messages, with what takes a measured time."""
         copying_cost = self.delivery_bytes // BYTES_PER_UNIT
-        return self.lookup_cost + len(self.messages) + self.deliveries + copying_cost
+        return self.timed_cost + len(self.messages) + self.deliveries + copying_cost
 
     def add(self, packet: bytes, key: bytes, route: Route) -> None:
         self.messages.append((packet, key, route))
@@ -97,14 +98,14 @@ class PublishBatch:
             now = time.perf_counter()
             if now - began_at > seconds_max:
                 break
-        self.add_lookup_cost(now - began_at)
+        self.add_time(now - began_at)
         if len(self.messages) < len(messages):
             self.put_off = (*messages[len(self.messages) :], *self.put_off)
             self.held_by = None
 
-    def add_lookup_cost(self, seconds: float) -> None:
-        """Count time that was spent on looking routes up."""
-        self.lookup_cost += int(seconds * UNITS_PER_SECOND)
+    def add_time(self, seconds: float) -> None:
+        """Count time that was spent for these messages."""
+        self.timed_cost += int(seconds * UNITS_PER_SECOND)
 
     def log_block(self) -> LogBlock | None:
         """The messages that other workers need, if any, as a log block."""
@@ -328,8 +329,8 @@ class Session(SessionRecord):
                     route = look_up(key)
                 except ClientFault:
                     break
-                batch.add_lookup_cost(time.perf_counter() - began_at)
-                cost_left = cost_max + self.done - batch.lookup_cost
+                batch.add_time(time.perf_counter() - began_at)
+                cost_left = cost_max + self.done - batch.timed_cost
             if not self.echo:
                 route = self.own_route(route)
             messages.append((packet, key, route))

@@ -79,6 +79,33 @@ async def test_what_has_no_room_is_counted_and_reported_later(scene: Scene) -> N
     assert scene.missing == 2
 
 
+async def test_after_a_packet_without_room_none_is_tried_until_the_socket_is_writable(
+    scene: Scene,
+) -> None:
+    """Encoding them would take time for a watcher that does not read."""
+    while scene.writer.has_room:
+        scene.send(1)
+    assert scene.writer.missed == 1
+    while scene.theirs.recv(100_000, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+        scene.theirs.recv(100_000)
+        scene.send(2)
+        assert not scene.writer.has_room
+        if scene.writer.missed == 5:
+            break
+    *sent, told = await scene.read()
+    assert all(packet.source == 1 for packet in sent)
+    assert told == Missed(source=scene.writer.source, missed=5)
+    assert scene.writer.has_room
+
+
+async def test_there_is_room_again_though_nothing_was_missed(scene: Scene) -> None:
+    while scene.writer.has_room:
+        scene.writer.send(Recipients(source=1, worker=0, counts=[(0, 0, 0)] * 50), 0)
+    await scene.read()
+    assert scene.writer.has_room
+    assert scene.writer.missed == 0
+
+
 async def test_the_rest_of_a_packet_follows_it_with_nothing_in_between(scene: Scene) -> None:
     scene.send(1, parts=30)
     scene.send(2)
