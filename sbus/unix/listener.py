@@ -5,6 +5,9 @@ requested, not for an instant. So the socket gets the mode before it is bound (b
 the file, through the umask), and the file is not changed afterwards. A file for another group is
 bound without the group's part of the mode, which it gets once it belongs to the group. Abstract
 addresses have no mode. The file of an inherited socket is neither changed nor removed.
+
+A socket file outlives a process that is killed; then it is *stale*, and `replace` removes it. The
+kernel tells whether a socket is bound to a file.
 """
 
 import errno
@@ -22,6 +25,7 @@ from sbus.unix.address import (
     address_of,
 )
 from sbus.unix.owned_path import OwnedPath
+from sbus.unix.path_lock import path_lock
 from sbus.unix.standard_streams import ERRORS
 
 BindableAddress = PathAddress | AbstractAddress
@@ -42,8 +46,11 @@ class Listener:
         owned_path: OwnedPath | None,
         *,
         is_inherited: bool = False,
+        has_replaced: bool = False,
     ) -> None:
         self.socket = sock
+        self.has_replaced = has_replaced
+        """Whether a stale socket was there before."""
         self.printable_address = printable_address
         """The address for people and clients; a random one after it was drawn."""
         self.owned_path = owned_path
@@ -85,7 +92,7 @@ def open_listener(
     """Listen at `address`; an AddressError says in one line why that is not possible.
 
     For a path, `mode` is the exact mode of the file, `group` its group if it is not this process's,
-    and `replace` first removes an existing socket. An inherited descriptor is moved to another
+    and `replace` first removes a stale socket. An inherited descriptor is moved to another
     number, unless it is a standard stream. Not for processes with threads, because the umask of the
     process changes for a moment.
     """
@@ -106,8 +113,7 @@ def open_listener(
 def _open_bound(address: BindableAddress, mode: int, replace: bool, group: int | None) -> Listener:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        if replace and isinstance(address, PathAddress):
-            _remove_existing(address)
+        has_replaced = replace and isinstance(address, PathAddress) and _remove_stale(address)
         owned_path = bind(sock, address, mode if group is None else mode & ~stat.S_IRWXG)
     except OSError as error:
         sock.close()
@@ -115,7 +121,7 @@ def _open_bound(address: BindableAddress, mode: int, replace: bool, group: int |
     except BaseException:
         sock.close()
         raise
-    listener = Listener(sock, address.format(), owned_path)
+    listener = Listener(sock, address.format(), owned_path, has_replaced=has_replaced)
     if owned_path is not None and group is not None:
         try:
             _give_to_group(owned_path, group, mode)
@@ -158,29 +164,60 @@ def _bind_error(address: BindableAddress, error: OSError) -> AddressError:
     if error.errno != errno.EADDRINUSE:
         return _cannot("bind", name, error)
     if isinstance(address, AbstractAddress):
-        return AddressError(f"{name} is in use: another process listens there")
-    if _is_no_socket(address.path):
-        return AddressError(f"{name} exists and is not a socket")
-    return AddressError(f"{name} exists: is another sbusd running there? Use -r to replace it")
+        return _in_use(name)
+    try:
+        if _is_no_socket(address.path):
+            return AddressError(f"{name} exists and is not a socket")
+        if is_bound(address.path):
+            return _in_use(name)
+    except OSError as unknown:
+        return AddressError(f"{name} exists, and cannot be tried: {unknown.strerror}")
+    return AddressError(f"{name} exists, but no process listens there: use -r to replace it")
+
+
+def _in_use(name: str) -> AddressError:
+    return AddressError(f"{name} is in use: another process listens there")
 
 
 def _is_no_socket(path: str) -> bool:
     """Whether something else than a socket is there. Raises OSError."""
+    return not stat.S_ISSOCK(os.lstat(path).st_mode)
+
+
+def is_bound(path: str) -> bool:
+    """Whether a socket of any process is bound to this socket file. Raises OSError.
+
+    No socket of a bus accepts datagrams. So this neither makes a connection, which the bus would
+    notice, nor does it depend on whether the bus listens yet or has a full queue.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(os.fsencode(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError as error:
+            if error.errno != errno.EPROTOTYPE:  # a socket of another type
+                raise
+    return True
+
+
+def _remove_stale(address: PathAddress) -> bool:
+    """Remove a stale socket; whether there was one. Raises AddressError for any other file."""
+    path, name = address.path, address.format()
     try:
-        return not stat.S_ISSOCK(os.lstat(path).st_mode)
-    except FileNotFoundError:
+        if not os.path.lexists(path):
+            return False
+        with path_lock(path):
+            if _is_no_socket(path):
+                raise AddressError(f"cannot replace {name}: it is not a socket")
+            if is_bound(path):
+                raise AddressError(f"cannot replace {name}: another process listens there")
+            os.unlink(path)
+    except FileNotFoundError:  # another process has just removed it
         return False
-
-
-def _remove_existing(address: PathAddress) -> None:
-    try:
-        if _is_no_socket(address.path):
-            raise AddressError(f"cannot replace {address.format()}: it is not a socket")
-        os.unlink(address.path)
-    except FileNotFoundError:
-        return
     except OSError as error:
-        raise _cannot("replace", address.format(), error) from error
+        raise _cannot("replace", name, error) from error
+    return True
 
 
 def _take_inherited(address: FdAddress) -> socket.socket:

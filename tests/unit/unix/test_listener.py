@@ -6,14 +6,15 @@ import socket
 import stat
 import struct
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from sbus.errors import AddressError
 from sbus.unix.address import FdAddress, PathAddress, RandomAbstractAddress, parse_address
-from sbus.unix.listener import Listener, _give_to_group, open_listener
+from sbus.unix.listener import Listener, _give_to_group, is_bound, open_listener
+from tests.support.children import children_at_once
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
 SOON_SECONDS = 1.0
@@ -115,22 +116,95 @@ def test_existing_file_is_an_error_and_stays(path: Path) -> None:
     assert path.read_text() == "precious"
 
 
-def test_existing_listener_is_an_error_and_goes_on(path: Path) -> None:
+@pytest.mark.parametrize("replace", [False, True])
+def test_existing_listener_is_an_error_and_goes_on(path: Path, replace: bool) -> None:
     with closing(listen_at(path)) as first:
-        with pytest.raises(AddressError, match=r"is another sbusd running there\? Use -r"):
-            listen_at(path)
+        with pytest.raises(AddressError, match=r"/bus.* another process listens there$"):
+            listen_at(path, replace=replace)
+        assert os.listdir(path.parent) == ["bus"]
         connect_and_exchange(first)
 
 
-@pytest.mark.parametrize("was_left", [False, True])
-def test_replaces_a_socket_that_was_left(path: Path, was_left: bool) -> None:
-    if was_left:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
-            left_over.bind(str(path))
-    with closing(listen_at(path, replace=True)) as listener:
-        connect_and_exchange(listener)
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("kind", [socket.SOCK_SEQPACKET, socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_any_bound_socket_is_in_use_also_without_listening(
+    path: Path, kind: socket.SocketKind, replace: bool
+) -> None:
+    with socket.socket(socket.AF_UNIX, kind) as other:
+        other.bind(str(path))
+        with pytest.raises(AddressError, match="another process listens there"):
+            listen_at(path, replace=replace)
         assert path.is_socket()
+
+
+def test_listener_with_a_full_queue_is_in_use(path: Path) -> None:
+    with ExitStack() as stack:
+        full, waiting, refused = (
+            stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            for _ in range(3)
+        )
+        full.bind(str(path))
+        full.listen(0)  # the kernel lets one connection wait
+        waiting.connect(str(path))
+        refused.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            refused.connect(str(path))
+        with pytest.raises(AddressError, match="another process listens there"):
+            listen_at(path, replace=True)
+
+
+def test_looking_at_a_listener_makes_no_connection(path: Path) -> None:
+    with closing(listen_at(path)) as listener:
+        assert is_bound(str(path))
+        listener.socket.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.socket.accept()
+
+
+def leave_socket_at(path: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> None:
+    with socket.socket(socket.AF_UNIX, kind) as left:
+        left.bind(str(path))
+
+
+def test_socket_that_was_left_is_replaced_on_request(path: Path) -> None:
+    leave_socket_at(path)
+    with pytest.raises(AddressError, match="no process listens there: use -r to replace it"):
+        listen_at(path)
+    with closing(listen_at(path, replace=True)) as listener:
+        assert listener.has_replaced
+        connect_and_exchange(listener)
+        assert os.listdir(path.parent) == ["bus"]
     assert os.listdir(path.parent) == []
+    with closing(listen_at(path, replace=True)) as listener:
+        assert not listener.has_replaced
+
+
+def test_of_several_that_replace_at_once_one_listens(path: Path) -> None:
+    for _ in range(50):
+        leave_socket_at(path)
+        with children_at_once(4, lambda: listen_at(path, replace=True), AddressError) as listening:
+            assert listening == 1
+            assert is_bound(str(path)), "its file is gone"
+        assert os.listdir(path.parent) == ["bus"]
+        path.unlink()
+
+
+@needs_root
+def test_socket_that_may_not_be_tried_is_not_replaced() -> None:
+    with directory_for_everybody() as directory:
+        directory.chmod(0o777)
+        path = directory / "bus"
+        leave_socket_at(path)
+        path.chmod(0o700)
+
+        def is_refused() -> bool:
+            for replace in (False, True):
+                with pytest.raises(AddressError, match=r"/bus.*: Permission denied"):
+                    listen_at(path, replace=replace)
+            return True
+
+        assert as_user(is_refused)
+        assert path.is_socket()
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])
@@ -152,7 +226,8 @@ def test_does_not_replace_anything_else(path: Path, kind: str) -> None:
 
 def test_file_that_somebody_else_put_there_since_is_left_alone(path: Path) -> None:
     older = listen_at(path)
-    newer = listen_at(path, replace=True)
+    path.unlink()
+    newer = listen_at(path)
     older.close()
     connect_and_exchange(newer)
     newer.close()
