@@ -108,7 +108,7 @@ OPTIONS: Final = (
     Option(
         "pidfile",
         Kind.PATH,
-        "Where the process id is written in the background; /dev/null for nowhere.",
+        "The pidfile of a bus in the background, which one bus uses at a time; /dev/null for none.",
         letter="p",
         default="/run/sbus.pid",
     ),
@@ -123,7 +123,7 @@ OPTIONS: Final = (
     _switch("exit_when_empty", "c", "End when the last client has left.", Reload.ALWAYS),
     _switch("group", "g", "Let the group connect.", Reload.WITHOUT_MODE),
     _switch("others", "o", "Let everybody connect.", Reload.WITHOUT_MODE),
-    _switch("replace", "r", "Replace sockets that are at the addresses."),
+    _switch("replace", "r", "Replace sockets at the addresses that no process has open any more."),
     Option(
         "admin_address",
         Kind.ADDRESS,

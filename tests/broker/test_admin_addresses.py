@@ -107,7 +107,7 @@ def test_an_existing_socket_is_replaced_only_on_request(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left_over:
         left_over.bind(str(admin))
     text = failure("-a", str(path))
-    assert text == f"sbusd: {admin} exists: is another sbusd running there? Use -r to replace it\n"
+    assert text == f"sbusd: {admin} exists, but no process listens there: use -r to replace it\n"
     arguments = ("-rfa", str(path), "--workers=1")
     with bus_of(tmp_path, *arguments, address=str(path)) as bus:
         assert is_administered_at(str(admin))

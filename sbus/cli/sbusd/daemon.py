@@ -1,4 +1,4 @@
-"""Being a daemon: signals until the bus handles them, the background, and the pidfile.
+"""Being a daemon: signals until the bus handles them, and the background.
 
 The process that was started, the launcher, waits until the daemon, its grandchild in a session of
 its own, reports through a pipe that it is ready or what went wrong. So the exit status tells
@@ -14,7 +14,6 @@ from typing import NoReturn
 
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import ConfigurationError
-from sbus.unix.owned_path import OwnedPath
 from sbus.unix.standard_streams import release_errors_of_terminal, release_input_and_output
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -83,7 +82,7 @@ class Launcher:
 
 def go_to_background(stop: StopRequest) -> Launcher:
     """Return in a new process, the daemon; this one waits for it and exits. The daemon ignores
-    SIGHUP, has no terminal, no input and no output, and its directory is `/`."""
+    SIGHUP."""
     read_fd, write_fd = os.pipe()
     child = _fork()
     if child:
@@ -94,10 +93,14 @@ def go_to_background(stop: StopRequest) -> Launcher:
         os._exit(0)
     os.close(read_fd)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return Launcher(write_fd)
+
+
+def leave_surroundings() -> None:
+    """Keep no terminal, no input, no output, and no directory but `/`."""
     os.chdir("/")
     release_input_and_output()
     release_errors_of_terminal()
-    return Launcher(write_fd)
 
 
 def _fork() -> int:
@@ -122,36 +125,3 @@ def _wait_as_launcher(child: int, read_fd: int, stop: StopRequest) -> NoReturn:
     report_error(report.decode(errors="replace") if report else "the bus ended before it was ready")
     sys.stderr.flush()
     os._exit(1)
-
-
-class Pidfile:
-    """A file that holds the process id of the daemon while it runs."""
-
-    def __init__(self, path: str) -> None:
-        """Write this process's id to a new file. Raises ConfigurationError if the file exists."""
-        try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except FileExistsError as error:
-            raise ConfigurationError(
-                f"pidfile {path} exists: is another sbusd running? "
-                "Remove it if not, or name another with -p"
-            ) from error
-        except OSError as error:
-            raise ConfigurationError(f"cannot make pidfile {path}: {error.strerror}") from error
-        self._owned_path: OwnedPath | None = OwnedPath.claim(path)
-        try:
-            os.write(self._fd, b"%d\n" % os.getpid())
-        except OSError as error:
-            self.remove()
-            raise ConfigurationError(f"cannot write pidfile {path}: {error.strerror}") from error
-
-    def take_files(self) -> list[OwnedPath]:
-        """The file, which the caller removes from now on."""
-        owned_path, self._owned_path = self._owned_path, None
-        return [] if owned_path is None else [owned_path]
-
-    def remove(self) -> None:
-        """Remove the file, unless another has taken its place."""
-        if self._owned_path is not None:
-            self._owned_path.remove()
-        os.close(self._fd)

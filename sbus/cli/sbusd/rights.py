@@ -15,6 +15,7 @@ from sbus.bus_options import SERVICE_USER
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import ConfigurationError
 from sbus.unix.owned_path import OwnedPath
+from sbus.unix.path_lock import path_lock
 from sbus.unix.privileges import CAP_DAC_OVERRIDE, confine
 from sbus.unix.standard_streams import ERRORS, release_input_and_output
 from sbus.unix.users import Identity
@@ -112,6 +113,8 @@ def _remove_at_end(read_fd: int, files: Sequence[OwnedPath]) -> None:
         pass
     for file in files:
         try:
-            file.remove()
+            if file.is_ours():
+                with path_lock(file.path):  # another bus may be replacing it by now
+                    file.remove()
         except OSError as error:
             report_error(f"cannot remove {file.path}: {error.strerror}")

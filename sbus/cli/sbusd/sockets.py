@@ -82,26 +82,41 @@ class Sockets:
             self.bus.close()
 
 
-def open_sockets(addresses: Addresses, options: Mapping[str, Any]) -> Sockets:
-    """Listen, with the mode that the options give the bus's own socket. Raises SbusError."""
-    passed = None
-    if addresses.bus is None:
-        passed = take_passed_sockets()
-    else:
+def passed_sockets(addresses: Addresses) -> PassedSockets | None:
+    """The sockets that the service manager passes to this process, if they are to be used. Raises
+    ConfigurationError."""
+    if addresses.bus is not None:
         forget_passed_sockets()
+        return None
+    passed = take_passed_sockets()
     if passed is not None:
         _check_open(passed)
+    return passed
+
+
+def open_sockets(
+    addresses: Addresses, passed: PassedSockets | None, options: Mapping[str, Any]
+) -> Sockets:
+    """Listen, with the mode that the options give the bus's own socket. Raises SbusError."""
     address = passed.bus if passed else addresses.bus or PathAddress(DEFAULT_ADDRESS)
     if isinstance(address, FdAddress):
         for flag, is_given in (("-g", options["group"]), ("-o", options["others"])):
             if is_given:
                 report_error(f"warning: {flag} is ignored on a socket that is passed down")
-    bus = open_listener(address, mode=_mode(options), replace=options["replace"])
+    bus = _open(address, mode=_mode(options), replace=options["replace"])
     try:
         return Sockets(bus, _open_admin(addresses, passed, bus, options["replace"]))
     except BaseException:
         bus.close()
         raise
+
+
+def _open(address: Address, *, mode: int, replace: bool, group: int | None = None) -> Listener:
+    """As `open_listener`; reports what it replaced."""
+    listener = open_listener(address, mode=mode, replace=replace, group=group)
+    if listener.has_replaced:
+        report_error(f"replaced socket {address.format()}, which a process left behind")
+    return listener
 
 
 def _mode(options: Mapping[str, Any]) -> int:
@@ -135,7 +150,7 @@ def _open_admin(
     if address == NO_ADMIN:
         return None
     mode = _OWNER_MODE if addresses.admin_group is None else _GROUP_MODE
-    open_at = partial(open_listener, mode=mode, replace=replace, group=addresses.admin_group)
+    open_at = partial(_open, mode=mode, replace=replace, group=addresses.admin_group)
     if address is not None:
         return open_at(address)
     derived = None

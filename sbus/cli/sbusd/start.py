@@ -1,23 +1,27 @@
 """The lifecycle of a bus, from its sockets to its end.
 
-The command line and its file have been checked before. First come the sockets, because clients wait
-for their address; then the background, while this process is still small; and only then the broker,
-whose imports take longer than everything else together. Before it serves, this process gives up all
-rights that it does not need. Everything that was made is removed on the way out, whichever way that
-is.
+The command line and its file have been checked before. First comes the background, while this
+process is still small, so that everything else belongs to the process that stays. Then the pidfile,
+which one bus has at a time; the sockets, because clients wait for their address; and only then the
+broker, whose imports take longer than everything else together. Before it serves, this process
+gives up all rights that it does not need. Everything that was made is removed on the way out,
+whichever way that is.
 """
 
 import gc
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
-from sbus.cli.sbusd.daemon import Pidfile, StopRequest, go_to_background
+from sbus.cli.sbusd.daemon import Launcher, StopRequest, go_to_background, leave_surroundings
+from sbus.cli.sbusd.pidfile import Pidfile
 from sbus.cli.sbusd.plan import Plan
-from sbus.cli.sbusd.sockets import Sockets, open_sockets
+from sbus.cli.sbusd.sockets import Sockets, open_sockets, passed_sockets
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import ConfigurationError, SbusError
+from sbus.unix.activation import PassedSockets
 from sbus.unix.address import RandomAbstractAddress
 from sbus.unix.notify import Notifier
 from sbus.unix.open_files import raise_open_files_limit
@@ -39,57 +43,56 @@ def run(plan: Plan) -> None:
     if not os.path.exists("/proc/self/fd"):
         raise ConfigurationError("there is no /proc here, which the bus needs: see proc(5)")
     notifier = Notifier.of_environment(report_error)
+    stop = StopRequest()
+    launcher = None
     try:
-        _Lifecycle(plan, notifier).run()
+        passed = passed_sockets(plan.addresses)
+        if not plan.options["foreground"]:
+            launcher = go_to_background(stop)
+        _Lifecycle(plan, notifier, stop, launcher).run(passed)
     except SbusError as error:
         notifier.status(str(error))
+        if launcher is not None and launcher.report_failure(str(error)):
+            # The launcher prints it, and this process may share its standard error.
+            raise SystemExit(1) from error
         raise
 
 
 class _Lifecycle:
-    def __init__(self, plan: Plan, notifier: Notifier) -> None:
+    def __init__(
+        self, plan: Plan, notifier: Notifier, stop: StopRequest, launcher: Launcher | None
+    ) -> None:
         self._plan = plan
         self._notifier = notifier
-        self._stop = StopRequest()
+        self._stop = stop
+        self._launcher = launcher
+        """None in the foreground."""
         self._pidfile: Pidfile | None = None
         self._new_identity: Identity | None = None
 
-    def run(self) -> None:
+    def run(self, passed: PassedSockets | None) -> None:
         plan = self._plan
-        sockets = open_sockets(plan.addresses, plan.options)
-        try:
+        with ExitStack() as stack:
+            if self._launcher is not None and plan.options["pidfile"] != os.devnull:
+                self._pidfile = Pidfile(os.path.abspath(plan.options["pidfile"]))
+                stack.callback(self._pidfile.remove)
+            sockets = open_sockets(plan.addresses, passed, plan.options)
+            stack.callback(sockets.close)
+            stack.callback(self._stop.ignore_further)
             if isinstance(plan.addresses.bus, RandomAbstractAddress):
                 _print_address(sockets.bus.printable_address)
             from sbus.cli.sbusd.rights import new_identity
 
             self._new_identity = new_identity(plan.run_as)
-            if plan.options["foreground"]:
+            if self._launcher is None:
                 self._serve(sockets, release_input_and_output)
             else:
-                self._serve_in_background(sockets)
-        finally:
-            self._stop.ignore_further()
-            sockets.close()
+                leave_surroundings()
+                self._serve(sockets, partial(self._report_ready, self._launcher))
 
-    def _serve_in_background(self, sockets: Sockets) -> None:
-        pidfile_path = os.path.abspath(self._plan.options["pidfile"])
-        launcher = go_to_background(self._stop)
-
-        def on_ready() -> None:
-            if not launcher.report_ready():
-                self._stop.request()
-
-        try:
-            with ExitStack() as stack:
-                if pidfile_path != os.devnull:
-                    self._pidfile = Pidfile(pidfile_path)
-                    stack.callback(self._pidfile.remove)
-                self._serve(sockets, on_ready)
-        except SbusError as error:
-            if not launcher.report_failure(str(error)):
-                raise
-            # The launcher prints it, and this process may share its standard error.
-            raise SystemExit(1) from error
+    def _report_ready(self, launcher: Launcher) -> None:
+        if not launcher.report_ready():
+            self._stop.request()
 
     def _serve(self, sockets: Sockets, on_ready: Callable[[], None]) -> None:
         """Run the broker. It gets a signal that came before it had handlers once it is ready."""
