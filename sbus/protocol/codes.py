@@ -50,8 +50,8 @@ PACKETS_LOST: Final = "packets-lost"
 
 FINAL_CODES: Final = frozenset(
     {
-        *("bad-secret-pattern", "empty-packet", "key-too-deep", "key-too-long", "kicked"),
-        *("kills-workers", "no-nul", "not-yours", "packet-too-long", "pattern-too-deep"),
+        *("bad-secret-pattern", "empty-packet", "has-descriptors", "key-too-deep", "key-too-long"),
+        *("kicked", "kills-workers", "no-nul", "not-yours", "packet-too-long", "pattern-too-deep"),
         *("pattern-too-long", "unknown-word"),
     }
 )
