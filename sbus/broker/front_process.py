@@ -44,6 +44,7 @@ from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.protocol.events import BusReady
 from sbus.shared.accounts import AccountBook
+from sbus.shared.client_slots import ClientSlots
 from sbus.shared.operation_times import OperationTimes
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
@@ -141,35 +142,49 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
 
     `on_ready` is called once, when all workers serve.
     """
-    events, workers = resources.events, resources.configuration.settings.workers
-    async with trio.open_nursery() as nursery:
-        front = build_front(nursery, resources)
-        admin_server = build_admin_server(nursery, front, resources)
-        await nursery.start(front.shutdown.run)
-        await front.supervisor.run(nursery, front)
-        trio.lowlevel.add_instrument(CallbackTimer(front.operations))
-        on_ready()
-        events.emit(BusReady(address=resources.endpoints.address(), workers=workers))
-        nursery.start_soon(front.closer.run)
-        nursery.start_soon(front.rebalancer.run)
-        nursery.start_soon(front.admission.run, front.shutdown.admission_scope)
-        nursery.start_soon(front.collector.run)
-        nursery.start_soon(front.self_service.run)
-        nursery.start_soon(keep_table_compact, resources.memory)
-        if admin_server is not None:
-            nursery.start_soon(admin_server.run)
-        await front.shutdown.wait()
-        await front.supervisor.stop()
-        await end_connections(front, resources.endpoints)
-        events.close()
-        nursery.cancel_scope.cancel()
+    front: Front | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            front = build_front(nursery, resources)
+            await _serve(nursery, front, resources, on_ready)
+            nursery.cancel_scope.cancel()
+    except BaseException:
+        if front is not None:
+            with trio.CancelScope(shield=True):
+                await front.departure.disconnect_all("bus-failed")
+        raise
     front.closer.end()
+
+
+async def _serve(
+    nursery: trio.Nursery, front: Front, resources: FrontResources, on_ready: Callable[[], None]
+) -> None:
+    """Start everything, and return when the bus has to end and its connections have ended."""
+    events, workers = resources.events, resources.configuration.settings.workers
+    admin_server = build_admin_server(nursery, front, resources)
+    await nursery.start(front.shutdown.run)
+    await front.supervisor.run(nursery, front)
+    trio.lowlevel.add_instrument(CallbackTimer(front.operations))
+    on_ready()
+    events.emit(BusReady(address=resources.endpoints.address(), workers=workers))
+    nursery.start_soon(front.closer.run)
+    nursery.start_soon(front.rebalancer.run)
+    nursery.start_soon(front.admission.run, front.shutdown.admission_scope)
+    nursery.start_soon(front.collector.run)
+    nursery.start_soon(front.self_service.run)
+    nursery.start_soon(keep_table_compact, resources.memory)
+    if admin_server is not None:
+        nursery.start_soon(admin_server.run)
+    await front.shutdown.wait()
+    await front.supervisor.stop(front.shutdown.code)
+    await end_connections(front, resources.endpoints)
+    events.close()
 
 
 async def end_connections(front: Front, endpoints: Endpoints) -> None:
     """End those that are left when no worker serves any more, also those that wait to be accepted.
     Those to an inherited socket are not lost, if its owner has it still."""
-    await front.departure.disconnect_all("the bus stops")
+    await front.departure.disconnect_all(front.shutdown.code)
     if not endpoints.is_inherited:
         endpoints.listener.shutdown(socket.SHUT_RD)
         await front.acceptor.refuse_waiting()
@@ -185,7 +200,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     stalls = StallTable(memory.stalls, limits.blocking_clients_max, None)
     user_limits = EffectiveUserLimits(settings, book)
     user_limits.apply_settings(settings)
-    registry = ClientRegistry(settings.workers)
+    registry = ClientRegistry(settings.workers, ClientSlots(memory.client_slots))
     shutdown = Shutdown(registry, settings, events, notifier)
     reaper = Reaper(memory, book, stalls)
     supervisor = Supervisor(resources.fork_server, memory, reaper, settings, events, notifier)

@@ -38,6 +38,13 @@ without a subscription, are only ignored and counted."""
 CONNECTION_CODES: Final = ("not-admitted", "not-allowed", "too-many-connections", "too-many-users")
 """Why a connection is refused."""
 
+END_TEXTS: Final = {
+    "bus-failed": "a process of the bus has failed, and the bus ends",
+    "draining": "the bus was drained, and the time for clients to leave is over",
+    "stopping": "the bus ends, or is restarted",
+}
+"""Why the bus ends the connections of all clients, by code; the text is for people."""
+
 DROP_REASONS: Final = ("soft", "hard", "quota", "unheld")
 """Why a message for a slow client is dropped: by its soft policy; by its hard policy; because its
 user's backlog quota is used up; because its publisher may not be held back for it."""

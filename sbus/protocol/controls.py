@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from sbus.protocol.codes import END_TEXTS
 from sbus.protocol.packets import encode_control
 
 WHOAMI: Final = b"!/cred/whoami"
@@ -90,3 +91,8 @@ def error_notice(code: str, text: str) -> bytes:
     """The notice of a fault: its stable `code`, and a text for people. Lone surrogates, which UTF-8
     cannot encode, are sent as backslash escapes."""
     return encode_control(ERROR, f"{code} {text}".encode(errors="backslashreplace"))
+
+
+def end_notice(code: str) -> bytes:
+    """The notice that the bus ends, for the reason with this code, one of `END_TEXTS`."""
+    return error_notice(code, END_TEXTS[code])

@@ -9,7 +9,7 @@ import errno
 import select
 import socket
 
-from sbus.unix.errno_sets import PEER_GONE
+from sbus.unix.errno_sets import PEER_GONE, SOCKET_FULL
 from sbus.unix.fd_passing import has_descriptors, may_carry_descriptors
 
 _NOTHING_LEFT = PEER_GONE | {errno.EAGAIN}
@@ -63,6 +63,19 @@ def _discard(sock: socket.socket, carries: bool, packets_max: int, empty_packets
                 break
     except OSError as error:
         if error.errno not in _NOTHING_LEFT:
+            raise
+    return True
+
+
+def send_last(sock: socket.socket, packet: bytes) -> bool:
+    """Send a last packet from a non-blocking socket; False while there is no room for it. To a peer
+    that has left, and while the kernel has no memory, it is not sent."""
+    try:
+        sock.send(packet)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in PEER_GONE | SOCKET_FULL:
             raise
     return True
 

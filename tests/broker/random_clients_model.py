@@ -116,9 +116,9 @@ class ModelClient:
         """Compare what came, up to the end of the connection, with what was due up to some point
         at which there was no room."""
         received = [*self._read, *received]
-        if received and received[-1].startswith(TOO_SLOW):
-            assert self.notices
-            received.pop()
+        if self.notices:
+            assert received, "it was not told why"
+            assert received.pop().startswith(TOO_SLOW)
         missing = self._compare(received, ended=True)
         assert Fate.IS_THE_LAST in (self._fates.get(packet) for packet in missing), "without need"
 

@@ -170,7 +170,7 @@ class RandomClients(RuleBasedStateMachine):
                 received.append(packet)
         except (BrokenPipeError, ConnectionResetError):
             assert model.may_have_been_ended, "a client was given up"
-            received += self._read_what_is_here(who)
+            received += self._clients[who].receive_until_closed()
             model.end(received)
             self._tally.ended += 1
             self._forget(who)

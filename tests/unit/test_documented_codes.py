@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from sbus.protocol.codes import CONNECTION_CODES, FINAL_CODES, PACKET_CODES
+from sbus.protocol.codes import CONNECTION_CODES, END_TEXTS, FINAL_CODES, PACKET_CODES
 
 PROJECT = Path(__file__).resolve().parents[2]
 CODE_ARGUMENTS = {"Refusal": 0, "Misbehaviour": 0, "QuotaReached": 0, "self._reject": 1}
@@ -14,7 +14,7 @@ CODE_ARGUMENTS = {"Refusal": 0, "Misbehaviour": 0, "QuotaReached": 0, "self._rej
 def documented() -> set[str]:
     text = (PROJECT / "docs/protocol.md").read_text()
     section = text.partition("## What is refused, and what disconnects")[2].partition("\n## ")[0]
-    return set(re.findall(r"`([a-z]+(?:-[a-z]+)+|kicked|reserved)`", section))
+    return set(re.findall(r"`([a-z]+(?:-[a-z]+)+|draining|kicked|reserved|stopping)`", section))
 
 
 def documented_to_disconnect() -> set[str]:
@@ -40,7 +40,7 @@ def used() -> set[object]:
 
 
 def test_every_code_is_documented() -> None:
-    assert documented() == {*PACKET_CODES, *CONNECTION_CODES}
+    assert documented() == {*PACKET_CODES, *CONNECTION_CODES, *END_TEXTS}
 
 
 def test_clients_do_not_come_back_after_what_disconnects_them_but_slowness() -> None:

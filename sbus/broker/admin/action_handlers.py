@@ -1,8 +1,5 @@
 """The verbs that change something: `kick`, `move`, `drain`, `limit` and `reload`."""
 
-import socket
-from contextlib import suppress
-
 import trio
 
 from sbus.broker.admin.request_codec import AdminFault, Handlers
@@ -23,6 +20,7 @@ from sbus.protocol.admin_results import (
     MoveResult,
     ReloadResult,
 )
+from sbus.protocol.controls import error_notice
 from sbus.protocol.events import (
     ClientKicked,
     ConfigurationRejected,
@@ -30,6 +28,7 @@ from sbus.protocol.events import (
     LimitsChanged,
 )
 from sbus.protocol.text import to_text
+from sbus.unix.closing import end_connection, send_last
 
 _KICK_SECONDS_MAX = 0.1
 """How long a worker may take to disconnect a client before the front does it."""
@@ -67,7 +66,7 @@ class ClientHandlers:
         self._events.emit(ClientKicked(who=client.describe(), why=text))
         for worker in self._mover.workers_of(client):
             self._supervisor.send(worker, DisconnectClient(client.number, text))
-        self._nursery.start_soon(self._disconnect_later, client)
+        self._nursery.start_soon(self._disconnect_later, client, error_notice("kicked", text))
         return result
 
     def _find(self, number: int) -> Client:
@@ -85,12 +84,14 @@ class ClientHandlers:
         outcome = await self._mover.move(client, request.worker)
         return MoveResult(client.number, client.worker, outcome.why_not)
 
-    async def _disconnect_later(self, client: Client) -> None:
+    async def _disconnect_later(self, client: Client, notice: bytes) -> None:
         """End the connection of a client whose worker does not come to it."""
         await trio.sleep(_KICK_SECONDS_MAX)
-        if self._registry.get(client.number) is client:
-            with suppress(OSError):  # it has left
-                client.sock.shutdown(socket.SHUT_RDWR)
+        # One that is closed may have to read before there is room for the reason.
+        if self._registry.get(client.number) is client and not self._registry.is_closed(client):
+            if self._registry.wants_notices(client):
+                send_last(client.sock, notice)
+            end_connection(client.sock)
 
     async def _drain(self, request: admin.Drain) -> DrainResult:
         left = len(self._registry)

@@ -177,16 +177,6 @@ class Outbox(OutboxLedger):
             self._settle_drops()
             self._backlog.append_control(packet)
 
-    def send_last(self, packet: bytes) -> None:
-        """Send a last notice past the backlog, if the socket takes it."""
-        try:
-            self._send(packet)
-        except OSError as error:
-            if self._has_more_room_after(error):
-                self.send_last(packet)
-            elif error.errno not in outbox_state.EVENTS:
-                raise
-
     def _enter(self, event: outbox_state.Event) -> None:
         before, self._state = self._state, outbox_state.TRANSITIONS[self._state][event]
         if self._state is before:

@@ -24,6 +24,7 @@ from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.connection_queue import AcceptedClient, ConnectionQueue
 from sbus.broker.front.rejector import Refusal, Rejector
 from sbus.broker.front.turns import TimedTurns
+from sbus.protocol.controls import end_notice
 from sbus.protocol.events import AcceptingPaused
 from sbus.shared.accounts import CONNECTION_RATE, Account
 from sbus.unix.credentials import peer_credentials
@@ -91,15 +92,17 @@ class Acceptor:
     async def _end_waiting(self) -> None:
         for client in self._queue.take_all():
             self.client_left(client.account)
-            await self._turns.use(partial(self._rejector.close, client.sock, client.account.uid))
+            uid, notice = client.account.uid, end_notice("stopping")
+            await self._turns.use(partial(self._rejector.close, client.sock, uid, notice))
 
     async def refuse_waiting(self) -> None:
         """End the connections that nobody accepts any more. There are no new ones."""
         with suppress(OSError):  # EAGAIN or EINVAL: there are no more
             while True:
                 sock, _ = self._listener.accept()
+                sock.setblocking(False)
                 self._closer.keep(sock)
-                self._rejector.close(sock, peer_credentials(sock).uid)
+                self._rejector.close(sock, peer_credentials(sock).uid, end_notice("stopping"))
                 await trio.lowlevel.checkpoint()
 
     def _take_in(self, sock: socket.socket) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from sbus.broker.events.emitter import describe_client
 from sbus.protocol import events
 from sbus.shared.accounts import Account
+from sbus.shared.client_slots import ClientSlots
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import peer_program
 
@@ -48,7 +49,8 @@ class Client(msgspec.Struct, eq=False):
 class ClientRegistry:
     """All clients of a bus, in the order of their numbers, which only grow."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, slots: ClientSlots) -> None:
+        self._slots = slots
         self.by_worker = [Counter[int]() for _ in range(workers)]
         """How many clients each worker has of each user, by user id; without zeros."""
         self.admitted = 0
@@ -98,6 +100,16 @@ class ClientRegistry:
         users[uid] += more
         if not users[uid]:
             del users[uid]
+
+    def wants_notices(self, client: Client) -> bool:
+        """Whether a client has asked its worker for notices."""
+        slot = self._slots[client.slot]
+        return slot.is_of(client.number) and slot.settings().wants_notices
+
+    def is_closed(self, client: Client) -> bool:
+        """Whether the worker of a client serves it no more."""
+        slot = self._slots[client.slot]
+        return slot.is_of(client.number) and slot.is_closed
 
     def get(self, number: int) -> Client | None:
         return self._clients.get(number)

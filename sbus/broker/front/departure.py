@@ -14,8 +14,9 @@ from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.client_registry import Client, ClientRegistry
 from sbus.broker.front.closer import Closer
 from sbus.broker.front.shutdown import Shutdown
+from sbus.protocol.controls import end_notice
 from sbus.protocol.events import ClientDisconnected
-from sbus.unix.closing import discard_unread, end_connection
+from sbus.unix.closing import discard_unread, end_connection, send_last
 
 _DISCONNECTED_PER_CALLBACK = 32
 """Each takes some 0.02 ms, and up to 2 ms with unread packets."""
@@ -43,15 +44,20 @@ class ClientDeparture:
     def apply_settings(self, settings: BusSettings) -> None:
         self._discarded_packets_max = settings.limits.drain_packets_max
 
-    def disconnect(self, client: Client, reason: str) -> None:
-        """End the connection of a client whose worker did not, in good order."""
+    def disconnect(self, client: Client, reason: str, notice: bytes = b"") -> None:
+        """End the connection of a client whose worker did not, in good order, with this notice as
+        the last packet if the client wants notices."""
         discard_unread(client.sock, self._discarded_packets_max)
+        if notice and self._registry.wants_notices(client):
+            send_last(client.sock, notice)
         self.forget(client.number, reason)
 
-    async def disconnect_all(self, reason: str) -> None:
-        """End the connections of all clients, which no worker serves any more."""
+    async def disconnect_all(self, code: str) -> None:
+        """End the connections of all clients, which no worker serves any more, because the bus
+        ends; `code` says why."""
+        notice = end_notice(code)
         for number, client in enumerate(list(self._registry), 1):
-            self.disconnect(client, reason)
+            self.disconnect(client, code, notice)
             if not number % _DISCONNECTED_PER_CALLBACK:
                 await trio.lowlevel.checkpoint()
 

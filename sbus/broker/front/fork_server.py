@@ -3,8 +3,8 @@
 Importing what a worker needs takes longer than starting it, and forking inside a running event loop
 is unsound. So the front forks this process once, before its loop starts and before it opens its
 lock; it has one thread and no loop, and every worker, at start and later, is a fork of it. So is a
-closer, which has a number like a worker. When the front has ended it kills the workers and ends; a
-closer ends by itself.
+closer, which has a number like a worker. When the front has ended, so do the workers and the
+closer. It kills the workers that do not, and ends.
 
 `ForkServer` is the front's handle on it.
 """
@@ -15,8 +15,9 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Never
 
@@ -38,6 +39,8 @@ CLOSER = 2**32 - 2
 """In place of a worker's number: a closer."""
 _FAILED = 1 << 8
 """As waitpid gives the exit status 1."""
+_FAREWELL_SECONDS_MAX = 0.5
+"""Time for the workers to end by themselves once the front has."""
 _STOP_SECONDS_MAX = 2.0
 """Time to kill the workers that are left. The supervisor has ended them unless the front failed."""
 
@@ -160,10 +163,18 @@ class _ForkServerProcess:
                 else:
                     self._reap(fd)
         workers = {pidfd: pid for pidfd, (n, pid) in self._workers.items() if n != CLOSER}
+        self._wait_for(workers)
         for pidfd in workers:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for pid in workers.values():
             os.waitpid(pid, 0)
+
+    def _wait_for(self, pidfds: Iterable[int]) -> None:
+        """Let these workers tell their clients that the bus has failed, and end."""
+        deadline = time.monotonic() + _FAREWELL_SECONDS_MAX
+        for pidfd in pidfds:
+            left_seconds = max(0.0, deadline - time.monotonic())
+            select.select([pidfd], [], [], left_seconds)
 
     def _handle_request(self) -> bool:
         """Handle one request; whether the front is still there."""

@@ -9,7 +9,6 @@ connections are closed without a look.
 import socket
 import time
 from collections import Counter
-from contextlib import suppress
 
 import msgspec
 
@@ -22,7 +21,7 @@ from sbus.protocol.controls import error_notice
 from sbus.protocol.events import ConnectionRefused
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import CONNECTIONS, Account
-from sbus.unix.closing import discard_unread, end_connection
+from sbus.unix.closing import discard_unread, end_connection, send_last
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import program_name
 
@@ -78,17 +77,15 @@ class Rejector:
         user = self._user_limits.user_of(own.uid)
         self.refused[refusal.code] += 1
         self._log(own, user, refusal)
-        self.close(sock, user, error_notice(refusal.code, refusal.text) if self._tells else b"")
+        self.close(sock, user, error_notice(refusal.code, refusal.text))
         spent_ns, _ = self._told.get(user, (0, ""))
         self._told[user] = spent_ns + time.thread_time_ns() - began_ns, refusal.code
 
-    def close(self, sock: socket.socket, uid: int, notice: bytes = b"") -> None:
-        """Close a non-blocking socket of this user's so that its client can read everything that
-        was sent to it, and last this notice."""
-        if discard_unread(sock, _DISCARDED_PACKETS_MAX) and notice:
-            # It has left, or the packets that it left unread are in the way: then it is not told.
-            with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-                sock.send(notice)
+    def close(self, sock: socket.socket, uid: int, notice: bytes) -> None:
+        """Close the non-blocking socket of a client of this user that was not admitted, and tell it
+        why in a dialect that has words for it."""
+        if discard_unread(sock, _DISCARDED_PACKETS_MAX) and self._tells:
+            send_last(sock, notice)
         end_connection(sock)
         self._closer.close(sock, uid)
 

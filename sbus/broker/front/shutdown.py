@@ -40,6 +40,11 @@ class Shutdown:
             async for _ in signals:
                 self._requested.set()
 
+    @property
+    def code(self) -> str:
+        """What clients are told that are still connected when the bus ends."""
+        return "draining" if self.is_draining else "stopping"
+
     def drain(self, timeout_seconds: float | None) -> None:
         """Admit no more clients; the bus ends with the last one, or when the time is up."""
         self.is_draining = True

@@ -353,15 +353,16 @@ class Supervisor:
                 await self._wait_for(lambda: any(worker.is_serving for worker in self.workers))
                 await trio.sleep_forever()
 
-    async def stop(self) -> None:
-        """Have the workers hand over what they accepted and end; kill those that do not in time."""
+    async def stop(self, code: str) -> None:
+        """Have the workers hand over what they accepted, tell clients this code, and end; kill
+        those that do not in time."""
         self._is_stopping = True
         with trio.move_on_after(self._limits.stop_seconds_max):
             self._send_all(protocol.Quiesce())
             await self._wait_for(
                 lambda: all(w.has_quiesced or not w.is_running for w in self.workers)
             )
-            self._send_all(protocol.Stop())
+            self._send_all(protocol.Stop(code))
             await self._wait_for(lambda: not self.running_workers())
             return
         self._kill_all()

@@ -131,7 +131,10 @@ class Quiesce(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """All workers have quiesced: deliver what is left, and end."""
+    """All workers have quiesced: deliver what is left, tell clients this code, and end."""
+
+    code: str = "stopping"
+    """One of `END_TEXTS`."""
 
 
 WorkerCommand = (

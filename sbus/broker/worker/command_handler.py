@@ -42,8 +42,9 @@ class CommandHandler:
         self._streams = streams
         self._query_handler = query_handler
         self._scheduler = scheduler
-        self.must_stop = False
-        """The worker delivers what is left, and ends."""
+        self.end_code = ""
+        """Why the bus ends, once it does: the worker delivers what is left, and ends."""
+        self.front_has_ended = False
 
     def receive(self) -> bool:
         """Carry out some commands: adoptions, and the first of another kind, which may take longer.
@@ -57,6 +58,7 @@ class CommandHandler:
             except DescriptorsLost as lost:
                 return self._decline(lost_command(lost))
             if command is None:
+                self.front_has_ended = True
                 return False
             began_at = time.perf_counter()
             self._carry_out(command, fds)
@@ -74,7 +76,7 @@ class CommandHandler:
         heartbeat_ms = self._context.settings.limits.heartbeat_seconds * 1_000
         while self._moves.inheritance.is_awaited:
             self._context.memory.record_heartbeat(self._context.worker)
-            if self.must_stop or (poll.poll(heartbeat_ms) and not self.receive()):
+            if self.end_code or (poll.poll(heartbeat_ms) and not self.receive()):
                 return False
         return True
 
@@ -120,7 +122,7 @@ class CommandHandler:
             case protocol.Quiesce():
                 self._scheduler.quiesce()
             case protocol.Stop():
-                self.must_stop = True
+                self.end_code = command.code
 
     def _decline(self, command: protocol.WorkerCommand) -> bool:
         """A command came without its descriptor, because this worker has none left; False if the

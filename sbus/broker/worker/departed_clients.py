@@ -1,5 +1,8 @@
 """Clients that are not served any more, and have not read everything that was sent to them.
 
+A client that is disconnected for a reason is told in its last packet. If its socket is full, its
+connection ends as soon as there is room for that packet.
+
 The kernel keeps what they have not read for as long as their processes leave their sockets open.
 Otherwise a user could have it keep any amount, by leaving and connecting again. So such a client
 counts as a connection, and its large buffer stays on its user's account, until it has read the rest
@@ -14,7 +17,7 @@ from sbus.broker.ipc.worker_protocol import ClientLeft
 from sbus.broker.worker.poller import Poller
 from sbus.broker.worker.send_buffers import SendBuffers
 from sbus.shared.accounts import Account
-from sbus.unix.closing import end_connection
+from sbus.unix.closing import end_connection, send_last
 from sbus.unix.send_buffer import has_unread
 
 
@@ -23,6 +26,8 @@ class _DepartedClient(NamedTuple):
     sock: socket.socket
     account: Account
     reason: str
+    notice: bytes
+    """Has to be sent before its connection ends; empty afterwards, or if there is none."""
 
 
 class DepartedClients:
@@ -34,20 +39,35 @@ class DepartedClients:
         self._link = link
         self._by_fd: dict[int, _DepartedClient] = {}
 
-    def add(self, client: int, sock: socket.socket, account: Account, reason: str) -> None:
-        """End a connection; the front is told when the client has left for good."""
-        end_connection(sock)
-        departed = _DepartedClient(client, sock, account, reason)
-        if has_unread(sock):
+    def add(
+        self,
+        client: int,
+        sock: socket.socket,
+        account: Account,
+        reason: str,
+        notice: bytes = b"",
+    ) -> None:
+        """End a connection behind this notice, if there is one; the front is told when the client
+        has left for good."""
+        departed = _told(_DepartedClient(client, sock, account, reason, notice))
+        if departed.notice or has_unread(sock):  # it may have read everything since
             self._by_fd[sock.fileno()] = departed
             self._poller.add_departed(sock)
         else:
             self._forget(departed)
 
+    def have_untold(self) -> bool:
+        """Whether a notice waits for room."""
+        return any(departed.notice for departed in self._by_fd.values())
+
     def on_ready(self, fd: int) -> None:
         """The client with this descriptor, if there is one, has read something or has closed."""
         departed = self._by_fd.get(fd)
-        if departed is not None and not has_unread(departed.sock):
+        if departed is None:
+            return
+        if departed.notice:
+            departed = self._by_fd[fd] = _told(departed)
+        if not departed.notice and not has_unread(departed.sock):
             del self._by_fd[fd]
             self._poller.remove(departed.sock)
             self._forget(departed)
@@ -62,3 +82,12 @@ class DepartedClients:
         self._send_buffers.release(departed.sock, departed.account)
         departed.sock.close()
         self._link.send(ClientLeft(departed.client, departed.reason))
+
+
+def _told(departed: _DepartedClient) -> _DepartedClient:
+    """Send the notice, if there is one, and end the connection; or neither, while there is no room
+    for the notice."""
+    if departed.notice and not send_last(departed.sock, departed.notice):
+        return departed
+    end_connection(departed.sock)
+    return departed._replace(notice=b"")

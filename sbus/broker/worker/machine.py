@@ -61,7 +61,7 @@ class WorkerMachine:
     def poll(self, poller: Poller, seconds_max: float) -> list[tuple[int, int]]:
         """Sleep until a descriptor is ready, or the time is up; returns what `tick` is to be
         given."""
-        if self._commands.must_stop:
+        if self._commands.end_code:
             return poller.poll(seconds_max)
         return self._scheduler.poll(poller, seconds_max)
 
@@ -84,8 +84,8 @@ class WorkerMachine:
             self._heartbeat_at = now + self._context.settings.limits.heartbeat_seconds
             self._context.memory.record_heartbeat(self._context.worker)
             self._sessions.send_buffers.shrink_unused()
-        if self._commands.must_stop:
-            if has_command and not self._commands.receive():
+        if self._commands.end_code:
+            if has_command and not self._receive_commands():
                 return None
             return self._tick_to_the_end(now)
         self._scheduler.retry_due()
@@ -93,7 +93,7 @@ class WorkerMachine:
         is_busy = cost >= _COST_PER_TICK
         self._cost += cost
         # After the turns, so that a query finds clients that were woken waiting again.
-        if has_command and not self._commands.receive():
+        if has_command and not self._receive_commands():
             return None
         if is_busy and self._cost < _COST_PER_WALK:
             return 0.0
@@ -115,6 +115,13 @@ class WorkerMachine:
             return 0.0  # what it caused may be ready
         return min(self._scheduler.seconds_until_due(), self._heartbeat_at - now, commands_seconds)
 
+    def _receive_commands(self) -> bool:
+        """Carry out some commands; False when this worker must end at once."""
+        goes_on = self._commands.receive()
+        if self._commands.front_has_ended:
+            self._sessions.end_all("bus-failed")
+        return goes_on
+
     def _look_again(self) -> None:
         """Something is destined to this worker, or there may be room for what waits."""
         self._sequencer.look_again()
@@ -130,7 +137,8 @@ class WorkerMachine:
         self._sequencer.share_statistics()
 
     def _tick_to_the_end(self, now: float) -> float | None:
-        """Deliver what is left: what the log has, then backlogs, until the time is up."""
+        """Deliver what is left: what the log has, then backlogs, then why it ends, until the time
+        is up."""
         if not self._end_at:
             self._end_at = now + self._context.settings.limits.stop_seconds_max / 2
         if not self._sequencer.is_caught_up:
@@ -139,6 +147,7 @@ class WorkerMachine:
         self._scheduler.retry_due()
         if self._scheduler.give_backlog_turn():
             return 0.0
-        if now >= self._end_at or not self._sessions.have_backlogs():
-            return None
-        return min(self._scheduler.seconds_until_due(), self._end_at - now)
+        if now < self._end_at and self._sessions.have_backlogs():
+            return min(self._scheduler.seconds_until_due(), self._end_at - now)
+        self._sessions.end_all(self._commands.end_code)
+        return self._end_at - now if self._sessions.have_untold() and now < self._end_at else None

@@ -19,7 +19,7 @@ from sbus.broker.worker.session import Connection, Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
 from sbus.errors import ClientFault, Misbehaviour
-from sbus.protocol.controls import error_notice
+from sbus.protocol.controls import end_notice, error_notice
 from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING_CLIENTS, HELD_TIME
 from sbus.unix.closing import discard_unread
 
@@ -193,18 +193,22 @@ class Sessions:
         """Disconnect a client for a fault, so that it can still read why."""
         self._statistics.record_refusal(fault.code)
         self.client_events.expelled(session, fault)
-        discard_unread(session.sock, self._context.settings.limits.drain_packets_max)
-        if session.outbox.wants_notices:
-            session.outbox.send_last(error_notice(fault.code, fault.text))
-        self.close(session, fault.code)
+        self._disconnect(session, fault.code, error_notice(fault.code, fault.text))
 
-    def close(self, session: Session, reason: str) -> None:
-        """End a session; the front closes its copy of the socket when it hears of it."""
+    def _disconnect(self, session: Session, reason: str, notice: bytes) -> None:
+        """End a session; the client can read everything that was sent to it, and last this notice
+        if it wants notices."""
+        discard_unread(session.sock, self._context.settings.limits.drain_packets_max)
+        self.close(session, reason, notice if session.outbox.wants_notices else b"")
+
+    def close(self, session: Session, reason: str, notice: bytes = b"") -> None:
+        """End a session, with this notice as the last packet; the front closes its copy of the
+        socket when it hears of it."""
         session.slot.close()
         session.outbox.close()
         self.end_serving(session)
         self.discard(session)
-        self._departed.add(session.client, session.sock, session.account, reason)
+        self._departed.add(session.client, session.sock, session.account, reason, notice)
 
     def end_serving(self, session: Session) -> None:
         """A client is not read any more, and not found here."""
@@ -224,11 +228,19 @@ class Sessions:
             self._stalls.give_back(session.backpressure.rule.place)
             session.account.count(BLOCKING_CLIENTS, -1)
 
-    def close_all(self) -> None:
-        """The bus stops."""
+    def end_all(self, code: str) -> None:
+        """Disconnect all clients, because the bus ends; `code` says why."""
         for session in list(self):
-            discard_unread(session.sock, self._context.settings.limits.drain_packets_max)
-            self.close(session, "the bus stops")
+            self._disconnect(session, code, end_notice(code))
+
+    def have_untold(self) -> bool:
+        """Whether a client that was disconnected has no room yet for the reason."""
+        return self._departed.have_untold()
+
+    def close_all(self) -> None:
+        """This worker ends. Clients that were not told why are not told."""
+        for session in list(self):
+            self._disconnect(session, "its worker ended", b"")
         self._departed.forget_all()
         for session in self.arriving.values():
             self.discard(session)

@@ -12,9 +12,11 @@ from contextlib import suppress
 
 from sbus.broker.ipc.worker_link import encode_packet, send_event
 from sbus.broker.ipc.worker_protocol import Quiesce, Stop, WorkerQuiesced
+from sbus.protocol.codes import END_TEXTS
 
-_QUIESCE, _STOP = encode_packet(Quiesce()), encode_packet(Stop())
-_BYTES_COMPARED = max(len(_QUIESCE), len(_STOP)) + 1
+_QUIESCE = encode_packet(Quiesce())
+_STOPS = {encode_packet(Stop(code)) for code in END_TEXTS}
+_BYTES_COMPARED = max(map(len, (_QUIESCE, *_STOPS))) + 1
 _ENDED = b""
 
 
@@ -31,7 +33,7 @@ def stand_by(
         packet = _ENDED
         with suppress(ConnectionResetError):
             packet = link_socket.recv(_BYTES_COMPARED, socket.MSG_PEEK)
-        if packet in (_ENDED, _STOP):
+        if packet == _ENDED or packet in _STOPS:
             return False
         if packet != _QUIESCE:
             return True

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from sbus.limits import Limits
 from sbus.shared.accounts import Account, AccountBook, accounts_words
-from sbus.shared.client_slots import SLOT_WORDS, ClientSlot
+from sbus.shared.client_slots import SLOT_WORDS, ClientSlot, ClientSlots
 from sbus.shared.shared_memory import WORD_BYTES, SharedMemory
 
 
@@ -34,6 +34,11 @@ def open_account(limits: Limits, uid: int = 1000) -> Account:
 def spare_slot() -> ClientSlot:
     """A client's slot that no other process sees."""
     return ClientSlot(memoryview(bytearray(WORD_BYTES * SLOT_WORDS)).cast("Q"), 0)
+
+
+def spare_slots(count: int = 64) -> ClientSlots:
+    """The slots of several clients, which no other process sees."""
+    return ClientSlots(memoryview(bytearray(WORD_BYTES * SLOT_WORDS * count)).cast("Q"))
 
 
 def close_memory(memory: SharedMemory) -> None:

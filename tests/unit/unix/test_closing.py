@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from sbus.unix.closing import discard_unread, end_connection, is_hung_up
+from sbus.unix.closing import discard_unread, end_connection, is_hung_up, send_last
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -129,3 +129,27 @@ def test_an_end_is_told_from_an_empty_packet(pair: Pair) -> None:
     assert not is_hung_up(ours)
     client.shutdown(socket.SHUT_WR)
     assert is_hung_up(ours)
+
+
+def test_a_last_packet_needs_room(pair: Pair) -> None:
+    ours, client = pair
+    with suppress(BlockingIOError):
+        while True:
+            ours.send(b"x" * 10_000)
+    assert not send_last(ours, b"why")
+    while not send_last(ours, b"why"):
+        client.recv(10_000)
+    end_connection(ours)
+    packets = []
+    while packet := client.recv(10_000):
+        packets.append(packet)
+    assert packets[-1] == b"why"
+
+
+@pytest.mark.parametrize("unread", [False, True], ids=["EPIPE", "ECONNRESET"])
+def test_a_last_packet_to_a_client_that_has_left_is_not_sent(pair: Pair, unread: bool) -> None:
+    ours, client = pair
+    if unread:
+        ours.send(b"unread")
+    client.close()
+    assert send_last(ours, b"why")

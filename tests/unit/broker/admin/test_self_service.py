@@ -14,7 +14,7 @@ from sbus.broker.ipc.worker_protocol import SelfServiceReply
 from sbus.limits import Limits
 from sbus.protocol.admin_results import MeResult, UserReport
 from sbus.unix.credentials import Credentials
-from tests.unit.shared.memories import open_account
+from tests.unit.shared.memories import open_account, spare_slots
 
 MANY = 1_000
 
@@ -44,7 +44,7 @@ class Bus:
 
 
 def test_a_user_with_many_requests_delays_others_by_few_of_them() -> None:
-    registry = ClientRegistry(1)
+    registry = ClientRegistry(1, spare_slots())
     for number in range(1, MANY + 2):
         connect(registry, uid=2 if number > MANY else 1)
     bus = Bus()

@@ -122,21 +122,6 @@ def test_a_reply_follows_everything_accepted_before_it(peers: Make) -> None:
     assert peer.replied == 1
 
 
-def test_a_last_notice_goes_past_the_backlog(peers: Make) -> None:
-    peer = peers(limits())
-    peer.fill()
-    peer.read()
-    peer.outbox.send_last(b"last")
-    assert peer.read() == [b"last"]
-
-
-def test_a_last_notice_that_does_not_fit_is_dropped(peers: Make) -> None:
-    peer = peers(limits())
-    taken = peer.fill()
-    peer.outbox.send_last(b"last")
-    assert peer.read_all() == [b"fill"] * (taken + 1)
-
-
 @pytest.mark.parametrize("unread", [False, True], ids=["EPIPE", "ECONNRESET"])
 def test_nothing_is_delivered_to_a_peer_that_has_gone(peers: Make, unread: bool) -> None:
     peer = peers(limits())
@@ -147,7 +132,6 @@ def test_nothing_is_delivered_to_a_peer_that_has_gone(peers: Make, unread: bool)
         peer.deliver(b"x")
     assert peer.outbox.drops_from_bytes == 0, "further messages must be only counted"
     peer.outbox.send_control(b"reply")
-    peer.outbox.send_last(b"last")
     assert peer.outbox.is_closed
     assert peer.outbox.controls_waiting == 0
     statistics = peer.outbox.statistics()

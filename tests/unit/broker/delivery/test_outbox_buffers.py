@@ -54,11 +54,3 @@ def test_a_reply_gets_a_larger_buffer_too(peers: Make) -> None:
         peer.outbox.send_control(reply)
     assert not peer.outbox.controls_waiting
     assert peer.read() == replies
-
-
-def test_a_last_notice_gets_a_larger_buffer_too(peers: Make) -> None:
-    peer = peers(limits())
-    taken = peer.fill()
-    peer.larger_buffer_bytes = 100_000
-    peer.outbox.send_last(b"why")
-    assert peer.read()[taken:] == [b"why"]

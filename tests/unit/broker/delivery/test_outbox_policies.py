@@ -304,17 +304,16 @@ def test_a_peer_that_leaves_is_not_misbehaving(peers: Make, soft: Soft) -> None:
     assert (statistics.delivered, statistics.undelivered) == (peer.taken, 1)
 
 
-def test_a_client_to_be_disconnected_gets_a_last_notice_if_there_is_room(peers: Make) -> None:
+def test_nothing_more_is_delivered_to_a_client_to_be_disconnected(peers: Make) -> None:
     peer = full_peer(peers, Soft.QUEUE, Hard.ERROR, BacklogOrder.QUEUE, messages=1)
     peer.deliver(b"a")
     peer.sock.recv(100)
     peer.deliver(b"b")
     assert peer.faults == 1
-    peer.outbox.send_last(b"last")
     peer.deliver(b"c")
     peer.outbox.send_control(b"reply")
     assert peer.faults == 1
-    assert peer.read() == [*[b"fill"] * (peer.taken - 1), b"last"]
+    assert peer.read() == [b"fill"] * (peer.taken - 1)
     statistics = peer.outbox.statistics()
     assert (statistics.undelivered, total(statistics)) == (3, statistics.accepted)
 

@@ -206,6 +206,25 @@ async def test_an_error_of_the_listener_is_not_survived(scene: Scene) -> None:
         await acceptor.run()
 
 
+@pytest.mark.parametrize(
+    ("dialect", "told"),
+    [("slash", [b"CMSG !/error\0stopping the bus ends, or is restarted", b""]), ("dot", [b""])],
+)
+async def test_who_waits_for_admission_when_the_bus_ends_is_told_so(
+    scene: Scene, dialect: str, told: list[bytes]
+) -> None:
+    acceptor = scene.acceptor(dialect=dialect)
+    clients = [scene.connect() for _ in range(2)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor.run)
+        await acceptor.wait_for_client()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    for client in clients:
+        assert [client.recv(1000) for _ in told] == told
+    assert not scene.lines
+
+
 # -- access rules ----------------------------------------------------------------------------------
 
 

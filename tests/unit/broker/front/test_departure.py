@@ -4,6 +4,7 @@ import socket
 from itertools import pairwise
 from typing import cast
 
+import pytest
 import trio
 
 from sbus.broker.config.settings import BusSettings
@@ -13,11 +14,13 @@ from sbus.broker.front.closer import Closer
 from sbus.broker.front.departure import ClientDeparture
 from sbus.broker.front.shutdown import Shutdown
 from sbus.limits import Limits
+from sbus.protocol.controls import FloodControl
 from sbus.shared.accounts import Account
+from sbus.shared.client_slots import ClientSettings
 from sbus.unix.credentials import Credentials
 from tests.support.events import logging_to
 from tests.unit.broker.front.fake_closer import ClosesAtOnce
-from tests.unit.shared.memories import open_account
+from tests.unit.shared.memories import open_account, spare_slots
 
 
 class Others:
@@ -31,7 +34,11 @@ class Others:
 
 
 async def test_all_clients_are_disconnected_in_pieces(nursery: trio.Nursery) -> None:
-    account, registry, others = open_account(Limits()), ClientRegistry(1), Others()
+    account, registry, others = (
+        open_account(Limits()),
+        ClientRegistry(1, spare_slots(100)),
+        Others(),
+    )
     departure = departure_of(registry, others)
     clients = []
     for _ in range(100):
@@ -47,7 +54,7 @@ async def test_all_clients_are_disconnected_in_pieces(nursery: trio.Nursery) -> 
             await trio.lowlevel.checkpoint()
 
     nursery.start_soon(watch)
-    await departure.disconnect_all("the bus stops")
+    await departure.disconnect_all("stopping")
     # Tasks that can run do so in any order.
     assert max(before - after for before, after in pairwise([*left, 0])) <= 64
     for client in clients:
@@ -68,7 +75,7 @@ def departure_of(registry: ClientRegistry, others: Others) -> ClientDeparture:
 
 def test_a_client_that_has_left_is_forgotten() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    account, registry, others = open_account(Limits()), ClientRegistry(1), Others()
+    account, registry, others = open_account(Limits()), ClientRegistry(1, spare_slots()), Others()
     departure = departure_of(registry, others)
     client = registry.add(0, ours, Credentials(gid=1, uid=1, pid=1), account)
     with theirs, ours.dup():
@@ -77,3 +84,39 @@ def test_a_client_that_has_left_is_forgotten() -> None:
     assert ours.fileno() == -1
     assert others.left == [account]
     assert len(registry) == 0
+
+
+@pytest.mark.parametrize("wants_notices", [None, False, True])
+def test_a_client_is_told_why_if_it_wants_notices(wants_notices: bool | None) -> None:
+    """None: no worker has served it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    slots = spare_slots()
+    registry = ClientRegistry(1, slots)
+    client = registry.add(0, ours, Credentials(gid=1, uid=1, pid=1), open_account(Limits()))
+    if wants_notices is not None:
+        settings = ClientSettings(True, wants_notices, FloodControl())
+        slots[client.slot].save(client.number, settings)
+    told = [b"notice"] if wants_notices else []
+    with theirs:
+        theirs.send(b"unread")
+        departure_of(registry, Others()).disconnect(client, "why", b"notice")
+        assert [theirs.recv(10) for _ in (*told, b"")] == [*told, b""]
+
+
+def test_the_slot_of_an_earlier_client_says_nothing_about_a_later_one() -> None:
+    slots = spare_slots()
+    registry = ClientRegistry(1, slots)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        own, account = Credentials(gid=1, uid=1, pid=1), open_account(Limits())
+        earlier = registry.add(0, ours, own, account)
+        slots[earlier.slot].save(earlier.number, ClientSettings(True, True, FloodControl()))
+        slots[earlier.slot].close()
+        assert registry.wants_notices(earlier)
+        assert registry.is_closed(earlier)
+        registry.remove(earlier.number)
+        later = registry.add(0, ours, own, account)
+        assert later.slot == earlier.slot
+        assert not registry.wants_notices(later)
+        assert not registry.is_closed(later)

@@ -10,6 +10,7 @@ import pytest
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.load_meter import LoadMeter, busy_share
 from sbus.unix.process_usage import ScheduledTime
+from tests.unit.shared.memories import spare_slots
 
 NOTHING = ScheduledTime(0.0, 0.0)
 
@@ -32,7 +33,9 @@ def test_waiting_for_a_processor_is_no_load(
 def test_a_process_that_runs_is_busy_and_no_process_is_not() -> None:
     """This process stands for worker 0; worker 1 has none."""
     workers = [SimpleNamespace(number=0, pid=os.getpid()), SimpleNamespace(number=1, pid=0)]
-    meter = LoadMeter(cast("Any", SimpleNamespace(workers=workers)), ClientRegistry(2))
+    meter = LoadMeter(
+        cast("Any", SimpleNamespace(workers=workers)), ClientRegistry(2, spare_slots())
+    )
     meter.sample()
     assert meter.busy_shares == [0.0, 0.0], "nothing is known yet"
     until = time.monotonic() + 0.1
@@ -48,7 +51,9 @@ def test_a_process_that_runs_is_busy_and_no_process_is_not() -> None:
 
 def test_load_that_moves_is_expected_at_its_new_worker() -> None:
     workers = [SimpleNamespace(number=number, pid=0) for number in range(2)]
-    meter = LoadMeter(cast("Any", SimpleNamespace(workers=workers)), ClientRegistry(2))
+    meter = LoadMeter(
+        cast("Any", SimpleNamespace(workers=workers)), ClientRegistry(2, spare_slots())
+    )
     meter.busy_shares = [0.8, 0.9]
     meter.expect_moved(0, 1, 0.25)
     assert meter.busy_shares == pytest.approx([0.6, 1.0])

@@ -24,6 +24,7 @@ from sbus.broker.ipc.client_record import ClientRecord
 from sbus.shared.accounts import Account
 from sbus.unix.credentials import Credentials
 from tests.support.events import logging_to
+from tests.unit.shared.memories import spare_slots
 
 SOURCE, TARGET = 0, 1
 CLIENT = 1
@@ -97,7 +98,7 @@ class World:
         self.log: list[WorkerModel] = []
         self.workers = [WorkerModel(self, number) for number in (SOURCE, TARGET)]
         self.workers[SOURCE].serves_client = True
-        self.registry = ClientRegistry(2)
+        self.registry = ClientRegistry(2, spare_slots())
         own = cast("Any", self)
         self.mover = ClientMover(nursery, own, own, self.registry, own, logging_to([]))
         sock, self.peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

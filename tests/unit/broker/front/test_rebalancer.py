@@ -22,7 +22,7 @@ from sbus.broker.front.rebalancer import Rebalancer
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
-from tests.unit.shared.memories import open_account
+from tests.unit.shared.memories import open_account, spare_slots
 
 ANN, BOB = 1, 2
 UNITS = 10_000
@@ -37,7 +37,7 @@ class Simulation:
         self, workers: int, *, noise: float = 0.0, processors: int = 64, **limits: int
     ) -> None:
         settings = BusSettings(workers=workers, limits=Limits(**limits))
-        self.registry = ClientRegistry(workers)
+        self.registry = ClientRegistry(workers, spare_slots())
         self.demands: dict[int, float] = {}
         """The load that a client causes, by its number; that of a whole worker is 1."""
         self.moved: list[int] = []

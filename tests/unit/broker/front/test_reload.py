@@ -19,6 +19,7 @@ from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.protocol.admin_results import ReloadResult
 from sbus.unix.notify import Notifier
+from tests.unit.shared.memories import spare_slots
 
 BEFORE = Configuration(settings=BusSettings(workers=2))
 AFTER = Configuration(settings=BusSettings(workers=2, limits=Limits(quantum_units=7)))
@@ -49,7 +50,7 @@ class Scene:
         self.reloader = Reloader(
             BEFORE,
             lambda: self.reread(),
-            ClientRegistry(2),
+            ClientRegistry(2, spare_slots()),
             cast(Supervisor, self.supervisor),
             [self],
             Notifier(),

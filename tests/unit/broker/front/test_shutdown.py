@@ -13,7 +13,7 @@ from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
 from sbus.unix.notify import Notifier
 from tests.support.events import logging_to
-from tests.unit.shared.memories import open_account
+from tests.unit.shared.memories import open_account, spare_slots
 
 
 class Scene:
@@ -21,7 +21,7 @@ class Scene:
 
     def __init__(self, nursery: trio.Nursery, *, exit_when_empty: bool = False) -> None:
         settings = BusSettings(workers=1, exit_when_empty=exit_when_empty)
-        self.registry = ClientRegistry(1)
+        self.registry = ClientRegistry(1, spare_slots())
         self.lines: list[str] = []
         self.shutdown = Shutdown(self.registry, settings, logging_to(self.lines), Notifier())
         self.client = self.connect()

@@ -14,7 +14,7 @@ from sbus.broker.ipc.worker_protocol import InheritClient, TakeOver, WorkerComma
 from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
 from tests.support.events import logging_to
-from tests.unit.shared.memories import open_account
+from tests.unit.shared.memories import open_account, spare_slots
 
 WORKERS = 2
 
@@ -35,7 +35,7 @@ class World:
         self.served_clients = [0] * WORKERS
         self.sent: list[WorkerCommand] = []
         self.lines: list[str] = []
-        self.registry = ClientRegistry(WORKERS)
+        self.registry = ClientRegistry(WORKERS, spare_slots())
         own = cast("Any", self)
         events = logging_to(self.lines)
         self.succession = Succession(nursery, own, own, own, self.registry, events)

@@ -315,7 +315,7 @@ async def test_a_worker_that_does_not_read_its_commands_gets_no_clients(scene: S
 async def test_all_workers_quiesce_before_any_stops(scene: Scene) -> None:
     await scene.serve()
     async with trio.open_nursery() as stopping:
-        stopping.start_soon(scene.supervisor.stop)
+        stopping.start_soon(scene.supervisor.stop, "draining")
         await trio.testing.wait_all_tasks_blocked()
         for number in range(WORKERS):
             assert scene.commands(number) == [Quiesce()]
@@ -324,7 +324,7 @@ async def test_all_workers_quiesce_before_any_stops(scene: Scene) -> None:
         assert scene.commands(0) == []
         await scene.send(2, WorkerQuiesced())
         for number in range(WORKERS):
-            assert scene.commands(number) == [Stop()]
+            assert scene.commands(number) == [Stop("draining")]
             await scene.kill(number, 0)
     assert not scene.killed
     assert not scene.deaths, "a worker that stops when told to has not died"
@@ -336,7 +336,7 @@ async def test_a_worker_that_does_not_stop_in_time_is_killed(
 ) -> None:
     await scene.serve()
     await scene.send(0, WorkerQuiesced())
-    await scene.supervisor.stop()
+    await scene.supervisor.stop("stopping")
     assert trio.current_time() == pytest.approx(Limits().stop_seconds_max)
     assert sorted(scene.killed) == [0, 1, 2]
 

@@ -9,6 +9,7 @@ import pytest
 
 from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.ipc.worker_protocol import ClientLeft
+from sbus.broker.worker import departed_clients
 from sbus.broker.worker.departed_clients import DepartedClients
 from sbus.broker.worker.poller import Poller
 from sbus.broker.worker.send_buffers import SendBuffers
@@ -35,14 +36,16 @@ class Scene:
         """As a link to the front."""
         self.reported.append(report)
 
-    def leave(self, client: int, *packets: bytes) -> socket.socket:
-        """A client that has not read these packets is disconnected; its end."""
+    def leave(self, client: int, *packets: bytes, notice: bytes = b"") -> socket.socket:
+        """A client that has not read these packets is disconnected with this notice; its end. The
+        worker's end has the descriptor `fd`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         assert self.buffers.enlarge(ours, self.account, LIMITS)
         for packet in packets:
             ours.send(packet)
-        self.departed.add(client, ours, self.account, "why")
+        self.fd = ours.fileno()
+        self.departed.add(client, ours, self.account, "why", notice)
         return theirs
 
     def settle(self) -> None:
@@ -102,3 +105,61 @@ def test_all_leave_with_the_bus(scene: Scene) -> None:
         assert [one.recv(10), one.recv(10)] == [b"one", b""]
         assert two.recv(10) == b"two"
     assert scene.account.use(SOCKET_BYTES) == 0
+
+
+def test_a_client_is_told_in_its_last_packet(scene: Scene) -> None:
+    with scene.leave(1, b"one", notice=b"why") as end:
+        assert not scene.departed.have_untold()
+        assert [end.recv(10) for _ in range(3)] == [b"one", b"why", b""]
+        assert scene.clients_left() == [1]
+
+
+FULL = (b"x" * 100_000,) * 5
+"""More than a large buffer keeps."""
+
+
+def receive_all(end: socket.socket) -> list[bytes]:
+    packets = []
+    while packet := end.recv(100_000):
+        packets.append(packet)
+    return packets
+
+
+def test_a_client_whose_socket_is_full_is_told_when_it_has_read(scene: Scene) -> None:
+    with scene.leave(1, *FULL, notice=b"why") as end:
+        assert scene.departed.have_untold()
+        assert scene.clients_left() == []
+        end.settimeout(10)
+        read = [end.recv(100_000) for _ in FULL]
+        assert scene.clients_left() == []
+        assert not scene.departed.have_untold()
+        assert (read, receive_all(end)) == ([*FULL], [b"why"])
+        assert scene.clients_left() == [1]
+        assert scene.account.use(SOCKET_BYTES) == 0
+
+
+def test_a_client_that_reads_everything_in_that_instant_is_told(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no room for the notice, and nothing unread a moment later."""
+    monkeypatch.setattr(departed_clients, "send_last", lambda _sock, _packet: False)
+    with scene.leave(1, notice=b"why") as end:
+        scene.settle()
+        assert scene.reported == []
+        monkeypatch.undo()
+        scene.departed.on_ready(scene.fd)
+        assert [end.recv(10), end.recv(10)] == [b"why", b""]
+        assert scene.clients_left() == [1]
+
+
+def test_a_client_that_closes_before_it_could_be_told_has_left(scene: Scene) -> None:
+    scene.leave(1, *FULL, notice=b"why").close()
+    assert scene.clients_left() == [1]
+    assert not scene.departed.have_untold()
+
+
+def test_the_bus_does_not_wait_for_a_client_that_does_not_read(scene: Scene) -> None:
+    with scene.leave(1, *FULL, notice=b"why") as end:
+        scene.departed.forget_all()
+        assert scene.clients_left() == [1]
+        assert receive_all(end) == [*FULL]

@@ -22,6 +22,7 @@ from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.limits import UNITS_PER_SECOND, Limits
+from sbus.protocol.controls import end_notice
 from sbus.shared.ordered_log import WINDOW_SECONDS
 from sbus.shared.shared_memory import MemoryLock
 from sbus.shared.worker_statistics import MESSAGES_IN
@@ -516,6 +517,24 @@ def test_a_worker_that_stops_sends_backlogs_while_they_are_read(bus: OneProcessB
         got += reader.read()
     assert bus.stepped[0].has_ended
     assert got == sent, "no client is read any more"
+
+
+def test_a_worker_that_stops_tells_clients_why_behind_their_backlogs(bus: OneProcessBus) -> None:
+    reader, writer = subscriber(bus, 0, SMALL_BUFFER_BYTES), publisher(bus, 0)
+    reader.send(b"CMSG !/notices/on")
+    bus.settle()
+    sent = send(writer, messages(0, 40))
+    rest(bus.stepped[0])
+    bus.tell(0, Stop("draining"))
+    got: list[bytes] = []
+    for _ in range(TICKS_TO_REST_MAX):
+        if bus.stepped[0].has_ended:
+            break
+        rest(bus.stepped[0])
+        got += reader.read()
+    assert bus.stepped[0].has_ended
+    assert got == [*sent, end_notice("draining")]
+    assert writer.read() == [], "it has not asked for notices"
 
 
 def test_a_worker_that_stops_waits_for_a_client_that_does_not_read_until_its_time_is_up(

@@ -1,0 +1,188 @@
+"""The end of a connection: its client learns why in the last packet, if it wants notices."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.admin import administer
+from tests.support.bus import Bus, running_bus
+from tests.support.processes import (
+    clients_on_each,
+    fork_server_pid,
+    several_clients,
+    stopped,
+    worker_pids,
+)
+from tests.support.raw_client import RawClient
+from tests.support.streams import events_of
+from tests.support.threads import wait_until
+
+ERROR = b"CMSG !/error\0"
+STOPPING = ERROR + b"stopping the bus ends, or is restarted"
+DRAINING = ERROR + b"draining the bus was drained, and the time for clients to leave is over"
+FAILED = ERROR + b"bus-failed a process of the bus has failed, and the bus ends"
+GONE_SECONDS_MAX = 10.0
+FALLBACK_SECONDS = 0.5
+"""The front ends a kicked client's connection before this if its worker has not begun to."""
+LARGE = b"MSG k\0" + b"x" * 100_000
+
+
+def with_notices(client: RawClient) -> None:
+    client.control(b"!/notices/on")
+    client.whoami()
+
+
+@contextmanager
+def clients_with_notices(bus: Bus, count: int) -> Iterator[list[RawClient]]:
+    with several_clients(bus, count) as clients:
+        for client in clients:
+            with_notices(client)
+        yield clients
+
+
+def number_of_last(bus: Bus) -> int:
+    """The number of the client that connected last."""
+    with administer(bus) as admin:
+        return max(int(found["client"]) for found in admin.ask("clients")["clients"])
+
+
+def fill_socket(bus: Bus, client: RawClient, *choices: bytes) -> None:
+    """Have a client choose this, and leave unread as much as the kernel keeps for it, and more."""
+    with_notices(client)
+    for choice in choices:
+        client.control(choice)
+    client.sub(b"k")
+    client.whoami()
+    with bus.connect() as publisher:
+        for _ in range(12):
+            publisher.send(LARGE)
+        publisher.whoami()
+
+
+# -- the bus ends ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_bus_that_stops_says_so(bus: Bus, signum: signal.Signals) -> None:
+    with clients_on_each(bus, 2, 2) as places:
+        for told, _ in places:
+            told.control(b"!/notices/on")
+            told.sub(b"k")
+            told.whoami()
+        places[1][1].pub(b"k", b"")
+        places[1][1].whoami()
+        bus.process.send_signal(signum)
+        for told, not_told in places:
+            assert told.receive_until_closed() == [b"MSG k\0", STOPPING]
+            assert not_told.receive_until_closed() == []
+        assert bus.process.wait(GONE_SECONDS_MAX) == 0
+
+
+def test_a_bus_that_was_drained_says_so(bus: Bus) -> None:
+    with clients_with_notices(bus, 4) as clients, administer(bus) as admin:
+        admin.ask("drain", timeout_seconds=0)
+        for client in clients:
+            assert client.receive_until_closed() == [DRAINING]
+        assert bus.process.wait(GONE_SECONDS_MAX) == 0
+
+
+def test_the_front_says_it_for_workers_that_hang(bus: Bus) -> None:
+    with clients_with_notices(bus, 4) as clients:
+        for pid in worker_pids(bus).values():
+            os.kill(pid, signal.SIGSTOP)
+        bus.process.send_signal(signal.SIGTERM)
+        for client in clients:
+            assert client.receive_until_closed() == [STOPPING]
+        assert bus.process.wait(GONE_SECONDS_MAX) == 0
+
+
+@pytest.mark.parametrize("has_sent", [False, True])
+def test_who_connects_while_the_bus_ends_is_told(bus: Bus, has_sent: bool) -> None:
+    with events_of(bus) as stream:
+        for pid in worker_pids(bus).values():
+            os.kill(pid, signal.SIGSTOP)
+        bus.process.send_signal(signal.SIGTERM)
+        stream.next("bus-stopping")
+        with bus.connect() as late:
+            if has_sent:
+                late.send(b"SUB k")
+            assert late.receive_until_closed() == [STOPPING]
+        assert bus.process.wait(GONE_SECONDS_MAX) == 0
+
+
+def test_a_client_that_reads_in_time_is_told_behind_what_it_had_not_read(bus: Bus) -> None:
+    with bus.connect() as client:
+        fill_socket(bus, client)
+        bus.process.send_signal(signal.SIGTERM)
+        packets = client.receive_until_closed()
+        assert packets[-1] == STOPPING
+        assert set(packets[:-1]) == {LARGE}
+        assert bus.process.wait(GONE_SECONDS_MAX) == 0
+
+
+@pytest.mark.parametrize("part", ["front", "fork server"])
+def test_a_bus_that_fails_says_so(tmp_path: Path, part: str) -> None:
+    with running_bus(tmp_path, workers=2) as bus, clients_with_notices(bus, 4) as clients:
+        os.kill(bus.process.pid if part == "front" else fork_server_pid(bus), signal.SIGKILL)
+        for client in clients:
+            assert client.receive_until_closed() == [FAILED]
+        bus.process.wait(GONE_SECONDS_MAX)
+
+
+# -- one client's connection ends ------------------------------------------------------------------
+
+
+def test_a_kicked_client_of_a_worker_that_hangs_is_told(bus: Bus) -> None:
+    with bus.connect() as told, bus.connect() as not_told, administer(bus) as admin:
+        with_notices(told)
+        not_told.whoami()
+        last = number_of_last(bus)
+        with ExitStack() as stack:
+            for pid in worker_pids(bus).values():
+                stack.enter_context(stopped(pid))
+            for number in (last - 1, last):
+                admin.ask("kick", client=number, text="why")
+            assert told.receive_until_closed() == [ERROR + b"kicked why"]
+            assert not_told.receive_until_closed() == []
+
+
+def test_a_kicked_client_that_reads_late_is_told(bus: Bus) -> None:
+    """Its socket is full when it is kicked. The front, which would end the connection of a client
+    whose worker hangs, lets this one read."""
+    with bus.connect() as client, administer(bus) as admin:
+        fill_socket(bus, client)
+        admin.ask("kick", client=number_of_last(bus), text="why")
+        wait_until(partial(is_read_no_more, client), "its worker has begun to disconnect it")
+        time.sleep(FALLBACK_SECONDS)
+        packets = client.receive_until_closed()
+        assert packets[-1] == ERROR + b"kicked why"
+        assert set(packets[:-1]) == {LARGE}
+        wait_until(lambda: admin.ask("stats")["clients"] == 0, "it has left")
+
+
+def is_read_no_more(client: RawClient) -> bool:
+    try:
+        client.control(b"echo/on")
+    except (BrokenPipeError, ConnectionResetError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "choices", [(b"blocking/soft/error",), (b"blocking/hard/error", b"order/stack")]
+)
+def test_a_client_that_is_too_slow_is_told_when_it_reads(
+    tmp_path: Path, choices: Sequence[bytes]
+) -> None:
+    limits = ("--limit", "backlog_messages_max=2")
+    with running_bus(tmp_path, *limits) as bus, bus.connect() as client:
+        fill_socket(bus, client, *choices)
+        packets = client.receive_until_closed()
+        assert packets[-1].startswith(ERROR + b"too-slow ")
+        assert set(packets[:-1]) == {LARGE}
