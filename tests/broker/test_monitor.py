@@ -1,5 +1,5 @@
-"""Watching the messages of a bus: each once, with its recipients right to the client, at nobody's
-cost but the watcher's.
+"""Watching the messages of a bus: each once, with its recipients right to the client, and
+no client waits for a watcher.
 
 How many recipients a message had is known from what the clients themselves received.
 """

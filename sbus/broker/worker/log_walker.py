@@ -153,8 +153,6 @@ class LogWalker:
             total += cost
             self._cost[uid] = self._cost.get(uid, 0) + cost
             self._unpriced_bytes[uid] = self._unpriced_bytes.get(uid, 0) + walked_bytes
-        if self._monitor.is_watched:
-            self._monitor.walk_ended()
 
     def _report_walked(self, entries: list[tuple[bytes, bytes]]) -> float:
         """Tell the monitor of a log block; returns the seconds that took."""

@@ -45,8 +45,6 @@ _JSON_BYTES_PER_KEY_BYTE = 5
 _JSON_BYTES_PER_MESSAGE = 150
 _FULL_BYTES = STREAM_PACKET_BYTES_MAX // 4
 """A packet of messages is sent when it has this size: the next message may add twice as much."""
-_COUNTS_MAX = 2_000
-"""Messages whose numbers of recipients are sent in one packet, 60 bytes each at most."""
 _PROGRAMS_MAX = 4_096
 """Publishers whose program is remembered."""
 
@@ -92,8 +90,6 @@ class MessageStream:
         self.writer = writer
         self.selection = selection
         self.payload = payload
-        self.counts: list[tuple[int, int, int]] = []
-        """Numbers of recipients of what was walked, to be sent."""
 
 
 class MessageMonitor:
@@ -168,25 +164,16 @@ class MessageMonitor:
             if not stream.writer.has_room:
                 continue
             select = stream.selection.get
-            for number, (key, _) in zip(numbers, entries, strict=True):
-                if key != HAND_OVER and select(key) is not None:
-                    stream.counts.append((log_position, number, _recipients(look_up(key))))
-            if len(stream.counts) >= _COUNTS_MAX:
-                self._send_counts(stream)
-
-    def walk_ended(self) -> None:
-        """Send what the walk has found."""
-        for stream in tuple(self._streams.values()):
-            if stream.counts:
-                self._send_counts(stream)
+            counts = [
+                (log_position, number, _recipients(look_up(key)))
+                for number, (key, _) in zip(numbers, entries, strict=True)
+                if key != HAND_OVER and select(key) is not None
+            ]
+            if counts:
+                source = stream.writer.source
+                stream.writer.send(Recipients(source=source, worker=self._worker, counts=counts), 0)
 
     # -- pieces --------------------------------------------------------------------------------
-    def _send_counts(self, stream: MessageStream) -> None:
-        counts, stream.counts = stream.counts, []
-        stream.writer.send(
-            Recipients(source=stream.writer.source, worker=self._worker, counts=counts), 0
-        )
-
     def _show_batch(self, stream: MessageStream, batch: PublishBatch) -> None:
         select = stream.selection.get
         shown: list[Message] = []

@@ -15,6 +15,7 @@ from sbus.broker.delivery import backpressure
 from sbus.broker.worker import log_walker as log_walker_module
 from sbus.broker.worker import router as router_module
 from sbus.broker.worker import sequencer as sequencer_module
+from sbus.broker.worker import session as session_module
 from sbus.broker.worker import subscriptions as subscriptions_module
 from sbus.broker.worker import wait_queue as waiting
 from sbus.broker.worker.session import PublishBatch
@@ -450,6 +451,27 @@ def test_lookups_in_a_walk_are_charged_to_the_publisher(
         costs.append(bus.sequencers[1].take_walking_cost()[mine.session.uid])
     assert costs[1] == 2
     assert min(costs[0], costs[2]) > 1_000, "it takes more than a microsecond"
+
+
+def test_what_watching_takes_is_charged_to_the_publisher(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (log_walker_module, session_module):
+        monkeypatch.setattr(module, "UNITS_PER_SECOND", 10**9)
+    mine, _, theirs, _ = bus.clients
+    bus.subscribe(theirs, b"a", nothing)
+    bus.publish(mine, [b"a"], nothing)
+    bus.walk_on(1, nothing)
+    bus.sequencers[1].take_walking_cost()
+    for sequencer in bus.sequencers:
+        sequencer._monitor.start_sampling()
+    batch = PublishBatch(mine.session)
+    batch.add(b"MSG b\0", b"b", bus.routers[0].look_up(b"b"))
+    bus.sequencers[0].publish(batch)
+    assert batch.timed_cost > 1_000, "it takes more than a microsecond"
+    bus.publish(mine, [b"a"], nothing)
+    bus.walk_on(1, nothing)
+    assert bus.sequencers[1].take_walking_cost()[mine.session.uid] > 1_000
 
 
 def test_a_worker_that_never_published_does_not_hold_up_compaction(bus: Bus) -> None:
