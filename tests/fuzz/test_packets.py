@@ -13,10 +13,12 @@ SEEDS = range(4)
 NOT_HERE = {
     *("table-full", "too-slow", "too-many-secret", "too-many-blocking"),
     *("not-allowed", "too-many-connections", "too-many-users", "kicked", "too-many-steps"),
+    *("has-descriptors", "kills-workers"),
 }
 """Codes for a full table, for who does not read, for a worker without descriptors or places; of
-access rules, which there are none, of a acceptor, which there is none, of administrators, and of
-more patterns than the clients of these packets can have."""
+access rules, which there are none, of an acceptor, which there is none, of administrators, of more
+patterns than the clients of these packets can have, of attached descriptors, and of workers that
+die."""
 SECRET = {"bad-secret-pattern", "not-yours"}
 """Codes that the dot dialect, which has no secret messages, cannot bring about."""
 STATEFUL = {*NOT_HERE, "not-yours", "too-many-patterns", "packet-too-long"}
