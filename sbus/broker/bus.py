@@ -16,7 +16,7 @@ from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front_process import Endpoints, FrontResources, run_front
 from sbus.broker.worker_process import worker_main
 from sbus.errors import ConfigurationError, SbusError
-from sbus.shared.ordered_log import check_log_size
+from sbus.shared.log_block import check_log_size
 from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.notify import Notifier

@@ -45,7 +45,8 @@ enum { /* places in the words of one worker */
     LOG_ENTRIES = 9,
     LOG_WALKED = 10,
     LOG_ENTRY_BYTES = 11,
-    WORDS_PER_WORKER = 12,
+    STEP_BATCH = 12,
+    WORDS_PER_WORKER = 14,
 };
 enum { /* places before the copies, and where these begin */
     SELECTOR = 0,
@@ -61,8 +62,24 @@ enum { /* places in an account, and in its share of the log for one worker */
 };
 enum { /* places in a client's slot, and its size */
     PENDING = 2,
+    WAITING_MESSAGES = 3,
     SLOT_WORDS = 8,
 };
+enum { /* places in what a worker has in flight */
+    WALKED = 0,
+    WALK_PROGRESS = 1,
+    BATCH = 2,
+    BUT_FOR = 3,
+    BATCH_PROGRESS = 4,
+    KEYS = 5,
+    FIRST_KEY = 6,
+    IN_FLIGHT_WORDS = 2048,
+    SEQUENCE_BITS = 5,
+    SEQUENCE_SHIFT = 59,
+    NUMBER_SHIFT = 32,
+};
+#define DONE UINT64_MAX
+#define NOBODY UINT32_MAX
 enum {
     RATE_BURST_NS = 50000000,
     MODEST_PART = 4,
@@ -157,7 +174,8 @@ typedef struct {
     size_t account_words, accounts_count, share_at, drops_at;
     const uint64_t *stalled; /* how many clients are stalled */
     uint64_t *served; /* the client that this worker serves now, or 0 */
-    uint64_t *slots;  /* of all clients */
+    uint64_t *in_flight; /* of this worker */
+    uint64_t *slots;     /* of all clients */
     size_t slots_words;
     unsigned char *log;
     uint64_t log_bytes;
@@ -395,6 +413,42 @@ share_cursor(Memory *memory, uint64_t *words, uint64_t cursor, uint64_t window,
     woken |= words[WAITING];
     store(&words[WAITING], 0);
     return woken;
+}
+
+/* -- what is in flight ------------------------------------------------------------------------- */
+/* Everything before this position of the log has been delivered; returns what to add to deliveries
+ * of the block there. */
+static uint64_t
+begin_block(const Memory *memory, uint64_t position)
+{
+    uint64_t sequence = (memory->in_flight[WALKED] + 1) & ((1 << SEQUENCE_BITS) - 1);
+    store(&memory->in_flight[WALKED], position | sequence);
+    return sequence << SEQUENCE_SHIFT;
+}
+
+/* Begin to tell of the next publish batch; returns its number. */
+static uint64_t
+begin_batch(const Memory *memory, uint64_t but_for)
+{
+    uint64_t number = memory->in_flight[BATCH] % UINT32_MAX + 1;
+    store(&memory->in_flight[BATCH], number);
+    store(&memory->in_flight[BATCH_PROGRESS], 0);
+    store(&memory->in_flight[BUT_FOR], but_for);
+    return number;
+}
+
+/* Add a key, at this byte behind the others; false when there is no room. */
+static bool
+add_key(const Memory *memory, size_t *at, const char *key, uint32_t key_bytes)
+{
+    size_t end = *at + sizeof key_bytes + key_bytes;
+    if (end > (IN_FLIGHT_WORDS - FIRST_KEY) * sizeof(uint64_t))
+        return false;
+    unsigned char *to = (unsigned char *)(memory->in_flight + FIRST_KEY) + *at;
+    store_bytes(to, &key_bytes, sizeof key_bytes);
+    store_bytes(to + sizeof key_bytes, key, key_bytes);
+    *at = end;
+    return true;
 }
 
 /* -- accounts ---------------------------------------------------------------------------------- */

@@ -45,7 +45,7 @@ typedef struct {
     char is_flowing;
     unsigned long long account;
     long long accepted, delivered_bytes, drops_from_bytes, spared_uid, new_drops;
-    unsigned long long drop_counter;
+    unsigned long long drop_counter, slot_at;
 } OutboxRecord;
 
 typedef struct {
@@ -99,6 +99,7 @@ typedef struct {
 
 typedef struct {
     size_t message;
+    uint64_t slot_at;
     PyObject *recipient;
     OutboxRecord *outbox; /* the same, or NULL where only Python can deliver */
 } Delivery;
@@ -109,14 +110,16 @@ typedef struct {
     Delivery *deliveries;
     size_t deliveries_count, deliveries_max;
     uint64_t delivery_bytes, uid;
+    uint64_t *progress, progress_base; /* where deliveries are noted, and what is added to them */
 } Batch;
 
 typedef struct {
     PyObject_HEAD
     ModuleState *module;
     Memory memory;
-    Py_buffer views[9]; /* of control words, accounts, stalls, log, both copies of statistics, the
-                           served client, the clients' slots and the times of sends */
+    Py_buffer views[10]; /* of control words, accounts, stalls, log, both copies of statistics, the
+                           served client, the clients' slots, the times of sends and what is in
+                           flight */
     uint64_t *counts, *shared_counts;
     uint64_t *timed_until_ns; /* sends to each user, by account; 0: they are not timed */
     uint64_t looked_ns; /* when the clock was last read */
@@ -162,6 +165,20 @@ batch_clear(Batch *batch)
     batch->delivery_bytes = 0;
 }
 
+/* Where the slot of a recipient begins; false with an exception. */
+static bool
+find_slot(PyObject *recipient, const OutboxRecord *outbox, uint64_t *slot_at)
+{
+    if (outbox) {
+        *slot_at = outbox->slot_at;
+        return true;
+    }
+    PyObject *found = PyObject_GetAttrString(recipient, "slot_at");
+    *slot_at = found ? PyLong_AsUnsignedLongLong(found) : 0;
+    Py_XDECREF(found);
+    return !PyErr_Occurred();
+}
+
 /* Add the deliveries of one more message, whose route the batch has a reference to, but for those
  * to `except`, which may be NULL: 1, 0 where only Python can tell which these are, -1 with an
  * exception. */
@@ -183,7 +200,10 @@ batch_add_deliveries(OrdinaryStep *step, size_t index, const PyObject *except)
         if (recipient == except)
             continue;
         OutboxRecord *outbox = is_outbox ? (OutboxRecord *)recipient : NULL;
-        batch->deliveries[count++] = (Delivery){index, recipient, outbox};
+        uint64_t slot_at;
+        if (!find_slot(recipient, outbox, &slot_at))
+            return -1;
+        batch->deliveries[count++] = (Delivery){index, slot_at, recipient, outbox};
     }
     batch->delivery_bytes += (uint64_t)message->packet.size * (count - batch->deliveries_count);
     batch->deliveries_count = message->deliveries_end = count;
@@ -258,7 +278,8 @@ static bool
 drop_likewise(OrdinaryStep *step, OutboxRecord *outbox, uint32_t size)
 {
     if (size < outbox->drops_from_bytes || step->batch.uid == (uint64_t)outbox->spared_uid
-        || outbox->drop_counter >= step->counts_max)
+        || outbox->drop_counter >= step->counts_max
+        || outbox->slot_at >= step->memory.slots_words - WAITING_MESSAGES)
         return false;
     outbox->accepted++;
     outbox->new_drops++;
@@ -268,6 +289,8 @@ drop_likewise(OrdinaryStep *step, OutboxRecord *outbox, uint32_t size)
     } else {
         step->counts[DROPPED_BYTES] += size;
         count_drop(&step->memory, outbox->account);
+        uint64_t *waiting = &step->memory.slots[outbox->slot_at + WAITING_MESSAGES];
+        store(waiting, *waiting + 1);
     }
     return true;
 }
@@ -331,6 +354,8 @@ send_from(OrdinaryStep *step, size_t at)
     for (; at < batch->deliveries_count; at++) {
         OutboxRecord *outbox = all[at].outbox;
         const Packet *packet = &batch->messages[all[at].message].packet;
+        uint64_t number = (uint64_t)all[at].message << NUMBER_SHIFT;
+        store(batch->progress, batch->progress_base + number + all[at].slot_at + 1);
         if (!outbox || outbox->account >= step->memory.accounts_count)
             break;
         if (!outbox->is_flowing) {
@@ -484,7 +509,7 @@ append(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t
 /* What is done in the critical section of a batch; false when that is not ordinary. */
 static bool
 place_in(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size_t *count,
-         uint64_t *woken)
+         uint64_t *woken, uint64_t number)
 {
     Memory *memory = &step->memory;
     uint64_t *own = worker_words(words, memory->worker);
@@ -500,8 +525,31 @@ place_in(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size
     if (exceeds_rate(account, now_ns) || !append(step, words, session, count, woken))
         return false;
     pay_for(account, *count, now_ns);
+    if (number)
+        store(&own[STEP_BATCH], *count << NUMBER_SHIFT | number);
     store(&words[SLEEPING], words[SLEEPING] | (uint64_t)1 << memory->worker);
     return true;
+}
+
+/* Let a successor of this worker know the recipients of the batch; returns its number, 0 if it has
+ * none here. */
+static uint64_t
+begin_flight(OrdinaryStep *step, const SessionRecord *session)
+{
+    Batch *batch = &step->batch;
+    const Memory *memory = &step->memory;
+    if (!batch->deliveries_count)
+        return 0;
+    uint64_t number = begin_batch(memory, session->echo ? NOBODY : session->slot_at);
+    size_t keys = 0, at = 0;
+    while (keys < batch->count
+           && add_key(memory, &at, batch->messages[keys].packet.data + WORD_BYTES,
+                      batch->messages[keys].key_bytes))
+        keys++;
+    store(&memory->in_flight[KEYS], keys);
+    batch->progress = &memory->in_flight[BATCH_PROGRESS];
+    batch->progress_base = 0;
+    return number;
 }
 
 /* Give the first messages of the batch their place in the order; false when that is not ordinary,
@@ -509,10 +557,11 @@ place_in(OrdinaryStep *step, uint64_t *words, const SessionRecord *session, size
 static bool
 place(OrdinaryStep *step, const SessionRecord *session, size_t *count)
 {
+    uint64_t number = begin_flight(step, session);
     uint64_t spare, woken = 0, *words = enter(&step->memory, &spare);
     if (!words)
         return false;
-    if (!place_in(step, words, session, count, &woken)) {
+    if (!place_in(step, words, session, count, &woken, number)) {
         leave(&step->memory);
         return false;
     }
@@ -603,6 +652,8 @@ publish(OrdinaryStep *step, SessionRecord *session, uint64_t cost_max)
     count_accepted(step);
     if (deliver_from(step, at) < 0)
         return -1;
+    if (batch->deliveries_count)
+        store(&step->memory.in_flight[BATCH_PROGRESS], DONE);
     count_published(step, session, step->counts[ACCEPTED] - before);
     return 1;
 }
@@ -883,9 +934,12 @@ add_for_user(PyObject *by_uid, uint32_t uid_number, uint64_t more)
 
 /* Deliver the batch of a walked block; returns the cost, -1 with an exception. */
 static long long
-deliver_block(OrdinaryStep *step, const BlockHeader *header, PyObject *costs, PyObject *bytes)
+deliver_block(OrdinaryStep *step, const BlockHeader *header, uint64_t position, PyObject *costs,
+              PyObject *bytes)
 {
     Batch *batch = &step->batch;
+    batch->progress = &step->memory.in_flight[WALK_PROGRESS];
+    batch->progress_base = begin_block(&step->memory, position);
     uint64_t cost = batch->count + batch->deliveries_count;
     size_t at;
     Py_BEGIN_ALLOW_THREADS
@@ -911,10 +965,10 @@ typedef struct {
 } Walked;
 
 /* Walk over the block here, of which there are so many bytes at most. Where it is not ordinary,
- * nothing is done. */
+ * nothing is done. `position` is that of the block in the log. */
 static Walked
-walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, PyObject *costs,
-           PyObject *bytes)
+walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, uint64_t position,
+           PyObject *costs, PyObject *bytes)
 {
     BlockHeader header;
     Walked walked = {0};
@@ -933,7 +987,7 @@ walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, PyObject 
     walked.entries = header.count;
     walked.is_ordinary = gathered != 0;
     if (gathered)
-        walked.cost = gathered < 0 ? -1 : deliver_block(step, &header, costs, bytes);
+        walked.cost = gathered < 0 ? -1 : deliver_block(step, &header, position, costs, bytes);
     return walked;
 }
 

@@ -89,8 +89,8 @@ step_walk(OrdinaryStep *step, PyObject *args)
     look_at_clock(step);
     while (step->log->cursor < end && cost < cost_max) {
         uint64_t place = step->log->cursor % step->memory.log_bytes;
-        walked = walk_block(step, step->memory.log + place, step->memory.log_bytes - place, costs,
-                            bytes);
+        walked = walk_block(step, step->memory.log + place, step->memory.log_bytes - place,
+                            step->log->cursor, costs, bytes);
         if (!walked.is_ordinary || walked.cost < 0)
             break;
         step->log->cursor += walked.length;
@@ -106,8 +106,9 @@ step_walk_piece(OrdinaryStep *step, PyObject *args)
 {
     const char *piece;
     Py_ssize_t size;
+    unsigned long long start;
     PyObject *costs, *bytes;
-    if (!PyArg_ParseTuple(args, "y#O!O!:walk_piece", &piece, &size, &PyDict_Type, &costs,
+    if (!PyArg_ParseTuple(args, "y#KO!O!:walk_piece", &piece, &size, &start, &PyDict_Type, &costs,
                           &PyDict_Type, &bytes)
         || !begin(step))
         return NULL;
@@ -115,8 +116,8 @@ step_walk_piece(OrdinaryStep *step, PyObject *args)
     uint64_t at = 0;
     look_at_clock(step);
     while (at < (uint64_t)size) {
-        walked = walk_block(step, (const unsigned char *)piece + at, (uint64_t)size - at, costs,
-                            bytes);
+        walked = walk_block(step, (const unsigned char *)piece + at, (uint64_t)size - at,
+                            start + at, costs, bytes);
         if (!walked.is_ordinary || walked.cost < 0)
             break;
         at += walked.length;
@@ -321,11 +322,11 @@ view(OrdinaryStep *step, size_t number, PyObject *object, size_t *words)
 static int
 view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *stalls,
             PyObject *log, PyObject *counts, PyObject *shared_counts, PyObject *served,
-            PyObject *slots, PyObject *timed_until_ns)
+            PyObject *slots, PyObject *timed_until_ns, PyObject *in_flight)
 {
     Memory *memory = &step->memory;
     size_t words_count, accounts_words, stalls_count, log_words, shared_max, served_words;
-    size_t timed_count;
+    size_t timed_count, in_flight_words;
     if (!(memory->words = view(step, 0, words, &words_count))
         || !(memory->accounts = view(step, 1, accounts, &accounts_words))
         || !(memory->stalled = view(step, 2, stalls, &stalls_count))
@@ -334,7 +335,8 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
         || !(step->shared_counts = view(step, 5, shared_counts, &shared_max))
         || !(memory->served = view(step, 6, served, &served_words))
         || !(memory->slots = view(step, 7, slots, &memory->slots_words))
-        || !(step->timed_until_ns = view(step, 8, timed_until_ns, &timed_count)))
+        || !(step->timed_until_ns = view(step, 8, timed_until_ns, &timed_count))
+        || !(memory->in_flight = view(step, 9, in_flight, &in_flight_words)))
         return -1;
     size_t own_words = WORKER_WORDS + (size_t)memory->workers * WORDS_PER_WORKER;
     size_t shares = (size_t)memory->workers * WORDS_PER_DESTINATION;
@@ -345,7 +347,7 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
         || (size_t)step->views[3].len % BLOCK_ALIGN_BYTES
         || step->latency_at <= LATENCY_SUM_US || step->counts_max <= step->latency_at
         || shared_max != step->counts_max || !served_words
-        || memory->slots_words < SLOT_WORDS
+        || memory->slots_words < SLOT_WORDS || in_flight_words < IN_FLIGHT_WORDS
         || timed_count != accounts_words / memory->account_words) {
         PyErr_SetString(PyExc_ValueError, "the shared memory is not laid out as it should be");
         return -1;
@@ -379,21 +381,22 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"lock_fd", "words", "block_words", "workers", "worker", "eventfds",
                             "accounts", "account_words", "share_at", "drops_at", "stalls",
                             "log_bytes", "counts", "shared_counts", "served", "slots",
-                            "timed_until_ns", "latency_at", "recent", "log", "table", NULL};
+                            "timed_until_ns", "in_flight", "latency_at", "recent", "log", "table",
+                            NULL};
     OrdinaryStep *step = (OrdinaryStep *)self;
     Memory *memory = &step->memory;
     PyObject *words, *eventfds, *accounts, *stalls, *log_bytes, *counts, *recent, *log, *table;
-    PyObject *shared_counts, *served, *slots, *timed_until_ns;
+    PyObject *shared_counts, *served, *slots, *timed_until_ns, *in_flight;
     Py_ssize_t block_words, account_words, share_at, drops_at, latency_at;
     if (step->recent) {
         PyErr_SetString(PyExc_RuntimeError, "it is made already");
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iOnIIO!OnnnOOOOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
+            args, kwargs, "iOnIIO!OnnnOOOOOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
             &block_words, &memory->workers, &memory->worker, &PyTuple_Type, &eventfds, &accounts,
             &account_words, &share_at, &drops_at, &stalls, &log_bytes, &counts, &shared_counts,
-            &served, &slots, &timed_until_ns, &latency_at, &PyDict_Type, &recent,
+            &served, &slots, &timed_until_ns, &in_flight, &latency_at, &PyDict_Type, &recent,
             step->module->types[LOG], &log, step->module->types[TABLE], &table))
         return -1;
     if (block_words < 0 || account_words < 1 || share_at < 0 || drops_at < 0
@@ -408,7 +411,7 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
     step->latency_at = (size_t)latency_at;
     if (take_eventfds(memory, eventfds) < 0
         || view_memory(step, words, accounts, stalls, log_bytes, counts, shared_counts, served,
-                       slots, timed_until_ns) < 0)
+                       slots, timed_until_ns, in_flight) < 0)
         return -1;
     Py_INCREF(recent);
     Py_INCREF(log);
@@ -470,6 +473,7 @@ static PyMemberDef outbox_members[] = {
     {"fd", T_INT, offsetof(OutboxRecord, fd), 0, NULL},
     {"is_flowing", T_BOOL, offsetof(OutboxRecord, is_flowing), 0, NULL},
     {"accepted", T_LONGLONG, offsetof(OutboxRecord, accepted), 0, NULL},
+    {"slot_at", T_ULONGLONG, offsetof(OutboxRecord, slot_at), 0, NULL},
     {"account_place", T_ULONGLONG, offsetof(OutboxRecord, account), 0, NULL},
     {"delivered_bytes", T_LONGLONG, offsetof(OutboxRecord, delivered_bytes), 0, NULL},
     {"drops_from_bytes", T_LONGLONG, offsetof(OutboxRecord, drops_from_bytes), 0, NULL},
@@ -636,6 +640,19 @@ static const struct {
     PLACE(shared_memory, WORDS_PER_WORKER),
     PLACE(shared_memory, SELECTOR),
     PLACE(shared_memory, COPIES),
+    PLACE(shared_memory, STEP_BATCH),
+    PLACE(shared_memory, IN_FLIGHT_WORDS),
+    PLACE(in_flight, WALKED),
+    PLACE(in_flight, WALK_PROGRESS),
+    PLACE(in_flight, BATCH),
+    PLACE(in_flight, BUT_FOR),
+    PLACE(in_flight, BATCH_PROGRESS),
+    PLACE(in_flight, KEYS),
+    PLACE(in_flight, FIRST_KEY),
+    PLACE(in_flight, SEQUENCE_BITS),
+    PLACE(in_flight, SEQUENCE_SHIFT),
+    PLACE(in_flight, NUMBER_SHIFT),
+    PLACE(client_slots, WAITING_MESSAGES),
     PLACE(client_slots, PENDING),
     PLACE(client_slots, SLOT_WORDS),
     PLACE(accounts, NS_PER_MESSAGE),

@@ -34,6 +34,7 @@ class OrdinaryStep:
         served: memoryview,
         slots: memoryview,
         timed_until_ns: object,
+        in_flight: memoryview,
         latency_at: int,
         recent: Mapping[bytes, RouteRecord],
         log: LogRecord,
@@ -51,5 +52,5 @@ class OrdinaryStep:
         self, end: int, costs: dict[int, int], walked_bytes: dict[int, int], cost_max: int
     ) -> int: ...
     def walk_piece(
-        self, piece: bytes, costs: dict[int, int], walked_bytes: dict[int, int]
+        self, piece: bytes, start: int, costs: dict[int, int], walked_bytes: dict[int, int]
     ) -> int: ...

@@ -6,7 +6,7 @@ class OutboxRecord:
 
     __slots__ = (
         *("accepted", "account_place", "delivered_bytes", "fd", "is_flowing"),
-        *("drop_counter", "drops_from_bytes", "new_drops", "spared_uid"),
+        *("drop_counter", "drops_from_bytes", "new_drops", "slot_at", "spared_uid"),
     )
 
     account_place: int
@@ -18,6 +18,8 @@ class OutboxRecord:
     accepted: int
     """Messages."""
     delivered_bytes: int
+    slot_at: int
+    """Where the client's slot begins, among the words of all slots."""
     drops_from_bytes: int
     """While nothing is sent at once, messages of this size and larger are only counted."""
     spared_uid: int

@@ -5,11 +5,14 @@ valid by itself, so neither needs the lock, and a death at any store leaves the 
 the one behind it. A slot is its client's from the moment when it has the client's number: until
 then the client has chosen nothing.
 
-    slot = client's number  |  settings  |  pending packets
+    slot = client's number  |  settings  |  pending packets  |  waiting messages
 
 Pending packets are those that the worker has read and that are not done. The word is written after
 each that is read, and after those that are done, so a death in between adds a packet that was not
 read, or leaves out one that was, or adds those that were done in that instant.
+
+Waiting messages are those in the client's backlog, and those that were dropped and that it was not
+told of. The word is written whenever that has changed.
 """
 
 import resource
@@ -24,6 +27,7 @@ SLOTS_MAX = 1 << 20
 _CLIENT = 0
 _SETTINGS = 1
 PENDING = 2
+WAITING_MESSAGES = 3
 SLOT_WORDS = 8
 """A line of the processor's cache, so that no two workers write to the same one."""
 
@@ -62,7 +66,7 @@ class ClientSlot:
         """The slot is this client's, which has chosen this."""
         self._words[_SETTINGS] = _packed(settings)
         if not self.is_of(client):
-            self.pending = 0
+            self.pending = self.waiting = 0
             self._words[_CLIENT] = client
 
     def is_of(self, client: int) -> bool:
@@ -81,6 +85,15 @@ class ClientSlot:
     @pending.setter
     def pending(self, packets: int) -> None:
         self._words[PENDING] = packets
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for the client, or were dropped without telling it."""
+        return int(self._words[WAITING_MESSAGES])
+
+    @waiting.setter
+    def waiting(self, messages: int) -> None:
+        self._words[WAITING_MESSAGES] = messages
 
     def close(self) -> None:
         """The client is to be served no more."""

@@ -13,6 +13,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from sbus.errors import ConfigurationError
+from sbus.limits import Limits
+from sbus.shared.shared_memory import PAGE_BYTES
+
 BLOCK = struct.Struct("<QIIQII")  # mask, length, count, client, uid, time: 32 bytes
 _ENTRY = struct.Struct("<QII")  # mask, packet length, key length
 ENTRY_BYTES = _ENTRY.size
@@ -35,6 +39,15 @@ class LogBlock(msgspec.Struct, frozen=True):
     mask: int
     count: int
     data: bytes
+
+
+class LogStatistics(msgspec.Struct, frozen=True):
+    """How full the log is; `waiting` is a mask of workers."""
+
+    head: int
+    used_bytes: int
+    size_bytes: int
+    waiting: int
 
 
 def build_log_block(
@@ -74,13 +87,14 @@ def entries_of(
     return entries
 
 
-def walk_piece(piece: bytes, bit: int) -> Iterator[WalkedBlock]:
-    """The log blocks of a piece of the log that concern the worker with this bit."""
+def walk_piece(piece: bytes, bit: int) -> Iterator[tuple[int, WalkedBlock]]:
+    """The log blocks of a piece of the log that concern the worker with this bit, and their places
+    in the piece."""
     at = 0
     while at < len(piece):
         mask, length, count, _client, uid, received_us = BLOCK.unpack_from(piece, at)
         if mask & bit:
-            yield uid, received_us, entries_of(piece, at + BLOCK.size, count, bit)
+            yield at, (uid, received_us, entries_of(piece, at + BLOCK.size, count, bit))
         at += length
 
 
@@ -95,3 +109,26 @@ def entry_numbers(source: mmap.mmap, at: int, bit: int) -> list[int]:
         if mask & bit:
             numbers.append(number)
     return numbers
+
+
+def count_entries(ring: memoryview, start: int, end: int, bit: int) -> int:
+    """The log entries of all log blocks between two positions that concern the worker with this
+    bit."""
+    entries = 0
+    while start < end:
+        mask, length, count, *_ = BLOCK.unpack_from(ring, start % len(ring))
+        entries += count if mask & bit else 0
+        start += length
+    return entries
+
+
+def check_log_size(limits: Limits) -> None:
+    """Raise ConfigurationError unless the largest log block and a skip fit in a quarter of it."""
+    packets = limits.batch_packets_max
+    largest = limits.batch_bytes_max + limits.packet_bytes_max + 32 * (packets + 2)
+    if limits.log_bytes % PAGE_BYTES or limits.log_bytes < 8 * largest:
+        least = (8 * largest + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
+        raise ConfigurationError(
+            f"log_bytes={limits.log_bytes}: must be a multiple of {PAGE_BYTES} and, for these "
+            f"packet and batch sizes, at least {least}"
+        )

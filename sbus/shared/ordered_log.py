@@ -46,15 +46,13 @@ Every method that takes `words` runs under the lock.
 
 from collections.abc import Iterator
 
-import msgspec
-
 from sbus.compiled import LogRecord
-from sbus.errors import ConfigurationError
-from sbus.limits import Limits
 from sbus.shared.log_block import (
     BLOCK,
     LogBlock,
+    LogStatistics,
     WalkedBlock,
+    count_entries,
     entries_of,
     entry_numbers,
     walk_piece,
@@ -82,21 +80,10 @@ from sbus.shared.shared_memory import (
     LOG_WAITERS,
     LOG_WALKED,
     LOG_WINDOW,
-    PAGE_BYTES,
     SLEEPING,
     WAITING,
     SharedMemory,
 )
-
-
-class LogStatistics(msgspec.Struct, frozen=True):
-    """How full the log is; `waiting` is a mask of workers."""
-
-    head: int
-    used_bytes: int
-    size_bytes: int
-    waiting: int
-
 
 WINDOW_SECONDS = 0.001
 """Work that may wait for a worker: more adds latency; with less, the worker runs out of work when
@@ -108,18 +95,6 @@ _WINDOW_STEPS_MAX = 75_000
 """For as many log entries as fill a window: 15 ms if no route is cached."""
 _PACE_MEMORY = 0.8
 """The weight of earlier walks in a worker's measured pace, against one more walk."""
-
-
-def check_log_size(limits: Limits) -> None:
-    """Raise ConfigurationError unless the largest log block and a skip fit in a quarter of it."""
-    packets = limits.batch_packets_max
-    largest = limits.batch_bytes_max + limits.packet_bytes_max + 32 * (packets + 2)
-    if limits.log_bytes % PAGE_BYTES or limits.log_bytes < 8 * largest:
-        least = (8 * largest + PAGE_BYTES - 1) // PAGE_BYTES * PAGE_BYTES
-        raise ConfigurationError(
-            f"log_bytes={limits.log_bytes}: must be a multiple of {PAGE_BYTES} and, for these "
-            f"packet and batch sizes, at least {least}"
-        )
 
 
 class OrderedLog(LogRecord):
@@ -144,10 +119,23 @@ class OrderedLog(LogRecord):
         self._entry_steps = 0
         self._walked_bytes = 0.0
         self._walked_seconds = 0.0
+        self.position = 0
+        """Of the log block that `walk` or `walk_piece` is at."""
         self.is_caught_up = False
         """Nothing was left to walk in the last critical section, and this worker will be woken."""
 
     # -- under the lock ------------------------------------------------------------------------
+    def resume(self, words: memoryview, walked: int) -> bool:
+        """Begin to serve where a predecessor had walked to; False when the log has not kept what
+        came then."""
+        if not words[ALIVE] & self._bit:
+            return False
+        self.cursor = walked
+        ring = memoryview(self._map)[self._offset : self._offset + self._size]
+        left = count_entries(ring, walked, words[self._own + LOG_END], self._bit)
+        self.entries = words[self._own + LOG_ENTRIES] - left
+        return True
+
     def start(self, words: memoryview) -> None:
         """Begin to serve: skip what was destined to an earlier worker of this number."""
         self.cursor = words[LOG_HEAD]
@@ -281,14 +269,22 @@ class OrderedLog(LogRecord):
         if self.is_caught_up:
             words[SLEEPING] |= self._bit
 
-    def reap(self, words: memoryview, worker: int) -> int:
-        """Release those that waited for a dead worker; returns the workers to wake."""
+    def reap(self, words: memoryview, worker: int, walked: int | None = None) -> int:
+        """Release those that waited for a dead worker; returns the workers to wake. What is
+        destined to it is kept for a successor if it had `walked` so far."""
         keep = ~(1 << worker)
-        for word in (ALIVE, SLEEPING, WAITING):
+        for word in (SLEEPING, WAITING):
             words[word] &= keep
         for other in range(self._workers):
             words[base_of(other) + LOG_WAITERS] &= keep
         at = base_of(worker)
+        if walked is not None and words[LOG_HEAD] - walked <= self._size:
+            words[at + LOG_CURSOR] = walked
+            words[at + LOG_START] = min(words[at + LOG_START], walked)
+            if walked >= words[at + LOG_END]:
+                words[at + LOG_WALKED] = words[at + LOG_ENTRIES]
+            return self.release_waiting(words)
+        words[ALIVE] &= keep
         words[at + LOG_CURSOR] = words[at + LOG_END]
         woken: int = words[at + LOG_WAITERS]
         words[at + LOG_WAITERS] = 0
@@ -339,13 +335,17 @@ class OrderedLog(LogRecord):
             at = offset + self.cursor % size
             mask, length, count, _client, uid, received_us = BLOCK.unpack_from(source, at)
             if mask & bit:
+                self.position = self.cursor
                 yield uid, received_us, entries_of(source, at + BLOCK.size, count, bit)
                 self.entries += count
             self.cursor += length
 
     def walk_piece(self, piece: bytes) -> Iterator[WalkedBlock]:
-        """As `walk`, over what `take_piece` returned."""
-        return walk_piece(piece, self._bit)
+        """As `walk`, over the end of what `take_piece` returned."""
+        start = self.cursor - len(piece)
+        for at, block in walk_piece(piece, self._bit):
+            self.position = start + at
+            yield block
 
     def publisher(self) -> int:
         """The client that published the block at the cursor."""

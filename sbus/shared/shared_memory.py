@@ -3,7 +3,7 @@
 One memfd, mapped by every process before the workers are forked:
 
     control words | heartbeats | served clients | statistics | operation times | accounts | stalls |
-    client slots | ordered log | table arena 0 | table arena 1
+    client slots | in flight | ordered log | table arena 0 | table arena 1
 
 *Control words* exist twice. A critical section works on the spare copy and flips a selector as its
 last store. A process that dies before the flip has changed nothing: the next critical section
@@ -15,8 +15,8 @@ the kernel frees it when its holder dies. A process must not fork while it has o
 child would keep the lock alive. Locking and unlocking are full memory barriers, and control words
 are read and written under the lock only, so nothing depends on the processor's memory order. The
 heartbeats need no lock: each has one writer, and a reader wants nothing but its age. The modules
-for statistics, operation times, accounts, stalls and client slots say who writes their words; each
-word is valid by itself.
+for statistics, operation times, accounts, stalls, client slots and what is in flight say who writes
+their words; each word is valid by itself.
 """
 
 import fcntl
@@ -34,6 +34,9 @@ from sbus.shared.worker_statistics import statistics_words
 
 WORKERS_MAX = 64
 """A message's destinations are one bit each in a 64-bit word."""
+
+IN_FLIGHT_WORDS = 2048
+"""For what one worker is delivering: 16 KiB, most of them for keys."""
 
 WORD_BYTES = 8
 PAGE_BYTES = 4096
@@ -64,7 +67,9 @@ EPOCH_SEEN = 8  # the epoch of the table that it reads
 LOG_ENTRIES = 9  # log entries in all log blocks destined to it so far
 LOG_WALKED = 10  # those of them that it has walked
 LOG_ENTRY_BYTES = 11  # what each of the others counts for at least in its lag
-WORDS_PER_WORKER = 12
+STEP_BATCH = 12  # number of its last publish batch with recipients of its own, and its messages
+STEP_END = 13  # to where it walks the log before its last step takes effect
+WORDS_PER_WORKER = 14
 
 SELECTOR = 0
 COPIES = 8
@@ -164,7 +169,8 @@ class SharedMemory:
         stalls_end = stalls_at + WORD_BYTES * stall_table_words(workers, limits)
         slots_at = _round_up(stalls_end, PAGE_BYTES)
         slots_end = slots_at + WORD_BYTES * client_slots_words()
-        self.log_offset = _round_up(slots_end, PAGE_BYTES)
+        in_flight_end = slots_end + WORD_BYTES * IN_FLIGHT_WORDS * workers
+        self.log_offset = _round_up(in_flight_end, PAGE_BYTES)
         first_arena = self.log_offset + self.log_bytes
         self.arena_offsets = (first_arena, first_arena + self.arena_bytes)
         self.fd = os.memfd_create("sbus", os.MFD_CLOEXEC)
@@ -181,6 +187,7 @@ class SharedMemory:
         self.accounts = view[accounts_at:stalls_at].cast("Q")
         self.stalls = view[stalls_at:stalls_end].cast("Q")
         self.client_slots = view[slots_at:slots_end].cast("Q")
+        self.in_flight = view[slots_end:in_flight_end].cast("Q")
         self.eventfds = tuple(
             os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(workers + 1)
         )

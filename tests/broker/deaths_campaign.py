@@ -7,6 +7,7 @@ receives
     numbers grow: none comes twice or too late
     a number that is missing   was announced by a `!/lost` where it is missing, or the publisher was
                                told that so many packets of it were not processed
+    what a client was told     is what it misses, but for one delivery for each death
 """
 
 import argparse
@@ -50,6 +51,10 @@ class CheckedClient:
         """Keys of which messages may be missing since a notice."""
         self.missing: Counter[int] = Counter()
         """By key: messages that are missing without a notice."""
+        self.missing_all = 0
+        self.lost = 0
+        """As notices said."""
+        self.has_unknown_losses = False
         self.received = 0
         self.notices = 0
         self.unprocessed = 0
@@ -84,6 +89,9 @@ class CheckedClient:
                 self._check(int(key), int(payload))
             elif packet.startswith(_LOST):
                 self.notices += 1
+                count = packet.removeprefix(_LOST)
+                self.has_unknown_losses |= count == b"?"
+                self.lost += 0 if count == b"?" else int(count)
                 self._was_told.update(self.keys)
             elif packet.startswith(_PACKETS_LOST):
                 self.unprocessed += int(packet.removeprefix(_PACKETS_LOST).split()[0])
@@ -106,6 +114,7 @@ class CheckedClient:
         )
         last = self.last[key]
         assert number > last, f"{number} of {key} came behind {last}"
+        self.missing_all += number - last - 1
         if key not in self._was_told:
             self.missing[key] += number - last - 1
         self._was_told.discard(key)
@@ -192,13 +201,26 @@ class Campaign:
                 assert client.missing[key] <= publisher.unprocessed, (
                     f"{client.missing[key]} messages are missing, {publisher.unprocessed} announced"
                 )
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        in_doubt = 0
+        for client in self.clients:
+            if client.has_unknown_losses:
+                continue
+            unprocessed = sum(self.clients[key].unprocessed for key in client.keys)
+            assert client.missing_all <= client.lost + unprocessed
+            in_doubt += max(0, client.lost - client.missing_all)
+        assert in_doubt <= self.deaths, f"{in_doubt} losses more than {self.deaths} deaths explain"
 
     def report(self) -> str:
         clients = self.clients
         return (
             f"{self.deaths} deaths, {len(clients)} clients, {sum(it.sent for it in clients)} sent, "
             f"{sum(it.received for it in clients)} received, {sum(it.notices for it in clients)} "
-            f"notices of losses, {sum(it.unprocessed for it in clients)} packets not processed"
+            f"notices of {sum(it.lost for it in clients)} losses, "
+            f"{sum(it.has_unknown_losses for it in clients)} clients with unknown losses, "
+            f"{sum(it.unprocessed for it in clients)} packets not processed"
         )
 
 

@@ -256,11 +256,15 @@ def test_a_stalled_client_outlives_its_worker(tmp_path: Path) -> None:
         scene_on(bus, 2, 1) as scene,
     ):
         scene.subscribe(scene.slow, *SOFT)
-        scene.hold()
+        sent = list(islice(numbered(), scene.hold()))
         pid = worker_pids(bus)[0]
         os.kill(pid, signal.SIGKILL)
         assert wait_until_gone(pid, 10)
-        assert b"CMSG !/lost\0?" in scene.slow.sync()
+        received = [scene.slow.receive()]
+        while received[-1] != sent[-1]:
+            received.append(scene.slow.receive())
+        (lost,) = (packet for packet in received if packet.startswith(LOST))
+        assert int(lost.removeprefix(LOST)) == len(sent) - (len(received) - 1)
         scene.publisher.whoami()
         scene.assert_flows(scene.publisher, b"k")
 

@@ -46,6 +46,7 @@ from sbus.shared.accounts import (
     AccountBook,
 )
 from sbus.shared.compaction import Compaction
+from sbus.shared.in_flight import InFlight
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
@@ -195,15 +196,24 @@ class OneProcessBus:
         self.workers[number : number + 1] = [worker.parts]
         return worker.parts
 
-    def replace(self, worker: int, *, without: Container[int] = (), fault: str = "") -> None:
+    def replace(
+        self,
+        worker: int,
+        *,
+        without: Container[int] = (),
+        fault: str = "",
+        is_late: bool = False,
+    ) -> None:
         """Let a worker die, and a successor take over all of its clients but some, which have
-        left. `fault` is why the clients are to be disconnected."""
+        left. `fault` is why the clients are to be disconnected; the log is not kept for one that
+        `is_late`."""
         dead = self.stepped[worker]
         left = [session for session in dead.parts.sessions if session.client not in without]
         fds = [os.dup(session.sock.fileno()) for session in left]
         dead.die()
         with self.memory.lock as words:
-            self._log.reap(words, worker)
+            walked, _ = InFlight(self.memory, worker).walked()
+            self._log.reap(words, worker, None if is_late else walked)
             StallTable(self.memory.stalls, self._limits.blocking_clients_max, None).reap(worker)
             self.book.reap(worker, time.monotonic_ns())
         parts = self._start(worker)

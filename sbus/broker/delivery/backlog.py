@@ -137,13 +137,15 @@ class _Section:
 class Backlog:
     """Messages, gaps and replies for one client. True while anything waits."""
 
-    __slots__ = ("_missing", "_order", "_sections", "bytes", "messages")
+    __slots__ = ("_missing", "_order", "_sections", "bytes", "in_gaps", "messages")
 
     def __init__(self, order: BacklogOrder) -> None:
         self._order = order
         self._sections = deque([_Section()])
         self._missing = 0
         """Messages missing at no particular place."""
+        self.in_gaps = 0
+        """Messages missing at any place."""
         self.messages = 0
         self.bytes = 0
 
@@ -165,6 +167,7 @@ class Backlog:
 
     def record_drops(self, count: int) -> None:
         """Note that so many messages are missing here."""
+        self.in_gaps += count
         if self._order is _QUEUE:
             self._sections[-1].record_drops(count)
         else:
@@ -214,9 +217,10 @@ class Backlog:
         """Remove what `first` returns; returns it if it is a message."""
         section = self._sections[0]
         if self._missing:
+            self.in_gaps -= self._missing
             self._missing = 0
         elif section.gaps and section.gap_is_due():
-            section.gaps.popleft()
+            self.in_gaps -= section.gaps.popleft()[1]
         elif len(section):
             packet = section.pop_first(self._order)
             self.messages -= 1
@@ -230,13 +234,15 @@ class Backlog:
     def clear(self) -> None:
         """Remove everything."""
         self._sections = deque([_Section()])
-        self._missing = self.messages = self.bytes = 0
+        self._missing = self.in_gaps = self.messages = self.bytes = 0
 
     def check_invariants(self) -> None:
         """AssertionError where a formula above does not hold."""
         packets = [packet for section in self._sections for packet in section]
         assert self.messages == len(packets)
         assert self.bytes == sum(map(len, packets))
+        gaps = [count for section in self._sections for _, count in section.gaps]
+        assert self.in_gaps == self._missing + sum(gaps)
         assert self.sorted == sum(len(section.sorted) for section in self._sections)
         assert [section.control is None for section in self._sections] == (
             [False] * self.controls + [True]

@@ -207,7 +207,11 @@ class Outbox(OutboxLedger):
             self._listener.retry_later()
         elif event is outbox_state.OUT_OF_TIME:
             self._listener.wait_for_time()
-        elif not self._watches_room:
+        else:
+            self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
+        if not self._watches_room:
             self._watches_room = True
             self._listener.watch_room(True)
 
@@ -236,9 +240,11 @@ class Outbox(OutboxLedger):
         if self._state is outbox_state.AWAY:
             self.accepted -= 1
             self.retract(packet)
-        elif self.is_closed:
+            return
+        if self.is_closed:
             self._leave_undelivered(packet)
-        elif soft is _QUEUE or self._state is outbox_state.NO_MEMORY:
+            return
+        if soft is _QUEUE or self._state is outbox_state.NO_MEMORY:
             self._offer(packet, publisher_uid)
         elif soft is Soft.BLOCK:
             self._overshoot(packet, publisher_uid, 0)
@@ -246,6 +252,7 @@ class Outbox(OutboxLedger):
             self._fail(packet, "the client's socket was full")
         else:
             self._drop_likewise(packet, "soft", 0)
+        self._share_waiting()
 
     def _offer(self, packet: bytes, publisher_uid: int) -> None:
         """Put a message in the backlog, or follow the hard policy."""
@@ -334,6 +341,7 @@ class Outbox(OutboxLedger):
         if isinstance(first, bytes):
             self.delivered_bytes += self._send(first)
             self._backlog.pop()
+            self._share_waiting()
             self._end_stall_if_room()
             return _COST_PER_PACKET + len(first) // BYTES_PER_UNIT
         if isinstance(first, ControlMessage):
@@ -341,11 +349,22 @@ class Outbox(OutboxLedger):
         elif self.wants_notices:
             self._send(lost_notice(first.count))
         self._backlog.pop()
+        self._share_waiting()
         if isinstance(first, ControlMessage):
             self._listener.on_control_sent()
         return _COST_PER_PACKET
 
-    # -- moving --------------------------------------------------------------------------------
+    # -- moving, and a worker's death ----------------------------------------------------------
+    def admit_loss(self, messages: int) -> None:
+        """So many messages for the client were lost with another worker."""
+        if not self.is_closed:
+            self._settle_drops()
+            self._backlog.record_drops(messages)
+            self._share_waiting()
+            if self.is_flowing:
+                self._enter(outbox_state.SOCKET_FULL)
+                self._wait_for_room()
+
     def leave(self) -> None:
         """Another worker serves the client from now on; only an outbox at rest may be left."""
         self._enter(outbox_state.LEAVE)

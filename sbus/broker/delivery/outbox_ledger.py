@@ -16,6 +16,7 @@ from sbus.broker.delivery.backpressure import NOBODY
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
 from sbus.compiled import OutboxRecord
 from sbus.shared.accounts import DROPPED, Account
+from sbus.shared.client_slots import ClientSlot
 from sbus.shared.worker_statistics import (
     ACCEPTED,
     ACCEPTED_BYTES,
@@ -44,7 +45,8 @@ class OutboxLedger(OutboxRecord):
     """What an outbox needs to count for its `backlog`; `account` is its user's."""
 
     __slots__ = (
-        *("_account", "_backlog", "_drop_reason", "_dropped", "_statistics", "_undelivered"),
+        *("_account", "_backlog", "_drop_reason", "_dropped", "_slot", "_statistics"),
+        "_undelivered",
     )
 
     def __init__(
@@ -53,6 +55,8 @@ class OutboxLedger(OutboxRecord):
         self._backlog = backlog
         self._account = account
         self.account_place = account.place
+        self._slot: ClientSlot | None = None
+        self.slot_at = 0
         self._statistics = statistics
         self._dropped: dict[str, int] = {}
         self._drop_reason = ""
@@ -61,6 +65,16 @@ class OutboxLedger(OutboxRecord):
         self.accepted = self.delivered_bytes = 0
         self._undelivered = 0
         self.decide_anew()
+
+    def use_slot(self, slot: ClientSlot) -> None:
+        """From now on a successor of this worker learns from the slot what is lost with this."""
+        self._slot, self.slot_at = slot, slot.at
+
+    def _share_waiting(self) -> None:
+        """Share how many messages wait, or were dropped and the client was not told yet."""
+        if self._slot is not None:
+            backlog = self._backlog
+            self._slot.waiting = backlog.messages + backlog.in_gaps + self.new_drops
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -129,6 +143,7 @@ class OutboxLedger(OutboxRecord):
         else:
             self._statistics.record_drop(self._drop_reason, len(packet))
             self._account.count(DROPPED, 1)
+            self._share_waiting()
 
     def _settle_drops(self) -> None:
         """Have the new drops in the backlog, as a gap, and among all drops."""

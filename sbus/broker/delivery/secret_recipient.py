@@ -28,10 +28,11 @@ from sbus.unix.user_namespace import untranslated_ids
 class ProcessLifetimeGuard:
     """Delivers to `outbox` for as long as its client's process lives. Takes its place in routes."""
 
-    __slots__ = ("_process", "outbox")
+    __slots__ = ("_process", "outbox", "slot_at")
 
     def __init__(self, outbox: Outbox, process: PeerProcess) -> None:
         self.outbox = outbox
+        self.slot_at = outbox.slot_at
         self._process = process
 
     @property

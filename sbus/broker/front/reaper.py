@@ -1,7 +1,7 @@
 """The reaper: takes back what a dead worker left in shared memory.
 
-What was destined to it holds nobody back any more, its stalled clients hold no publishers, and what
-it had counted is taken off the accounts.
+Its stalled clients hold no publishers, and what it had counted is taken off the accounts. What was
+destined to it waits for its successor, unless that comes late: then it holds nobody back any more.
 """
 
 import time
@@ -9,6 +9,7 @@ import time
 from sbus.broker.front.polled_lock import polled
 from sbus.shared import worker_statistics
 from sbus.shared.accounts import AccountBook
+from sbus.shared.in_flight import InFlight
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
@@ -23,9 +24,11 @@ class Reaper:
         self._book = book
         self._stalls = stalls
 
-    async def reap(self, worker: int) -> None:
+    async def reap(self, worker: int, *, is_succeeded_soon: bool) -> None:
+        """Reap a worker. If a successor goes on soon where it was, others may append for that."""
+        walked, _ = InFlight(self._memory, worker).walked()
         async with polled(self._memory.lock) as words:
-            self._log.reap(words, worker)
+            self._log.reap(words, worker, walked if is_succeeded_soon else None)
             self._stalls.reap(worker)
             self._book.reap(worker, time.monotonic_ns())
             worker_statistics.reap(self._memory.statistics, worker)

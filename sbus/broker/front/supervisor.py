@@ -147,6 +147,7 @@ class Supervisor:
             if error.errno not in OUT_OF_RESOURCES:
                 raise
             self._events.emit(WorkerDelayed(worker=worker.number, why=os.strerror(error.errno)))
+            self._delay_restart(worker)
             self._nursery.start_soon(self._restart, worker)
             return
         worker.link = WorkerLink(ours, self._nursery)
@@ -222,17 +223,23 @@ class Supervisor:
         worker.pid = 0
         if not self._has_started:
             raise SbusError(f"worker {worker.number} did not start")
-        await self._reaper.reap(worker.number)
+        self._delay_restart(worker)
+        is_succeeded_soon = worker.restart_delay_seconds <= _RESTART_DELAY_SECONDS_MIN
+        await self._reaper.reap(worker.number, is_succeeded_soon=is_succeeded_soon)
         await self._observer.worker_died(worker.number)
         self._nursery.start_soon(self._restart, worker)
 
-    async def _restart(self, worker: SupervisedWorker) -> None:
+    def _delay_restart(self, worker: SupervisedWorker) -> None:
+        """Decide after which time a worker is forked again that has just ended."""
         if worker.is_young:
             delay_seconds = max(_RESTART_DELAY_SECONDS_MIN, 2 * worker.restart_delay_seconds)
             worker.restart_delay_seconds = min(delay_seconds, _RESTART_DELAY_SECONDS_MAX)
-            await trio.sleep(worker.restart_delay_seconds)
         else:
             worker.restart_delay_seconds = 0.0
+
+    async def _restart(self, worker: SupervisedWorker) -> None:
+        if worker.restart_delay_seconds:
+            await trio.sleep(worker.restart_delay_seconds)
         if not self._is_stopping:
             self._fork(worker)
 

@@ -67,6 +67,7 @@ class ClientMoves:
     """Of one worker. The router's recipient of entries that hand clients over."""
 
     is_closed = False
+    slot_at = 0
 
     def __init__(
         self,

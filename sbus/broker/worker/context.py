@@ -11,6 +11,7 @@ from sbus.broker.worker.client_events import ClientEvents
 from sbus.protocol.keys import DIALECTS
 from sbus.shared.accounts import Accounts
 from sbus.shared.client_slots import ClientSlots
+from sbus.shared.in_flight import InFlight
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.shared.worker_statistics import WorkerStatistics, counters_of
@@ -39,6 +40,7 @@ class WorkerContext:
         self.accounts = Accounts(memory.accounts, memory.workers, limits, worker)
         self.stalls = StallTable(memory.stalls, limits.blocking_clients_max, worker)
         self.client_slots = ClientSlots(memory.client_slots)
+        self.in_flight = InFlight(memory, worker)
         self.statistics = WorkerStatistics(counters_of(memory.statistics, worker))
         self.send_times = SendTimes(limits.users_max + 1, self.statistics)
         self.link = link

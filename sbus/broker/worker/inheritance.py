@@ -4,8 +4,9 @@ The front gives it every client with its socket, then has it take over. The rest
 memory: the clients' patterns and back-pressure rules in the subscription table, and what they have
 chosen in their slots. Other workers notice nothing: their indices name the worker's number.
 
-What was only in the predecessor's memory is lost, and so is what was destined to it and not
-delivered: a client with subscriptions is told that it lost messages, and not how many.
+What the log has is delivered to the clients that have not got it (`resumption`). What was only in
+the predecessor's memory is lost, and each client is told how much that is. If the log has not kept
+everything for this worker, a client with subscriptions is told that it lost an unknown number.
 
     a client that the predecessor never served   is adopted as a new one
     a client that the predecessor had closed     is disconnected
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
 from sbus.broker.ipc.worker_protocol import AdoptClient, InheritClient, TookOver
 from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.resumption import Interrupted
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
@@ -113,8 +115,12 @@ class Inheritance:
         """Begin to serve, with the clients of the predecessor."""
         self.is_awaited = False
         if self._clients:
-            self._sequencer.start()
+            interrupted = self._sequencer.resumption.begin()
             self._restore_all(_Journal(self._context))
+            for session in self._sessions:
+                self._admit_earlier_losses(session, is_number_known=interrupted is not None)
+            if interrupted is not None:
+                self._resume(interrupted)
         else:
             self._subscriptions.start()
         self._context.link.send(TookOver(len(self._clients)))
@@ -175,12 +181,35 @@ class Inheritance:
         if outbox.wants_backpressure and session.backpressure is None:
             self._sessions.enable_backpressure(session)
         self._sessions.begin_serving(session)
-        if session.patterns and outbox.wants_notices:
-            outbox.send_control(lost_notice(None))
         if session.slot.pending:
             self._report_pending(session)
         if fault:
             self._sessions.expel(session, Misbehaviour("kills-workers", fault))
+
+    def _admit_earlier_losses(self, session: Session, *, is_number_known: bool) -> None:
+        """Tell a client of what waited for it, or that nobody knows what it has lost."""
+        waiting, session.slot.waiting = session.slot.waiting, 0
+        if not is_number_known:
+            self._admit_unknown_loss(session)
+        elif waiting:
+            session.outbox.admit_loss(waiting)
+
+    def _admit_unknown_loss(self, session: Session) -> None:
+        if session.patterns and session.outbox.wants_notices:
+            session.outbox.send_control(lost_notice(None))
+
+    def _resume(self, interrupted: Interrupted) -> None:
+        """Go on where the predecessor died."""
+        resumption = self._sequencer.resumption
+        outboxes = {session.slot_at: session.outbox for session in self._sessions}
+        resumption.finish_walk(interrupted, lambda slot_at: outboxes[slot_at].admit_loss(1))
+        if interrupted.batch is None:
+            return
+        for slot_at, lost in resumption.lost_of_batch(interrupted.batch).items():
+            outboxes[slot_at].admit_loss(lost)
+        if not interrupted.batch.is_complete:
+            for session in self._sessions:
+                self._admit_unknown_loss(session)
 
     def _report_pending(self, session: Session) -> None:
         """Tell a client how many of its packets the predecessor had read and not done."""

@@ -6,7 +6,7 @@ walked here.
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
@@ -14,6 +14,7 @@ from sbus.broker.worker.ordinary_step import OrdinaryStep
 from sbus.broker.worker.router import Router
 from sbus.limits import UNITS_PER_SECOND
 from sbus.shared.account_search import AccountSearch
+from sbus.shared.in_flight import NUMBER_SHIFT, delivery
 from sbus.shared.log_block import BLOCK, ENTRY_BYTES, TIME_MASK, WalkedBlock
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES, ROUTE_LOOKUPS
@@ -42,6 +43,7 @@ class LogWalker:
         self._worker = context.worker
         self._operations = context.operations
         self._statistics = context.statistics
+        self._in_flight = context.in_flight
         self._router = router
         self._monitor = monitor
         self._log = log
@@ -85,6 +87,7 @@ class LogWalker:
             began_at = time.perf_counter()
             cost = self._walk_ordinary(end, cost_max)
             self._deliver_blocks(self._log.walk(end), cost_max - cost)
+            self._in_flight.begin_block(self._log.cursor)
             self._note_walk(self._log.cursor - start, time.perf_counter() - began_at)
 
     def _walk_ordinary(self, end: int, cost_max: float) -> int:
@@ -102,10 +105,30 @@ class LogWalker:
     def walk_piece(self, piece: bytes) -> None:
         """Deliver what was taken from the log."""
         began_at = time.perf_counter()
-        walked = self._step.walk_piece(piece, self._cost, self._unpriced_bytes)
+        start = self._log.cursor - len(piece)
+        walked = self._step.walk_piece(piece, start, self._cost, self._unpriced_bytes)
         if walked < len(piece):
             self._deliver_blocks(self._log.walk_piece(piece[walked:]), math.inf)
+        self._in_flight.begin_block(self._log.cursor)
         self._note_walk(len(piece), time.perf_counter() - began_at)
+
+    def resume_block(self, under_way: int, admit_loss: Callable[[int], None]) -> None:
+        """Deliver the rest of the log block at the cursor. A predecessor has made the deliveries
+        before this one, which is in doubt: its recipient's slot is passed to `admit_loss`."""
+        progress, base = self._in_flight.walk_progress, self._in_flight.block_base()
+        for uid, _, entries in self._log.walk(self._log.cursor + 1):
+            self._statistics.counts[ROUTE_LOOKUPS] += len(entries)
+            for number, (key, packet) in enumerate(entries):
+                for recipient in self._router.look_up(key).recipients:
+                    place = delivery(number, recipient.slot_at)
+                    progress[0] = max(base + place, progress[0])
+                    if place == under_way:
+                        admit_loss(recipient.slot_at)
+                    elif place > under_way:
+                        self._statistics.counts[ACCEPTED] += 1
+                        self._statistics.counts[ACCEPTED_BYTES] += len(packet)
+                        recipient.deliver(packet, uid)
+        self._in_flight.begin_block(self._log.cursor)
 
     def _note_walk(self, walked_bytes: int, seconds: float) -> None:
         self._log.note_pace(walked_bytes, seconds)
@@ -115,7 +138,7 @@ class LogWalker:
     def _deliver_blocks(self, blocks: Iterable[WalkedBlock], cost_max: float) -> None:
         shared_at = time.perf_counter()
         look_up, statistics = self._router.look_up, self._statistics
-        recent = self._router.cache.recent
+        recent, progress = self._router.cache.recent, self._in_flight.walk_progress
         walked = total = 0
         for uid, received_us, entries in blocks:
             if total >= cost_max:
@@ -124,6 +147,7 @@ class LogWalker:
             deliveries = 0
             walked_bytes = BLOCK.size
             timed_seconds = self._report_walked(entries) if self._monitor.is_watched else 0.0
+            place = self._in_flight.begin_block(self._log.position) + 1
             for key, packet in entries:
                 route = recent.get(key)
                 if route is None:
@@ -136,7 +160,9 @@ class LogWalker:
                     statistics.counts[ACCEPTED] += len(recipients)
                     statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
                 for recipient in recipients:
+                    progress[0] = place + recipient.slot_at
                     recipient.deliver(packet, uid)
+                place += 1 << NUMBER_SHIFT
                 walked += 1
                 walked_bytes += ENTRY_BYTES + len(packet)
                 if walked % _WALK_ENTRIES_PER_LOOK:

@@ -19,6 +19,7 @@ from sbus.broker.worker.session import Session
 from sbus.compiled import STEP
 from sbus.shared.accounts import CELLS, DROPPED, account_words, log_share_at
 from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.shared_memory import IN_FLIGHT_WORDS
 from sbus.shared.subscription_table import SubscriptionTable
 from sbus.shared.worker_statistics import BYTES_IN, LATENCY, WorkerStatistics
 
@@ -42,8 +43,11 @@ class OrdinaryStep(Protocol):
         """Walk up to `end` or this cost while log blocks are ordinary; returns the cost, which it
         also adds to `costs`, by user, as the sizes of these log blocks to `walked_bytes`."""
 
-    def walk_piece(self, piece: bytes, costs: dict[int, int], walked_bytes: dict[int, int]) -> int:
-        """As `walk`, over what was copied from the log; returns how many bytes were ordinary."""
+    def walk_piece(
+        self, piece: bytes, start: int, costs: dict[int, int], walked_bytes: dict[int, int]
+    ) -> int:
+        """As `walk`, over what was copied from the log at `start`; returns how many bytes were
+        ordinary."""
 
 
 class PythonStep:
@@ -73,7 +77,9 @@ class PythonStep:
         """Nothing is ordinary here."""
         return 0
 
-    def walk_piece(self, piece: bytes, costs: dict[int, int], walked_bytes: dict[int, int]) -> int:
+    def walk_piece(
+        self, piece: bytes, start: int, costs: dict[int, int], walked_bytes: dict[int, int]
+    ) -> int:
         """Nothing is ordinary here."""
         return 0
 
@@ -90,6 +96,7 @@ def make_ordinary_step(
     memory, shared_counts = context.memory, context.statistics.shared
     assert shared_counts is not None
     log_end = memory.log_offset + memory.log_bytes
+    own_words = context.worker * IN_FLIGHT_WORDS
     return _step.OrdinaryStep(
         lock_fd=memory.lock.fd,
         words=memory.lock.words,
@@ -108,6 +115,7 @@ def make_ordinary_step(
         served=memory.served_clients[context.worker : context.worker + 1],
         slots=memory.client_slots,
         timed_until_ns=context.send_times.timed_until_ns,
+        in_flight=memory.in_flight[own_words : own_words + IN_FLIGHT_WORDS],
         latency_at=LATENCY,
         recent=recent,
         log=log,

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, Protocol
 
 from sbus.broker.config.access_policy import RuleSet
@@ -66,9 +67,13 @@ class Recipient(Protocol):
     @property
     def is_closed(self) -> bool: ...
 
+    @property
+    def slot_at(self) -> int: ...
+
     def deliver(self, packet: bytes, publisher_uid: int) -> None: ...
 
 
+_slot_at = attrgetter("slot_at")
 _NO_RULES: Mapping[int, Sequence[BackpressureRule]] = {}
 
 
@@ -218,6 +223,7 @@ class Router:
         if self._access_rules:
             access_rules, may_receive = self._access_rules, self._may_receive
             recipients = [it for it in recipients if may_receive(access_rules.get(it, 0), key)]
+        recipients.sort(key=_slot_at)  # see `in_flight`
         bytes_taken = _ROUTE_BYTES + _POINTER_BYTES * (len(recipients) + len(rules))
         if is_reserved(key, self._dialect):
             named = ids_of(key)

@@ -15,9 +15,8 @@ message's critical section: it was appended to the log, or delivered here, befor
 is journalled in the critical section that separates the messages before it from those after it.
 
 The first part also finds out whether a message must wait: for room in the log, for a stalled client
-that would receive it, or because its user publishes too fast. Stalled clients are looked for before
-the lock is taken, because a route can have many rules, and confirmed under it. The first message
-that has to wait is put off, and so are all behind it.
+or for its user's rate. Stalled clients are looked for before the lock is taken, because a route can
+have many rules. The first message that has to wait is put off, and so are all behind it.
 """
 
 import time
@@ -29,9 +28,11 @@ from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep, PythonStep, make_ordinary_step
 from sbus.broker.worker.poller import Poller
+from sbus.broker.worker.resumption import Resumption
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import PublishBatch, Session
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
+from sbus.shared.in_flight import delivery
 from sbus.shared.log_block import LogBlock
 from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import OrderedLog
@@ -48,9 +49,8 @@ from sbus.shared.worker_statistics import (
 _RECORDS_PER_READ = 1_000
 """Reading them takes some 4 ms. Then other clients have turns."""
 _LOOKUP_SECONDS_MAX = 0.001
-"""For looking the routes of a publish batch up again, or for looking for stalled clients among
-their rules; messages that are left then are put off. Routes are at times looked up under the lock,
-for which other workers wait."""
+"""For looking the routes of a publish batch up again, or for stalled clients among their rules;
+what is left then is put off. Other workers may wait for the lock meanwhile."""
 
 
 class Sequencer:
@@ -62,6 +62,7 @@ class Sequencer:
         self._worker = context.worker
         self._accounts = context.accounts
         self._stalls = context.stalls
+        self._in_flight = context.in_flight
         self._statistics = context.statistics
         self._operations = context.operations
         self._router = router
@@ -72,19 +73,17 @@ class Sequencer:
         self._python_step = PythonStep(context.statistics)
         self._step = make_ordinary_step(context, router.cache.recent, self._log, self._table)
         self._walker = LogWalker(context, router, monitor, self._log, self._step)
+        self.resumption = Resumption(context, router, self._log, self._table, self._walker)
         self._misses_before = self._statistics.counts[ROUTE_MISSES]
 
-    def start(self, first_record: bytes = b"") -> bool:
-        """Take this worker's place in the shared memory, and journal a record there, if any.
-
-        False when there was no room for the record, which must be journalled before all others.
-        """
+    def start(self, record: bytes = b"") -> bool:
+        """Take this worker's place in the shared memory, and journal a record there, if any. False
+        when there was no room for the record, which must be journalled before all others."""
         with self._lock as words:
             self._log.start(words)
             self._table.start(words)
-            if not first_record:
-                return True
-            return self._table.append(words, first_record, edge=True, frees=True)
+            self._in_flight.begin_block(self._log.cursor)
+            return not record or self._table.append(words, record, edge=True, frees=True)
 
     # -- steps ---------------------------------------------------------------------------------
     def serve(self, session: Session, cost: int, cost_max: int) -> int:
@@ -124,6 +123,7 @@ class Sequencer:
         if wait is not None and wait.reason is not Reason.STALL:
             batch.put_off_from(0)
             return wait
+        batch.session.share_pending(len(batch.put_off))
         self._walker.walk_to(end)
         if self._monitor.is_watched:
             began_at = time.perf_counter()
@@ -141,10 +141,12 @@ class Sequencer:
         before = counts[ACCEPTED]
         counts[ACCEPTED] += batch.deliveries
         counts[ACCEPTED_BYTES] += batch.delivery_bytes
-        uid = session.uid
-        for packet, _, route in batch.messages:
+        uid, progress = session.uid, self._in_flight.batch_progress
+        for number, (packet, _, route) in enumerate(batch.messages):
             for recipient in route.recipients:
+                progress[0] = delivery(number, recipient.slot_at)
                 recipient.deliver(packet, uid)
+        self._in_flight.end_batch()
         latency_us = time.monotonic_ns() // 1000 - session.received_us
         self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)
 
@@ -156,6 +158,7 @@ class Sequencer:
         the lock, it reads the table under the lock when it tries `again`.
         """
         log_block = batch.log_block()
+        flight = batch.begin_flight(self._in_flight) if batch.deliveries or again else 0
         with self._lock as words:
             if not self._table.is_current(words):
                 if not (again and self._table.unread_is_small(words)):
@@ -169,9 +172,11 @@ class Sequencer:
                 if self._table.has_unread:  # after a worker's death: too much to read here
                     return None
             self._table.share_epoch(words)
-            end = self._log.destined_end(words)
+            end = self._in_flight.note_step(words, self._log.destined_end(words))
             woken = self._log.share_cursor(words)
             appended_for, wait = self._append(words, batch, log_block)
+            if flight and (wait is None or wait.reason is Reason.STALL):
+                self._in_flight.place_batch(words, flight, len(batch.messages))
             self._log.ask_to_be_woken(words)
         self._memory.wake(woken | appended_for)
         return end, wait
@@ -183,8 +188,7 @@ class Sequencer:
     def _append(
         self, words: memoryview, batch: PublishBatch, log_block: LogBlock | None
     ) -> tuple[int, Wait | None]:
-        """Append what other workers need of a publish batch; returns the workers to wake, and what
-        the messages that were put off wait for."""
+        """Append what others need; returns the workers to wake, and what the rest waits for."""
         account = batch.session.account
         now_ns = time.monotonic_ns()
         delay_ns = account.publish_delay_ns(now_ns)
@@ -302,7 +306,7 @@ class Sequencer:
         """
         with self._lock.timed as words:
             recorded = self._table.append(words, data, edge=edge, frees=frees)
-            end = self._log.destined_end(words)
+            end = self._in_flight.note_step(words, self._log.destined_end(words))
             woken = self._log.share_cursor(words)
         self._memory.wake(woken)
         if recorded:

@@ -23,6 +23,7 @@ from sbus.errors import ClientFault, Misbehaviour
 from sbus.limits import BYTES_PER_UNIT, UNITS_PER_SECOND, Limits
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
 from sbus.shared.client_slots import ClientSettings, ClientSlot
+from sbus.shared.in_flight import NOBODY, InFlight
 from sbus.shared.log_block import LogBlock, build_log_block
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
@@ -106,6 +107,11 @@ class PublishBatch:
     def add_time(self, seconds: float) -> None:
         """Count time that was spent for these messages."""
         self.timed_cost += int(seconds * UNITS_PER_SECOND)
+
+    def begin_flight(self, in_flight: InFlight) -> int:
+        """Let a successor of the worker know the recipients; returns the number of the batch."""
+        but_for = NOBODY if self.session.echo else self.session.slot_at
+        return in_flight.begin_batch(but_for, (key for _, key, _ in self.messages))
 
     def log_block(self) -> LogBlock | None:
         """The messages that other workers need, if any, as a log block."""
@@ -347,7 +353,6 @@ class Session(SessionRecord):
         """Count the messages that were published; those that were put off are pending again."""
         self.messages_in += len(batch.messages)
         self.done -= len(batch.put_off)
-        self.slot.pending = len(self.packets) - self.done
 
     def own_route(self, route: Route) -> Route:
         """The route of a message of this client's own."""
@@ -365,7 +370,11 @@ class Session(SessionRecord):
     def skip(self) -> None:
         """The packet that `peek` returned is done."""
         self.done += 1
-        self.slot.pending = len(self.packets) - self.done
+        self.share_pending()
+
+    def share_pending(self, more: int = 0) -> None:
+        """Let a successor know how many packets are pending, and `more` that soon are."""
+        self.slot.pending = len(self.packets) - self.done + more
 
     def forget_done(self) -> int:
         """Keep nothing but the pending packets; returns their bytes."""

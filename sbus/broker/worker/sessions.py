@@ -75,12 +75,13 @@ class Sessions:
         """The session of a client that is not served yet; `fd` belongs to it."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
         sock.setblocking(False)
+        slot = self._context.client_slots[command.slot]
         account = self._context.accounts[command.account]
         flood_control, limits = self._context.settings.flood_control, self._context.settings.limits
         listener = _DeliveryListener(self, command.client)
         timed = TimedSocket(sock, account.place, self._context.send_times)
         outbox = Outbox(timed, flood_control, limits, account, self._statistics, listener)
-        slot = self._context.client_slots[command.slot]
+        outbox.use_slot(slot)
         connection = Connection(command.client, command.credentials, account, sock, slot)
         session = Session(connection, outbox, self._profile(command.rules), limits)
         self._subscriptions.add_client(session)

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sbus.errors import ConfigurationError
 from sbus.limits import Limits
 from sbus.shared import ordered_log
-from sbus.shared.log_block import WalkedBlock, build_log_block
+from sbus.shared.log_block import WalkedBlock, build_log_block, check_log_size
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
-from sbus.shared.ordered_log import OrderedLog, check_log_size
+from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import (
     LOG_HEAD,
     LOG_WAITERS,

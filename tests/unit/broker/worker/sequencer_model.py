@@ -63,6 +63,7 @@ class Collector:
     """An outbox that keeps what it is given."""
 
     backpressure: Backpressure | None = None
+    slot_at = 0
 
     def __init__(self) -> None:
         self.received: list[bytes] = []

@@ -31,12 +31,14 @@ from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, Hard, Soft
 from sbus.protocol.keys import SLASH
 from sbus.shared.accounts import AccountBook
+from sbus.shared.client_slots import SLOT_WORDS
+from sbus.shared.in_flight import InFlight
 from sbus.shared.shared_memory import (
-    COPIES,
     LOG_CONTENDERS,
     LOG_HEAD,
     LOG_WAITERS,
-    WORD_BYTES,
+    STEP_BATCH,
+    STEP_END,
     WORDS_PER_WORKER,
     WORKER_WORDS,
     SharedMemory,
@@ -200,7 +202,9 @@ class Scene:
         choice = context.settings.flood_control
         timed = TimedSocket(ours, account.place, context.send_times)
         outbox = Outbox(timed, choice, LIMITS, account, context.statistics, listener)
-        connection = Connection(number, own, account, ours, context.client_slots[number])
+        slot = context.client_slots[number]
+        outbox.use_slot(slot)
+        connection = Connection(number, own, account, ours, slot)
         session = Session(connection, outbox, NO_RULES, LIMITS)
         self.subscriptions[worker].add_client(session)
         return Client(worker, session, theirs)
@@ -307,6 +311,7 @@ class Scene:
         return {
             "control words": self._control_words(),
             "shared memory": self._shared_bytes(),
+            "in flight": [self._observe_in_flight(worker) for worker in range(WORKERS)],
             "woken": [was_woken(self.memory, worker) for worker in range(WORKERS)],
             "statistics": [list(context.statistics.counts) for context in self.contexts],
             "costs": list(self.costs),
@@ -319,13 +324,26 @@ class Scene:
 
     def _control_words(self) -> list[int]:
         with self.memory.lock as words:
-            return words.tolist()
+            found: list[int] = words.tolist()
+        for worker in range(WORKERS):
+            own = WORKER_WORDS + worker * WORDS_PER_WORKER
+            found[own + STEP_BATCH] = found[own + STEP_END] = 0  # see `_observe_in_flight`
+        return found
+
+    def _observe_in_flight(self, worker: int) -> object:
+        """Attempts to publish have numbers, and the compiled step makes more of them."""
+        in_flight = InFlight(self.memory, worker)
+        with self.memory.lock as words:
+            return in_flight.walked()[0], in_flight.interrupted_batch(words)
 
     def _shared_bytes(self) -> bytes:
-        """All but the control words: a critical section that was abandoned leaves its traces in
-        the spare copy."""
-        words = COPIES + 2 * self.memory.lock.block_words
-        return self.memory.map[words * WORD_BYTES :]
+        """All but the control words, as a critical section that was abandoned leaves its traces in
+        the spare copy, but for slots that nobody has, and for what is in flight."""
+        memory = self.memory
+        slots = memory.client_slots[: SLOT_WORDS * (self._numbers + 1)]
+        parts = (memory.statistics, memory.operations, memory.accounts, memory.stalls, slots)
+        log_and_table = memory.map[memory.log_offset :]
+        return b"".join((*(part.tobytes() for part in parts), log_and_table))
 
     def _observe_client(self, client: Client) -> dict[str, object]:
         session, outbox = client.session, client.session.outbox

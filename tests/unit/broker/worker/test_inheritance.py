@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from sbus.broker.worker.session import Session
@@ -14,6 +15,10 @@ from sbus.shared.client_slots import ClientSettings
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
 
 LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
+SMALL_BUFFER_BYTES = 4608
+SMALL_BUFFERS = msgspec.structs.replace(
+    LIMITS, packet_bytes_max=4096, socket_buffer_bytes=SMALL_BUFFER_BYTES
+)
 PATTERNS = (
     b"a",
     b"a/",
@@ -112,13 +117,42 @@ def test_everything_that_clients_chose_is_as_before(bus: OneProcessBus, seed: in
     assert bus.inherited == [3, 3, 3]
 
 
-def test_a_client_with_subscriptions_and_notices_is_told_of_losses(bus: OneProcessBus) -> None:
+def test_nobody_is_told_of_losses_where_there_are_none(bus: OneProcessBus) -> None:
+    reader, writer = bus.connect(0), bus.connect(1)
+    tell(bus, reader, b"CMSG !/notices/on", b"SUB k")
+    for number in range(3):
+        tell(bus, writer, b"MSG k\0%d" % number)
+        bus.replace(0)
+    bus.settle()
+    assert reader.read() == [b"MSG k\x000", b"MSG k\x001", b"MSG k\x002"]
+
+
+def test_a_backlog_is_lost_and_its_number_known() -> None:
+    """A notice that was not sent when another worker died is not lost."""
+    with one_process_bus("slash", SMALL_BUFFERS) as bus:
+        reader, writer = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES), bus.connect(1)
+        tell(bus, reader, b"CMSG !/notices/on", b"SUB k")
+        sent = [b"MSG k\0%d" % number for number in range(100)]
+        tell(bus, writer, *sent)
+        for _ in range(2):
+            bus.replace(0)
+            bus.settle()
+        received = reader.read()
+        bus.settle()
+        assert 0 < len(received) < len(sent)
+        assert received == sent[: len(received)]
+        assert reader.read() == [b"CMSG !/lost\0%d" % (len(sent) - len(received))]
+
+
+def test_a_client_with_subscriptions_and_notices_is_told_of_unknown_losses(
+    bus: OneProcessBus,
+) -> None:
     peers = [bus.connect(0) for _ in range(3)]
     both, subscriber, neither = peers
     tell(bus, both, b"CMSG !/notices/on", b"SUB k")
     tell(bus, subscriber, b"SUB k")
     tell(bus, neither, b"CMSG !/notices/on")
-    bus.replace(0)
+    bus.replace(0, is_late=True)
     tell(bus, neither, b"MSG k\0later")
     assert [peer.read() for peer in peers] == [[LOST, b"MSG k\0later"], [b"MSG k\0later"], []]
 

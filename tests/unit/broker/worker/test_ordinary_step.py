@@ -192,7 +192,7 @@ def test_no_log_block_leads_astray(
         try:
             for key in KEYS:
                 scene.learn(key)
-            assert 0 <= scene.sequencers[0]._step.walk_piece(bytes(piece), {}, {}) <= len(piece)
+            assert 0 <= scene.sequencers[0]._step.walk_piece(bytes(piece), 0, {}, {}) <= len(piece)
             at = scene.memory.log_offset
             scene.memory.map[at : at + len(piece)] = bytes(piece)
             scene.sequencers[0]._log.cursor = 0

@@ -48,6 +48,8 @@ class Process:
 class Collector:
     """An outbox that keeps what it is given."""
 
+    slot_at = 0
+
     def __init__(self) -> None:
         self.received: list[bytes] = []
 

@@ -24,6 +24,7 @@ class NoOutbox:
     """Sends nothing, and keeps why its client is to be disconnected."""
 
     fault: Misbehaviour | None = None
+    slot_at = 0
 
 
 OWN_OUTBOX = cast(Outbox, NoOutbox())

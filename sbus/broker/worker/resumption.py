@@ -1,0 +1,83 @@
+"""Resumption: a successor goes on in the total order where its predecessor died.
+
+The predecessor may have died in a walk, in the fan-out of one message, or after its publish batch
+had got its place and before it had delivered all of it. What the log has is delivered, each message
+to the clients that have not got it. Messages of the batch are in no log and are lost; the shared
+memory has their keys, and so who should have received them.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.log_walker import LogWalker
+from sbus.broker.worker.router import Router
+from sbus.shared.in_flight import InterruptedBatch, delivery
+from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.subscription_table import SubscriptionTable
+from sbus.shared.worker_statistics import ROUTE_LOOKUPS
+
+
+class Interrupted(NamedTuple):
+    """What a worker was doing when it died."""
+
+    under_way: int
+    """The delivery of the log block at the cursor; 0 if none had begun."""
+    step_end: int
+    """To where the log is walked before its last step takes effect."""
+    batch: InterruptedBatch | None
+
+
+class Resumption:
+    """Of one worker."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        router: Router,
+        log: OrderedLog,
+        table: SubscriptionTable,
+        walker: LogWalker,
+    ) -> None:
+        self._lock = context.memory.lock
+        self._counts = context.statistics.counts
+        self._in_flight = context.in_flight
+        self._router = router
+        self._log = log
+        self._table = table
+        self._walker = walker
+
+    def begin(self) -> Interrupted | None:
+        """Take the predecessor's place. None when the log has not kept everything for it; then this
+        worker begins at the present end of the log."""
+        walked, under_way = self._in_flight.walked()
+        with self._lock as words:
+            self._table.start(words)
+            if not self._log.resume(words, walked):
+                self._log.start(words)
+                self._in_flight.begin_block(self._log.cursor)
+                return None
+            self._log.destined_end(words)
+            is_there = self._log.cursor == walked
+            step_end = self._in_flight.step_end(words)
+            batch = self._in_flight.interrupted_batch(words)
+        return Interrupted(under_way if is_there else 0, step_end, batch)
+
+    def finish_walk(self, interrupted: Interrupted, admit_loss: Callable[[int], None]) -> None:
+        """Deliver what comes before the predecessor's last step. `admit_loss` is called with the
+        slot of the client for which a delivery was under way, in the place of that."""
+        if interrupted.under_way:
+            self._walker.resume_block(interrupted.under_way, admit_loss)
+        self._walker.walk_to(interrupted.step_end)
+
+    def lost_of_batch(self, batch: InterruptedBatch) -> Counter[int]:
+        """What is lost of the predecessor's publish batch, by the slots of its recipients."""
+        lost: Counter[int] = Counter()
+        self._counts[ROUTE_LOOKUPS] += len(batch.keys)
+        for number, key in enumerate(batch.keys):
+            for recipient in self._router.look_up(key).recipients:
+                slot_at = recipient.slot_at
+                if slot_at != batch.but_for and delivery(number, slot_at) >= batch.under_way:
+                    lost[slot_at] += 1
+        return lost
