@@ -24,7 +24,7 @@ from sbus.errors import (
     ProtocolViolation,
 )
 from sbus.protocol import controls
-from sbus.protocol.codes import PACKETS_LOST
+from sbus.protocol.codes import LAST_CODES, PACKETS_LOST
 from sbus.protocol.packets import ControlMessage, Message, parse_server_packet
 
 Losses = Literal["raise", "report"]
@@ -146,16 +146,20 @@ class Inbox(Generic[Item]):
         if self._last_notice is not None:
             code, text = self._last_notice
             reason += f": {text} ({code})"
-            # The reason for the end is not raised as a refusal before.
-            if self._refusals_more:
-                self._refusals_more -= 1
-            else:
-                self._refusal = None
+            if code not in LAST_CODES:
+                self._forget_newest_refusal()
         if can_mend is not None and can_mend(code):
             self._last_notice = None
             return reason
         self.end(Disconnected, reason)
         return None
+
+    def _forget_newest_refusal(self) -> None:
+        """It was the reason for the end, and is not raised before."""
+        if self._refusals_more:
+            self._refusals_more -= 1
+        else:
+            self._refusal = None
 
     def end(self, kind: type[BusError], text: str) -> None:
         """Nothing more will arrive: once the queue is empty, raise `kind(text)`."""
@@ -203,6 +207,9 @@ class Inbox(Generic[Item]):
 
     def _feed_refusal(self, notice: str) -> None:
         code, _, text = notice.partition(" ")
+        if code in LAST_CODES:
+            self._last_notice = (code, text)
+            return
         self._packets_refused += 1
         if code == PACKETS_LOST and self.mend_lost_packets():
             return

@@ -64,3 +64,11 @@ FINAL_CODES: Final = frozenset(
 )
 """Why a client is disconnected that should not simply connect again: what it does is wrong, or an
 administrator does not want it."""
+
+LAST_CODES: Final = frozenset(
+    {
+        *(FINAL_CODES | END_TEXTS.keys()),
+        *("not-admitted", "too-many-connections", "too-many-users", "too-slow"),
+    }
+)
+"""Codes that only the last packet of a connection has."""

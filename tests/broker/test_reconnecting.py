@@ -35,6 +35,17 @@ def bus_at(directory: Path, *options: str) -> Iterator[Bus]:
         yield bus
 
 
+def freeze(bus: Bus) -> None:
+    for pid in bus.pids():
+        os.kill(pid, signal.SIGSTOP)
+
+
+def kill(bus: Bus) -> None:
+    """Kill all processes at once: none has time to say why."""
+    freeze(bus)
+    kill_tree(bus.process)
+
+
 def reporting(bus: Bus) -> Reporting:
     return sbus.blocking.connect(bus.address, losses="report", reconnect=True)
 
@@ -60,7 +71,7 @@ def test_a_blocking_client_goes_on_as_before(tmp_path: Path) -> None:
         client.subscribe(secret)
         client.sync(timeout_seconds=TIMEOUT_S)
         publish(bus, b"a/1", b"before")
-        kill_tree(bus.process)
+        kill(bus)
     assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Message(b"a/1", b"before")
     with bus_at(tmp_path) as bus, client:
         assert client.receive(timeout_seconds=TIMEOUT_S) == sbus.Reconnected(None, GONE)
@@ -95,7 +106,7 @@ async def test_a_trio_client_goes_on_while_others_of_its_tasks_wait(tmp_path: Pa
             await client.subscribe("a")
             await publish_and_sync(client, "before")
             assert (await client.receive()).payload == b"before"
-            kill_tree(bus.process)
+            kill(bus)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(iterate, client)
             await trio.testing.wait_all_tasks_blocked()
@@ -116,7 +127,7 @@ async def test_closing_ends_the_wait_for_a_bus(tmp_path: Path) -> None:
     with trio.fail_after(TIMEOUT_S):
         with bus_at(tmp_path) as bus:
             async with sbus.connect(bus.address, reconnect=True) as client:
-                kill_tree(bus.process)
+                kill(bus)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(anext, client, None)
                     await trio.testing.wait_all_tasks_blocked()
@@ -130,11 +141,10 @@ def test_messages_of_unknown_fate_are_reported_and_not_published_again(tmp_path:
         client = reporting(bus)
         client.publish("a", "processed")
         client.sync(timeout_seconds=TIMEOUT_S)
-        for pid in bus.pids():
-            os.kill(pid, signal.SIGSTOP)
+        freeze(bus)
         for number in range(3):
             client.publish("a", f"{number}")
-        kill_tree(bus.process)
+        kill(bus)
     with bus_at(tmp_path) as bus, client, bus.connect() as listener:
         listener.sub(b"")
         listener.sync()
@@ -150,7 +160,7 @@ def test_a_wait_for_the_bus_takes_no_longer_than_the_timeout(tmp_path: Path) -> 
     with bus_at(tmp_path) as bus:
         client = reporting(bus)
         client.sync(timeout_seconds=TIMEOUT_S)
-        kill_tree(bus.process)
+        kill(bus)
     for call in (client.sync, client.receive, lambda **kw: client.publish("a", **kw)):
         with pytest.raises(TimeoutError):
             call(timeout_seconds=0.2)
@@ -164,7 +174,7 @@ def test_the_dot_dialect_knows_it_too(tmp_path: Path) -> None:
         client = sbus.blocking.connect(bus.address, dialect="dot", reconnect=True)
         client.subscribe("a.")
         client.sync(timeout_seconds=TIMEOUT_S)
-        kill_tree(bus.process)
+        kill(bus)
     with bus_at(tmp_path, "--dialect", "dot"), client:
         with pytest.raises(sbus.ConnectionInterrupted, match=GONE):
             client.receive(timeout_seconds=TIMEOUT_S)
@@ -194,7 +204,7 @@ def test_a_bus_that_lets_the_client_in_no_more_ends_it(tmp_path: Path) -> None:
     with bus_at(tmp_path) as bus:
         client = reporting(bus)
         client.sync(timeout_seconds=TIMEOUT_S)
-        kill_tree(bus.process)
+        kill(bus)
     with bus_at(tmp_path, "--config", str(rules)) as bus, client:
         with pytest.raises(sbus.Disconnected, match="not-allowed"):
             reporting(bus)
@@ -311,7 +321,7 @@ def test_sbusctl_sub_says_that_the_connection_is_back(tmp_path: Path, form: str)
         )
         with bus.connect() as publisher:
             read_until(process, publisher, b"before")
-        kill_tree(bus.process)
+        kill(bus)
     try:
         with bus_at(tmp_path) as bus, bus.connect() as publisher:
             printed = read_until(process, publisher, b"after")

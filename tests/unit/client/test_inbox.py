@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sbus.client.inbox import Inbox, InboxFull, Lost
 from sbus.client.requests import WhoamiBarrier
 from sbus.errors import Disconnected, MessagesLost, PacketRefused, ProtocolViolation
+from sbus.protocol.codes import LAST_CODES
 from sbus.protocol.packets import Message
 
 Items = Message | Lost
@@ -154,11 +155,20 @@ class TestEnd:
 
     def test_has_the_reason_also_when_that_was_raised_before_as_a_refusal(self) -> None:
         inbox = make_inbox()
-        feed(inbox, b"CMSG !/error\0no-nul bad")
+        feed(inbox, b"CMSG !/error\0not-allowed to connect")
         with pytest.raises(PacketRefused):
             inbox.take()
         inbox.feed_end_of_connection()
-        with pytest.raises(Disconnected, match="no-nul"):
+        with pytest.raises(Disconnected, match="not-allowed"):
+            inbox.take()
+
+    @pytest.mark.parametrize("code", sorted(LAST_CODES))
+    def test_is_waited_for_when_its_reason_was_there_before(self, code: str) -> None:
+        inbox = make_inbox()
+        feed(inbox, b"CMSG !/error\0" + code.encode() + b" because")
+        assert inbox.take() is None
+        inbox.feed_end_of_connection()
+        with pytest.raises(Disconnected, match=f"because .{code}"):
             inbox.take()
 
     def test_has_no_reason_when_the_last_packet_was_none(self) -> None:
