@@ -14,10 +14,10 @@
  *     publish, walk_on, take_effect     Sequencer in sbus/broker/worker/sequencer.py
  *     the loop of `worker`              WorkerMachine in sbus/broker/worker/machine.py
  *
- * Left out are the subscription table, all reasons to wait but a full log, and a successor that comes
- * soon enough to resume its predecessor's walk (OrderedLog.resume): here it begins at the end of the
- * log (OrderedLog.start). A publish batch is one message, and log blocks are of one length, which is
- * the unit of positions.
+ * Left out are the subscription table, all reasons to wait but a full log, and a successor that
+ * comes soon enough to resume its predecessor's walk (OrderedLog.resume): here it begins at the end
+ * of the log (OrderedLog.start). A publish batch is one message, and log blocks are of one length,
+ * which is the unit of positions.
  *
  * The *place* of a message is its number in the total order, counted as the selector is flipped.
  * `due` are the places of messages for this worker's clients that have not been delivered, from
