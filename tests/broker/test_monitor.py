@@ -21,9 +21,9 @@ from sbus.errors import Disconnected
 from tests.support.block_scene import SOFT, SPREAD, Scenes, receive_all
 from tests.support.bus import Bus, running_bus
 from tests.support.processes import (
-    client_of_replacement,
     clients_on_each,
     descriptors_at_rest,
+    is_replaced,
     several_clients,
     wait_for_descriptors,
     worker_pids,
@@ -31,7 +31,7 @@ from tests.support.processes import (
 from tests.support.raw_client import RawClient
 from tests.support.secrets import OWN, secret
 from tests.support.streams import TIMEOUT_S, messages_of, messages_to_end
-from tests.support.threads import Task, run_together
+from tests.support.threads import Task, run_together, wait_until
 from tests.support.traffic import Stream, flowing
 
 PATTERNS = (b"", b"a/", b"a/*", b"a/b", b"c/*/e", b"c/", b"nothing/here")
@@ -232,14 +232,15 @@ def test_a_stream_continues_when_a_worker_dies(tmp_path: Path) -> None:
         with messages_of(bus) as stream:
             dead = worker_pids(bus)[1]
             os.kill(dead, signal.SIGKILL)
-            with client_of_replacement(bus, 1, dead) as newcomer:
-                newcomer.sub(b"a")
-                newcomer.sync()
-                newcomer.pub(b"a", b"12")
-                clients[0][1].pub(b"a", b"3")
-                newcomer.sync()
-                clients[0][1].sync()
-                found = messages_to_end(stream, newcomer)
+            inherited = clients[1][0]
+            inherited.sub(b"a")
+            inherited.sync()
+            wait_until(lambda: is_replaced(bus, 1, dead), "the successor is known")
+            inherited.pub(b"a", b"12")
+            clients[0][1].pub(b"a", b"3")
+            inherited.sync()
+            clients[0][1].sync()
+            found = messages_to_end(stream, inherited)
     assert sorted((one.size, one.recipients, one.worker) for one in found) == [(1, 2, 0), (2, 2, 1)]
 
 

@@ -309,6 +309,11 @@ def read_until(process: subprocess.Popen[bytes], publisher: RawClient, payload: 
     raise AssertionError(f"{payload!r} was not printed, only {printed!r}")
 
 
+def is_why(text: str) -> bool:
+    """Whether this may be why a killed bus is gone: a worker that outlives the others says it."""
+    return text == GONE or text.endswith((" (stopping)", " (bus-failed)"))
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_sbusctl_sub_says_that_the_connection_is_back(tmp_path: Path, form: str) -> None:
     words = ["sub", "--reconnect", "a", *(["--json"] if form == "json" else [])]
@@ -329,13 +334,12 @@ def test_sbusctl_sub_says_that_the_connection_is_back(tmp_path: Path, form: str)
         process.kill()
         errors = process.communicate(timeout=TIMEOUT_S)[1]
     if form == "json":
-        gaps = [item for item in map(json.loads, printed.splitlines()) if "lost" in item]
-        assert gaps == [{"lost": None, "reconnected": GONE}]
+        (gap,) = [item for item in map(json.loads, printed.splitlines()) if "lost" in item]
+        assert gap["lost"] is None
+        assert is_why(gap["reconnected"])
         assert not errors
     else:
         assert b"lost" not in printed
-        assert errors == (
-            b"sbusctl: the connection was lost and is back; messages may be missing: "
-            + GONE.encode()
-            + b"\n"
-        )
+        begin, _, why = errors.decode().partition("; messages may be missing: ")
+        assert begin == "sbusctl: the connection was lost and is back"
+        assert is_why(why.removesuffix("\n"))
