@@ -232,10 +232,10 @@ def test_a_stream_continues_when_a_worker_dies(tmp_path: Path) -> None:
         with messages_of(bus) as stream:
             dead = worker_pids(bus)[1]
             os.kill(dead, signal.SIGKILL)
+            wait_until(lambda: is_replaced(bus, 1, dead), "the worker is replaced")
             inherited = clients[1][0]
             inherited.sub(b"a")
             inherited.sync()
-            wait_until(lambda: is_replaced(bus, 1, dead), "the successor is known")
             inherited.pub(b"a", b"12")
             clients[0][1].pub(b"a", b"3")
             inherited.sync()

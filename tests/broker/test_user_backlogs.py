@@ -87,8 +87,9 @@ def test_the_hard_policy_decides_when_the_user_s_quota_is_full(tmp_path: Path) -
     ):
         published = flood(first, publisher, [witness], b"1")
         given_up = flood(second, publisher, [witness], b"2", b"blocking/hard/error")
-        received = second.receive_until_closed()
+        *received, why = second.receive_until_closed()
         assert received == given_up[: len(received)]
+        assert why.startswith(b"CMSG !/error\0too-slow ")
         assert kept(first.sync(), published) == 4
 
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from unittest.mock import patch
 
 import msgspec
 
@@ -388,8 +389,10 @@ def _is_part_of(some: list[bytes], order: list[bytes]) -> bool:
 def campaign(seed: int) -> Iterator[LiveCampaign]:
     """The campaign of a seed against a bus of its own, whose end is checked as well."""
     setting = setting_of(seed)
-    os.environ["SBUS_STEP"] = setting.step
-    with tempfile.TemporaryDirectory(prefix="sbus-fuzz-", dir="/tmp") as name:
+    with (
+        patch.dict(os.environ, SBUS_STEP=setting.step),
+        tempfile.TemporaryDirectory(prefix="sbus-fuzz-", dir="/tmp") as name,
+    ):
         directory = Path(name)
         directory.chmod(0o711)
         rules = []

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from sbus.compiled import STEP
 from tests.support.bus import running_bus
 from tests.support.pattern_bombs import connect_as, cpu_seconds
 from tests.support.processes import worker_pids
@@ -21,9 +22,9 @@ VICTIM = STRANGER - 1
 CLIENTS = 300
 FILLING, MESSAGES = 600, 1_000
 OPTIONS = ("-o", "--limit", "user_backlog_bytes_max=1000000")
-CPU_SECONDS_MAX = 0.1
-"""For all messages; it was 1.1 s when each drop was decided in Python, 0.17 s when messages for
-clients that shut down reading were, and is 0.011 s."""
+CPU_SECONDS_MAX = 0.4 if STEP == "python" else 0.1
+"""For all messages; it was 1.1 s when each drop was decided by itself, 0.17 s in the compiled step
+when messages for clients that shut down reading were, and is 0.011 s, or 0.2 s in the Python step."""
 
 
 @pytest.mark.parametrize("soft", [b"discard", b"queue", b"block"])
