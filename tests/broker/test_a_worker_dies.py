@@ -42,9 +42,17 @@ def kill_worker(bus: Bus, worker: int, signum: signal.Signals = signal.SIGKILL) 
     return pid
 
 
+def let_turns_end(bus: Bus) -> None:
+    """Wait until the workers have noted as done what they have answered: they answer the front
+    between turns."""
+    with administer(bus) as admin:
+        admin.ask("clients")
+
+
 @contextmanager
 def dying(bus: Bus, worker: int) -> Iterator[None]:
     """The worker does nothing during the block, and is dead behind it."""
+    let_turns_end(bus)
     os.kill(worker_pids(bus)[worker], signal.SIGSTOP)
     yield
     kill_worker(bus, worker)
@@ -52,6 +60,7 @@ def dying(bus: Bus, worker: int) -> Iterator[None]:
 
 def replace_worker(bus: Bus, worker: int, signum: signal.Signals = signal.SIGKILL) -> None:
     """Kill a worker, and wait until a successor runs."""
+    let_turns_end(bus)
     died = kill_worker(bus, worker, signum)
     wait_until(partial(is_replaced, bus, worker, died), f"worker {worker} lives again")
 
