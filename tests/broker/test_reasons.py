@@ -63,6 +63,8 @@ def fill_socket(bus: Bus, client: RawClient, *choices: bytes) -> None:
         for _ in range(12):
             publisher.send(LARGE)
         publisher.whoami()
+        with bus.connect() as neighbour:  # on the client's worker, where all has arrived then
+            neighbour.whoami()
 
 
 # -- the bus ends ----------------------------------------------------------------------------------
