@@ -1,14 +1,15 @@
-"""Forked children of the test, for what only one process at a time may have."""
+"""Forked children of the test: they do one thing, and keep what they got until they are killed."""
 
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 @contextmanager
 def child_that(action: Callable[[], object]) -> Iterator[int]:
-    """A process that has done this, and keeps what it returned; it is killed at the end."""
+    """A process that has done this, and keeps what it returned; it is killed at the end, if not
+    before."""
     read_fd, write_fd = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -24,6 +25,12 @@ def child_that(action: Callable[[], object]) -> Iterator[int]:
         yield pid
     finally:
         os.close(read_fd)
+        kill_and_reap(pid)
+
+
+def kill_and_reap(pid: int) -> None:
+    """Kill a child unless it was reaped before."""
+    with suppress(ProcessLookupError, ChildProcessError):
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
@@ -62,5 +69,4 @@ def children_at_once(
         for fd in (start_fd, answer_fd, answered_fd):
             os.close(fd)
         for pid in children:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            kill_and_reap(pid)

@@ -30,23 +30,7 @@ LINGERING_MAX = 128
 SMALL, LARGE = bytes(100), bytes(400_000)
 RING = 10
 BOMBERS = 8
-BOMB_SIDE = 155
-BOMB = b"%b/%b/" % (b"x" * BOMB_SIDE, b"x" * BOMB_SIDE)
-"""All bomb patterns match each key that begins so."""
-BOMB_PATTERNS = [
-    b"%b*/%b*/" % (b"x" * left, b"x" * right)
-    for left in range(BOMB_SIDE)
-    for right in range(BOMB_SIDE)
-]
 MEMBERS = 300
-MEMBER_SIDE = 11
-MEMBER_KEY = b"%b/%b/" % (b"x" * MEMBER_SIDE, b"x" * MEMBER_SIDE)
-MEMBER_PATTERNS = [
-    b"%b*/%b*/" % (b"x" * left, b"x" * right)
-    for left in range(MEMBER_SIDE)
-    for right in range(MEMBER_SIDE)
-]
-"""So few that `user_match_steps_max` allows them; again, all match each key that begins so."""
 PASSIVE = 500
 SORTERS = 10
 FILTERED = 200
@@ -64,6 +48,18 @@ CHOICES = (
     *(b"CMSG order/random", b"CMSG blocking/soft/block", b"CMSG order/queue"),
     *(b"CMSG blocking/soft/queue", b"CMSG blocking/hard/block", b"CMSG blocking/hard/discard"),
 )
+
+
+def bombs(side: int) -> tuple[bytes, list[bytes]]:
+    """A key, and `side` times `side` patterns that all match each key that begins so."""
+    key = b"%b/%b/" % (b"x" * side, b"x" * side)
+    sides = [b"x" * length for length in range(side)]
+    return key, [b"%b*/%b*/" % (left, right) for left in sides for right in sides]
+
+
+BOMB, BOMB_PATTERNS = bombs(155)
+MEMBER_KEY, MEMBER_PATTERNS = bombs(11)
+"""So few that `user_match_steps_max` allows them."""
 
 
 def message(key: bytes, payload: bytes = SMALL) -> bytes:

@@ -5,14 +5,14 @@ All "workers" of a test may share the lock's one open file description, because 
 """
 
 import os
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from sbus.limits import Limits
 from sbus.shared.accounts import Account, AccountBook, accounts_words
 from sbus.shared.client_slots import SLOT_WORDS, ClientSlot, ClientSlots
 from sbus.shared.shared_memory import WORD_BYTES, SharedMemory
+from tests.support.children import child_that
 
 
 def small_limits(log_bytes: int = 2048, table_bytes: int = 4096) -> Limits:
@@ -58,41 +58,19 @@ def open_memory(workers: int, limits: Limits | None = None) -> Iterator[SharedMe
         close_memory(memory)
 
 
-@contextmanager
 def child_holding_the_lock(
     memory: SharedMemory, act: Callable[[memoryview], None]
-) -> Iterator[int]:
+) -> AbstractContextManager[int]:
     """A process that took the lock, did `act` and holds it until it is killed; gives its pid.
 
     It is killed at the end at the latest. The lock must not be open here yet.
     """
-    done, tell = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            memory.lock.open()
-            with memory.lock as words:
-                act(words)
-                os.write(tell, b"x")
-                signal.pause()
-        finally:
-            os._exit(1)
-    os.close(tell)
-    try:
-        assert os.read(done, 1) == b"x", "the child failed before it was to be killed"
-        yield pid
-    finally:
-        os.close(done)
-        kill_and_reap(pid)
 
+    def take() -> None:
+        memory.lock.open()
+        act(memory.lock.__enter__())
 
-def kill_and_reap(pid: int) -> None:
-    """Kill a child unless it was reaped before."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    except (ProcessLookupError, ChildProcessError):
-        return
+    return child_that(take)
 
 
 def was_woken(memory: SharedMemory, worker: int) -> bool:

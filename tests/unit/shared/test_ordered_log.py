@@ -22,10 +22,10 @@ from sbus.shared.shared_memory import (
     WORKERS_MAX,
     SharedMemory,
 )
+from tests.support.children import kill_and_reap
 from tests.unit.shared.memories import (
     child_holding_the_lock,
     close_memory,
-    kill_and_reap,
     open_memory,
     small_limits,
 )

@@ -31,10 +31,10 @@ from sbus.shared.subscription_table import (
     all_have_read,
     encode_record,
 )
+from tests.support.children import kill_and_reap
 from tests.unit.shared.journal_model import read_all, read_on, subscribed, unsubscribed, write
 from tests.unit.shared.memories import (
     child_holding_the_lock,
-    kill_and_reap,
     open_memory,
     small_limits,
     was_woken,
