@@ -19,8 +19,9 @@ from functools import lru_cache
 
 from sbus.broker.events.stream_writer import StreamWriter
 from sbus.broker.ipc.worker_protocol import TrafficSample
+from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import HAND_OVER, Route
-from sbus.broker.worker.session import PublishBatch, Session
+from sbus.broker.worker.session import Session
 from sbus.broker.worker.traffic_sampler import TrafficSampler
 from sbus.protocol.admin_streams import (
     PART_BYTES_MAX,

@@ -10,6 +10,7 @@ from functools import partial
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.ipc.worker_protocol import SelfServiceRequest
 from sbus.broker.worker.context import WorkerContext
+from sbus.broker.worker.publish_batch import gather
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
@@ -59,12 +60,14 @@ class PacketHandler:
         routes = self._routes
         if session.profile.publish:
             # Every key is looked up: its route does not say who may publish.
-            batch = session.gather({}, partial(self._look_up_if_allowed, session.profile), cost_max)
+            batch = gather(
+                session, {}, partial(self._look_up_if_allowed, session.profile), cost_max
+            )
         else:
-            batch = session.gather(routes.recent, routes.look_up, cost_max)
+            batch = gather(session, routes.recent, routes.look_up, cost_max)
         if batch.messages:
             wait = self._sequencer.publish(batch)
-            session.count_published(batch)
+            batch.count_published()
             return 1 + batch.cost, wait
         began_at = self._time_without_walks()
         try:

@@ -28,9 +28,10 @@ from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep, PythonStep, make_ordinary_step
 from sbus.broker.worker.poller import Poller
+from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.resumption import Resumption
 from sbus.broker.worker.router import Route, Router
-from sbus.broker.worker.session import PublishBatch, Session
+from sbus.broker.worker.session import Session
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
 from sbus.shared.in_flight import delivery
 from sbus.shared.log_block import LogBlock

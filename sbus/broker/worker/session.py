@@ -8,7 +8,6 @@ wait, and bounds what it can make the worker keep to one batch.
 
 import socket
 import time
-from collections.abc import Callable
 
 import msgspec
 
@@ -19,109 +18,16 @@ from sbus.broker.delivery.secret_recipient import SecretRecipient
 from sbus.broker.worker.fair_queue import BacklogSender
 from sbus.broker.worker.router import Route
 from sbus.compiled import SessionRecord
-from sbus.errors import ClientFault, Misbehaviour
-from sbus.limits import BYTES_PER_UNIT, UNITS_PER_SECOND, Limits
+from sbus.errors import Misbehaviour
+from sbus.limits import BYTES_PER_UNIT, Limits
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
 from sbus.shared.client_slots import ClientSettings, ClientSlot
-from sbus.shared.in_flight import NOBODY, InFlight
-from sbus.shared.log_block import LogBlock, build_log_block
 from sbus.unix.closing import is_hung_up
 from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import has_descriptors, may_carry_descriptors
 from sbus.unix.peer_process import PeerProcess
 
-_MESSAGE = b"MSG "
 _HAS_DESCRIPTORS = "descriptors may not be attached to packets"
-Message = tuple[bytes, bytes, Route]
-"""A packet, its key and its route."""
-
-
-class PublishBatch:
-    """Consecutive messages of a client that get their place in the order together.
-
-    Messages at its end that cannot have a place now are *put off*. They become pending again and
-    are gathered anew later, so that no route that waits has to be kept current.
-    """
-
-    __slots__ = (
-        *("session", "messages", "put_off", "held_by"),
-        *("deliveries", "delivery_bytes", "timed_cost"),
-    )
-
-    def __init__(self, session: "Session") -> None:
-        self.session = session
-        self.messages: list[Message] = []
-        self.put_off: tuple[Message, ...] = ()
-        """Messages that followed, and have to wait."""
-        self.held_by: BackpressureRule | None = None
-        """The rule of the stalled client that the first of them waits for, if it does."""
-        self.deliveries = 0
-        """To clients of this worker, one for each message and recipient."""
-        self.delivery_bytes = 0
-        self.timed_cost = 0
-        """The cost of what takes a measured time: looking the routes up, and showing the messages
-        to watchers."""
-
-    @property
-    def cost(self) -> int:
-        """The cost of publishing the messages, with what takes a measured time."""
-        copying_cost = self.delivery_bytes // BYTES_PER_UNIT
-        return self.timed_cost + len(self.messages) + self.deliveries + copying_cost
-
-    def add(self, packet: bytes, key: bytes, route: Route) -> None:
-        self.messages.append((packet, key, route))
-        self.deliveries += route.fan_out
-        self.delivery_bytes += len(packet) * route.fan_out
-
-    def put_off_from(self, index: int, held_by: BackpressureRule | None = None) -> None:
-        """Put off the message at this index and all behind it."""
-        put_off = self.messages[index:]
-        for packet, _, route in put_off:
-            self.deliveries -= route.fan_out
-            self.delivery_bytes -= len(packet) * route.fan_out
-        del self.messages[index:]
-        self.put_off = (*put_off, *self.put_off)
-        self.held_by = held_by
-
-    def take_back(self) -> None:
-        """Put nothing off. `look_up_again` must follow, which counts the deliveries."""
-        self.messages += self.put_off
-        self.put_off, self.held_by = (), None
-
-    def look_up_again(self, look_up: Callable[[bytes], Route], seconds_max: float) -> None:
-        """Look up the routes again, because subscriptions have changed. Messages for which the time
-        does not suffice are put off."""
-        messages, self.messages = self.messages, []
-        self.deliveries = self.delivery_bytes = 0
-        began_at = now = time.perf_counter()
-        for packet, key, _ in messages:
-            self.add(packet, key, self.session.own_route(look_up(key)))
-            now = time.perf_counter()
-            if now - began_at > seconds_max:
-                break
-        self.add_time(now - began_at)
-        if len(self.messages) < len(messages):
-            self.put_off = (*messages[len(self.messages) :], *self.put_off)
-            self.held_by = None
-
-    def add_time(self, seconds: float) -> None:
-        """Count time that was spent for these messages."""
-        self.timed_cost += int(seconds * UNITS_PER_SECOND)
-
-    def begin_flight(self, in_flight: InFlight) -> int:
-        """Let a successor of the worker know the recipients; returns the number of the batch."""
-        but_for = NOBODY if self.session.echo else self.session.slot_at
-        return in_flight.begin_batch(but_for, (key for _, key, _ in self.messages))
-
-    def log_block(self) -> LogBlock | None:
-        """The messages that other workers need, if any, as a log block."""
-        entries = [
-            (route.mask, packet, len(key)) for packet, key, route in self.messages if route.mask
-        ]
-        session = self.session
-        if not entries:
-            return None
-        return build_log_block(session.client, session.uid, session.received_us, entries)
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -300,59 +206,6 @@ class Session(SessionRecord):
     # -- pending packets -----------------------------------------------------------------------
     def has_pending(self) -> bool:
         return self.done < len(self.packets)
-
-    def gather(
-        self,
-        recent: dict[bytes, Route],
-        look_up: Callable[[bytes], Route],
-        cost_max: int,
-    ) -> PublishBatch:
-        """Make a publish batch of the messages at the head of the pending packets, up to this cost.
-
-        It ends before any other packet, and before a message that may not be published.
-        """
-        batch = PublishBatch(self)
-        packets = self.packets
-        messages = batch.messages
-        count, size_max = len(packets), self.packet_bytes_max
-        at = self.done
-        deliveries = delivery_bytes = 0
-        # A message costs 1, and moves `at` on by 1, so `deliveries + at` grows as the cost does.
-        cost_left = cost_max + at
-        while at < count and deliveries + at < cost_left:
-            packet = packets[at]
-            size = len(packet)
-            if packet[:4] != _MESSAGE or size > size_max:
-                break
-            end = packet.find(b"\0", 4)
-            if end < 0:
-                break
-            key = packet[4:end]
-            route = recent.get(key)
-            if route is None:
-                began_at = time.perf_counter()
-                try:
-                    route = look_up(key)
-                except ClientFault:
-                    break
-                batch.add_time(time.perf_counter() - began_at)
-                cost_left = cost_max + self.done - batch.timed_cost
-            if not self.echo:
-                route = self.own_route(route)
-            messages.append((packet, key, route))
-            fan_out = route.fan_out
-            deliveries += fan_out
-            delivery_bytes += size * fan_out
-            at += 1
-        self.done = at
-        batch.deliveries = deliveries
-        batch.delivery_bytes = delivery_bytes
-        return batch
-
-    def count_published(self, batch: PublishBatch) -> None:
-        """Count the messages that were published; those that were put off are pending again."""
-        self.messages_in += len(batch.messages)
-        self.done -= len(batch.put_off)
 
     def own_route(self, route: Route) -> Route:
         """The route of a message of this client's own."""

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterable
 
 from sbus.broker.ipc.worker_protocol import ClientTraffic, Exchange, TrafficSample
+from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Recipient, Route
-from sbus.broker.worker.session import PublishBatch, Session
+from sbus.broker.worker.session import Session
 
 _DELIVERIES_MAX = 20_000
 """Some milliseconds of counting."""

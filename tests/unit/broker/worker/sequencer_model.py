@@ -22,9 +22,10 @@ from sbus.broker.ipc.worker_protocol import WorkerEvent
 from sbus.broker.worker import sequencer as sequencer_module
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
+from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
-from sbus.broker.worker.session import Connection, PublishBatch, Session
+from sbus.broker.worker.session import Connection, Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import Reason, Wait
 from sbus.limits import Limits

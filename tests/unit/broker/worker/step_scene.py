@@ -23,6 +23,7 @@ from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import PythonStep
+from sbus.broker.worker.publish_batch import gather
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Connection, Session
@@ -227,10 +228,10 @@ class Scene:
         cost = sequencer.serve(session, 1, QUANTUM)
         wait = None
         while cost < QUANTUM and session.has_pending() and wait is None:
-            batch = session.gather(router.cache.recent, router.look_up, QUANTUM - cost)
+            batch = gather(session, router.cache.recent, router.look_up, QUANTUM - cost)
             if batch.messages:
                 wait = sequencer.publish(batch)
-                session.count_published(batch)
+                batch.count_published()
                 cost += 1 + batch.cost
             else:
                 client.handled.append(session.packets[session.done])

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from sbus.broker.delivery import backpressure
 from sbus.broker.worker import log_walker as log_walker_module
+from sbus.broker.worker import publish_batch as publish_batch_module
 from sbus.broker.worker import router as router_module
 from sbus.broker.worker import sequencer as sequencer_module
-from sbus.broker.worker import session as session_module
 from sbus.broker.worker import subscriptions as subscriptions_module
 from sbus.broker.worker import wait_queue as waiting
-from sbus.broker.worker.session import PublishBatch
+from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.wait_queue import Reason, Wait
 from sbus.shared import (
     accounts,
@@ -456,7 +456,7 @@ def test_lookups_in_a_walk_are_charged_to_the_publisher(
 def test_what_watching_takes_is_charged_to_the_publisher(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (log_walker_module, session_module):
+    for module in (log_walker_module, publish_batch_module):
         monkeypatch.setattr(module, "UNITS_PER_SECOND", 10**9)
     mine, _, theirs, _ = bus.clients
     bus.subscribe(theirs, b"a", nothing)

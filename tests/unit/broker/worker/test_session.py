@@ -9,8 +9,9 @@ import pytest
 
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.worker.publish_batch import PublishBatch, gather
 from sbus.broker.worker.router import Route
-from sbus.broker.worker.session import Connection, PublishBatch, Session
+from sbus.broker.worker.session import Connection, Session
 from sbus.errors import Misbehaviour, Refusal
 from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
@@ -75,7 +76,7 @@ class Pair:
         return self.steps()
 
     def gather(self) -> list[bytes]:
-        return packets_of(self.session.gather({}, look_up, 1000))
+        return packets_of(gather(self.session, {}, look_up, 1000))
 
 
 def packets_of(batch: PublishBatch) -> list[bytes]:
@@ -208,7 +209,7 @@ def test_a_publish_batch_ends_when_it_causes_enough_work(pair: Pair) -> None:
     pair.send(*[b"MSG here\0"] * 5)
     pair.session.receive()
     # One packet and two deliveries each.
-    batch = pair.session.gather({}, look_up, 4)
+    batch = gather(pair.session, {}, look_up, 4)
     assert len(batch.messages) == 2
     assert batch.cost == 6
 
@@ -220,7 +221,7 @@ def test_large_messages_are_more_work(pair: Pair) -> None:
     pair.send(b"MSG here\0" + bytes(40_960 - 9))
     assert session.receive() == 10, "pages of the packet that was read"
     # A message and two deliveries of ten pages.
-    assert session.gather(ROUTES, look_up, 1000).cost == 3 + 2 * 10
+    assert gather(session, ROUTES, look_up, 1000).cost == 3 + 2 * 10
 
 
 def test_a_known_route_is_not_looked_up(pair: Pair) -> None:
@@ -229,7 +230,7 @@ def test_a_known_route_is_not_looked_up(pair: Pair) -> None:
 
     pair.send(b"MSG here\0a")
     pair.session.receive()
-    ((packet, key, route),) = pair.session.gather(ROUTES, fail, 1000).messages
+    ((packet, key, route),) = gather(pair.session, ROUTES, fail, 1000).messages
     assert (packet, key) == (b"MSG here\0a", b"here")
     assert route is ROUTES[b"here"]
 
@@ -238,7 +239,7 @@ def test_without_echo_a_client_is_no_recipient_of_its_own_messages(pair: Pair) -
     pair.session.echo = False
     pair.send(b"MSG here\0a")
     pair.session.receive()
-    batch = pair.session.gather(ROUTES, look_up, 1000)
+    batch = gather(pair.session, ROUTES, look_up, 1000)
     ((_, _, route),) = batch.messages
     assert route.recipients == (OTHER_OUTBOX,)
     elsewhere = Route(6, (OTHER_OUTBOX, OWN_OUTBOX))
@@ -251,20 +252,20 @@ def test_without_echo_a_client_is_no_recipient_of_its_own_messages(pair: Pair) -
 def test_what_takes_too_long_to_find_anew_goes_back(pair: Pair) -> None:
     pair.send(b"MSG here\0a", b"MSG here\0b", b"MSG here\0c")
     pair.session.receive()
-    batch = pair.session.gather(ROUTES, look_up, 1000)
+    batch = gather(pair.session, ROUTES, look_up, 1000)
     batch.look_up_again(look_up, seconds_max=0)
     assert packets_of(batch) == [b"MSG here\0a"]
-    pair.session.count_published(batch)
+    batch.count_published()
     assert pair.gather() == [b"MSG here\0b", b"MSG here\0c"]
 
 
 def test_what_is_put_off_is_gathered_again(pair: Pair) -> None:
     pair.send(b"MSG here\0a", b"MSG here\0b")
     pair.session.receive()
-    batch = pair.session.gather(ROUTES, look_up, 1000)
+    batch = gather(pair.session, ROUTES, look_up, 1000)
     batch.put_off_from(1)
     assert (packets_of(batch), batch.deliveries) == ([b"MSG here\0a"], 2)
-    pair.session.count_published(batch)
+    batch.count_published()
     assert pair.session.has_pending()
     assert pair.gather() == [b"MSG here\0b"]
     assert not pair.session.has_pending()
@@ -273,7 +274,7 @@ def test_what_is_put_off_is_gathered_again(pair: Pair) -> None:
 def test_routes_are_found_anew_for_what_was_put_off_too(pair: Pair) -> None:
     pair.send(b"MSG here\0a", b"MSG here\0b", b"MSG here\0c")
     pair.session.receive()
-    batch = pair.session.gather(ROUTES, look_up, 1000)
+    batch = gather(pair.session, ROUTES, look_up, 1000)
     batch.put_off_from(2)
     batch.put_off_from(1)
     batch.take_back()
