@@ -315,8 +315,7 @@ class Sequencer:
         return recorded
 
     def journal(self, data: bytes, *, frees: bool = False) -> bool:
-        """Journal records whose place in the order does not matter; False as with
-        `journal_step`."""
+        """Journal records whose place in the order does not matter; False as above."""
         with self._lock.timed as words:
             return self._table.append(words, data, edge=True, frees=frees)
 
