@@ -111,15 +111,19 @@ def entry_numbers(source: mmap.mmap, at: int, bit: int) -> list[int]:
     return numbers
 
 
-def count_entries(ring: memoryview, start: int, end: int, bit: int) -> int:
-    """The log entries of all log blocks between two positions that concern the worker with this
-    bit."""
-    entries = 0
+def blocks_between(
+    ring: memoryview, start: int, end: int, bit: int
+) -> Iterator[tuple[int, int, bytes]]:
+    """Of each log block between two positions that concerns the worker with this bit: how many log
+    entries it has, its publisher, and the key of its first entry."""
     while start < end:
-        mask, length, count, *_ = BLOCK.unpack_from(ring, start % len(ring))
-        entries += count if mask & bit else 0
+        at = start % len(ring)
+        mask, length, count, client, *_ = BLOCK.unpack_from(ring, at)
+        if mask & bit:
+            _, _, key_bytes = _ENTRY.unpack_from(ring, at + BLOCK.size)
+            key_at = at + BLOCK.size + _ENTRY.size + len(b"MSG ")
+            yield count, client, bytes(ring[key_at : key_at + key_bytes])
         start += length
-    return entries
 
 
 def check_log_size(limits: Limits) -> None:

@@ -52,7 +52,7 @@ from sbus.shared.log_block import (
     LogBlock,
     LogStatistics,
     WalkedBlock,
-    count_entries,
+    blocks_between,
     entries_of,
     entry_numbers,
     walk_piece,
@@ -131,10 +131,19 @@ class OrderedLog(LogRecord):
         if not words[ALIVE] & self._bit:
             return False
         self.cursor = walked
-        ring = memoryview(self._map)[self._offset : self._offset + self._size]
-        left = count_entries(ring, walked, words[self._own + LOG_END], self._bit)
+        left = sum(count for count, _, _ in self._blocks_left(words))
         self.entries = words[self._own + LOG_ENTRIES] - left
         return True
+
+    def publishers_left(self, words: memoryview, key: bytes) -> set[int]:
+        """The publishers of log blocks that are left to walk and begin with this key."""
+        return {client for _, client, first in self._blocks_left(words) if first == key}
+
+    def _blocks_left(self, words: memoryview) -> Iterator[tuple[int, int, bytes]]:
+        ring = memoryview(self._map)[self._offset : self._offset + self._size]
+        # What comes before was not destined to this worker, and others may use its room.
+        start = max(self.cursor, words[self._own + LOG_START])
+        return blocks_between(ring, start, words[self._own + LOG_END], self._bit)
 
     def start(self, words: memoryview) -> None:
         """Begin to serve: skip what was destined to an earlier worker of this number."""

@@ -105,7 +105,8 @@ class SteppedWorker:
     def die(self) -> None:
         """End at once, as a process that is killed."""
         self.has_ended = True
-        for session in self.parts.sessions:
+        sessions = self.parts.sessions
+        for session in (*sessions, *sessions.arriving.values()):
             session.secret_recipient.close()
             session.sock.close()
         self.poller.close()
@@ -201,14 +202,17 @@ class OneProcessBus:
         worker: int,
         *,
         without: Container[int] = (),
+        arriving: Container[int] = (),
         fault: str = "",
         is_late: bool = False,
     ) -> None:
         """Let a worker die, and a successor take over all of its clients but some, which have
-        left. `fault` is why the clients are to be disconnected; the log is not kept for one that
-        `is_late`."""
+        left, and of those that were handed over to the worker. `fault` is why the clients are to be
+        disconnected; the log is not kept for one that `is_late`."""
         dead = self.stepped[worker]
         left = [session for session in dead.parts.sessions if session.client not in without]
+        handed_over = dead.parts.sessions.arriving.items()
+        left += [session for client, session in handed_over if client in arriving]
         fds = [os.dup(session.sock.fileno()) for session in left]
         dead.die()
         with self.memory.lock as words:

@@ -233,12 +233,14 @@ class ClientMoves:
         client, _, state = packet[len(_PREFIX) :].partition(b" ")
         session = self._sessions.arriving.pop(int(client), None)
         if session is not None:
+            was_prepared = not session.is_counted
             _restore(session, decode_state(state))
             session.save_settings()
             session.set_counted(True)
             self._sessions.begin_serving(session)
             self._context.client_events.arrives(session)
-            self._link.send(protocol.ClientArrived(session.client))
+            if was_prepared:  # of one that was inherited, the front knows
+                self._link.send(protocol.ClientArrived(session.client))
 
     def call_off(self, client: int) -> None:
         """Serve a client if it was handed over already, and be ready for it no more otherwise.

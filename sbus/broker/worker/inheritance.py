@@ -11,6 +11,8 @@ everything for this worker, a client with subscriptions is told that it lost an 
     a client that the predecessor never served   is adopted as a new one
     a client that the predecessor had closed     is disconnected
     a client that left meanwhile                 is found to have left when it is read
+    a client that was handed over to this        is served from the log entry on that hands it over,
+      worker, which has not walked there         as the other worker delivered all that comes before
     journalled patterns without a client         are taken back: their client has left or moved away
 """
 
@@ -116,7 +118,8 @@ class Inheritance:
         self.is_awaited = False
         if self._clients:
             interrupted = self._sequencer.resumption.begin()
-            self._restore_all(_Journal(self._context))
+            arrivals = interrupted.arrivals if interrupted is not None else set()
+            self._restore_all(_Journal(self._context), arrivals)
             for session in self._sessions:
                 self._admit_earlier_losses(session, is_number_known=interrupted is not None)
             if interrupted is not None:
@@ -126,7 +129,7 @@ class Inheritance:
         self._context.link.send(TookOver(len(self._clients)))
         self._clients.clear()
 
-    def _restore_all(self, journal: _Journal) -> None:
+    def _restore_all(self, journal: _Journal, arrivals: set[int]) -> None:
         inherited: list[tuple[Session, str]] = []
         new: list[tuple[AdoptClient, int]] = []
         for command, fd in self._clients:
@@ -146,7 +149,12 @@ class Inheritance:
             if not self._router.has_interest(pattern)
         )
         for session, fault in inherited:
-            self._begin_serving(session, fault)
+            why = Misbehaviour("kills-workers", fault) if fault else None
+            if session.client in arrivals:
+                session.outbox.fault = why
+                self._sessions.arriving[session.client] = session
+            else:
+                self._begin_serving(session, why)
         for adoption, fd in new:
             self._sessions.adopt(adoption, fd)
 
@@ -157,7 +165,6 @@ class Inheritance:
         session.echo = settings.echo
         session.outbox.wants_notices = settings.wants_notices
         session.outbox.leave()
-        session.outbox.arrive(settings.flood_control)
         self._subscriptions.restore(session, journal.patterns_of(command.client))
         if rules := journal.rules_of(command.client):
             self._restore_rules(session, rules)
@@ -175,16 +182,17 @@ class Inheritance:
         self._subscriptions.add_rule(session)
         self._subscriptions.apply_profile(session)
 
-    def _begin_serving(self, session: Session, fault: str) -> None:
+    def _begin_serving(self, session: Session, fault: Misbehaviour | None) -> None:
         """Serve a client, or disconnect it if it is to be at fault."""
         outbox = session.outbox
+        outbox.arrive(session.slot.settings().flood_control)
         if outbox.wants_backpressure and session.backpressure is None:
             self._sessions.enable_backpressure(session)
         self._sessions.begin_serving(session)
         if session.slot.pending:
             self._report_pending(session)
-        if fault:
-            self._sessions.expel(session, Misbehaviour("kills-workers", fault))
+        if fault is not None:
+            self._sessions.expel(session, fault)
 
     def _admit_earlier_losses(self, session: Session, *, is_number_known: bool) -> None:
         """Tell a client of what waited for it, or that nobody knows what it has lost."""
@@ -202,11 +210,16 @@ class Inheritance:
         """Go on where the predecessor died."""
         resumption = self._sequencer.resumption
         outboxes = {session.slot_at: session.outbox for session in self._sessions}
-        resumption.finish_walk(interrupted, lambda slot_at: outboxes[slot_at].admit_loss(1))
+
+        def admit_loss(slot_at: int, messages: int = 1) -> None:
+            if slot_at in outboxes:  # one that is still to arrive has lost nothing here
+                outboxes[slot_at].admit_loss(messages)
+
+        resumption.finish_walk(interrupted, admit_loss)
         if interrupted.batch is None:
             return
         for slot_at, lost in resumption.lost_of_batch(interrupted.batch).items():
-            outboxes[slot_at].admit_loss(lost)
+            admit_loss(slot_at, lost)
         if not interrupted.batch.is_complete:
             for session in self._sessions:
                 self._admit_unknown_loss(session)

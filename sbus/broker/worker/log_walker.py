@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep
-from sbus.broker.worker.router import Router
+from sbus.broker.worker.router import HAND_OVER, Router
 from sbus.limits import UNITS_PER_SECOND
 from sbus.shared.account_search import AccountSearch
 from sbus.shared.in_flight import NUMBER_SHIFT, delivery
@@ -114,7 +114,8 @@ class LogWalker:
 
     def resume_block(self, under_way: int, admit_loss: Callable[[int], None]) -> None:
         """Deliver the rest of the log block at the cursor. A predecessor has made the deliveries
-        before this one, which is in doubt: its recipient's slot is passed to `admit_loss`."""
+        before this one, which is in doubt: its recipient's slot is passed to `admit_loss`. A client
+        that was being taken over is taken over again."""
         progress, base = self._in_flight.walk_progress, self._in_flight.block_base()
         for uid, _, entries in self._log.walk(self._log.cursor + 1):
             self._statistics.counts[ROUTE_LOOKUPS] += len(entries)
@@ -122,9 +123,9 @@ class LogWalker:
                 for recipient in self._router.look_up(key).recipients:
                     place = delivery(number, recipient.slot_at)
                     progress[0] = max(base + place, progress[0])
-                    if place == under_way:
+                    if place == under_way and key != HAND_OVER:
                         admit_loss(recipient.slot_at)
-                    elif place > under_way:
+                    elif place >= under_way:
                         self._statistics.counts[ACCEPTED] += 1
                         self._statistics.counts[ACCEPTED_BYTES] += len(packet)
                         recipient.deliver(packet, uid)

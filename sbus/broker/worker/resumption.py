@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.log_walker import LogWalker
-from sbus.broker.worker.router import Router
+from sbus.broker.worker.router import HAND_OVER, Router
 from sbus.shared.in_flight import InterruptedBatch, delivery
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.subscription_table import SubscriptionTable
@@ -27,6 +27,8 @@ class Interrupted(NamedTuple):
     step_end: int
     """To where the log is walked before its last step takes effect."""
     batch: InterruptedBatch | None
+    arrivals: set[int]
+    """Clients that another worker hands over at a log entry that is left to walk."""
 
 
 class Resumption:
@@ -62,7 +64,8 @@ class Resumption:
             is_there = self._log.cursor == walked
             step_end = self._in_flight.step_end(words)
             batch = self._in_flight.interrupted_batch(words)
-        return Interrupted(under_way if is_there else 0, step_end, batch)
+            arrivals = self._log.publishers_left(words, HAND_OVER)
+        return Interrupted(under_way if is_there else 0, step_end, batch, arrivals)
 
     def finish_walk(self, interrupted: Interrupted, admit_loss: Callable[[int], None]) -> None:
         """Deliver what comes before the predecessor's last step. `admit_loss` is called with the

@@ -543,6 +543,25 @@ def test_a_dead_worker_holds_no_worker_back_and_does_not_wait() -> None:
         assert [key for key, _ in walk(reader, memory)] == [b"later"]
 
 
+def test_a_successor_counts_only_what_came_for_it_since() -> None:
+    """Its predecessor had walked everything, and others have used that room of the log since."""
+    with open_memory(2) as memory:
+        memory.lock.open()
+        writer, reader = started(memory, 0, 1)
+        append(writer, memory, (0b10, b"before"))
+        assert [key for key, _ in walk(reader, memory)] == [b"before"]
+        with memory.lock as words:
+            reader.reap(words, 1, reader.cursor)
+        for _ in range(LOG_BYTES // 128 + 1):
+            append(writer, memory, (0b01, b"other"), size=72)
+            walk(writer, memory)
+        append(writer, memory, (0b10, b"behind"))
+        successor = OrderedLog(memory, 1)
+        with memory.lock as words:
+            assert successor.resume(words, reader.cursor)
+        assert [key for key, _ in walk(successor, memory)] == [b"behind"]
+
+
 def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:
     with open_memory(1) as memory:
         memory.lock.open()

@@ -7,12 +7,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from sbus.broker.config.access_policy import encode_rule_set
+from sbus.broker.ipc.client_record import ClientRecord
+from sbus.broker.ipc.worker_protocol import (
+    AdoptClient,
+    ClientHandedOver,
+    ClientPrepared,
+    HandOverClient,
+    PrepareClient,
+)
+from sbus.broker.worker.client_moves import ClientMoves
 from sbus.broker.worker.session import Session
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
 from sbus.shared.accounts import BLOCKING_CLIENTS, MATCH_STEPS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
 from sbus.shared.client_slots import ClientSettings
-from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
+from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
 
 LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
 SMALL_BUFFER_BYTES = 4608
@@ -164,6 +174,44 @@ def test_messages_of_other_workers_arrive(bus: OneProcessBus) -> None:
     bus.replace(0)
     tell(bus, writer, b"MSG k\0behind")
     assert reader.read() == [b"MSG k\0before", b"MSG k\0behind"]
+
+
+class Killed(BaseException):
+    """Stands for the death of a process."""
+
+
+def die(*_arguments: object) -> None:
+    raise Killed
+
+
+def test_a_client_is_served_from_where_it_was_handed_over(
+    bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker has delivered what comes before. The other one dies before it walks there, and
+    its successor dies while it takes the client over."""
+    reader, writer = bus.connect(0), bus.connect(0)
+    tell(bus, reader, b"SUB k")
+    session = bus.workers[0].sessions[reader.number]
+    place, number = session.account_place, reader.number
+    adoption = AdoptClient(number, CREDENTIALS, place, encode_rule_set(0), number)
+    record = ClientRecord(revision=session.revision, patterns=session.patterns)
+    bus.tell(1, PrepareClient(adoption, record), session.sock.fileno())
+    bus.settle()
+    bus.tell(0, HandOverClient(number, 1, session.revision))
+    for text in (b"before", b"behind"):
+        writer.send(b"MSG k\0" + text)
+        while bus.stepped[0].is_awake():
+            pass
+    bus.replace(1, arriving={number})
+    take_over = ClientMoves.deliver
+    monkeypatch.setattr(ClientMoves, "deliver", die)
+    with pytest.raises(Killed):
+        bus.settle()
+    monkeypatch.setattr(ClientMoves, "deliver", take_over)
+    bus.replace(1, arriving={number})
+    tell(bus, reader, b"MSG k\0own")
+    assert reader.read() == [b"MSG k\0" + text for text in (b"before", b"behind", b"own")]
+    assert bus.other_events == [ClientPrepared(number), ClientHandedOver(number)]
 
 
 def test_what_nobody_inherits_is_taken_back(bus: OneProcessBus) -> None:
