@@ -1,0 +1,194 @@
+"""Simulated clients, and what each of them knows: what it sent and received, and when.
+
+"When" is a number that grows with everything that any client does.
+"""
+
+import itertools
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sbus.protocol.controls import lost_notice
+from sbus.unix.credentials import Credentials
+
+_PACKET_BYTES_MAX = 8192
+_LOST = b"CMSG !/lost\0"
+_ERROR = b"CMSG !/error\0"
+_PACKETS_LOST = _ERROR + b"packets-lost "
+_WHOAMI = b"CMSG !/cred/whoami"
+_NEVER = 1 << 62
+
+
+@dataclass(eq=False, slots=True)
+class Message:
+    """As it was sent; `packet` is unlike all others."""
+
+    publisher: int
+    number: int
+    key: bytes
+    packet: bytes
+    sent_at: int
+    behind: "Message | None"
+    """The last message that its publisher had received, so that it may be the cause of this one."""
+
+
+class Subscription:
+    """One pattern of one client. Times are those of packets, and of replies that confirm them."""
+
+    def __init__(self, pattern: bytes, asked_at: int) -> None:
+        self.pattern = pattern
+        self.asked_at = asked_at
+        self.confirmed_at = _NEVER
+        self.end_asked_at = _NEVER
+        self.end_confirmed_at = _NEVER
+        self.is_certain = True
+        """Its client was not told that packets of these times were not processed."""
+
+    def is_open(self) -> bool:
+        """Whether its client has not ended it."""
+        return self.end_asked_at == _NEVER
+
+    def confirm(self, asked_at: int, now: int) -> None:
+        """A reply confirms what was sent before this time."""
+        if self.is_certain:
+            if self.asked_at < asked_at:
+                self.confirmed_at = min(self.confirmed_at, now)
+            if self.end_asked_at < asked_at:
+                self.end_confirmed_at = min(self.end_confirmed_at, now)
+
+    def doubt(self) -> None:
+        """Packets were lost, maybe that which is not confirmed yet."""
+        if self.confirmed_at == _NEVER or (not self.is_open() and self.end_confirmed_at == _NEVER):
+            self.is_certain = False
+
+
+class Received(NamedTuple):
+    """A message, and how many losses its client was told of before."""
+
+    message: Message
+    lost_before: int
+
+
+class Times:
+    """What all clients of a bus share: the time, and all messages by their packets."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self.messages: dict[bytes, Message] = {}
+
+    def next(self) -> int:
+        return next(self._numbers)
+
+
+class SimulatedClient:
+    """The client's end of a connection."""
+
+    def __init__(self, number: int, own: Credentials, sock: socket.socket, times: Times) -> None:
+        self.number = number
+        self.own = own
+        self._sock = sock
+        self._times = times
+        sock.setblocking(False)
+        self.sent: list[Message] = []
+        self.received: list[Received] = []
+        self.subscriptions: list[Subscription] = []
+        self.echo: bool | None = True
+        """None if packets were lost since it was chosen."""
+        self.lost = 0
+        """Messages that the bus says it has lost."""
+        self.lost_unknown = False
+        self.unprocessed = 0
+        """Packets of this client that the bus says it has not processed."""
+        self.requests: list[int] = []
+        """When the requests without replies were sent."""
+        self.replies = 0
+        self.reason = ""
+        """Why the connection ends, as the last packet says."""
+        self.has_ended = False
+        self.has_left = False
+
+    # -- sending -------------------------------------------------------------------------------
+    def _send(self, packet: bytes) -> bool:
+        """Whether the kernel took it."""
+        try:
+            self._sock.send(packet)
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        return True
+
+    def control(self, key: bytes) -> bool:
+        return self._send(b"CMSG " + key)
+
+    def publish(self, key: bytes, size: int) -> None:
+        number = len(self.sent)
+        packet = b"MSG %b\0%d %d " % (key, self.number, number)
+        packet += b"." * (size - len(packet))
+        if self._send(packet):
+            last = self.received[-1].message if self.received else None
+            message = Message(self.number, number, key, packet, self._times.next(), last)
+            self.sent.append(message)
+            self._times.messages[packet] = message
+
+    def subscribe(self, pattern: bytes) -> None:
+        if self._send(b"SUB " + pattern):
+            self.subscriptions.append(Subscription(pattern, self._times.next()))
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        if self._send(b"UNSUB " + subscription.pattern):
+            subscription.end_asked_at = self._times.next()
+
+    def request(self) -> None:
+        """Ask for a reply, which confirms everything before it."""
+        if self._send(_WHOAMI):
+            self.requests.append(self._times.next())
+
+    def leave(self) -> None:
+        self.has_left = True
+        self._sock.close()
+
+    # -- receiving -----------------------------------------------------------------------------
+    def read(self, packets_max: int = 1_000_000) -> int:
+        """Read what is here; returns how many packets that was."""
+        if self.has_ended or self.has_left:
+            return 0
+        count = 0
+        with suppress(BlockingIOError):
+            while count < packets_max:
+                packet = self._sock.recv(_PACKET_BYTES_MAX)
+                if not packet:
+                    self.has_ended = True
+                    break
+                count += 1
+                self._take(packet)
+        return count
+
+    def _take(self, packet: bytes) -> None:
+        if packet.startswith(b"MSG "):
+            message = self._times.messages.get(packet)
+            assert message is not None, f"client {self.number}: nobody sent {packet!r}"
+            self.received.append(Received(message, self.lost))
+        elif packet == lost_notice(None):
+            self.lost_unknown = True
+        elif packet.startswith(_LOST):
+            self.lost += int(packet.removeprefix(_LOST))
+        elif packet.startswith(_PACKETS_LOST):
+            self.unprocessed += int(packet.removeprefix(_PACKETS_LOST).split()[0])
+            self.echo = None
+            for subscription in self.subscriptions:
+                subscription.doubt()
+        elif packet.startswith(_WHOAMI):
+            self._confirm()
+        else:
+            assert packet.startswith(_ERROR), packet
+            self.reason = packet.removeprefix(_ERROR).decode()
+
+    def _confirm(self) -> None:
+        """A reply confirms what was sent before the oldest request without one."""
+        assert self.requests, "a reply that nobody asked for"
+        asked_at, now = self.requests.pop(0), self._times.next()
+        self.replies += 1
+        for subscription in self.subscriptions:
+            subscription.confirm(asked_at, now)

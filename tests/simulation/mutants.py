@@ -1,0 +1,55 @@
+"""Mistakes that are made on purpose, to show that simulations find them. Python's step has them."""
+
+from typing import cast
+from unittest.mock import patch
+
+from sbus.shared.log_block import LogBlock
+from sbus.shared.log_share import LogShare
+from sbus.shared.ordered_log import OrderedLog
+from sbus.shared.shared_memory import SELECTOR
+from tests.simulation.fibers import Fiber, Killed
+from tests.simulation.workers import SimulatedLock
+
+
+class _LateWords:
+    """Control words; each store is made when the next one comes, the last one by `finish`."""
+
+    def __init__(self, words: memoryview) -> None:
+        self._words = words
+        self._late: tuple[int, int] | None = None
+
+    def __getitem__(self, at: int) -> int:
+        if self._late is not None and self._late[0] == at:
+            return self._late[1]
+        return int(self._words[at])
+
+    def __setitem__(self, at: int, value: int) -> None:
+        self.finish()
+        self._late = at, value
+
+    def finish(self) -> None:
+        if self._late is not None:
+            at, self._words[at] = self._late
+            self._late = None
+
+
+def _append_with_early_flip(
+    self: OrderedLog, words: memoryview, log_block: LogBlock, share: LogShare
+) -> int:
+    """The selector is flipped before the last store that appends a log block. A worker that is to
+    die in this tick dies in between."""
+    late = _LateWords(words)
+    woken = _real_append(self, cast(memoryview, late), log_block, share)
+    lock = self._memory.lock
+    assert isinstance(lock, SimulatedLock)
+    if woken >= 0:
+        lock.words[SELECTOR] = lock._spare
+        if Fiber.current is not None and Fiber.current.is_doomed:
+            raise Killed
+    late.finish()
+    return woken
+
+
+_real_append = OrderedLog.append
+MUTANTS = {"early-flip": patch.object(OrderedLog, "append", _append_with_early_flip)}
+"""By name, as the command line has them; each is made while its context manager is entered."""

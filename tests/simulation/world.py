@@ -1,0 +1,366 @@
+"""A simulated bus: everything in one process, in an order that a seed decides.
+
+Each step of a simulation is that of one process: a worker goes on to its next pause or the end of
+its tick, or a client sends or reads something, or the front deals with what has happened. Workers
+are paused and killed at any opcode, and stopped for a time wherever they are. The same seed repeats
+the same steps. In the end nothing fails any more, everybody reads, and the bus has to come to rest.
+"""
+
+import contextlib
+import gc
+import hashlib
+import random
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+from unittest.mock import patch
+
+import trio
+import trio.abc
+
+from sbus.broker.config.settings import BusSettings
+from sbus.broker.worker import ordinary_step
+from sbus.limits import Limits
+from sbus.shared.log_block import check_log_size
+from sbus.shared.shared_memory import PAGE_BYTES, SharedMemory
+from sbus.unix.credentials import Credentials
+from tests.simulation import clock as clocks
+from tests.simulation.clients import SimulatedClient, Times
+from tests.simulation.fibers import Interruption
+from tests.simulation.front import SimulatedFront
+from tests.simulation.oracle import Ledger, check_order, check_secrecy
+from tests.simulation.workers import SimulatedLock, SimulatedWorker
+from tests.unit.shared.memories import close_memory
+
+KEYS = (b"a", b"a/b", b"a/b/c", b"b", b"b/x", b"!/cred//1000//s", b"!/cred//1001//s")
+PATTERNS = (b"", b"a", b"a/", b"a/*", b"b/", b"*", b"b/x")
+OPEN_CHOICES = (
+    b"blocking/soft/queue",
+    b"blocking/soft/discard",
+    b"blocking/soft/block",
+    b"blocking/hard/block",
+)
+UIDS = (1000, 1001)
+SMALL_BUFFER_BYTES = 4608
+PACKET_BYTES_MAX = 512
+SETTLE_ROUNDS_MAX = 20_000
+QUIET_ROUNDS = 30
+QUIET_ROUND_NS = 10_000_000
+
+
+class _Clock(trio.abc.Clock):
+    """Shows trio the simulated time."""
+
+    def start_clock(self) -> None: ...
+
+    def current_time(self) -> float:
+        return time.monotonic()
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return 0
+
+
+class Plan(NamedTuple):
+    """What a seed decides at once."""
+
+    workers: int
+    clients: int
+    steps: int
+    deaths_max: int
+    interruptions: float
+    """In how many of the ticks."""
+    limits: Limits
+
+
+class Outcome(NamedTuple):
+    """What came of a seed."""
+
+    counts: Counter[str]
+    digest: str
+    """Of everything that clients received: the same each time."""
+
+
+def make_plan(chance: random.Random) -> Plan:
+    batch_packets = chance.choice((2, 8, 64))
+    log_bytes_min = 8 * (2 * PACKET_BYTES_MAX + 32 * (batch_packets + 2))
+    limits = Limits(
+        packet_bytes_max=PACKET_BYTES_MAX,
+        key_bytes_max=256,
+        pattern_bytes_max=256,
+        batch_packets_max=batch_packets,
+        batch_bytes_max=PACKET_BYTES_MAX,
+        quantum_units=chance.choice((8, 64)),
+        log_bytes=-(-log_bytes_min // PAGE_BYTES) * PAGE_BYTES * chance.choice((1, 1, 4)),
+        table_bytes=32768,
+        route_cache_bytes_max=chance.choice((0, 4096, 65536)),
+        socket_buffer_bytes=SMALL_BUFFER_BYTES,
+        backlog_messages_max=chance.choice((4, 30, 1000)),
+        blocking_clients_max=8,
+        users_max=4,
+        user_held_seconds_max=1e6,
+        user_connections_max=64,
+    )
+    check_log_size(limits)
+    return Plan(
+        workers=chance.choice((2, 2, 3)),
+        clients=chance.randint(3, 7),
+        steps=chance.choice((150, 300, 600)),
+        deaths_max=chance.choice((0, 1, 1, 2, 4)),
+        interruptions=chance.choice((0, 0.1, 0.3)),
+        limits=limits,
+    )
+
+
+class World:
+    """One bus and its clients."""
+
+    def __init__(self, seed: int, clock: clocks.SimulatedClock, *, is_exact: bool) -> None:
+        self.chance = random.Random(seed)
+        self.plan = make_plan(self.chance)
+        self._clock = clock
+        self._is_exact = is_exact
+        """Whether all messages that get their place are known: the compiled step tells of none."""
+        self._settings = BusSettings(workers=self.plan.workers, limits=self.plan.limits)
+        self.memory = SharedMemory(self.plan.workers, self.plan.limits)
+        self.lock = self.memory.lock = SimulatedLock(self.memory)
+        self._times = Times()
+        self.clients: list[SimulatedClient] = []
+        self.deaths = 0
+        self._step = 0
+        self._is_faulty = False
+
+    # -- the run -------------------------------------------------------------------------------
+    async def run(self) -> Outcome:
+        async with trio.open_nursery() as nursery:
+            self.front = SimulatedFront(nursery, self.memory, self._settings, self.chance)
+            for number in range(self.plan.workers):
+                self.front.fork(number)
+            for _ in range(self.plan.clients):
+                self._join()
+            await self._settle()
+            self._is_faulty = True
+            for step in range(self.plan.steps):
+                self._step = step
+                await self._make_step()
+            self._is_faulty = False
+            await self._come_to_rest()
+            self._check()
+            nursery.cancel_scope.cancel()
+        return self._outcome()
+
+    async def _make_step(self) -> None:
+        self._clock.advance(self.chance.randrange(1_000, 100_000))
+        what = self.chance.random()
+        if what < 0.6:
+            self._schedule(self.chance.choice(self.front.workers).process)
+        elif what < 0.97:
+            self._let_client_act()
+        elif what < 0.98:
+            self.front.want_compaction()
+        elif what < 0.99:
+            self._move()
+        elif self.chance.random() < 0.5:
+            self._kill()
+        else:
+            self._join()
+        self.front.receive_events()
+        await trio.lowlevel.checkpoint()
+
+    # -- workers -------------------------------------------------------------------------------
+    def _schedule(self, worker: SimulatedWorker | None) -> None:
+        """Let a worker go on, unless it is stopped or has nothing to do."""
+        if worker is None or worker.fiber.is_dead or self._step < worker.stopped_until:
+            return
+        if not worker.is_ready():
+            return
+        self._clock.show_compiled_step()
+        worker.advance(self._interruption())
+        if worker.fiber.is_dead:
+            self._note_death()
+        elif worker.fiber.is_busy and not worker.fiber.waits_for_lock:
+            worker.stopped_until = self._step + self.chance.choice((0, 3, 10, 40))
+
+    def _interruption(self) -> Interruption | None:
+        if not self._is_faulty or self.chance.random() >= self.plan.interruptions:
+            return None
+        kills = self.deaths < self.plan.deaths_max and self.chance.random() < 0.3
+        opcodes = int(2 ** (self.chance.random() * 13))
+        return Interruption(self.chance.choice((0, 1, 1, 2, 3)), opcodes, kills)
+
+    def _kill(self) -> None:
+        worker = self.chance.choice(self.front.workers).process
+        if worker is not None and self.deaths < self.plan.deaths_max:
+            worker.kill()
+            self._note_death()
+
+    def _note_death(self) -> None:
+        self.deaths += 1
+        self.front.check_memory()
+
+    # -- clients -------------------------------------------------------------------------------
+    def _join(self) -> None:
+        """A new client, with a subscription or two, that asks for replies."""
+        serving = [n for n, worker in enumerate(self.front.workers) if worker.is_serving]
+        if not serving or len(self.clients) > 12:
+            return
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if self.chance.random() < 0.5:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER_BYTES)
+        own = Credentials(gid=100, uid=self.chance.choice(UIDS), pid=4711)
+        ours.setblocking(False)
+        number = self.front.admit(self.chance.choice(serving), ours, own).number
+        client = SimulatedClient(number, own, theirs, self._times)
+        self.clients.append(client)
+        client.control(b"!/notices/on")
+        if self.chance.random() < 0.3:
+            client.echo = not client.control(b"echo/off")
+        if self.chance.random() < 0.5:
+            client.control(self.chance.choice(OPEN_CHOICES))
+        for _ in range(self.chance.randint(1, 2)):
+            client.subscribe(self._pattern(client))
+        client.request()
+
+    def _pattern(self, client: SimulatedClient) -> bytes:
+        if self.chance.random() < 0.2:
+            return b"!/cred//%d//s" % client.own.uid
+        return self.chance.choice(PATTERNS)
+
+    def _let_client_act(self) -> None:
+        client = self.chance.choice(self.clients)
+        if client.has_left or client.has_ended:
+            return
+        what = self.chance.random()
+        if what < 0.45:
+            for _ in range(self.chance.choice((1, 1, 3, 10))):
+                size = self.chance.choice((0, 0, 100, 500))
+                client.publish(self.chance.choice(KEYS), size)
+        elif what < 0.85:
+            client.read(self.chance.choice((1, 5, 100)))
+        elif what < 0.9:
+            client.subscribe(self._pattern(client))
+        elif what < 0.94:
+            still = [it for it in client.subscriptions if it.is_open()]
+            if still:
+                client.unsubscribe(self.chance.choice(still))
+        elif what < 0.99:
+            client.request()
+        elif not client.sent:
+            client.leave()
+
+    def _move(self) -> None:
+        client = self.front.registry.get(self.chance.choice(self.clients).number)
+        to = self.chance.randrange(self.plan.workers)
+        if client is not None and client.worker != to:
+            self.front.move(client, to)
+
+    # -- the end -------------------------------------------------------------------------------
+    async def _come_to_rest(self) -> None:
+        """Nothing fails any more: everything is done, and every client gets a reply."""
+        for worker in self.front.workers:
+            if worker.process is not None:
+                worker.process.fiber.let_be()
+                worker.process.stopped_until = 0
+        await self._settle()
+        replies = {client: client.replies for client in self.clients}
+        for client in self.clients:
+            if not client.has_left and not client.has_ended:
+                client.request()
+        await self._settle()
+        for client, before in replies.items():
+            is_there = not client.has_left and not client.has_ended
+            assert not is_there or client.replies > before, f"client {client.number} gets no reply"
+
+    async def _settle(self) -> None:
+        """Let everybody go on and read until nothing happens for a while."""
+        quiet = rounds = 0
+        while quiet < QUIET_ROUNDS:
+            rounds += 1
+            assert rounds < SETTLE_ROUNDS_MAX, "the bus never comes to rest"
+            is_active = bool(self.front.tasks)
+            for worker in self.front.workers:
+                process = worker.process
+                is_active |= process is None or not process.may_begin
+                if process is not None and process.is_ready():
+                    is_due = time.monotonic() >= process.due_at
+                    self._schedule(process)
+                    is_active |= not is_due or process.fiber.is_busy or not process.due_at
+            is_active |= sum(client.read() for client in self.clients) > 0
+            self.front.receive_events()
+            await trio.lowlevel.checkpoint()
+            quiet = 0 if is_active else quiet + 1
+            self._clock.advance(50_000 if is_active else QUIET_ROUND_NS)
+
+    def _check(self) -> None:
+        self.front.check_memory()
+        with self.lock as words:
+            used = self.front.log.statistics(words).used_bytes
+        assert not used, f"{used} bytes of the log are left"
+        for client in self.clients:
+            if client.has_ended:
+                why = self.front.gone.get(client.number)
+                assert why == "its worker died", f"client {client.number} ended: {why}"
+        check_order(self.clients)
+        for client in self.clients:
+            check_secrecy(client)
+        placed = None
+        if self._is_exact:
+            placed = [self._times.messages[packet] for packet in self.lock.placed]
+        Ledger(self.clients, placed, self.deaths).check()
+
+    def _outcome(self) -> Outcome:
+        digest = hashlib.sha256()
+        for client in self.clients:
+            for received in client.received:
+                digest.update(received.message.packet)
+            digest.update(b"%d %d" % (client.lost, client.unprocessed))
+        digest.update(b"%d" % self._clock.now_ns)
+        counts = Counter(
+            sent=len(self._times.messages),
+            received=sum(len(client.received) for client in self.clients),
+            lost=sum(client.lost for client in self.clients),
+            deaths=self.deaths,
+            moves=self.front.moved,
+        )
+        return Outcome(counts, digest.hexdigest()[:16])
+
+    def close(self) -> None:
+        for worker in self.front.workers:
+            if worker.process is not None:
+                worker.process.kill()
+            if worker.link is not None:
+                worker.link._sock.close()
+        for client in self.front.registry:
+            client.sock.close()
+        for end in self.clients:
+            end.leave()
+        close_memory(self.memory)
+
+
+@contextlib.contextmanager
+def _deterministic(seed: int) -> Iterator[clocks.SimulatedClock]:
+    """What the order of events must not depend on."""
+    trio_run = cast("Any", trio._core._run)
+    trio_run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    trio_run._r.seed(seed)
+    clock = clocks.SimulatedClock()
+    clocks.show(clock)
+    gc.disable()
+    try:
+        yield clock
+    finally:
+        clocks.show(None)
+
+
+def simulate(seed: int, step: str) -> Outcome:
+    """Run the simulation of this seed with this ordinary step, "python" or "compiled".
+
+    Raises AssertionError where a promise is broken.
+    """
+    with _deterministic(seed) as clock, patch.object(ordinary_step, "STEP", step):
+        world = World(seed, clock, is_exact=step == "python")
+        try:
+            return trio.run(world.run, clock=_Clock())
+        finally:
+            world.close()
