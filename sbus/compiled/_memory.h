@@ -46,7 +46,7 @@ enum { /* places in the words of one worker */
     LOG_WALKED = 10,
     LOG_ENTRY_BYTES = 11,
     STEP_BATCH = 12,
-    WORDS_PER_WORKER = 14,
+    WORDS_PER_WORKER = 15,
 };
 enum { /* places before the copies, and where these begin */
     SELECTOR = 0,
@@ -60,10 +60,14 @@ enum { /* places in an account, and in its share of the log for one worker */
     SHARE_PRICE = 3,
     WORDS_PER_DESTINATION = 4,
 };
-enum { /* places in a client's slot, and its size */
+enum { /* places in a client's slot, and sizes */
     PENDING = 2,
     WAITING_MESSAGES = 3,
-    SLOT_WORDS = 8,
+    REQUEST = 5,
+    SLOT_WORDS = 32,
+    LONG_REQUEST_WORDS = 776, /* of a client, behind all slots */
+    REQUEST_SHIFT = 32,
+    COUNT_BITS = 29, /* of the pending packets, in their word */
 };
 enum { /* places in what a worker has in flight */
     WALKED = 0,
@@ -175,8 +179,8 @@ typedef struct {
     const uint64_t *stalled; /* how many clients are stalled */
     uint64_t *served; /* the client that this worker serves now, or 0 */
     uint64_t *in_flight; /* of this worker */
-    uint64_t *slots;     /* of all clients */
-    size_t slots_words;
+    uint64_t *slots;     /* of all clients, and behind them the room for long requests */
+    size_t slots_words;  /* without that room */
     unsigned char *log;
     uint64_t log_bytes;
     uint64_t low; /* a low-water mark that was true once, so it still is a bound */

@@ -571,6 +571,12 @@ place(OrdinaryStep *step, const SessionRecord *session, size_t *count)
     return true;
 }
 
+static bool
+is_message(const char *data, size_t size)
+{
+    return size >= WORD_BYTES && !memcmp(data, "MSG ", WORD_BYTES);
+}
+
 /* Gather the messages at the head of the packets, up to this cost: 1 if that makes an ordinary
  * batch, 0 if not, -1 with an exception. */
 static int
@@ -583,8 +589,7 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
         Packet packet = step->packets[at];
         if (batch->count + batch->deliveries_count >= cost_max)
             break;
-        if (packet.size < WORD_BYTES || memcmp(packet.data, "MSG ", WORD_BYTES)
-            || packet.size > session->packet_bytes_max)
+        if (!is_message(packet.data, packet.size) || packet.size > session->packet_bytes_max)
             break;
         const char *key = packet.data + WORD_BYTES;
         const char *end = memchr(key, 0, packet.size - WORD_BYTES);
@@ -605,7 +610,24 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
 static inline void
 share_pending(const OrdinaryStep *step, const SessionRecord *session, size_t pending)
 {
-    store(&step->memory.slots[session->slot_at + PENDING], pending);
+    uint64_t *word = &step->memory.slots[session->slot_at + PENDING];
+    store(word, (*word >> COUNT_BITS << COUNT_BITS) | pending);
+}
+
+/* Keep the packet that was read last for a successor of this worker, because it is no message. */
+static void
+keep_request(const OrdinaryStep *step, const SessionRecord *session, const char *data, size_t size)
+{
+    const Memory *memory = &step->memory;
+    uint64_t *slot = &memory->slots[session->slot_at], *room = slot + REQUEST;
+    if (size > (SLOT_WORDS - REQUEST) * sizeof *room) {
+        size_t number = (size_t)session->slot_at / SLOT_WORDS;
+        room = memory->slots + memory->slots_words + number * LONG_REQUEST_WORDS;
+    }
+    if (size > LONG_REQUEST_WORDS * sizeof *room)
+        size = LONG_REQUEST_WORDS * sizeof *room;
+    store_bytes(room, data, size);
+    store(&slot[PENDING], (uint64_t)size << REQUEST_SHIFT | step->packets_count);
 }
 
 /* Count what was published, as the sequencer and the session do. */
@@ -730,7 +752,8 @@ has_descriptors(int fd)
     return (header.msg_flags & MSG_CTRUNC) != 0;
 }
 
-/* Receive until the socket is empty or the batch is full. Without the interpreter's lock. */
+/* Receive until the socket is empty, the batch is full, or a packet is no message. Without the
+ * interpreter's lock. */
 static Received
 receive_packets(OrdinaryStep *step, const SessionRecord *session)
 {
@@ -753,12 +776,13 @@ receive_packets(OrdinaryStep *step, const SessionRecord *session)
             break;
         }
         step->packets[step->packets_count++] = (Packet){data, (uint32_t)size, NULL};
-        share_pending(step, session, step->packets_count);
         received.bytes += size;
-        if (!size) {
-            received.is_empty = true;
+        received.is_empty = !size;
+        if (!is_message(data, (size_t)size)) {
+            keep_request(step, session, data, (size_t)size);
             break;
         }
+        share_pending(step, session, step->packets_count);
     }
     return received;
 }

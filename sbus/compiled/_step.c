@@ -52,7 +52,7 @@ static bool
 is_complete(const OrdinaryStep *step, const SessionRecord *session)
 {
     return session->account < step->memory.accounts_count && session->packets
-           && session->slot_at < step->memory.slots_words - PENDING
+           && session->slot_at <= step->memory.slots_words - SLOT_WORDS
            && PyList_Check(session->packets) && session->done >= 0 && session->outbox;
 }
 
@@ -347,11 +347,13 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
         || (size_t)step->views[3].len % BLOCK_ALIGN_BYTES
         || step->latency_at <= LATENCY_SUM_US || step->counts_max <= step->latency_at
         || shared_max != step->counts_max || !served_words
-        || memory->slots_words < SLOT_WORDS || in_flight_words < IN_FLIGHT_WORDS
+        || memory->slots_words < SLOT_WORDS + LONG_REQUEST_WORDS
+        || in_flight_words < IN_FLIGHT_WORDS
         || timed_count != accounts_words / memory->account_words) {
         PyErr_SetString(PyExc_ValueError, "the shared memory is not laid out as it should be");
         return -1;
     }
+    memory->slots_words = memory->slots_words / (SLOT_WORDS + LONG_REQUEST_WORDS) * SLOT_WORDS;
     memory->accounts_count = accounts_words / memory->account_words;
     memory->log_bytes = (uint64_t)step->views[3].len;
     return 0;
@@ -654,7 +656,11 @@ static const struct {
     PLACE(in_flight, NUMBER_SHIFT),
     PLACE(client_slots, WAITING_MESSAGES),
     PLACE(client_slots, PENDING),
+    PLACE(client_slots, REQUEST),
     PLACE(client_slots, SLOT_WORDS),
+    PLACE(client_slots, LONG_REQUEST_WORDS),
+    PLACE(client_slots, REQUEST_SHIFT),
+    PLACE(client_slots, COUNT_BITS),
     PLACE(accounts, NS_PER_MESSAGE),
     PLACE(accounts, PAID_UNTIL_NS),
     PLACE(accounts, RATE_BURST_NS),

@@ -5,11 +5,22 @@ valid by itself, so neither needs the lock, and a death at any store leaves the 
 the one behind it. A slot is its client's from the moment when it has the client's number: until
 then the client has chosen nothing.
 
-    slot = client's number  |  settings  |  pending packets  |  waiting messages
+    slot = client's number | settings | pending packets | waiting messages | steps | short request
 
 Pending packets are those that the worker has read and that are not done. The word is written after
-each that is read, and after those that are done, so a death in between adds a packet that was not
-read, or leaves out one that was, or adds those that were done in that instant.
+each that is read, and after those that are done, so a death in between leaves out a packet that was
+read, or adds those that were done in that instant.
+
+A *request* is any packet that is no message. It is the last of its batch, and its bytes are kept
+until it is done and its reply is sent, for a successor to carry it out. A long one has its room
+behind all slots, which takes no memory before a client sends one. The word of the pending packets
+says all about it, so one store keeps it, and one forgets it:
+
+    bytes of the request (32 bits) | reply under way | done | has begun | number of pending packets
+
+    has begun        its step gets its place, or has it if the worker's STEP_REQUEST is its mark
+    done             only its reply is left to be sent
+    reply under way  a death leaves open whether the client gets it
 
 Waiting messages are those in the client's backlog, and those that were dropped and that it was not
 told of. The word is written whenever that has changed.
@@ -23,13 +34,27 @@ from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
 
 SLOTS_MAX = 1 << 20
 """More clients than a bus has descriptors for. Slots that were never used take no memory."""
+LONG_REQUEST_WORDS = 776
+"""For the longest pattern, with its word; what follows changes nothing, and is cut off."""
 
 _CLIENT = 0
 _SETTINGS = 1
 PENDING = 2
 WAITING_MESSAGES = 3
-SLOT_WORDS = 8
-"""A line of the processor's cache, so that no two workers write to the same one."""
+_STEPS = 4
+REQUEST = 5
+SLOT_WORDS = 32
+"""Whole lines of the processor's cache, so that no two workers write to the same one."""
+REQUEST_SHIFT = 32
+_REPLY_UNDER_WAY = 1 << 31
+_IS_DONE = 1 << 30
+COUNT_BITS = 29
+_HAS_BEGUN = 1 << COUNT_BITS
+_COUNT_MASK = _HAS_BEGUN - 1
+_STEPS_MASK = (1 << 32) - 1
+_WORD_BYTES = 8
+_SHORT_BYTES = (SLOT_WORDS - REQUEST) * _WORD_BYTES
+_LONG_BYTES = LONG_REQUEST_WORDS * _WORD_BYTES
 
 _IS_CLOSED = 1
 _ECHO = 2
@@ -42,7 +67,8 @@ _SOFT, _HARD, _ORDER = tuple(Soft), tuple(Hard), tuple(BacklogOrder)
 def client_slots_words() -> int:
     """Shared words of the slots of as many clients as this process may have descriptors for."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return SLOT_WORDS * (SLOTS_MAX if limit < 0 else min(limit, SLOTS_MAX))
+    slots = SLOTS_MAX if limit < 0 else min(limit, SLOTS_MAX)
+    return (SLOT_WORDS + LONG_REQUEST_WORDS) * slots
 
 
 class ClientSettings(msgspec.Struct, frozen=True):
@@ -54,13 +80,14 @@ class ClientSettings(msgspec.Struct, frozen=True):
 
 
 class ClientSlot:
-    """One process's view of one slot, which begins at this place among the words of all."""
+    """One process's view of the slot of this number, among the words of all slots."""
 
-    __slots__ = ("_words", "at")
+    __slots__ = ("_all_words", "_words", "at")
 
-    def __init__(self, words: memoryview, at: int) -> None:
-        self._words = words[at : at + SLOT_WORDS]
-        self.at = at
+    def __init__(self, words: memoryview, number: int) -> None:
+        self._all_words = words
+        self.at = number * SLOT_WORDS
+        self._words = words[self.at : self.at + SLOT_WORDS]
 
     def save(self, client: int, settings: ClientSettings) -> None:
         """The slot is this client's, which has chosen this."""
@@ -79,12 +106,16 @@ class ClientSlot:
 
     @property
     def pending(self) -> int:
-        """How many packets were read of the client and are not done."""
-        return int(self._words[PENDING])
+        """How many packets were read of the client and are not done, with the request."""
+        return int(self._words[PENDING] & _COUNT_MASK)
 
     @pending.setter
     def pending(self, packets: int) -> None:
-        self._words[PENDING] = packets
+        self._words[PENDING] = self._words[PENDING] & ~_COUNT_MASK | packets
+
+    def forget_pending(self) -> None:
+        """All packets are done, and the reply to the request is sent."""
+        self._words[PENDING] = 0
 
     @property
     def waiting(self) -> int:
@@ -94,6 +125,63 @@ class ClientSlot:
     @waiting.setter
     def waiting(self, messages: int) -> None:
         self._words[WAITING_MESSAGES] = messages
+
+    # -- the request ---------------------------------------------------------------------------
+    def keep_request(self, packet: bytes, pending: int) -> None:
+        """A request was read; now so many packets are pending."""
+        kept = packet[:_LONG_BYTES]
+        self._room(len(kept))[: len(kept)] = kept
+        self._words[PENDING] = len(kept) << REQUEST_SHIFT | pending
+
+    @property
+    def request(self) -> bytes:
+        """The request that is kept, as far as there was room; empty if there is none."""
+        size = self._words[PENDING] >> REQUEST_SHIFT
+        return bytes(self._room(size)[:size])
+
+    def _room(self, size: int) -> memoryview:
+        if size <= _SHORT_BYTES:
+            return self._words[REQUEST:].cast("B")
+        slots = len(self._all_words) // (SLOT_WORDS + LONG_REQUEST_WORDS)
+        number = self.at // SLOT_WORDS
+        at = slots * SLOT_WORDS + number * LONG_REQUEST_WORDS
+        return self._all_words[at : at + LONG_REQUEST_WORDS].cast("B")
+
+    def begin_step(self) -> int:
+        """The step of the request is about to get its place; returns its mark."""
+        self._words[_STEPS] = (self._words[_STEPS] + 1) & _STEPS_MASK
+        self._words[PENDING] |= _HAS_BEGUN
+        return self._mark()
+
+    def has_place(self, mark: int) -> bool:
+        """Whether the step of the request has its place, if the last step of its worker that has
+        has this mark."""
+        return bool(self._words[PENDING] & _HAS_BEGUN) and mark == self._mark()
+
+    def _mark(self) -> int:
+        return int(self._words[_STEPS] << REQUEST_SHIFT | self.at + 1)
+
+    def note_done(self) -> None:
+        """The request is done, but for its reply."""
+        self._words[PENDING] |= _IS_DONE
+
+    def begin_reply(self) -> None:
+        """A control message is about to be sent; it is the reply if that alone is left."""
+        if self._words[PENDING] & _IS_DONE:
+            self._words[PENDING] |= _REPLY_UNDER_WAY
+
+    def end_reply(self) -> None:
+        """It was not sent."""
+        self._words[PENDING] &= ~_REPLY_UNDER_WAY
+
+    @property
+    def is_reply_in_doubt(self) -> bool:
+        return bool(self._words[PENDING] & _REPLY_UNDER_WAY)
+
+    def keep_only_request(self) -> None:
+        """No other packet is pending. A reply that waited is lost with its worker."""
+        word = self._words[PENDING] & ~(_COUNT_MASK | _IS_DONE)
+        self._words[PENDING] = word | 1
 
     def close(self) -> None:
         """The client is to be served no more."""
@@ -111,7 +199,7 @@ class ClientSlots:
         self._words = words
 
     def __getitem__(self, number: int) -> ClientSlot:
-        return ClientSlot(self._words, number * SLOT_WORDS)
+        return ClientSlot(self._words, number)
 
 
 def _packed(settings: ClientSettings) -> int:

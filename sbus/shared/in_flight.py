@@ -26,6 +26,7 @@ from sbus.shared.shared_memory import (
     IN_FLIGHT_WORDS,
     STEP_BATCH,
     STEP_END,
+    STEP_REQUEST,
     WORDS_PER_WORKER,
     WORKER_WORDS,
     SharedMemory,
@@ -133,6 +134,10 @@ class InFlight:
         words[self._own + STEP_END] = end
         return end
 
+    def place_request(self, words: memoryview, mark: int) -> None:
+        """The step of the request with this mark gets its place; 0: of none. Under the lock."""
+        words[self._own + STEP_REQUEST] = mark
+
     def end_batch(self) -> None:
         """It has been delivered."""
         self.batch_progress[0] = DONE
@@ -140,6 +145,10 @@ class InFlight:
     def step_end(self, words: memoryview) -> int:
         """To where the log is walked before the last step takes effect. Under the lock."""
         return int(words[self._own + STEP_END])
+
+    def placed_request(self, words: memoryview) -> int:
+        """The mark of the last request whose step has its place. Under the lock."""
+        return int(words[self._own + STEP_REQUEST])
 
     def interrupted_batch(self, words: memoryview) -> InterruptedBatch | None:
         """The last batch, if it has its place and is not done. Under the lock."""

@@ -69,7 +69,8 @@ LOG_WALKED = 10  # those of them that it has walked
 LOG_ENTRY_BYTES = 11  # what each of the others counts for at least in its lag
 STEP_BATCH = 12  # number of its last publish batch with recipients of its own, and its messages
 STEP_END = 13  # to where it walks the log before its last step takes effect
-WORDS_PER_WORKER = 14
+STEP_REQUEST = 14  # mark of its last step of a request: a subscription begins or ends there
+WORDS_PER_WORKER = 15
 
 SELECTOR = 0
 COPIES = 8

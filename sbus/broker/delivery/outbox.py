@@ -166,7 +166,7 @@ class Outbox(OutboxLedger):
         """Send a control message, behind everything accepted so far."""
         if self.is_flowing:
             try:
-                self._send(packet)
+                self._send_control(packet)
                 return
             except OSError as error:
                 if self._has_more_room_after(error):
@@ -176,6 +176,17 @@ class Outbox(OutboxLedger):
         if not self.is_closed:
             self._settle_drops()
             self._backlog.append_control(packet)
+
+    def _send_control(self, packet: bytes) -> None:
+        """Send it now. A successor cannot know whether the client has what was being sent."""
+        if self._slot is not None:
+            self._slot.begin_reply()
+        try:
+            self._send(packet)
+        except OSError:
+            if self._slot is not None:
+                self._slot.end_reply()
+            raise
 
     def _enter(self, event: outbox_state.Event) -> None:
         before, self._state = self._state, outbox_state.TRANSITIONS[self._state][event]
@@ -345,7 +356,7 @@ class Outbox(OutboxLedger):
             self._end_stall_if_room()
             return _COST_PER_PACKET + len(first) // BYTES_PER_UNIT
         if isinstance(first, ControlMessage):
-            self._send(first.packet)
+            self._send_control(first.packet)
         elif self.wants_notices:
             self._send(lost_notice(first.count))
         self._backlog.pop()

@@ -17,6 +17,7 @@ everything for this worker, a client with subscriptions is told that it lost an 
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
 from sbus.broker.ipc.worker_protocol import AdoptClient, InheritClient, TookOver
@@ -29,6 +30,7 @@ from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.errors import Misbehaviour
 from sbus.protocol.controls import error_notice, lost_notice
+from sbus.protocol.packets import Subscribe, Unsubscribe, parse_client_packet
 from sbus.shared.compaction import LiveTable
 from sbus.shared.shared_memory import TABLE_TAIL
 from sbus.shared.subscription_table import (
@@ -118,12 +120,13 @@ class Inheritance:
         self.is_awaited = False
         if self._clients:
             interrupted = self._sequencer.resumption.begin()
-            arrivals = interrupted.arrivals if interrupted is not None else set()
-            self._restore_all(_Journal(self._context), arrivals)
+            self._restore_all(_Journal(self._context), interrupted.arrivals)
             for session in self._sessions:
-                self._admit_earlier_losses(session, is_number_known=interrupted is not None)
-            if interrupted is not None:
+                self._admit_earlier_losses(session, is_number_known=interrupted.is_number_known)
+            with self._before_effect(interrupted.request):
                 self._resume(interrupted)
+            for session in self._sessions:
+                self._go_on_with_request(session)
         else:
             self._subscriptions.start()
         self._context.link.send(TookOver(len(self._clients)))
@@ -224,9 +227,42 @@ class Inheritance:
             for session in self._sessions:
                 self._admit_unknown_loss(session)
 
+    @contextmanager
+    def _before_effect(self, mark: int) -> Iterator[None]:
+        """A subscription that had its place in the order, and maybe no effect, begins or ends
+        behind this block; it is that of the request whose step has this mark."""
+        session = next((one for one in self._sessions if one.slot.has_place(mark)), None)
+        if session is None:
+            yield
+            return
+        undo, redo = self._router.remove, self._router.add
+        request = parse_client_packet(session.slot.request, self._context.dialect)
+        assert isinstance(request, Subscribe | Unsubscribe)
+        if isinstance(request, Unsubscribe):
+            undo, redo = redo, undo
+        undo(request.pattern, session.outbox)
+        yield
+        redo(request.pattern, session.outbox)
+        session.slot.forget_pending()
+
+    def _go_on_with_request(self, session: Session) -> None:
+        """Have what a client requested of the predecessor carried out in the client's next turn."""
+        if request := session.slot.request:
+            session.pend(request)
+            self._sessions.resume(session)
+
     def _report_pending(self, session: Session) -> None:
-        """Tell a client how many of its packets the predecessor had read and not done."""
-        lost, session.slot.pending = session.slot.pending, 0
+        """Tell a client how many of its packets the predecessor had read and not done, but for a
+        request, which will be done. A reply that was being sent counts as lost."""
+        slot = session.slot
+        lost = slot.pending
+        if slot.request and not slot.is_reply_in_doubt:
+            lost -= 1
+            slot.keep_only_request()
+        else:
+            slot.forget_pending()
+        if not lost:
+            return
         self._context.statistics.record_refusal("packets-lost")
         if session.outbox.wants_notices:
             text = f"{lost} packets of yours were not processed, because a worker died"

@@ -101,7 +101,7 @@ class PacketHandler:
             self._client_events.limit_reached(session, fault.limit)
         self._client_events.refused(session, fault)
         if session.outbox.wants_notices:
-            session.outbox.send_control(controls.error_notice(fault.code, fault.text))
+            session.reply(controls.error_notice(fault.code, fault.text))
 
     # -- packets that are not published --------------------------------------------------------
     def _carry_out(self, session: Session, packet: bytes) -> bool:
@@ -157,7 +157,7 @@ class PacketHandler:
             # Statistics that are read after the reply include everything before it.
             self._sequencer.share_statistics()
             own = session.credentials
-            session.outbox.send_control(controls.whoami_reply(own.gid, own.uid, own.pid))
+            session.reply(controls.whoami_reply(own.gid, own.uid, own.pid))
         elif key == controls.ME:
             self._sequencer.barrier()
             session.awaits_self_service = True

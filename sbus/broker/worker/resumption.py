@@ -29,6 +29,10 @@ class Interrupted(NamedTuple):
     batch: InterruptedBatch | None
     arrivals: set[int]
     """Clients that another worker hands over at a log entry that is left to walk."""
+    request: int
+    """The mark of the last request whose step has its place."""
+    is_number_known: bool
+    """Whether the log has kept everything, so that it is known how much is lost."""
 
 
 class Resumption:
@@ -50,22 +54,24 @@ class Resumption:
         self._table = table
         self._walker = walker
 
-    def begin(self) -> Interrupted | None:
-        """Take the predecessor's place. None when the log has not kept everything for it; then this
-        worker begins at the present end of the log."""
+    def begin(self) -> Interrupted:
+        """Take the predecessor's place, or begin at the present end of the log when that has not
+        kept everything for it."""
         walked, under_way = self._in_flight.walked()
         with self._lock as words:
             self._table.start(words)
+            request = self._in_flight.placed_request(words)
             if not self._log.resume(words, walked):
                 self._log.start(words)
                 self._in_flight.begin_block(self._log.cursor)
-                return None
+                return Interrupted(0, self._log.cursor, None, set(), request, is_number_known=False)
             self._log.destined_end(words)
             is_there = self._log.cursor == walked
             step_end = self._in_flight.step_end(words)
             batch = self._in_flight.interrupted_batch(words)
             arrivals = self._log.publishers_left(words, HAND_OVER)
-        return Interrupted(under_way if is_there else 0, step_end, batch, arrivals)
+        under_way = under_way if is_there else 0
+        return Interrupted(under_way, step_end, batch, arrivals, request, is_number_known=True)
 
     def finish_walk(self, interrupted: Interrupted, admit_loss: Callable[[int], None]) -> None:
         """Deliver what comes before the predecessor's last step. `admit_loss` is called with the

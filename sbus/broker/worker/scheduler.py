@@ -146,6 +146,8 @@ class Scheduler:
                     self._wait_queue.count_waiting(session, session.forget_done())
                     self._fair_queue.charge(session.uid, cost)
                     return cost
+                if not session.has_pending() and session.is_readable and not self._is_quiescing:
+                    cost = self._serve_ordinary(session, cost, quantum)
         except Misbehaviour as fault:
             self._fair_queue.charge(session.uid, cost)
             self._sessions.expel(session, fault)
@@ -169,11 +171,7 @@ class Scheduler:
 
     def _must_wait(self, session: Session) -> bool:
         """Whether a client is not read until something else has happened."""
-        return (
-            session in self._wait_queue
-            or bool(session.outbox.controls_waiting)
-            or session.awaits_self_service
-        )
+        return session in self._wait_queue or session.awaits_reply
 
     def _may_read(self, session: Session) -> bool:
         """Whether the user's account has room for what a client sends, if that has to wait.

@@ -300,13 +300,12 @@ class Sequencer:
         self._memory.wake(woken)
         self._walker.walk_to(end)
 
-    def journal_step(self, data: bytes, *, edge: bool, frees: bool = False) -> bool:
-        """Journal records and walk up to them, so that they can take effect.
-
-        False when there is no room in the table before the next compaction.
-        """
+    def journal_step(self, data: bytes, mark: int, *, edge: bool, frees: bool = False) -> bool:
+        """Journal records of the request with this mark and walk up to them, before their effect;
+        False when there is no room in the table before the next compaction."""
         with self._lock.timed as words:
             recorded = self._table.append(words, data, edge=edge, frees=frees)
+            self._in_flight.place_request(words, mark if recorded else 0)
             end = self._in_flight.note_step(words, self._log.destined_end(words))
             woken = self._log.share_cursor(words)
         self._memory.wake(woken)

@@ -20,6 +20,7 @@ from sbus.broker.worker.router import Route
 from sbus.compiled import SessionRecord
 from sbus.errors import Misbehaviour
 from sbus.limits import BYTES_PER_UNIT, Limits
+from sbus.protocol.packets import PUBLISH_WORD
 from sbus.shared.accounts import SUBSCRIPTION_BYTES, SUBSCRIPTIONS, WAITING_BYTES, Account
 from sbus.shared.client_slots import ClientSettings, ClientSlot
 from sbus.unix.closing import is_hung_up
@@ -191,11 +192,12 @@ class Session(SessionRecord):
                 break
             packet = receive(size)
             packets.append(packet)
-            self.slot.pending = len(packets)
             room -= len(packet)
-            if not packet:
-                return
-        self.is_readable = True
+            if not packet.startswith(PUBLISH_WORD):
+                self.slot.keep_request(packet, len(packets))
+                break
+            self.slot.pending = len(packets)
+        self.is_readable = not packets or bool(packets[-1])
 
     def at_empty_packet(self) -> None:
         """Find out whether the connection has ended or the client sent an empty packet."""
@@ -223,11 +225,34 @@ class Session(SessionRecord):
     def skip(self) -> None:
         """The packet that `peek` returned is done."""
         self.done += 1
-        self.share_pending()
+        if self.has_pending():
+            self.share_pending()
+        else:
+            self.settle()
 
     def share_pending(self, more: int = 0) -> None:
         """Let a successor know how many packets are pending, and `more` that soon are."""
         self.slot.pending = len(self.packets) - self.done + more
+
+    def settle(self) -> None:
+        """Let a successor forget the last packet, once that is done and has its reply."""
+        if not self.has_pending() and not self.awaits_reply:
+            self.slot.forget_pending()
+
+    @property
+    def awaits_reply(self) -> bool:
+        """Whether the client has not been sent all replies; it is not read until then."""
+        return bool(self.outbox.controls_waiting) or self.awaits_self_service
+
+    def reply(self, packet: bytes) -> None:
+        """Send the reply to the packet that is being handled, or was the last one."""
+        if len(self.packets) - self.done <= 1:
+            self.slot.note_done()
+        self.outbox.send_control(packet)
+
+    def pend(self, request: bytes) -> None:
+        """This request, which a predecessor of the worker has read, is pending."""
+        self.packets, self.done = [request], 0
 
     def forget_done(self) -> int:
         """Keep nothing but the pending packets; returns their bytes."""

@@ -161,11 +161,13 @@ class Sessions:
         return any(not it.outbox.is_flowing and not it.outbox.is_closed for it in self)
 
     def reply_to_self_service(self, client: int, packet: bytes) -> None:
-        """Send a client, if it is still there, what the front says about its user."""
+        """Send a client, if it is still there, what the front says about its user. One that asked
+        a predecessor of this worker, too, gets one reply."""
         session = self.find(client)
-        if session is not None:
+        if session is not None and session.awaits_self_service:
             session.awaits_self_service = False
-            session.outbox.send_control(packet)
+            session.reply(packet)
+            session.settle()
             self.resume(session)
 
     def apply_settings(self, number: int, update: SettingsUpdate) -> None:
@@ -274,6 +276,7 @@ class _DeliveryListener:
     def on_control_sent(self) -> None:
         session = self._sessions[self._client]
         if not session.outbox.controls_waiting:
+            session.settle()
             self._sessions.resume(session)
 
     def on_fault(self) -> None:

@@ -170,7 +170,8 @@ class Subscriptions:
         adds_rule = session.backpressure is not None and pattern not in session.rule_by_pattern
         if adds_rule:
             data += self._encode_new_rule(session, pattern)
-        if not self._sequencer.journal_step(data, edge=edge or adds_rule):
+        mark = session.slot.begin_step()
+        if not self._sequencer.journal_step(data, mark, edge=edge or adds_rule):
             self._router.lose_interest(shared)
             if self._sequencer.is_table_full():
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
@@ -192,7 +193,8 @@ class Subscriptions:
         removes_rule = session.patterns[pattern] == 1 and pattern in session.rule_by_pattern
         if removes_rule:
             data += self._encode_end_of_rule(session, pattern)
-        if not self._sequencer.journal_step(data, edge=edge or removes_rule, frees=True):
+        mark = session.slot.begin_step()
+        if not self._sequencer.journal_step(data, mark, edge=edge or removes_rule, frees=True):
             self._router.gain_interest(shared)
             return False
         self._quotas.count(session, pattern, -1)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from sbus.limits import Limits
 from sbus.shared.accounts import Account, AccountBook, accounts_words
-from sbus.shared.client_slots import SLOT_WORDS, ClientSlot, ClientSlots
+from sbus.shared.client_slots import LONG_REQUEST_WORDS, SLOT_WORDS, ClientSlot, ClientSlots
 from sbus.shared.shared_memory import WORD_BYTES, SharedMemory
 from tests.support.children import child_that
 
@@ -33,12 +33,13 @@ def open_account(limits: Limits, uid: int = 1000) -> Account:
 
 def spare_slot() -> ClientSlot:
     """A client's slot that no other process sees."""
-    return ClientSlot(memoryview(bytearray(WORD_BYTES * SLOT_WORDS)).cast("Q"), 0)
+    return spare_slots(1)[0]
 
 
 def spare_slots(count: int = 64) -> ClientSlots:
     """The slots of several clients, which no other process sees."""
-    return ClientSlots(memoryview(bytearray(WORD_BYTES * SLOT_WORDS * count)).cast("Q"))
+    size_bytes = WORD_BYTES * (SLOT_WORDS + LONG_REQUEST_WORDS) * count
+    return ClientSlots(memoryview(bytearray(size_bytes)).cast("Q"))
 
 
 def close_memory(memory: SharedMemory) -> None:

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
-from sbus.shared.client_slots import SLOT_WORDS, ClientSettings, ClientSlots
-from tests.unit.shared.memories import spare_slot
+from sbus.shared.client_slots import ClientSettings
+from tests.unit.shared.memories import spare_slot, spare_slots
 
 ALL_SETTINGS = [
     ClientSettings(echo, wants_notices, FloodControl(soft=soft, hard=hard, order=order))
@@ -44,7 +44,7 @@ def test_a_closed_client_stays_closed_until_another_has_its_slot() -> None:
 
 
 def test_slots_do_not_overlap() -> None:
-    slots = ClientSlots(memoryview(bytearray(8 * SLOT_WORDS * 3)).cast("Q"))
+    slots = spare_slots(3)
     for number, settings in zip(range(3), ALL_SETTINGS[1::7], strict=False):
         slots[number].save(number, settings)
     for number, settings in zip(range(3), ALL_SETTINGS[1::7], strict=False):

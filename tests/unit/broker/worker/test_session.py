@@ -18,6 +18,7 @@ from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import may_carry_descriptors, refuse_descriptors
 from tests.unit.shared.memories import open_account, spare_slot
 
+A, B = b"MSG here\0a", b"MSG here\0b"
 LIMITS = Limits(packet_bytes_max=100, batch_packets_max=5, batch_bytes_max=300)
 
 
@@ -26,6 +27,7 @@ class NoOutbox:
 
     fault: Misbehaviour | None = None
     slot_at = 0
+    controls_waiting = 0
 
 
 OWN_OUTBOX = cast(Outbox, NoOutbox())
@@ -92,14 +94,42 @@ def pair() -> Iterator[Pair]:
 
 
 def test_a_batch_ends_where_the_socket_is_empty(pair: Pair) -> None:
-    pair.send(b"a", b"b")
-    assert pair.receive() == [b"a", b"b"]
+    pair.send(A, B)
+    assert pair.receive() == [A, B]
     assert not pair.session.is_readable
     assert pair.receive() == []
 
 
+def test_a_batch_ends_with_a_packet_that_is_no_message(pair: Pair) -> None:
+    """A successor of the worker finds it, and the number of messages before it."""
+    slot, request = pair.session.slot, b"SUB " + b"x" * 90
+    pair.send(A, request, B)
+    pair.session.receive()
+    assert pair.session.packets == [A, request]
+    assert pair.session.is_readable
+    assert (slot.request, slot.pending) == (request, 2)
+    assert pair.gather() == [A]
+    pair.session.share_pending()
+    assert (slot.request, slot.pending) == (request, 1)
+    pair.session.skip()
+    assert (slot.request, slot.pending) == (b"", 0)
+    assert pair.receive() == [B]
+
+
+def test_a_request_is_kept_until_its_reply_is_sent(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NoOutbox, "controls_waiting", 1)
+    pair.send(b"CMSG !/cred/whoami")
+    assert pair.receive() == [b"CMSG !/cred/whoami"]
+    assert pair.session.slot.request == b"CMSG !/cred/whoami"
+    monkeypatch.undo()
+    pair.session.settle()
+    assert not pair.session.slot.request
+
+
 def test_a_batch_has_so_many_packets_at_most(pair: Pair) -> None:
-    packets = [b"%d" % number for number in range(8)]
+    packets = [b"MSG %d\0" % number for number in range(8)]
     pair.send(*packets)
     assert pair.receive() == packets[:5]
     assert pair.session.is_readable
@@ -108,16 +138,18 @@ def test_a_batch_has_so_many_packets_at_most(pair: Pair) -> None:
 
 
 def test_a_batch_ends_with_the_packet_that_fills_its_bytes(pair: Pair) -> None:
-    pair.send(*[bytes(100)] * 4)
-    assert pair.receive() == [bytes(100)] * 3
+    packet = b"MSG " + bytes(96)
+    pair.send(*[packet] * 4)
+    assert pair.receive() == [packet] * 3
     assert pair.session.is_readable
-    assert pair.receive() == [bytes(100)]
+    assert pair.receive() == [packet]
 
 
 def test_the_largest_packet_passes_and_a_larger_one_is_misbehaviour(pair: Pair) -> None:
-    pair.send(b"x" * 100, b"MSG here\0" + b"x" * 92, b"later")
+    largest = b"MSG " + b"x" * 96
+    pair.send(largest, b"MSG here\0" + b"x" * 92, b"later")
     pair.session.receive()
-    assert pair.session.peek() == b"x" * 100
+    assert pair.session.peek() == largest
     pair.session.skip()
     for _ in range(2):
         assert pair.gather() == [], "what is over the limit is never published"
@@ -126,31 +158,31 @@ def test_the_largest_packet_passes_and_a_larger_one_is_misbehaviour(pair: Pair) 
 
 
 def test_an_empty_packet_is_a_packet(pair: Pair) -> None:
-    pair.send(b"a", b"", b"b")
+    pair.send(A, b"", B)
     pair.session.receive()
-    assert pair.steps() == [b"a", b""]
+    assert pair.steps() == [A, b""]
     assert not pair.session.has_ended
 
 
 def test_the_end_is_not_a_packet(pair: Pair) -> None:
-    pair.send(b"a")
+    pair.send(A)
     pair.client.close()
-    assert pair.receive() == [b"a"]
+    assert pair.receive() == [A]
     assert pair.session.has_ended
     assert pair.receive() == []
     assert pair.session.has_ended
 
 
 def test_a_client_that_only_stops_sending_has_ended(pair: Pair) -> None:
-    pair.send(b"a")
+    pair.send(A)
     pair.client.shutdown(socket.SHUT_WR)
-    assert pair.receive() == [b"a"]
+    assert pair.receive() == [A]
     assert pair.session.has_ended
 
 
 def test_what_was_sent_before_a_reset_is_still_read(pair: Pair) -> None:
     pair.session.sock.send(b"never read")
-    pair.send(b"a", b"b")
+    pair.send(A, B)
     pair.client.close()
     got = []
     for _ in range(4):
@@ -158,16 +190,16 @@ def test_what_was_sent_before_a_reset_is_still_read(pair: Pair) -> None:
         if pair.session.has_ended:
             break
         assert pair.session.is_readable
-    assert got == [b"a", b"b"]
+    assert got == [A, B]
     assert pair.session.has_ended
 
 
 def test_a_packet_with_descriptors_is_not_read(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came before it is done first; then its client is to be disconnected."""
     monkeypatch.setattr(pair.session.outbox, "fault", None)
-    pair.send(b"a", b"b")
-    socket.send_fds(pair.client, [b"c"], [pair.client.fileno()])
-    assert pair.receive() == [b"a", b"b"]
+    pair.send(A, B)
+    socket.send_fds(pair.client, [b"MSG c\0"], [pair.client.fileno()])
+    assert pair.receive() == [A, B]
     assert pair.session.outbox.fault is None
     assert pair.session.is_readable
     for _ in range(2):
@@ -193,6 +225,7 @@ def test_messages_that_follow_each_other_are_a_publish_batch(pair: Pair) -> None
     assert pair.gather() == []
     assert pair.session.peek() == b"SUB x"
     pair.session.skip()
+    pair.session.receive()
     assert pair.gather() == [b"MSG here\0c"]
     assert not pair.session.has_pending()
 
