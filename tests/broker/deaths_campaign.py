@@ -33,8 +33,6 @@ _LOST = b"CMSG !/lost\0"
 _PACKETS_LOST = b"CMSG !/error\0packets-lost "
 _WHOAMI = b"CMSG !/cred/whoami\0"
 _END_SECONDS_MAX = 20.0
-_RETRY_SECONDS = 1.0
-"""After which a request is sent again whose reply was lost with a worker."""
 
 
 class CheckedClient:
@@ -181,15 +179,10 @@ class Campaign:
         for _ in range(2):
             for client in self.clients:
                 client.replies = 0
+                client.request()
             ends_at = time.monotonic() + _END_SECONDS_MAX
-            retry_at = 0.0
             while waiting := [client for client in self.clients if not client.replies]:
-                now = time.monotonic()
-                assert now < ends_at, f"{len(waiting)} clients get no reply"
-                if now >= retry_at:
-                    retry_at = now + _RETRY_SECONDS
-                    for client in waiting:
-                        client.request()
+                assert time.monotonic() < ends_at, f"{len(waiting)} clients get no reply"
                 self._receive(0.1)
 
     def check(self) -> None:

@@ -186,6 +186,29 @@ def test_a_backlog_is_lost_and_its_number_is_said(tmp_path: Path) -> None:
         assert slow.receive() == b"MSG k\0later"
 
 
+@pytest.mark.parametrize("request_key", [b"!/cred/whoami", b"!/me"])
+def test_a_reply_that_waits_behind_a_backlog_comes(tmp_path: Path, request_key: bytes) -> None:
+    with (
+        running_bus(tmp_path, *limit_options()) as bus,
+        clients_on_each(bus, 2) as ((slow,), (publisher,)),
+    ):
+        slow.control(b"!/notices/on")
+        slow.sub(b"k")
+        slow.whoami()
+        for number in range(500):
+            publisher.pub(b"k", b"%d %b" % (number, bytes(1_000)))
+        publisher.whoami()
+        slow.sub(b"later")
+        slow.control(request_key)
+        replace_worker(bus, 0)
+        packets = [slow.receive()]
+        while not packets[-1].startswith(b"CMSG " + request_key):
+            packets.append(slow.receive())
+        assert packets[-2] == LOST + b"%d" % (500 - len(packets[:-2]))
+        publisher.pub(b"later", b"")
+        assert slow.receive() == b"MSG later\0"
+
+
 def test_a_client_that_leaves_meanwhile_is_forgotten(tmp_path: Path) -> None:
     with running_bus(tmp_path, workers=2) as bus, clients_on_each(bus, 2, 2) as (own, (other, _)):
         for client in own:
