@@ -6,6 +6,7 @@ flips the arenas. No process reads the new arena before the flip, so a compactio
 at any instant.
 
     image = one SUBSCRIBED record for each subscription at the snapshot, with its edges,
+            one more, of no client, for each interest of a worker that outlives its clients,
             one RULE_ADDED record for each pattern with a back-pressure rule
     new arena = image + records journalled after the snapshot, byte for byte
 """
@@ -31,12 +32,17 @@ FINISH_BYTES_MAX = 64 * 1024
 
 
 class LiveTable:
-    """The result of a sequence of records: the patterns of each client of each worker, and those
-    that hold publishers."""
+    """The result of a sequence of records: the patterns of each client of each worker, those that
+    hold publishers, and those that messages are sent to each worker for.
+
+    A worker takes its interest in the patterns of a client that has left back piece by piece, and
+    may die before it is done.
+    """
 
     def __init__(self) -> None:
         self._clients: dict[tuple[int, int], Counter[bytes]] = {}
         self._rules: dict[tuple[int, int], set[bytes]] = {}
+        self._interest: dict[int, set[bytes]] = {}
 
     def patterns(self, worker: int, client: int) -> Mapping[bytes, int]:
         """A client's patterns as they are journalled, each with its number of occurrences."""
@@ -46,6 +52,10 @@ class LiveTable:
         """A client's back-pressure rules, each with a pattern behind it."""
         return self._rules.get((worker, client), set())
 
+    def interest(self, worker: int) -> Set[bytes]:
+        """The patterns, in their shared spelling, that other workers send this one messages for."""
+        return self._interest.get(worker, set())
+
     def owners(self) -> set[tuple[int, int]]:
         """Workers and their clients that have patterns or rules."""
         return self._clients.keys() | self._rules.keys()
@@ -53,9 +63,15 @@ class LiveTable:
     def apply(self, record: Record) -> None:
         owner = (record.worker, record.client)
         if record.kind == subscription_table.SUBSCRIBED:
-            self._clients.setdefault(owner, Counter())[record.pattern] += 1
+            if record.client:
+                self._clients.setdefault(owner, Counter())[record.pattern] += 1
+            if record.edge:
+                shared = shared_spelling(record.pattern)
+                self._interest.setdefault(record.worker, set()).add(shared)
         elif record.kind == subscription_table.UNSUBSCRIBED:
             self._take_back(owner, record.pattern)
+            if record.edge:
+                self._interest.get(record.worker, set()).discard(shared_spelling(record.pattern))
         elif record.kind == subscription_table.RULE_ADDED:
             self._rules.setdefault(owner, set()).add(record.pattern)
         elif record.kind == subscription_table.RULE_REMOVED:
@@ -68,6 +84,7 @@ class LiveTable:
                 del self._clients[gone]
             for gone in [key for key in self._rules if key[0] == record.worker]:
                 del self._rules[gone]
+            self._interest.pop(record.worker, None)
 
     def _take_back(self, owner: tuple[int, int], pattern: bytes) -> None:
         patterns = self._clients.get(owner)
@@ -89,6 +106,10 @@ class LiveTable:
                     edge = (worker, shared) not in known
                     known.add((worker, shared))
                     yield Record(subscription_table.SUBSCRIBED, edge, worker, client, pattern)
+        for worker, interest in self._interest.items():
+            for pattern in interest:
+                if (worker, pattern) not in known:
+                    yield Record(subscription_table.SUBSCRIBED, True, worker, 0, pattern)
         for (worker, client), rules in self._rules.items():
             for rule in rules:
                 yield Record(subscription_table.RULE_ADDED, True, worker, client, rule)

@@ -64,7 +64,8 @@ reached the last such part, which is a reserve for records that remove subscript
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One change; `edge`: it begins or ends the worker's interest in this pattern."""
+    """One change; `edge`: it begins or ends the worker's interest in this pattern. `client` is 0
+    where a worker's interest is not, or no more, one of its clients."""
 
     kind: int
     edge: bool

@@ -36,12 +36,9 @@ from sbus.shared.shared_memory import TABLE_TAIL
 from sbus.shared.subscription_table import (
     CLIENT_GONE,
     RULE_REMOVED,
-    SUBSCRIBED,
     UNSUBSCRIBED,
-    WORKER_RESET,
     Record,
     SubscriptionTable,
-    shared_spelling,
 )
 
 
@@ -51,23 +48,14 @@ class _Journal:
     def __init__(self, context: WorkerContext) -> None:
         self._worker = context.worker
         self._live = LiveTable()
-        self.interest: set[bytes] = set()
-        """The patterns that other workers send this one messages for."""
         table = SubscriptionTable(context.memory)
         with context.memory.lock as words:
             table.start(words)
             end = words[TABLE_TAIL]
         for record in table.read_own(context.worker, end):
-            self._apply(record)
-
-    def _apply(self, record: Record) -> None:
-        self._live.apply(record)
-        if record.kind == WORKER_RESET:
-            self.interest.clear()
-        elif record.edge and record.kind == SUBSCRIBED:
-            self.interest.add(shared_spelling(record.pattern))
-        elif record.edge and record.kind == UNSUBSCRIBED:
-            self.interest.discard(shared_spelling(record.pattern))
+            self._live.apply(record)
+        self.interest = self._live.interest(context.worker)
+        """The patterns that other workers send this one messages for."""
 
     def patterns_of(self, client: int) -> dict[bytes, int]:
         """As they are journalled, each with its number of occurrences."""

@@ -232,6 +232,29 @@ def test_what_nobody_inherits_is_taken_back(bus: OneProcessBus) -> None:
     assert usage(bus)[0] == 1
 
 
+def test_interest_that_outlived_its_client_is_taken_back_after_a_compaction(
+    bus: OneProcessBus,
+) -> None:
+    """A worker dies before it has taken back all patterns of a client that has left."""
+    left, stays, other = bus.connect(0), bus.connect(0), bus.connect(1)
+    tell(bus, stays, b"SUB own")
+    for number in range(100):
+        left.send(b"SUB %d" % number)
+    tell(bus, other, b"MSG 99\0")  # now its worker knows all patterns
+    left.close()
+    router = bus.workers[1].router
+    while bus.stepped[0].tick() == 0 and bus.workers[0].sessions.find(left.number):
+        pass
+    bus.stepped[0].has_ended = True
+    bus.compact()
+    bus.stepped[0].has_ended = False
+    bus.replace(0)
+    bus.settle()
+    tell(bus, other, b"MSG k\0")
+    assert {router.look_up(b"%d" % number).mask for number in range(100)} == {0}
+    assert router.look_up(b"own").mask == 1
+
+
 def test_without_clients_everything_is_taken_back(bus: OneProcessBus) -> None:
     left, other = bus.connect(0), bus.connect(1)
     tell(bus, left, b"SUB k")
