@@ -287,9 +287,8 @@ class OrderedLog(LogRecord):
         for other in range(self._workers):
             words[base_of(other) + LOG_WAITERS] &= keep
         at = base_of(worker)
-        if walked is not None and words[LOG_HEAD] - walked <= self._size:
+        if walked is not None and self._has_kept(words, at, walked):
             words[at + LOG_CURSOR] = walked
-            words[at + LOG_START] = min(words[at + LOG_START], walked)
             if walked >= words[at + LOG_END]:
                 words[at + LOG_WALKED] = words[at + LOG_ENTRIES]
             return self.release_waiting(words)
@@ -298,6 +297,14 @@ class OrderedLog(LogRecord):
         woken: int = words[at + LOG_WAITERS]
         words[at + LOG_WAITERS] = 0
         return woken | self.release_waiting(words)
+
+    def _has_kept(self, words: memoryview, at: int, walked: int) -> bool:
+        """Whether the log still has what a dead worker, with its words there, has not walked. What
+        was copied before the walk (see `take_piece`) has not been kept for it since."""
+        if walked < words[at + LOG_CURSOR]:
+            words[at + LOG_START] = min(words[at + LOG_START], walked)
+        start = max(words[at + LOG_START], walked)
+        return bool(walked >= words[at + LOG_END] or words[LOG_HEAD] - start <= self._size)
 
     def statistics(self, words: memoryview) -> LogStatistics:
         head = words[LOG_HEAD]

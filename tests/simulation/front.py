@@ -133,7 +133,9 @@ class SimulatedFront:
     async def _replace(self, number: int) -> None:
         is_late = self._chance.random() < 0.1
         self.late_successions += is_late
-        await self._reaper.reap(number, is_succeeded_soon=not is_late)
+        await self._reaper.reap(number)
+        if is_late:
+            await self._reaper.release_log(number)
         self._mover.on_worker_death(number)
         self._succession.on_death(number)
         left_out = await self._mover.wait_for_decisions(number)

@@ -24,13 +24,22 @@ class Reaper:
         self._book = book
         self._stalls = stalls
 
-    async def reap(self, worker: int, *, is_succeeded_soon: bool) -> None:
-        """Reap a worker. If a successor goes on soon where it was, others may append for that."""
+    async def reap(self, worker: int) -> None:
+        """Reap a worker. A successor may go on where it was, and others append for that."""
         walked, _ = InFlight(self._memory, worker).walked()
         async with polled(self._memory.lock) as words:
-            self._log.reap(words, worker, walked if is_succeeded_soon else None)
+            self._log.reap(words, worker, walked)
             self._stalls.reap(worker)
             self._book.reap(worker, time.monotonic_ns())
             worker_statistics.reap(self._memory.statistics, worker)
+        self._wake_all()
+
+    async def release_log(self, worker: int) -> None:
+        """The successor of a dead worker comes late: keep nothing for it, so that nobody waits."""
+        async with polled(self._memory.lock) as words:
+            self._log.reap(words, worker)
+        self._wake_all()
+
+    def _wake_all(self) -> None:
         # It may have died between taking another's sleep and waking it, so all look again.
         self._memory.wake((1 << self._memory.workers) - 1)

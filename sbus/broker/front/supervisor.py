@@ -40,6 +40,8 @@ _COMMAND_BYTES = 768
 _EARLY_DEATH_SECONDS = 1.0
 _RESTART_DELAY_SECONDS_MIN = 0.1
 _RESTART_DELAY_SECONDS_MAX = 5.0
+_KEPT_SECONDS_MAX = 0.4
+"""Of a delay in which the log is kept for a worker, since publishers may have to wait as long."""
 
 
 class WorkerObserver(Protocol):
@@ -224,8 +226,7 @@ class Supervisor:
         if not self._has_started:
             raise SbusError(f"worker {worker.number} did not start")
         self._delay_restart(worker)
-        is_succeeded_soon = worker.restart_delay_seconds <= _RESTART_DELAY_SECONDS_MIN
-        await self._reaper.reap(worker.number, is_succeeded_soon=is_succeeded_soon)
+        await self._reaper.reap(worker.number)
         await self._observer.worker_died(worker.number)
         self._nursery.start_soon(self._restart, worker)
 
@@ -238,6 +239,8 @@ class Supervisor:
             worker.restart_delay_seconds = 0.0
 
     async def _restart(self, worker: SupervisedWorker) -> None:
+        if worker.restart_delay_seconds > _KEPT_SECONDS_MAX:
+            await self._reaper.release_log(worker.number)
         if worker.restart_delay_seconds:
             await trio.sleep(worker.restart_delay_seconds)
         if not self._is_stopping:

@@ -562,6 +562,28 @@ def test_a_successor_counts_only_what_came_for_it_since() -> None:
         assert [key for key, _ in walk(successor, memory)] == [b"behind"]
 
 
+@pytest.mark.parametrize("expected", [[], [b"behind"]])
+def test_a_successor_of_a_worker_that_had_little_to_walk_misses_nothing(
+    expected: list[bytes],
+) -> None:
+    """Others have used the whole log before the death."""
+    with open_memory(2) as memory:
+        memory.lock.open()
+        writer, reader = started(memory, 0, 1)
+        append(writer, memory, (0b10, b"before"))
+        walk(reader, memory)
+        for _ in range(LOG_BYTES // 128 + 1):
+            append(writer, memory, (0b01, b"other"), size=72)
+            walk(writer, memory)
+        for key in expected:
+            append(writer, memory, (0b10, key))
+        successor = OrderedLog(memory, 1)
+        with memory.lock as words:
+            reader.reap(words, 1, reader.cursor)
+            assert successor.resume(words, reader.cursor)
+        assert [key for key, _ in walk(successor, memory)] == expected
+
+
 def test_a_process_that_does_not_walk_sees_the_same_statistics() -> None:
     with open_memory(1) as memory:
         memory.lock.open()
