@@ -27,6 +27,7 @@ from sbus.broker.front.client_descriptors import ClientDescriptors
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.closer import Closer
 from sbus.broker.front.connection_policy import ConnectionPolicy
+from sbus.broker.front.culprits import Culprits
 from sbus.broker.front.departure import ClientDeparture
 from sbus.broker.front.fork_server import ForkServer, WorkerExited, WorkerForked
 from sbus.broker.front.load_meter import LoadMeter
@@ -215,6 +216,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     meter = LoadMeter(supervisor, registry)
     placement = Placement(settings, meter.loads, len(os.sched_getaffinity(0)))
     departure = ClientDeparture(acceptor, registry, closer, shutdown, settings, events)
+    culprits = Culprits(memory, supervisor, registry, departure, events)
     mover = ClientMover(nursery, policy, supervisor, registry, departure, events)
     queries = WorkerQueries(supervisor)
     collector = StatisticsCollector(memory, supervisor, meter, user_limits, book, stalls)
@@ -236,7 +238,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
         rebalancer=Rebalancer(placement, meter, mover, registry, supervisor, settings),
         queries=queries,
         streams=StreamRegistry(nursery, supervisor, settings, events),
-        succession=Succession(nursery, memory, policy, supervisor, registry, events),
+        succession=Succession(nursery, policy, supervisor, registry, culprits, events),
         collector=collector,
         inspection=inspection,
         self_service=SelfServiceQueries(registry, supervisor, inspection, limits.packet_bytes_max),

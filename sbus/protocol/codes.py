@@ -42,8 +42,10 @@ END_TEXTS: Final = {
     "bus-failed": "a process of the bus has failed, and the bus ends",
     "draining": "the bus was drained, and the time for clients to leave is over",
     "stopping": "the bus ends, or is restarted",
+    "worker-died": "a worker of the bus died, and its successor could not serve this client",
 }
-"""Why the bus ends the connections of all clients, by code; the text is for people."""
+"""Why the bus ends the connections of all clients, or of a worker's, by code; the text is for
+people."""
 
 DROP_REASONS: Final = ("soft", "hard", "quota", "unheld")
 """Why a message for a slow client is dropped: by its soft policy; by its hard policy; because its

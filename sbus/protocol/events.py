@@ -176,6 +176,14 @@ class WorkerTookOver(LoggedEvent, frozen=True, kw_only=True):
     """From the end of the predecessor."""
 
 
+class SuccessionGivenUp(LoggedEvent, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "worker {worker}: three successors died; its {clients} clients are disconnected"
+
+    worker: int
+    clients: int
+
+
 class WorkerSilent(LoggedEvent, frozen=True, kw_only=True):
     priority = ERROR
     template = "worker {worker} (pid {worker_pid}) shows no sign of life: killed"

@@ -203,12 +203,11 @@ class OneProcessBus:
         *,
         without: Container[int] = (),
         arriving: Container[int] = (),
-        fault: str = "",
         is_late: bool = False,
     ) -> None:
         """Let a worker die, and a successor take over all of its clients but some, which have
-        left, and of those that were handed over to the worker. `fault` is why the clients are to be
-        disconnected; the log is not kept for one that `is_late`."""
+        left, and of those that were handed over to the worker. The log is not kept for one that
+        `is_late`."""
         dead = self.stepped[worker]
         left = [session for session in dead.parts.sessions if session.client not in without]
         handed_over = dead.parts.sessions.arriving.items()
@@ -224,7 +223,7 @@ class OneProcessBus:
         for session, fd in zip(left, fds, strict=True):
             own, place, number = session.credentials, session.account_place, session.client
             adoption = AdoptClient(number, own, place, encode_rule_set(0), number)
-            self._links[worker].send(InheritClient(adoption, fault), fd)
+            self._links[worker].send(InheritClient(adoption), fd)
             os.close(fd)
         self._links[worker].send(TakeOver())
         assert parts.succeed()

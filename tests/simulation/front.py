@@ -16,6 +16,7 @@ import trio
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.front.admission import adoption
 from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.broker.front.culprits import Culprits
 from sbus.broker.front.mover import ClientMover, MoveEvent
 from sbus.broker.front.reaper import Reaper
 from sbus.broker.front.succession import Succession
@@ -73,7 +74,8 @@ class SimulatedFront:
         self.log = OrderedLog(memory)
         self.registry = ClientRegistry(settings.workers, ClientSlots(memory.client_slots))
         own, events = cast("Any", self), logging_to([])
-        self._succession = Succession(nursery, memory, own, own, self.registry, events)
+        culprits = Culprits(memory, own, self.registry, own, events)
+        self._succession = Succession(nursery, own, own, self.registry, culprits, events)
         self._mover = ClientMover(nursery, own, own, self.registry, own, events)
         nursery.start_soon(keep_table_compact, memory)
         self.tasks = 0
@@ -181,7 +183,7 @@ class SimulatedFront:
     def close_copy(self, _client: Client, copy: socket.socket) -> None:
         copy.close()
 
-    def disconnect(self, client: Client, reason: str) -> None:
+    def disconnect(self, client: Client, reason: str, notice: bytes) -> None:
         """As `ClientDeparture.disconnect`."""
         client.sock.shutdown(socket.SHUT_RDWR)
         self._forget(client.number, reason)

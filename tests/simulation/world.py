@@ -300,7 +300,7 @@ class World:
         for client in self.clients:
             if client.has_ended:
                 why = self.front.gone.get(client.number)
-                assert why == "its worker died", f"client {client.number} ended: {why}"
+                assert why == "worker-died", f"client {client.number} ended: {why}"
         check_order(self.clients)
         for client in self.clients:
             check_secrecy(client)

@@ -26,6 +26,7 @@ from sbus.broker.front.departure import ClientDeparture
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.client_record import ClientRecord
+from sbus.protocol.controls import end_notice
 from sbus.protocol.events import ClientMoved
 from sbus.unix.errno_sets import OUT_OF_RESOURCES
 
@@ -210,7 +211,7 @@ class ClientMover:
         if is_handed_over and is_connected:
             self._arrived(move)
         if move.client.worker in move.succeeded and is_connected:
-            self._departure.disconnect(move.client, "its worker died")
+            self._departure.disconnect(move.client, "worker-died", end_notice("worker-died"))
         return "" if is_handed_over else _why(answer)
 
     async def _ask(

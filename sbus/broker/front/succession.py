@@ -4,9 +4,7 @@ The front has every client's socket. It sends the successor all clients of the p
 piece, and then has it take over; the rest is in the shared memory (`worker.inheritance`). Nothing
 is sent before the kernel has reported the predecessor's end.
 
-A client may be the reason for the death. The worker notes in the shared memory which client it
-serves. A client that was served when workers died, each of them young, is disconnected with the
-third of them.
+A client may be the reason for the death; `culprits` finds out, and disconnects it.
 """
 
 import time
@@ -17,15 +15,13 @@ from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.admission import adoption
 from sbus.broker.front.client_registry import Client, ClientRegistry
 from sbus.broker.front.connection_policy import ConnectionPolicy
+from sbus.broker.front.culprits import Culprits
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.ipc.worker_protocol import InheritClient, TakeOver
 from sbus.protocol.events import WorkerTookOver
-from sbus.shared.shared_memory import SharedMemory
 
 _CLIENTS_PER_CALLBACK = 50
-_DEATHS_MAX = 3
-_FAULT = "three workers died while they served this client"
 
 
 class Succession:
@@ -34,17 +30,17 @@ class Succession:
     def __init__(
         self,
         nursery: trio.Nursery,
-        memory: SharedMemory,
         policy: ConnectionPolicy,
         supervisor: Supervisor,
         registry: ClientRegistry,
+        culprits: Culprits,
         events: EventEmitter,
     ) -> None:
         self._nursery = nursery
-        self._memory = memory
         self._policy = policy
         self._supervisor = supervisor
         self._registry = registry
+        self._culprits = culprits
         self._events = events
         self._died_at: dict[int, float] = {}
         """The workers that have died, and when; by `time.monotonic`."""
@@ -53,12 +49,7 @@ class Succession:
     def on_death(self, worker: int) -> None:
         """A worker has died; its successor is not forked yet."""
         self._died_at[worker] = time.monotonic()
-        served_clients = self._memory.served_clients
-        client = self._registry.get(served_clients[worker])
-        served_clients[worker] = 0
-        if client is not None and client.worker == worker:
-            was_young = self._supervisor.workers[worker].is_young
-            client.deaths = client.deaths + 1 if was_young else 1
+        self._culprits.on_death(worker)
 
     def leave_out(self, worker: int, clients: list[Client]) -> None:
         """Do not give these clients to the successor of a worker: another one may have them."""
@@ -70,16 +61,17 @@ class Succession:
             left_out = self._left_out.pop(worker, [])
             clients = [it for it in self._registry.of_worker(worker) if it not in left_out]
             link = self._supervisor.workers[worker].link
+            self._culprits.on_succession(worker)
             self._nursery.start_soon(self._hand_on, worker, link, clients)
 
     async def _hand_on(self, worker: int, link: WorkerLink | None, clients: list[Client]) -> None:
         """Send clients to the successor that has this link."""
+        await self._culprits.disconnect(worker, clients)
         for number, client in enumerate(clients, 1):
             if self._supervisor.workers[worker].link is not link:
                 return  # it has died as well
             if self._registry.get(client.number) is client and client.worker == worker:
-                fault = _FAULT if client.deaths >= _DEATHS_MAX else ""
-                command = InheritClient(adoption(client, self._policy), fault)
+                command = InheritClient(adoption(client, self._policy))
                 self._supervisor.send(worker, command, client.sock.fileno())
             if not number % _CLIENTS_PER_CALLBACK:
                 await trio.lowlevel.checkpoint()
@@ -87,6 +79,7 @@ class Succession:
             self._supervisor.send(worker, TakeOver())
 
     def on_taken_over(self, worker: int, clients: int) -> None:
-        """A successor serves these clients of its predecessor."""
+        """A successor serves so many clients of its predecessor."""
+        self._culprits.on_taken_over(worker)
         milliseconds = round((time.monotonic() - self._died_at[worker]) * 1_000)
         self._events.emit(WorkerTookOver(worker=worker, clients=clients, milliseconds=milliseconds))

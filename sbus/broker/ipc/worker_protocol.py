@@ -35,8 +35,6 @@ class InheritClient(msgspec.Struct, frozen=True, tag=True):
     socket comes along."""
 
     adoption: AdoptClient
-    fault: str = ""
-    """Why it is to be disconnected instead; "" if not."""
 
 
 class TakeOver(msgspec.Struct, frozen=True, tag=True):

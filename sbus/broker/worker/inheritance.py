@@ -28,7 +28,6 @@ from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
-from sbus.errors import Misbehaviour
 from sbus.protocol.controls import error_notice, lost_notice
 from sbus.protocol.packets import Subscribe, Unsubscribe, parse_client_packet
 from sbus.shared.compaction import LiveTable
@@ -121,31 +120,32 @@ class Inheritance:
         self._clients.clear()
 
     def _restore_all(self, journal: _Journal, arrivals: set[int]) -> None:
-        inherited: list[tuple[Session, str]] = []
+        inherited: list[Session] = []
         new: list[tuple[AdoptClient, int]] = []
+        served_clients, worker = self._context.memory.served_clients, self._context.worker
         for command, fd in self._clients:
             adoption = command.adoption
+            served_clients[worker] = adoption.client
             slot = self._context.client_slots[adoption.slot]
             if not slot.is_of(adoption.client):
                 new.append((adoption, fd))
             elif slot.is_closed:
                 self._sessions.see_off(adoption, fd)
             else:
-                inherited.append((self._restore(adoption, fd, journal), command.fault))
-        clients = {session.client for session, _ in inherited}
+                inherited.append(self._restore(adoption, fd, journal))
+        served_clients[worker] = 0
+        clients = {session.client for session in inherited}
         self._subscriptions.take_back(journal.records_without(clients))
         self._subscriptions.take_back(
-            Record(UNSUBSCRIBED, True, self._context.worker, 0, pattern)
+            Record(UNSUBSCRIBED, True, worker, 0, pattern)
             for pattern in journal.interest
             if not self._router.has_interest(pattern)
         )
-        for session, fault in inherited:
-            why = Misbehaviour("kills-workers", fault) if fault else None
+        for session in inherited:
             if session.client in arrivals:
-                session.outbox.fault = why
                 self._sessions.arriving[session.client] = session
             else:
-                self._begin_serving(session, why)
+                self._begin_serving(session)
         for adoption, fd in new:
             self._sessions.adopt(adoption, fd)
 
@@ -173,8 +173,7 @@ class Inheritance:
         self._subscriptions.add_rule(session)
         self._subscriptions.apply_profile(session)
 
-    def _begin_serving(self, session: Session, fault: Misbehaviour | None) -> None:
-        """Serve a client, or disconnect it if it is to be at fault."""
+    def _begin_serving(self, session: Session) -> None:
         outbox = session.outbox
         outbox.arrive(session.slot.settings().flood_control)
         if outbox.wants_backpressure and session.backpressure is None:
@@ -182,8 +181,6 @@ class Inheritance:
         self._sessions.begin_serving(session)
         if session.slot.pending:
             self._report_pending(session)
-        if fault is not None:
-            self._sessions.expel(session, fault)
 
     def _admit_earlier_losses(self, session: Session, *, is_number_known: bool) -> None:
         """Tell a client of what waited for it, or that nobody knows what it has lost."""

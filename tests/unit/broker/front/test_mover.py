@@ -114,7 +114,11 @@ class World:
         if self.workers[worker].is_serving:
             self.workers[worker].commands.append(command)
 
-    def disconnect(self, client: Client, _reason: str) -> None:
+    def disconnect(self, client: Client, reason: str, notice: bytes = b"") -> None:
+        assert notice.startswith(b"CMSG !/error\0" + reason.encode())
+        self._forget(client)
+
+    def _forget(self, client: Client) -> None:
         self.registry.remove(client.number)
         client.sock.close()
         for worker in self.workers:
@@ -133,7 +137,7 @@ class World:
                 worker.serves_client = False
                 if self.registry.get(CLIENT) is not None:
                     assert number == self.client.worker
-                    self.disconnect(self.client, "")
+                    self._forget(self.client)
 
     def kill(self, number: int) -> None:
         """A worker dies; what it has said is heard first, or is lost."""

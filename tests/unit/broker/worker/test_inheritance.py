@@ -265,17 +265,6 @@ def test_without_clients_everything_is_taken_back(bus: OneProcessBus) -> None:
     assert usage(bus) == [0, 0, 0, 0]
 
 
-def test_a_client_at_fault_is_disconnected(bus: OneProcessBus) -> None:
-    peer = bus.connect(0)
-    tell(bus, peer, b"CMSG !/notices/on")
-    bus.replace(0, fault="why")
-    bus.settle()
-    assert peer.read() == [b"CMSG !/error\0kills-workers why"]
-    bus.settle()
-    assert peer.ended
-    assert bus.gone == {peer.number: "kills-workers"}
-
-
 def test_a_client_that_was_being_disconnected_is(bus: OneProcessBus) -> None:
     peer = bus.connect(0)
     tell(bus, peer, b"CMSG echo/off")
