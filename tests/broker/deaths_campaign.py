@@ -1,5 +1,8 @@
 """Workers are killed at random under load: `python -m tests.broker.deaths_campaign --help`.
 
+With `--stop` they are stopped instead, and the bus has to find out: one at a time, because it kills
+one at a time.
+
 Every client publishes numbered messages under a key of its own, and subscribes to the keys of some
 others. Whatever dies, it keeps its connection, subscriptions and choices, and for each key that it
 receives
@@ -33,6 +36,7 @@ _LOST = b"CMSG !/lost\0"
 _PACKETS_LOST = b"CMSG !/error\0packets-lost "
 _WHOAMI = b"CMSG !/cred/whoami\0"
 _END_SECONDS_MAX = 20.0
+_SILENCE = ("--limit", "worker_silence_seconds_max=1")
 
 
 class CheckedClient:
@@ -123,8 +127,12 @@ class CheckedClient:
 class Campaign:
     """Clients of one bus, and the deaths of its workers."""
 
-    def __init__(self, bus: Bus, clients: int, chance: random.Random) -> None:
+    def __init__(
+        self, bus: Bus, clients: int, chance: random.Random, signum: signal.Signals
+    ) -> None:
         self._bus = bus
+        self._signum = signum
+        self._victim = 0
         self._chance = chance
         self.deaths = 0
         self._stack = ExitStack()
@@ -150,16 +158,18 @@ class Campaign:
         while (now := time.monotonic()) < ends_at:
             if now >= kill_at:
                 kill_at += seconds_per_death
-                self._kill()
+                self._end_worker()
             while publish_at <= now:
                 publish_at += pause
                 self._chance.choice(self.clients).publish()
             self._receive(min(publish_at, kill_at) - now)
 
-    def _kill(self) -> None:
-        pids = worker_pids(self._bus)
-        if pids:
-            os.kill(self._chance.choice(list(pids.values())), signal.SIGKILL)
+    def _end_worker(self) -> None:
+        """Send the signal to a random worker, unless the last one is still there."""
+        pids = list(worker_pids(self._bus).values())
+        if pids and self._victim not in pids:
+            self._victim = self._chance.choice(pids)
+            os.kill(self._victim, self._signum)
             self.deaths += 1
 
     def _receive(self, seconds_max: float) -> None:
@@ -225,11 +235,13 @@ def run_campaign(
     seconds: float,
     seconds_per_death: float,
     messages_per_second: int,
+    stop: bool = False,
     seed: int = 1,
 ) -> str:
     """Run one, check it, and return what happened."""
-    with running_bus(directory, workers=workers) as bus:
-        campaign = Campaign(bus, clients, random.Random(seed))
+    signum = signal.SIGSTOP if stop else signal.SIGKILL
+    with running_bus(directory, *_SILENCE, workers=workers) as bus:
+        campaign = Campaign(bus, clients, random.Random(seed), signum)
         try:
             campaign.run(seconds, seconds_per_death, messages_per_second)
             campaign.finish()
@@ -246,6 +258,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seconds-per-death", type=float, default=1)
     parser.add_argument("--messages-per-second", type=int, default=2_000)
+    parser.add_argument("--stop", action="store_true", help="stop workers instead of killing them")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:

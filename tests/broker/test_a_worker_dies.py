@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.broker.death_pauses import measure_pause
 from tests.broker.deaths_campaign import run_campaign
 from tests.support.admin import administer
 from tests.support.bus import Bus, running_bus, wait_until_gone
@@ -314,6 +315,24 @@ def test_random_deaths_under_load(tmp_path: Path) -> None:
         seconds_per_death=0.5,
         messages_per_second=500,
     )
+
+
+def test_random_stops_under_load(tmp_path: Path) -> None:
+    """A short form of the campaign in which the bus has to find out."""
+    run_campaign(
+        tmp_path,
+        clients=40,
+        workers=4,
+        seconds=8,
+        seconds_per_death=0.1,
+        messages_per_second=500,
+        stop=True,
+    )
+
+
+def test_the_pause_at_a_death_can_be_measured(tmp_path: Path) -> None:
+    pause = measure_pause(tmp_path, clients=20, subscriptions=3)
+    assert 0 < pause.first_ms <= pause.median_ms <= pause.last_ms < GONE_SECONDS_MAX * 1_000
 
 
 def test_a_stopped_worker_can_be_killed(tmp_path: Path) -> None:
