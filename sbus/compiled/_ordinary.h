@@ -767,6 +767,8 @@ receive_packets(OrdinaryStep *step, const SessionRecord *session)
             received.has_descriptors = true;
             break;
         }
+        /* Before it is read: a successor must not answer what comes behind a lost subscription. */
+        share_pending(step, session, step->packets_count + 1);
         if (!size)
             size = recv(session->fd, data, size_max, MSG_DONTWAIT);
         if (size < 0 && errno == EINTR)
@@ -782,8 +784,8 @@ receive_packets(OrdinaryStep *step, const SessionRecord *session)
             keep_request(step, session, data, (size_t)size);
             break;
         }
-        share_pending(step, session, step->packets_count);
     }
+    share_pending(step, session, step->packets_count);
     return received;
 }
 

@@ -5,11 +5,12 @@ valid by itself, so neither needs the lock, and a death at any store leaves the 
 the one behind it. A slot is its client's from the moment when it has the client's number: until
 then the client has chosen nothing.
 
-    slot = client's number | settings | pending packets | waiting messages | steps | short request
+    slot = client's number | settings | pending packets | waiting messages | steps
+           | untold packets | unknown loss | short request
 
-Pending packets are those that the worker has read and that are not done. The word is written after
-each that is read, and after those that are done, so a death in between leaves out a packet that was
-read, or adds those that were done in that instant.
+Pending packets are those that the worker has read and that are not done. The word is written before
+each is read, and after those that are done. So a death in between adds a packet that was not read,
+or those that were done in that instant, and leaves none out.
 
 A *request* is any packet that is no message. It is the last of its batch, and its bytes are kept
 until it is done and its reply is sent, for a successor to carry it out. A long one has its room
@@ -24,6 +25,9 @@ says all about it, so one store keeps it, and one forgets it:
 
 Waiting messages are those in the client's backlog, and those that were dropped and that it was not
 told of. The word is written whenever that has changed.
+
+Untold packets were lost with a predecessor, and an unknown loss is one of messages that nobody has
+counted. Both words are zero once the client was told.
 """
 
 import resource
@@ -42,7 +46,9 @@ _SETTINGS = 1
 PENDING = 2
 WAITING_MESSAGES = 3
 _STEPS = 4
-REQUEST = 5
+_UNTOLD_PACKETS = 5
+_UNKNOWN_LOSS = 6
+REQUEST = 7
 SLOT_WORDS = 32
 """Whole lines of the processor's cache, so that no two workers write to the same one."""
 REQUEST_SHIFT = 32
@@ -94,6 +100,7 @@ class ClientSlot:
         self._words[_SETTINGS] = _packed(settings)
         if not self.is_of(client):
             self.pending = self.waiting = 0
+            self.note_told()
             self._words[_CLIENT] = client
 
     def is_of(self, client: int) -> bool:
@@ -125,6 +132,35 @@ class ClientSlot:
     @waiting.setter
     def waiting(self, messages: int) -> None:
         self._words[WAITING_MESSAGES] = messages
+
+    # -- what a predecessor has lost -----------------------------------------------------------
+    @property
+    def untold_packets(self) -> int:
+        """How many packets of the client were lost without telling it."""
+        return int(self._words[_UNTOLD_PACKETS])
+
+    def lose_pending(self) -> None:
+        """The pending packets were lost, but for a request, which will be done. A reply that was
+        being sent counts as lost."""
+        is_request_kept = self.request and not self.is_reply_in_doubt
+        self._words[_UNTOLD_PACKETS] += self.pending - bool(is_request_kept)
+        if is_request_kept:
+            self._keep_only_request()
+        else:
+            self.forget_pending()
+
+    @property
+    def has_unknown_loss(self) -> bool:
+        """Whether the client has lost messages that nobody has counted, and was not told."""
+        return bool(self._words[_UNKNOWN_LOSS])
+
+    def lose_unknown(self) -> None:
+        """The client has lost an unknown number of messages."""
+        self._words[_UNKNOWN_LOSS] = 1
+
+    def note_told(self) -> None:
+        """The client was told of its lost packets and of an unknown loss."""
+        self._words[_UNTOLD_PACKETS] = self._words[_UNKNOWN_LOSS] = 0
 
     # -- the request ---------------------------------------------------------------------------
     def keep_request(self, packet: bytes, pending: int) -> None:
@@ -178,7 +214,7 @@ class ClientSlot:
     def is_reply_in_doubt(self) -> bool:
         return bool(self._words[PENDING] & _REPLY_UNDER_WAY)
 
-    def keep_only_request(self) -> None:
+    def _keep_only_request(self) -> None:
         """No other packet is pending. A reply that waited is lost with its worker."""
         word = self._words[PENDING] & ~(_COUNT_MASK | _IS_DONE)
         self._words[PENDING] = word | 1

@@ -30,6 +30,7 @@ from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.protocol.controls import error_notice, lost_notice
 from sbus.protocol.packets import Subscribe, Unsubscribe, parse_client_packet
+from sbus.shared.client_slots import ClientSlot
 from sbus.shared.compaction import LiveTable
 from sbus.shared.shared_memory import TABLE_TAIL
 from sbus.shared.subscription_table import (
@@ -106,10 +107,10 @@ class Inheritance:
         """Begin to serve, with the clients of the predecessor."""
         self.is_awaited = False
         if self._clients:
-            interrupted = self._sequencer.resumption.begin()
+            interrupted = self._sequencer.resumption.begin(self._slots())
             self._restore_all(_Journal(self._context), interrupted.arrivals)
             for session in self._sessions:
-                self._admit_earlier_losses(session, is_number_known=interrupted.is_number_known)
+                self._admit_earlier_losses(session)
             with self._before_effect(interrupted.request):
                 self._resume(interrupted)
             for session in self._sessions:
@@ -118,6 +119,13 @@ class Inheritance:
             self._subscriptions.start()
         self._context.link.send(TookOver(len(self._clients)))
         self._clients.clear()
+
+    def _slots(self) -> Iterator[ClientSlot]:
+        """Of the clients that a predecessor has served."""
+        for command, _ in self._clients:
+            slot = self._context.client_slots[command.adoption.slot]
+            if slot.is_of(command.adoption.client):
+                yield slot
 
     def _restore_all(self, journal: _Journal, arrivals: set[int]) -> None:
         inherited: list[Session] = []
@@ -179,38 +187,49 @@ class Inheritance:
         if outbox.wants_backpressure and session.backpressure is None:
             self._sessions.enable_backpressure(session)
         self._sessions.begin_serving(session)
-        if session.slot.pending:
-            self._report_pending(session)
 
-    def _admit_earlier_losses(self, session: Session, *, is_number_known: bool) -> None:
-        """Tell a client of what waited for it, or that nobody knows what it has lost."""
-        waiting, session.slot.waiting = session.slot.waiting, 0
-        if not is_number_known:
+    def _admit_earlier_losses(self, session: Session) -> None:
+        """Tell a client of its packets that were lost, and of what waited for it, or that nobody
+        knows what it has lost."""
+        slot = session.slot
+        slot.lose_pending()
+        if slot.untold_packets:
+            self._report_lost_packets(session)
+        if slot.has_unknown_loss:
+            slot.waiting = 0
             self._admit_unknown_loss(session)
-        elif waiting:
-            session.outbox.admit_loss(waiting)
+        elif slot.waiting:
+            session.outbox.admit_loss(slot.waiting)
+        self._note_told(session)
 
     def _admit_unknown_loss(self, session: Session) -> None:
         if session.patterns and session.outbox.wants_notices:
             session.outbox.send_control(lost_notice(None))
+
+    def _note_told(self, session: Session) -> None:
+        """A successor repeats notices that wait."""
+        if not session.outbox.controls_waiting:
+            session.slot.note_told()
 
     def _resume(self, interrupted: Interrupted) -> None:
         """Go on where the predecessor died."""
         resumption = self._sequencer.resumption
         outboxes = {session.slot_at: session.outbox for session in self._sessions}
 
-        def admit_loss(slot_at: int, messages: int = 1) -> None:
+        def admit_loss(slot_at: int) -> None:
             if slot_at in outboxes:  # one that is still to arrive has lost nothing here
-                outboxes[slot_at].admit_loss(messages)
+                outboxes[slot_at].admit_loss(1)
 
         resumption.finish_walk(interrupted, admit_loss)
         if interrupted.batch is None:
             return
-        for slot_at, lost in resumption.lost_of_batch(interrupted.batch).items():
-            admit_loss(slot_at, lost)
+        resumption.admit_batch(interrupted.batch, admit_loss)
         if not interrupted.batch.is_complete:
             for session in self._sessions:
+                session.slot.lose_unknown()
                 self._admit_unknown_loss(session)
+                self._note_told(session)
+        resumption.end_batch()
 
     @contextmanager
     def _before_effect(self, mark: int) -> Iterator[None]:
@@ -236,19 +255,10 @@ class Inheritance:
             session.pend(request)
             self._sessions.resume(session)
 
-    def _report_pending(self, session: Session) -> None:
-        """Tell a client how many of its packets the predecessor had read and not done, but for a
-        request, which will be done. A reply that was being sent counts as lost."""
-        slot = session.slot
-        lost = slot.pending
-        if slot.request and not slot.is_reply_in_doubt:
-            lost -= 1
-            slot.keep_only_request()
-        else:
-            slot.forget_pending()
-        if not lost:
-            return
+    def _report_lost_packets(self, session: Session) -> None:
+        """Tell a client how many of its packets the predecessor had read and not done."""
         self._context.statistics.record_refusal("packets-lost")
         if session.outbox.wants_notices:
+            lost = session.slot.untold_packets
             text = f"{lost} packets of yours were not processed, because a worker died"
             session.outbox.send_control(error_notice("packets-lost", text))

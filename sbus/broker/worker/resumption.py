@@ -6,13 +6,13 @@ to the clients that have not got it. Messages of the batch are in no log and are
 memory has their keys, and so who should have received them.
 """
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.router import HAND_OVER, Router
+from sbus.shared.client_slots import ClientSlot
 from sbus.shared.in_flight import InterruptedBatch, delivery
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.subscription_table import SubscriptionTable
@@ -31,8 +31,6 @@ class Interrupted(NamedTuple):
     """Clients that another worker hands over at a log entry that is left to walk."""
     request: int
     """The mark of the last request whose step has its place."""
-    is_number_known: bool
-    """Whether the log has kept everything, so that it is known how much is lost."""
 
 
 class Resumption:
@@ -54,24 +52,26 @@ class Resumption:
         self._table = table
         self._walker = walker
 
-    def begin(self) -> Interrupted:
+    def begin(self, slots: Iterable[ClientSlot]) -> Interrupted:
         """Take the predecessor's place, or begin at the present end of the log when that has not
-        kept everything for it."""
+        kept everything for it: then the clients with these slots have lost an unknown number."""
         walked, under_way = self._in_flight.walked()
         with self._lock as words:
             self._table.start(words)
             request = self._in_flight.placed_request(words)
             if not self._log.resume(words, walked):
+                for slot in slots:
+                    slot.lose_unknown()
                 self._log.start(words)
                 self._in_flight.begin_block(self._log.cursor)
-                return Interrupted(0, self._log.cursor, None, set(), request, is_number_known=False)
+                return Interrupted(0, self._log.cursor, None, set(), request)
             self._log.destined_end(words)
             is_there = self._log.cursor == walked
             step_end = self._in_flight.step_end(words)
             batch = self._in_flight.interrupted_batch(words)
             arrivals = self._log.publishers_left(words, HAND_OVER)
         under_way = under_way if is_there else 0
-        return Interrupted(under_way, step_end, batch, arrivals, request, is_number_known=True)
+        return Interrupted(under_way, step_end, batch, arrivals, request)
 
     def finish_walk(self, interrupted: Interrupted, admit_loss: Callable[[int], None]) -> None:
         """Deliver what comes before the predecessor's last step. `admit_loss` is called with the
@@ -80,13 +80,19 @@ class Resumption:
             self._walker.resume_block(interrupted.under_way, admit_loss)
         self._walker.walk_to(interrupted.step_end)
 
-    def lost_of_batch(self, batch: InterruptedBatch) -> Counter[int]:
-        """What is lost of the predecessor's publish batch, by the slots of its recipients."""
-        lost: Counter[int] = Counter()
+    def admit_batch(self, batch: InterruptedBatch, admit_loss: Callable[[int], None]) -> None:
+        """Admit what is lost of the predecessor's publish batch, in the order of its deliveries:
+        `admit_loss` is called with the slot of each recipient."""
+        progress = self._in_flight.batch_progress
         self._counts[ROUTE_LOOKUPS] += len(batch.keys)
         for number, key in enumerate(batch.keys):
             for recipient in self._router.look_up(key).recipients:
                 slot_at = recipient.slot_at
-                if slot_at != batch.but_for and delivery(number, slot_at) >= batch.under_way:
-                    lost[slot_at] += 1
-        return lost
+                place = delivery(number, slot_at)
+                if slot_at != batch.but_for and place >= batch.under_way:
+                    progress[0] = place
+                    admit_loss(slot_at)
+
+    def end_batch(self) -> None:
+        """All recipients know what they have lost of the predecessor's publish batch."""
+        self._in_flight.end_batch()

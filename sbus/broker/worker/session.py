@@ -175,6 +175,7 @@ class Session(SessionRecord):
         except ConnectionResetError:
             # The client closed without reading everything; what it sent before can still be read.
             self.is_readable = True
+        self.slot.pending = len(self.packets)
         if self.packets and not self.packets[-1]:
             self.at_empty_packet()
         read_bytes = sum(map(len, self.packets))
@@ -190,13 +191,14 @@ class Session(SessionRecord):
                 if not packets:
                     self.outbox.fault = Misbehaviour("has-descriptors", _HAS_DESCRIPTORS)
                 break
+            # Before it is read: a successor must not answer what comes behind a lost subscription.
+            self.slot.pending = len(packets) + 1
             packet = receive(size)
             packets.append(packet)
             room -= len(packet)
             if not packet.startswith(PUBLISH_WORD):
                 self.slot.keep_request(packet, len(packets))
                 break
-            self.slot.pending = len(packets)
         self.is_readable = not packets or bool(packets[-1])
 
     def at_empty_packet(self) -> None:

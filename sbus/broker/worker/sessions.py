@@ -276,6 +276,7 @@ class _DeliveryListener:
     def on_control_sent(self) -> None:
         session = self._sessions[self._client]
         if not session.outbox.controls_waiting:
+            session.slot.note_told()
             session.settle()
             self._sessions.resume(session)
 

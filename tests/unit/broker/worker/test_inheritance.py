@@ -154,6 +154,45 @@ def test_a_backlog_is_lost_and_its_number_known() -> None:
         assert reader.read() == [b"CMSG !/lost\0%d" % (len(sent) - len(received))]
 
 
+def test_a_client_is_told_later_of_what_a_successor_could_not_tell() -> None:
+    """Its socket is full when it has lost packets and an unknown number of messages; then the
+    successor dies, too."""
+    with one_process_bus("slash", SMALL_BUFFERS) as bus:
+        reader, writer = bus.connect(0, buffer_bytes=SMALL_BUFFER_BYTES), bus.connect(1)
+        tell(bus, reader, b"CMSG !/notices/on", b"SUB k")
+        tell(bus, writer, *[b"MSG k\0%d" % number for number in range(100)])
+        bus.workers[0].sessions[reader.number].slot.pending = 3
+        bus.replace(0, is_late=True)
+        for _ in range(2):
+            bus.settle()
+            bus.replace(0)
+        bus.settle()
+        messages = reader.read()
+        assert 0 < len(messages) < 100
+        bus.settle()
+        told = reader.read()
+        assert [packet[:25] for packet in told] == [b"CMSG !/error\0packets-lost", LOST]
+        assert told[0].startswith(b"CMSG !/error\0packets-lost 3 ")
+        bus.replace(0)
+        bus.settle()
+        assert reader.read() == [], "it was told already"
+
+
+def test_a_batch_is_admitted_once_when_the_successor_dies_as_well(bus: OneProcessBus) -> None:
+    reader, writer = bus.connect(0), bus.connect(0)
+    tell(bus, reader, b"CMSG !/notices/on", b"SUB k")
+    for number in range(3):
+        writer.send(b"MSG k\0%d" % number)
+    bus.settle()
+    reader.read()
+    in_flight = bus.workers[0].context.in_flight
+    in_flight.batch_progress[0] = 0  # as if nothing of it had been delivered
+    for _ in range(2):
+        bus.replace(0)
+    bus.settle()
+    assert reader.read() == [b"CMSG !/lost\x003"]
+
+
 def test_a_client_with_subscriptions_and_notices_is_told_of_unknown_losses(
     bus: OneProcessBus,
 ) -> None:
