@@ -103,6 +103,8 @@ class SimulatedClient:
         self.requests: list[int] = []
         """When the requests without replies were sent."""
         self.replies = 0
+        self.settings_are_certain = True
+        """Nothing had failed before the bus had its settings; later it might not get notices."""
         self.reason = ""
         """Why the connection ends, as the last packet says."""
         self.has_ended = False

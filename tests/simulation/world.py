@@ -213,6 +213,7 @@ class World:
         number = self.front.admit(self.chance.choice(serving), ours, own).number
         client = SimulatedClient(number, own, theirs, self._times)
         self.clients.append(client)
+        client.settings_are_certain = not self._is_faulty
         client.control(b"!/notices/on")
         if self.chance.random() < 0.3:
             client.echo = not client.control(b"echo/off")
