@@ -16,11 +16,13 @@ from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front_process import Endpoints, FrontResources, run_front
 from sbus.broker.worker_process import worker_main
 from sbus.errors import ConfigurationError, SbusError
+from sbus.limits import TIME_SLICE_NS
 from sbus.shared.log_block import check_log_size
 from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.notify import Notifier
 from sbus.unix.send_buffer import packet_bytes_carried
+from sbus.unix.time_slice import request_time_slice
 
 
 def run_bus(
@@ -45,6 +47,7 @@ def run_bus(
         refuse_descriptors(endpoints.admin_listener)
     events = EventEmitter(open_log(settings.log))
     memory = _make_memory(settings)
+    request_time_slice(TIME_SLICE_NS)  # for all processes that are forked from now on, too
     private = (endpoints.listener, endpoints.admin_listener, notifier.sock)
     fork_server = ForkServer(
         partial(worker_main, memory, settings, events),

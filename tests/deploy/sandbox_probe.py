@@ -18,6 +18,7 @@ from typing import Any
 from tests.support.admin import Admin
 from tests.support.inheritance import inherited_connection
 from tests.support.raw_client import RawClient
+from tests.support.time_slices import time_slice_ns
 
 BUS = "/run/sbus.socket"
 UID, GID, GROUPS = 61_111, 61_112, 300
@@ -149,6 +150,7 @@ def main() -> None:
     seen["identity"] = identity()
     seen["own"] = confinement("self")
     seen["processes"] = {name: confinement(pid) for name, pid in processes().items()}
+    seen["time slices"] = [time_slice_ns(pid) for pid in processes().values()]
     seen["user"] = pwd.getpwnam("sbus").pw_uid
     seen["status"] = systemctl("show", "-P", "StatusText", "sbusd")
     seen["modes"] = [oct(os.stat(path).st_mode & 0o777) for path in (BUS, f"{BUS}.admin")]

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from sbus.limits import TIME_SLICE_NS
 from tests.deploy import booted, sandbox_probe
+from tests.support.time_slices import needs_time_slices
 
 pytestmark = pytest.mark.skipif(booted.why_not() is not None, reason=str(booted.why_not()))
 MESSAGES = 4 * ["MSG key\0payload"]
@@ -38,6 +40,11 @@ def test_every_process_of_the_bus_is_confined(seen: Any) -> None:
         assert process["net"] != own["net"]
         # With others of these the ids of clients would be others, too.
         assert (process["user"], process["pid"]) == (own["user"], own["pid"])
+
+
+@needs_time_slices
+def test_every_process_of_the_bus_has_a_short_time_slice(seen: Any) -> None:
+    assert set(seen["time slices"]) == {TIME_SLICE_NS}
 
 
 def test_the_first_client_starts_the_bus_and_a_later_one_starts_it_again(seen: Any) -> None:
