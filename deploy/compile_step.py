@@ -14,7 +14,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "sbus/compiled"
 MODULE = FOLDER / "_step.abi3.so"
-SOURCES = ("_memory.h", "_ordinary.h", "_step.c")
+SOURCES = ("_fan_out.h", "_memory.h", "_ordinary.h", "_step.c")
 OPTIONS = (
     *("-std=gnu11", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden"),
     *("-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion"),

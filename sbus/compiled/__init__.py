@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 VARIABLE: Final = "SBUS_STEP"
-SOURCES: Final = ("_memory.h", "_ordinary.h", "_step.c")
+SOURCES: Final = ("_fan_out.h", "_memory.h", "_ordinary.h", "_step.c")
 
 
 def sources_digest() -> str:

@@ -13,6 +13,7 @@
 #include <Python.h>
 #include <sys/socket.h>
 
+#include "_fan_out.h"
 #include "_memory.h"
 
 enum { /* places in the statistics of a worker; those of latencies are given to the constructor */
@@ -25,6 +26,7 @@ enum { /* places in the statistics of a worker; those of latencies are given to 
     UNDELIVERED_BYTES = 6,
     ROUTE_LOOKUPS = 10,
     LATENCY_SUM_US = 12,
+    DROPPED_FAN_OUT = 18,
 };
 enum { FIRST_BOUND_BITS = 4, BYTES_PER_UNIT = 4096, WORD_BYTES = 4, EVENTS_PER_POLL = 256 };
 enum { /* of sends; see send_times.py */
@@ -44,7 +46,7 @@ typedef struct {
     int fd;
     char is_flowing;
     unsigned long long account;
-    long long accepted, delivered_bytes, drops_from_bytes, spared_uid, new_drops;
+    long long uid, accepted, delivered_bytes, drops_from_bytes, spared_uid, new_drops;
     unsigned long long drop_counter, slot_at;
 } OutboxRecord;
 
@@ -111,24 +113,26 @@ typedef struct {
     size_t deliveries_count, deliveries_max;
     uint64_t delivery_bytes, uid;
     uint64_t *progress, progress_base; /* where deliveries are noted, and what is added to them */
+    size_t fan_outs_end; /* behind the last message that has begun to pay for its fan-out */
 } Batch;
 
 typedef struct {
     PyObject_HEAD
     ModuleState *module;
     Memory memory;
-    Py_buffer views[10]; /* of control words, accounts, stalls, log, both copies of statistics, the
-                           served client, the clients' slots, the times of sends and what is in
-                           flight */
+    Py_buffer views[11]; /* of control words, accounts, stalls, log, both copies of statistics, the
+                           served client, the clients' slots, the times of sends and of fan-outs,
+                           and what is in flight */
     uint64_t *counts, *shared_counts;
     uint64_t *timed_until_ns; /* sends to each user, by account; 0: they are not timed */
+    FanOutTimes *fan_out;
     uint64_t looked_ns; /* when the clock was last read */
     uint64_t marked_ns, cpu_at_mark_ns; /* when CPU time was last read, and what it was */
     size_t counts_max, latency_at;
     PyObject *recent; /* the route cache's dict */
     LogRecord *log;
     TableRecord *table;
-    PyObject *deliver; /* the method's name */
+    PyObject *deliver, *leave_out; /* the methods' names */
     char *buffer;
     size_t buffer_bytes;
     Packet *packets;
@@ -161,7 +165,7 @@ batch_clear(Batch *batch)
         Py_DECREF(batch->messages[i].route);
         Py_XDECREF(batch->messages[i].packet.bytes);
     }
-    batch->count = batch->deliveries_count = 0;
+    batch->count = batch->deliveries_count = batch->fan_outs_end = 0;
     batch->delivery_bytes = 0;
 }
 
@@ -273,12 +277,14 @@ look_up(OrdinaryStep *step, const char *key, uint32_t key_bytes)
 
 /* -- delivering -------------------------------------------------------------------------------- */
 /* Drop a message as the last one for this client, or leave it undelivered as that one; false where
- * that has to be decided. */
+ * that has to be decided. `is_left_out`: there is no time for it. */
 static bool
-drop_likewise(OrdinaryStep *step, OutboxRecord *outbox, uint32_t size)
+drop_likewise(OrdinaryStep *step, OutboxRecord *outbox, uint32_t size, bool is_left_out)
 {
-    if (size < outbox->drops_from_bytes || step->batch.uid == (uint64_t)outbox->spared_uid
-        || outbox->drop_counter >= step->counts_max
+    bool is_alike = (is_left_out && outbox->drop_counter == DROPPED_FAN_OUT)
+                    || (size >= outbox->drops_from_bytes
+                        && step->batch.uid != (uint64_t)outbox->spared_uid);
+    if (outbox->is_flowing || !is_alike || outbox->drop_counter >= step->counts_max
         || outbox->slot_at >= step->memory.slots_words - WAITING_MESSAGES)
         return false;
     outbox->accepted++;
@@ -306,6 +312,25 @@ send_to(OutboxRecord *outbox, const Packet *packet)
     return true;
 }
 
+/* What the recipient's user owes to the publisher's; NULL if nothing is charged for this. */
+static Debt *
+debt_for(OrdinaryStep *step, const Delivery *delivery)
+{
+    Batch *batch = &step->batch;
+    const OutboxRecord *outbox = delivery->outbox;
+    if (!outbox || (uint64_t)outbox->uid == batch->uid)
+        return NULL;
+    const Message *message = &batch->messages[delivery->message];
+    size_t begin = delivery->message ? message[-1].deliveries_end : 0;
+    if (message->deliveries_end - begin <= SMALL_FAN_OUT)
+        return NULL;
+    if (delivery->message >= batch->fan_outs_end) {
+        batch->fan_outs_end = delivery->message + 1;
+        step->fan_out->message++;
+    }
+    return find_debt(step->fan_out, batch->uid, outbox->account);
+}
+
 static void
 look_at_clock(OrdinaryStep *step)
 {
@@ -319,24 +344,42 @@ mark(OrdinaryStep *step)
     step->cpu_at_mark_ns = thread_cpu_ns();
 }
 
-/* Look at the clock after sends of this weight, or drops. If the sends took too much CPU time,
- * those to the users of these deliveries are timed from now on. */
-static void
-note_sends(OrdinaryStep *step, const Delivery *delivery, const Delivery *end, uint64_t weight)
+/* The CPU time of sends that took suspiciously long from this time on. If that was more than
+ * `slow_ns`, sends to the users of these deliveries are timed from now on. */
+static uint64_t
+suspect(OrdinaryStep *step, const Delivery *delivery, const Delivery *end, uint64_t began_ns,
+        uint64_t slow_ns)
 {
-    uint64_t began_ns = step->looked_ns;
-    look_at_clock(step);
-    uint64_t slow_ns = SLOW_NS + weight * NS_PER_WEIGHT;
-    if (!weight || step->looked_ns - began_ns <= slow_ns)
-        return;
     uint64_t before_ns = step->cpu_at_mark_ns + began_ns - step->marked_ns; /* at most */
     mark(step);
     if (step->cpu_at_mark_ns <= before_ns + slow_ns)
-        return;
+        return slow_ns;
     uint64_t spent_ns = step->cpu_at_mark_ns - before_ns;
     for (; delivery < end; delivery++) {
         uint64_t *until_ns = &step->timed_until_ns[delivery->outbox->account];
         *until_ns = larger(*until_ns, step->looked_ns + TIME_SHARE * spent_ns);
+    }
+    return spent_ns;
+}
+
+/* Look at the clock after so many sends, of this weight, or after drops; and charge what they took
+ * where another user's message went to many. */
+static void
+note_sends(OrdinaryStep *step, const Delivery *delivery, const Delivery *end, uint64_t weight,
+           uint64_t sends)
+{
+    uint64_t began_ns = step->looked_ns;
+    look_at_clock(step);
+    if (!sends)
+        return;
+    uint64_t slow_ns = SLOW_NS + weight * NS_PER_WEIGHT;
+    uint64_t spent_ns = step->looked_ns - began_ns;
+    if (spent_ns > slow_ns)
+        spent_ns = suspect(step, delivery, end, began_ns, slow_ns);
+    for (; delivery < end; delivery++) {
+        Debt *debt = delivery->outbox->is_flowing ? debt_for(step, delivery) : NULL;
+        if (debt)
+            charge_debt(step->fan_out, debt, spent_ns / sends);
     }
 }
 
@@ -348,7 +391,7 @@ send_from(OrdinaryStep *step, size_t at)
     const Batch *batch = &step->batch;
     const Delivery *all = batch->deliveries;
     size_t first = at;
-    uint64_t weight = 0;
+    uint64_t weight = 0, sends = 0;
     if (step->looked_ns - step->marked_ns > MARK_NS)
         mark(step);
     for (; at < batch->deliveries_count; at++) {
@@ -358,28 +401,31 @@ send_from(OrdinaryStep *step, size_t at)
         store(batch->progress, batch->progress_base + number + all[at].slot_at + 1);
         if (!outbox || outbox->account >= step->memory.accounts_count)
             break;
-        if (!outbox->is_flowing) {
-            if (!drop_likewise(step, outbox, packet->size))
+        const Debt *debt = debt_for(step, &all[at]);
+        bool is_left_out = debt && debt->is_spent;
+        if (is_left_out || !outbox->is_flowing) {
+            if (!drop_likewise(step, outbox, packet->size, is_left_out))
                 break;
             continue;
         }
         if (step->timed_until_ns[outbox->account] || !send_to(outbox, packet))
             break;
+        sends++;
         weight += 1 + packet->size / BYTES_PER_WEIGHT;
         if (weight >= WEIGHT_PER_LOOK) {
-            note_sends(step, all + first, all + at + 1, weight);
+            note_sends(step, all + first, all + at + 1, weight, sends);
             first = at + 1;
-            weight = 0;
+            weight = sends = 0;
         }
     }
     if (first < at)
-        note_sends(step, all + first, all + at, weight);
+        note_sends(step, all + first, all + at, weight, sends);
     return at;
 }
 
-/* Have Python make one delivery. */
+/* Have Python make one delivery, or leave it out. */
 static int
-deliver_in_python(OrdinaryStep *step, const Delivery *delivery)
+deliver_in_python(OrdinaryStep *step, const Delivery *delivery, PyObject *method)
 {
     Packet *packet = &step->batch.messages[delivery->message].packet;
     if (!packet->bytes)
@@ -388,8 +434,7 @@ deliver_in_python(OrdinaryStep *step, const Delivery *delivery)
     PyObject *result = NULL;
     step->called_python = true;
     if (packet->bytes && uid)
-        result = PyObject_CallMethodObjArgs(delivery->recipient, step->deliver, packet->bytes, uid,
-                                            NULL);
+        result = PyObject_CallMethodObjArgs(delivery->recipient, method, packet->bytes, uid, NULL);
     Py_XDECREF(uid);
     Py_XDECREF(result);
     return result ? 0 : -1;
@@ -401,10 +446,19 @@ deliver_from(OrdinaryStep *step, size_t at)
 {
     const Batch *batch = &step->batch;
     while (at < batch->deliveries_count) {
-        if (deliver_in_python(step, &batch->deliveries[at]) < 0)
+        const Delivery *delivery = &batch->deliveries[at];
+        Debt *debt = debt_for(step, delivery);
+        bool is_left_out = debt && debt->is_spent;
+        uint64_t began_ns = step->looked_ns;
+        PyObject *method = is_left_out ? step->leave_out : step->deliver;
+        if (deliver_in_python(step, delivery, method) < 0)
             return -1;
-        Py_BEGIN_ALLOW_THREADS
         look_at_clock(step);
+        if (debt && !is_left_out) {
+            uint64_t spent_ns = smaller(step->looked_ns - began_ns, DELIVERY_NS_MAX);
+            charge_debt(step->fan_out, debt, spent_ns);
+        }
+        Py_BEGIN_ALLOW_THREADS
         at = send_from(step, at + 1);
         Py_END_ALLOW_THREADS
     }

@@ -11,8 +11,8 @@
  * A recipient whose socket is full, that has a backlog, or to whose user sends are timed, is
  * delivered to by its outbox's own method in Python; the rest of the fan-out goes on here.
  *
- * The parts: `_memory.h` is the shared memory, without Python; `_ordinary.h` is what the step does;
- * this file is the types and the module. The rules of all three:
+ * The parts: `_memory.h` is the shared memory and `_fan_out.h` the times of fan-outs, without Python;
+ * `_ordinary.h` is what the step does; this file is the types and the module. The rules of all:
  *   - a packet is a client's bytes: no length is used before it was compared
  *   - lengths in the log are compared too, although only the bus writes there
  *   - system calls are made without the interpreter's lock; no Python object is touched then except
@@ -132,9 +132,9 @@ typedef struct {
     int count;
 } Events;
 
-/* Poll until this time; false with an exception. */
+/* Poll until this time; false with an exception. Sleeping pays for fan-outs. */
 static bool
-poll_until(int epoll_fd, Events *events, uint64_t until_ns)
+poll_until(OrdinaryStep *step, int epoll_fd, Events *events, uint64_t until_ns)
 {
     int error;
     do {
@@ -146,6 +146,8 @@ poll_until(int epoll_fd, Events *events, uint64_t until_ns)
         events->count = epoll_wait(epoll_fd, events->ready, EVENTS_PER_POLL, timeout_ms);
         error = errno;
         Py_END_ALLOW_THREADS
+        if (step->fan_out->is_owed && timeout_ms)
+            pay_by_sleep(step->fan_out, monotonic_ns() - now_ns);
         if (events->count >= 0)
             return true;
     } while (error == EINTR && PyErr_CheckSignals() == 0);
@@ -218,7 +220,7 @@ serve_while_lone(OrdinaryStep *step, int epoll_fd, SessionRecord *session, Event
             return false;
         if (!session->is_readable)
             return true;
-    } while (monotonic_ns() < until_ns && poll_until(epoll_fd, events, 0) && !events->count);
+    } while (monotonic_ns() < until_ns && poll_until(step, epoll_fd, events, 0) && !events->count);
     return false;
 }
 
@@ -227,7 +229,7 @@ static bool
 poll_and_serve(OrdinaryStep *step, int epoll_fd, PyObject *sessions, Events *events,
                uint64_t until_ns, long long cost_max)
 {
-    while (poll_until(epoll_fd, events, until_ns)) {
+    while (poll_until(step, epoll_fd, events, until_ns)) {
         SessionRecord *session = find_lone(step, sessions, events);
         if (!session)
             return !PyErr_Occurred();
@@ -294,6 +296,7 @@ step_dealloc(PyObject *self)
     PyObject_GC_UnTrack(self);
     step_clear(self);
     Py_CLEAR(step->deliver);
+    Py_CLEAR(step->leave_out);
     for (size_t i = 0; i < sizeof step->views / sizeof *step->views; i++)
         PyBuffer_Release(&step->views[i]);
     PyMem_Free(step->buffer);
@@ -322,11 +325,11 @@ view(OrdinaryStep *step, size_t number, PyObject *object, size_t *words)
 static int
 view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *stalls,
             PyObject *log, PyObject *counts, PyObject *shared_counts, PyObject *served,
-            PyObject *slots, PyObject *timed_until_ns, PyObject *in_flight)
+            PyObject *slots, PyObject *timed_until_ns, PyObject *fan_out, PyObject *in_flight)
 {
     Memory *memory = &step->memory;
     size_t words_count, accounts_words, stalls_count, log_words, shared_max, served_words;
-    size_t timed_count, in_flight_words;
+    size_t timed_count, fan_out_words, in_flight_words;
     if (!(memory->words = view(step, 0, words, &words_count))
         || !(memory->accounts = view(step, 1, accounts, &accounts_words))
         || !(memory->stalled = view(step, 2, stalls, &stalls_count))
@@ -336,7 +339,8 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
         || !(memory->served = view(step, 6, served, &served_words))
         || !(memory->slots = view(step, 7, slots, &memory->slots_words))
         || !(step->timed_until_ns = view(step, 8, timed_until_ns, &timed_count))
-        || !(memory->in_flight = view(step, 9, in_flight, &in_flight_words)))
+        || !(memory->in_flight = view(step, 9, in_flight, &in_flight_words))
+        || !(step->fan_out = view(step, 10, fan_out, &fan_out_words)))
         return -1;
     size_t own_words = WORKER_WORDS + (size_t)memory->workers * WORDS_PER_WORKER;
     size_t shares = (size_t)memory->workers * WORDS_PER_DESTINATION;
@@ -349,6 +353,7 @@ view_memory(OrdinaryStep *step, PyObject *words, PyObject *accounts, PyObject *s
         || shared_max != step->counts_max || !served_words
         || memory->slots_words < SLOT_WORDS + LONG_REQUEST_WORDS
         || in_flight_words < IN_FLIGHT_WORDS
+        || fan_out_words * sizeof(uint64_t) != sizeof(FanOutTimes)
         || timed_count != accounts_words / memory->account_words) {
         PyErr_SetString(PyExc_ValueError, "the shared memory is not laid out as it should be");
         return -1;
@@ -383,23 +388,23 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"lock_fd", "words", "block_words", "workers", "worker", "eventfds",
                             "accounts", "account_words", "share_at", "drops_at", "stalls",
                             "log_bytes", "counts", "shared_counts", "served", "slots",
-                            "timed_until_ns", "in_flight", "latency_at", "recent", "log", "table",
-                            NULL};
+                            "timed_until_ns", "fan_out", "in_flight", "latency_at", "recent", "log",
+                            "table", NULL};
     OrdinaryStep *step = (OrdinaryStep *)self;
     Memory *memory = &step->memory;
     PyObject *words, *eventfds, *accounts, *stalls, *log_bytes, *counts, *recent, *log, *table;
-    PyObject *shared_counts, *served, *slots, *timed_until_ns, *in_flight;
+    PyObject *shared_counts, *served, *slots, *timed_until_ns, *fan_out, *in_flight;
     Py_ssize_t block_words, account_words, share_at, drops_at, latency_at;
     if (step->recent) {
         PyErr_SetString(PyExc_RuntimeError, "it is made already");
         return -1;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "iOnIIO!OnnnOOOOOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
+            args, kwargs, "iOnIIO!OnnnOOOOOOOOOnO!O!O!:OrdinaryStep", names, &memory->lock_fd, &words,
             &block_words, &memory->workers, &memory->worker, &PyTuple_Type, &eventfds, &accounts,
             &account_words, &share_at, &drops_at, &stalls, &log_bytes, &counts, &shared_counts,
-            &served, &slots, &timed_until_ns, &in_flight, &latency_at, &PyDict_Type, &recent,
-            step->module->types[LOG], &log, step->module->types[TABLE], &table))
+            &served, &slots, &timed_until_ns, &fan_out, &in_flight, &latency_at, &PyDict_Type,
+            &recent, step->module->types[LOG], &log, step->module->types[TABLE], &table))
         return -1;
     if (block_words < 0 || account_words < 1 || share_at < 0 || drops_at < 0
         || latency_at < 0) {
@@ -413,7 +418,7 @@ step_init(PyObject *self, PyObject *args, PyObject *kwargs)
     step->latency_at = (size_t)latency_at;
     if (take_eventfds(memory, eventfds) < 0
         || view_memory(step, words, accounts, stalls, log_bytes, counts, shared_counts, served,
-                       slots, timed_until_ns, in_flight) < 0)
+                       slots, timed_until_ns, fan_out, in_flight) < 0)
         return -1;
     Py_INCREF(recent);
     Py_INCREF(log);
@@ -435,7 +440,8 @@ step_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     step->module = PyType_GetModuleState(type);
     step->deliver = PyUnicode_InternFromString("deliver");
-    if (!step->module || !step->deliver)
+    step->leave_out = PyUnicode_InternFromString("leave_out");
+    if (!step->module || !step->deliver || !step->leave_out)
         Py_CLEAR(step);
     return (PyObject *)step;
 }
@@ -474,6 +480,7 @@ static PyType_Slot step_slots[] = {
 static PyMemberDef outbox_members[] = {
     {"fd", T_INT, offsetof(OutboxRecord, fd), 0, NULL},
     {"is_flowing", T_BOOL, offsetof(OutboxRecord, is_flowing), 0, NULL},
+    {"uid", T_LONGLONG, offsetof(OutboxRecord, uid), 0, NULL},
     {"accepted", T_LONGLONG, offsetof(OutboxRecord, accepted), 0, NULL},
     {"slot_at", T_ULONGLONG, offsetof(OutboxRecord, slot_at), 0, NULL},
     {"account_place", T_ULONGLONG, offsetof(OutboxRecord, account), 0, NULL},

@@ -34,6 +34,7 @@ class OrdinaryStep:
         served: memoryview,
         slots: memoryview,
         timed_until_ns: object,
+        fan_out: object,
         in_flight: memoryview,
         latency_at: int,
         recent: Mapping[bytes, RouteRecord],

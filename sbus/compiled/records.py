@@ -6,11 +6,13 @@ class OutboxRecord:
 
     __slots__ = (
         *("accepted", "account_place", "delivered_bytes", "fd", "is_flowing"),
-        *("drop_counter", "drops_from_bytes", "new_drops", "slot_at", "spared_uid"),
+        *("drop_counter", "drops_from_bytes", "new_drops", "slot_at", "spared_uid", "uid"),
     )
 
+    uid: int
+    """Its client's user."""
     account_place: int
-    """Of its user's account, among all accounts."""
+    """Of that user's account, among all accounts."""
     fd: int
     """The client's socket; -1 when the outbox is closed."""
     is_flowing: bool

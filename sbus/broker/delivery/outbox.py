@@ -1,9 +1,8 @@
 """The deliveries to one client: straight to its socket, or by its backlog while that is full.
 
 For a message that the socket does not take, the *soft* policy decides: it goes to the backlog, it
-is dropped, its publisher is held back, or the client is disconnected. While something waits the
-socket counts as full; but if no message waits (only a gap, say) and the policy is not to queue, the
-socket itself is asked. For a message that the backlog has no room for, the *hard* policy decides.
+is dropped, its publisher is held back, or the client is disconnected. While a message waits the
+socket counts as full. For a message that the backlog has no room for, the *hard* policy decides.
 
 The message that found no room is kept when its publisher is held back, and so are messages that
 already had their place in the total order: the *overshoot*, of at most the size of the log. A
@@ -31,15 +30,13 @@ from sbus.broker.delivery import outbox_state
 from sbus.broker.delivery.backlog import ControlMessage
 from sbus.broker.delivery.backpressure import Backpressure
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
-from sbus.broker.delivery.outbox_ledger import OutboxLedger
+from sbus.broker.delivery.outbox_ledger import NO_SIZE, OutboxLedger
 from sbus.broker.delivery.send_times import TimedSocket
 from sbus.errors import Misbehaviour
 from sbus.limits import BYTES_PER_UNIT, Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
 from sbus.shared.accounts import Account
-from sbus.shared.worker_statistics import (
-    WorkerStatistics,
-)
+from sbus.shared.worker_statistics import WorkerStatistics
 
 _COST_PER_PACKET = 2
 """Sending one from a backlog takes twice as long as delivering it at once."""
@@ -158,9 +155,28 @@ class Outbox(OutboxLedger):
         elif len(packet) >= self.drops_from_bytes and publisher_uid != self.spared_uid:
             self._count_drop(packet)
             return
-        elif self.flood_control.soft is not _QUEUE and self._try_to_send(packet):
+        elif self._try_to_send(packet):
             return
         self._decide(packet, publisher_uid)
+
+    def leave_out(self, packet: bytes, publisher_uid: int) -> None:
+        """There is no time for this message (see `FanOutTimes`): drop it, unless the hard policy is
+        another one for this publisher."""
+        self.accepted += 1
+        if self._state in (outbox_state.CLOSED, outbox_state.AWAY):
+            self._decide(packet, publisher_uid)
+            return
+        if self.is_flowing:
+            self._enter(outbox_state.OUT_OF_TIME)
+            self._listener.wait_for_time()
+        hard, backpressure = self.flood_control.hard, self._backpressure
+        if hard is Hard.ERROR:
+            self._fail(packet, "its user takes too much time for others' messages")
+        elif hard is Hard.BLOCK and backpressure and backpressure.may_hold(publisher_uid):
+            self._overshoot(packet, publisher_uid, NO_SIZE)
+        else:
+            self._drop_likewise(packet, "fan-out", NO_SIZE)
+        self._share_waiting()
 
     def send_control(self, packet: bytes) -> None:
         """Send a control message, behind everything accepted so far."""
@@ -386,7 +402,6 @@ class Outbox(OutboxLedger):
         self._backlog.reorder(flood_control.order)
         self._enter(outbox_state.ARRIVE)
 
-    # -- the end -------------------------------------------------------------------------------
     def close(self) -> None:
         """Deliver no more; what is in the backlog stays undelivered."""
         self._settle_drops()

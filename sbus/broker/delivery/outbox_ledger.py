@@ -26,7 +26,7 @@ from sbus.shared.worker_statistics import (
     WorkerStatistics,
 )
 
-_NO_SIZE = (1 << 63) - 1
+NO_SIZE = (1 << 63) - 1
 """Of no message."""
 
 
@@ -55,6 +55,7 @@ class OutboxLedger(OutboxRecord):
         self._backlog = backlog
         self._account = account
         self.account_place = account.place
+        self.uid = NOBODY
         self._slot: ClientSlot | None = None
         self.slot_at = 0
         self._statistics = statistics
@@ -109,7 +110,7 @@ class OutboxLedger(OutboxRecord):
     def decide_anew(self) -> None:
         """What the last message was dropped for may have changed."""
         self._settle_drops()
-        self.drops_from_bytes = _NO_SIZE
+        self.drops_from_bytes = NO_SIZE
         self.spared_uid = NOBODY
 
     def _drop_likewise(

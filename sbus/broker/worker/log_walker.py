@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 
+from sbus.broker.delivery.fan_out_times import SMALL_FAN_OUT
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep
@@ -44,6 +45,7 @@ class LogWalker:
         self._operations = context.operations
         self._statistics = context.statistics
         self._in_flight = context.in_flight
+        self._fan_out_times = context.fan_out_times
         self._router = router
         self._monitor = monitor
         self._log = log
@@ -160,9 +162,12 @@ class LogWalker:
                     deliveries += len(recipients)
                     statistics.counts[ACCEPTED] += len(recipients)
                     statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
-                for recipient in recipients:
-                    progress[0] = place + recipient.slot_at
-                    recipient.deliver(packet, uid)
+                if route.fan_out > SMALL_FAN_OUT:
+                    self._fan_out_times.deliver(recipients, packet, uid, progress, place)
+                else:
+                    for recipient in recipients:
+                        progress[0] = place + recipient.slot_at
+                        recipient.deliver(packet, uid)
                 place += 1 << NUMBER_SHIFT
                 walked += 1
                 walked_bytes += ENTRY_BYTES + len(packet)

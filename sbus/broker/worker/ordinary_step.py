@@ -21,7 +21,7 @@ from sbus.shared.accounts import CELLS, DROPPED, account_words, log_share_at
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import IN_FLIGHT_WORDS
 from sbus.shared.subscription_table import SubscriptionTable
-from sbus.shared.worker_statistics import BYTES_IN, LATENCY, WorkerStatistics
+from sbus.shared.worker_statistics import BYTES_IN, LATENCY
 
 
 class OrdinaryStep(Protocol):
@@ -53,8 +53,9 @@ class OrdinaryStep(Protocol):
 class PythonStep:
     """Reads clients, and leaves everything else to others."""
 
-    def __init__(self, statistics: WorkerStatistics) -> None:
-        self._counts = statistics.counts
+    def __init__(self, context: WorkerContext) -> None:
+        self._counts = context.statistics.counts
+        self._fan_out_times = context.fan_out_times
 
     def serve(self, session: Session, cost: int, cost_max: int) -> int:
         """Read a client, unless packets of it are pending."""
@@ -69,7 +70,7 @@ class PythonStep:
         self, poller: Poller, sessions: Mapping[int, Session], seconds_max: float, cost_max: int
     ) -> list[tuple[int, int]]:
         """Nobody is served meanwhile."""
-        return poller.poll(seconds_max)
+        return self._fan_out_times.poll(poller, seconds_max)
 
     def walk(
         self, end: int, costs: dict[int, int], walked_bytes: dict[int, int], cost_max: int
@@ -89,7 +90,7 @@ def make_ordinary_step(
 ) -> OrdinaryStep:
     """The step of a worker, whose route cache has these recent routes."""
     if STEP == "python":
-        return PythonStep(context.statistics)
+        return PythonStep(context)
     from sbus.compiled import _step
 
     _check_layout(_step.LAYOUT)
@@ -115,6 +116,7 @@ def make_ordinary_step(
         served=memory.served_clients[context.worker : context.worker + 1],
         slots=memory.client_slots,
         timed_until_ns=context.send_times.timed_until_ns,
+        fan_out=context.fan_out_times.words,
         in_flight=memory.in_flight[own_words : own_words + IN_FLIGHT_WORDS],
         latency_at=LATENCY,
         recent=recent,

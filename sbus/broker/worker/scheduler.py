@@ -93,8 +93,10 @@ class Scheduler:
     def poll(self, poller: Poller, seconds_max: float) -> list[tuple[int, int]]:
         """Sleep until a descriptor is ready, or the time is up. No client is ready when a worker
         sleeps, so one that then is the only one may be served here, without a turn."""
-        if not seconds_max or self._is_quiescing or self._wait_queue.waiting_bytes:
-            return poller.poll(seconds_max)
+        if not seconds_max:
+            return poller.poll(0)
+        if self._is_quiescing or self._wait_queue.waiting_bytes:
+            return self._context.fan_out_times.poll(poller, seconds_max)
         quantum = self._context.settings.limits.quantum_units
         return self._sequencer.poll(poller, self._sessions.by_fd, seconds_max, quantum)
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import Mapping
 
 from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
+from sbus.broker.delivery.fan_out_times import SMALL_FAN_OUT
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.monitor import MessageMonitor
@@ -64,6 +65,7 @@ class Sequencer:
         self._accounts = context.accounts
         self._stalls = context.stalls
         self._in_flight = context.in_flight
+        self._fan_out_times = context.fan_out_times
         self._statistics = context.statistics
         self._operations = context.operations
         self._router = router
@@ -71,7 +73,7 @@ class Sequencer:
         self._log = OrderedLog(context.memory, context.worker)
         router.watch_entry_steps(self._log.set_entry_steps)
         self._table = SubscriptionTable(context.memory, context.worker)
-        self._python_step = PythonStep(context.statistics)
+        self._python_step = PythonStep(context)
         self._step = make_ordinary_step(context, router.cache.recent, self._log, self._table)
         self._walker = LogWalker(context, router, monitor, self._log, self._step)
         self.resumption = Resumption(context, router, self._log, self._table, self._walker)
@@ -144,8 +146,12 @@ class Sequencer:
         counts[ACCEPTED_BYTES] += batch.delivery_bytes
         uid, progress = session.uid, self._in_flight.batch_progress
         for number, (packet, _, route) in enumerate(batch.messages):
+            place = delivery(number, 0)
+            if route.fan_out > SMALL_FAN_OUT:
+                self._fan_out_times.deliver(route.recipients, packet, uid, progress, place)
+                continue
             for recipient in route.recipients:
-                progress[0] = delivery(number, recipient.slot_at)
+                progress[0] = place + recipient.slot_at
                 recipient.deliver(packet, uid)
         self._in_flight.end_batch()
         latency_us = time.monotonic_ns() // 1000 - session.received_us

@@ -81,6 +81,7 @@ class Sessions:
         listener = _DeliveryListener(self, command.client)
         timed = TimedSocket(sock, account.place, self._context.send_times)
         outbox = Outbox(timed, flood_control, limits, account, self._statistics, listener)
+        outbox.uid = command.credentials.uid
         outbox.use_slot(slot)
         connection = Connection(command.client, command.credentials, account, sock, slot)
         session = Session(connection, outbox, self._profile(command.rules), limits)

@@ -166,7 +166,7 @@ class Scene:
         ]
         for worker, sequencer in enumerate(self.sequencers):
             if not (compiled and worker == 0):
-                sequencer._step = PythonStep(self.contexts[worker].statistics)
+                sequencer._step = PythonStep(self.contexts[worker])
                 sequencer._walker._step = sequencer._step
             self.subscriptions[worker].start()
         self.costs: list[object] = []

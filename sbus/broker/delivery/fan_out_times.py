@@ -1,0 +1,133 @@
+"""The time of a worker that the clients of one user take of another user's messages.
+
+A publisher is charged for each delivery of its messages, to clients of others too. So a user whose
+many clients subscribe to another's key, or make each delivery slow, would take the publisher's
+time. That time is *owed*, by each pair of a publisher's and a recipient's user, and paid
+
+    by each message of the publisher to the recipient    `user_fan_out_us_max`
+    while the worker sleeps, by every pair               as long as it sleeps
+
+If a pair owes more than `_BURST_NS`, messages are left out (`Outbox.leave_out`) until it owes half
+of that. So of a worker that does not sleep, so many messages of anybody cost their publisher at
+most so much time for each other user, besides the bursts. Small fan-outs, and messages to clients
+of the same user, owe nothing.
+
+The compiled step does the same in `_fan_out.h`, with the same words.
+"""
+
+import secrets
+import time
+from array import array
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from sbus.broker.delivery.outbox import Outbox
+
+SMALL_FAN_OUT: Final = 32
+"""Recipients of a message in one worker up to which nothing is owed."""
+_BURST_NS = 5_000_000
+_OWED_NS_MAX = 2 * _BURST_NS
+"""More is forgiven."""
+_DELIVERY_NS_MAX = 100_000
+"""More is not charged for a delivery in Python: the process may have had to wait."""
+
+# The first words, and those of each pair.
+_MESSAGE, _SLEPT_NS, _IS_OWED, _NS_PER_MESSAGE, _FACTOR, _HEADER_WORDS = range(6)
+_PAIR, _PAIR_MESSAGE, _PAIR_SLEPT_NS, _OWED_NS, _IS_SPENT, _PAIR_WORDS = range(6)
+_PAIRS_BITS = 10
+_MASK = (1 << 64) - 1
+
+
+class Recipient(Protocol):
+    """As far as it matters here. Only of outboxes any time is charged."""
+
+    @property
+    def slot_at(self) -> int: ...
+
+    def deliver(self, packet: bytes, publisher_uid: int) -> None: ...
+
+
+class ReadySource(Protocol):
+    """A poller."""
+
+    def poll(self, seconds_max: float) -> list[tuple[int, int]]: ...
+
+
+class FanOutTimes:
+    """Of one worker. `words` is for the compiled step."""
+
+    def __init__(self, us_per_message: int) -> None:
+        self.words = array("Q", bytes(8 * (_HEADER_WORDS + (_PAIR_WORDS << _PAIRS_BITS))))
+        self.words[_FACTOR] = secrets.randbits(64) | 1
+        """Nobody can find out which pairs share a place."""
+        self.limit(us_per_message)
+
+    def limit(self, us_per_message: int) -> None:
+        """From now on a message pays for so much time."""
+        self.words[_NS_PER_MESSAGE] = 1000 * us_per_message
+
+    def poll(self, poller: ReadySource, seconds_max: float) -> list[tuple[int, int]]:
+        """As `poller.poll`, which pays."""
+        if not self.words[_IS_OWED]:
+            return poller.poll(seconds_max)
+        began_ns = time.monotonic_ns()
+        ready = poller.poll(seconds_max)
+        slept_ns = time.monotonic_ns() - began_ns
+        self.words[_SLEPT_NS] += slept_ns
+        self.words[_IS_OWED] = slept_ns < _OWED_NS_MAX
+        return ready
+
+    def deliver(
+        self,
+        recipients: Sequence[Recipient],
+        packet: bytes,
+        uid: int,
+        progress: memoryview,
+        place: int,
+    ) -> None:
+        """Deliver a message of this user to many recipients, and note the delivery under way in
+        `progress`, as the `place` of the message and the recipient's slot."""
+        self.words[_MESSAGE] += 1
+        for recipient in recipients:
+            progress[0] = place + recipient.slot_at
+            if not isinstance(recipient, Outbox) or recipient.uid == uid:
+                recipient.deliver(packet, uid)
+                continue
+            at = self._find(uid, recipient.account_place)
+            if at and self.words[at + _IS_SPENT]:
+                recipient.leave_out(packet, uid)
+                continue
+            began_ns = time.monotonic_ns()
+            recipient.deliver(packet, uid)
+            if at:
+                self._charge(at, time.monotonic_ns() - began_ns)
+
+    def _find(self, uid: int, account_place: int) -> int:
+        """Where this pair begins; 0 while another pair, which owes something, has its place."""
+        words = self.words
+        pair = uid << 32 | account_place + 1
+        index = (pair * words[_FACTOR] & _MASK) >> 64 - _PAIRS_BITS
+        at = _HEADER_WORDS + _PAIR_WORDS * index
+        self._pay(at, words[_SLEPT_NS] - words[at + _PAIR_SLEPT_NS])
+        words[at + _PAIR_SLEPT_NS] = words[_SLEPT_NS]
+        if words[at + _PAIR] != pair:
+            if words[at + _OWED_NS]:
+                return 0
+            words[at + _PAIR] = pair
+        if words[at + _PAIR_MESSAGE] != words[_MESSAGE]:
+            words[at + _PAIR_MESSAGE] = words[_MESSAGE]
+            self._pay(at, words[_NS_PER_MESSAGE])
+        return at
+
+    def _pay(self, at: int, paid_ns: int) -> None:
+        owed_ns = max(0, self.words[at + _OWED_NS] - paid_ns)
+        self.words[at + _OWED_NS] = owed_ns
+        if owed_ns <= _BURST_NS // 2:
+            self.words[at + _IS_SPENT] = 0
+
+    def _charge(self, at: int, spent_ns: int) -> None:
+        owed_ns = min(self.words[at + _OWED_NS] + min(spent_ns, _DELIVERY_NS_MAX), _OWED_NS_MAX)
+        self.words[at + _OWED_NS] = owed_ns
+        self.words[_IS_OWED] = 1
+        if owed_ns > _BURST_NS:
+            self.words[at + _IS_SPENT] = 1
