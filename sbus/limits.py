@@ -146,7 +146,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     user_held_seconds_max: Reloadable[NotNegativeSeconds] = 10.0
     """How long a user's clients may hold publishers back by `block` in any minute; after that,
     `block` acts as `discard`."""
-    user_fan_out_us_max: Reloadable[NotNegative] = 250
+    fan_out_us_max: Reloadable[NotNegative] = 250
     """Time of a busy worker that one message of another user takes for one user's clients, on
     average: some 250 deliveries, where a worker that only delivers has 4,000 messages a second. It
     counts where a message has more than 32 recipients in one worker; see `fan_out_times`."""

@@ -7,7 +7,6 @@
 #include "_memory.h"
 
 enum {
-    SMALL_FAN_OUT = 32,
     BURST_NS = 5000000,
     OWED_NS_MAX = 2 * BURST_NS,
     DELIVERY_NS_MAX = 100000, /* of one in Python */
@@ -19,7 +18,7 @@ typedef struct {
 } Debt;
 
 typedef struct {
-    uint64_t message, slept_ns, is_owed, ns_per_message, factor;
+    uint64_t message, slept_ns, is_owed, ns_per_message, small, factor;
     Debt debts[1 << PAIRS_BITS];
 } FanOutTimes;
 
@@ -31,9 +30,10 @@ pay(Debt *debt, uint64_t paid_ns)
         debt->is_spent = 0;
 }
 
-/* What this pair of users owes; NULL while another pair, which owes something, has its place. */
+/* What this pair of users owes for messages up to this one; NULL while another pair, which owes
+ * something, has its place. */
 static Debt *
-find_debt(FanOutTimes *times, uint64_t uid, uint64_t account)
+find_debt(FanOutTimes *times, uint64_t uid, uint64_t account, uint64_t message)
 {
     uint64_t pair = uid << 32 | (account + 1);
     Debt *debt = &times->debts[pair * times->factor >> (64 - PAIRS_BITS)];
@@ -44,8 +44,8 @@ find_debt(FanOutTimes *times, uint64_t uid, uint64_t account)
             return NULL;
         debt->pair = pair;
     }
-    if (debt->message != times->message) {
-        debt->message = times->message;
+    if (debt->message < message) {
+        debt->message = message;
         pay(debt, times->ns_per_message);
     }
     return debt;

@@ -97,6 +97,7 @@ typedef struct {
     uint32_t key_bytes;
     RouteRecord *route;
     size_t deliveries_end; /* of this message, in the batch's deliveries */
+    uint64_t fan_out;      /* its number, among messages that pay for theirs; 0: not yet */
 } Message;
 
 typedef struct {
@@ -113,7 +114,6 @@ typedef struct {
     size_t deliveries_count, deliveries_max;
     uint64_t delivery_bytes, uid;
     uint64_t *progress, progress_base; /* where deliveries are noted, and what is added to them */
-    size_t fan_outs_end; /* behind the last message that has begun to pay for its fan-out */
 } Batch;
 
 typedef struct {
@@ -165,7 +165,7 @@ batch_clear(Batch *batch)
         Py_DECREF(batch->messages[i].route);
         Py_XDECREF(batch->messages[i].packet.bytes);
     }
-    batch->count = batch->deliveries_count = batch->fan_outs_end = 0;
+    batch->count = batch->deliveries_count = 0;
     batch->delivery_bytes = 0;
 }
 
@@ -224,7 +224,7 @@ batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, RouteRecord *ro
         return -1;
     Py_INCREF((PyObject *)route);
     Py_XINCREF(packet.bytes);
-    batch->messages[batch->count] = (Message){packet, key_bytes, route, 0};
+    batch->messages[batch->count] = (Message){packet, key_bytes, route, 0, 0};
     return batch_add_deliveries(step, batch->count++, except);
 }
 
@@ -316,19 +316,17 @@ send_to(OutboxRecord *outbox, const Packet *packet)
 static Debt *
 debt_for(OrdinaryStep *step, const Delivery *delivery)
 {
-    Batch *batch = &step->batch;
+    FanOutTimes *times = step->fan_out;
     const OutboxRecord *outbox = delivery->outbox;
-    if (!outbox || (uint64_t)outbox->uid == batch->uid)
+    if (!outbox || (uint64_t)outbox->uid == step->batch.uid)
         return NULL;
-    const Message *message = &batch->messages[delivery->message];
+    Message *message = &step->batch.messages[delivery->message];
     size_t begin = delivery->message ? message[-1].deliveries_end : 0;
-    if (message->deliveries_end - begin <= SMALL_FAN_OUT)
+    if (message->deliveries_end - begin <= times->small)
         return NULL;
-    if (delivery->message >= batch->fan_outs_end) {
-        batch->fan_outs_end = delivery->message + 1;
-        step->fan_out->message++;
-    }
-    return find_debt(step->fan_out, batch->uid, outbox->account);
+    if (!message->fan_out)
+        message->fan_out = ++times->message;
+    return find_debt(times, step->batch.uid, outbox->account, message->fan_out);
 }
 
 static void

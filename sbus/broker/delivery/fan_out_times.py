@@ -4,7 +4,7 @@ A publisher is charged for each delivery of its messages, to clients of others t
 many clients subscribe to another's key, or make each delivery slow, would take the publisher's
 time. That time is *owed*, by each pair of a publisher's and a recipient's user, and paid
 
-    by each message of the publisher to the recipient    `user_fan_out_us_max`
+    by each message of the publisher to the recipient    `fan_out_us_max`
     while the worker sleeps, by every pair               as long as it sleeps
 
 If a pair owes more than `_BURST_NS`, messages are left out (`Outbox.leave_out`) until it owes half
@@ -19,11 +19,11 @@ import secrets
 import time
 from array import array
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from sbus.broker.delivery.outbox import Outbox
 
-SMALL_FAN_OUT: Final = 32
+_SMALL = 32
 """Recipients of a message in one worker up to which nothing is owed."""
 _BURST_NS = 5_000_000
 _OWED_NS_MAX = 2 * _BURST_NS
@@ -32,7 +32,7 @@ _DELIVERY_NS_MAX = 100_000
 """More is not charged for a delivery in Python: the process may have had to wait."""
 
 # The first words, and those of each pair.
-_MESSAGE, _SLEPT_NS, _IS_OWED, _NS_PER_MESSAGE, _FACTOR, _HEADER_WORDS = range(6)
+_MESSAGE, _SLEPT_NS, _IS_OWED, _NS_PER_MESSAGE, _SMALL_FAN_OUT, _FACTOR, _HEADER_WORDS = range(7)
 _PAIR, _PAIR_MESSAGE, _PAIR_SLEPT_NS, _OWED_NS, _IS_SPENT, _PAIR_WORDS = range(6)
 _PAIRS_BITS = 10
 _MASK = (1 << 64) - 1
@@ -56,8 +56,9 @@ class ReadySource(Protocol):
 class FanOutTimes:
     """Of one worker. `words` is for the compiled step."""
 
-    def __init__(self, us_per_message: int) -> None:
+    def __init__(self, us_per_message: int, small: int = _SMALL) -> None:
         self.words = array("Q", bytes(8 * (_HEADER_WORDS + (_PAIR_WORDS << _PAIRS_BITS))))
+        self.words[_SMALL_FAN_OUT] = self._small = small
         self.words[_FACTOR] = secrets.randbits(64) | 1
         """Nobody can find out which pairs share a place."""
         self.limit(us_per_message)
@@ -85,8 +86,23 @@ class FanOutTimes:
         progress: memoryview,
         place: int,
     ) -> None:
-        """Deliver a message of this user to many recipients, and note the delivery under way in
-        `progress`, as the `place` of the message and the recipient's slot."""
+        """Deliver a message of this user, and note the delivery under way in `progress`, as the
+        `place` of the message and the recipient's slot."""
+        if len(recipients) > self._small:
+            self._deliver_to_many(recipients, packet, uid, progress, place)
+            return
+        for recipient in recipients:
+            progress[0] = place + recipient.slot_at
+            recipient.deliver(packet, uid)
+
+    def _deliver_to_many(
+        self,
+        recipients: Sequence[Recipient],
+        packet: bytes,
+        uid: int,
+        progress: memoryview,
+        place: int,
+    ) -> None:
         self.words[_MESSAGE] += 1
         for recipient in recipients:
             progress[0] = place + recipient.slot_at

@@ -44,7 +44,7 @@ class WorkerContext:
         self.in_flight = InFlight(memory, worker)
         self.statistics = WorkerStatistics(counters_of(memory.statistics, worker))
         self.send_times = SendTimes(limits.users_max + 1, self.statistics)
-        self.fan_out_times = FanOutTimes(limits.user_fan_out_us_max)
+        self.fan_out_times = FanOutTimes(limits.fan_out_us_max)
         self.link = link
         self.emitter = emitter
         rate_limiter = LogRateLimiter(limits.log_interval_seconds, emitter, memory.lock)
@@ -55,7 +55,7 @@ class WorkerContext:
         """Obey these settings from now on."""
         self.settings = settings
         self.rules.replace(settings.rules, settings.limits.rule_cache_bytes_max)
-        self.fan_out_times.limit(settings.limits.user_fan_out_us_max)
+        self.fan_out_times.limit(settings.limits.fan_out_us_max)
         self.client_events.set_log_interval(settings.limits.log_interval_seconds)
 
     def wake(self) -> None:

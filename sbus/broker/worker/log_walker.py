@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterable
 
-from sbus.broker.delivery.fan_out_times import SMALL_FAN_OUT
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep
@@ -142,6 +141,7 @@ class LogWalker:
         shared_at = time.perf_counter()
         look_up, statistics = self._router.look_up, self._statistics
         recent, progress = self._router.cache.recent, self._in_flight.walk_progress
+        deliver = self._fan_out_times.deliver
         walked = total = 0
         for uid, received_us, entries in blocks:
             if total >= cost_max:
@@ -162,12 +162,7 @@ class LogWalker:
                     deliveries += len(recipients)
                     statistics.counts[ACCEPTED] += len(recipients)
                     statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
-                if route.fan_out > SMALL_FAN_OUT:
-                    self._fan_out_times.deliver(recipients, packet, uid, progress, place)
-                else:
-                    for recipient in recipients:
-                        progress[0] = place + recipient.slot_at
-                        recipient.deliver(packet, uid)
+                deliver(recipients, packet, uid, progress, place)
                 place += 1 << NUMBER_SHIFT
                 walked += 1
                 walked_bytes += ENTRY_BYTES + len(packet)

@@ -23,7 +23,6 @@ import time
 from collections.abc import Mapping
 
 from sbus.broker.delivery.backpressure import ANYBODY, BackpressureRule
-from sbus.broker.delivery.fan_out_times import SMALL_FAN_OUT
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.monitor import MessageMonitor
@@ -145,14 +144,9 @@ class Sequencer:
         counts[ACCEPTED] += batch.deliveries
         counts[ACCEPTED_BYTES] += batch.delivery_bytes
         uid, progress = session.uid, self._in_flight.batch_progress
+        deliver = self._fan_out_times.deliver
         for number, (packet, _, route) in enumerate(batch.messages):
-            place = delivery(number, 0)
-            if route.fan_out > SMALL_FAN_OUT:
-                self._fan_out_times.deliver(route.recipients, packet, uid, progress, place)
-                continue
-            for recipient in route.recipients:
-                progress[0] = place + recipient.slot_at
-                recipient.deliver(packet, uid)
+            deliver(route.recipients, packet, uid, progress, delivery(number, 0))
         self._in_flight.end_batch()
         latency_us = time.monotonic_ns() // 1000 - session.received_us
         self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)

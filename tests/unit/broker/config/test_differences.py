@@ -29,7 +29,7 @@ LIVE_LIMITS = {
     *(f"user_{name}" for name in UserLimits.__struct_fields__),
     *("client_subscription_bytes_max", "bus_subscription_bytes_max", "bus_backlog_bytes_max"),
     *("bus_match_steps_max", "socket_buffer_bytes", "backlog_messages_max", "backlog_bytes_max"),
-    "quantum_units",
+    *("fan_out_us_max", "quantum_units"),
     *("route_cache_bytes_max", "rule_cache_bytes_max", "drain_packets_max"),
     *("handoff_clients_max", "watchers_max", "stop_seconds_max", "log_interval_seconds"),
     *("worker_busy_percent_max", "client_moves_per_second_max"),

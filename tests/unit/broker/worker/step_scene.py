@@ -16,7 +16,9 @@ import msgspec
 
 from sbus.broker.config.access_policy import AccessProfile
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.delivery import fan_out_times
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureListener, BackpressureRule
+from sbus.broker.delivery.fan_out_times import FanOutTimes
 from sbus.broker.delivery.outbox import Outbox, OutboxListener
 from sbus.broker.delivery.send_times import TimedSocket
 from sbus.broker.ipc.worker_link import WorkerLink
@@ -78,6 +80,11 @@ class UnheardLink:
     """A link to no front."""
 
     def send(self, _event: object) -> None: ...
+
+
+class NothingReady:
+    def poll(self, seconds_max: float) -> list[tuple[int, int]]:
+        return []
 
 
 class Client:
@@ -182,7 +189,10 @@ class Scene:
     def _context(self, worker: int) -> WorkerContext:
         settings = BusSettings(workers=WORKERS, limits=LIMITS)
         link = cast(WorkerLink, UnheardLink())
-        return WorkerContext(worker, self.memory, settings, logging_to([]), link)
+        context = WorkerContext(worker, self.memory, settings, logging_to([]), link)
+        context.fan_out_times = times = FanOutTimes(LIMITS.fan_out_us_max, small=1)
+        times.words[fan_out_times._FACTOR] = 1 << 54  # so the recipient's account is the place
+        return context
 
     def _connect(self, worker: int) -> Client:
         self._numbers += 1
@@ -204,6 +214,7 @@ class Scene:
         timed = TimedSocket(ours, account.place, context.send_times)
         outbox = Outbox(timed, choice, LIMITS, account, context.statistics, listener)
         slot = context.client_slots[number]
+        outbox.uid = uid
         outbox.use_slot(slot)
         connection = Connection(number, own, account, ours, slot)
         session = Session(connection, outbox, NO_RULES, LIMITS)
@@ -257,6 +268,20 @@ class Scene:
         """A timed send to this client has taken so long."""
         times = self.contexts[client.worker].send_times
         times.charge(client.session.account_place, spent_ns, time.monotonic_ns())
+
+    def take_time(self, client: Client, spent_ns: int) -> None:
+        """A delivery of another user's message to this client's user has taken so long."""
+        times = self.contexts[client.worker].fan_out_times
+        publisher = next(uid for uid in UIDS if uid != client.session.uid)
+        at = times._find(publisher, client.session.account_place)
+        for _ in range(0, spent_ns, fan_out_times._DELIVERY_NS_MAX):
+            times._charge(at, fan_out_times._DELIVERY_NS_MAX)
+
+    def sleep(self, worker: int, seconds: float) -> None:
+        """The worker sleeps for so long, by a clock of its own."""
+        times = iter([0, round(seconds * 1e9)])
+        with patch.object(time, "monotonic_ns", lambda: next(times, 0)):
+            self.contexts[worker].fan_out_times.poll(NothingReady(), seconds)
 
     def poke(self, worker: int | None, word: int, value: int) -> None:
         """Change a control word, of a worker or of all."""
@@ -320,6 +345,7 @@ class Scene:
                 (log.cursor, log.entries, log.window, log.entry_bytes)
                 for log in (it._log for it in self.sequencers)
             ],
+            "fan-outs": [self._observe_fan_outs(worker) for worker in range(WORKERS)],
             "clients": [self._observe_client(client) for client in self.clients],
         }
 
@@ -336,6 +362,13 @@ class Scene:
         in_flight = InFlight(self.memory, worker)
         with self.memory.lock as words:
             return in_flight.walked()[0], in_flight.interrupted_batch(words)
+
+    def _observe_fan_outs(self, worker: int) -> list[tuple[int, ...]]:
+        """What pairs of users owe, and whether their time is spent."""
+        words = self.contexts[worker].fan_out_times.words[fan_out_times._HEADER_WORDS :]
+        seen = (fan_out_times._PAIR, fan_out_times._OWED_NS, fan_out_times._IS_SPENT)
+        pairs = zip(*(words[word :: fan_out_times._PAIR_WORDS] for word in seen), strict=True)
+        return [pair for pair in pairs if pair[0]]
 
     def _shared_bytes(self) -> bytes:
         """All but the control words, as a critical section that was abandoned leaves its traces in

@@ -105,6 +105,12 @@ _rare_acts = st.one_of(
     on_client(Scene.unsubscribe, st.sampled_from(PATTERNS)),
     on_client(Scene.choose, _choices),
     on_client(Scene.send_slowly, _times_ns),
+    on_client(Scene.take_time, _times_ns),
+    st.builds(
+        lambda worker, seconds: lambda scene, _: scene.sleep(worker, seconds),
+        st.integers(0, 2),
+        st.sampled_from([0.0001, 0.003, 0.02]),
+    ),
     on_client(Scene.enable_backpressure),
     on_client(lambda scene, client: (scene.stall(client), *map(scene.learn, KEYS))),
     st.builds(lambda users: lambda scene, _: scene.wait_for_first(users), st.integers(0, 3)),
@@ -123,6 +129,7 @@ _acts_of_full_clients = st.one_of(
     on_client(Scene.send_backlog),
     on_client(Scene.choose, _choices),
     on_client(Scene.enable_backpressure),
+    on_client(Scene.take_time, st.sampled_from([3_000_000, 9_000_000])),
 )
 
 
@@ -159,6 +166,26 @@ def test_both_steps_do_the_same(acts: list[Act], rate: int, soft: Soft) -> None:
 def test_both_steps_drop_the_same(acts: list[Act], soft: Soft) -> None:
     rate = 1_000_000
     assert run(acts, rate, soft, compiled=True) == run(acts, rate, soft, compiled=False)
+
+
+def test_both_steps_leave_out_the_same() -> None:
+    """The first client publishes, the others receive; only the second's user is another one."""
+    send = publish(0, [message(b"a/b", size) for size in range(3)])
+    acts: list[Act] = [
+        lambda scene, _: scene.subscribe(scene.clients[1], b"a/b"),
+        *(lambda scene, _: scene.subscribe(scene.clients[2], b"a/b"), send),
+        *(lambda scene, _: scene.take_time(scene.clients[1], 6_000_000), send, send),
+        *(lambda scene, _: scene.sleep(0, 0.01), send),
+    ]
+    seen = [run(acts, 1_000_000, Soft.QUEUE, compiled=compiled) for compiled in (True, False)]
+    assert seen[0] == seen[1]
+    accepted = [[it["clients"][client]["outbox"].accepted for it in seen[0]] for client in (1, 2)]
+    assert accepted == [[0, 0, 3, 3, 6, 9, 9, 12]] * 2
+    assert [it["clients"][2]["outbox"].dropped for it in seen[0]] == [0] * 8
+    assert [it["clients"][1]["dropped"].get("fan-out", 0) for it in seen[0]] == [
+        *(0, 0, 0, 0, 3, 6, 6, 6)
+    ]
+    assert seen[0][-1]["clients"][1]["flowing"] == (True, False, True)
 
 
 def test_both_steps_spare_publishers_that_may_be_held() -> None:

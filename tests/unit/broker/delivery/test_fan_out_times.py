@@ -1,0 +1,247 @@
+"""What clients of one user owe for another user's messages, against a model that keeps pairs."""
+
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import cast
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.broker.delivery import fan_out_times
+from sbus.broker.delivery.fan_out_times import FanOutTimes
+from sbus.broker.delivery.outbox import Outbox
+
+US, MS = 1_000, 1_000_000
+BURST_NS, OWED_NS_MAX, DELIVERY_NS_MAX = 5 * MS, 10 * MS, 100 * US
+PER_MESSAGE_US = 250
+PLACE = 1 << 20
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    clock = Clock()
+    with patch.object(time, "monotonic_ns", lambda: clock.now_ns):
+        yield clock
+
+
+class SomeOutbox(Outbox):
+    """Takes so long for each delivery."""
+
+    def __init__(self, clock: Clock, uid: int, place: int, slot: int, takes_ns: int) -> None:
+        self.uid, self.account_place, self.slot_at = uid, place, slot
+        _STATE[slot] = clock, takes_ns, []
+
+    def deliver(self, packet: bytes, publisher_uid: int) -> None:
+        clock, takes_ns, seen = _STATE[self.slot_at]
+        clock.now_ns += takes_ns
+        seen.append(packet)
+
+    def leave_out(self, packet: bytes, publisher_uid: int) -> None:
+        _STATE[self.slot_at][2].append(None)
+
+
+_STATE: dict[int, tuple[Clock, int, list[bytes | None]]] = {}
+"""By slot: outboxes have no room for more attributes."""
+
+
+class Guard:
+    """A recipient that is no outbox."""
+
+    slot_at = 99
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.received = 0
+
+    def deliver(self, packet: bytes, publisher_uid: int) -> None:
+        self._clock.now_ns += MS
+        self.received += 1
+
+
+class Scene:
+    """A worker, and the clients of users."""
+
+    def __init__(self, clock: Clock, small: int = 0) -> None:
+        self.clock = clock
+        self.times = FanOutTimes(PER_MESSAGE_US, small)
+        self.times.words[fan_out_times._FACTOR] = 1 << 54  # the place is the recipient's account
+        self.progress = array("Q", [0])
+        self._slots = 0
+
+    def outbox(self, uid: int, place: int, takes_ns: int = 0) -> Outbox:
+        self._slots += 1
+        return SomeOutbox(self.clock, uid, place, self._slots, takes_ns)
+
+    def publish(self, uid: int, recipients: list[Outbox], packet: bytes = b"x") -> None:
+        self.times.deliver(recipients, packet, uid, memoryview(self.progress), PLACE)
+
+    def sleep(self, ns: int) -> None:
+        scene = self
+
+        class Sleep:
+            def poll(self, seconds_max: float) -> list[tuple[int, int]]:
+                scene.clock.now_ns += ns
+                return [(1, 1)]
+
+        assert self.times.poll(Sleep(), 1.0) == [(1, 1)]
+
+
+def seen_by(outbox: Outbox) -> list[bytes | None]:
+    return _STATE[outbox.slot_at][2]
+
+
+def left_out(outbox: Outbox) -> int:
+    return seen_by(outbox).count(None)
+
+
+@pytest.fixture
+def scene(clock: Clock) -> Scene:
+    return Scene(clock)
+
+
+def test_small_fan_outs_and_own_messages_owe_nothing(clock: Clock) -> None:
+    scene = Scene(clock, small=32)
+    others = [scene.outbox(2, 2, MS) for _ in range(32)]
+    own = [scene.outbox(1, 1, MS) for _ in range(40)]
+    for _ in range(50):
+        scene.publish(1, others)
+        scene.publish(1, own)
+    assert {len(seen_by(outbox)) for outbox in (*others, *own)} == {50}
+    assert sum(map(left_out, (*others, *own))) == 0
+    scene.publish(1, [*others, own[0]])
+    assert not any(map(left_out, others)), "it owes something only from now on"
+
+
+def test_a_burst_is_delivered_and_then_what_messages_pay_for(scene: Scene) -> None:
+    """Each delivery takes 50 us: a hundred of them are the burst, and five are paid for."""
+    others = [scene.outbox(2, 2, 50 * US) for _ in range(40)]
+    for _ in range(1_000):
+        scene.publish(1, others)
+    delivered = sum(len(seen_by(outbox)) - left_out(outbox) for outbox in others)
+    assert delivered == pytest.approx(1_000 * 5 + 100, abs=60)
+    owned = [outbox for outbox in others if left_out(outbox) == 0]
+    assert not owned, "time is left out for whole messages, not always for the same clients"
+
+
+def test_what_is_left_out_is_over_when_half_is_paid(scene: Scene) -> None:
+    slow, other = scene.outbox(2, 2, 100 * US), scene.outbox(3, 3)
+    scene.publish(1, [slow] * 52)  # the last is beyond the burst
+    before = left_out(slow)
+    assert before == 1
+    scene.sleep(BURST_NS // 4)
+    scene.publish(1, [slow, other])
+    assert left_out(slow) == before + 1
+    scene.sleep(BURST_NS)
+    scene.publish(1, [slow, other])
+    assert left_out(slow) == before + 1
+    assert seen_by(other) == [b"x", b"x"]
+
+
+def test_other_pairs_are_not_concerned(scene: Scene) -> None:
+    slow = scene.outbox(2, 2, 100 * US)
+    scene.publish(1, [slow] * 80)
+    assert left_out(slow)
+    before = len(seen_by(slow))
+    scene.publish(3, [slow] * 2)
+    assert seen_by(slow)[before:] == [b"x", b"x"]
+
+
+def test_a_pair_without_a_place_owes_nothing(scene: Scene) -> None:
+    """Both pairs have the place of the recipient's account."""
+    slow = scene.outbox(2, 2, 100 * US)
+    scene.publish(1, [slow] * 40)
+    scene.publish(3, [slow] * 500)
+    assert left_out(slow) == 0
+
+
+def test_only_outboxes_owe(scene: Scene) -> None:
+    guard = Guard(scene.clock)
+    for _ in range(50):
+        scene.publish(1, cast(list[Outbox], [guard] * 2))
+    assert guard.received == 100
+
+
+@pytest.mark.parametrize("small", [0, 9])
+def test_progress_is_noted_before_each_delivery(clock: Clock, small: int) -> None:
+    scene, noted = Scene(clock, small), []
+    recipients = [scene.outbox(uid, uid) for uid in (1, 2, 2)]
+    with patch.object(SomeOutbox, "deliver", lambda *_: noted.append(scene.progress[0])):
+        scene.publish(1, recipients)
+    assert noted == [PLACE + outbox.slot_at for outbox in recipients]
+
+
+def test_another_limit_holds_from_now_on(scene: Scene) -> None:
+    scene.times.limit(10_000)
+    slow = scene.outbox(2, 2, 100 * US)
+    for _ in range(20):
+        scene.publish(1, [slow] * 50)
+    assert left_out(slow) == 0
+
+
+# -- a model ---------------------------------------------------------------------------------------
+class Model:
+    """The rule, with a dictionary of pairs and payments made at once."""
+
+    def __init__(self) -> None:
+        self.owed_ns: defaultdict[tuple[int, int], int] = defaultdict(int)
+        self.spent: set[tuple[int, int]] = set()
+
+    def pay(self, pair: tuple[int, int], ns: int) -> None:
+        self.owed_ns[pair] = max(0, self.owed_ns[pair] - ns)
+        if self.owed_ns[pair] <= BURST_NS // 2:
+            self.spent.discard(pair)
+
+    def sleep(self, ns: int) -> None:
+        for pair in list(self.owed_ns):
+            self.pay(pair, ns)
+
+    def publish(self, uid: int, recipients: list[tuple[int, int]]) -> list[bool]:
+        """Whether each recipient, a user and the time that it takes, gets the message."""
+        paid: set[int] = set()
+        delivered = []
+        for user, takes_ns in recipients:
+            pair = uid, user
+            if user != uid and user not in paid:
+                paid.add(user)
+                self.pay(pair, PER_MESSAGE_US * US)
+            delivered.append(user == uid or pair not in self.spent)
+            if user != uid and delivered[-1]:
+                owed_ns = self.owed_ns[pair] + min(takes_ns, DELIVERY_NS_MAX)
+                self.owed_ns[pair] = min(owed_ns, OWED_NS_MAX)
+                if owed_ns > BURST_NS:
+                    self.spent.add(pair)
+        return delivered
+
+
+_deliveries = st.tuples(st.integers(1, 3), st.sampled_from([1, 20, 90, 5_000]))
+_acts = st.one_of(
+    st.tuples(st.integers(1, 3), st.lists(_deliveries, min_size=1), st.integers(1, 60)),
+    st.sampled_from([100 * US, MS, 4 * MS, 30 * MS]),
+)
+
+
+@given(st.lists(_acts, max_size=30))
+def test_the_model_does_the_same(acts: list[tuple[int, list[tuple[int, int]], int] | int]) -> None:
+    clock, model = Clock(), Model()
+    with patch.object(time, "monotonic_ns", lambda: clock.now_ns):
+        scene = Scene(clock)
+        scene.times.words[fan_out_times._FACTOR] = (1 << 54) + (1 << 24)  # one for each pair
+        for act in acts:
+            if isinstance(act, int):
+                scene.sleep(act)
+                model.sleep(act)
+                continue
+            uid, deliveries, times = act
+            recipients = [scene.outbox(user, user, us * US) for user, us in deliveries * times]
+            scene.publish(uid, recipients)
+            expected = model.publish(uid, [(user, us * US) for user, us in deliveries * times])
+            assert [seen_by(outbox) == [b"x"] for outbox in recipients] == expected
