@@ -63,7 +63,8 @@ def test_they_cost_the_publisher_little_and_know_what_they_miss(workers: int) ->
         assert left_out == sum(lost for _, lost in seen) > 0
         other.pub(b"a", b"from another user")
         other.sync()
-        assert all(b"MSG a\0from another user" in client.sync() for client in many)
+        received_from_other = [b"MSG a\0from another user" in client.sync() for client in many]
+        assert sum(received_from_other) > SUBSCRIBERS // 10, "it owes nothing yet, but a burst"
 
 
 def take(count: list[int], client: RawClient) -> None:

@@ -22,7 +22,6 @@ is charged for sending it as for any other work. `outbox_state` has the table of
 
 import socket
 from errno import EAGAIN, EMSGSIZE
-from typing import Protocol
 
 import msgspec
 
@@ -31,6 +30,7 @@ from sbus.broker.delivery.backlog import ControlMessage
 from sbus.broker.delivery.backpressure import Backpressure
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
 from sbus.broker.delivery.outbox_ledger import NO_SIZE, OutboxLedger
+from sbus.broker.delivery.outbox_listener import OutboxListener
 from sbus.broker.delivery.send_times import TimedSocket
 from sbus.errors import Misbehaviour
 from sbus.limits import BYTES_PER_UNIT, Limits
@@ -46,31 +46,6 @@ _QUEUE = Soft.QUEUE
 """Under a name of this module's own, because looking a member up costs more than using it."""
 _FIELDS = {Soft: "soft", Hard: "hard", BacklogOrder: "order"}
 """Of `FloodControl`."""
-
-
-class OutboxListener(Protocol):
-    """What an outbox asks of its client's worker, and tells it."""
-
-    def watch_room(self, is_wanted: bool) -> None:
-        """Whether to queue the backlog when the socket has room."""
-
-    def enlarge_buffer(self) -> bool:
-        """Have the kernel keep more for the client; whether it does so from now on."""
-
-    def retry_later(self) -> None:
-        """Queue the backlog in a moment, though the socket has room: the kernel has no memory."""
-
-    def wait_for_time(self) -> None:
-        """Queue the backlog when there is time to send, though the socket has room."""
-
-    def on_control_sent(self) -> None:
-        """A reply that waited does so no more."""
-
-    def on_fault(self) -> None:
-        """The client is to be disconnected, for the `fault`."""
-
-    def on_quota_reached(self) -> None:
-        """The account has no room for a message."""
 
 
 class Outbox(OutboxLedger):
@@ -152,10 +127,7 @@ class Outbox(OutboxLedger):
                     self.deliver(packet, publisher_uid)
                     return
                 self._on_failed_send(error)
-        elif len(packet) >= self.drops_from_bytes and publisher_uid != self.spared_uid:
-            self._count_drop(packet)
-            return
-        elif self._try_to_send(packet):
+        elif self._drops_likewise(packet, publisher_uid) or self._try_to_send(packet):
             return
         self._decide(packet, publisher_uid)
 
@@ -163,6 +135,8 @@ class Outbox(OutboxLedger):
         """There is no time for this message (see `FanOutTimes`): drop it, unless the hard policy is
         another one for this publisher."""
         self.accepted += 1
+        if self._drops_likewise(packet, publisher_uid):
+            return
         if self._state in (outbox_state.CLOSED, outbox_state.AWAY):
             self._decide(packet, publisher_uid)
             return

@@ -135,6 +135,13 @@ class OutboxLedger(OutboxRecord):
         self._count_drop(packet)
         self.drops_from_bytes = 0
 
+    def _drops_likewise(self, packet: bytes, publisher_uid: int) -> bool:
+        """Count a message that is dropped as the last one was; False if that has to be decided."""
+        if len(packet) < self.drops_from_bytes or publisher_uid == self.spared_uid:
+            return False
+        self._count_drop(packet)
+        return True
+
     def _count_drop(self, packet: bytes) -> None:
         self.new_drops += 1
         if self.drop_counter == UNDELIVERED:

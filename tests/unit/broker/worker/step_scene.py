@@ -19,7 +19,8 @@ from sbus.broker.config.settings import BusSettings
 from sbus.broker.delivery import fan_out_times
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureListener, BackpressureRule
 from sbus.broker.delivery.fan_out_times import FanOutTimes
-from sbus.broker.delivery.outbox import Outbox, OutboxListener
+from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.delivery.outbox_listener import OutboxListener
 from sbus.broker.delivery.send_times import TimedSocket
 from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.worker.context import WorkerContext
