@@ -804,6 +804,15 @@ has_descriptors(int fd)
     return (header.msg_flags & MSG_CTRUNC) != 0;
 }
 
+/* Whether there is nothing to read now. What a client sends only after a reply is for another turn, so
+ * this is asked before. */
+static bool
+is_drained(int fd)
+{
+    char first;
+    return recv(fd, &first, 1, MSG_DONTWAIT | MSG_PEEK) < 0 && errno == EAGAIN;
+}
+
 /* Receive until the socket is empty, the batch is full, or a packet is no message. Without the
  * interpreter's lock. */
 static Received
@@ -834,6 +843,8 @@ receive_packets(OrdinaryStep *step, const SessionRecord *session)
         received.is_empty = !size;
         if (!is_message(data, (size_t)size)) {
             keep_request(step, session, data, (size_t)size);
+            if (size && is_drained(session->fd))
+                received.error = EAGAIN;
             break;
         }
     }

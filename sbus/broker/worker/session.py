@@ -198,6 +198,9 @@ class Session(SessionRecord):
             room -= len(packet)
             if not packet.startswith(PUBLISH_WORD):
                 self.slot.keep_request(packet, len(packets))
+                if packet:
+                    # What comes only after the reply is for another turn, so this asks now.
+                    receive(1, socket.MSG_PEEK)
                 break
         self.is_readable = not packets or bool(packets[-1])
 
