@@ -147,9 +147,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a user's clients may hold publishers back by `block` in any minute; after that,
     `block` acts as `discard`."""
     fan_out_us_max: Reloadable[NotNegative] = 250
-    """Time of a busy worker that one message of another user takes for one user's clients, on
-    average: some 250 deliveries, where a worker that only delivers has 4,000 messages a second. It
-    counts where a message has more than 32 recipients in one worker; see `fan_out_times`."""
+    """Time of a busy worker that a message takes on average for one other user's clients. It is
+    enough for some 250 deliveries, and lets a worker that does nothing else carry out 4,000 such
+    messages a second. It counts for messages with more than 32 recipients in one worker."""
     held_window_seconds: Silence = 60.0
     """The "any minute" of `user_held_seconds_max`."""
     users_max: Places = 1_024

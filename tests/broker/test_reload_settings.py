@@ -301,7 +301,7 @@ ELSEWHERE = {
     *("users", "group", "others", "exit_when_empty", "stop_seconds_max"),
     # Seen in the worker, or in the front.
     *("quantum_units", "route_cache_bytes_max", "rule_cache_bytes_max", "worker_busy_percent_max"),
-    *("drain_packets_max", "handoff_clients_max", "client_moves_per_second_max"),
+    *("fan_out_us_max", "drain_packets_max", "handoff_clients_max", "client_moves_per_second_max"),
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from sbus.broker.config.access_policy import AccessRule, Permission, encode_rule_set
 from sbus.broker.config.settings import BusSettings, SettingsUpdate
+from sbus.broker.delivery import fan_out_times
 from sbus.limits import Limits
 from tests.fuzz.one_process_bus import WORKERS, OneProcessBus, Peer, one_process_bus
 
@@ -46,6 +47,7 @@ def test_limits_that_only_show_inside() -> None:
         "drain_packets_max": 18,
         "route_cache_bytes_max": 20_000,
         "rule_cache_bytes_max": 30_000,
+        "fan_out_us_max": 19,
     }
     with bus() as opened:
         apply_settings(opened, SettingsUpdate(settings(**limits)))
@@ -55,6 +57,7 @@ def test_limits_that_only_show_inside() -> None:
             assert applied.drain_packets_max == 18
             assert worker.router.cache._half_bytes_max == 10_000
             assert worker.context.rules._cache._half_bytes_max == 15_000
+            assert worker.context.fan_out_times.words[fan_out_times._NS_PER_MESSAGE] == 19_000
 
 
 def test_a_client_on_its_way_when_rules_change_goes_by_the_new_ones() -> None:
