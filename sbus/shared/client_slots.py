@@ -99,7 +99,8 @@ class ClientSlot:
         """The slot is this client's, which has chosen this."""
         self._words[_SETTINGS] = _packed(settings)
         if not self.is_of(client):
-            self.pending = self.waiting = 0
+            self.forget_pending()
+            self.waiting = 0
             self.note_told()
             self._words[_CLIENT] = client
 

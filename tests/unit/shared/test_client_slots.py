@@ -43,6 +43,58 @@ def test_a_closed_client_stays_closed_until_another_has_its_slot() -> None:
     assert not slot.is_closed
 
 
+@pytest.mark.parametrize("request_bytes", [1, 200, 201, 6_000, 6_208, 10_000])
+def test_a_request_is_kept_as_far_as_there_is_room(request_bytes: int) -> None:
+    slots = spare_slots(3)
+    packets = [bytes([number]) * request_bytes for number in range(3)]
+    for number, packet in enumerate(packets):
+        slots[number].keep_request(packet, 4)
+    for number, packet in enumerate(packets):
+        assert slots[number].request == packet[:6_208]
+        slots[number].pending = 1
+        assert slots[number].request == packet[:6_208]
+        assert slots[number].pending == 1
+        slots[number].forget_pending()
+        assert slots[number].request == b""
+
+
+def test_a_request_has_its_place_when_its_own_mark_says_so() -> None:
+    slot = spare_slot()
+    slot.keep_request(b"SUB a", 1)
+    earlier = slot.begin_step()
+    assert slot.has_place(earlier)
+    assert not slot.has_place(0)
+    slot.forget_pending()
+    slot.keep_request(b"SUB b", 1)
+    assert not slot.has_place(earlier), "it has not begun"
+    assert slot.begin_step() != earlier
+    assert not slot.has_place(earlier)
+
+
+def test_a_reply_is_in_doubt_while_it_is_sent_and_no_notice_is() -> None:
+    slot = spare_slot()
+    slot.keep_request(b"CMSG !/cred/whoami", 1)
+    slot.begin_reply()
+    assert not slot.is_reply_in_doubt, "that was a notice: the request is not done"
+    slot.note_done()
+    slot.begin_reply()
+    assert slot.is_reply_in_doubt
+    slot.end_reply()
+    assert not slot.is_reply_in_doubt
+    assert slot.request
+
+
+def test_a_slot_has_nothing_of_the_client_that_had_it_before() -> None:
+    slot = spare_slot()
+    slot.save(7, SETTINGS)
+    slot.keep_request(b"SUB a", 3)
+    slot.waiting = 5
+    slot.save(7, ALL_SETTINGS[1])
+    assert (slot.request, slot.pending, slot.waiting) == (b"SUB a", 3, 5)
+    slot.save(8, SETTINGS)
+    assert (slot.request, slot.pending, slot.waiting) == (b"", 0, 0)
+
+
 def test_slots_do_not_overlap() -> None:
     slots = spare_slots(3)
     for number, settings in zip(range(3), ALL_SETTINGS[1::7], strict=False):
