@@ -148,7 +148,7 @@ class Scheduler:
                     self._wait_queue.count_waiting(session, session.forget_done())
                     self._fair_queue.charge(session.uid, cost)
                     return cost
-                if not session.has_pending() and session.is_readable and not self._is_quiescing:
+                if self._may_read_on(session):
                     cost = self._serve_ordinary(session, cost, quantum)
         except Misbehaviour as fault:
             self._fair_queue.charge(session.uid, cost)
@@ -189,6 +189,11 @@ class Scheduler:
         self._wait_queue.add(session, Wait(Reason.RATE, retry_ns))
         self._client_events.limit_reached(session, BACKLOG_BYTES)
         return False
+
+    def _may_read_on(self, session: Session) -> bool:
+        """Whether to read a client again in its turn, which has done what was read."""
+        is_done = session.is_readable and not session.has_pending()
+        return is_done and not self._is_quiescing and self._may_read(session)
 
     def _handle(self, session: Session, cost_max: int) -> int:
         """Handle the next pending packets, unless they have to wait; returns the cost."""

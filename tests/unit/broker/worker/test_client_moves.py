@@ -103,6 +103,25 @@ def test_a_client_that_waits_for_its_rate_is_handed_over_behind_its_messages(
     assert reader.read() == [b"MSG k\0%d" % number for number in range(BATCH)]
 
 
+def test_a_client_that_is_to_be_handed_over_is_not_read_in_its_last_turn(
+    bus: OneProcessBus, advance: Advance
+) -> None:
+    connect_limited(bus)  # the same user's
+    peer = bus.connect(0)
+    for number in range(BATCH - 1):
+        peer.send(b"MSG k\0%d" % number)
+    peer.send(b"CMSG !/notices/on")
+    bus.settle()
+    session = bus.workers[0].sessions[peer.number]
+    assert session in bus.workers[0].wait_queue
+    session.is_leaving = True
+    peer.send(b"CMSG echo/off")
+    for _ in range(2):
+        settle_in(bus, advance, BATCH / PER_SECOND)
+    assert session.outbox.wants_notices
+    assert session.echo
+
+
 def test_a_client_that_waits_for_too_long_stays_where_it_is(advance: Advance) -> None:
     slow = msgspec.structs.replace(LIMITS, user_messages_per_second_max=PER_SECOND // 4)
     with one_process_bus("slash", slow) as bus:

@@ -1,7 +1,7 @@
 """A successor serves the clients of a worker that died as that would have served them."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from sbus.broker.ipc.worker_protocol import (
 )
 from sbus.broker.worker.client_moves import ClientMoves
 from sbus.broker.worker.session import Session
+from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
 from sbus.shared.accounts import BLOCKING_CLIENTS, MATCH_STEPS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
@@ -125,6 +126,25 @@ def test_everything_that_clients_chose_is_as_before(bus: OneProcessBus, seed: in
         tell(bus, peer, b"CMSG !/cred/whoami")
     bus.check_invariants()
     assert bus.inherited == [3, 3, 3]
+
+
+def test_a_worker_notes_which_client_it_inherits(
+    bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The front blames that one if the worker dies of it."""
+    numbers = [bus.connect(0).number for _ in range(3)]
+    bus.settle()
+    noted: list[tuple[int, int]] = []
+    restore = Subscriptions.restore
+
+    def observed(self: Subscriptions, session: Session, journalled: Mapping[bytes, int]) -> None:
+        noted.append((session.client, bus.memory.served_clients[0]))
+        restore(self, session, journalled)
+
+    monkeypatch.setattr(Subscriptions, "restore", observed)
+    bus.replace(0)
+    assert noted == [(number, number) for number in numbers]
+    assert bus.memory.served_clients[0] == 0
 
 
 def test_nobody_is_told_of_losses_where_there_are_none(bus: OneProcessBus) -> None:
