@@ -18,10 +18,11 @@ always left for the next. Only what arrives too late to be held back may exceed 
 reserve.
 
 The lock guards the time until which the user's publishing is paid for (its rate), its held time,
-its share of the log, and when it was last reported for reaching a limit. An account outlives the
-user's last connection until another user needs its place, so that reconnecting does not reset it.
-The account that was opened last gives its place up first, and the older half never does: users that
-come in numbers replace each other, and not those that the bus has known for longer.
+its shares of the log and of the subscription table, and when it was last reported for reaching a
+limit. An account outlives the user's last connection until another user needs its place, so that
+reconnecting does not reset it. The account that was opened last gives its place up first, and the
+older half never does: users that come in numbers replace each other, and not those that the bus has
+known for longer.
 
 A subordinate id (`/etc/subuid`) has no account of its own: it uses the account of its owner, who
 can act under any of them.
@@ -32,6 +33,7 @@ from collections.abc import Callable, Iterable
 from sbus.limits import Limits, UserLimits
 from sbus.shared.held_time import HELD_WORDS, HeldTime
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
+from sbus.shared.table_share import TABLE_SHARE_WORDS, TableShare
 
 # Kinds of use; those before `BLOCKING_CLIENTS` have quotas.
 SUBSCRIPTIONS = 0
@@ -75,7 +77,8 @@ UID = _REPORTED_NS + _REPORTS
 _NS_PER_CONNECTION = UID + 1
 _CONNECTIONS_PAID_UNTIL_NS = UID + 2  # written by the front alone
 _HELD = UID + 3
-CELLS = _HELD + HELD_WORDS
+_TABLE_SHARE = _HELD + HELD_WORDS
+CELLS = _TABLE_SHARE + TABLE_SHARE_WORDS
 RATE_BURST_NS = 50_000_000
 _SEARCH_INTERVAL_NS = 100_000_000
 """After a search for an account that may be closed has found none."""
@@ -102,7 +105,7 @@ class Account:
 
     __slots__ = (
         *("_bus", "_cells", "_none_left_until_ns", "_words", "_workers"),
-        *("held_time", "log_share", "place"),
+        *("held_time", "log_share", "place", "table_share"),
     )
 
     def __init__(
@@ -117,6 +120,7 @@ class Account:
         self._cells = [CELLS + kind * workers + worker for kind in range(_KINDS)]
         self.held_time = HeldTime(self._words[_HELD : _HELD + HELD_WORDS], held_window_ns)
         self.log_share = LogShare(self._words[log_share_at(workers) :])
+        self.table_share = TableShare(self._words[_TABLE_SHARE:CELLS])
 
     # -- cells ---------------------------------------------------------------------------------
     def use(self, kind: int) -> int:

@@ -42,6 +42,7 @@ from sbus.shared.shared_memory import (
     WORKER_WORDS,
     SharedMemory,
 )
+from sbus.shared.table_share import TableShare
 
 SUBSCRIBED = 1
 UNSUBSCRIBED = 2
@@ -134,25 +135,40 @@ class SubscriptionTable(TableRecord):
             self.start(words)
         return False
 
-    def append(self, words: memoryview, data: bytes, *, edge: bool, frees: bool = False) -> bool:
+    def append(
+        self,
+        words: memoryview,
+        data: bytes,
+        share: TableShare | None = None,
+        *,
+        edge: bool,
+        frees: bool = False,
+    ) -> bool:
         """Append encoded records, with `edge` if one of them is one, and with `frees` if they only
-        remove subscriptions, or replace records where the table `has_reserve`.
+        remove subscriptions, or replace records where the table `has_reserve`. A change that a user
+        asks for counts in its `share`.
 
-        False, and nothing appended, when there is no room before the next compaction. Removals may
-        use a reserve, because nothing else makes room in a full table.
+        False, and nothing appended, when there is no room before the next compaction, or none in
+        that share. Removals may use a reserve, because nothing else makes room in a full table.
         """
         tail = words[TABLE_TAIL]
         end = tail + len(data)
         least = self._size // COMPACTION_GROWTH_DIVISOR
         common = self._size - least
-        if end > min(max(2 * words[TABLE_BASE], least), common) and not words[COMPACTION_WANTED]:
+        epoch = words[TABLE_EPOCH]
+        left_bytes = (self._size if frees else common) - end
+        has_room = left_bytes >= (0 if share is None else share.used_bytes(epoch))
+        has_grown = end > min(max(2 * words[TABLE_BASE], least), common)
+        if (has_grown or not has_room) and not words[COMPACTION_WANTED]:
             words[COMPACTION_WANTED] = 1
             self._memory.wake_front()
-        if end > (self._size if frees else common):
+        if not has_room:
             return False
-        at = self._memory.arena_offsets[words[TABLE_EPOCH] & 1] + tail
+        if share is not None:
+            share.add(epoch, len(data))
+        at = self._memory.arena_offsets[epoch & 1] + tail
         self._map[at : at + len(data)] = data
-        if self.position == tail and self.epoch == words[TABLE_EPOCH]:
+        if self.position == tail and self.epoch == epoch:
             self.position = end
         words[TABLE_TAIL] = end
         if tail // _WAKE_BYTES != end // _WAKE_BYTES:
@@ -161,9 +177,12 @@ class SubscriptionTable(TableRecord):
             words[TABLE_GENERATION] = end
         return True
 
-    def is_full(self, words: memoryview) -> bool:
-        """Whether the valid records fill the arena, so that a compaction would not help."""
-        return bool(words[TABLE_BASE] > self._size - 2 * (self._size // COMPACTION_GROWTH_DIVISOR))
+    def is_full(self, words: memoryview, more_bytes: int) -> bool:
+        """Whether there is no room for so much more, and the valid records fill the arena, so that
+        a compaction would not help."""
+        least = self._size // COMPACTION_GROWTH_DIVISOR
+        has_room = words[TABLE_TAIL] + more_bytes <= self._size - least
+        return bool(not has_room and words[TABLE_BASE] > self._size - 2 * least)
 
     def has_reserve(self, words: memoryview) -> bool:
         """Whether records that replace others, and may be longer, leave enough of the reserve for

@@ -300,11 +300,12 @@ class Sequencer:
         self._memory.wake(woken)
         self._walker.walk_to(end)
 
-    def journal_step(self, data: bytes, mark: int, *, edge: bool, frees: bool = False) -> bool:
-        """Journal records of the request with this mark and walk up to them, before their effect;
-        False when there is no room in the table before the next compaction."""
+    def journal_step(self, session: Session, data: bytes, *, edge: bool, frees: bool) -> bool:
+        """Journal records of a client's request and walk up to them, before their effect; False
+        when there is no room in the table, or none for its user, before the next compaction."""
+        mark, share = session.slot.begin_step(), session.account.table_share
         with self._lock.timed as words:
-            recorded = self._table.append(words, data, edge=edge, frees=frees)
+            recorded = self._table.append(words, data, share, edge=edge, frees=frees)
             self._in_flight.place_request(words, mark if recorded else 0)
             end = self._in_flight.note_step(words, self._log.destined_end(words))
             woken = self._log.share_cursor(words)
@@ -318,10 +319,10 @@ class Sequencer:
         with self._lock.timed as words:
             return self._table.append(words, data, edge=True, frees=frees)
 
-    def is_table_full(self) -> bool:
-        """Whether a compaction would not make room either."""
+    def is_table_full(self, data: bytes) -> bool:
+        """Whether a compaction would not make room for these records either."""
         with self._lock as words:
-            return self._table.is_full(words)
+            return self._table.is_full(words, len(data))
 
     def has_table_reserve(self) -> bool:
         """Whether records that replace others may use the reserve of the table."""

@@ -140,10 +140,11 @@ class Subscriptions:
             self._encode(SUBSCRIBED, session, self._router.journalled_pattern(pattern), edge=edge)
             for pattern, edge in zip(patterns, edges, strict=True)
         ]
-        if not self._sequencer.journal(b"".join(records)):
+        data = b"".join(records)
+        if not self._sequencer.journal(data):
             for shared in shared_patterns:
                 self._router.lose_interest(shared)
-            if self._sequencer.is_table_full():
+            if self._sequencer.is_table_full(data):
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
             return False
         for pattern in patterns:
@@ -170,10 +171,10 @@ class Subscriptions:
         adds_rule = session.backpressure is not None and pattern not in session.rule_by_pattern
         if adds_rule:
             data += self._encode_new_rule(session, pattern)
-        mark = session.slot.begin_step()
-        if not self._sequencer.journal_step(data, mark, edge=edge or adds_rule):
+        edge = edge or adds_rule
+        if not self._sequencer.journal_step(session, data, edge=edge, frees=False):
             self._router.lose_interest(shared)
-            if self._sequencer.is_table_full():
+            if self._sequencer.is_table_full(data):
                 raise Refusal("table-full", "the bus has no room for more subscriptions")
             return False
         self._quotas.count(session, pattern, 1)
@@ -193,8 +194,8 @@ class Subscriptions:
         removes_rule = session.patterns[pattern] == 1 and pattern in session.rule_by_pattern
         if removes_rule:
             data += self._encode_end_of_rule(session, pattern)
-        mark = session.slot.begin_step()
-        if not self._sequencer.journal_step(data, mark, edge=edge or removes_rule, frees=True):
+        edge = edge or removes_rule
+        if not self._sequencer.journal_step(session, data, edge=edge, frees=True):
             self._router.gain_interest(shared)
             return False
         self._quotas.count(session, pattern, -1)
@@ -295,7 +296,7 @@ class Subscriptions:
                 del left[-count:]
             elif count > 1:
                 count = 1  # they may fit one at a time
-            elif may_use_reserve or not self._sequencer.is_table_full():
+            elif may_use_reserve or not self._sequencer.is_table_full(data):
                 has_room, count = False, _RECORDS_PER_PIECE
             elif replaces:
                 self._remove_rule(session, left.pop())

@@ -190,7 +190,7 @@ def test_an_arena_that_a_compaction_can_empty_is_not_full(memory: SharedMemory) 
     writer = started(memory, 0)
     fill(writer, memory)
     with memory.lock as words:
-        assert not writer.is_full(words)
+        assert not writer.is_full(words, 64)
 
 
 def test_the_other_arena_is_free_once_every_living_worker_has_left_it(memory: SharedMemory) -> None:

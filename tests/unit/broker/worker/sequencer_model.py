@@ -39,6 +39,7 @@ from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import MemoryLock, SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.shared.subscription_table import SubscriptionTable, all_have_read
+from sbus.shared.table_share import TableShare
 from sbus.shared.worker_statistics import WorkerStatistics
 from sbus.unix.credentials import Credentials
 from tests.support.events import logging_to
@@ -137,8 +138,16 @@ class HookedTable(SubscriptionTable):
 
     log: HookedLog
 
-    def append(self, words: memoryview, data: bytes, *, edge: bool, frees: bool = False) -> bool:
-        appended = super().append(words, data, edge=edge, frees=frees)
+    def append(
+        self,
+        words: memoryview,
+        data: bytes,
+        share: TableShare | None = None,
+        *,
+        edge: bool,
+        frees: bool = False,
+    ) -> bool:
+        appended = super().append(words, data, share, edge=edge, frees=frees)
         self.log.refused |= not appended
         return appended
 

@@ -22,7 +22,13 @@ from sbus.protocol.keys import SLASH, parse_pattern
 from sbus.routing.shapes import Shapes
 from sbus.shared.accounts import BUS, MATCH_STEPS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
 from sbus.shared.compaction import LiveTable
-from sbus.shared.subscription_table import RULE_ADDED, SUBSCRIBED
+from sbus.shared.subscription_table import (
+    CLIENT_GONE,
+    RULE_ADDED,
+    SUBSCRIBED,
+    Record,
+    encode_record,
+)
 from tests.unit.broker.worker.sequencer_model import LIMITS, Bus, Client
 from tests.unit.shared.journal_model import read_all
 
@@ -87,6 +93,12 @@ def fill(bus: Bus, digits: int = 112) -> bytes:
     raise AssertionError("the table took more than it holds")
 
 
+def take_all_room(bus: Bus) -> None:
+    """Until the next compaction, more than users can together. Of a client that nobody knows."""
+    while bus.sequencers[1].journal(encode_record(Record(CLIENT_GONE, False, 1, 999))):
+        pass
+
+
 def test_a_subscription_that_was_refused_can_be_made_later(small_bus: Bus) -> None:
     bus = small_bus
     pattern = fill(bus)
@@ -98,6 +110,28 @@ def test_a_subscription_that_was_refused_can_be_made_later(small_bus: Bus) -> No
     bus.publish(bus.of_worker(1)[0], [pattern], nothing)
     bus.settle()
     assert len(mine.collector.received) == 1
+
+
+@pytest.mark.parametrize("takes_back", [False, True])
+def test_a_user_that_changes_much_leaves_room_to_others(small_bus: Bus, takes_back: bool) -> None:
+    """Whether it keeps what it subscribes to or not. It goes on after the next compaction."""
+    bus, subscriptions = small_bus, small_bus.subscriptions[0]
+    greedy, modest, *_ = bus.clients
+    assert greedy.session.uid != modest.session.uid
+    patterns = (b"%0112d" % number for number in range(1000))
+    held_back = None
+    while held_back is None:
+        pattern = next(patterns)
+        if not subscriptions.subscribe(greedy.session, pattern):
+            held_back = partial(subscriptions.subscribe, greedy.session, pattern)
+        elif takes_back and not subscriptions.unsubscribe(greedy.session, pattern):
+            held_back = partial(subscriptions.unsubscribe, greedy.session, pattern)
+    assert not held_back()
+    for number in range(4):
+        assert subscriptions.subscribe(modest.session, b"%0112d" % number)
+    assert not held_back()
+    compact(bus)
+    assert held_back()
 
 
 def test_a_full_table_still_lets_clients_unsubscribe(small_bus: Bus) -> None:
@@ -504,9 +538,7 @@ def test_holding_that_finds_the_table_full_goes_on_when_it_is_compacted(small_bu
         for number in range(12):
             act = partial(bus.subscribe, client, b"%0112d" % number, nothing)
             assert patiently(bus, act)
-        taken_back = bytes(112)
-        while bus.subscribe(bus.clients[2], taken_back, nothing):
-            assert bus.unsubscribe(bus.clients[2], 0, nothing)
+        take_all_room(bus)
         bus.block(client)
         bus.make_background_steps(0)
         assert len(client.session.rule_by_pattern) < 12, "there was room all the same"
@@ -563,9 +595,8 @@ def test_longer_rules_leave_a_full_table_room_for_removals(small_bus: Bus) -> No
 def test_what_is_taken_back_while_the_table_has_no_room_never_holds(small_bus: Bus) -> None:
     bus = small_bus
     client = bus.clients[0]
-    subscribe_all(bus, client, [b"%0112d" % number for number in range(6)])
-    while bus.subscribe(bus.clients[2], b"x", nothing):
-        assert bus.unsubscribe(bus.clients[2], 0, nothing)
+    subscribe_all(bus, client, [b"%0112d" % number for number in range(2)])
+    take_all_room(bus)
     bus.block(client)
     bus.make_background_steps(0)
     assert not client.session.rule_by_pattern, "there was room all the same"
