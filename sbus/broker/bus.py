@@ -41,8 +41,8 @@ def run_bus(
     """
     settings = configuration.settings
     check_settings(settings)
-    if not settings.disconnect_descriptors:
-        refuse_descriptors(endpoints.listener)
+    # Who made an inherited listener, or served it before, may have set this otherwise.
+    refuse_descriptors(endpoints.listener, does_refuse=not settings.disconnect_descriptors)
     if endpoints.admin_listener is not None:
         refuse_descriptors(endpoints.admin_listener)
     events = EventEmitter(open_log(settings.log))

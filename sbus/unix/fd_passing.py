@@ -23,11 +23,11 @@ class DescriptorsLost(Exception):
         self.data = data
 
 
-def refuse_descriptors(listener: socket.socket) -> None:
-    """Make the kernel refuse (EPERM) packets with descriptors to sockets that connect from now on.
-    A kernel before Linux 6.16 cannot do that."""
+def refuse_descriptors(listener: socket.socket, *, does_refuse: bool = True) -> None:
+    """Make the kernel refuse (EPERM) packets with descriptors to sockets that connect from now on,
+    or no longer. A kernel before Linux 6.16 cannot do that."""
     try:
-        listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+        listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, not does_refuse)
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:
             raise
