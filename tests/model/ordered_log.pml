@@ -4,29 +4,34 @@
  * each. Their clients publish MESSAGES messages in all, each for everybody, for clients of the same
  * worker, or for those of another one. DEATHS times a worker dies, anywhere: asleep, with the lock,
  * between two stores, before it has woken the others, in a walk. It is reaped, and a successor
- * serves.
+ * goes on where it was.
  *
  * The inlines have the names of what they stand for:
  *
  *     enter, flip, leave                MemoryLock in sbus/shared/shared_memory.py
  *     wake                              SharedMemory, there
  *     low_water_mark ... walk           OrderedLog in sbus/shared/ordered_log.py
+ *     begin_batch, note_delivery        InFlight in sbus/shared/in_flight.py
  *     publish, walk_on, take_effect     Sequencer in sbus/broker/worker/sequencer.py
+ *     resume                            Resumption in sbus/broker/worker/resumption.py
  *     the loop of `worker`              WorkerMachine in sbus/broker/worker/machine.py
  *
- * Left out are the subscription table, all reasons to wait but a full log, and a successor that
- * comes soon enough to resume its predecessor's walk (OrderedLog.resume): here it begins at the end
- * of the log (OrderedLog.start). A publish batch is one message, and log blocks are of one length,
- * which is the unit of positions.
+ * Left out are the subscription table, all reasons to wait but a full log, and that what is little
+ * is copied from the log before it is walked (OrderedLog.take_piece). A publish batch is one
+ * message, each worker delivers it once, and log blocks are of one length, which is the unit of
+ * positions.
  *
  * The *place* of a message is its number in the total order, counted as the selector is flipped.
- * `due` are the places of messages for this worker's clients that have not been delivered, from
- * those that were published while it lived. Checked in every state that can be reached:
+ * `due` are the places of messages for this worker's clients that have been neither delivered nor
+ * admitted as lost: a successor admits the delivery that was under way, and its predecessor's
+ * message to its own clients. If the log has not kept everything for it, it admits an unknown
+ * number, and nothing is due. Checked in every state that can be reached:
  *
  *     mutual exclusion      only the holder of the lock stores a control word (STORE)
  *     never half changed    a critical section begins with what a whole one has left (enter)
  *     at most once          what is delivered is due (deliver)
  *     one total order       nothing before it is due any more (deliver); so any two workers agree
+ *     admitted in place     the same of a loss (admit)
  *     cause before effect   follows: what the publisher received has an earlier place
  *     nothing is lost       nothing is due when everybody sleeps (at_rest)
  *     no lost wake-up       no message waits for its place then (at_rest)
@@ -57,6 +62,8 @@
 #define SILENT_REAP 4   /* the others are not woken when a worker has died */
 #define NO_ROOM 5       /* a log block is written over one that has not been walked */
 #define BUSY_WAIT 6     /* a message that waits for room is tried again all the time */
+#define LATE_NOTE 7     /* a delivery is noted when it is made */
+#define NO_BATCH 8      /* a message gets its place without the number of its batch */
 
 #define WORKERS 3
 #define RELEASE_BLOCKS (LOG_BLOCKS - 1) /* in use when those that wait for room are released */
@@ -68,7 +75,8 @@
 /* -- what is shared ---------------------------------------------------------------------------- */
 typedef Words { /* a copy of the control words */
     byte head, alive, sleeping, waiting;
-    byte start[WORKERS], end[WORKERS], cursor[WORKERS]
+    byte start[WORKERS], end[WORKERS], cursor[WORKERS];
+    byte step_batch[WORKERS], step_end[WORKERS]
 }
 typedef LogBlock { byte mask, place } /* its destinations; and which message it is */
 
@@ -76,6 +84,9 @@ Words copies[2];
 bit selector;
 LogBlock ring[LOG_BLOCKS];
 bool eventfds[WORKERS]; /* written, and not noticed yet */
+byte walked[WORKERS];   /* what is in flight: all before this position has been delivered, */
+bool under_way[WORKERS]; /* the delivery of the log block there may have been made, */
+byte batch[WORKERS];    /* and the number of the publish batch that is not delivered; or 0 */
 byte lock_holder = NOBODY;
 
 /* -- what only this model knows ---------------------------------------------------------------- */
@@ -83,6 +94,7 @@ byte unread = MESSAGES;          /* messages that clients have sent */
 byte unplaced[WORKERS];          /* whom the message is for that this worker has read; 0: none */
 byte placed;                     /* messages that have a place, which begin with 0 */
 byte due[WORKERS];
+byte batch_place[WORKERS];       /* the place of its message, if it has one */
 byte head_due, end_due[WORKERS]; /* the words as the last whole critical section left them */
 byte deaths;
 
@@ -104,6 +116,8 @@ inline enter() {
             words.start[i] = copies[selector].start[i];
             words.end[i] = copies[selector].end[i];
             words.cursor[i] = copies[selector].cursor[i];
+            words.step_batch[i] = copies[selector].step_batch[i];
+            words.step_end[i] = copies[selector].step_end[i];
             assert(words.end[i] == end_due[i]);
             assert(words.start[i] <= words.end[i] && words.cursor[i] <= words.head)
         }
@@ -131,6 +145,7 @@ inline flip() {
             i = 0;
             head_due = head_due + (others -> 1 : 0);
             own_place = (unplaced[me] & BIT(me) -> placed : NONE);
+            batch_place[me] = (unplaced[me] & BIT(me) -> placed : 0);
             placed++;
             unplaced[me] = 0;
             has_place = false
@@ -146,14 +161,20 @@ inline leave() {
     free_lock()
 }
 
-/* The copy that is spare now will not be read. So it is cleared, and the other one put first:
- * states that differ in nothing else are the same then, and there are far fewer. */
+#define IS_PLACED(i) (batch[i] == copies[selector].step_batch[i])
+
+/* The copy that is spare now will not be read. So it is cleared, and the other one put first; and
+ * so are words about a batch that is done, or not the last one. States that differ in nothing else
+ * are the same then, and there are far fewer. */
 inline free_lock() {
     d_step {
         for (i : 0 .. WORKERS - 1) {
             copies[0].start[i] = copies[selector].start[i]; copies[1].start[i] = 0;
             copies[0].end[i] = copies[selector].end[i]; copies[1].end[i] = 0;
-            copies[0].cursor[i] = copies[selector].cursor[i]; copies[1].cursor[i] = 0
+            copies[0].cursor[i] = copies[selector].cursor[i]; copies[1].cursor[i] = 0;
+            copies[0].step_end[i] = (IS_PLACED(i) -> copies[selector].step_end[i] : 0);
+            copies[0].step_batch[i] = (IS_PLACED(i) -> batch[i] : 0);
+            copies[1].step_end[i] = 0; copies[1].step_batch[i] = 0
         }
         i = 0;
         copies[0].head = copies[selector].head; copies[1].head = 0;
@@ -198,6 +219,9 @@ inline share_cursor() {
     release_waiting()
 }
 
+/* For the last destination, if no batch is placed, and the worker will not ask to be woken. */
+#define IS_LAST_STORE (!(others >> (to + 1)) && !(unplaced[me] & BIT(me)) && cursor < end)
+
 inline append() {
     d_step {
         low_water_mark();
@@ -220,8 +244,8 @@ inline append() {
                 :: words.cursor[to] >= words.end[to] -> STORE(words.start[to], words.head - 1)
                 :: else
                 fi;
-                if /* for the last destination, and if it will not ask to be woken */
-                :: MUTANT == EARLY_FLIP && !(others >> (to + 1)) && cursor < end -> flip()
+                if
+                :: MUTANT == EARLY_FLIP && IS_LAST_STORE -> flip()
                 :: else
                 fi;
                 STORE(words.end[to], words.head)
@@ -259,20 +283,62 @@ inline deliver(message) {
     due[me] = due[me] & ~BIT(message)
 }
 
+/* A delivery counts as lost that was under way: so it may have been made. */
+inline admit(message) {
+    MAY_DIE;
+    assert(!(due[me] & (BIT(message) - 1)));
+    due[me] = due[me] & ~BIT(message)
+}
+
+inline begin_batch() {
+    MAY_DIE;
+    batch[me] = (copies[selector].step_batch[me] == 1 -> 2 : 1) /* not that which is there */
+}
+
+inline end_batch() {
+    MAY_DIE;
+    d_step { batch[me] = 0; batch_place[me] = 0 }
+}
+
+inline begin_block() {
+    MAY_DIE;
+    d_step { walked[me] = cursor; under_way[me] = false }
+}
+
+inline note_delivery() {
+    MAY_DIE;
+    under_way[me] = true
+}
+
 inline walk() {
     do
     :: cursor < end ->
         if
-        :: ring[cursor % LOG_BLOCKS].mask & BIT(me) -> deliver(ring[cursor % LOG_BLOCKS].place)
+        :: ring[cursor % LOG_BLOCKS].mask & BIT(me) ->
+            begin_block();
+            if
+            :: MUTANT != LATE_NOTE -> note_delivery()
+            :: else
+            fi;
+            deliver(ring[cursor % LOG_BLOCKS].place);
+            if
+            :: MUTANT == LATE_NOTE -> note_delivery()
+            :: else
+            fi
         :: else
         fi;
         cursor++
     :: else -> end = 0; break
-    od
+    od;
+    begin_block()
 }
 
 /* -- the steps of a worker: a critical section, a walk, and the effect ------------------------- */
 inline publish() {
+    if
+    :: unplaced[me] & BIT(me) -> begin_batch()
+    :: else
+    fi;
     enter();
     destined_end();
     share_cursor();
@@ -280,6 +346,12 @@ inline publish() {
     if
     :: others -> append()
     :: else -> has_place = true
+    fi;
+    if
+    :: has_place && unplaced[me] & BIT(me) && MUTANT != NO_BATCH ->
+        STORE(words.step_end[me], end);
+        STORE(words.step_batch[me], batch[me])
+    :: else
     fi;
     if
     :: MUTANT != LATE_ASK -> ask_to_be_woken()
@@ -309,7 +381,23 @@ inline take_effect() {
     fi;
     walk();
     if
-    :: own_place != NONE -> deliver(own_place); own_place = NONE
+    :: own_place != NONE -> deliver(own_place); own_place = NONE; end_batch()
+    :: else
+    fi
+}
+
+/* -- a successor, when it has left its first critical section ---------------------------------- */
+inline resume() {
+    if
+    :: under_way[me] && cursor == walked[me] ->
+        admit(ring[cursor % LOG_BLOCKS].place);
+        cursor++;
+        begin_block()
+    :: else
+    fi;
+    walk();
+    if
+    :: own_place != NONE -> admit(own_place); own_place = NONE; end_batch()
     :: else
     fi
 }
@@ -388,28 +476,43 @@ dies:
         /* The front: Reaper.reap and OrderedLog.reap. Another death here makes it begin anew, which
          * is more than the product must stand: the bus ends with its front. */
         enter();
-        words.alive = words.alive & ~BIT(me);
         words.sleeping = words.sleeping & ~BIT(me);
         words.waiting = words.waiting & ~BIT(me);
-        words.cursor[me] = words.end[me];
+        if
+        :: words.end[me] <= walked[me] || words.head - walked[me] <= LOG_BLOCKS ->
+            words.cursor[me] = walked[me]
+        :: words.alive = words.alive & ~BIT(me); /* or if its successor will come late */
+            words.cursor[me] = words.end[me]
+        fi;
         release_waiting();
         flip();
         free_lock();
-        due[me] = 0;
+        due[me] = (copies[selector].alive & BIT(me) -> due[me] : 0);
         woken = (MUTANT == SILENT_REAP -> 0 : EVERYBODY);
         wake()
     };
     atomic {
-        /* The successor: OrderedLog.start. */
+        /* The successor: OrderedLog.resume, or else OrderedLog.start. */
         enter();
-        cursor = words.head;
-        STORE(words.cursor[me], cursor);
-        STORE(words.end[me], cursor);
-        STORE(words.alive, words.alive | BIT(me));
+        if
+        :: words.alive & BIT(me) ->
+            cursor = walked[me];
+            destined_end();
+            own_place = (batch[me] && batch[me] == words.step_batch[me] -> batch_place[me] : NONE);
+            end = (own_place != NONE -> words.step_end[me] : 0)
+        :: else ->
+            cursor = words.head;
+            STORE(words.cursor[me], cursor);
+            STORE(words.end[me], cursor);
+            STORE(words.alive, words.alive | BIT(me));
+            d_step {
+                walked[me] = cursor; under_way[me] = false; batch[me] = 0; batch_place[me] = 0
+            }
+        fi;
         flip();
-        leave();
-        goto lives
-    }
+        leave()
+    };
+    atomic { resume(); goto lives }
 }
 
 /* Nobody can do anything. */
