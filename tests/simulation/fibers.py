@@ -100,7 +100,7 @@ class Fiber:
             except Killed:
                 self.is_dead = True
             except BaseException as error:
-                self._error = error
+                self._error, self.is_dead = error, True
             sys.settrace(None)
             self.is_busy = self.waits_for_lock = False
             self._has_stopped.release()

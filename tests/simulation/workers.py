@@ -7,6 +7,7 @@ closed, and the lock is free if it had it.
 import os
 import socket
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from sbus.shared.log_block import LogBlock
 from sbus.shared.shared_memory import SELECTOR, MemoryLock, SharedMemory
 from tests.fuzz.one_process_bus import SteppedWorker
 from tests.simulation.fibers import Fiber, Interruption
+from tests.support import compiled_step
 
 
 class SimulatedLock(MemoryLock):
@@ -108,6 +110,7 @@ class SimulatedWorker:
         lock = memory.lock
         assert isinstance(lock, SimulatedLock)
         self.lock = lock
+        self._memfd = memory.fd
         self._sockets: list[SimulatedSocket] = []
         self._stepped = SteppedWorker(number, memory, settings, link)
         self.parts = self._stepped.parts
@@ -116,6 +119,8 @@ class SimulatedWorker:
         self._has_started = False
         self.due_at = 0.0
         """When its next tick is due, if nothing becomes ready before."""
+        self.has_more = True
+        """Its last tick has not done all that there was to do."""
         self._start: Callable[[], bool] | None = None
         """What it does before its first tick, once it may begin."""
         self.stopped_until = 0
@@ -148,12 +153,38 @@ class SimulatedWorker:
             self.fiber.begin(self._tick, interruption)
         self._clean_up()
 
+    def may_die_in_child(self) -> bool:
+        """Whether `die_in_child` may be called: it begins with a tick, which must not wait."""
+        return self._has_started and not self.fiber.is_busy and self.lock.holder is None
+
+    def die_in_child(self, store: int) -> None:
+        """Have a child process do a tick and end before the compiled step makes this store in the
+        shared memory, or when the tick is done. Then this worker is dead."""
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                # With a description of its own, which frees the lock when the child ends.
+                os.dup2(os.open(f"/proc/self/fd/{self._memfd}", os.O_RDWR), self.lock.fd)
+                compiled_step.die_at_store(store)
+                self._stepped.tick()
+                status = compiled_step.DEATH_STATUS
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == compiled_step.DEATH_STATUS
+        self.kill()
+
     def _tick(self) -> None:
         if not self._has_started:
             assert self._start is not None
             assert self._start()
             self._has_started = True
-        self.due_at = time.monotonic() + self._stepped.tick()
+        seconds_max = self._stepped.tick()
+        self.has_more = not seconds_max
+        self.due_at = time.monotonic() + seconds_max
 
     def kill(self) -> None:
         """Kill the process, wherever it is."""

@@ -2,8 +2,9 @@
 
 Each step of a simulation is that of one process: a worker goes on to its next pause or the end of
 its tick, or a client sends or reads something, or the front deals with what has happened. Workers
-are paused and killed at any opcode, and stopped for a time wherever they are. The same seed repeats
-the same steps. In the end nothing fails any more, everybody reads, and the bus has to come to rest.
+are paused and killed at any opcode, killed at any store of the compiled step, and stopped for a
+time wherever they are. The same seed repeats the same steps. In the end nothing fails any more,
+everybody reads, and the bus has to come to rest.
 """
 
 import contextlib
@@ -22,15 +23,14 @@ import trio.abc
 
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.worker import ordinary_step
-from sbus.limits import Limits
-from sbus.shared.log_block import check_log_size
-from sbus.shared.shared_memory import PAGE_BYTES, SharedMemory
+from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.credentials import Credentials
 from tests.simulation import clock as clocks
 from tests.simulation.clients import SimulatedClient, Times
 from tests.simulation.fibers import Interruption
 from tests.simulation.front import SimulatedFront
 from tests.simulation.oracle import Ledger, check_order, check_secrecy
+from tests.simulation.plan import SMALL_BUFFER_BYTES, make_plan
 from tests.simulation.workers import SimulatedLock, SimulatedWorker
 from tests.unit.shared.memories import close_memory
 
@@ -43,9 +43,9 @@ OPEN_CHOICES = (
     b"blocking/hard/block",
 )
 UIDS = (1000, 1001)
-SMALL_BUFFER_BYTES = 4608
-PACKET_BYTES_MAX = 512
 SETTLE_ROUNDS_MAX = 20_000
+STORES_PER_TICK = 250
+"""Of the compiled step, at most; rarely more."""
 QUIET_ROUNDS = 30
 QUIET_ROUND_NS = 10_000_000
 
@@ -62,55 +62,12 @@ class _Clock(trio.abc.Clock):
         return 0
 
 
-class Plan(NamedTuple):
-    """What a seed decides at once."""
-
-    workers: int
-    clients: int
-    steps: int
-    deaths_max: int
-    interruptions: float
-    """In how many of the ticks."""
-    limits: Limits
-
-
 class Outcome(NamedTuple):
     """What came of a seed."""
 
     counts: Counter[str]
     digest: str
     """Of everything that clients received: the same each time."""
-
-
-def make_plan(chance: random.Random) -> Plan:
-    batch_packets = chance.choice((2, 8, 64))
-    log_bytes_min = 8 * (2 * PACKET_BYTES_MAX + 32 * (batch_packets + 2))
-    limits = Limits(
-        packet_bytes_max=PACKET_BYTES_MAX,
-        key_bytes_max=256,
-        pattern_bytes_max=256,
-        batch_packets_max=batch_packets,
-        batch_bytes_max=PACKET_BYTES_MAX,
-        quantum_units=chance.choice((8, 64)),
-        log_bytes=-(-log_bytes_min // PAGE_BYTES) * PAGE_BYTES * chance.choice((1, 1, 4)),
-        table_bytes=32768,
-        route_cache_bytes_max=chance.choice((0, 4096, 65536)),
-        socket_buffer_bytes=SMALL_BUFFER_BYTES,
-        backlog_messages_max=chance.choice((4, 30, 1000)),
-        blocking_clients_max=8,
-        users_max=4,
-        user_held_seconds_max=1e6,
-        user_connections_max=64,
-    )
-    check_log_size(limits)
-    return Plan(
-        workers=chance.choice((2, 2, 3)),
-        clients=chance.randint(3, 7),
-        steps=chance.choice((150, 300, 600)),
-        deaths_max=chance.choice((0, 1, 1, 2, 4)),
-        interruptions=chance.choice((0, 0.1, 0.3)),
-        limits=limits,
-    )
 
 
 class World:
@@ -176,7 +133,12 @@ class World:
         if not worker.is_ready():
             return
         self._clock.show_compiled_step()
-        worker.advance(self._interruption())
+        due = self._interruption()
+        is_compiled = not self._is_exact
+        if is_compiled and due is not None and due.kills and worker.may_die_in_child():
+            worker.die_in_child(due.opcodes % STORES_PER_TICK)
+        else:
+            worker.advance(due)
         if worker.fiber.is_dead:
             self._note_death()
         elif worker.fiber.is_busy and not worker.fiber.waits_for_lock:
@@ -282,11 +244,9 @@ class World:
             is_active = bool(self.front.tasks)
             for worker in self.front.workers:
                 process = worker.process
-                is_active |= process is None or not process.may_begin
                 if process is not None and process.is_ready():
-                    is_due = time.monotonic() >= process.due_at
                     self._schedule(process)
-                    is_active |= not is_due or process.fiber.is_busy or not process.due_at
+                is_active |= process is None or process.fiber.is_busy or process.has_more
             is_active |= sum(client.read() for client in self.clients) > 0
             self.front.receive_events()
             await trio.lowlevel.checkpoint()
@@ -302,6 +262,7 @@ class World:
             if client.has_ended:
                 why = self.front.gone.get(client.number)
                 assert why == "worker-died", f"client {client.number} ended: {why}"
+            assert not client.lost_unknown or self.front.late_successions, "a number was known"
         check_order(self.clients)
         for client in self.clients:
             check_secrecy(client)
