@@ -146,7 +146,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     user_held_seconds_max: Reloadable[NotNegativeSeconds] = 10.0
     """How long a user's clients may hold publishers back by `block` in any minute; after that,
     `block` acts as `discard`."""
-    fan_out_us_max: Reloadable[NotNegative] = 250
+    fan_out_us_max: Reloadable[NotNegative] = 100
     """Time of a busy worker that a message takes on average for one other user's clients. It is
     enough for some 250 deliveries, and lets a worker that does nothing else carry out 4,000 such
     messages a second. It counts for messages with more than 32 recipients in one worker."""

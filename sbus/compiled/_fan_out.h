@@ -4,13 +4,18 @@
 #ifndef SBUS_FAN_OUT_H
 #define SBUS_FAN_OUT_H
 
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "_memory.h"
 
 enum {
-    BURST_NS = 5000000,
+    BURST_NS = 2000000,
     OWED_NS_MAX = 2 * BURST_NS,
     DELIVERY_NS_MAX = 100000, /* of one in Python */
     PAIRS_BITS = 10,
+    SCHEDSTAT_BYTES_MAX = 80,
 };
 
 typedef struct {
@@ -18,7 +23,8 @@ typedef struct {
 } Debt;
 
 typedef struct {
-    uint64_t message, slept_ns, is_owed, ns_per_message, small, factor;
+    uint64_t message, slept_ns, is_owed, ns_per_message, small, factor, schedstat_fd;
+    uint64_t waited_ns;
     Debt debts[1 << PAIRS_BITS];
 } FanOutTimes;
 
@@ -60,10 +66,28 @@ charge_debt(FanOutTimes *times, Debt *debt, uint64_t spent_ns)
         debt->is_spent = 1;
 }
 
-/* The worker has slept. */
+/* For how long the worker has waited for its processor so far, if that is known. */
+static uint64_t
+waited_for_processor_ns(const FanOutTimes *times)
+{
+    char text[SCHEDSTAT_BYTES_MAX + 1];
+    ssize_t size = -1;
+    if (times->schedstat_fd != UINT64_MAX)
+        size = pread((int)times->schedstat_fd, text, SCHEDSTAT_BYTES_MAX, 0);
+    if (size <= 0)
+        return times->waited_ns;
+    text[size] = 0;
+    const char *second = strchr(text, ' ');
+    return second ? strtoull(second, NULL, 10) : times->waited_ns;
+}
+
+/* This long the worker has slept, or waited for its processor. */
 static void
 pay_by_sleep(FanOutTimes *times, uint64_t slept_ns)
 {
+    uint64_t waited_ns = waited_for_processor_ns(times);
+    slept_ns -= smaller(slept_ns, waited_ns - times->waited_ns);
+    times->waited_ns = waited_ns;
     times->slept_ns += slept_ns;
     times->is_owed = slept_ns < OWED_NS_MAX;
 }

@@ -111,7 +111,7 @@ typedef struct {
     Message *messages;
     size_t count, messages_max;
     Delivery *deliveries;
-    size_t deliveries_count, deliveries_max;
+    size_t deliveries_count, deliveries_max, left_out;
     uint64_t delivery_bytes, uid;
     uint64_t *progress, progress_base; /* where deliveries are noted, and what is added to them */
 } Batch;
@@ -165,7 +165,7 @@ batch_clear(Batch *batch)
         Py_DECREF(batch->messages[i].route);
         Py_XDECREF(batch->messages[i].packet.bytes);
     }
-    batch->count = batch->deliveries_count = 0;
+    batch->count = batch->deliveries_count = batch->left_out = 0;
     batch->delivery_bytes = 0;
 }
 
@@ -386,7 +386,7 @@ note_sends(OrdinaryStep *step, const Delivery *delivery, const Delivery *end, ui
 static size_t
 send_from(OrdinaryStep *step, size_t at)
 {
-    const Batch *batch = &step->batch;
+    Batch *batch = &step->batch;
     const Delivery *all = batch->deliveries;
     size_t first = at;
     uint64_t weight = 0, sends = 0;
@@ -404,6 +404,7 @@ send_from(OrdinaryStep *step, size_t at)
         if (is_left_out || !outbox->is_flowing) {
             if (!drop_likewise(step, outbox, packet->size, is_left_out))
                 break;
+            batch->left_out += is_left_out;
             continue;
         }
         if (step->timed_until_ns[outbox->account] || !send_to(outbox, packet))
@@ -442,7 +443,7 @@ deliver_in_python(OrdinaryStep *step, const Delivery *delivery, PyObject *method
 static int
 deliver_from(OrdinaryStep *step, size_t at)
 {
-    const Batch *batch = &step->batch;
+    Batch *batch = &step->batch;
     while (at < batch->deliveries_count) {
         const Delivery *delivery = &batch->deliveries[at];
         Debt *debt = debt_for(step, delivery);
@@ -451,6 +452,7 @@ deliver_from(OrdinaryStep *step, size_t at)
         PyObject *method = is_left_out ? step->leave_out : step->deliver;
         if (deliver_in_python(step, delivery, method) < 0)
             return -1;
+        batch->left_out += is_left_out;
         look_at_clock(step);
         if (debt && !is_left_out) {
             uint64_t spent_ns = smaller(step->looked_ns - began_ns, DELIVERY_NS_MAX);
@@ -959,7 +961,7 @@ serve(OrdinaryStep *step, SessionRecord *session, long long *cost, long long cos
         published = publish(step, session, (uint64_t)(cost_max - *cost));
         const Batch *batch = &step->batch;
         if (published > 0)
-            *cost += 1 + (long long)(batch->count + batch->deliveries_count
+            *cost += 1 + (long long)(batch->count + batch->deliveries_count - batch->left_out
                                      + batch->delivery_bytes / BYTES_PER_UNIT);
     }
     PyObject *type, *value, *traceback;
@@ -1029,7 +1031,6 @@ deliver_block(OrdinaryStep *step, const BlockHeader *header, uint64_t position, 
     Batch *batch = &step->batch;
     batch->progress = &step->memory.in_flight[WALK_PROGRESS];
     batch->progress_base = begin_block(&step->memory, position);
-    uint64_t cost = batch->count + batch->deliveries_count;
     size_t at;
     Py_BEGIN_ALLOW_THREADS
     at = send_from(step, 0);
@@ -1041,6 +1042,7 @@ deliver_block(OrdinaryStep *step, const BlockHeader *header, uint64_t position, 
     step->counts[ROUTE_LOOKUPS] += batch->count;
     uint32_t latency_us = (uint32_t)(step->looked_ns / 1000) - header->received_us;
     record_latency(step, latency_us, step->counts[ACCEPTED] - before);
+    uint64_t cost = batch->count + batch->deliveries_count - batch->left_out;
     if (add_for_user(costs, header->uid, cost) < 0
         || add_for_user(bytes, header->uid, header->length) < 0)
         return -1;

@@ -7,7 +7,8 @@ time. That time is *owed*, by each pair of a publisher's and a recipient's user,
     by each message of the publisher to the recipient    `fan_out_us_max`
     while the worker sleeps, by every pair               as long as it sleeps
 
-If a pair owes more than `_BURST_NS`, messages are left out (`Outbox.leave_out`) until it owes half
+A sleep ends when there is something to do, and not when the processor is there for it. If a pair
+owes more than `_BURST_NS`, messages are left out (`Outbox.leave_out`) until it owes half
 of that. So of a worker that does not sleep, so many messages of anybody cost their publisher at
 most so much time for each other user, besides the bursts. Small fan-outs, and messages to clients
 of the same user, owe nothing.
@@ -15,6 +16,7 @@ of the same user, owe nothing.
 The compiled step does the same in `_fan_out.h`, with the same words.
 """
 
+import os
 import secrets
 import time
 from array import array
@@ -25,16 +27,19 @@ from sbus.broker.delivery.outbox import Outbox
 
 _SMALL = 32
 """Recipients of a message in one worker up to which nothing is owed."""
-_BURST_NS = 5_000_000
+_BURST_NS = 2_000_000
 _OWED_NS_MAX = 2 * _BURST_NS
 """More is forgiven."""
 _DELIVERY_NS_MAX = 100_000
 """More is not charged for a delivery in Python: the process may have had to wait."""
 
 # The first words, and those of each pair.
-_MESSAGE, _SLEPT_NS, _IS_OWED, _NS_PER_MESSAGE, _SMALL_FAN_OUT, _FACTOR, _HEADER_WORDS = range(7)
+_MESSAGE, _SLEPT_NS, _IS_OWED, _NS_PER_MESSAGE, _SMALL_FAN_OUT, _FACTOR = range(6)
+_SCHEDSTAT_FD, _WAITED_NS, _HEADER_WORDS = range(6, 9)
 _PAIR, _PAIR_MESSAGE, _PAIR_SLEPT_NS, _OWED_NS, _IS_SPENT, _PAIR_WORDS = range(6)
 _PAIRS_BITS = 10
+_SCHEDSTAT_BYTES_MAX = 80
+"""Three numbers: for how long it has run and has waited, in ns, and how often."""
 _MASK = (1 << 64) - 1
 
 
@@ -59,6 +64,7 @@ class FanOutTimes:
     def __init__(self, us_per_message: int, small: int = _SMALL) -> None:
         self.words = array("Q", bytes(8 * (_HEADER_WORDS + (_PAIR_WORDS << _PAIRS_BITS))))
         self.words[_SMALL_FAN_OUT] = self._small = small
+        self.words[_SCHEDSTAT_FD] = _MASK
         self.words[_FACTOR] = secrets.randbits(64) | 1
         """Nobody can find out which pairs share a place."""
         self.limit(us_per_message)
@@ -67,16 +73,36 @@ class FanOutTimes:
         """From now on a message pays for so much time."""
         self.words[_NS_PER_MESSAGE] = 1000 * us_per_message
 
+    def use_schedstat(self, fd: int) -> None:
+        """Learn from this process's schedstat in /proc, which is borrowed, how long it waits for
+        its processor. Until then, such a wait at the end of a sleep counts as sleep."""
+        self.words[_SCHEDSTAT_FD] = fd
+        self.words[_WAITED_NS] = self._waited_ns()
+
     def poll(self, poller: ReadySource, seconds_max: float) -> list[tuple[int, int]]:
         """As `poller.poll`, which pays."""
         if not self.words[_IS_OWED]:
             return poller.poll(seconds_max)
         began_ns = time.monotonic_ns()
         ready = poller.poll(seconds_max)
-        slept_ns = time.monotonic_ns() - began_ns
-        self.words[_SLEPT_NS] += slept_ns
-        self.words[_IS_OWED] = slept_ns < _OWED_NS_MAX
+        self._pay_by_sleep(time.monotonic_ns() - began_ns)
         return ready
+
+    def _pay_by_sleep(self, slept_ns: int) -> None:
+        """This long the worker has slept, or waited for its processor."""
+        words = self.words
+        waited_ns = self._waited_ns()
+        slept_ns = max(0, slept_ns - (waited_ns - words[_WAITED_NS]))
+        words[_WAITED_NS] = waited_ns
+        words[_SLEPT_NS] += slept_ns
+        words[_IS_OWED] = slept_ns < _OWED_NS_MAX
+
+    def _waited_ns(self) -> int:
+        """For how long the worker has waited for its processor so far, if that is known."""
+        fd = self.words[_SCHEDSTAT_FD]
+        if fd == _MASK:
+            return self.words[_WAITED_NS]
+        return int(os.pread(fd, _SCHEDSTAT_BYTES_MAX, 0).split()[1])
 
     def deliver(
         self,
@@ -85,15 +111,16 @@ class FanOutTimes:
         uid: int,
         progress: memoryview,
         place: int,
-    ) -> None:
+    ) -> int:
         """Deliver a message of this user, and note the delivery under way in `progress`, as the
-        `place` of the message and the recipient's slot."""
+        `place` of the message and the recipient's slot. Returns how many were left out, which the
+        publisher is not to be charged for."""
         if len(recipients) > self._small:
-            self._deliver_to_many(recipients, packet, uid, progress, place)
-            return
+            return self._deliver_to_many(recipients, packet, uid, progress, place)
         for recipient in recipients:
             progress[0] = place + recipient.slot_at
             recipient.deliver(packet, uid)
+        return 0
 
     def _deliver_to_many(
         self,
@@ -102,21 +129,26 @@ class FanOutTimes:
         uid: int,
         progress: memoryview,
         place: int,
-    ) -> None:
-        self.words[_MESSAGE] += 1
+    ) -> int:
+        words, left_out, found_for, at = self.words, 0, -1, 0
+        words[_MESSAGE] += 1
         for recipient in recipients:
             progress[0] = place + recipient.slot_at
             if not isinstance(recipient, Outbox) or recipient.uid == uid:
                 recipient.deliver(packet, uid)
                 continue
-            at = self._find(uid, recipient.account_place)
-            if at and self.words[at + _IS_SPENT]:
+            if recipient.account_place != found_for:
+                found_for = recipient.account_place
+                at = self._find(uid, found_for)
+            if at and words[at + _IS_SPENT]:
                 recipient.leave_out(packet, uid)
+                left_out += 1
                 continue
             began_ns = time.monotonic_ns()
             recipient.deliver(packet, uid)
             if at:
                 self._charge(at, time.monotonic_ns() - began_ns)
+        return left_out
 
     def _find(self, uid: int, account_place: int) -> int:
         """Where this pair begins; 0 while another pair, which owes something, has its place."""

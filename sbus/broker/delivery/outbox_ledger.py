@@ -110,6 +110,7 @@ class OutboxLedger(OutboxRecord):
     def decide_anew(self) -> None:
         """What the last message was dropped for may have changed."""
         self._settle_drops()
+        self._drop_reason, self.drop_counter = "", 0
         self.drops_from_bytes = NO_SIZE
         self.spared_uid = NOBODY
 

@@ -36,7 +36,8 @@ class PublishBatch:
         self.held_by: BackpressureRule | None = None
         """The rule of the stalled client that the first of them waits for, if it does."""
         self.deliveries = 0
-        """To clients of this worker, one for each message and recipient."""
+        """To clients of this worker, one for each message and recipient; in the end without those
+        that were left out."""
         self.delivery_bytes = 0
         self.timed_cost = 0
         """The cost of what takes a measured time: looking the routes up, and showing the messages

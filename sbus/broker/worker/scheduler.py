@@ -16,6 +16,7 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.wait_queue import Reason, Wait, WaitQueue
 from sbus.errors import Misbehaviour
+from sbus.limits import UNITS_PER_SECOND
 from sbus.shared.accounts import BACKLOG_BYTES, PUBLISH_RATE
 
 _LIMITED_RETRY_NS = 1_000_000_000
@@ -111,7 +112,9 @@ class Scheduler:
     def _send_backlog(self, sender: BacklogSender) -> int:
         began_at = time.perf_counter()
         cost, has_more = sender.outbox.send_backlog(self._context.settings.limits.quantum_units)
-        self._context.operations.record("backlog", time.perf_counter() - began_at)
+        seconds = time.perf_counter() - began_at
+        self._context.operations.record("backlog", seconds)
+        cost = max(cost, int(seconds * UNITS_PER_SECOND))  # a client's filter may make sends slow
         self._fair_queue.charge(sender.uid, cost)
         if has_more:
             self._fair_queue.add(sender, sending=True)

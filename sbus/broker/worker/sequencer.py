@@ -146,7 +146,8 @@ class Sequencer:
         uid, progress = session.uid, self._in_flight.batch_progress
         deliver = self._fan_out_times.deliver
         for number, (packet, _, route) in enumerate(batch.messages):
-            deliver(route.recipients, packet, uid, progress, delivery(number, 0))
+            place = delivery(number, 0)
+            batch.deliveries -= deliver(route.recipients, packet, uid, progress, place)
         self._in_flight.end_batch()
         latency_us = time.monotonic_ns() // 1000 - session.received_us
         self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)
