@@ -148,7 +148,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     `block` acts as `discard`."""
     fan_out_us_max: Reloadable[NotNegative] = 100
     """Time of a busy worker that a message takes on average for one other user's clients. It is
-    enough for some 250 deliveries, and lets a worker that does nothing else carry out 4,000 such
+    enough for some 100 deliveries, and lets a worker that does nothing else carry out 10,000 such
     messages a second. It counts for messages with more than 32 recipients in one worker."""
     held_window_seconds: Silence = 60.0
     """The "any minute" of `user_held_seconds_max`."""

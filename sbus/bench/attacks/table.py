@@ -98,11 +98,12 @@ def measure(run: RunSettings, name: str, workers: int, seconds: float) -> Sample
 
 
 def used_percents(server: Server, action: Callable[[], T]) -> tuple[T, list[int]]:
-    """What an action does, and how much of a processor each process of the bus used for it."""
-    pids = server.pids()
-    before, begin = proc.run_times_ns(pids), time.monotonic_ns()
+    """What an action does, and how much of a processor each process of the bus used for it that has
+    not ended meanwhile: a closer may have to be killed."""
+    before, begin = proc.run_times_ns(server.pids()), time.monotonic_ns()
     outcome = action()
-    after, wall = proc.run_times_ns(pids), time.monotonic_ns() - begin
+    pids, wall = before.keys() & server.pids(), time.monotonic_ns() - begin
+    after = proc.run_times_ns(pids)
     return outcome, [round(100 * (after[pid] - before[pid]) / wall) for pid in pids]
 
 
