@@ -20,7 +20,7 @@ pytestmark = needs_root
 
 VICTIM = STRANGER - 1
 CLIENTS = 300
-FILLING, MESSAGES = 600, 1_000
+FILLING, MESSAGES = 4_000, 1_000
 OPTIONS = ("-o", "--limit", "user_backlog_bytes_max=1000000")
 CPU_SECONDS_MAX = 0.4 if STEP == "python" else 0.1
 """For all messages; it was 1.1 s when each drop was decided by itself. In the compiled step it was

@@ -143,11 +143,10 @@ class Sequencer:
         before = counts[ACCEPTED]
         counts[ACCEPTED] += batch.deliveries
         counts[ACCEPTED_BYTES] += batch.delivery_bytes
-        uid, progress = session.uid, self._in_flight.batch_progress
-        deliver = self._fan_out_times.deliver
+        deliver, progress = self._fan_out_times.deliver, self._in_flight.batch_progress
         for number, (packet, _, route) in enumerate(batch.messages):
             place = delivery(number, 0)
-            batch.deliveries -= deliver(route.recipients, packet, uid, progress, place)
+            batch.deliveries -= deliver(route.recipients, packet, session.uid, progress, place)
         self._in_flight.end_batch()
         latency_us = time.monotonic_ns() // 1000 - session.received_us
         self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)
