@@ -1,7 +1,7 @@
 """EventEmitter of a process whose log is a list of the test's."""
 
 from sbus.broker.events.emitter import EventEmitter
-from sbus.protocol.events import Event
+from sbus.protocol.event import Event
 
 
 def logging_to(lines: list[str]) -> EventEmitter:

@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 
 from sbus.protocol import events
+from sbus.protocol.event import Client, Event, Process
 from sbus.protocol.events import (
     KINDS,
-    Client,
     ClientDisconnected,
     ClientKicked,
-    Event,
-    Process,
 )
 
 PROJECT = Path(__file__).resolve().parents[2]

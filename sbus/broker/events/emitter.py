@@ -15,7 +15,7 @@ import trio
 from sbus.broker.events.sinks import WriteEvent
 from sbus.broker.events.stream_writer import StartTask, StreamWriter
 from sbus.protocol import admin_streams
-from sbus.protocol.events import Client, Event, Process
+from sbus.protocol.event import Client, Event, Process
 from sbus.protocol.text import to_text
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import peer_program

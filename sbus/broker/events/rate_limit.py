@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from sbus.broker.events.emitter import EventEmitter, describe_process
-from sbus.protocol.events import Event, LimitReached
+from sbus.protocol.event import Event
+from sbus.protocol.events import LimitReached
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     BLOCKING_CLIENTS,

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 
 from sbus.errors import ConfigurationError
-from sbus.protocol.events import NOTICE, Event
+from sbus.protocol.event import NOTICE, Event
 from sbus.unix.journal import SOCKET_PATH, Journal, is_journal
 
 WriteEvent = Callable[[Event, str], None]

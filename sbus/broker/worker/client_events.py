@@ -12,9 +12,9 @@ from sbus.broker.events.emitter import EventEmitter, describe_client
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.worker.session import Session
 from sbus.errors import ClientFault
+from sbus.protocol.event import Client
 from sbus.protocol.events import (
     AccessDenied,
-    Client,
     ClientExpelled,
     ClientResumed,
     ClientStalled,

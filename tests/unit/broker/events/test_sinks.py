@@ -9,12 +9,12 @@ import pytest
 from sbus.broker.events import sinks as event_log
 from sbus.broker.events.sinks import open_log, write_to_journal, write_to_stderr
 from sbus.errors import ConfigurationError
+from sbus.protocol.event import Process
 from sbus.protocol.events import (
     KINDS,
     AcceptingPaused,
     BusReady,
     ConnectionRefused,
-    Process,
     WorkerDied,
 )
 from sbus.unix.journal import Journal
