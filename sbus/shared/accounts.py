@@ -31,6 +31,7 @@ can act under any of them.
 from collections.abc import Callable, Iterable
 
 from sbus.limits import Limits, UserLimits
+from sbus.shared.account_record import AccountRecord
 from sbus.shared.held_time import HELD_WORDS, HeldTime
 from sbus.shared.log_share import WORDS_PER_DESTINATION, LogShare
 from sbus.shared.table_share import TABLE_SHARE_WORDS, TableShare
@@ -271,6 +272,24 @@ class Account:
             self._words[at] = 0
         self._words[UID] = uid
         self.limit(limits)
+
+    # -- at another bus, which takes the place of this one ------------------------------------
+    def record(self, now_ns: int) -> AccountRecord:
+        """What has been used and does not come back with the user's clients."""
+        return AccountRecord(
+            uid=self.uid,
+            messages_paid_until_ns=self._words[PAID_UNTIL_NS],
+            connections_paid_until_ns=self._words[_CONNECTIONS_PAID_UNTIL_NS],
+            held_spans=self.held_time.spans(now_ns),
+            dropped=self.use(DROPPED),
+        )
+
+    def restore(self, record: AccountRecord) -> None:
+        """Go on with what an account of another bus has used."""
+        self._words[PAID_UNTIL_NS] = record.messages_paid_until_ns
+        self._words[_CONNECTIONS_PAID_UNTIL_NS] = record.connections_paid_until_ns
+        self.held_time.restore(record.held_spans)
+        self.count(DROPPED, record.dropped)
 
     def is_idle(self, now_ns: int) -> bool:
         """Whether closing this account would forget nothing but its losses."""

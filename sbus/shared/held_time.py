@@ -11,6 +11,8 @@ All times are nanoseconds of the monotonic clock, which all processes share. Cha
 needs the lock; reading them does not.
 """
 
+from collections.abc import Iterable
+
 SLICES = 60
 _SINCE = 0  # when the present hold began; 0: no publisher is held
 _LATEST = 1  # the number of the slice that was last written, counted from time 0
@@ -52,10 +54,25 @@ class HeldTime:
             held = max(0, min(end, end_ns) - max(begin, start_ns))
             words[_FIRST + number % _RING] += held
 
+    def restore(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Go on with what another bus had, as `spans` has it."""
+        for start_ns, end_ns in spans:
+            self._charge(start_ns, end_ns)
+
     # -- without the lock ----------------------------------------------------------------------
     def end_of_slice_ns(self, now_ns: int) -> int:
         """Until then, `spent_ns` does not decrease."""
         return (now_ns // self._slice_ns + 1) * self._slice_ns
+
+    def spans(self, now_ns: int) -> list[tuple[int, int]]:
+        """Times that add up to what was held in the most recent window, in their order."""
+        words, slice_ns = self._words, self._slice_ns
+        latest = words[_LATEST]
+        numbers = range(max(0, latest - SLICES), latest + 1)
+        held = ((number * slice_ns, words[_FIRST + number % _RING]) for number in numbers)
+        spans = [(start_ns, start_ns + spent_ns) for start_ns, spent_ns in held if spent_ns]
+        since = words[_SINCE]
+        return [*spans, (since, now_ns)] if since else spans
 
     def spent_ns(self, now_ns: int) -> int:
         """Time held in the most recent window."""

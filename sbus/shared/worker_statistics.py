@@ -11,7 +11,7 @@ with the counters of its place, so they only grow.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sbus.protocol.codes import DROP_REASONS, PACKET_CODES
 
@@ -49,6 +49,27 @@ _REFUSED_AT = {code: REFUSED + number for number, code in enumerate(PACKET_CODES
 DROPPED_AT = {reason: DROPPED + number for number, reason in enumerate(DROP_REASONS)}
 
 
+_COUNTERS: Mapping[str, int] = {
+    "messages_in": MESSAGES_IN,
+    "bytes_in": BYTES_IN,
+    "accepted": ACCEPTED,
+    "accepted_bytes": ACCEPTED_BYTES,
+    "dropped_bytes": DROPPED_BYTES,
+    "undelivered": UNDELIVERED,
+    "undelivered_bytes": UNDELIVERED_BYTES,
+    "stalls": STALLS,
+    "route_lookups": ROUTE_LOOKUPS,
+    "route_misses": ROUTE_MISSES,
+    "latency_sum_us": LATENCY_SUM_US,
+    "slow_sends": SLOW_SENDS,
+    **{f"dropped.{reason}": at for reason, at in DROPPED_AT.items()},
+    **{f"refused.{code}": at for code, at in _REFUSED_AT.items()},
+    **{f"latency.{bound}": LATENCY + at for at, bound in enumerate(LATENCY_BOUNDS_US)},
+    "latency.more": LATENCY + len(LATENCY_BOUNDS_US),
+}
+"""Where each counter is, by its name in records."""
+
+
 def statistics_words(workers: int) -> int:
     """Shared words of the counters of all workers."""
     return WORDS * workers
@@ -67,6 +88,12 @@ class WorkerStatistics:
         """Copy the counters to the shared memory."""
         if self.shared is not None:
             self.shared[:] = memoryview(self.counts)
+
+    def add(self, counters: Mapping[str, int]) -> None:
+        """Go on with what another worker has counted; unknown counters are ignored."""
+        for name, count in counters.items():
+            if name in _COUNTERS:
+                self.counts[_COUNTERS[name]] += count
 
     def record_refusal(self, code: str) -> None:
         """Count a packet that was refused or ignored, or whose client was disconnected."""
@@ -88,6 +115,12 @@ class WorkerStatistics:
                 bucket = WORDS - 1
         counts[bucket] += deliveries
         counts[LATENCY_SUM_US] += latency_us * deliveries
+
+
+def named_counters(shared: memoryview) -> dict[str, int]:
+    """What a worker has counted, by names that do not change, as `add` takes it. What is in
+    backlogs is left out: a worker that restores these counts it."""
+    return {name: shared[at] for name, at in _COUNTERS.items() if shared[at]}
 
 
 def counters_of(words: memoryview, worker: int) -> memoryview:

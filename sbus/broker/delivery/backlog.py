@@ -29,6 +29,7 @@ from collections.abc import Iterator
 import msgspec
 from sortedcontainers import SortedList
 
+from sbus.broker.ipc.client_record import BacklogRecord, ReplyRecord
 from sbus.protocol.controls import BacklogOrder
 
 _QUEUE, _STACK, _RANDOM = BacklogOrder.QUEUE, BacklogOrder.STACK, BacklogOrder.RANDOM
@@ -103,6 +104,16 @@ class _Section:
     def __iter__(self) -> Iterator[bytes]:
         yield from self.sorted
         yield from self.row
+
+    def items(self) -> Iterator[bytes | int]:
+        """Messages, and the counts of gaps, in the order in which they came."""
+        gaps = deque((position - self.sent, count) for position, count in self.gaps)
+        for number, packet in enumerate(self):
+            if gaps and gaps[0][0] == number:
+                yield gaps.popleft()[1]
+            yield packet
+        if gaps:
+            yield gaps[0][1]
 
     def sort(self, count: int) -> int:
         for _ in range(count):
@@ -235,6 +246,31 @@ class Backlog:
         """Remove everything."""
         self._sections = deque([_Section()])
         self._missing = self.in_gaps = self.messages = self.bytes = 0
+
+    # -- elsewhere -----------------------------------------------------------------------------
+    def record(self) -> BacklogRecord:
+        """What another backlog is restored from."""
+        items: list[bytes | int | ReplyRecord] = []
+        for section in self._sections:
+            items += section.items()
+            if section.control is not None:
+                items.append(ReplyRecord(section.control.packet))
+        return BacklogRecord(missing=self._missing, items=items)
+
+    def restore(self, record: BacklogRecord) -> None:
+        """Fill this backlog, which is empty and has the order of the other one."""
+        self._missing = self.in_gaps = record.missing
+        for item in record.items:
+            if isinstance(item, bytes):
+                self.keep(item)
+            elif isinstance(item, int):
+                self.record_drops(item)
+            else:
+                self.append_control(item.packet)
+
+    def keep(self, packet: bytes) -> None:
+        """Add a message that is kept in any case."""
+        self.append(packet)
 
     def check_invariants(self) -> None:
         """AssertionError where a formula above does not hold."""

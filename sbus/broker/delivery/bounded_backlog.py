@@ -79,6 +79,12 @@ class BoundedBacklog(Backlog):
         self._keep(packet)
         return True
 
+    def keep(self, packet: bytes) -> None:
+        """Keep a message in any case, also beyond the bounds."""
+        if self.offer(packet) is not None:
+            self._overshoot += 1
+            self._keep(packet)
+
     def is_half_free(self) -> bool:
         """Whether at most half of the messages and of the bytes that it may keep are in it."""
         return (

@@ -32,6 +32,7 @@ from sbus.broker.delivery.bounded_backlog import BoundedBacklog
 from sbus.broker.delivery.outbox_ledger import NO_SIZE, OutboxLedger
 from sbus.broker.delivery.outbox_listener import OutboxListener
 from sbus.broker.delivery.send_times import TimedSocket
+from sbus.broker.ipc.client_record import BacklogRecord
 from sbus.errors import Misbehaviour
 from sbus.limits import BYTES_PER_UNIT, Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
@@ -53,7 +54,7 @@ class Outbox(OutboxLedger):
     """Deliveries to one client. Borrows `sock`; `account` is its user's."""
 
     __slots__ = (
-        *("_backpressure", "_listener", "_send", "_state", "_watches_room"),
+        *("_backpressure", "_listener", "_send", "_state", "watches_room"),
         *("fault", "flood_control", "is_closed", "wants_notices"),
     )
 
@@ -76,7 +77,7 @@ class Outbox(OutboxLedger):
         )
         self._backpressure: Backpressure | None = None
         """What publishers are held back by; without it `block` is `discard`."""
-        self._watches_room = False
+        self.watches_room = False
         self._state = outbox_state.FLOWING
         self.is_flowing = True
         self.is_closed = False
@@ -216,8 +217,8 @@ class Outbox(OutboxLedger):
             self._wait_for_room()
 
     def _wait_for_room(self) -> None:
-        if not self._watches_room:
-            self._watches_room = True
+        if not self.watches_room:
+            self.watches_room = True
             self._listener.watch_room(True)
 
     def _try_to_send(self, packet: bytes) -> bool:
@@ -336,8 +337,8 @@ class Outbox(OutboxLedger):
 
     def _on_backlog_sent(self) -> None:
         self._enter(outbox_state.BACKLOG_SENT)
-        if self._watches_room:
-            self._watches_room = False
+        if self.watches_room:
+            self.watches_room = False
             self._listener.watch_room(False)
 
     def _send_first(self) -> int:
@@ -380,6 +381,15 @@ class Outbox(OutboxLedger):
         self._backlog.reorder(flood_control.order)
         self._enter(outbox_state.ARRIVE)
 
+    def restore_backlog(self, record: BacklogRecord) -> None:
+        """What waited for the client at another worker waits here from now on."""
+        self._backlog.restore(record)
+        self._share_waiting()
+        if self._backlog:
+            self._enter(outbox_state.SOCKET_FULL)
+            self._wait_for_room()
+
+    # -- the end -------------------------------------------------------------------------------
     def close(self) -> None:
         """Deliver no more; what is in the backlog stays undelivered."""
         self._settle_drops()

@@ -14,6 +14,7 @@ import msgspec
 
 from sbus.broker.delivery.backpressure import NOBODY
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
+from sbus.broker.ipc.client_record import BacklogRecord
 from sbus.compiled import OutboxRecord
 from sbus.shared.accounts import DROPPED, Account
 from sbus.shared.client_slots import ClientSlot
@@ -94,6 +95,11 @@ class OutboxLedger(OutboxRecord):
             backlog=backlog,
             backlog_bytes=self._backlog.bytes,
         )
+
+    def record_backlog(self) -> BacklogRecord:
+        """What waits for the client, and which drops it has to be told."""
+        self._settle_drops()
+        return self._backlog.record()
 
     def retract(self, packet: bytes) -> None:
         """A message that the worker counted as accepted is not for this client after all."""

@@ -1,4 +1,4 @@
-"""What a worker has to know of a client that another worker served until now.
+"""What a worker has to know of a client that another one served, at this bus or another.
 
 A reader accepts every minor version of its major version: fields that it does not know are ignored,
 and fields that it misses have defaults.
@@ -48,12 +48,63 @@ class ClientRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it may hold publishers back."""
 
 
+class ReplyRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A control message that waits, at its place in a backlog."""
+
+    packet: bytes
+
+
+class BacklogRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits for a client."""
+
+    missing: int = 0
+    """Messages that were dropped at no particular place."""
+    items: list[bytes | int | ReplyRecord] = []
+    """In the order in which they came: messages, how many were dropped in between, replies."""
+
+
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
+    """A client that is disconnected, and has not read everything that was sent to it."""
+
+    reason: str
+    notice: bytes = b""
+    """Has to be sent before its connection ends; empty if that is done."""
+
+
+class ClientSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a worker knows of a client, at a moment when no worker serves it."""
+
+    client: int
+    revision: int = 0
+    """As in `ClientRecord`."""
+    patterns: Mapping[bytes, int] | None = None
+    """As in `ClientRecord`; None if an earlier snapshot with this revision has them."""
+    has_backpressure: bool = False
+    state: ClientState = ClientState()
+    pending: list[bytes] = []
+    """Packets that were read and are not done."""
+    received_us: int = 0
+    """When they were read, by `time.monotonic_ns`."""
+    unanswered: bytes = b""
+    """The packet that is done but for its reply, if nothing is pending."""
+    backlog: BacklogRecord = BacklogRecord()
+    is_stalled: bool = False
+    """Whether it holds publishers back, or would."""
+    has_large_buffer: bool = False
+    """Whether the kernel keeps more for it, on its user's account."""
+    awaits_self_service: bool = False
+    """Whether it has asked what the bus has of its user, and has no answer yet."""
+    departure: Departure | None = None
+    """Of a client that is not served any more; nothing else is known of it then."""
+
+
 class UnknownVersion(SbusError):
     """A record was written by another major version."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _state_decoder: Final = msgspec.msgpack.Decoder(ClientState)
+_snapshot_decoder: Final = msgspec.msgpack.Decoder(ClientSnapshot)
 
 
 def encode_state(state: ClientState) -> bytes:
@@ -67,7 +118,18 @@ def decode_state(data: bytes) -> ClientState:
     return state
 
 
+def encode_snapshot(snapshot: ClientSnapshot) -> bytes:
+    return _encoder.encode(snapshot)
+
+
+def decode_snapshot(data: bytes | memoryview) -> ClientSnapshot:
+    """The version of a snapshot is that of the file that it is in."""
+    return _snapshot_decoder.decode(data)
+
+
 def check_version(version: tuple[int, int]) -> None:
     """Raise UnknownVersion unless records of this version can be read."""
     if version[0] != VERSION[0]:
-        raise UnknownVersion(f"a record has version {version[0]}.{version[1]}")
+        raise UnknownVersion(
+            f"records of version {version[0]}.{version[1]} cannot be read here, only {VERSION[0]}.x"
+        )

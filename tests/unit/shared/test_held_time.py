@@ -55,6 +55,9 @@ def test_the_time_in_a_window_is_overestimated_by_at_most_a_slice(
         assert spent_ns >= overlap_ns(until_now, now_ns - WINDOW_NS, now_ns)
         assert spent_ns <= overlap_ns(until_now, now_ns - WINDOW_NS - SLICE_NS, now_ns)
         assert time.spent_ns(now_ns) == spent_ns, "to look changes nothing"
+        restored = held_time()
+        restored.restore(time.spans(now_ns))
+        assert restored.spent_ns(now_ns) == spent_ns, "another bus goes on with the same"
 
 
 @settings(max_examples=200)

@@ -1,11 +1,19 @@
 """Statistics against plain numbers: buckets, sharing, taking a place over, and reaping."""
 
+from array import array
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbus.protocol.codes import DROP_REASONS, PACKET_CODES
 from sbus.shared import worker_statistics as counter
-from sbus.shared.worker_statistics import WorkerStatistics, counters_of, reap, statistics_words
+from sbus.shared.worker_statistics import (
+    WorkerStatistics,
+    counters_of,
+    named_counters,
+    reap,
+    statistics_words,
+)
 
 WORKERS = 3
 
@@ -68,3 +76,21 @@ def test_a_new_worker_goes_on_from_the_shared_counters_of_its_predecessor() -> N
     assert after.counts[counter.IN_BACKLOG] == after.counts[counter.IN_BACKLOG_BYTES] == 0
     assert after.counts[counter.UNDELIVERED] == 23, "what stood in backlogs went with the worker"
     assert after.counts[counter.UNDELIVERED_BYTES] == 200
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=counter.WORDS, max_size=counter.WORDS))
+def test_another_bus_goes_on_with_all_counters_but_what_is_in_backlogs(counts: list[int]) -> None:
+    words = shared_words()
+    counters_of(words, 1)[:] = memoryview(array("Q", counts))
+    statistics = WorkerStatistics()
+    statistics.counts[counter.MESSAGES_IN] = 5
+    statistics.add(named_counters(counters_of(words, 1)))
+    counts[counter.MESSAGES_IN] += 5
+    counts[counter.IN_BACKLOG] = counts[counter.IN_BACKLOG_BYTES] = 0
+    assert statistics.counts.tolist() == counts
+
+
+def test_a_counter_of_a_later_version_is_ignored() -> None:
+    statistics = WorkerStatistics()
+    statistics.add({"invented_later": 7, "stalls": 1})
+    assert sum(statistics.counts) == statistics.counts[counter.STALLS] == 1

@@ -115,6 +115,14 @@ class BacklogMachine(RuleBasedStateMachine):
         assert self.real.unsorted == unsorted - min(count, unsorted)
 
     @rule()
+    def restore_elsewhere(self) -> None:
+        """By another bus."""
+        record = self.real.record()
+        self.real = Backlog(self.naive.order)
+        self.real.restore(record)
+        assert self.real.record() == record
+
+    @rule()
     def clear(self) -> None:
         self.real.clear()
         self.naive.items.clear()
