@@ -1,11 +1,14 @@
 """What the front and a worker say to each other: commands one way, events the other way.
 
-A descriptor travels with `AdoptClient`, `InheritClient`, `PrepareClient`, `ApplySettings` and
-`StartStream` only.
+A descriptor travels with `AdoptClient`, `InheritClient`, `PrepareClient`, `ApplySettings`,
+`StartStream`, `RecordClients`, `MapRecords` and `PrepareRecorded` only.
 
 To move a client, the front has its worker describe it and another worker prepare for it. Then the
 first worker hands the client over by a log entry, at which the other worker takes over.
 Each of these commands has one answer; `MoveDeclined` ends the move.
+
+When another bus takes the place of this one, its workers *freeze*. They describe all clients in
+files, from which the workers of the other bus, which are frozen as well, restore them.
 """
 
 from typing import Literal
@@ -80,6 +83,59 @@ class StopSampling(msgspec.Struct, frozen=True, tag=True):
     """Report what was counted, in a `TrafficSample`."""
 
 
+class RecordClients(msgspec.Struct, frozen=True, tag=True):
+    """Write a snapshot of every client to the file that comes along: between turns, with all of its
+    patterns; or, if this worker is frozen, at once, with the patterns that have changed since. A
+    client may be added, change or leave meanwhile. Answered by `Done`."""
+
+    number: int
+
+
+class Freeze(msgspec.Struct, frozen=True, tag=True):
+    """Neither read from clients nor send to them, except for what has its place in the total order
+    already; answered by `Done`. A frozen worker says nothing to its clients when it ends."""
+
+    number: int
+
+
+class Thaw(msgspec.Struct, frozen=True, tag=True):
+    """Serve the clients that are here from now on."""
+
+
+class MapRecords(msgspec.Struct, frozen=True, tag=True):
+    """The file that comes along has records of clients; they are numbered in the order of these
+    commands, from 0 on."""
+
+
+class PrepareRecorded(msgspec.Struct, frozen=True, tag=True):
+    """Make ready to serve this client, whose socket comes along, by its record there."""
+
+    adoption: AdoptClient
+    file: int
+    at: int
+    size: int
+
+
+class ReportPrepared(msgspec.Struct, frozen=True, tag=True):
+    """Answer `Done` when all clients are prepared, and what workers have journalled for theirs is
+    read, as far as that is needed."""
+
+    number: int
+
+
+class RestoreClients(msgspec.Struct, frozen=True, tag=True):
+    """Restore the clients that were prepared by their snapshots in these files, and discard those
+    that have none. Go on with these counters. Answered by `Done`."""
+
+    number: int
+    files: list[int]
+    counters: dict[str, int]
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True):
+    """End, and touch no client's socket: another bus serves them."""
+
+
 class DisconnectClient(msgspec.Struct, frozen=True, tag=True):
     """An administrator disconnects this client."""
 
@@ -143,6 +199,14 @@ WorkerCommand = (
     | PrepareClient
     | HandOverClient
     | CallOffMove
+    | RecordClients
+    | Freeze
+    | Thaw
+    | MapRecords
+    | PrepareRecorded
+    | ReportPrepared
+    | RestoreClients
+    | Leave
     | StartSampling
     | StopSampling
     | DisconnectClient
@@ -219,6 +283,13 @@ class MoveCalledOff(msgspec.Struct, frozen=True, tag=True):
     client: int
 
 
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """The command of this number was carried out, or why it was not."""
+
+    number: int
+    why_not: str = ""
+
+
 class ClientTraffic(msgspec.Struct, frozen=True, array_like=True):
     """How many messages a client published and received."""
 
@@ -278,6 +349,7 @@ WorkerEvent = (
     | ClientArrived
     | MoveDeclined
     | MoveCalledOff
+    | Done
     | TrafficSample
     | QueryReply
     | SelfServiceRequest

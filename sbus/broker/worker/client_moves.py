@@ -26,18 +26,19 @@ from sbus.broker.ipc.client_record import (
     PATTERNS_BYTES_MAX,
     SUBSCRIPTIONS_MAX,
     ClientRecord,
-    ClientState,
     UnknownVersion,
     check_version,
     decode_state,
     encode_state,
 )
+from sbus.broker.worker.client_state import restore_state, state_of
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.inheritance import Inheritance
 from sbus.broker.worker.router import HAND_OVER, Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
+from sbus.broker.worker.snapshots import ClientSnapshots
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import Reason, WaitQueue
 from sbus.errors import ClientFault, Refusal, SbusError
@@ -86,6 +87,7 @@ class ClientMoves:
         self._sessions = sessions
         self._wait_queue = wait_queue
         self.inheritance = Inheritance(context, router, sequencer, subscriptions, sessions)
+        self.snapshots = ClientSnapshots(context, sequencer, subscriptions, sessions)
         self._leaving: list[_Leaving] = []
         router.set_arrivals(self)
 
@@ -201,6 +203,7 @@ class ClientMoves:
     def _prepare_steps(self, session: Session, record: ClientRecord) -> Iterator[bool]:
         try:
             check_version(record.version)
+            self._subscriptions.watch_processes(session, record.patterns)
             yield from self._subscriptions.prepare_patterns(session, record.patterns)
             if record.has_backpressure and not self._sessions.enable_backpressure(session):
                 raise Refusal("too-many-blocking", "as many clients as may hold publishers do")
@@ -234,9 +237,7 @@ class ClientMoves:
         session = self._sessions.arriving.pop(int(client), None)
         if session is not None:
             was_prepared = not session.is_counted
-            _restore(session, decode_state(state))
-            session.save_settings()
-            session.set_counted(True)
+            restore_state(session, decode_state(state))
             self._sessions.begin_serving(session)
             self._context.client_events.arrives(session)
             if was_prepared:  # of one that was inherited, the front knows
@@ -264,35 +265,7 @@ _PREFIX = b"MSG %b\0" % HAND_OVER
 
 def _hand_over_block(session: Session, mask: int) -> LogBlock:
     """The log block with the log entry that hands over a client."""
-    packet = b"%b%d %b" % (_PREFIX, session.client, encode_state(_state(session)))
+    packet = b"%b%d %b" % (_PREFIX, session.client, encode_state(state_of(session)))
     received_us = time.monotonic_ns() // 1000
     entry = (mask, packet, len(HAND_OVER))
     return build_log_block(session.client, session.uid, received_us, [entry])
-
-
-def _state(session: Session) -> ClientState:
-    outbox = session.outbox
-    return ClientState(
-        echo=session.echo,
-        wants_notices=outbox.wants_notices,
-        flood_control=outbox.flood_control,
-        messages_in=session.messages_in,
-        bytes_in=session.bytes_in,
-        refused=session.refused,
-        accepted=outbox.accepted,
-        delivered_bytes=outbox.delivered_bytes,
-        dropped=outbox.dropped,
-    )
-
-
-def _restore(session: Session, state: ClientState) -> None:
-    outbox = session.outbox
-    session.echo = state.echo
-    session.messages_in = state.messages_in
-    session.bytes_in = state.bytes_in
-    session.refused = state.refused
-    outbox.wants_notices = state.wants_notices
-    outbox.accepted = state.accepted
-    outbox.delivered_bytes = state.delivered_bytes
-    outbox.dropped.update(state.dropped)
-    outbox.arrive(state.flood_control)

@@ -21,6 +21,8 @@ _COMMANDS_PER_TICK = 4
 subscribe to the same were adopted faster than served, and what they published had a large fan-out.
 """
 
+_NO_DESCRIPTORS = "the worker has no descriptors left"
+
 
 class CommandHandler:
     """Of one worker."""
@@ -45,6 +47,8 @@ class CommandHandler:
         self.end_code = ""
         """Why the bus ends, once it does: the worker delivers what is left, and ends."""
         self.front_has_ended = False
+        self.has_left = False
+        """Another bus serves the clients: the worker ends at once."""
 
     def receive(self) -> bool:
         """Carry out some commands: adoptions, and the first of another kind, which may take longer.
@@ -83,7 +87,7 @@ class CommandHandler:
 
     def go_on(self, now: float) -> float:
         """Go on with the commands that take time; returns the seconds until the next call."""
-        return self._moves.hand_over_rested(now)
+        return min(self._moves.hand_over_rested(now), self._moves.snapshots.go_on())
 
     def _carry_out(self, command: protocol.WorkerCommand, fds: list[int]) -> None:
         match command:
@@ -101,6 +105,22 @@ class CommandHandler:
                 self._moves.hand_over(command)
             case protocol.CallOffMove():
                 self._moves.call_off(command.client)
+            case protocol.RecordClients():
+                self._moves.snapshots.record(command, fds[0])
+            case protocol.Freeze():
+                self._moves.snapshots.freeze(command)
+            case protocol.Thaw():
+                self._moves.snapshots.thaw()
+            case protocol.MapRecords():
+                self._moves.snapshots.map_records(fds[0])
+            case protocol.PrepareRecorded():
+                self._moves.snapshots.prepare(command, fds[0])
+            case protocol.ReportPrepared():
+                self._moves.snapshots.report_prepared(command)
+            case protocol.RestoreClients():
+                self._moves.snapshots.restore(command)
+            case protocol.Leave():
+                self.has_left = True
             case protocol.StartSampling():
                 self._streams.start_sampling()
             case protocol.StopSampling():
@@ -130,14 +150,15 @@ class CommandHandler:
         worker cannot go on without the command."""
         match command:
             case protocol.AdoptClient():
-                why = "the worker has no descriptors left"
-                self._link.send(protocol.ClientLeft(command.client, why))
+                self._link.send(protocol.ClientLeft(command.client, _NO_DESCRIPTORS))
             case protocol.InheritClient():
-                why = "the worker has no descriptors left"
-                self._link.send(protocol.ClientLeft(command.adoption.client, why))
+                self._link.send(protocol.ClientLeft(command.adoption.client, _NO_DESCRIPTORS))
             case protocol.PrepareClient():
-                why = "the worker has no descriptors left"
-                self._link.send(protocol.MoveDeclined(command.adoption.client, why))
+                self._link.send(protocol.MoveDeclined(command.adoption.client, _NO_DESCRIPTORS))
+            case protocol.RecordClients():
+                self._link.send(protocol.Done(command.number, _NO_DESCRIPTORS))
+            case protocol.MapRecords() | protocol.PrepareRecorded():
+                self._moves.snapshots.fail(_NO_DESCRIPTORS)
             case protocol.StartStream():
                 self._link.send(protocol.StreamStarted(command.stream, has_begun=False))
             case protocol.ApplySettings():

@@ -10,8 +10,10 @@ or has closed its socket.
 """
 
 import socket
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from sbus.broker.ipc.client_record import Departure
 from sbus.broker.ipc.worker_link import WorkerLink
 from sbus.broker.ipc.worker_protocol import ClientLeft
 from sbus.broker.worker.poller import Poller
@@ -55,6 +57,22 @@ class DepartedClients:
             self._poller.add_departed(sock)
         else:
             self._forget(departed)
+
+    def departures(self) -> Iterator[tuple[int, Departure]]:
+        """The clients that have not read everything, with what another worker has to know."""
+        for departed in self._by_fd.values():
+            yield departed.client, Departure(reason=departed.reason, notice=departed.notice)
+
+    def look_again(self) -> None:
+        """They may have read something, which was not looked at."""
+        for fd in list(self._by_fd):
+            self.on_ready(fd)
+
+    def leave_all(self) -> None:
+        """Another bus has them."""
+        for departed in self._by_fd.values():
+            departed.sock.close()
+        self._by_fd.clear()
 
     def have_untold(self) -> bool:
         """Whether a notice waits for room."""

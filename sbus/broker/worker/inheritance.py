@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
+from sbus.broker.ipc.client_record import Departure
 from sbus.broker.ipc.worker_protocol import AdoptClient, InheritClient, TookOver
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.resumption import Interrupted
@@ -40,6 +41,8 @@ from sbus.shared.subscription_table import (
     Record,
     SubscriptionTable,
 )
+
+_CLOSED = Departure(reason="it was disconnected")
 
 
 class _Journal:
@@ -138,7 +141,7 @@ class Inheritance:
             if not slot.is_of(adoption.client):
                 new.append((adoption, fd))
             elif slot.is_closed:
-                self._sessions.see_off(adoption, fd)
+                self._sessions.see_off(adoption, fd, _CLOSED)
             else:
                 inherited.append(self._restore(adoption, fd, journal))
         served_clients[worker] = 0

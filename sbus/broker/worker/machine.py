@@ -61,7 +61,7 @@ class WorkerMachine:
     def poll(self, poller: Poller, seconds_max: float) -> list[tuple[int, int]]:
         """Sleep until a descriptor is ready, or the time is up; returns what `tick` is to be
         given."""
-        if self._commands.end_code:
+        if self._commands.end_code or self._sessions.is_frozen:
             return poller.poll(seconds_max)
         return self._scheduler.poll(poller, seconds_max)
 
@@ -83,11 +83,14 @@ class WorkerMachine:
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._context.settings.limits.heartbeat_seconds
             self._context.memory.record_heartbeat(self._context.worker)
-            self._sessions.send_buffers.shrink_unused()
+            if not self._sessions.is_frozen:
+                self._sessions.send_buffers.shrink_unused()
         if self._commands.end_code:
             if has_command and not self._receive_commands():
                 return None
             return self._tick_to_the_end(now)
+        if self._sessions.is_frozen:
+            return self._tick_frozen(now, has_command)
         self._scheduler.retry_due()
         cost = self._scheduler.give_turns(_COST_PER_TICK)
         is_busy = cost >= _COST_PER_TICK
@@ -117,10 +120,22 @@ class WorkerMachine:
 
     def _receive_commands(self) -> bool:
         """Carry out some commands; False when this worker must end at once."""
-        goes_on = self._commands.receive()
-        if self._commands.front_has_ended:
+        goes_on = self._commands.receive() and not self._commands.has_left
+        if self._commands.front_has_ended and not self._sessions.is_frozen:
             self._sessions.end_all("bus-failed")
         return goes_on
+
+    def _tick_frozen(self, now: float, has_command: bool) -> float | None:
+        """Carry out commands, and deliver what has its place in the order."""
+        if has_command and not self._receive_commands():
+            return None
+        commands_seconds = self._commands.go_on(now)
+        made = self._subscriptions.make_background_step()
+        if not self._sequencer.is_caught_up:
+            self._walk()
+        if has_command or made is not None or not self._sequencer.is_caught_up:
+            return 0.0
+        return min(self._heartbeat_at - now, commands_seconds)
 
     def _look_again(self) -> None:
         """Something is destined to this worker, or there may be room for what waits."""

@@ -33,7 +33,8 @@ class Poller:
         self._epoll.register(sock, _CLIENT)
 
     def watch_room(self, sock: socket.socket, is_wanted: bool) -> None:
-        """Whether to report also when this client's socket has room."""
+        """Whether to report also when this client's socket has room. What is ready now is reported
+        once more."""
         self._epoll.modify(sock, _FULL_CLIENT if is_wanted else _CLIENT)
 
     def add_departed(self, sock: socket.socket) -> None:

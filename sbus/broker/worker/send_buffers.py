@@ -40,8 +40,7 @@ class SendBuffers:
 
     def enlarge(self, sock: socket.socket, account: Account, limits: Limits) -> bool:
         """Give a client a large buffer; False when it has one, or its user has no room for it."""
-        large_bytes, small_bytes = large_buffer_bytes(limits), small_buffer_bytes(limits)
-        more = 2 * (large_bytes - small_bytes)
+        more = _more_bytes(limits)
         buffers = self._large.setdefault(account, {})
         if sock in buffers or not more:
             return False
@@ -52,10 +51,15 @@ class SendBuffers:
             if not account.has_room_in_sockets(more):
                 self._without_room.add(account)
                 return False
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, large_bytes)
-        account.count(SOCKET_BYTES, more)
-        buffers[sock] = _LargeBuffer(more, small_bytes)
+        _enlarge(buffers, sock, account, limits)
         return True
+
+    def has_large(self, sock: socket.socket, account: Account) -> bool:
+        return sock in self._large.get(account, {})
+
+    def restore(self, sock: socket.socket, account: Account, limits: Limits) -> None:
+        """A client had a large buffer at another worker: it has one here, room or not."""
+        _enlarge(self._large.setdefault(account, {}), sock, account, limits)
 
     def shrink_unused(self) -> None:
         """Make all large buffers small whose content would fit."""
@@ -71,6 +75,23 @@ class SendBuffers:
         if sock in buffers:
             _release(buffers, sock, account)
             self._without_room.discard(account)
+
+
+def _more_bytes(limits: Limits) -> int:
+    """What a large buffer has room for, beyond a small one."""
+    return 2 * (large_buffer_bytes(limits) - small_buffer_bytes(limits))
+
+
+def _enlarge(
+    buffers: dict[socket.socket, _LargeBuffer],
+    sock: socket.socket,
+    account: Account,
+    limits: Limits,
+) -> None:
+    more = _more_bytes(limits)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, large_buffer_bytes(limits))
+    account.count(SOCKET_BYTES, more)
+    buffers[sock] = _LargeBuffer(more, small_buffer_bytes(limits))
 
 
 def _shrink(buffers: dict[socket.socket, _LargeBuffer], account: Account, count: int) -> None:

@@ -76,7 +76,7 @@ class Sequencer:
         self._step = make_ordinary_step(context, router.cache.recent, self._log, self._table)
         self._walker = LogWalker(context, router, monitor, self._log, self._step)
         self.resumption = Resumption(context, router, self._log, self._table, self._walker)
-        self._misses_before = self._statistics.counts[ROUTE_MISSES]
+        self._misses_shared = 0
 
     def start(self, record: bytes = b"") -> bool:
         """Take this worker's place in the shared memory, and journal a record there, if any. False
@@ -114,7 +114,7 @@ class Sequencer:
         self._put_off_held(batch)
         placed = self._place(batch)
         while placed is None:
-            if not self._read_table():
+            if not self.read_table():
                 batch.put_off_from(0)
                 return FOR_ROOM
             batch.take_back()
@@ -355,7 +355,7 @@ class Sequencer:
         if piece:
             self._walker.walk_piece(piece)
         if must_read:
-            self._read_table()
+            self.read_table()
         else:
             self._walker.walk_to(end, cost_max)
 
@@ -370,12 +370,12 @@ class Sequencer:
 
     def share_statistics(self) -> None:
         """Let other processes see what this worker has counted so far."""
-        counts, cache = self._statistics.counts, self._router.cache
-        counts[ROUTE_MISSES] = self._misses_before + cache.misses
+        before, self._misses_shared = self._misses_shared, self._router.cache.misses
+        self._statistics.counts[ROUTE_MISSES] += self._misses_shared - before
         self._statistics.share()
 
     # -- reading what others wrote -------------------------------------------------------------
-    def _read_table(self) -> bool:
+    def read_table(self) -> bool:
         """Read on; whether that was all that there was to read. If not, publishers wait until it
         is, and `walk_on` is to be called again.
 

@@ -259,6 +259,15 @@ class Session(SessionRecord):
         """This request, which a predecessor of the worker has read, is pending."""
         self.packets, self.done = [request], 0
 
+    def restore_pending(self, packets: list[bytes], unanswered: bytes) -> None:
+        """These packets, which a worker of another bus has read, are pending; or if there are none,
+        this one may have no reply yet."""
+        self.packets, self.done = packets, 0
+        self.share_pending()
+        request = packets[-1] if packets else unanswered
+        if request and not request.startswith(PUBLISH_WORD):
+            self.slot.keep_request(request, max(1, len(packets)))
+
     def forget_done(self) -> int:
         """Keep nothing but the pending packets; returns their bytes."""
         self.packets = self.packets[self.done :]

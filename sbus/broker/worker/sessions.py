@@ -8,6 +8,7 @@ from sbus.broker.config.settings import SettingsUpdate
 from sbus.broker.delivery.backpressure import Backpressure, BackpressureRule
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.send_times import TimedSocket
+from sbus.broker.ipc.client_record import Departure
 from sbus.broker.ipc.worker_protocol import AdoptClient
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.departed_clients import DepartedClients
@@ -44,11 +45,13 @@ class Sessions:
         self._wait_queue = wait_queue
         self.poller = poller
         self.send_buffers = SendBuffers()
-        self._departed = DepartedClients(poller, self.send_buffers, context.link)
+        self.departed = DepartedClients(poller, self.send_buffers, context.link)
         self.send_retries = SendRetries(context.send_times)
         self.by_fd: dict[int, Session] = {}
         """All sessions, by the descriptors of their sockets."""
         self._by_client: dict[int, Session] = {}
+        self.is_frozen = False
+        """No client is read or sent to, nor told anything if this worker ends."""
         self.arriving: dict[int, Session] = {}
         """Clients that another worker serves and may hand over; by their numbers."""
 
@@ -121,20 +124,32 @@ class Sessions:
             Backpressure(rule, account, memory, stalls, self._statistics, listener)
         )
 
-    def see_off(self, command: AdoptClient, fd: int) -> None:
-        """End the connection of a client that a predecessor of this worker had closed; `fd` belongs
-        to this worker from now on."""
+    def thaw(self) -> None:
+        """Serve all clients from now on, whatever has become ready meanwhile."""
+        self.is_frozen = False
+        for session in self:
+            self.poller.watch_room(session.sock, session.outbox.watches_room)
+            if session.has_pending():
+                self._fair_queue.add(session)
+        self.departed.look_again()
+
+    def see_off(self, command: AdoptClient, fd: int, departure: Departure) -> None:
+        """End the connection of a client that another worker had closed; `fd` belongs to this
+        worker from now on."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
+        sock.setblocking(False)
         account = self._context.accounts[command.account]
-        self._departed.add(command.client, sock, account, "it was disconnected")
+        self.departed.add(command.client, sock, account, departure.reason, departure.notice)
 
     # -- serving -------------------------------------------------------------------------------
     def on_ready(self, fd: int, events: int) -> None:
         """Queue the client with this descriptor if it may have sent something, and its backlog if
         its socket has room."""
         session = self.by_fd.get(fd)
+        if self.is_frozen:
+            return
         if session is None:
-            self._departed.on_ready(fd)
+            self.departed.on_ready(fd)
             return
         if events & WRITABLE:
             self._fair_queue.add(session.backlog_sender, sending=True)
@@ -165,7 +180,7 @@ class Sessions:
         """Send a client, if it is still there, what the front says about its user. One that asked
         a predecessor of this worker, too, gets one reply."""
         session = self.find(client)
-        if session is not None and session.awaits_self_service:
+        if session is not None and session.awaits_self_service and not self.is_frozen:
             session.awaits_self_service = False
             session.reply(packet)
             session.settle()
@@ -186,7 +201,9 @@ class Sessions:
     # -- closing -------------------------------------------------------------------------------
     def disconnect(self, client: int, text: str) -> None:
         """Disconnect a client by order of an administrator, if it is still there, or when it
-        arrives."""
+        arrives. What a frozen worker does not do, the front does."""
+        if self.is_frozen:
+            return
         session, arriving = self.find(client), self.arriving.get(client)
         if session is not None:
             self.expel(session, Misbehaviour("kicked", text))
@@ -212,7 +229,7 @@ class Sessions:
         session.outbox.close()
         self.end_serving(session)
         self.discard(session)
-        self._departed.add(session.client, session.sock, session.account, reason, notice)
+        self.departed.add(session.client, session.sock, session.account, reason, notice)
 
     def end_serving(self, session: Session) -> None:
         """A client is not read any more, and not found here."""
@@ -239,13 +256,17 @@ class Sessions:
 
     def have_untold(self) -> bool:
         """Whether a client that was disconnected has no room yet for the reason."""
-        return self._departed.have_untold()
+        return self.departed.have_untold()
 
     def close_all(self) -> None:
-        """This worker ends. Clients that were not told why are not told."""
+        """This worker ends. Clients that were not told why are not told. Those of a frozen worker
+        are served elsewhere."""
+        if self.is_frozen:
+            self.departed.leave_all()
+            return
         for session in list(self):
             self._disconnect(session, "its worker ended", b"")
-        self._departed.forget_all()
+        self.departed.forget_all()
         for session in self.arriving.values():
             self.discard(session)
             session.sock.close()

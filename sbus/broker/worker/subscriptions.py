@@ -115,13 +115,16 @@ class Subscriptions:
             self._unrecorded.append(self._encode(CLIENT_GONE, session, b"", edge=False))
             self._background.add(session.uid, self._remove_patterns(session))
 
+    def watch_processes(self, session: Session, patterns: Iterable[bytes]) -> None:
+        """Make a client ready for the secret ones of its patterns. Raises ClientFault."""
+        for pattern in filter(begins_secret, patterns):
+            self._watch_process(session, pattern)
+
     def prepare_patterns(self, session: Session, patterns: Mapping[bytes, int]) -> Iterator[bool]:
         """Background steps that give a client its patterns before it is served here.
 
         Raises Refusal when there is no room for them.
         """
-        for pattern in filter(begins_secret, patterns):
-            self._watch_process(session, pattern)
         left = deque(pattern for pattern, count in patterns.items() for _ in range(count))
         while left:
             piece = [left.popleft() for _ in range(min(len(left), _RECORDS_PER_PIECE))]

@@ -274,7 +274,7 @@ class Bus:
         subscriptions = Subscriptions(context, sequencer, router)
         subscriptions.start()
         if self._have_published:
-            assert sequencer._read_table()
+            assert sequencer.read_table()
         self.routers[worker : worker + 1] = [router]
         self.sequencers[worker : worker + 1] = [sequencer]
         self.logs[worker : worker + 1] = [log]

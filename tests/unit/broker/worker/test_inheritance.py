@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 import pytest
@@ -21,38 +20,15 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.limits import Limits
 from sbus.protocol.controls import FloodControl
-from sbus.shared.accounts import BLOCKING_CLIENTS, MATCH_STEPS, SUBSCRIPTION_BYTES, SUBSCRIPTIONS
 from sbus.shared.client_slots import ClientSettings
-from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
+from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, one_process_bus
+from tests.unit.broker.worker.bus_states import choose, routes, states, tell, usage
 
 LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
 SMALL_BUFFER_BYTES = 4608
 SMALL_BUFFERS = msgspec.structs.replace(
     LIMITS, packet_bytes_max=4096, socket_buffer_bytes=SMALL_BUFFER_BYTES
 )
-PATTERNS = (
-    b"a",
-    b"a/",
-    b"a/*",
-    b"a/**",
-    b"*/x",
-    b"**/x",
-    b"*x/y",
-    b"",
-    b"!/cred////s",
-    b"!/cred/100///*",
-)
-CHOICES = (
-    b"echo/off",
-    b"echo/on",
-    b"!/notices/on",
-    b"blocking/soft/discard",
-    b"blocking/hard/block",
-    b"blocking/soft/block",
-    b"order/random",
-)
-KINDS = (SUBSCRIPTIONS, SUBSCRIPTION_BYTES, MATCH_STEPS, BLOCKING_CLIENTS)
-KEYS = (b"a", b"a/", b"a/b", b"a/x", b"b/x", b"c", b"!/cred////s", b"!/cred/100///s")
 LOST = b"CMSG !/lost\0?"
 
 
@@ -62,57 +38,13 @@ def bus() -> Iterator[OneProcessBus]:
         yield opened
 
 
-def tell(bus: OneProcessBus, peer: Peer, *packets: bytes) -> None:
-    for packet in packets:
-        peer.send(packet)
-    bus.settle()
-
-
-def state(session: Session) -> dict[str, Any]:
-    """All that a client and other clients can notice of it."""
-    return {
-        "patterns": session.patterns,
-        "echo": session.echo,
-        "notices": session.outbox.wants_notices,
-        "flood control": session.outbox.flood_control,
-        "rules": {pattern: rule.pack() for pattern, rule in session.rule_by_pattern.items()},
-    }
-
-
-def states(bus: OneProcessBus) -> dict[int, dict[str, Any]]:
-    return {one.client: state(one) for worker in bus.workers for one in worker.sessions}
-
-
-def usage(bus: OneProcessBus) -> list[int]:
-    return [bus.account.use(kind) for kind in KINDS]
-
-
-def routes(bus: OneProcessBus) -> list[object]:
-    """Where each worker sends messages, by the numbers of the clients."""
-    found: list[object] = []
-    for worker in bus.workers:
-        assert worker.sequencer._read_table()
-        client_of: dict[object, int] = {
-            session.outbox: session.client for session in worker.sessions
-        }
-        for key in KEYS:
-            route, _ = worker.router._look_up_uncached(key)
-            rules = [rule.client for rules in route.backpressure_rules.values() for rule in rules]
-            recipients = [client_of[recipient] for recipient in route.recipients]
-            found.append((route.mask, sorted(recipients), sorted(rules)))
-    return found
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_everything_that_clients_chose_is_as_before(bus: OneProcessBus, seed: int) -> None:
     chance = random.Random(seed)
     peers = [bus.connect(number % 2) for number in range(6)]
     bus.settle()
     for _ in range(60):
-        peer = chance.choice(peers)
-        word = chance.choice((b"SUB ", b"SUB ", b"UNSUB ", b"CMSG "))
-        choices = CHOICES if word == b"CMSG " else PATTERNS
-        tell(bus, peer, word + chance.choice(choices))
+        choose(bus, peers, chance)
         if chance.random() < 0.05:
             bus.compact()
     before = (states(bus), usage(bus), routes(bus))

@@ -1,0 +1,329 @@
+"""The workers of one bus take the place of those of another: nobody notices more than a pause."""
+
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import msgspec
+import pytest
+
+from sbus.broker.config.access_policy import encode_rule_set
+from sbus.broker.ipc.records_file import RecordsFile, make_records_file
+from sbus.broker.ipc.worker_protocol import (
+    AdoptClient,
+    Done,
+    Freeze,
+    MapRecords,
+    PrepareRecorded,
+    RecordClients,
+    ReportPrepared,
+    RestoreClients,
+    Thaw,
+    WorkerCommand,
+)
+from sbus.limits import Limits
+from sbus.shared.accounts import WAITING_BYTES
+from tests.fuzz.one_process_bus import CREDENTIALS, WORKERS, OneProcessBus, one_process_bus
+from tests.support import compiled_step
+from tests.unit.broker.worker.bus_states import choose, routes, states, tell, usage
+
+LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
+SMALL_BUFFER_BYTES = 4608
+SMALL_BUFFERS = msgspec.structs.replace(
+    LIMITS, packet_bytes_max=4096, socket_buffer_bytes=SMALL_BUFFER_BYTES
+)
+LIMITED = msgspec.structs.replace(LIMITS, user_messages_per_second_max=100)
+
+Rule = Callable[[int], int]
+"""Which worker of the new bus gets a client of this worker of the old bus."""
+
+
+class Succession:
+    """The front's part of what two buses do."""
+
+    def __init__(self, old: OneProcessBus, new: OneProcessBus) -> None:
+        self.old = old
+        self.new = new
+        self._number = 0
+        self._files = 0
+        self._prepared: set[int] = set()
+        self.goes_to: Rule = lambda worker: worker
+
+    def round(
+        self,
+        bus: OneProcessBus,
+        command: Callable[[int], WorkerCommand],
+        fds: dict[int, int] | None = None,
+    ) -> None:
+        """All workers of a bus carry out a command."""
+        self._number += 1
+        for worker in range(WORKERS):
+            bus.tell(worker, command(self._number), None if fds is None else fds[worker])
+        bus.settle()
+        assert [it for it in bus.other_events if isinstance(it, Done)] == [
+            Done(self._number)
+        ] * WORKERS
+        bus.other_events.clear()
+
+    def record(self) -> list[int]:
+        """Have the old bus describe its clients, and the new one prepare for those it does not
+        have; returns the numbers of the files."""
+        fds = {worker: make_records_file() for worker in range(WORKERS)}
+        self.round(self.old, RecordClients, fds)
+        numbers = list(range(self._files, self._files + WORKERS))
+        self._files += WORKERS
+        for worker, fd in fds.items():
+            for other in range(WORKERS):
+                self.new.tell(other, MapRecords(), fd)
+            for client, place in RecordsFile(fd).places():
+                if client not in self._prepared:
+                    self._prepare(worker, client, numbers[worker], *place)
+            os.close(fd)
+        return numbers
+
+    def _prepare(self, worker: int, client: int, file: int, at: int, size: int) -> None:
+        self._prepared.add(client)
+        place = self.new.account_of(CREDENTIALS.uid).place
+        adoption = AdoptClient(client, CREDENTIALS, place, encode_rule_set(0), client)
+        command = PrepareRecorded(adoption, file, at, size)
+        self.new.tell(self.goes_to(worker), command, self._socket_of(worker, client).fileno())
+
+    def _socket_of(self, worker: int, client: int) -> socket.socket:
+        sessions = self.old.workers[worker].sessions
+        session = sessions.find(client)
+        if session is not None:
+            return session.sock
+        (departed,) = [it for it in sessions.departed._by_fd.values() if it.client == client]
+        return departed.sock
+
+    def begin(self) -> None:
+        """What is done while the old bus serves."""
+        self.round(self.new, Freeze)
+        self.record()
+        for _ in range(2):
+            self.round(self.new, ReportPrepared)
+
+    def adopt(self) -> None:
+        """The pause, up to the moment when the old bus gives its clients up."""
+        self.round(self.old, Freeze)
+        files = self.record()
+        self.round(self.new, lambda number: RestoreClients(number, files, {}))
+
+    def commit(self) -> None:
+        for worker in self.old.stepped:
+            worker.die()
+            worker.parts.sessions.departed.leave_all()
+        self._thaw(self.new)
+
+    def abort(self) -> None:
+        for worker in self.new.stepped:
+            worker.die()
+        self._thaw(self.old)
+
+    def _thaw(self, bus: OneProcessBus) -> None:
+        for worker in range(WORKERS):
+            bus.tell(worker, Thaw())
+        bus.settle()
+
+    def complete(self) -> None:
+        self.begin()
+        self.adopt()
+        self.commit()
+
+
+@pytest.fixture(params=[LIMITS], ids=["limits"])
+def limits(request: pytest.FixtureRequest) -> Limits:
+    assert isinstance(request.param, Limits)
+    return request.param
+
+
+@pytest.fixture
+def two(limits: Limits) -> Iterator[Succession]:
+    with ExitStack() as stack:
+        buses = [stack.enter_context(one_process_bus("slash", limits)) for _ in range(2)]
+        yield Succession(*buses)
+
+
+def with_limits(limits: Limits) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("limits", [limits], ids=["other limits"], indirect=True)
+
+
+@pytest.mark.parametrize("goes_to", [lambda worker: worker, lambda worker: 1 - worker, lambda _: 0])
+@pytest.mark.parametrize("seed", range(8))
+def test_everything_that_clients_chose_is_as_before(
+    two: Succession, seed: int, goes_to: Rule
+) -> None:
+    two.goes_to = goes_to
+    chance = random.Random(seed)
+    peers = [two.old.connect(number % 2) for number in range(6)]
+    two.old.settle()
+    for _ in range(60):
+        choose(two.old, peers, chance)
+    two.begin()
+    for _ in range(chance.choice((0, 3, 20))):
+        choose(two.old, peers, chance)
+    two.adopt()
+    before = states(two.old), usage(two.old)
+    two.commit()
+    assert set(states(two.new)) == set(before[0])
+    for client, state in states(two.new).items():
+        for name in ("patterns", "echo", "notices", "flood control"):
+            assert state[name] == before[0][client][name]
+        assert state["rules"].keys() == before[0][client]["rules"].keys()
+    assert usage(two.new)[:2] == before[1][:2]
+    routes(two.new)
+    for peer in peers:
+        tell(two.new, peer, b"CMSG !/cred/whoami")
+        assert peer.read()[-1].startswith(b"CMSG !/cred/whoami")
+    two.new.check_invariants()
+
+
+def test_a_frozen_worker_neither_reads_nor_sends(two: Succession) -> None:
+    reader, writer = two.old.connect(0), two.old.connect(1)
+    tell(two.old, reader, b"SUB k")
+    two.begin()
+    two.adopt()
+    writer.send(b"MSG k\0behind")
+    two.old.settle()
+    two.new.settle()
+    assert reader.read() == []
+    two.commit()
+    two.new.settle()
+    assert reader.read() == [b"MSG k\0behind"]
+
+
+def test_what_was_published_before_is_delivered_before(two: Succession) -> None:
+    reader, writer = two.old.connect(0), two.old.connect(1)
+    tell(two.old, reader, b"SUB k")
+    two.begin()
+    for number in range(100):
+        writer.send(b"MSG k\0%d" % number)
+    two.adopt()
+    two.commit()
+    two.new.settle()
+    assert reader.read() == [b"MSG k\0%d" % number for number in range(100)]
+
+
+def test_the_old_bus_goes_on_where_it_was(two: Succession) -> None:
+    reader, writer = two.old.connect(0), two.old.connect(1)
+    tell(two.old, reader, b"SUB k")
+    two.begin()
+    two.adopt()
+    writer.send(b"MSG k\0behind")
+    tell(two.old, reader, b"SUB l")
+    two.abort()
+    tell(two.old, writer, b"MSG l\0later")
+    assert reader.read() == [b"MSG k\0behind", b"MSG l\0later"]
+    two.old.check_invariants()
+
+
+@with_limits(SMALL_BUFFERS)
+def test_a_backlog_goes_on(two: Succession) -> None:
+    reader = two.old.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
+    writer = two.old.connect(1)
+    tell(two.old, reader, b"SUB k")
+    sent = [b"MSG k\0%d" % number for number in range(300)]
+    tell(two.old, writer, *sent[:200])
+    two.complete()
+    tell(two.new, writer, *sent[200:])
+    received: list[bytes] = []
+    while len(received) < len(sent):
+        received += reader.read()
+        two.new.settle()
+    assert received == sent
+    two.new.check_invariants()
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
+    """Lets time pass, which otherwise stands still."""
+    now_ns = time.monotonic_ns()
+
+    def advance(seconds: float) -> None:
+        nonlocal now_ns
+        now_ns += int(seconds * 1e9) + 1_000
+        compiled_step.set_clock(now_ns)
+
+    advance(0)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns)
+    for name in ("monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, lambda: now_ns / 1e9)
+    yield advance
+    compiled_step.set_clock(0)
+
+
+@with_limits(LIMITED)
+def test_packets_that_were_read_and_have_to_wait_come_over(
+    stopped_clock: Callable[[float], None], two: Succession
+) -> None:
+    reader, writer = two.old.connect(0), two.old.connect(1)
+    tell(two.old, reader, b"SUB k")
+    sent = [b"MSG k\0%d" % number for number in range(30)]
+    tell(two.old, writer, *sent)
+    assert two.old.workers[1].sessions[writer.number].has_pending()
+    before = reader.read()
+    two.complete()
+    for _ in range(30):
+        stopped_clock(0.1)
+        two.new.settle()
+    assert before + reader.read() == sent
+    assert not two.new.account.use(WAITING_BYTES)
+
+
+def test_clients_that_left_meanwhile_are_forgotten(two: Succession) -> None:
+    left, stays = two.old.connect(0), two.old.connect(0)
+    tell(two.old, left, b"SUB a")
+    tell(two.old, stays, b"SUB a")
+    two.begin()
+    left.close()
+    two.old.settle()
+    two.adopt()
+    two.commit()
+    two.new.settle()
+    assert list(states(two.new)) == [stays.number]
+    assert usage(two.new)[0] == 1
+    two.new.check_invariants()
+
+
+@with_limits(SMALL_BUFFERS)
+@pytest.mark.parametrize("is_early", [False, True])
+def test_clients_that_are_being_disconnected_still_are(two: Succession, is_early: bool) -> None:
+    reader = two.old.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
+    writer = two.old.connect(1)
+    tell(two.old, reader, b"CMSG !/notices/on", b"SUB k")
+    tell(two.old, writer, b"MSG k\0read this")
+    if not is_early:
+        two.begin()
+    tell(two.old, reader, b"nonsense")
+    if is_early:
+        two.begin()
+    two.adopt()
+    two.commit()
+    first, last = reader.read()
+    assert first == b"MSG k\0read this"
+    assert last.startswith(b"CMSG !/error\0unknown-word")
+    two.new.settle()
+    assert reader.ended
+    assert two.new.gone == {reader.number: "unknown-word"}
+
+
+@with_limits(SMALL_BUFFERS)
+def test_publishers_are_held_for_a_stalled_client(two: Succession) -> None:
+    reader = two.old.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
+    writer = two.old.connect(1)
+    tell(two.old, reader, b"CMSG blocking/soft/block", b"SUB k")
+    sent = [b"MSG k\0%d" % number for number in range(100)]
+    tell(two.old, writer, *sent[:50])
+    tell(two.old, writer, *sent[50:])
+    assert two.old.workers[1].sessions[writer.number] in two.old.workers[1].wait_queue
+    two.complete()
+    assert two.new.workers[1].sessions[writer.number] in two.new.workers[1].wait_queue
+    received: list[bytes] = []
+    while len(received) < len(sent):
+        received += reader.read()
+        two.new.settle()
+    assert received == sent
+    two.new.check_invariants()
