@@ -15,6 +15,9 @@ WORKERS_MAX: Final = 64
 """As in `sbus.shared.shared_memory`, which takes longer to import."""
 NO_ADMIN: Final = "none"
 """As `admin_address`: the bus has no admin socket."""
+PREDECESSOR_VARIABLE: Final = "SBUS_PREDECESSOR_FD"
+"""In the environment of a program that a bus has started to take its place: the descriptor of the
+link to that bus."""
 SERVICE_USER: Final = "sbus"
 """The user that the bus's packages make for it."""
 

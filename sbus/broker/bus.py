@@ -48,10 +48,11 @@ def run_bus(
     events = EventEmitter(open_log(settings.log))
     memory = _make_memory(settings)
     request_time_slice(TIME_SLICE_NS)  # for all processes that are forked from now on, too
-    private = (endpoints.listener, endpoints.admin_listener, notifier.sock)
+    link = None if endpoints.predecessor is None else endpoints.predecessor.link
+    private = (endpoints.listener, endpoints.admin_listener, notifier.sock, link)
     fork_server = ForkServer(
         partial(worker_main, memory, settings, events),
-        close=[sock for sock in private if sock is not None],
+        close=[file for file in (*private, endpoints.files.pidfile) if file is not None],
         events=events,
     )
     try:

@@ -14,6 +14,7 @@ from sbus.broker.admin.server import AdminServer
 from sbus.broker.admin.statistics import StatisticsCollector
 from sbus.broker.admin.statistics_handlers import StatisticsHandlers
 from sbus.broker.admin.stream_registry import StreamRegistry
+from sbus.broker.admin.upgrade_handlers import UpgradeHandlers
 from sbus.broker.admin.worker_queries import WorkerQueries
 from sbus.broker.config.resolution import Configuration
 from sbus.broker.events.emitter import EventEmitter
@@ -22,14 +23,17 @@ from sbus.broker.events.slow_operations import time_operations
 from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.admission import ClientAdmission
+from sbus.broker.front.bus_recorder import BusRecorder
 from sbus.broker.front.callback_timer import CallbackTimer
 from sbus.broker.front.client_descriptors import ClientDescriptors
 from sbus.broker.front.client_registry import ClientRegistry
+from sbus.broker.front.client_restorer import ClientRestorer
 from sbus.broker.front.closer import Closer
 from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.culprits import Culprits
 from sbus.broker.front.departure import ClientDeparture
 from sbus.broker.front.fork_server import ForkServer, WorkerExited, WorkerForked
+from sbus.broker.front.hand_over import HandOver
 from sbus.broker.front.load_meter import LoadMeter
 from sbus.broker.front.mover import ClientMover, MoveEvent
 from sbus.broker.front.placement import Placement
@@ -41,16 +45,29 @@ from sbus.broker.front.shutdown import Shutdown
 from sbus.broker.front.succession import Succession
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.front.table_compactor import keep_table_compact
+from sbus.broker.front.take_over import TakeOver
+from sbus.broker.front.upgrade import Estate, ProgramCommand, Upgrader
 from sbus.broker.front.user_limits import EffectiveUserLimits
+from sbus.broker.front.worker_rounds import WorkerRounds
 from sbus.broker.ipc import worker_protocol as protocol
-from sbus.protocol.events import BusReady
+from sbus.broker.ipc.upgrade_link import report_serving
+from sbus.protocol.events import BusReady, BusTakenOver
 from sbus.shared.accounts import AccountBook
 from sbus.shared.client_slots import ClientSlots
 from sbus.shared.operation_times import OperationTimes
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.unix.address import address_of
+from sbus.unix.bus_files import BusFiles
 from sbus.unix.notify import Notifier
+from sbus.unix.users import Identity
+
+
+class Predecessor(msgspec.Struct, frozen=True):
+    """A bus whose place is to be taken: the link to it, and a pidfd of its front."""
+
+    link: socket.socket
+    front_pidfd: int
 
 
 class Endpoints(msgspec.Struct, frozen=True):
@@ -62,10 +79,26 @@ class Endpoints(msgspec.Struct, frozen=True):
     admin_gids: frozenset[int] = frozenset()
     is_inherited: bool = False
     """Whether another process may listen at the same socket."""
+    files: BusFiles = msgspec.field(default_factory=BusFiles)
+    owner: Identity = msgspec.field(default_factory=Identity.of_this_process)
+    command: ProgramCommand | None = None
+    """Which program takes the place of the bus when that is upgraded."""
+    predecessor: Predecessor | None = None
 
     def address(self) -> str:
         """Where clients connect."""
         return address_of(self.listener.getsockname()).format()
+
+    def estate(self) -> Estate:
+        """What a bus that takes the place of this one gets, besides the clients."""
+        return Estate(
+            listener=self.listener,
+            admin_listener=self.admin_listener,
+            is_inherited=self.is_inherited,
+            files=self.files,
+            owner=self.owner,
+            command=self.command,
+        )
 
 
 class FrontResources(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +134,9 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     queries: WorkerQueries
     streams: StreamRegistry
     succession: Succession
+    rounds: WorkerRounds
+    upgrader: Upgrader
+    take_over: TakeOver
     collector: StatisticsCollector
     inspection: InspectionHandlers
     self_service: SelfServiceQueries
@@ -118,6 +154,8 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
             self.departure.forget(event.client, event.reason)
         elif isinstance(event, MoveEvent):
             self.mover.on_event(worker, event)
+        elif isinstance(event, protocol.Done):
+            self.rounds.on_done(worker, event)
         elif isinstance(event, protocol.TookOver):
             self.succession.on_taken_over(worker, event.clients)
         elif isinstance(event, protocol.TrafficSample):
@@ -130,6 +168,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
             self.streams.on_started(worker, event)
 
     async def worker_died(self, worker: int) -> None:
+        self.rounds.on_worker_death(worker)
         self.queries.on_worker_death(worker)
         self.streams.on_worker_death(worker)
         self.rebalancer.on_worker_death(worker)
@@ -150,7 +189,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
             await _serve(nursery, front, resources, on_ready)
             nursery.cancel_scope.cancel()
     except BaseException:
-        if front is not None:
+        if front is not None and not front.shutdown.is_handed_over:
             with trio.CancelScope(shield=True):
                 await front.departure.disconnect_all("bus-failed")
         raise
@@ -166,20 +205,39 @@ async def _serve(
     await nursery.start(front.shutdown.run)
     await front.supervisor.run(nursery, front)
     trio.lowlevel.add_instrument(CallbackTimer(front.operations))
-    on_ready()
-    events.emit(BusReady(address=resources.endpoints.address(), workers=workers))
     nursery.start_soon(front.closer.run)
+    nursery.start_soon(keep_table_compact, resources.memory)
+    if resources.endpoints.predecessor is not None:
+        await take_over(front, resources.endpoints.predecessor, events)
+    front.supervisor.start_replacing()
+    on_ready()
+    if resources.endpoints.predecessor is not None:
+        report_serving(resources.endpoints.predecessor.link)
+    events.emit(BusReady(address=resources.endpoints.address(), workers=workers))
     nursery.start_soon(front.rebalancer.run)
     nursery.start_soon(front.admission.run, front.shutdown.admission_scope)
     nursery.start_soon(front.collector.run)
     nursery.start_soon(front.self_service.run)
-    nursery.start_soon(keep_table_compact, resources.memory)
     if admin_server is not None:
-        nursery.start_soon(admin_server.run)
+        nursery.start_soon(admin_server.run, front.shutdown.administration_scope)
     await front.shutdown.wait()
+    if front.shutdown.is_handed_over:
+        await front.supervisor.leave()
+        events.close()
+        return
     await front.supervisor.stop(front.shutdown.code)
     await end_connections(front, resources.endpoints)
     events.close()
+
+
+async def take_over(front: Front, predecessor: Predecessor, events: EventEmitter) -> None:
+    """Take the place of another bus. Raises SbusError; then that still has the clients."""
+    try:
+        await front.take_over.run(predecessor.link, predecessor.front_pidfd)
+    except BaseException:
+        front.registry.leave_all()
+        raise
+    events.emit(BusTakenOver(clients=len(front.registry)))
 
 
 async def end_connections(front: Front, endpoints: Endpoints) -> None:
@@ -221,6 +279,10 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     queries = WorkerQueries(supervisor)
     collector = StatisticsCollector(memory, supervisor, meter, user_limits, book, stalls)
     inspection = InspectionHandlers(settings, registry, queries, collector)
+    rounds = WorkerRounds(supervisor)
+    recorder = BusRecorder(memory, registry, acceptor, rejector, user_limits)
+    restorer = ClientRestorer(supervisor, registry, policy, user_limits, placement, departure)
+    hand_over = HandOver(supervisor, rounds, acceptor, mover, recorder, shutdown)
     return Front(
         user_limits=user_limits,
         registry=registry,
@@ -239,6 +301,9 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
         queries=queries,
         streams=StreamRegistry(nursery, supervisor, settings, events),
         succession=Succession(nursery, policy, supervisor, registry, culprits, events),
+        rounds=rounds,
+        upgrader=Upgrader(hand_over, endpoints.estate(), shutdown, events, notifier),
+        take_over=TakeOver(supervisor, rounds, restorer, acceptor, recorder),
         collector=collector,
         inspection=inspection,
         self_service=SelfServiceQueries(registry, supervisor, inspection, limits.packet_bytes_max),
@@ -282,6 +347,6 @@ def build_admin_server(
         front.administrators,
         front.closer,
         handlers,
-        front.streams,
+        {**front.streams.takers, **UpgradeHandlers(front.upgrader, front.streams).takers},
         events,
     )

@@ -149,6 +149,10 @@ class AdminConnection:
             raise Disconnected("the bus has ended, or has closed this connection")
         return bytes(memoryview(self._buffer)[:length])
 
+    def detach(self) -> socket.socket:
+        """The socket of this connection, which is used for something else from now on."""
+        return socket.socket(fileno=self._sock.detach())
+
     def close(self) -> None:
         self._sock.close()
 

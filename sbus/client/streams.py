@@ -15,10 +15,10 @@ import msgspec
 
 from sbus.client.admin import AdminConnection
 from sbus.client.message_joiner import MessageJoiner, MissedCounts, MissedItems, MonitoredMessage
-from sbus.errors import BusError, ProtocolViolation
+from sbus.errors import BusError, Disconnected, ProtocolViolation
 from sbus.protocol import admin
 from sbus.protocol.admin_results import EventsResult, MonitorResult
-from sbus.protocol.admin_streams import Events, Missed
+from sbus.protocol.admin_streams import BEGINNING, Ended, Events, Missed
 from sbus.protocol.text import to_text
 
 EVENTS_WINDOW_SECONDS = 0.05
@@ -26,8 +26,18 @@ EVENTS_WINDOW_SECONDS = 0.05
 _PACKETS_AT_ONCE_MAX = 64
 
 _decoder: msgspec.json.Decoder[Events | Missed] = msgspec.json.Decoder(Events | Missed)
+_ENDED = BEGINNING + b'"ended"'
+_ended_decoder = msgspec.json.Decoder(Ended)
 
 T = TypeVar("T")
+
+
+def _understood(decoder: msgspec.json.Decoder[T], packet: bytes) -> T:
+    """Raises ProtocolViolation."""
+    try:
+        return decoder.decode(packet)
+    except msgspec.DecodeError as error:
+        raise ProtocolViolation(f"not a packet of a stream: {error}") from error
 
 
 class Stream(ABC, Generic[T]):
@@ -65,6 +75,9 @@ class Stream(ABC, Generic[T]):
                 return count > 0
             except BusError as error:
                 self._ended = error
+                return True
+            if packet.startswith(_ENDED):
+                self._ended = Disconnected(_understood(_ended_decoder, packet).why)
                 return True
             self._feed(packet)
         return True
@@ -123,10 +136,7 @@ class EventStream(Stream[dict[str, Any] | MissedItems]):
         self._fed = 0
 
     def _feed(self, packet: bytes) -> None:
-        try:
-            part = _decoder.decode(packet)
-        except msgspec.DecodeError as error:
-            raise ProtocolViolation(f"not a packet of a stream: {error}") from error
+        part = _understood(_decoder, packet)
         self._missed.note(part.source, part.missed)
         now = time.monotonic()
         for event in part.events if isinstance(part, Events) else ():

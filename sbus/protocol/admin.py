@@ -122,6 +122,16 @@ class Reload(_Request, frozen=True):
     """Read the configuration file again."""
 
 
+class Upgrade(_Request, frozen=True):
+    """Start the program of the bus again, and have it take the place of the one that runs. If it
+    cannot, nothing changes."""
+
+
+class TakeOver(_Request, frozen=True):
+    """Hand the bus over to the process that asks, which must be root's or of the bus's own user.
+    The reply comes at once, and what follows is no admin protocol."""
+
+
 class Drain(_Request, frozen=True):
     """Accept no more clients, and end when the last one has left, or disconnect those that are
     left after `timeout_seconds`."""
@@ -146,6 +156,8 @@ Request = (
     | Move
     | Limit
     | Reload
+    | Upgrade
+    | TakeOver
     | Drain
     | Version
 )
@@ -182,6 +194,8 @@ RESULTS: Final[dict[type[msgspec.Struct], type[msgspec.Struct]]] = {
     Move: results.MoveResult,
     Limit: results.LimitResult,
     Reload: results.ReloadResult,
+    Upgrade: results.UpgradeResult,
+    TakeOver: results.TakeOverResult,
     Drain: results.DrainResult,
     Version: results.VersionResult,
 }

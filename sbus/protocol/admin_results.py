@@ -304,6 +304,23 @@ class ReloadResult(msgspec.Struct, frozen=True):
     """Workers that did not confirm in time; they apply the settings as soon as they can."""
 
 
+class UpgradeResult(msgspec.Struct, frozen=True):
+    """Another process serves the bus from now on."""
+
+    version: str
+    """Of its program."""
+    pid: int
+    """0 if that is not known."""
+    clients: int
+    """Clients that it has taken over."""
+    pause_seconds: float
+    """For how long nobody was served."""
+
+
+class TakeOverResult(msgspec.Struct, frozen=True):
+    """The bus waits for the other program to greet."""
+
+
 class DrainResult(msgspec.Struct, frozen=True):
     clients: int
     """Clients that are left."""

@@ -94,4 +94,10 @@ class Missed(_Packet, frozen=True, kw_only=True):
     missed: int
 
 
+class Ended(_Packet, frozen=True, kw_only=True):
+    """The bus ends the stream, and why. The connection ends behind it."""
+
+    why: str
+
+
 StreamPacket = Messages | Part | Recipients | Events | Missed

@@ -39,6 +39,31 @@ class BusStopping(LoggedEvent, frozen=True, kw_only=True):
     clients: int
 
 
+class BusHandedOver(LoggedEvent, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = (
+        "process {new_pid} has taken over the bus; clients: {clients}, pause: {milliseconds} ms"
+    )
+
+    new_pid: int
+    clients: int
+    milliseconds: int
+
+
+class BusTakenOver(LoggedEvent, frozen=True, kw_only=True):
+    priority = NOTICE
+    template = "took over the bus; clients: {clients}"
+
+    clients: int
+
+
+class UpgradeRejected(LoggedEvent, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "no other program has taken over the bus: {why}"
+
+    why: str
+
+
 class Draining(LoggedEvent, frozen=True, kw_only=True):
     priority = NOTICE
     template = "no more clients are admitted; clients left: {clients}"

@@ -12,7 +12,7 @@ import socket
 
 _SO_PASSRIGHTS = 83
 FDS_MAX = 4
-"""No message between the processes of a bus carries more."""
+"""Few messages between the processes of a bus carry more."""
 
 
 class DescriptorsLost(Exception):
@@ -56,10 +56,12 @@ def send_borrowing_fds(sock: socket.socket, data: bytes, fds: list[int]) -> None
     sock.sendmsg([data], ancillary)
 
 
-def receive_owning_fds(sock: socket.socket, bytes_max: int) -> tuple[bytes, list[int]]:
+def receive_owning_fds(
+    sock: socket.socket, bytes_max: int, fds_max: int = FDS_MAX
+) -> tuple[bytes, list[int]]:
     """Receive one packet and its descriptors, which the caller closes. b"" when the other end is
     closed. Raises OSError, and DescriptorsLost with the packet when descriptors were dropped."""
-    space = socket.CMSG_SPACE(FDS_MAX * array.array("i").itemsize)
+    space = socket.CMSG_SPACE(fds_max * array.array("i").itemsize)
     try:
         data, ancillary, flags, _ = sock.recvmsg(bytes_max, space, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:

@@ -71,6 +71,10 @@ class Notifier:
             _status(status),
         )
 
+    def hand_over(self, pid: int) -> None:
+        """This process is the main one of the service from now on."""
+        self._send(f"MAINPID={pid}")
+
     def stopping(self, status: str) -> None:
         """The bus has begun to stop."""
         self._send("STOPPING=1", _status(status))

@@ -9,7 +9,6 @@ import msgspec
 import trio
 
 from sbus.broker.admin.server import AdminServer
-from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.closer import Closer
 from sbus.protocol import admin
@@ -24,7 +23,6 @@ QUESTIONS = 50
 def test_an_administrator_that_floods_requests_leaves_turns_to_others(tmp_path: Path) -> None:
     answered: list[int] = []
     lines: list[str] = []
-    no_streams = cast(StreamRegistry, None)
 
     async def answer(request: admin.Version) -> msgspec.Struct:
         answered.append(request.id)
@@ -36,12 +34,12 @@ def test_an_administrator_that_floods_requests_leaves_turns_to_others(tmp_path: 
             Administrators(()),
             cast(Closer, ClosesAtOnce()),
             {admin.Version: answer},
-            no_streams,
+            {},
             logging_to(lines),
         )
         with trio.fail_after(5):
             async with trio.open_nursery() as tasks:
-                tasks.start_soon(server.run)
+                tasks.start_soon(server.run, trio.CancelScope())
                 while 0 not in answered:
                     await trio.lowlevel.wait_readable(others)
                 tasks.cancel_scope.cancel()

@@ -1,5 +1,6 @@
 """Requests of the admin protocol and their replies, as packets."""
 
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -13,6 +14,12 @@ T = TypeVar("T")
 
 Handlers = Mapping[type[admin.Request], Callable[[Any], Awaitable[msgspec.Struct]]]
 """What finds the result of each request. Raises AdminFault."""
+
+
+Reply = Callable[[msgspec.Struct], Awaitable[None]]
+Takers = Mapping[type[admin.Request], Callable[[Any, socket.socket, Reply], Awaitable[None]]]
+"""What replies to a request and then uses its connection for something else. The connection is
+closed afterwards. Raises AdminFault, and then nothing has happened."""
 
 
 class AdminFault(SbusError):

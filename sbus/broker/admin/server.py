@@ -19,11 +19,11 @@ import trio
 from sbus.broker.admin.request_codec import (
     AdminFault,
     Handlers,
+    Takers,
     encode_reply,
     parse_head,
     parse_request,
 )
-from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.acceptor import accept_connection
 from sbus.broker.front.administrators import Administrators
@@ -56,7 +56,7 @@ class AdminServer:
         administrators: Administrators,
         closer: Closer,
         handlers: Handlers,
-        streams: StreamRegistry,
+        takers: Takers,
         events: EventEmitter,
     ) -> None:
         listener.setblocking(False)
@@ -64,22 +64,26 @@ class AdminServer:
         self._administrators = administrators
         self._closer = closer
         self._handlers = handlers
-        self._streams = streams
+        self._takers = takers
         self._events = events
         self._turns = TimedTurns()
         self._connections = trio.CapacityLimiter(max(1, administrators_max()))
 
-    async def run(self) -> None:
-        """Serve administrators, for ever."""
+    async def run(self, scope: trio.CancelScope) -> None:
+        """Serve administrators; those that connect until `scope` is cancelled."""
         async with trio.open_nursery() as tasks:
-            while True:
-                sock = await accept_connection(self._listener, self._back_off)
-                self._closer.keep(sock)
-                if self._is_admitted(sock):
-                    await self._connections.acquire_on_behalf_of(sock)
-                    tasks.start_soon(self._serve, sock, name=ADMINISTRATION)
-                else:
-                    await self._turns.use(partial(self._refuse, sock))
+            with scope:
+                while True:
+                    sock = await accept_connection(self._listener, self._back_off)
+                    await self._admit(sock, tasks)
+
+    async def _admit(self, sock: socket.socket, tasks: trio.Nursery) -> None:
+        self._closer.keep(sock)
+        if self._is_admitted(sock):
+            await self._connections.acquire_on_behalf_of(sock)
+            tasks.start_soon(self._serve, sock, name=ADMINISTRATION)
+        else:
+            await self._turns.use(partial(self._refuse, sock))
 
     def _refuse(self, sock: socket.socket) -> None:
         """Refuse a connection at once: a flood of these takes no place and no task."""
@@ -128,14 +132,15 @@ class AdminServer:
                 await trio.lowlevel.wait_readable(sock)
 
     async def _handle(self, sock: socket.socket, packet: bytes) -> bool:
-        """Answer one request; whether the connection serves a stream from now on."""
+        """Answer one request; whether the connection was for something else from then on."""
         number = 0
         try:
             head = parse_head(packet)
             number = head.id
             request = parse_request(head, packet)
-            if isinstance(request, admin.Monitor | admin.Events):
-                await self._reply(sock, number, await self._streams.begin(request, sock))
+            taker = self._takers.get(type(request))
+            if taker is not None:
+                await taker(request, sock, partial(self._reply, sock, number))
                 return True
             handler = self._handlers.get(type(request))
             if handler is None:

@@ -9,13 +9,15 @@ A worker that takes the place of a dead one is handed all streams before it gets
     a connection is kept here until every worker that was handed it has said that it has it
 """
 
+import os
 import socket
 import time
 from contextlib import suppress
 
+import msgspec
 import trio
 
-from sbus.broker.admin.request_codec import AdminFault
+from sbus.broker.admin.request_codec import AdminFault, Reply, Takers
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.supervisor import Supervisor
@@ -23,9 +25,10 @@ from sbus.broker.ipc.worker_protocol import StartStream, StopStream, StreamStart
 from sbus.errors import ClientFault
 from sbus.protocol import admin
 from sbus.protocol.admin_results import MonitorResult
+from sbus.protocol.admin_streams import Ended
 from sbus.protocol.keys import DIALECTS, check_pattern
 from sbus.protocol.text import from_text
-from sbus.unix.closing import is_hung_up
+from sbus.unix.closing import end_connection, is_hung_up
 
 START_SECONDS_MAX = 2.0
 """How long the start of a stream waits for the workers."""
@@ -62,10 +65,16 @@ class StreamRegistry:
         self._events = events
         self._streams: dict[int, _Stream] = {}
         self._last_number = 0
+        self.takers: Takers = {admin.Monitor: self._take, admin.Events: self._take}
         self.apply_settings(settings)
 
     def apply_settings(self, settings: BusSettings) -> None:
         self._limits = settings.limits
+
+    async def _take(
+        self, request: admin.Monitor | admin.Events, sock: socket.socket, reply: Reply
+    ) -> None:
+        await reply(await self.begin(request, sock))
 
     async def begin(
         self, request: admin.Monitor | admin.Events, sock: socket.socket
@@ -110,6 +119,14 @@ class StreamRegistry:
                 raise AdminFault("bad-request", f"pattern {text[:64]!r}: {error}") from error
             patterns.append(pattern)
         return patterns
+
+    def end_all(self, why: str) -> None:
+        """End all streams, and tell the watchers why, as far as there is room."""
+        packet = msgspec.json.encode(Ended(source=os.getpid(), why=why))
+        for stream in self._streams.values():
+            with suppress(OSError):
+                stream.sock.send(packet)
+            end_connection(stream.sock)
 
     # -- what workers do -----------------------------------------------------------------------
     def on_worker_forked(self, worker: int) -> None:

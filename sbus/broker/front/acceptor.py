@@ -74,6 +74,9 @@ class Acceptor:
         self._queued = trio.Event()
         self._room = trio.Event()
         self._turns = TimedTurns()
+        self._resumed = trio.Event()
+        self._resumed.set()
+        self._accepting = trio.CancelScope()
         self.apply_settings(settings)
 
     def apply_settings(self, settings: BusSettings) -> None:
@@ -83,11 +86,17 @@ class Acceptor:
         """Accept connections until cancelled; then end those that wait for admission."""
         try:
             while True:
-                sock = await accept_connection(self._listener, self._back_off)
-                await self._turns.use(partial(self._take_in, sock))
+                await self._resumed.wait()
+                with trio.CancelScope() as self._accepting:
+                    await self._accept_all()
         finally:
             with trio.CancelScope(shield=True):
                 await self._end_waiting()
+
+    async def _accept_all(self) -> None:
+        while True:
+            sock = await accept_connection(self._listener, self._back_off)
+            await self._turns.use(partial(self.take_in, sock))
 
     async def _end_waiting(self) -> None:
         for client in self._queue.take_all():
@@ -105,7 +114,7 @@ class Acceptor:
                 self._rejector.close(sock, peer_credentials(sock).uid, end_notice("stopping"))
                 await trio.lowlevel.checkpoint()
 
-    def _take_in(self, sock: socket.socket) -> None:
+    def take_in(self, sock: socket.socket) -> None:
         """Queue a client that may come in, and reject any other."""
         self._closer.keep(sock)
         own = peer_credentials(sock)
@@ -131,6 +140,7 @@ class Acceptor:
     # -- admission -----------------------------------------------------------------------------
     async def wait_for_client(self) -> None:
         """Wait until `next_client` returns one."""
+        await self._resumed.wait()
         while (delay_ns := self._queue.due_ns() - time.monotonic_ns()) > 0:
             first = self._queue.first_held_back()
             if first is not None:
@@ -143,9 +153,32 @@ class Acceptor:
     def next_client(self) -> AcceptedClient | None:
         """The client whose turn it is, if any; the caller owns its socket, and calls `client_left`
         when it has left."""
-        return self._queue.take(time.monotonic_ns())
+        return self._queue.take(time.monotonic_ns()) if self._resumed.is_set() else None
 
     def client_left(self, account: Account) -> None:
         """A client has left, and with it a descriptor."""
         self._descriptors.count(account, -1)
         self._room.set()
+
+    def client_came(self, account: Account) -> None:
+        """A client came in that another bus had accepted."""
+        self._descriptors.count(account, 1)
+
+    # -- another bus takes the place of this one ----------------------------------------------
+    def pause(self) -> None:
+        """Let nobody come in, and leave new connections in the listen queue."""
+        self._resumed = trio.Event()
+        self._accepting.cancel()
+
+    def resume(self) -> None:
+        """Accept connections again."""
+        self._resumed.set()
+
+    def waiting(self) -> list[socket.socket]:
+        """The connections that were accepted and wait for admission."""
+        return [client.sock for client in self._queue]
+
+    def leave_waiting(self) -> None:
+        """Another bus has them."""
+        for client in self._queue.take_all():
+            client.sock.close()

@@ -9,7 +9,8 @@ from itertools import islice
 import msgspec
 
 from sbus.broker.events.emitter import describe_client
-from sbus.protocol import events
+from sbus.broker.ipc.bus_record import ConnectionRecord
+from sbus.protocol.event import Client as DescribedClient
 from sbus.shared.accounts import Account
 from sbus.shared.client_slots import ClientSlots
 from sbus.unix.credentials import Credentials
@@ -41,7 +42,7 @@ class Client(msgspec.Struct, eq=False):
         """The name of the process that connected; empty when that has ended."""
         return peer_program(self.sock, self.credentials.pid)
 
-    def describe(self) -> events.Client:
+    def describe(self) -> DescribedClient:
         """What events say of it."""
         return describe_client(self.number, self.credentials, self.sock)
 
@@ -71,7 +72,28 @@ class ClientRegistry:
         """Give a new client its number."""
         self.admitted += 1
         slot = self._take_slot()
-        client = Client(self.admitted, worker, account, sock, credentials, time.time(), slot)
+        return self._add(
+            Client(self.admitted, worker, account, sock, credentials, time.time(), slot)
+        )
+
+    def restore(
+        self, record: ConnectionRecord, worker: int, sock: socket.socket, account: Account
+    ) -> Client:
+        """Add a client that has its number from another bus."""
+        own, since, slot = record.credentials, record.connected_at, self._take_slot()
+        return self._add(Client(record.number, worker, account, sock, own, since, slot))
+
+    def leave_all(self) -> None:
+        """Another bus has all clients still. Their sockets are closed here, and nothing else."""
+        for client in self._clients.values():
+            client.sock.close()
+        self._clients.clear()
+
+    def put_in_order(self) -> None:
+        """All clients of another bus have been added."""
+        self._clients = dict(sorted(self._clients.items()))
+
+    def _add(self, client: Client) -> Client:
         self._clients[client.number] = client
         self._count(client, 1)
         return client

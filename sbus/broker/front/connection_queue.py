@@ -10,6 +10,7 @@ import heapq
 import math
 import socket
 from collections import deque
+from collections.abc import Iterator
 
 import msgspec
 
@@ -37,6 +38,11 @@ class ConnectionQueue:
         """The last one that a user had."""
         self._later: list[tuple[int, int]] = []
         """A heap: when the other users' next clients are due, and the places of accounts."""
+
+    def __iter__(self) -> Iterator[AcceptedClient]:
+        """All clients, in no order."""
+        for waiting in self._waiting.values():
+            yield from waiting
 
     def add(self, client: AcceptedClient) -> None:
         account = client.account
@@ -77,7 +83,7 @@ class ConnectionQueue:
 
     def take_all(self) -> list[AcceptedClient]:
         """All clients, due or not, without a charge."""
-        clients = [client for waiting in self._waiting.values() for client in waiting]
+        clients = list(self)
         self._waiting.clear()
         self._turns.clear()
         self._later.clear()

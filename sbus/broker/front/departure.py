@@ -72,6 +72,11 @@ class ClientDeparture:
         self._acceptor.client_left(client.account)
         self._shutdown.check_empty()
 
+    def take_in(self, client: Client) -> None:
+        """A client that another bus had accepted is to depart from here."""
+        self._closer.keep(client.sock)
+        self._acceptor.client_came(client.account)
+
     def copy_socket(self, client: Client) -> socket.socket:
         """A copy of a client's socket, which is open when the client leaves meanwhile. Raises
         OSError."""

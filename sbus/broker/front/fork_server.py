@@ -17,9 +17,9 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Never
+from typing import Never, Protocol
 
 import msgspec
 
@@ -49,6 +49,12 @@ WorkerMain = Callable[[int, socket.socket, bool], None]
 first of this number."""
 
 
+class SupportsClose(Protocol):
+    """A file or a socket."""
+
+    def close(self) -> None: ...
+
+
 class WorkerForked(msgspec.Struct, frozen=True):
     """A worker was forked; the receiver owns `pidfd`, -1 for one that is being killed again."""
 
@@ -73,7 +79,7 @@ class ForkServer:
     """The front's handle. Make it before the event loop starts."""
 
     def __init__(
-        self, worker_main: WorkerMain, close: list[socket.socket], events: EventEmitter
+        self, worker_main: WorkerMain, close: Sequence[SupportsClose], events: EventEmitter
     ) -> None:
         """Fork the process, which closes its copies of `close`."""
         self.sock, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -254,7 +260,7 @@ def _run_and_exit(main: Callable[[], None]) -> Never:
         os._exit(status)
 
 
-def _become(name: str, close: list[socket.socket]) -> None:
+def _become(name: str, close: Sequence[SupportsClose]) -> None:
     """Give a forked child its own name, and close what only its parent uses."""
     # A text file would cost every worker some more pages of its own.
     with suppress(OSError):
@@ -264,8 +270,8 @@ def _become(name: str, close: list[socket.socket]) -> None:
             os.write(comm, name.encode())
         finally:
             os.close(comm)
-    for sock in close:
-        sock.close()
+    for file in close:
+        file.close()
 
 
 def _ignore_signals() -> None:

@@ -14,6 +14,8 @@ the client is disconnected. No client is served twice.
 
 import os
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
 import trio
@@ -98,6 +100,7 @@ class ClientMover:
         self._events = events
         self._moves: dict[int, _Move] = {}
         """By the numbers of the clients."""
+        self._is_paused = False
 
     # -- what the workers say ------------------------------------------------------------------
     def on_event(self, worker: int, event: MoveEvent) -> None:
@@ -144,11 +147,24 @@ class ClientMover:
         move = self._moves.get(client.number)
         return {client.worker} if move is None else {client.worker, move.to}
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        """No client is on its way during the block."""
+        self._is_paused = True
+        try:
+            for move in list(self._moves.values()):
+                await move.ended.wait()
+            yield
+        finally:
+            self._is_paused = False
+
     # -- moving --------------------------------------------------------------------------------
     async def move(self, client: Client, to: int) -> MoveOutcome:
         """Have worker `to` serve a client."""
         if client.worker == to:
             return MoveOutcome("")
+        if self._is_paused:
+            return MoveOutcome("another bus is to take the place of this one")
         if client.number in self._moves:
             return MoveOutcome("it is being moved")
         if not self._serve(client.worker, to):

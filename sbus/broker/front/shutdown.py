@@ -12,7 +12,8 @@ from sbus.unix.notify import Notifier
 
 
 class Shutdown:
-    """Decides when one bus ends. `admission_scope` is the scope in which clients are admitted."""
+    """Decides when one bus ends. Clients are admitted in `admission_scope`, and administrators in
+    `administration_scope`."""
 
     def __init__(
         self,
@@ -25,7 +26,10 @@ class Shutdown:
         self._events = events
         self._notifier = notifier
         self.is_draining = False
+        self.is_handed_over = False
+        """Another bus serves the clients."""
         self.admission_scope = trio.CancelScope()
+        self.administration_scope = trio.CancelScope()
         self._requested = trio.Event()
         self._deadline = trio.CancelScope()
         self.apply_settings(settings)
@@ -57,15 +61,31 @@ class Shutdown:
             deadline = trio.current_time() + timeout_seconds
             self._deadline.deadline = min(self._deadline.deadline, deadline)
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the bus has been told to end."""
+        return self._requested.is_set()
+
+    def hand_over(self) -> None:
+        """Another process has taken over the bus: leave new connections to it."""
+        self.is_handed_over = True
+        self.administration_scope.cancel()
+
+    def leave(self) -> None:
+        """End this process, which has handed the bus over."""
+        self._requested.set()
+
     def check_empty(self) -> None:
         """End the bus if the last client has left and that is a reason to end."""
         if not self._registry and (self._exit_when_empty or self.is_draining):
             self._requested.set()
 
     async def wait(self) -> None:
-        """Wait until the bus has to end, and announce it."""
+        """Wait until the bus has to end, and announce it, unless another one goes on."""
         with self._deadline:
             await self._requested.wait()
+        if self.is_handed_over:
+            return
         self._notifier.stopping(f"Stopping, with {len(self._registry)} clients")
         self._events.emit(BusStopping(clients=len(self._registry)))
         self.admission_scope.cancel()

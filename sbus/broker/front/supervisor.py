@@ -125,7 +125,7 @@ class Supervisor:
     async def run(self, nursery: trio.Nursery, observer: WorkerObserver) -> None:
         """Start all workers; returns once they serve, leaving tasks in `nursery`.
 
-        Raises SbusError when one dies before that.
+        Raises SbusError when one dies before `start_replacing`.
         """
         self._nursery = nursery
         self._observer = observer
@@ -133,8 +133,15 @@ class Supervisor:
         for worker in self.workers:
             self._fork(worker)
         await self._wait_for(lambda: all(worker.is_serving for worker in self.workers))
-        self._has_started = True
         nursery.start_soon(self._watch_heartbeats)
+
+    def start_replacing(self) -> None:
+        """From now on a worker that dies is replaced. Before this, the bus cannot start."""
+        self._has_started = True
+
+    def stop_replacing(self) -> None:
+        """From now on no worker is replaced."""
+        self._is_stopping = True
 
     async def _wait_for(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -362,6 +369,14 @@ class Supervisor:
             with trio.move_on_after(_QUEUE_RETRY_SECONDS):
                 await self._wait_for(lambda: any(worker.is_serving for worker in self.workers))
                 await trio.sleep_forever()
+
+    async def leave(self) -> None:
+        """Have the workers end without a word to their clients, which another bus serves."""
+        self._is_stopping = True
+        self._send_all(protocol.Leave())
+        with trio.move_on_after(self._limits.stop_seconds_max):
+            await self._wait_for(lambda: not self.running_workers())
+        self._kill_all()
 
     async def stop(self, code: str) -> None:
         """Have the workers hand over what they accepted, tell clients this code, and end; kill

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 import msgspec
 
 from sbus.broker.config.settings import BusSettings
+from sbus.broker.ipc.bus_record import UserRecord
 from sbus.errors import ConfigurationError
 from sbus.limits import UserLimits
 from sbus.shared.accounts import Account, AccountBook
 from sbus.unix.subordinate_ids import SubordinateIds
 from sbus.validation import explain, suggest
+
+_NAMES = UserLimits.__struct_fields__
 
 
 class EffectiveUserLimits:
@@ -49,6 +52,29 @@ class EffectiveUserLimits:
     def user_of(self, uid: int) -> int:
         """The user whose id this is: the owner of a subordinate id."""
         return self._subordinate_ids.owner(uid)
+
+    def records(self) -> list[UserRecord]:
+        """Of all users that have an account, in the order in which these were opened."""
+        now_ns = time.monotonic_ns()
+        records = []
+        for uid in self._book.uids():
+            account = self._book.find(uid)
+            assert account is not None
+            changed = self._changed.get(uid)
+            limits = None if changed is None else msgspec.structs.asdict(changed)
+            records.append(UserRecord(account=account.record(now_ns), limits=limits))
+        return records
+
+    def restore(self, record: UserRecord) -> None:
+        """Go on with what another bus has of a user, unless there is no account left."""
+        uid = record.account.uid
+        if record.limits is not None:
+            known = {name: value for name, value in record.limits.items() if name in _NAMES}
+            self._changed[uid] = msgspec.structs.replace(self.limits_of(uid), **known)
+        account = self._book.of(uid, self.limits_of(uid), time.monotonic_ns())
+        if account is not None:
+            account.limit(self.limits_of(uid))
+            account.restore(record.account)
 
     def change(self, uid: int, changes: Mapping[str, int | float]) -> UserLimits:
         """Change some limits of a user, for all processes from now on; returns all of them.

@@ -1,4 +1,4 @@
-"""The verbs of `sbusctl` that change something: kick, move, limit, reload, drain."""
+"""The verbs of `sbusctl` that change something: kick, move, limit, reload, upgrade, drain."""
 
 import click
 
@@ -10,6 +10,9 @@ from sbus.cli.sbusctl.shared_options import (
     json_option,
     verb,
 )
+
+_UPGRADE_SECONDS_MAX = 60.0
+"""The bus gives a new program up sooner."""
 
 
 @verb("sbusctl kick 4711", "sbusctl kick 4711 --text 'please update your client'")
@@ -69,6 +72,19 @@ def reload(selected: SelectedBus, as_json: bool) -> None:
     from sbus.protocol.admin import Reload
 
     selected.ask_and_show(Reload(), as_json=as_json)
+
+
+@verb("sbusctl upgrade")
+@json_option
+def upgrade(selected: SelectedBus, as_json: bool) -> None:
+    """Have the installed program take the place of the one that runs.
+
+    The bus starts its command line again, which reads the configuration anew. Clients stay
+    connected and lose nothing. If the new program cannot start, the bus serves as before.
+    """
+    from sbus.protocol.admin import Upgrade
+
+    selected.ask_and_show(Upgrade(), as_json=as_json, timeout_seconds=_UPGRADE_SECONDS_MAX)
 
 
 @verb("sbusctl drain", "sbusctl drain --timeout 30 --wait && systemctl start sbusd")

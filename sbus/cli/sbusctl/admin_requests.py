@@ -32,6 +32,7 @@ LINES: dict[type[msgspec.Struct], Lines[Any]] = {
     protocol.Reload: bus_view.reload_lines,
     protocol.Stats: bus_view.stats_lines,
     protocol.Subs: clients_view.subscriptions_lines,
+    protocol.Upgrade: bus_view.upgrade_lines,
     protocol.Users: users_view.users_lines,
     protocol.Version: bus_view.version_lines,
     protocol.Workers: lambda result, width: bus_view.workers_lines(result.workers, width),

@@ -17,7 +17,7 @@ from sbus.client.link import LinkOptions
 COMMAND = "sbusctl"
 
 VERBS_BY_MODULE = {
-    "sbus.cli.sbusctl.action_verbs": ("drain", "kick", "limit", "move", "reload"),
+    "sbus.cli.sbusctl.action_verbs": (*("drain", "kick", "limit", "move", "reload", "upgrade"),),
     "sbus.cli.sbusctl.bench_verb": ("bench",),
     "sbus.cli.sbusctl.inspection_verbs": ("clients", "explain", "me", "subs", "users"),
     "sbus.cli.sbusctl.message_verbs": ("ping", "pub", "sub", "whoami"),

@@ -34,17 +34,21 @@ class SelectedBus:
     """None for the admin socket that belongs to the bus."""
     link: LinkOptions
 
-    def connect_admin(self) -> "AdminConnection":
+    def connect_admin(self, timeout_seconds: float = 30.0) -> "AdminConnection":
         """Connect to the admin socket; the caller closes it. Raises AddressError."""
         from sbus.client.admin import AdminConnection
 
-        return AdminConnection(self.address, address=self.admin_address)
+        return AdminConnection(
+            self.address, address=self.admin_address, timeout_seconds=timeout_seconds
+        )
 
-    def ask_and_show(self, request: "Request", *, as_json: bool) -> None:
+    def ask_and_show(
+        self, request: "Request", *, as_json: bool, timeout_seconds: float = 30.0
+    ) -> None:
         """Send a request to the admin socket, and print the result."""
         from sbus.cli.sbusctl.admin_requests import ask_and_show
 
-        with self.connect_admin() as admin:
+        with self.connect_admin(timeout_seconds) as admin:
             ask_and_show(admin, request, as_json=as_json)
 
 

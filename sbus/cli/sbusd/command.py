@@ -5,13 +5,14 @@ standard error, and 2 for a command line that cannot be understood. Heavy module
 they are needed, so that sbusd starts fast.
 """
 
+import os
 import sys
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
 
-from sbus.bus_options import OPTIONS, WORKERS_MAX, Kind, Option
+from sbus.bus_options import OPTIONS, PREDECESSOR_VARIABLE, WORKERS_MAX, Kind, Option
 from sbus.cli.sbusd.plan import CommandLine
 from sbus.cli.sbusd.start import run
 from sbus.cli.terminal.error_output import report_error
@@ -91,6 +92,12 @@ Examples:
     callback=_print_limits,
     help="Change a limit; `--limit help` lists them with their defaults. Repeatable.",
 )
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Take the place of the bus that runs at this address, with its sockets, its pidfile and "
+    "its clients.",
+)
 @click.version_option(
     __version__,
     prog_name="sbusd",
@@ -104,6 +111,7 @@ def sbusd(
     config: str | None,
     check_config: str | None,
     print_config: bool,
+    take_over: bool,
     limits: tuple[str, ...],
     **options: Any,
 ) -> None:
@@ -118,11 +126,20 @@ def sbusd(
     elif check_config is not None:
         click.echo(f"{check_config}: {plan.file}")
     else:
-        run(plan)
+        run(plan, take_over=take_over)
 
 
 def _is_given(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _report(text: str) -> None:
+    """Print an error; the bus that has started this program, if one has, gets it, too."""
+    if PREDECESSOR_VARIABLE in os.environ:
+        from sbus.cli.sbusd.predecessor import link_of_environment, report_failure
+
+        report_failure(link_of_environment(), text)
+    report_error(text)
 
 
 def main() -> None:
@@ -130,9 +147,9 @@ def main() -> None:
     try:
         status = sbusd.main(prog_name="sbusd", standalone_mode=False)
     except click.UsageError as error:
-        report_error(f"{error.format_message()} (sbusd --help shows the options)")
+        _report(f"{error.format_message()} (sbusd --help shows the options)")
         status = 2
     except SbusError as error:
-        report_error(str(error))
+        _report(str(error))
         status = 1
     sys.exit(status)

@@ -1,14 +1,15 @@
 """The pidfile of a bus in the background, which is also its lock.
 
-The front's process holds a write lock on the file for as long as it lives. A file without that lock
-is stale, whichever process id it has, because the kernel gives a process's number to another one
-later. Locks of users who may only read the file do not count.
+A write lock on the file lasts as long as the front has it open, or the front of a bus that took its
+place. A file without that lock is stale, whichever process id it has, because the kernel gives a
+process's number to another one later. Locks of users who may only read the file do not count.
 """
 
 import fcntl
 import os
 import re
 import stat
+import struct
 
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import ConfigurationError
@@ -17,10 +18,14 @@ from sbus.unix.path_lock import path_lock
 
 _CONTENT = re.compile(rb"([0-9]{1,10}\n)?")
 _CONTENT_BYTES_MAX = 11
+_WRITE_LOCK = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""A struct flock for the whole file. Source: fcntl(2), which says that such a lock belongs to the
+open file, and not to a process."""
 
 
 class Pidfile:
-    """A file that holds the process id of this process, and is locked, until it is removed."""
+    """A file that holds the process id of this process, and is locked until `fd` is closed by all
+    processes that have it."""
 
     def __init__(self, path: str) -> None:
         """Make the file, in the place of a stale one if there is one. Raises ConfigurationError."""
@@ -28,32 +33,25 @@ class Pidfile:
             with path_lock(path):
                 _remove_stale(path)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                self._fd = os.open(path, flags, 0o600)
-                self._owned_path: OwnedPath | None = OwnedPath.claim(path)
+                self.fd = os.open(path, flags, 0o600)
+                self.owned_path = OwnedPath.claim(path)
                 self._lock_and_write()
         except OSError as error:
             raise ConfigurationError(f"cannot make pidfile {path}: {error.strerror}") from error
 
     def _lock_and_write(self) -> None:
-        """The lock dies with this process, and its children do not inherit it."""
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(self._fd, b"%d\n" % os.getpid())
-            os.fchmod(self._fd, 0o644)  # not before: who can read it could lock it
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _WRITE_LOCK)
+            os.write(self.fd, b"%d\n" % os.getpid())
+            os.fchmod(self.fd, 0o644)  # not before: who can read it could lock it
         except OSError:
             self.remove()
             raise
 
-    def take_files(self) -> list[OwnedPath]:
-        """The file, which the caller removes from now on."""
-        owned_path, self._owned_path = self._owned_path, None
-        return [] if owned_path is None else [owned_path]
-
     def remove(self) -> None:
         """Remove the file, unless another has taken its place."""
-        if self._owned_path is not None:
-            self._owned_path.remove()
-        os.close(self._fd)
+        self.owned_path.remove()
+        os.close(self.fd)
 
 
 def _remove_stale(path: str) -> None:

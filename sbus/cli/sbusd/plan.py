@@ -82,6 +82,10 @@ class Plan:
             is_abstract=is_abstract,
         )
 
+    def given_by(self, owner: Identity) -> "Plan":
+        """The same, as if this user had given the command line."""
+        return replace(self, command_line=replace(self.command_line, owner=owner))
+
     def check(self) -> None:
         """Raise SbusError if the bus could not start, as far as that shows without its socket."""
         from sbus.broker.bus import check_settings

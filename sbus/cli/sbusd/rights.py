@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from sbus.bus_options import SERVICE_USER
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import ConfigurationError
+from sbus.unix.bus_files import BusFiles
 from sbus.unix.owned_path import OwnedPath
 from sbus.unix.path_lock import path_lock
 from sbus.unix.privileges import CAP_DAC_OVERRIDE, confine
@@ -49,11 +50,12 @@ def _service_identity() -> Identity | None:
 
 
 @contextmanager
-def reduced_rights(identity: Identity | None, files: Sequence[OwnedPath]) -> Iterator[None]:
+def reduced_rights(identity: Identity | None, files: BusFiles) -> Iterator[None]:
     """Run as this user, if it is not None, and with no right that a bus does not need, for good. At
-    the end of the block the remover removes `files`. Raises ConfigurationError."""
+    the end of the block the remover removes `files`, if this process could not. Raises
+    ConfigurationError."""
     with ExitStack() as stack:
-        if files:
+        if identity is not None and files.is_ours and files.paths:
             stack.callback(_Remover(files).finish)
         # Root's own bus removes its files itself, perhaps from another user's directory.
         kept = {CAP_DAC_OVERRIDE} if identity is None else set()
@@ -73,9 +75,10 @@ def reduced_rights(identity: Identity | None, files: Sequence[OwnedPath]) -> Ite
 class _Remover:
     """The bus's handle on the process that removes `files`."""
 
-    def __init__(self, files: Sequence[OwnedPath]) -> None:
+    def __init__(self, files: BusFiles) -> None:
         """Start it. All processes of the bus inherit the pipe whose end it waits for."""
-        read_fd, self._write_fd = os.pipe()
+        self._files = files
+        read_fd, files.remover_fd = os.pipe()
         try:
             self._pid = os.fork()
         except OSError as error:
@@ -83,16 +86,18 @@ class _Remover:
         if self._pid == 0:
             status = 1
             try:
-                _remove_at_end(read_fd, files)
+                _remove_at_end(read_fd, files.paths)
                 status = 0
             finally:
                 os._exit(status)
         os.close(read_fd)
 
     def finish(self) -> None:
-        """Have it remove the files, and wait for that. All other processes must have ended."""
-        os.close(self._write_fd)
-        os.waitpid(self._pid, 0)
+        """Have it remove the files, and wait for that, unless another bus has them. All other
+        processes must have ended."""
+        if self._files.is_ours:
+            self._files.leave_to_remover()
+            os.waitpid(self._pid, 0)
 
 
 def _remove_at_end(read_fd: int, files: Sequence[OwnedPath]) -> None:

@@ -6,15 +6,21 @@ which one bus has at a time; the sockets, because clients wait for their address
 broker, whose imports take longer than everything else together. Before it serves, this process
 gives up all rights that it does not need. Everything that was made is removed on the way out,
 whichever way that is.
+
+A bus that takes the place of another one makes none of these: it gets them, and they are its own
+once the other one has given up its clients.
 """
 
 import gc
 import os
+import signal
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sbus.bus_options import PREDECESSOR_VARIABLE
 from sbus.cli.sbusd.daemon import Launcher, StopRequest, go_to_background, leave_surroundings
 from sbus.cli.sbusd.pidfile import Pidfile
 from sbus.cli.sbusd.plan import Plan
@@ -23,33 +29,42 @@ from sbus.cli.terminal.error_output import report_error
 from sbus.errors import ConfigurationError, SbusError
 from sbus.unix.activation import PassedSockets
 from sbus.unix.address import RandomAbstractAddress
+from sbus.unix.bus_files import BusFiles
 from sbus.unix.notify import Notifier
 from sbus.unix.open_files import raise_open_files_limit
-from sbus.unix.owned_path import OwnedPath
 from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release_input_and_output
 from sbus.unix.users import Identity
 
 if TYPE_CHECKING:
     from sbus.broker.config.resolution import Configuration
+    from sbus.broker.front_process import Endpoints
+    from sbus.cli.sbusd.predecessor import Heritage
 
 _DESCRIPTORS_LEAST = 32
 _DESCRIPTORS_PER_WORKER = 8
 """Its link, pidfd and eventfd, in two processes, and some on their way."""
 
 
-def run(plan: Plan) -> None:
-    """Run a bus until it is told to stop. Raises SbusError, with nothing left behind."""
+def run(plan: Plan, *, take_over: bool = False) -> None:
+    """Run a bus until it is told to stop; `take_over`: in the place of one that runs. Raises
+    SbusError, with nothing left behind."""
+    environment = _environment_of_successor()
     hold_standard_numbers()
     if not os.path.exists("/proc/self/fd"):
         raise ConfigurationError("there is no /proc here, which the bus needs: see proc(5)")
     notifier = Notifier.of_environment(report_error)
     stop = StopRequest()
     launcher = None
+    was_started_by_bus = PREDECESSOR_VARIABLE in os.environ
     try:
         passed = passed_sockets(plan.addresses)
-        if not plan.options["foreground"]:
+        if not (plan.options["foreground"] or was_started_by_bus):
             launcher = go_to_background(stop)
-        _Lifecycle(plan, notifier, stop, launcher).run(passed)
+        lifecycle = _Lifecycle(plan, notifier, stop, launcher, environment)
+        if take_over or was_started_by_bus:
+            lifecycle.take_over(was_started_by_bus=was_started_by_bus)
+        else:
+            lifecycle.run(passed)
     except SbusError as error:
         notifier.status(str(error))
         if launcher is not None and launcher.report_failure(str(error)):
@@ -60,47 +75,86 @@ def run(plan: Plan) -> None:
 
 class _Lifecycle:
     def __init__(
-        self, plan: Plan, notifier: Notifier, stop: StopRequest, launcher: Launcher | None
+        self,
+        plan: Plan,
+        notifier: Notifier,
+        stop: StopRequest,
+        launcher: Launcher | None,
+        environment: dict[str, str],
     ) -> None:
         self._plan = plan
         self._notifier = notifier
         self._stop = stop
         self._launcher = launcher
-        """None in the foreground."""
-        self._pidfile: Pidfile | None = None
-        self._new_identity: Identity | None = None
+        """None where nobody waits for this process to go to the background."""
+        self._directory = _working_directory()
+        self._environment = environment
+        self._files = BusFiles()
+        self._heritage: Heritage | None = None
 
     def run(self, passed: PassedSockets | None) -> None:
+        """Open the pidfile and the sockets, and serve."""
         plan = self._plan
         with ExitStack() as stack:
             if self._launcher is not None and plan.options["pidfile"] != os.devnull:
-                self._pidfile = Pidfile(os.path.abspath(plan.options["pidfile"]))
-                stack.callback(self._pidfile.remove)
+                pidfile = Pidfile(os.path.abspath(plan.options["pidfile"]))
+                self._files = BusFiles([pidfile.owned_path], pidfile.fd)
+            stack.callback(self._files.close)
+            stack.callback(self._files.remove)
             sockets = open_sockets(plan.addresses, passed, plan.options)
             stack.callback(sockets.close)
+            self._files.paths[:0] = sockets.take_files()
+            stack.callback(self._files.remove)
             stack.callback(self._stop.ignore_further)
             if isinstance(plan.addresses.bus, RandomAbstractAddress):
                 _print_address(sockets.bus.printable_address)
-            from sbus.cli.sbusd.rights import new_identity
+            self._settle_and_serve(sockets)
 
-            self._new_identity = new_identity(plan.run_as)
-            if self._launcher is None:
-                self._serve(sockets, release_input_and_output)
-            else:
-                leave_surroundings()
-                self._serve(sockets, partial(self._report_ready, self._launcher))
+    def take_over(self, *, was_started_by_bus: bool) -> None:
+        """Serve with what another bus leaves, which may have started this process."""
+        from sbus.cli.sbusd.predecessor import inherit, report_failure
+
+        with ExitStack() as stack:
+            heritage = self._heritage = inherit(self._plan.addresses)
+            self._files = heritage.files
+            if was_started_by_bus:
+                self._plan = self._plan.given_by(heritage.owner)
+            stack.callback(self._files.close)
+            stack.callback(heritage.sockets.close)
+            stack.callback(self._files.remove)
+            stack.callback(self._stop.ignore_further)
+            try:
+                self._settle_and_serve(heritage.sockets)
+            except SbusError as error:
+                report_failure(heritage.link, str(error))
+                raise
+
+    def _settle_and_serve(self, sockets: Sockets) -> None:
+        from sbus.cli.sbusd.rights import new_identity
+
+        identity = new_identity(self._plan.run_as)
+        if self._launcher is not None:
+            leave_surroundings()
+            self._serve(sockets, identity, partial(self._report_ready, self._launcher))
+        elif self._plan.options["foreground"]:
+            self._serve(sockets, identity, release_input_and_output)
+        else:  # started by a bus in the background
+            leave_surroundings()
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            self._serve(sockets, identity, lambda: None)
 
     def _report_ready(self, launcher: Launcher) -> None:
         if not launcher.report_ready():
             self._stop.request()
 
-    def _serve(self, sockets: Sockets, on_ready: Callable[[], None]) -> None:
+    def _serve(
+        self, sockets: Sockets, identity: Identity | None, on_ready: Callable[[], None]
+    ) -> None:
         """Run the broker. It gets a signal that came before it had handlers once it is ready."""
         # What is imported stays: no collection need look at it, now or later. To look is to write,
         # and a page that one of the bus's processes writes to is copied for it.
         gc.disable()
         from sbus.broker.bus import run_bus
-        from sbus.broker.front_process import Endpoints
         from sbus.cli.sbusd.rights import reduced_rights
 
         gc.freeze()
@@ -113,25 +167,21 @@ class _Lifecycle:
             return plan.read_again().configuration(is_abstract=is_abstract)
 
         def ready_then_stoppable() -> None:
+            if self._heritage is not None:
+                self._files.take_over()
             on_ready()
             address = sockets.bus.bound_address.format()
             self._notifier.ready(f"{plan.options['workers']} workers serve at {address}")
             self._stop.pass_on()
 
         configuration = plan.configuration(is_abstract=is_abstract)
-        identity = self._new_identity
         if self._stop.is_requested:
             return
-        with reduced_rights(identity, [] if identity is None else self._take_files(sockets)):
+        with reduced_rights(identity, self._files):
             try:
                 run_bus(
                     configuration,
-                    Endpoints(
-                        listener=sockets.bus.socket,
-                        admin_listener=None if sockets.admin is None else sockets.admin.socket,
-                        admin_gids=plan.addresses.admin_gids,
-                        is_inherited=sockets.bus.is_inherited,
-                    ),
+                    self._endpoints(sockets),
                     reread=reread,
                     on_ready=ready_then_stoppable,
                     notifier=self._notifier,
@@ -139,10 +189,39 @@ class _Lifecycle:
             finally:
                 self._stop.ignore_further()
 
-    def _take_files(self, sockets: Sockets) -> list[OwnedPath]:
-        """The files of the bus, which the caller removes from now on."""
-        pidfiles = [] if self._pidfile is None else self._pidfile.take_files()
-        return sockets.take_files() + pidfiles
+    def _endpoints(self, sockets: Sockets) -> "Endpoints":
+        from sbus.broker.front.upgrade import ProgramCommand
+        from sbus.broker.front_process import Endpoints, Predecessor
+
+        heritage = self._heritage
+        arguments = [sys.executable, *sys.orig_argv[1:]]
+        return Endpoints(
+            listener=sockets.bus.socket,
+            admin_listener=None if sockets.admin is None else sockets.admin.socket,
+            admin_gids=self._plan.addresses.admin_gids,
+            is_inherited=sockets.bus.is_inherited,
+            files=self._files,
+            owner=self._plan.command_line.owner,
+            command=ProgramCommand(arguments, self._directory, self._environment),
+            predecessor=None
+            if heritage is None
+            else Predecessor(heritage.link, heritage.front_pidfd),
+        )
+
+
+def _environment_of_successor() -> dict[str, str]:
+    """That of a program which takes the place of this one: without what is for this process only.
+    The service manager is the same."""
+    own = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID", PREDECESSOR_VARIABLE)
+    return {name: value for name, value in os.environ.items() if name not in own}
+
+
+def _working_directory() -> str:
+    """Where relative paths of the command line begin."""
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return "/"
 
 
 def _check_open_files(limit: int, workers: int) -> None:

@@ -251,6 +251,14 @@ def reload_lines(result: results.ReloadResult, width: int | None) -> list[Text]:
     return lines
 
 
+def upgrade_lines(result: results.UpgradeResult, width: int | None) -> list[Text]:
+    """Who serves the bus now."""
+    clients, pause_ms = counted(result.clients, "client"), result.pause_seconds * 1_000
+    who = f"process {result.pid}, version {result.version}, serves"
+    text = f"{who} {clients}; the pause took {pause_ms:.0f} ms"
+    return paragraph(text, width)
+
+
 def drain_lines(result: results.DrainResult, width: int | None) -> list[Text]:
     """How many clients are left."""
     return paragraph(f"{counted(result.clients, 'client')} left", width)

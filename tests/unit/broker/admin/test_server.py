@@ -9,7 +9,6 @@ import msgspec
 import trio
 
 from sbus.broker.admin.server import AdminServer
-from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.closer import Closer
 from sbus.protocol import admin
@@ -34,7 +33,6 @@ async def ask(path: str, number: int) -> bytes:
 
 async def test_a_fault_ends_one_connection(tmp_path: Path, nursery: trio.Nursery) -> None:
     lines: list[str] = []
-    no_streams = cast(StreamRegistry, None)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         path = str(tmp_path / "admin")
         listener.bind(path)
@@ -44,10 +42,10 @@ async def test_a_fault_ends_one_connection(tmp_path: Path, nursery: trio.Nursery
             Administrators(()),
             cast(Closer, ClosesAtOnce()),
             {admin.Version: answer},
-            no_streams,
+            {},
             logging_to(lines),
         )
-        nursery.start_soon(server.run)
+        nursery.start_soon(server.run, trio.CancelScope())
         with trio.fail_after(5):
             assert json.loads(await ask(path, 1))["id"] == 1
             assert await ask(path, 13) == b""

@@ -406,3 +406,40 @@ async def test_when_others_have_all_accounts_a_user_is_told_so(
         admitted = await next_client(acceptor)
     admitted.sock.close()
     assert admitted.account.connections == 1
+
+
+async def test_a_pause_leaves_new_connections_in_the_listen_queue(scene: Scene) -> None:
+    acceptor = scene.acceptor()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor.run)
+        scene.connect()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(acceptor.waiting()) == 1
+        acceptor.pause()
+        scene.connect()
+        await trio.testing.wait_all_tasks_blocked()
+        assert acceptor.next_client() is None
+        assert len(acceptor.waiting()) == 1
+        acceptor.resume()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(acceptor.waiting()) == 2
+        for _ in range(2):
+            client = acceptor.next_client()
+            assert client is not None
+            client.sock.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_connections_that_another_bus_has_are_not_ended(scene: Scene) -> None:
+    acceptor = scene.acceptor()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor.run)
+        client = scene.connect()
+        await trio.testing.wait_all_tasks_blocked()
+        (copy,) = [sock.dup() for sock in acceptor.waiting()]
+        acceptor.pause()
+        acceptor.leave_waiting()
+        nursery.cancel_scope.cancel()
+    with copy:
+        copy.send(b"still open")
+        assert client.recv(100) == b"still open"

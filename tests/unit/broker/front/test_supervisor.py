@@ -149,6 +149,7 @@ class Scene:
         await trio.testing.wait_all_tasks_blocked()
         for number in range(WORKERS):
             await self.send(number, WorkerReady())
+        self.supervisor.start_replacing()
 
     async def send(self, worker: int, event: WorkerEvent) -> None:
         self.fork_server.workers[worker].send(event)
@@ -187,6 +188,7 @@ async def test_it_serves_once_every_worker_does(scene: Scene) -> None:
 
     async def run() -> None:
         await scene.supervisor.run(scene.nursery, scene)
+        scene.supervisor.start_replacing()
         done.set()
 
     scene.nursery.start_soon(run)

@@ -269,7 +269,7 @@ def test_a_fault_or_malformed_reply_is_one_line(
 def test_a_missing_reply_is_one_line(
     admin: FakeAdmin, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def connect_impatiently(selected: SelectedBus) -> AdminConnection:
+    def connect_impatiently(selected: SelectedBus, _seconds: float = 0) -> AdminConnection:
         return AdminConnection(selected.address, timeout_seconds=0.05)
 
     monkeypatch.setattr(SelectedBus, "connect_admin", connect_impatiently)

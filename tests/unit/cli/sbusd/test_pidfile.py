@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import select
 import signal
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -72,26 +73,31 @@ def test_of_several_at_once_one_has_it(path: Path, is_left: bool) -> None:
         path.unlink()
 
 
-def test_its_children_do_not_keep_it_in_use(path: Path) -> None:
+def test_it_is_in_use_while_any_process_has_it_open(path: Path) -> None:
+    """Another bus takes it over before the process ends that made it."""
     read_fd, write_fd = os.pipe()
 
     def have_a_child() -> None:
-        Pidfile(str(path))
+        pidfile = Pidfile(str(path))
         child = os.fork()
         if child:
+            os.close(pidfile.fd)
             os.write(write_fd, b"%d" % child)
         else:
             signal.pause()
 
     with child_that(have_a_child):
         child = int(os.read(read_fd, 10))
+    pidfd = os.pidfd_open(child)
     try:
-        os.kill(child, 0)
-        Pidfile(str(path)).remove()
+        with pytest.raises(ConfigurationError, match="in use"):
+            Pidfile(str(path))
     finally:
         os.kill(child, signal.SIGKILL)
-        os.close(read_fd)
-        os.close(write_fd)
+        assert select.select([pidfd], [], [], 10)[0]
+        for fd in (pidfd, read_fd, write_fd):
+            os.close(fd)
+    Pidfile(str(path)).remove()
 
 
 @pytest.mark.parametrize("content", ["precious", "12 13\n", "12345678901\n", "1\n2\n", "-1\n"])

@@ -1,0 +1,54 @@
+"""The verbs by which a new program takes the place of the bus: `upgrade` and `takeover`."""
+
+import os
+import socket
+from contextlib import suppress
+
+from sbus.broker.admin.request_codec import AdminFault, Reply, Takers
+from sbus.broker.admin.stream_registry import StreamRegistry
+from sbus.broker.front.hand_over import HandOverResult
+from sbus.broker.front.upgrade import Upgrader
+from sbus.broker.ipc.upgrade_link import UpgradeFailed
+from sbus.protocol import admin
+from sbus.protocol.admin_results import TakeOverResult, UpgradeResult
+from sbus.unix.credentials import peer_credentials
+from sbus.unix.user_namespace import known_uids
+
+_STREAM_END = "another process serves the bus now: connect again"
+
+
+class UpgradeHandlers:
+    """Of one bus."""
+
+    def __init__(self, upgrader: Upgrader, streams: StreamRegistry) -> None:
+        self._upgrader = upgrader
+        self._streams = streams
+        self.takers: Takers = {admin.Upgrade: self._upgrade, admin.TakeOver: self._take_over}
+
+    async def _upgrade(self, _request: admin.Upgrade, _sock: socket.socket, reply: Reply) -> None:
+        try:
+            await reply(_result(await self._upgrader.start_program()))
+        except UpgradeFailed as error:
+            raise AdminFault("failed", str(error)) from error
+        finally:
+            self._finish()
+
+    async def _take_over(self, _request: admin.TakeOver, sock: socket.socket, reply: Reply) -> None:
+        if peer_credentials(sock).uid not in known_uids({0, os.geteuid()}):
+            raise AdminFault("not-allowed", "only root and the bus's own user may do that")
+        await reply(TakeOverResult())
+        try:
+            with suppress(UpgradeFailed):  # the other program was told, or has ended
+                await self._upgrader.hand_over_to(sock)
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        """End this process, if another one serves the bus now."""
+        if self._upgrader.is_handed_over:
+            self._streams.end_all(_STREAM_END)
+            self._upgrader.finish()
+
+
+def _result(done: HandOverResult) -> UpgradeResult:
+    return UpgradeResult(done.program, done.pid, done.clients, done.pause_seconds)

@@ -1,0 +1,174 @@
+"""Upgrade: a new program takes the place of this bus.
+
+Either this bus starts the program, by the command line that started it, and so in a new version if
+that was installed meanwhile; or an administrator starts it with `--take-over`, and it asks on the
+admin socket. From then on both are the same: see `hand_over`.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+import trio
+
+from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.front.hand_over import HandOver, HandOverResult
+from sbus.broker.front.shutdown import Shutdown
+from sbus.broker.ipc.upgrade_link import FileRecord, Offer, UpgradeFailed
+from sbus.bus_options import PREDECESSOR_VARIABLE
+from sbus.protocol.events import BusHandedOver, UpgradeRejected
+from sbus.unix.bus_files import BusFiles
+from sbus.unix.notify import Notifier
+from sbus.unix.users import Identity
+
+_EXIT_SECONDS_MAX = 1.0
+
+
+class ProgramCommand(msgspec.Struct, frozen=True):
+    """The command line of a bus, and the directory and the environment that it was given in."""
+
+    arguments: list[str]
+    directory: str
+    environment: dict[str, str]
+
+
+class Estate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bus leaves to the one that takes its place, besides its clients."""
+
+    listener: socket.socket
+    admin_listener: socket.socket | None
+    is_inherited: bool
+    files: BusFiles
+    owner: Identity
+    """Who started the bus."""
+    command: ProgramCommand | None
+    """None where nothing can be started."""
+
+    @contextmanager
+    def offer(self) -> Iterator[tuple[Offer, list[int]]]:
+        """For the new program, with its descriptors, which stay open during the block."""
+        files, admin = self.files, self.admin_listener
+        pidfd = os.pidfd_open(os.getpid())
+        pidfile = files.pidfile
+        fds = [it.fileno() for it in (admin, pidfile) if it is not None]
+        if files.remover_fd is not None:
+            fds.append(files.remover_fd)
+        offer = Offer(
+            has_admin_listener=admin is not None,
+            has_pidfile=pidfile is not None,
+            has_remover=files.remover_fd is not None,
+            is_inherited=self.is_inherited,
+            files=[FileRecord(path.path, path.device, path.inode) for path in files.paths],
+            owner=self.owner,
+        )
+        try:
+            yield offer, [self.listener.fileno(), pidfd, *fds]
+        finally:
+            os.close(pidfd)
+
+
+class Upgrader:
+    """Of one bus."""
+
+    def __init__(
+        self,
+        hand_over: HandOver,
+        estate: Estate,
+        shutdown: Shutdown,
+        events: EventEmitter,
+        notifier: Notifier,
+    ) -> None:
+        self._hand_over = hand_over
+        self._estate = estate
+        self._shutdown = shutdown
+        self._events = events
+        self._notifier = notifier
+        self._is_running = False
+
+    async def start_program(self) -> HandOverResult:
+        """Start a new program and hand the bus over to it. `finish` must follow. Raises
+        UpgradeFailed."""
+        self._check()
+        if self._estate.command is None:
+            raise UpgradeFailed("this bus does not know how it was started")
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                process = _start(self._estate.command, theirs.fileno())
+            try:
+                return await self.hand_over_to(ours)
+            except BaseException:
+                if not self._shutdown.is_handed_over:
+                    await _end(process)
+                raise
+
+    def _check(self) -> None:
+        """Raises UpgradeFailed."""
+        if self._is_running:
+            raise UpgradeFailed("another program is taking over already")
+        if self._shutdown.is_draining:
+            raise UpgradeFailed("the bus is being drained")
+
+    async def hand_over_to(self, link: socket.socket) -> HandOverResult:
+        """Hand the bus over to the program at the other end of this link. `finish` must follow.
+        Raises UpgradeFailed."""
+        self._check()
+        self._is_running = True
+        link.setblocking(False)
+        try:
+            with self._estate.offer() as (offer, fds):
+                result = await self._hand_over.run(link, offer, fds, self._commit)
+        except UpgradeFailed as error:
+            self._is_running = False
+            self._events.emit(UpgradeRejected(why=str(error)))
+            raise
+        if result.pid:
+            self._notifier.hand_over(result.pid)
+        milliseconds = round(result.pause_seconds * 1_000)
+        self._events.emit(
+            BusHandedOver(new_pid=result.pid, clients=result.clients, milliseconds=milliseconds)
+        )
+        return result
+
+    def _commit(self) -> None:
+        self._estate.files.hand_over()
+        self._shutdown.hand_over()
+
+    @property
+    def is_handed_over(self) -> bool:
+        return self._shutdown.is_handed_over
+
+    def finish(self) -> None:
+        """End this process, which has handed the bus over."""
+        self._shutdown.leave()
+
+
+def _start(command: ProgramCommand, link_fd: int) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command.arguments,
+            cwd=command.directory,
+            env={**command.environment, PREDECESSOR_VARIABLE: str(link_fd)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[link_fd],
+        )
+    except OSError as error:
+        program = command.arguments[0]
+        raise UpgradeFailed(f"cannot start {program}: {error.strerror}") from error
+
+
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program that has not taken over, and wait for it."""
+    with trio.CancelScope(shield=True), suppress(ProcessLookupError):
+        pidfd = os.pidfd_open(process.pid)
+        with trio.move_on_after(_EXIT_SECONDS_MAX):
+            await trio.lowlevel.wait_readable(pidfd)
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        await trio.lowlevel.wait_readable(pidfd)
+        os.close(pidfd)
+    process.wait()

@@ -1,0 +1,71 @@
+"""The files of a bus: its sockets' and its pidfile, which are removed at its end.
+
+Either the front removes them, or the remover, a process with more rights: that waits for the end of
+a pipe that all processes of the bus have. The lock of the pidfile belongs to the open file, so
+it lasts while any process has that open. A bus that takes the place of another one gets all of this
+from it: the files stay as they are, and only the process id in the pidfile changes.
+"""
+
+import io
+import os
+from collections.abc import Iterable
+
+from sbus.errors import AddressError
+from sbus.unix.owned_path import OwnedPath
+
+
+class BusFiles:
+    """As one process has them; `pidfile_fd` is open for writing, `remover_fd` is the pipe."""
+
+    def __init__(
+        self,
+        paths: Iterable[OwnedPath] = (),
+        pidfile_fd: int | None = None,
+        remover_fd: int | None = None,
+        *,
+        is_ours: bool = True,
+    ) -> None:
+        self.paths = list(paths)
+        self.pidfile = None if pidfile_fd is None else io.FileIO(pidfile_fd, "wb")
+        self.remover_fd = remover_fd
+        self.is_ours = is_ours
+        """Whether they are to be removed when this process ends."""
+
+    def take_over(self) -> None:
+        """The bus of this process has them from now on. Raises OSError."""
+        self.is_ours = True
+        if self.pidfile is not None:
+            self.pidfile.truncate(0)
+            self.pidfile.seek(0)
+            self.pidfile.write(b"%d\n" % os.getpid())
+
+    def hand_over(self) -> None:
+        """Another bus has them from now on."""
+        self.is_ours = False
+
+    def leave_to_remover(self) -> None:
+        """Have the remover remove them, once all other processes of the bus have ended."""
+        self._close_pipe()
+        self.is_ours = False
+
+    def remove(self) -> None:
+        """Remove them, if that is to be done and the remover does not do it. Raises
+        AddressError."""
+        if self.is_ours and self.remover_fd is None:
+            while self.paths:
+                file = self.paths.pop(0)
+                try:
+                    file.remove()
+                except OSError as error:
+                    raise AddressError(f"cannot remove {file.path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        if self.pidfile is not None:
+            self.pidfile.close()
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if self.remover_fd is not None:
+            os.close(self.remover_fd)
+            self.remover_fd = None

@@ -1,0 +1,465 @@
+"""Another program takes the place of the bus, and its clients notice nothing."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from sbus.client.admin import AdminConnection
+from sbus.client.streams import EventStream, MessageStream
+from sbus.errors import Disconnected
+from tests.support.admin import Admin, administer
+from tests.support.bus import (
+    BARE_SBUSD,
+    SBUSD,
+    STOP_SECONDS_MAX,
+    Bus,
+    bus_of,
+    running_bus,
+    sbusd_environment,
+    wait_for_end_of_output,
+    wait_until_gone,
+)
+from tests.support.daemon import daemon_in, end, exchange, launch
+from tests.support.flood import LOST, ask, message, send_until_held, wait_until_received
+from tests.support.processes import several_clients
+from tests.support.raw_client import RawClient
+from tests.support.six_messages import OPTIONS, SIX, Flood, in_order
+from tests.support.threads import wait_until
+from tests.support.traffic import Stream, flowing
+from tests.support.upgrades import (
+    ChangingBus,
+    changing_bus,
+    serving_pid,
+    upgrade,
+    upgrade_fault,
+)
+from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
+
+READY_SECONDS_MAX = 10
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Iterator[ChangingBus]:
+    with changing_bus(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def bus(changing: ChangingBus) -> Bus:
+    return changing.bus
+
+
+@contextmanager
+def flooded(directory: Path) -> Iterator[tuple[ChangingBus, Flood]]:
+    """A bus with small sockets, and a client that does not read."""
+    with (
+        changing_bus(directory, *OPTIONS) as changing,
+        several_clients(changing.bus, 3) as (slow, publisher, neighbour),
+    ):
+        yield changing, Flood(slow, publisher, neighbour)
+
+
+def reason_of_end(stream: EventStream | MessageStream) -> str:
+    """Why a stream ends."""
+    try:
+        while True:
+            stream.receive_many(READY_SECONDS_MAX)
+    except Disconnected as end:
+        return str(end)
+
+
+# -- what clients have -----------------------------------------------------------------------------
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_subscriptions_go_on(changing: ChangingBus, workers: int) -> None:
+    changing.set_workers(workers)
+    with several_clients(changing.bus, 4) as clients:
+        for number, client in enumerate(clients):
+            for pattern in (b"a/*", b"a/*", b"own/%d" % number, b"!/cred////secret"):
+                client.sub(pattern)
+        own = [client.whoami() for client in clients]
+        for _ in range(2):
+            assert upgrade(changing.bus)["clients"] == len(clients)
+            clients[0].pub(b"a/x", b"1")
+            for number, credentials in enumerate(own):
+                clients[0].pub(b"own/%d" % number, b"2")
+                clients[0].pub(b"%b/secret" % credentials, b"3")
+            secrets = [b"MSG %b/secret\x003" % credentials for credentials in own]
+            for number, client in enumerate(clients):
+                expected = [b"MSG a/x\x001", *secrets]
+                expected.insert(1 + number, b"MSG own/%d\x002" % number)
+                assert [client.receive() for _ in expected] == expected
+        for client in clients:
+            client.unsub(b"a/*")
+            client.sync()
+        clients[0].pub(b"a/x", b"once")
+        for client in clients:
+            assert client.receive() == b"MSG a/x\0once"
+            client.unsub(b"a/*")
+            client.sync()
+        clients[0].pub(b"a/x", b"nobody")
+        for client in clients:
+            assert client.sync() == []
+
+
+def test_choices_go_on(bus: Bus) -> None:
+    with several_clients(bus, 2) as (chooser, other):
+        for choice in (b"echo/off", b"!/notices/on", b"blocking/soft/discard", b"order/stack"):
+            chooser.control(choice)
+        chooser.sub(b"k")
+        chooser.whoami()
+        upgrade(bus)
+        with administer(bus) as admin:
+            (activity, _) = [one["activity"] for one in admin.ask("clients")["clients"]]
+        assert (activity["soft"], activity["order"]) == ("discard", "stack")
+        chooser.pub(b"k", b"no echo")
+        chooser.send(b"MSG !/reserved\0")
+        (notice,) = chooser.sync()
+        assert notice.startswith(b"CMSG !/error\0")
+        other.pub(b"k", b"1")
+        assert chooser.receive() == b"MSG k\x001"
+
+
+@pytest.mark.parametrize("order", ["queue", "stack", "random"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_backlog_goes_on_with_its_order_and_gaps(
+    tmp_path: Path, order: str, workers: int
+) -> None:
+    with changing_bus(tmp_path, *OPTIONS) as changing:
+        changing.set_workers(workers)
+        with several_clients(changing.bus, 3) as (slow, publisher, neighbour):
+            flood = Flood(slow, publisher, neighbour)
+            flood.begin(f"order/{order}")
+            flood.publish(*SIX[:3])
+            upgrade(changing.bus)
+            flood.publish(*SIX[3:5])
+            upgrade(changing.bus)
+            flood.publish(*SIX[5:])
+            assert flood.read() == in_order(order, 4)
+
+
+def test_a_gap_keeps_its_place(tmp_path: Path) -> None:
+    with flooded(tmp_path) as (changing, flood):
+        flood.begin("blocking/soft/discard")
+        flood.publish(*SIX[:2])
+        flood.control("blocking/soft/queue")
+        flood.publish(*SIX[2:3])
+        upgrade(changing.bus)
+        flood.publish(*SIX[3:4])
+        assert flood.read() == [LOST + b"2", SIX[2], SIX[3]]
+
+
+def test_a_reply_keeps_its_place(tmp_path: Path) -> None:
+    with flooded(tmp_path) as (changing, flood):
+        flood.begin()
+        flood.publish(SIX[0])
+        ask(flood.slow)
+        wait_until_received(flood.slow)
+        flood.neighbour.whoami()
+        flood.publish(SIX[1])
+        upgrade(changing.bus)
+        flood.publish(SIX[2])
+        received = flood.behind_the_filling(
+            [flood.slow.receive() for _ in range(len(flood.filling) + 4)]
+        )
+        assert [received[0], *received[2:]] == list(SIX[:3])
+        assert received[1].startswith(b"CMSG !/cred/whoami")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_publishers_are_held_as_before(tmp_path: Path, workers: int) -> None:
+    with changing_bus(tmp_path, *OPTIONS) as changing:
+        changing.set_workers(workers)
+        with several_clients(changing.bus, 4) as (slow, publisher, *witnesses):
+            slow.control(b"!/notices/on")
+            slow.control(b"blocking/soft/block")
+            slow.sub(b"k")
+            slow.whoami()
+            packets = [message(b"%d" % number, 500) for number in range(5_000)]
+            sent = send_until_held(publisher, packets, witnesses)
+            upgrade(changing.bus)
+            publisher.receive_nothing()
+            for witness in witnesses:
+                witness.whoami()
+            for packet in packets[:sent]:
+                assert slow.receive() == packet
+            publisher.sync()
+
+
+def test_a_client_that_left_with_unread_messages_can_read_them(tmp_path: Path) -> None:
+    with (
+        changing_bus(tmp_path, *OPTIONS, workers=1) as changing,
+        several_clients(changing.bus, 2) as (client, publisher),
+    ):
+        client.control(b"!/notices/on")
+        client.sub(b"k")
+        client.whoami()
+        publisher.pub(b"k", b"1")
+        publisher.whoami()
+        client.send(b"nonsense")
+        wait_until_received(client)
+        publisher.whoami()
+        upgrade(changing.bus)
+        first, last = client.receive_until_closed()
+        assert first == b"MSG k\x001"
+        assert last.startswith(b"CMSG !/error\0unknown-word")
+        publisher.whoami()
+
+
+def test_counters_limits_and_numbers_go_on(bus: Bus) -> None:
+    with several_clients(bus, 2) as (client, _), administer(bus) as admin:
+        client.sub(b"k")
+        for _ in range(5):
+            client.pub(b"k", b"")
+        client.sync()
+        uid = os.geteuid()
+        admin.ask("limit", uid=uid, limits={"connections_max": 17})
+        before = admin.ask("stats")
+        upgrade(bus)
+        with administer(bus) as new_admin:
+            after = new_admin.ask("stats")
+            limits = new_admin.ask("limit", uid=uid)["after"]
+            with bus.connect() as third:
+                third.whoami()
+                numbers = [one["client"] for one in new_admin.ask("clients")["clients"]]
+        assert limits["connections_max"] == 17
+        for name in ("messages_in", "accepted", "delivered", "bytes_in"):
+            assert after["traffic"][name] == before["traffic"][name] > 0
+        assert after["connections_accepted"] == 2
+        assert numbers == [1, 2, 3]
+
+
+def test_streams_end_with_a_reason(bus: Bus) -> None:
+    with ExitStack() as stack:
+        streams = [
+            kind(stack.enter_context(AdminConnection(bus.address)))
+            for kind in (EventStream, MessageStream)
+        ]
+        upgrade(bus)
+        for stream in streams:
+            assert "another process serves the bus now" in reason_of_end(stream)
+
+
+# -- under load ------------------------------------------------------------------------------------
+def test_nothing_is_lost_doubled_or_reordered_over_ten_upgrades(changing: ChangingBus) -> None:
+    with ExitStack() as stack:
+        clients = stack.enter_context(several_clients(changing.bus, 8))
+        streams = [
+            Stream(publisher, subscriber, b"stream/%d" % number)
+            for number, (publisher, subscriber) in enumerate(
+                zip(clients[::2], clients[1::2], strict=True)
+            )
+        ]
+        with flowing(*streams):
+            for number in range(10):
+                changing.set_workers(1 + number % 3)
+                before = [stream.received for stream in streams]
+                upgrade(changing.bus)
+                assert [stream.received for stream in streams] >= before
+        with administer(changing.bus) as admin:
+            traffic = admin.ask("stats")["traffic"]
+        assert traffic["discarded"] == dict.fromkeys(traffic["discarded"], 0)
+        assert traffic["undelivered"] == 0
+
+
+# -- a new program that cannot take over -----------------------------------------------------------
+def test_a_rejected_configuration_changes_nothing(changing: ChangingBus) -> None:
+    with several_clients(changing.bus, 1) as (client,):
+        changing.configure({"worker": 2})
+        assert "worker" in upgrade_fault(changing.bus)
+        client.whoami()
+        changing.configure({"workers": 2})
+        upgrade(changing.bus)
+        client.whoami()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("sys.exit(3)", "the new program has ended"),
+        ("os.abort()", "the new program has ended"),
+        ("time.sleep(60)", f"the new program was not ready within {READY_SECONDS_MAX} s"),
+        (
+            "import sbus.broker.ipc.client_record as module; module.VERSION = (2, 0)",
+            "the new program: records of version 2.0 cannot be read here, only 1.x",
+        ),
+    ],
+    ids=["exits", "crashes", "hangs", "has another major version"],
+)
+def test_a_program_that_does_not_start_changes_nothing(
+    changing: ChangingBus, script: str, why: str
+) -> None:
+    with several_clients(changing.bus, 2) as (client, other):
+        client.sub(b"k")
+        client.whoami()
+        changing.run_first(script)
+        assert upgrade_fault(changing.bus) == why
+        other.pub(b"k", b"1")
+        assert client.receive() == b"MSG k\x001"
+
+
+def test_a_later_minor_version_takes_over(changing: ChangingBus) -> None:
+    with several_clients(changing.bus, 2) as (client, other):
+        client.sub(b"k")
+        client.whoami()
+        changing.run_first(
+            "import sbus.broker.ipc.client_record as module; module.VERSION = (1, 9)"
+        )
+        upgrade(changing.bus)
+        changing.run_first("")
+        upgrade(changing.bus)
+        other.pub(b"k", b"1")
+        assert client.receive() == b"MSG k\x001"
+
+
+CRASHES = {
+    "while it prepares": "sbus.broker.worker.snapshots:ClientSnapshots.prepare",
+    "while it restores": "sbus.broker.worker.snapshots:ClientSnapshots._restore",
+    "before it has adopted": "sbus.broker.front.client_restorer:ClientRestorer.forget_missing",
+}
+
+
+@pytest.mark.parametrize("where", CRASHES.values(), ids=CRASHES)
+def test_a_process_that_dies_on_the_way_changes_nothing(changing: ChangingBus, where: str) -> None:
+    module, _, name = where.partition(":")
+    kind, _, method = name.partition(".")
+    with several_clients(changing.bus, 2) as (client, other):
+        client.sub(b"k")
+        client.whoami()
+        changing.run_first(
+            f"from {module} import {kind}\n"
+            f"{kind}.{method} = lambda *_, **__: os.kill(os.getpid(), 9)"
+        )
+        assert upgrade_fault(changing.bus)
+        other.pub(b"k", b"1")
+        assert client.receive() == b"MSG k\x001"
+        changing.run_first("")
+        upgrade(changing.bus)
+        other.pub(b"k", b"2")
+        assert client.receive() == b"MSG k\x002"
+
+
+def test_the_new_bus_goes_on_if_the_old_one_is_killed_meanwhile(changing: ChangingBus) -> None:
+    """Once the new one has all clients, and the old one is frozen."""
+    front = changing.bus.process.pid
+    with several_clients(changing.bus, 2) as (client, other):
+        client.sub(b"k")
+        client.whoami()
+        changing.run_first(
+            "import sbus.broker.front.take_over as module\n"
+            "forget = module.ClientRestorer.forget_missing\n"
+            "def killing(self, record):\n"
+            "    forget(self, record)\n"
+            f"    os.kill({front}, 9)\n"
+            "module.ClientRestorer.forget_missing = killing"
+        )
+        with administer(changing.bus) as admin:
+            admin.sock.send(b'{"verb": "upgrade"}')
+            assert changing.bus.process.wait(STOP_SECONDS_MAX) == -signal.SIGKILL
+        other.pub(b"k", b"1")
+        assert client.receive() == b"MSG k\x001"
+        assert serving_pid(changing.bus) != front
+
+
+# -- sbusd --take-over -----------------------------------------------------------------------------
+def take_over(bus: Bus, *options: str) -> subprocess.Popen[bytes]:
+    """A program in the foreground that has taken over, or has ended."""
+    arguments = ("--take-over", "-f", "-a", bus.address, *options)
+    process = subprocess.Popen(
+        [*SBUSD, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=sbusd_environment(),
+    )
+    wait_for_end_of_output(process, STOP_SECONDS_MAX)
+    return process
+
+
+def test_a_program_with_another_command_line_takes_over(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as bus, several_clients(bus, 2) as (client, other):
+        client.sub(b"k")
+        client.whoami()
+        with take_over(bus, "--workers", "3") as process:
+            assert bus.process.wait(STOP_SECONDS_MAX) == 0
+            assert serving_pid(bus) == process.pid
+            other.pub(b"k", b"1")
+            assert client.receive() == b"MSG k\x001"
+            process.send_signal(signal.SIGTERM)
+        assert not os.path.lexists(bus.address)
+
+
+def test_where_no_bus_runs_there_is_nothing_to_take_over(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*SBUSD, "--take-over", "-f", "-a", str(tmp_path / "bus")],
+        capture_output=True,
+        env=sbusd_environment(),
+        check=False,
+        timeout=STOP_SECONDS_MAX,
+    )
+    assert done.returncode == 1
+    assert b"is sbusd running there" in done.stderr
+
+
+@needs_root
+def test_other_administrators_may_not_take_over() -> None:
+    with directory_for_everybody() as directory:
+        options = ("--others", "--admin-group", str(STRANGER))
+        with running_bus(directory, *options) as bus:
+
+            def is_refused() -> bool:
+                with administer(bus) as admin:
+                    assert admin.ask("version")
+                    return admin.fault("takeover")[0] == "not-allowed"
+
+            assert as_user(is_refused)
+
+
+# -- files -----------------------------------------------------------------------------------------
+def test_the_pidfile_belongs_to_the_new_bus(tmp_path: Path) -> None:
+    launch(tmp_path)
+    with daemon_in(tmp_path) as old:
+        with Admin(str(tmp_path / "bus.admin")) as admin:
+            assert admin.ask("upgrade")["pid"] == int((tmp_path / "pid").read_text()) != old
+        with daemon_in(tmp_path) as new:
+            assert wait_until_gone(old, STOP_SECONDS_MAX)
+            exchange(tmp_path / "bus")
+            done = subprocess.run(
+                [*SBUSD, "-r", "-a", "other", "-p", "pid"],
+                cwd=tmp_path,
+                capture_output=True,
+                env=sbusd_environment(),
+                check=False,
+            )
+            assert done.returncode == 1
+            assert f"in use by process {new}" in done.stderr.decode()
+            end(new)
+            assert os.listdir(tmp_path) == []
+
+
+@needs_root
+def test_the_remover_removes_the_files_of_the_new_bus() -> None:
+    with directory_for_everybody() as directory:
+        address = str(directory / "bus")
+        as_service = ("--run-as", str(STRANGER), "--workers", "2")
+        with bus_of(
+            directory, "-foa", address, *as_service, address=address, command=BARE_SBUSD
+        ) as bus:
+            with RawClient(address) as client:
+                client.whoami()
+                new = subprocess.Popen(
+                    [*BARE_SBUSD, "--take-over", "-foa", address, *as_service],
+                    stdin=subprocess.DEVNULL,
+                    env=sbusd_environment(),
+                )
+                with new:
+                    assert bus.process.wait(STOP_SECONDS_MAX) == 0
+                    client.whoami()
+                    assert os.path.lexists(address)
+                    new.send_signal(signal.SIGTERM)
+            wait_until(lambda: not os.path.lexists(address), "the remover is done")
+            wait_until(lambda: not os.path.lexists(f"{address}.admin"), "the remover is done")

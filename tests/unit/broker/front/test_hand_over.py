@@ -1,0 +1,226 @@
+"""Handing a bus over: until the commit everything can be undone, and then nothing is."""
+
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from sbus.broker.front.hand_over import HandOver, HandOverResult
+from sbus.broker.front.worker_rounds import WorkerRounds
+from sbus.broker.ipc import upgrade_link
+from sbus.broker.ipc.bus_record import BusRecord
+from sbus.broker.ipc.upgrade_link import (
+    Abort,
+    Adopted,
+    Commit,
+    Failed,
+    FromNew,
+    FromOld,
+    Hello,
+    Offer,
+    Prepared,
+    Ready,
+    RecordOfBus,
+    RecordsOfClients,
+    Serving,
+    UpgradeFailed,
+)
+from sbus.broker.ipc.worker_protocol import Done, Freeze, RecordClients, Thaw, WorkerCommand
+
+OFFER = Offer(
+    has_admin_listener=False,
+    has_pidfile=False,
+    has_remover=False,
+    is_inherited=False,
+    files=[],
+    owner=(0, 0, ()),
+)
+READY = (Hello(program="9.9"), Ready(), Prepared(), Adopted())
+"""What a new program says that takes over, up to the commit."""
+
+
+class FakeWorker:
+    is_serving = True
+
+
+class Parts:
+    """Of an old bus with one worker, which answers at once; what it did, in order."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.workers = [FakeWorker()]
+        self.rounds = WorkerRounds(cast(Any, self))
+        self.is_ending = False
+        self.dies_when_frozen = False
+
+    # -- as the supervisor
+    def running_workers(self) -> list[int]:
+        return [0]
+
+    def send(self, worker: int, command: WorkerCommand, _fd: int | None = None) -> None:
+        self.done.append(type(command).__name__)
+        if isinstance(command, Freeze | RecordClients):
+            self.rounds.on_done(worker, Done(command.number))
+        if isinstance(command, Freeze) and self.dies_when_frozen:
+            self.rounds.on_worker_death(worker)
+
+    def stop_replacing(self) -> None:
+        self.done.append("stop replacing")
+
+    # -- as the acceptor
+    def pause(self) -> None:
+        self.done.append("pause")
+
+    def resume(self) -> None:
+        self.done.append("resume")
+
+    def leave_waiting(self) -> None:
+        self.done.append("leave waiting")
+
+    # -- as the mover
+    @asynccontextmanager
+    async def paused(self) -> AsyncIterator[None]:
+        yield
+
+    # -- as the recorder
+    def record(self) -> BusRecord:
+        return BusRecord()
+
+    def clients(self) -> list[object]:
+        return []
+
+    def waiting(self) -> list[socket.socket]:
+        return []
+
+
+class Scene:
+    """An old bus, and the end of its link that a new program has."""
+
+    def __init__(self) -> None:
+        self.parts = Parts()
+        whole = cast(Any, self.parts)
+        self.hand_over = HandOver(whole, self.parts.rounds, whole, whole, whole, whole)
+        self._link, self.sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for sock in (self._link, self.sock):
+            sock.setblocking(False)
+
+    async def run(self, *said: FromNew) -> HandOverResult:
+        """Hand over to a program that has said this."""
+        for message in said:
+            upgrade_link.send(self.sock, message)
+        with trio.fail_after(5):
+            return await self.hand_over.run(self._link, OFFER, [], self._commit)
+
+    def _commit(self) -> None:
+        self.parts.done.append("commit")
+
+    def heard(self) -> list[FromOld]:
+        """What the old bus has said."""
+        messages: list[FromOld] = []
+        try:
+            while True:
+                message, fds = upgrade_link.receive_from_old(self.sock)
+                for fd in fds:
+                    os.close(fd)
+                if message is None:
+                    return messages
+                messages.append(message)
+        except BlockingIOError:
+            return messages
+
+    def close(self) -> None:
+        self._link.close()
+        self.sock.close()
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    opened = Scene()
+    yield opened
+    opened.close()
+
+
+ALL_RECORDS = [RecordsOfClients(), RecordOfBus(is_final=False)]
+ALL_FINAL_RECORDS = [RecordsOfClients(), RecordOfBus(is_final=True)]
+
+
+async def test_a_bus_is_handed_over_in_steps(scene: Scene) -> None:
+    result = await scene.run(*READY, Serving(pid=77))
+    assert (result.program, result.pid, result.clients) == ("9.9", 77, 0)
+    assert scene.heard() == [OFFER, *ALL_RECORDS, *ALL_FINAL_RECORDS, Commit()]
+    assert scene.parts.done == [
+        "RecordClients",
+        "pause",
+        "Freeze",
+        "RecordClients",
+        "stop replacing",
+        "leave waiting",
+        "commit",
+    ]
+
+
+@pytest.mark.parametrize("said", [READY[:count] for count in range(4)])
+async def test_a_program_that_ends_before_it_has_adopted_gets_nothing(
+    scene: Scene, said: tuple[FromNew, ...]
+) -> None:
+    for message in said:
+        upgrade_link.send(scene.sock, message)
+    scene.sock.shutdown(socket.SHUT_WR)
+    with pytest.raises(UpgradeFailed, match="the new program"):
+        await scene.run()
+    assert "commit" not in scene.parts.done
+    assert scene.parts.done[-2:] == ["Thaw", "resume"]
+
+
+async def test_why_a_program_fails_is_passed_on(scene: Scene) -> None:
+    with pytest.raises(UpgradeFailed, match="no room"):
+        await scene.run(*READY[:2], Failed("no room"))
+    assert scene.heard()[-1] == Abort("no room")
+
+
+async def test_a_worker_that_dies_in_the_pause_ends_it(scene: Scene) -> None:
+    scene.parts.dies_when_frozen = True
+    with pytest.raises(UpgradeFailed, match="worker 0 died"):
+        await scene.run(*READY)
+    assert scene.heard()[-1] == Abort("worker 0 died")
+    assert scene.parts.done[-2:] == ["Thaw", "resume"]
+
+
+async def test_a_bus_that_is_to_end_commits_nothing(scene: Scene) -> None:
+    scene.parts.is_ending = True
+    with pytest.raises(UpgradeFailed, match="the old bus ends"):
+        await scene.run(*READY)
+    assert Commit() not in scene.heard()
+
+
+async def test_a_pause_is_bounded(scene: Scene, autojump_clock: trio.testing.MockClock) -> None:
+    for message in READY[:3]:
+        upgrade_link.send(scene.sock, message)
+    with pytest.raises(UpgradeFailed, match="did not take all clients over within 5 s"):
+        await scene.hand_over.run(scene._link, OFFER, [], lambda: None)
+    assert scene.parts.done[-2:] == ["Thaw", "resume"]
+
+
+async def test_it_can_be_tried_again(scene: Scene) -> None:
+    with pytest.raises(UpgradeFailed):
+        await scene.run(Hello(), Failed("not yet"))
+    scene.heard()
+    await scene.run(*READY, Serving(pid=77))
+    assert scene.heard()[-1] == Commit()
+    assert Thaw.__name__ in scene.parts.done
+
+
+@pytest.mark.parametrize("version", [(0, 1), (2, 0)])
+async def test_an_unknown_major_version_is_refused_before_anything_is_given_up(
+    scene: Scene, version: tuple[int, int]
+) -> None:
+    with pytest.raises(UpgradeFailed, match=rf"version {version[0]}\.{version[1]} cannot be read"):
+        await scene.run(Hello(version=version), Ready())
+    (abort,) = scene.heard()
+    assert isinstance(abort, Abort)
+    assert scene.parts.done == ["Thaw", "resume"]
