@@ -147,9 +147,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a user's clients may hold publishers back by `block` in any minute; after that,
     `block` acts as `discard`."""
     fan_out_us_max: Reloadable[NotNegative] = 100
-    """Time of a busy worker that a message takes on average for one other user's clients. It is
-    enough for some 100 deliveries, and lets a worker that does nothing else carry out 10,000 such
-    messages a second. It counts for messages with more than 32 recipients in one worker."""
+    """Time of a busy worker that a message takes on average for one other user's clients, besides
+    half of the worker's time for all messages between two users: to wake a reader takes some 3 us.
+    The first 16 of these clients do not count."""
     held_window_seconds: Silence = 60.0
     """The "any minute" of `user_held_seconds_max`."""
     users_max: Places = 1_024

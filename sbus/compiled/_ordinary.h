@@ -326,7 +326,7 @@ debt_for(OrdinaryStep *step, const Delivery *delivery)
         return NULL;
     if (!message->fan_out)
         message->fan_out = ++times->message;
-    return find_debt(times, step->batch.uid, outbox->account, message->fan_out);
+    return find_debt(times, step->batch.uid, outbox->account, message->fan_out, step->looked_ns);
 }
 
 static void
@@ -376,7 +376,7 @@ note_sends(OrdinaryStep *step, const Delivery *delivery, const Delivery *end, ui
         spent_ns = suspect(step, delivery, end, began_ns, slow_ns);
     for (; delivery < end; delivery++) {
         Debt *debt = delivery->outbox->is_flowing ? debt_for(step, delivery) : NULL;
-        if (debt)
+        if (is_many(step->fan_out, debt))
             charge_debt(step->fan_out, debt, spent_ns / sends);
     }
 }
@@ -389,7 +389,8 @@ send_from(OrdinaryStep *step, size_t at)
     Batch *batch = &step->batch;
     const Delivery *all = batch->deliveries;
     size_t first = at;
-    uint64_t weight = 0, sends = 0;
+    uint64_t weight = 0, sends = 0, account = 0;
+    bool is_charged = false; /* some of these sends, or drops, to clients of this account */
     if (step->looked_ns - step->marked_ns > MARK_NS)
         mark(step);
     for (; at < batch->deliveries_count; at++) {
@@ -399,8 +400,18 @@ send_from(OrdinaryStep *step, size_t at)
         store(batch->progress, batch->progress_base + number + all[at].slot_at + 1);
         if (!outbox || outbox->account >= step->memory.accounts_count)
             break;
-        const Debt *debt = debt_for(step, &all[at]);
-        bool is_left_out = debt && debt->is_spent;
+        Debt *debt = debt_for(step, &all[at]);
+        if (sends && outbox->account != account && (debt || is_charged)) {
+            note_sends(step, all + first, all + at, weight, sends);
+            first = at;
+            weight = sends = 0;
+            is_charged = false;
+        }
+        account = outbox->account;
+        is_charged |= debt != NULL;
+        if (debt)
+            debt->recipients++;
+        bool is_left_out = is_many(step->fan_out, debt) && debt->is_spent;
         if (is_left_out || !outbox->is_flowing) {
             if (!drop_likewise(step, outbox, packet->size, is_left_out))
                 break;
@@ -415,6 +426,7 @@ send_from(OrdinaryStep *step, size_t at)
             note_sends(step, all + first, all + at + 1, weight, sends);
             first = at + 1;
             weight = sends = 0;
+            is_charged = false;
         }
     }
     if (first < at)
@@ -447,14 +459,14 @@ deliver_from(OrdinaryStep *step, size_t at)
     while (at < batch->deliveries_count) {
         const Delivery *delivery = &batch->deliveries[at];
         Debt *debt = debt_for(step, delivery);
-        bool is_left_out = debt && debt->is_spent;
+        bool is_left_out = is_many(step->fan_out, debt) && debt->is_spent;
         uint64_t began_ns = step->looked_ns;
         PyObject *method = is_left_out ? step->leave_out : step->deliver;
         if (deliver_in_python(step, delivery, method) < 0)
             return -1;
         batch->left_out += is_left_out;
         look_at_clock(step);
-        if (debt && !is_left_out) {
+        if (is_many(step->fan_out, debt) && !is_left_out) {
             uint64_t spent_ns = smaller(step->looked_ns - began_ns, DELIVERY_NS_MAX);
             charge_debt(step->fan_out, debt, spent_ns);
         }

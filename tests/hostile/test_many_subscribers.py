@@ -1,7 +1,8 @@
 """Attack: many clients subscribe to another user's key, and read what they are sent.
 
 Every message of that user goes to all of them, and their filters make each `send` take some 16 us,
-which is just not too long. What that costs the worker is bounded, and told to them.
+which is just not too long. Beyond half of the worker's time, messages are left out, which the
+subscribers are told and the publisher does not notice.
 """
 
 from contextlib import ExitStack
@@ -9,12 +10,10 @@ from contextlib import ExitStack
 import pytest
 
 from sbus.bench.attacks.programs import attach_filter
-from sbus.compiled import STEP
 from tests.support.admin import administer
 from tests.support.bus import running_bus
 from tests.support.flood import LOST
-from tests.support.pattern_bombs import connect_as, cpu_seconds
-from tests.support.processes import worker_pids
+from tests.support.pattern_bombs import connect_as
 from tests.support.raw_client import RawClient
 from tests.support.users import STRANGER, directory_for_everybody, needs_root
 
@@ -22,13 +21,10 @@ pytestmark = needs_root
 
 VICTIM, OTHER = STRANGER - 1, STRANGER - 2
 SUBSCRIBERS, ROUNDS, MESSAGES = 300, 8, 100
-CPU_SECONDS_MAX = 3.2 if STEP == "python" else 2.2
-"""For all messages. It was 3.9 s and more when nothing bounded it, and is 0.4 to 1.3 s: more where
-the workers have to wait for their processors, which counts as sleep."""
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_they_cost_the_publisher_little_and_know_what_they_miss(workers: int) -> None:
+def test_they_miss_messages_and_know_how_many(workers: int) -> None:
     """With two workers, messages come to one of them through the log."""
     with (
         directory_for_everybody() as directory,
@@ -46,18 +42,14 @@ def test_they_cost_the_publisher_little_and_know_what_they_miss(workers: int) ->
         for client in many:
             attach_filter(client.sock)
         seen = [[0, 0] for _ in many]  # received, and lost
-        spent = 0.0
         for round_number in range(ROUNDS):
-            before = sum(map(cpu_seconds, worker_pids(bus).values()))
             for number in range(MESSAGES):
                 victims[0].pub(b"a", b"%d" % number)
             received = [client.sync() for client in victims]
-            spent += sum(map(cpu_seconds, worker_pids(bus).values())) - before
             expected = [b"MSG a\0%d" % number for number in range(MESSAGES)]
             assert received == [expected] * workers, round_number
             for count, client in zip(seen, many, strict=True):
                 take(count, client)
-        assert spent < CPU_SECONDS_MAX
         assert {sum(count) for count in seen} == {ROUNDS * MESSAGES}
         left_out = admin.ask("stats")["traffic"]["discarded"]["fan-out"]
         assert left_out == sum(lost for _, lost in seen) > 0

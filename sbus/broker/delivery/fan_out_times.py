@@ -2,16 +2,16 @@
 
 A publisher is charged for each delivery of its messages, to clients of others too. So a user whose
 many clients subscribe to another's key, or make each delivery slow, would take the publisher's
-time. That time is *owed*, by each pair of a publisher's and a recipient's user, and paid
+time. That time is
+*owed*, by each pair of a publisher's and a recipient's user, and paid
 
     by each message of the publisher to the recipient    `fan_out_us_max`
-    while the worker sleeps, by every pair               as long as it sleeps
+    by every pair, all the time                          one part in `_TIME_SHARE` of the time
+    by every pair, while the worker sleeps               as long as it sleeps
 
 A sleep ends when there is something to do, and not when the processor is there for it. If a pair
-owes more than `_BURST_NS`, messages are left out (`Outbox.leave_out`) until it owes half
-of that. So of a worker that does not sleep, so many messages of anybody cost their publisher at
-most so much time for each other user, besides the bursts. Small fan-outs, and messages to clients
-of the same user, owe nothing.
+owes more than `_BURST_NS`, messages are left out (`Outbox.leave_out`) until it owes half of that.
+The first recipients of each user, and clients of the publisher's own user, owe nothing.
 
 The compiled step does the same in `_fan_out.h`, with the same words.
 """
@@ -25,9 +25,11 @@ from typing import Protocol
 
 from sbus.broker.delivery.outbox import Outbox
 
-_SMALL = 32
-"""Recipients of a message in one worker up to which nothing is owed."""
-_BURST_NS = 2_000_000
+_TIME_SHARE = 2
+"""A pair may have one part in so many of a worker's time, however busy that is."""
+_SMALL = 16
+"""Recipients of a message, of one user in one worker, for which nothing is owed."""
+_BURST_NS = 5_000_000
 _OWED_NS_MAX = 2 * _BURST_NS
 """More is forgiven."""
 _DELIVERY_NS_MAX = 100_000
@@ -36,7 +38,7 @@ _DELIVERY_NS_MAX = 100_000
 # The first words, and those of each pair.
 _MESSAGE, _SLEPT_NS, _IS_OWED, _NS_PER_MESSAGE, _SMALL_FAN_OUT, _FACTOR = range(6)
 _SCHEDSTAT_FD, _WAITED_NS, _HEADER_WORDS = range(6, 9)
-_PAIR, _PAIR_MESSAGE, _PAIR_SLEPT_NS, _OWED_NS, _IS_SPENT, _PAIR_WORDS = range(6)
+_PAIR, _PAIR_MESSAGE, _RECIPIENTS, _PAID_NS, _OWED_NS, _IS_SPENT, _PAIR_WORDS = range(7)
 _PAIRS_BITS = 10
 _SCHEDSTAT_BYTES_MAX = 80
 """Three numbers: for how long it has run and has waited, in ns, and how often."""
@@ -77,25 +79,19 @@ class FanOutTimes:
         """Learn from this process's schedstat in /proc, which is borrowed, how long it waits for
         its processor. Until then, such a wait at the end of a sleep counts as sleep."""
         self.words[_SCHEDSTAT_FD] = fd
-        self.words[_WAITED_NS] = self._waited_ns()
 
     def poll(self, poller: ReadySource, seconds_max: float) -> list[tuple[int, int]]:
         """As `poller.poll`, which pays."""
         if not self.words[_IS_OWED]:
             return poller.poll(seconds_max)
         began_ns = time.monotonic_ns()
+        self.words[_WAITED_NS] = self._waited_ns()
         ready = poller.poll(seconds_max)
-        self._pay_by_sleep(time.monotonic_ns() - began_ns)
+        slept_ns = time.monotonic_ns() - began_ns
+        slept_ns = max(0, slept_ns - (self._waited_ns() - self.words[_WAITED_NS]))
+        self.words[_SLEPT_NS] += slept_ns
+        self.words[_IS_OWED] = slept_ns < _OWED_NS_MAX
         return ready
-
-    def _pay_by_sleep(self, slept_ns: int) -> None:
-        """This long the worker has slept, or waited for its processor."""
-        words = self.words
-        waited_ns = self._waited_ns()
-        slept_ns = max(0, slept_ns - (waited_ns - words[_WAITED_NS]))
-        words[_WAITED_NS] = waited_ns
-        words[_SLEPT_NS] += slept_ns
-        words[_IS_OWED] = slept_ns < _OWED_NS_MAX
 
     def _waited_ns(self) -> int:
         """For how long the worker has waited for its processor so far, if that is known."""
@@ -131,22 +127,24 @@ class FanOutTimes:
         place: int,
     ) -> int:
         words, left_out, found_for, at = self.words, 0, -1, 0
-        words[_MESSAGE] += 1
         for recipient in recipients:
             progress[0] = place + recipient.slot_at
             if not isinstance(recipient, Outbox) or recipient.uid == uid:
                 recipient.deliver(packet, uid)
                 continue
             if recipient.account_place != found_for:
+                words[_MESSAGE] += found_for < 0
                 found_for = recipient.account_place
                 at = self._find(uid, found_for)
-            if at and words[at + _IS_SPENT]:
+            words[at + _RECIPIENTS] += at > 0
+            is_many = at and words[at + _RECIPIENTS] > self._small
+            if is_many and words[at + _IS_SPENT]:
                 recipient.leave_out(packet, uid)
                 left_out += 1
                 continue
             began_ns = time.monotonic_ns()
             recipient.deliver(packet, uid)
-            if at:
+            if is_many:
                 self._charge(at, time.monotonic_ns() - began_ns)
         return left_out
 
@@ -156,14 +154,16 @@ class FanOutTimes:
         pair = uid << 32 | account_place + 1
         index = (pair * words[_FACTOR] & _MASK) >> 64 - _PAIRS_BITS
         at = _HEADER_WORDS + _PAIR_WORDS * index
-        self._pay(at, words[_SLEPT_NS] - words[at + _PAIR_SLEPT_NS])
-        words[at + _PAIR_SLEPT_NS] = words[_SLEPT_NS]
+        paid_ns = words[_SLEPT_NS] + time.monotonic_ns() // _TIME_SHARE
+        self._pay(at, paid_ns - words[at + _PAID_NS])
+        words[at + _PAID_NS] = paid_ns
         if words[at + _PAIR] != pair:
             if words[at + _OWED_NS]:
                 return 0
             words[at + _PAIR] = pair
         if words[at + _PAIR_MESSAGE] != words[_MESSAGE]:
             words[at + _PAIR_MESSAGE] = words[_MESSAGE]
+            words[at + _RECIPIENTS] = 0
             self._pay(at, words[_NS_PER_MESSAGE])
         return at
 

@@ -3,7 +3,7 @@
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 from unittest.mock import patch
@@ -17,8 +17,9 @@ from sbus.broker.delivery.fan_out_times import FanOutTimes
 from sbus.broker.delivery.outbox import Outbox
 
 US, MS = 1_000, 1_000_000
-BURST_NS, OWED_NS_MAX, DELIVERY_NS_MAX = 2 * MS, 4 * MS, 100 * US
+BURST_NS, OWED_NS_MAX, DELIVERY_NS_MAX = 5 * MS, 10 * MS, 100 * US
 PER_MESSAGE_US = 250
+TIME_SHARE = 2
 PLACE = 1 << 20
 
 
@@ -85,12 +86,13 @@ class Scene:
     def publish(self, uid: int, recipients: list[Outbox], packet: bytes = b"x") -> None:
         self.times.deliver(recipients, packet, uid, memoryview(self.progress), PLACE)
 
-    def sleep(self, ns: int) -> None:
+    def sleep(self, ns: int, meanwhile: Callable[[], object] = lambda: None) -> None:
         scene = self
 
         class Sleep:
             def poll(self, seconds_max: float) -> list[tuple[int, int]]:
                 scene.clock.now_ns += ns
+                meanwhile()
                 return [(1, 1)]
 
         assert self.times.poll(Sleep(), 1.0) == [(1, 1)]
@@ -122,46 +124,57 @@ def test_small_fan_outs_and_own_messages_owe_nothing(clock: Clock) -> None:
     assert not any(map(left_out, others)), "it owes something only from now on"
 
 
+def test_others_do_not_make_a_small_fan_out_large(clock: Clock) -> None:
+    scene = Scene(clock, small=32)
+    few = [scene.outbox(2, 2, 100 * US) for _ in range(32)]
+    many = [scene.outbox(3, 3, 100 * US) for _ in range(200)]
+    for _ in range(50):
+        scene.publish(1, [*many[:100], *few, *many[100:]])
+    assert sum(map(left_out, few)) == 0
+    assert sum(map(left_out, many)) > 0
+
+
 def test_a_burst_is_delivered_and_then_what_messages_pay_for(scene: Scene) -> None:
-    """Each delivery takes 50 us: 40 of them are the burst, and five are paid for."""
+    """Each delivery takes 50 us: a hundred are the burst, five are paid for by a message, and
+    half by the time that they take."""
     others = [scene.outbox(2, 2, 50 * US) for _ in range(40)]
     for _ in range(1_000):
         scene.publish(1, others)
     delivered = sum(len(seen_by(outbox)) - left_out(outbox) for outbox in others)
-    assert delivered == pytest.approx(1_000 * 5 + 40, abs=60)
+    assert delivered == pytest.approx(1_000 * 5 * 2 + 200, abs=200)
     owned = [outbox for outbox in others if left_out(outbox) == 0]
     assert not owned, "time is left out for whole messages, not always for the same clients"
 
 
 def test_what_is_left_out_is_over_when_half_is_paid(scene: Scene) -> None:
+    scene.times.limit(0)
     slow, other = scene.outbox(2, 2, 100 * US), scene.outbox(3, 3)
-    scene.publish(1, [slow] * 22)  # the last is beyond the burst
-    before = left_out(slow)
-    assert before == 1
-    scene.sleep(BURST_NS // 4)
+    scene.publish(1, [slow] * 52)  # the last is beyond the burst
+    assert left_out(slow) == 1
+    scene.publish(1, [slow, other])  # the time of the burst has paid a little less than half
+    assert left_out(slow) == 2
+    scene.sleep(MS)
     scene.publish(1, [slow, other])
-    assert left_out(slow) == before + 1
-    scene.sleep(BURST_NS)
-    scene.publish(1, [slow, other])
-    assert left_out(slow) == before + 1
+    assert left_out(slow) == 2
     assert seen_by(other) == [b"x", b"x"]
 
 
 def test_a_wait_for_the_processor_is_no_sleep(scene: Scene, tmp_path: Path) -> None:
+    """It pays like any other time: half."""
     schedstat = tmp_path / "schedstat"
-    schedstat.write_text("123456 7000000 3\n")
+    schedstat.write_text("123456 9000000 4\n")
+    scene.times.limit(0)
     slow = scene.outbox(2, 2, 100 * US)
     with schedstat.open() as opened:
         scene.times.use_schedstat(opened.fileno())
-        scene.publish(1, [slow] * 22)
-        before = left_out(slow)
-        schedstat.write_text(f"123456 {7 * MS + 3 * BURST_NS - 100 * US} 4\n")
-        scene.sleep(3 * BURST_NS)
+        scene.publish(1, [slow] * 52)
+        assert left_out(slow) == 1
+        scene.sleep(60 * US, lambda: schedstat.write_text("123456 9060000 5\n"))
         scene.publish(1, [slow])
-        assert left_out(slow) == before + 1
-        scene.sleep(BURST_NS)
+        assert left_out(slow) == 2
+        scene.sleep(60 * US)
         scene.publish(1, [slow])
-        assert left_out(slow) == before + 1
+        assert left_out(slow) == 2
 
 
 def test_other_pairs_are_not_concerned(scene: Scene) -> None:
@@ -207,10 +220,13 @@ def test_another_limit_holds_from_now_on(scene: Scene) -> None:
 
 # -- a model ---------------------------------------------------------------------------------------
 class Model:
-    """The rule, with a dictionary of pairs and payments made at once."""
+    """The rule, with a dictionary of pairs."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: int) -> None:
+        self.now_ns = now_ns
+        self.slept_ns = 0
         self.owed_ns: defaultdict[tuple[int, int], int] = defaultdict(int)
+        self.paid_ns: dict[tuple[int, int], int] = {}
         self.spent: set[tuple[int, int]] = set()
 
     def pay(self, pair: tuple[int, int], ns: int) -> None:
@@ -218,26 +234,38 @@ class Model:
         if self.owed_ns[pair] <= BURST_NS // 2:
             self.spent.discard(pair)
 
+    def pay_by_time(self, pair: tuple[int, int]) -> None:
+        before_ns = self.paid_ns.get(pair, 0)
+        self.paid_ns[pair] = self.slept_ns + self.now_ns // TIME_SHARE
+        self.pay(pair, self.paid_ns[pair] - before_ns)
+
     def sleep(self, ns: int) -> None:
-        for pair in list(self.owed_ns):
-            self.pay(pair, ns)
+        self.now_ns += ns
+        self.slept_ns += ns
 
     def publish(self, uid: int, recipients: list[tuple[int, int]]) -> list[bool]:
         """Whether each recipient, a user and the time that it takes, gets the message."""
         paid: set[int] = set()
-        delivered = []
+        delivered, last = [], 0
         for user, takes_ns in recipients:
             pair = uid, user
-            if user != uid and user not in paid:
-                paid.add(user)
-                self.pay(pair, PER_MESSAGE_US * US)
+            if user not in (uid, last):
+                last = user
+                self.pay_by_time(pair)
+                if user not in paid:
+                    paid.add(user)
+                    self.pay(pair, PER_MESSAGE_US * US)
             delivered.append(user == uid or pair not in self.spent)
-            if user != uid and delivered[-1]:
-                owed_ns = self.owed_ns[pair] + min(takes_ns, DELIVERY_NS_MAX)
-                self.owed_ns[pair] = min(owed_ns, OWED_NS_MAX)
-                if owed_ns > BURST_NS:
-                    self.spent.add(pair)
+            if delivered[-1]:
+                self.now_ns += takes_ns
+                if user != uid:
+                    self.charge(pair, min(takes_ns, DELIVERY_NS_MAX))
         return delivered
+
+    def charge(self, pair: tuple[int, int], ns: int) -> None:
+        self.owed_ns[pair] = min(self.owed_ns[pair] + ns, OWED_NS_MAX)
+        if self.owed_ns[pair] > BURST_NS:
+            self.spent.add(pair)
 
 
 _deliveries = st.tuples(st.integers(1, 3), st.sampled_from([1, 20, 90, 5_000]))
@@ -249,7 +277,8 @@ _acts = st.one_of(
 
 @given(st.lists(_acts, max_size=30))
 def test_the_model_does_the_same(acts: list[tuple[int, list[tuple[int, int]], int] | int]) -> None:
-    clock, model = Clock(), Model()
+    clock = Clock()
+    model = Model(clock.now_ns)
     with patch.object(time, "monotonic_ns", lambda: clock.now_ns):
         scene = Scene(clock)
         scene.times.words[fan_out_times._FACTOR] = (1 << 54) + (1 << 24)  # one for each pair

@@ -191,7 +191,7 @@ class Scene:
         settings = BusSettings(workers=WORKERS, limits=LIMITS)
         link = cast(WorkerLink, UnheardLink())
         context = WorkerContext(worker, self.memory, settings, logging_to([]), link)
-        context.fan_out_times = times = FanOutTimes(LIMITS.fan_out_us_max, small=1)
+        context.fan_out_times = times = FanOutTimes(100, small=0)
         times.words[fan_out_times._FACTOR] = 1 << 54  # so the recipient's account is the place
         return context
 
