@@ -2,8 +2,7 @@
 
 A publisher is charged for each delivery of its messages, to clients of others too. So a user whose
 many clients subscribe to another's key, or make each delivery slow, would take the publisher's
-time. That time is
-*owed*, by each pair of a publisher's and a recipient's user, and paid
+time. Each pair of a publisher's and a recipient's user *owes* that time, and it is paid
 
     by each message of the publisher to the recipient    `fan_out_us_max`
     by every pair, all the time                          one part in `_TIME_SHARE` of the time
@@ -31,7 +30,7 @@ _SMALL = 16
 """Recipients of a message, of one user in one worker, for which nothing is owed."""
 _BURST_NS = 5_000_000
 _OWED_NS_MAX = 2 * _BURST_NS
-"""More is forgiven."""
+"""A pair never owes more."""
 _DELIVERY_NS_MAX = 100_000
 """More is not charged for a delivery in Python: the process may have had to wait."""
 
@@ -46,7 +45,7 @@ _MASK = (1 << 64) - 1
 
 
 class Recipient(Protocol):
-    """As far as it matters here. Only of outboxes any time is charged."""
+    """What a route leads to. Time is charged only if it is an outbox."""
 
     @property
     def slot_at(self) -> int: ...
