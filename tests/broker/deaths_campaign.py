@@ -80,6 +80,11 @@ class CheckedClient:
             return
         self.sent += 1
 
+    def change_subscriptions(self, pattern: bytes) -> None:
+        """Subscribe to a pattern that nobody publishes, and undo that."""
+        self._raw.sock.send(b"SUB " + pattern)
+        self._raw.sock.send(b"UNSUB " + pattern)
+
     def request(self) -> None:
         self._raw.sock.send(b"CMSG !/cred/whoami")
 
@@ -162,7 +167,7 @@ class Campaign:
             while publish_at <= now:
                 publish_at += pause
                 self._chance.choice(self.clients).publish()
-            self._receive(min(publish_at, kill_at) - now)
+            self.receive(min(publish_at, kill_at) - now)
 
     def _end_worker(self) -> None:
         """Send the signal to a random worker, unless the last one is still there."""
@@ -172,7 +177,7 @@ class Campaign:
             os.kill(self._victim, self._signum)
             self.deaths += 1
 
-    def _receive(self, seconds_max: float) -> None:
+    def receive(self, seconds_max: float) -> None:
         readable, _, _ = select.select(self.clients, [], [], max(0, seconds_max))
         for client in readable:
             client.receive()
@@ -193,7 +198,7 @@ class Campaign:
             ends_at = time.monotonic() + _END_SECONDS_MAX
             while waiting := [client for client in self.clients if not client.replies]:
                 assert time.monotonic() < ends_at, f"{len(waiting)} clients get no reply"
-                self._receive(0.1)
+                self.receive(0.1)
 
     def check(self) -> None:
         """Everybody has everybody's last message, and what is missing was announced."""
