@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from sbus.bench import curve_report, footprint, held_publishers, latency
+from sbus.bench import curve_report, footprint
 from sbus.bench import soak as soaking
 from sbus.bench.attacks import table as attack_table
 from sbus.bench.attacks.programs import ATTACKS
@@ -25,7 +25,6 @@ from sbus.bench.peers.brokers import PEERS
 from sbus.bench.programs import compile_programs
 from sbus.bench.report import Result
 from sbus.bench.servers import PACE_LIFTED, RunSettings
-from sbus.bench.traffic import CROWDS, Traffic
 from sbus.errors import SbusError
 from sbus.limits import Limits
 
@@ -68,10 +67,6 @@ def parse_variant(text: str) -> tuple[str, str, str]:
     if not (label and colon and name and equals):
         raise ValueError(f"{text!r} is not LABEL:NAME=VALUE")
     return label, name, value
-
-
-def messages_option(default: int) -> Option:
-    return option("--messages", COUNT, default, "Published, per run.")
 
 
 def workers_option(default: int) -> Option:
@@ -157,66 +152,6 @@ def benchmark(
         return measure
 
     return register
-
-
-@benchmark("round-trip", option("--rounds", COUNT, 10_000, "Per repetition."), *PINNED)
-def round_trip(run: RunSettings, rounds: int, size: int) -> Result:
-    """Latency of a question and its answer: p50, p99, p99.9."""
-    return latency.round_trip(run, rounds, size, CROWDS)
-
-
-@benchmark(
-    "flood",
-    repetitions_option,
-    size_option,
-    cpu_option("--broker-cpu", USABLE_CPUS),
-    cpu_option("--load-cpu", FIRST_CPU),
-    cpu_option("--victim-cpu", LAST_CPU),
-    several_option("--workers", "workers", (1, 2), WORKERS),
-    click.option(
-        "--against",
-        type=click.Path(file_okay=False, exists=True, resolve_path=True, path_type=Path),
-        help="Another source tree of sbus, measured in turn with this one.",
-    ),
-    click.option("--relays/--no-relays", default=True, help="Whether the relays are measured."),
-    option("--connections", COUNT, 200, "Of user A."),
-    option("--listeners", COUNT, 10, "Of these."),
-    option("--seconds", click.FloatRange(min=0.1), 3.0, "Of every measurement."),
-    limit_option,
-)
-def flood(
-    run: RunSettings,
-    workers: tuple[int, ...],
-    against: Path | None,
-    relays: bool,
-    victim_cpu: frozenset[int],
-    connections: int,
-    listeners: int,
-    seconds: float,
-    size: int,
-) -> Result:
-    """What a user's round trips suffer from another user's flood. Needs root."""
-    shape = latency.Flood(
-        connections=connections, listeners=listeners, size_bytes=size, seconds=seconds
-    )
-    servers = latency.flooded_relays(run) if relays else {}
-    servers |= latency.flooded_brokers(run, latency.BROKER, workers)
-    if against:
-        other = replace(run, project=against)
-        servers |= latency.flooded_brokers(other, latency.OTHER_BROKER, workers)
-    return latency.flood(run, shape, victim_cpu, servers)
-
-
-@benchmark(
-    "block",
-    messages_option(100_000),
-    option("--publishers", click.IntRange(1, 16), 4, "In each group."),
-    *PINNED,
-)
-def block(run: RunSettings, messages: int, publishers: int, size: int) -> Result:
-    """What publishers suffer from others who are held back by `block`."""
-    traffic = Traffic(messages=messages, size_bytes=size, publishers=publishers)
-    return held_publishers.block(run, traffic)
 
 
 @benchmark(

@@ -50,17 +50,6 @@ uint64_t number_argument(const char *text, uint64_t least, uint64_t most)
     return value;
 }
 
-enum fillers fillers_argument(const char *text)
-{
-    if (strcmp(text, "none") == 0)
-        return FILLERS_NONE;
-    if (strcmp(text, "before") == 0)
-        return FILLERS_BEFORE;
-    if (strcmp(text, "after") == 0)
-        return FILLERS_AFTER;
-    die("%s: none, before or after is needed here", text);
-}
-
 bool next_command(char word[16], uint64_t *number)
 {
     char line[64];
@@ -94,22 +83,6 @@ int connect_unix(const char *path, int type)
 int connect_bus(const char *path)
 {
     return connect_unix(path, SOCK_SEQPACKET);
-}
-
-static void connect_filler(const char *path)
-{
-    whoami(connect_bus(path));
-}
-
-int connect_placed(const char *path, enum fillers fillers)
-{
-    if (fillers == FILLERS_BEFORE)
-        connect_filler(path);
-    int fd = connect_bus(path);
-    whoami(fd);
-    if (fillers == FILLERS_AFTER)
-        connect_filler(path);
-    return fd;
 }
 
 void make_room(int fd, size_t packet_bytes)

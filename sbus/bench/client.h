@@ -16,10 +16,6 @@
 
 enum { PACKET_BYTES_MAX = 409600 }; /* the largest packet of the protocol */
 
-/* Where extra idle connections go among the measured ones: a bus with two workers gives each new
- * connection to the worker with fewer clients, so these decide where clients are. */
-enum fillers { FILLERS_NONE, FILLERS_BEFORE, FILLERS_AFTER };
-
 /* Print one line to stderr and end with status 1. */
 noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -31,7 +27,6 @@ void begin_program(void);
 
 /* A whole decimal number between the bounds, or the end of the program. */
 uint64_t number_argument(const char *text, uint64_t least, uint64_t most);
-enum fillers fillers_argument(const char *text);
 
 /* The next line of stdin is `WORD` or `WORD NUMBER`; false at the end of input. */
 bool next_command(char word[16], uint64_t *number);
@@ -41,10 +36,6 @@ struct sockaddr_un unix_address(const char *path);
 
 int connect_unix(const char *path, int type);
 int connect_bus(const char *path);
-
-/* As connect_bus, with an idle connection before or after it as `fillers` says; those idle ones
- * stay open until the program ends. A round trip follows each, so the order is the bus's too. */
-int connect_placed(const char *path, enum fillers fillers);
 
 /* Let the socket take packets of this size; most take less than the largest packet. */
 void make_room(int fd, size_t packet_bytes);

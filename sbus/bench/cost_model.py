@@ -29,11 +29,11 @@ from sbus.bench.curves import (
     WORKS,
     Bus,
     Case,
-    CurveSample,
     Samples,
     measure,
     packet_bytes,
 )
+from sbus.bench.load import LoadSample
 from sbus.bench.servers import RunSettings, Server
 
 TERMS = {
@@ -55,7 +55,7 @@ PROBE_SECONDS = 0.0003
 
 
 # -- the fit --------------------------------------------------------------------------------------
-def term_counts(bus: Bus, work: str, sample: CurveSample) -> Counts:
+def term_counts(bus: Bus, work: str, sample: LoadSample) -> Counts:
     """What a sample counted. A wildcard change makes the one key in use a miss."""
     mode, subscribers = WORKS[work].mode, WORKS[work].subscribers
     published = sample.published / sample.received
@@ -118,14 +118,14 @@ def fit_model(samples: Samples) -> Model:
     return Model(costs_us=costs_us, cases_us=cases_us)
 
 
-def median_counts(case: Case, samples: Sequence[CurveSample]) -> Counts:
+def median_counts(case: Case, samples: Sequence[LoadSample]) -> Counts:
     name, value, work = case
     bus = CURVES[name].bus(value)
     each = [term_counts(bus, work, sample) for sample in samples]
     return {term: median(row[term] for row in each) for term in TERMS}
 
 
-def median_us(samples: Sequence[CurveSample]) -> float:
+def median_us(samples: Sequence[LoadSample]) -> float:
     """The CPU time of a delivered message."""
     return median(sample.cpu_us for sample in samples)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from statistics import median
 
 from sbus.bench.cost_model import TERMS, Model, fit_model, measure_lock, median_us, predict
-from sbus.bench.curves import CURVES, PACED_PER_SECOND, Case, CurveSample, Samples, measure_curves
+from sbus.bench.curves import CURVES, PACED_PER_SECOND, Case, Samples, measure_curves
+from sbus.bench.load import LoadSample
 from sbus.bench.peers.documents import markdown_table
 from sbus.bench.report import Result, update_section
 from sbus.bench.servers import RunSettings
@@ -43,7 +44,7 @@ def result(
     return Result(
         name="curves",
         settings=settings,
-        columns=("case", "µs/msg", "p50 µs", "MB/s", "model", "error %"),
+        columns=("case", "µs/msg", "p50 µs", "p99 µs", "MB/s", "model", "error %"),
         rows=[row(case, those, model) for case, those in samples.items()],
         notes=[
             f"{sum(one.lost for those in samples.values() for one in those):,} messages were lost.",
@@ -62,22 +63,28 @@ def label(case: Case) -> str:
     return f"{name} {value:,}, {work}"
 
 
-def row(case: Case, samples: Sequence[CurveSample], model: Model | None) -> tuple[str, ...]:
+def row(case: Case, samples: Sequence[LoadSample], model: Model | None) -> tuple[str, ...]:
     """Medians, and what the model says."""
-    trips = [sample.p50_ns for sample in samples if sample.p50_ns is not None]
     payload = CURVES[case[0]].bus(case[1]).payload_bytes
-    rate = median(sample.received * 1e9 / sample.wall_ns for sample in samples)
+    rate = median(sample.received_per_second for sample in samples)
     return (
         label(case),
         f"{median_us(samples):.2f}",
-        f"{median(trips) / 1_000:.1f}" if trips else "",
+        median_trip([sample.p50_ns for sample in samples]),
+        median_trip([sample.p99_ns for sample in samples]),
         f"{rate * payload / 1e6:,.0f}",
         f"{model.cases_us[case]:.2f}" if model else "",
         f"{error_percent(case, samples, model):+.0f}" if model else "",
     )
 
 
-def error_percent(case: Case, samples: Sequence[CurveSample], model: Model) -> float:
+def median_trip(times_ns: Sequence[int | None]) -> str:
+    """In µs, of a percentile of round trips; empty where there were none."""
+    trips_ns = [it for it in times_ns if it is not None]
+    return f"{median(trips_ns) / 1_000:.1f}" if trips_ns else ""
+
+
+def error_percent(case: Case, samples: Sequence[LoadSample], model: Model) -> float:
     return (model.cases_us[case] / median_us(samples) - 1) * 100
 
 

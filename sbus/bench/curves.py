@@ -14,11 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Event
 
-from sbus.bench import BenchmarkFailed, proc
-from sbus.bench.figures import percentile
-from sbus.bench.latency import read_times_ns
-from sbus.bench.peers.comparison import PHASE_SECONDS, SBUS_BYTES, WARM_UP_FRACTION, Work
-from sbus.bench.programs import generator
+from sbus.bench import BenchmarkFailed, load
+from sbus.bench.load import SBUS_BYTES, LoadSample, Work
 from sbus.bench.servers import RunSettings, Server
 from sbus.bench.traffic import (
     NO_BYSTANDERS,
@@ -45,12 +42,10 @@ NO_QUOTAS = (
 """One user has all clients and patterns of a curve."""
 
 WORKS = {
-    "round trip": Work(title="round trip", column="", mode="lockstep", shares_cpu=True),
-    "paced": Work(title="paced", column="", mode="paced", argument=PACED_PER_SECOND),
-    "saturated": Work(title="saturated", column="", mode="window", argument=WINDOW_MESSAGES),
-    "fan-out": Work(
-        title="fan-out", column="", subscribers=FAN_OUT, mode="window", argument=WINDOW_MESSAGES
-    ),
+    "round trip": Work(title="round trip", mode="lockstep", shares_cpu=True),
+    "paced": Work(title="paced", mode="paced", argument=PACED_PER_SECOND),
+    "saturated": Work(title="saturated", mode="window", argument=WINDOW_MESSAGES),
+    "fan-out": Work(title="fan-out", subscribers=FAN_OUT, mode="window", argument=WINDOW_MESSAGES),
 }
 
 
@@ -152,39 +147,20 @@ CURVES = {
 
 
 # -- measuring ------------------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class CurveSample:
-    """One work on one bus, once. Its counts are those of all processes of the bus."""
-
-    published: int
-    received: int
-    lost: int
-    wall_ns: int
-    cpu_ns: int
-    context_switches: int
-    changes: int
-    p50_ns: int | None
-
-    @property
-    def cpu_us(self) -> float:
-        """For each delivered message."""
-        return self.cpu_ns / self.received / 1_000
-
-
 Case = tuple[str, int, str]
 """A curve, a value of its parameter, and a work."""
-Samples = Mapping[Case, Sequence[CurveSample]]
+Samples = Mapping[Case, Sequence[LoadSample]]
 
 
 def measure_curves(
     run: RunSettings, curves: Mapping[str, Curve], seconds: float
-) -> dict[Case, list[CurveSample]]:
+) -> dict[Case, list[LoadSample]]:
     """Every work at every point, as often as the settings say."""
     buses = {(name, n): curve.bus(n) for name, curve in curves.items() for n in curve.values}
     most_clients = max(bus.bystanders.clients for bus in buses.values())
     allow_descriptors(most_clients + most_clients // 2)  # a worker keeps a quarter in reserve
     points = {f"{name} {n:,}": (name, n) for name, n in buses}
-    samples: dict[Case, list[CurveSample]] = {}
+    samples: dict[Case, list[LoadSample]] = {}
     for label, _, (name, value) in run.rounds(points):
         for work, sample in measure_point(run, buses[name, value], curves[name].works, seconds):
             samples.setdefault((name, value, work), []).append(sample)
@@ -194,7 +170,7 @@ def measure_curves(
 
 def measure_point(
     run: RunSettings, bus: Bus, works: Sequence[str], seconds: float
-) -> Iterator[tuple[str, CurveSample]]:
+) -> Iterator[tuple[str, LoadSample]]:
     """Every work on one bus, whose clients are spread over its workers."""
     with (
         run.broker(bus.workers, *bus.limits)() as server,
@@ -212,38 +188,12 @@ def measure(
     work: Work,
     seconds: float,
     changes: Callable[[], int] = lambda: 0,
-) -> CurveSample:
-    """Warm up, then measure once."""
-    times = run.directory / "times"
+) -> LoadSample:
+    """One work, its window small enough for the backlog of a subscriber."""
     if work.mode == "window":
         fitting = Limits().backlog_bytes_max // 2 // bus.payload_bytes
         work = replace(work, argument=min(work.argument, fitting))
-    to = ("sbus", server.address, work.subscribers, bus.payload_bytes)
-    cpus = run.broker_cpus if work.shares_cpu else run.load_cpus
-    milliseconds = round(seconds * 1_000)
-    with generator("load", (*to, *work.arguments(times)), run.directory, cpus) as load:
-        load.ask(f"for {max(1, milliseconds // WARM_UP_FRACTION)}", "done", PHASE_SECONDS)
-        pids = server.pids()
-        before = counts(pids, changes)
-        done = load.ask(f"for {milliseconds}", "done", PHASE_SECONDS + seconds)
-        after = counts(pids, changes)
-    cpu_ns, context_switches, changed = (b - a for a, b in zip(before, after, strict=True))
-    return CurveSample(
-        published=done["published"],
-        received=done["received"],
-        lost=done["lost"],
-        wall_ns=done["wall_ns"],
-        cpu_ns=cpu_ns,
-        context_switches=context_switches,
-        changes=changed,
-        p50_ns=percentile(read_times_ns(times), 50) if work.mode == "lockstep" else None,
-    )
-
-
-def counts(pids: Sequence[int], changes: Callable[[], int]) -> tuple[int, int, int]:
-    """So far: CPU time in ns, context switches, and subscription changes."""
-    switches = sum(map(proc.context_switches, pids))
-    return sum(proc.run_times_ns(pids).values()), switches, changes()
+    return load.measure(run, server, "sbus", work, bus.payload_bytes, seconds, changes)
 
 
 def packet_bytes(bus: Bus) -> int:

@@ -17,11 +17,6 @@ def percentile(samples: Sequence[int], percent: float) -> int:
     return sorted(samples)[rank - 1]
 
 
-def pairwise_ratios(samples: Sequence[float], references: Sequence[float]) -> list[float]:
-    """Each sample over the reference measured next to it; as many of one as of the other."""
-    return [sample / reference for sample, reference in zip(samples, references, strict=True)]
-
-
 def change_percent(value: float, base: float) -> float:
     """How far `value` lies above (or, negative, below) `base`, in percent of it."""
     return (value / base - 1) * 100

@@ -20,10 +20,7 @@ HERE = Path(__file__).parent
 PROJECT = HERE.parents[1]
 SOURCES = {
     "relay": ("relay.c", "client.c"),
-    "stream": ("stream.c", "client.c"),
-    "ping": ("ping.c", "client.c"),
     "flood": ("flood.c", "ledger.c", "client.c"),
-    "horde": ("horde.c", "client.c"),
     "load": ("peers/load.c", "peers/wires.c", "client.c"),
 }
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
@@ -66,10 +63,10 @@ def pinned(cpus: frozenset[int] | None) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def environment(project: Path) -> dict[str, str]:
-    """The variables of this process, and `project` where Python looks first. A bus lets its user
-    read how much memory it takes."""
-    paths = [str(project), *filter(None, [os.environ.get("PYTHONPATH")])]
+def environment() -> dict[str, str]:
+    """The variables of this process, and this source tree where Python looks first. A bus lets its
+    user read how much memory it takes."""
+    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "SBUS_DUMPABLE": "1"}
 
 
@@ -137,15 +134,14 @@ def running(
     directory: Path,
     cpus: frozenset[int] | None,
     uid: int | None = None,
-    project: Path = PROJECT,
 ) -> Iterator[Child]:
     """A child, of user `uid` if given, that is gone with its descendants when the block ends.
 
-    Python programs find the source tree `project`, from whatever directory the benchmark is run if
+    Python programs find this source tree, from whatever directory the benchmark is run if
     they are started with `-P`, and keep their byte code in `directory`.
     """
     log = directory / f"{name}.stderr"
-    variables = {**environment(project), "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
+    variables = {**environment(), "PYTHONPYCACHEPREFIX": str(directory / "bytecode")}
     variables.pop("PYTHONDONTWRITEBYTECODE", None)  # to compile takes longer than to start
     with log.open("wb") as stderr, pinned(cpus):
         process = subprocess.Popen(

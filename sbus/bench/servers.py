@@ -6,23 +6,19 @@ close their stdout when they are ready, and end on SIGTERM.
 
 import contextlib
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from sbus.bench import BenchmarkFailed, proc
 from sbus.bench.figures import format_cpus
 from sbus.bench.programs import (
-    PROJECT,
     START_SECONDS_MAX,
     STOP_SECONDS_MAX,
     Child,
-    environment,
     generator,
     running,
 )
@@ -58,19 +54,6 @@ PACE_LIFTED = "user_messages_per_second_max=1000000000"
 """The rate limit does not apply to a broker that is measured: one user causes all of the load."""
 
 
-@cache
-def has_placement(project: Path) -> bool:
-    """Whether its sbusd has this option; one that does not always spreads its clients."""
-    if not (project / "sbus/cli/sbusd").is_dir():
-        raise BenchmarkFailed(f"{project} is no source tree of sbus")
-    found = subprocess.run(
-        [*SBUSD, "--help"], env=environment(project), capture_output=True, text=True, check=False
-    )
-    if found.returncode != 0:
-        raise BenchmarkFailed(f"no sbusd starts from {project}: {found.stderr.strip()}")
-    return "--placement" in found.stdout
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """Where a benchmark runs, and how often. CPUs that are None: any."""
@@ -84,8 +67,6 @@ class RunSettings:
     """Gets a line of progress now and then."""
     limits: Sequence[str] = (PACE_LIFTED,)
     """Of every broker, `NAME=VALUE` each."""
-    project: Path = PROJECT
-    """The source tree of every broker."""
 
     def shown(self) -> dict[str, str | int | float]:
         """For the head of a result."""
@@ -120,12 +101,10 @@ class RunSettings:
         placement: str = "spread",
         options: Sequence[str] = (),
     ) -> Start:
-        """The sbusd of `project`, run by this interpreter: a front and its workers. By default its
+        """sbusd, run by this interpreter: a front and its workers. By default its
         clients are spread over these, so that a benchmark decides which of them share a worker."""
         command = [*SBUSD, "-f", "-a", str(self.directory / "bus"), "--workers", str(workers)]
-        command += options
-        if has_placement(self.project):
-            command += ["--placement", placement]
+        command += ["--placement", placement, *options]
         for limit in (*self.limits, *more_limits):
             command += ["--limit", limit]
         return lambda: self._serving("sbusd", command, 1 + workers, 0)
@@ -136,9 +115,7 @@ class RunSettings:
     ) -> Iterator[Server]:
         socket = self.directory / "bus"
         socket.unlink(missing_ok=True)
-        with running(
-            name, command, self.directory, self.broker_cpus, project=self.project
-        ) as child:
+        with running(name, command, self.directory, self.broker_cpus) as child:
             while child.read_line(START_SECONDS_MAX) is not None:
                 pass
             if not socket.is_socket():

@@ -1,19 +1,13 @@
-"""Who is on a measured bus: crowds of clients that only wait, and groups of publishers."""
+"""Who is on a measured bus besides those that are measured: crowds of clients that only wait."""
 
 import contextlib
 import resource
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sbus.bench import BenchmarkFailed
-from sbus.limits import Limits
 
-WINDOW_MESSAGES_MAX = 8_192
-WINDOW_MESSAGES_MIN = 32
-WARM_UP_FRACTION = 10
-PHASE_SECONDS = 60.0
-DELIVERIES_PER_SECOND_MIN = 5_000
 REPLY_SECONDS_MAX = 60.0
 REPLY_BYTES_MAX = 256
 SPARE_DESCRIPTORS = 64
@@ -25,9 +19,9 @@ DESCRIPTORS_FOR_FRONT_AND_WORKERS = 4
 class Bystanders:
     """Clients that subscribe and wait: they enlarge the bus and take no part in its traffic.
 
-    Their patterns stand beside the measured keys, `bench/NNNNNNNNNNNN/G` (stream.c), under the
-    same first segment, and match none of them: where a pattern has a letter, no key does. With
-    `wildcards` each pattern has a segment that ends with `*`, otherwise all are literal.
+    Their patterns stand beside the measured key, `bench/peers`, under the same first segment, and
+    do not match it. With `wildcards` each pattern has a segment that ends with `*`, otherwise all
+    are literal.
     """
 
     clients: int
@@ -62,11 +56,6 @@ class Bystanders:
 
 
 NO_BYSTANDERS = Bystanders(clients=0, patterns_per_client=0, wildcards=False)
-CROWDS = {
-    "20k literal": Bystanders(clients=1_000, patterns_per_client=20, wildcards=False),
-    "10k wildcard": Bystanders(clients=10, patterns_per_client=1_000, wildcards=True),
-}
-"""Beside which round trips are measured."""
 
 
 def allow_descriptors(count: int) -> None:
@@ -77,41 +66,3 @@ def allow_descriptors(count: int) -> None:
         raise BenchmarkFailed(f"{needed} file descriptors are needed, {hard} allowed: ulimit -n")
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def allow_bystanders(crowds: Iterable[Bystanders]) -> None:
-    """Let this process, and the servers that it starts afterwards, serve the largest of these."""
-    most_clients = max((crowd.clients for crowd in crowds), default=0)
-    allow_descriptors(most_clients * DESCRIPTORS_FOR_FRONT_AND_WORKERS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Traffic:
-    """What a group publishes, and who is in it; `fillers` is where idle connections go (see
-    client.h)."""
-
-    messages: int
-    size_bytes: int
-    group: str = "m"
-    """A letter: what this group publishes is for its own subscriber."""
-    publishers: int = 1
-    choices: tuple[str, ...] = ()
-    """Control keys that the subscriber sends first."""
-    fillers: str = "none"
-    window_messages_max: int = WINDOW_MESSAGES_MAX
-
-    @property
-    def window_messages(self) -> int:
-        """How far publishers may run ahead: half of what a backlog holds, so that none is full."""
-        fitting = Limits().backlog_bytes_max // 2 // self.size_bytes
-        return max(WINDOW_MESSAGES_MIN, min(self.window_messages_max, fitting))
-
-    @property
-    def seconds_max(self) -> float:
-        """For all messages to arrive."""
-        return PHASE_SECONDS + self.messages / DELIVERIES_PER_SECOND_MIN
-
-    def arguments(self, address: str) -> tuple[object, ...]:
-        """Of the C program `stream`."""
-        how = (self.publishers, self.size_bytes, self.window_messages, self.fillers)
-        return (address, self.group, *how, *self.choices)

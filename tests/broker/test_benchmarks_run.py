@@ -5,7 +5,6 @@ nothing.
 """
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,26 +14,15 @@ from typing import Any
 
 import pytest
 
-from sbus.bench import BenchmarkFailed, footprint, held_publishers
+from sbus.bench import BenchmarkFailed, footprint
 from sbus.bench.cost_model import measure_lock
 from sbus.bench.curves import CURVES, measure_curves
-from sbus.bench.latency import (
-    BROKER,
-    Flood,
-    flood,
-    flooded_brokers,
-    flooded_relays,
-    round_trip,
-)
 from sbus.bench.peers.brokers import PEERS
 from sbus.bench.peers.comparison import compare, works
 from sbus.bench.programs import compile_programs, generator, running
-from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings, Start
 from sbus.bench.soak import Crowd, soak
-from sbus.bench.traffic import Bystanders, Traffic
 from tests.support.bus import STOP_SECONDS_MAX, wait_until_gone
-from tests.support.users import directory_for_everybody, needs_root
 
 SIZE = 110
 PACKAGED = {name for name, peer in PEERS.items() if peer.package}
@@ -66,95 +54,6 @@ def only(samples: object) -> Any:
     assert isinstance(samples, list)
     (sample,) = samples
     return sample
-
-
-def assert_deliveries(result: Result, expected: dict[str, int]) -> None:
-    """Every case, once, with this many deliveries; and a row of each."""
-    found = {case: only(those).deliveries for case, those in result.samples.items()}
-    assert found == expected
-    assert [row[0] for row in result.rows] == list(expected)
-
-
-@pytest.mark.parametrize("server", STARTS)
-@pytest.mark.parametrize("publishers", [1, 5])
-def test_a_stream_arrives_in_full(programs: Path, server: str, publishers: int) -> None:
-    traffic = Traffic(messages=600, size_bytes=SIZE, publishers=publishers)
-    with (
-        STARTS[server](programs)() as running_server,
-        generator("stream", traffic.arguments(running_server.address), programs, None) as load,
-    ):
-        for _ in range(2):
-            assert load.ask("go 600", "done", traffic.seconds_max)["deliveries"] == 600
-
-
-def test_a_stream_is_held_to_its_window(programs: Path) -> None:
-    large = Traffic(messages=500, size_bytes=65_536)
-    assert large.window_messages < large.messages
-    with (
-        STARTS["relay"](programs)() as server,
-        generator("stream", large.arguments(server.address), programs, None) as load,
-    ):
-        assert load.ask("go 500", "done", large.seconds_max)["deliveries"] == 500
-
-
-def test_round_trips(run: RunSettings) -> None:
-    crowd = Bystanders(clients=3, patterns_per_client=2, wildcards=True)
-    result = round_trip(run, 50, SIZE, {"crowd": crowd})
-    assert list(result.samples) == [
-        *("relay", "broker, same worker", "broker, across workers"),
-        *("broker, 8 workers", "broker, 8, crowd"),
-    ]
-    for samples in result.samples.values():
-        assert isinstance(samples, list)
-        assert len(samples) == 50
-        assert min(samples) > 0
-
-
-@needs_root
-def test_a_flood() -> None:
-    """Counted, not timed: B's round trips go on in every state, and A publishes in two of them."""
-    with directory_for_everybody() as directory:
-        compile_programs(directory)
-        run = RunSettings(directory=directory)
-        servers = flooded_relays(run) | flooded_brokers(run, BROKER, (1, 2))
-        shape = Flood(connections=20, listeners=2, seconds=0.1)
-        result = flood(run, shape, None, servers)
-    states = ("quiet", "unheard", "heard")
-    names = ("broker, 1", "broker, 2 together", "broker, 2 apart")
-    assert tuple(servers) == ("relay", "relay-drain", *names)
-    assert list(result.samples) == [f"{server}, {state}" for server in servers for state in states]
-    for case, samples in result.samples.items():
-        sample = only(samples)
-        assert len(sample.times_ns) > 0
-        assert (sample.sent > 0) is not case.endswith("quiet")
-        assert (sample.received > 0) is case.endswith(" heard")
-
-
-def test_a_group_that_is_held(run: RunSettings) -> None:
-    result = held_publishers.block(run, Traffic(messages=200, size_bytes=SIZE, publishers=2))
-    cases = [
-        f"{way}, {state}" for way in held_publishers.WAYS for state in ("quiet", "both", "held")
-    ]
-    assert_deliveries(result, dict.fromkeys(cases, 200))
-    for case, samples in result.samples.items():
-        assert (only(samples).held_messages > 0) is case.endswith(" held")
-        assert (only(samples).held_ns > 0) is case.endswith(" held")
-
-
-def test_a_group_that_is_not_held_is_no_measurement(programs: Path) -> None:
-    traffic = Traffic(messages=200, size_bytes=SIZE, publishers=2)
-    with (
-        STARTS["broker"](programs)() as server,
-        pytest.raises(BenchmarkFailed, match="nobody holds"),
-        generator("stream", traffic.arguments(server.address), programs, None) as load,
-    ):
-        load.ask("hold", "held", 30)
-
-
-def test_a_flood_needs_root(run: RunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(BenchmarkFailed, match="root"):
-        flood(run, Flood(), None, {})
 
 
 def test_a_footprint(run: RunSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,10 +189,6 @@ def alter_last_byte(number: int, packet: bytes) -> list[bytes]:
     return [packet[:-1] + b"?"] if number == 50 else [packet]
 
 
-def cut(number: int, packet: bytes) -> list[bytes]:
-    return [packet[:-1]] if number == 50 else [packet]
-
-
 def fall_silent(number: int, packet: bytes) -> list[bytes]:
     return [] if number >= 50 else [packet]
 
@@ -346,19 +241,6 @@ def test_a_load_does_not_accept_faulty_messages(
             generator("load", arguments, programs, None) as load,
         ):
             load.ask("for 100", "done", 30)
-
-
-@pytest.mark.parametrize("fault", [lose, double, alter_last_byte, cut])
-def test_a_stream_with_one_faulty_message_is_no_measurement(
-    programs: Path, tmp_path: Path, fault: Callable[[int, bytes], list[bytes]]
-) -> None:
-    with faulty_bus(tmp_path / "bus", fault) as address:
-        arguments = Traffic(messages=100, size_bytes=SIZE).arguments(address)
-        with (
-            pytest.raises(BenchmarkFailed, match="in place of"),
-            generator("stream", arguments, programs, None) as load,
-        ):
-            load.ask("go 100", "done", 30)
 
 
 def test_a_soak_counts_messages_lost_without_notice(programs: Path, tmp_path: Path) -> None:

@@ -5,118 +5,40 @@ then comes the next round. So a machine that changes its speed does so for all.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
-from sbus.bench import BenchmarkFailed, proc
-from sbus.bench.figures import percentile
-from sbus.bench.latency import read_times_ns
+from sbus.bench import BenchmarkFailed
+from sbus.bench.load import SBUS_BYTES, LoadSample, Work, measure
 from sbus.bench.peers.brokers import NotInstalled, Peer
-from sbus.bench.programs import generator
 from sbus.bench.report import Result, table
-from sbus.bench.servers import RunSettings, Server
+from sbus.bench.servers import RunSettings
 
-SBUS_BYTES = len(b"MSG bench/peers\0")
-"""Of a packet of sbus, besides the payload."""
-WARM_UP_FRACTION = 5
-PHASE_SECONDS = 60.0
 NOTHING = "-"
 LATE_PERCENT_MAX = 2.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What one publisher and its subscribers do; `mode` and `argument` are those of load.c."""
-
-    title: str
-    column: str
-    subscribers: int = 1
-    mode: str
-    argument: int = 0
-    shares_cpu: bool = False
-    """Whether the load runs on the broker's CPUs."""
-
-    def arguments(self, samples: object) -> tuple[object, ...]:
-        """The last ones of load.c."""
-        return self.mode, samples if self.mode == "lockstep" else self.argument
-
-
 def works(window: int) -> dict[str, Work]:
-    """By name; `window` is how far the publisher of the fan-out may run ahead."""
+    """By the head of its column; `window` is how far the publisher of the fan-out may run ahead."""
     return {
-        "round-trip": Work(
-            title="round trip, everything on one CPU",
-            column="lock step",
-            mode="lockstep",
-            shares_cpu=True,
+        "lock step": Work(
+            title="round trip, everything on one CPU", mode="lockstep", shares_cpu=True
         ),
-        "paced": Work(
-            title="one to one, 20,000 messages/s", column="paced", mode="paced", argument=20_000
-        ),
-        "saturated": Work(
-            title="one to one, saturated, a write for each message",
-            column="saturated",
-            mode="window",
-        ),
-        "batched": Work(
-            title="one to one, saturated, many messages in a write",
-            column="batched",
-            mode="batches",
-        ),
-        "fan-out": Work(
+        "paced": Work(title="one to one, 20,000 messages/s", mode="paced", argument=20_000),
+        "saturated": Work(title="one to one, saturated, a write for each message", mode="window"),
+        "batched": Work(title="one to one, saturated, many messages in a write", mode="batches"),
+        "to 50": Work(
             title=f"one to 50, window of {window:,} messages",
-            column="to 50",
             subscribers=50,
             mode="window",
             argument=window,
         ),
-        "fan-out-paced": Work(
-            title="one to 50, 1,000 messages/s",
-            column="50 paced",
-            subscribers=50,
-            mode="paced",
-            argument=1_000,
+        "50 paced": Work(
+            title="one to 50, 1,000 messages/s", subscribers=50, mode="paced", argument=1_000
         ),
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class PeerSample:
-    """One work through one peer, once; the times are those of round trips, if it had any."""
-
-    published: int
-    late: int
-    """Messages that a paced load sent when the next was due; then they cost less than on time."""
-    received: int
-    lost: int
-    wall_ns: int
-    cpu_ns: int
-    p50_ns: int | None
-    p99_ns: int | None
-
-    @property
-    def cpu_us(self) -> float:
-        """For each delivered message."""
-        return self.cpu_ns / self.received / 1_000
-
-    @property
-    def received_per_second(self) -> float:
-        return self.received * 1e9 / self.wall_ns
-
-    @property
-    def busy_percent(self) -> float:
-        return self.cpu_ns / self.wall_ns * 100
-
-    @property
-    def late_percent(self) -> float:
-        return 100 * self.late / self.published
-
-    @property
-    def lost_percent(self) -> float:
-        return 100 * self.lost / (self.received + self.lost)
-
-
-Samples = Mapping[str, Mapping[str, Sequence[PeerSample]]]
+Samples = Mapping[str, Mapping[str, Sequence[LoadSample]]]
 """By work and by peer."""
 Figures = Mapping[str, Mapping[str, float]]
 """Medians in microseconds, by what they are of and by peer."""
@@ -126,14 +48,14 @@ def compare(
     run: RunSettings, peers: Mapping[str, Peer], size_bytes: int, seconds: float, window: int
 ) -> Result:
     """Every work through every peer. One that is missing or fails is left out, with a note."""
-    todo = works(window)
-    samples: dict[str, dict[str, list[PeerSample]]] = {work: {} for work in todo}
+    todo, payload_bytes = works(window), size_bytes - SBUS_BYTES
+    samples: dict[str, dict[str, list[LoadSample]]] = {work: {} for work in todo}
     problems: dict[str, BenchmarkFailed] = {}
     for label, name, peer in run.rounds(peers):
         if name in problems:
             continue
         try:
-            for work, sample in measure_peer(run, peer, todo, size_bytes, seconds):
+            for work, sample in measure_peer(run, peer, todo, payload_bytes, seconds):
                 samples[work].setdefault(name, []).append(sample)
                 run.progress(f"{label}, {work}: {sample.cpu_us:.2f} µs, {sample.lost} lost")
         except BenchmarkFailed as error:
@@ -162,42 +84,12 @@ def compare(
 
 
 def measure_peer(
-    run: RunSettings, peer: Peer, todo: Mapping[str, Work], size_bytes: int, seconds: float
-) -> Iterator[tuple[str, PeerSample]]:
+    run: RunSettings, peer: Peer, todo: Mapping[str, Work], payload_bytes: int, seconds: float
+) -> Iterator[tuple[str, LoadSample]]:
     """Every work on one server."""
     with peer.start(run) as server:
         for name, work in todo.items():
-            yield name, measure(run, server, peer.protocol, work, size_bytes, seconds)
-
-
-def measure(
-    run: RunSettings,
-    server: Server,
-    protocol: str,
-    work: Work,
-    size_bytes: int,
-    seconds: float,
-) -> PeerSample:
-    """Warm up, then measure once; raises BenchmarkFailed when nothing arrives."""
-    times = run.directory / "times"
-    to = (protocol, server.address, work.subscribers, size_bytes - SBUS_BYTES)
-    cpus = run.broker_cpus if work.shares_cpu else run.load_cpus
-    milliseconds = round(seconds * 1_000)
-    with generator("load", (*to, *work.arguments(times)), run.directory, cpus) as load:
-        load.ask(f"for {max(1, milliseconds // WARM_UP_FRACTION)}", "done", PHASE_SECONDS)
-        pids = server.pids()
-        before = proc.run_times_ns(pids)
-        done = load.ask(f"for {milliseconds}", "done", PHASE_SECONDS + seconds)
-        after = proc.run_times_ns(pids)
-    if done["received"] == 0:
-        raise BenchmarkFailed(f"{work.title}: nothing arrived")
-    trips_ns = read_times_ns(times) if work.mode == "lockstep" else []
-    return PeerSample(
-        **done,
-        cpu_ns=sum(after.values()) - sum(before.values()),
-        p50_ns=percentile(trips_ns, 50) if trips_ns else None,
-        p99_ns=percentile(trips_ns, 99) if trips_ns else None,
-    )
+            yield name, measure(run, server, peer.protocol, work, payload_bytes, seconds)
 
 
 # -- tables ---------------------------------------------------------------------------------------
@@ -205,13 +97,11 @@ def figures(samples: Samples, todo: Mapping[str, Work]) -> Figures:
     """The median time of a round trip, and of each work the CPU time for a delivered message."""
     trips = {
         name: median(sample.p50_ns for sample in those if sample.p50_ns is not None) / 1_000
-        for name, those in samples["round-trip"].items()
+        for name, those in samples["lock step"].items()
     }
     costs = {
-        work.column: {
-            peer: median(sample.cpu_us for sample in those) for peer, those in samples[name].items()
-        }
-        for name, work in todo.items()
+        work: {peer: median(one.cpu_us for one in those) for peer, those in samples[work].items()}
+        for work in todo
     }
     return {"p50": trips, **costs}
 
@@ -223,8 +113,8 @@ def cells(found: Figures, peer: str) -> list[str]:
 
 def explanation(todo: Mapping[str, Work]) -> list[str]:
     """What the columns are."""
-    width = max(len(work.column) for work in todo.values())
-    lines = [f"{work.column:{width}}  {work.title}" for work in todo.values()]
+    width = max(map(len, todo))
+    lines = [f"{name:{width}}  {work.title}" for name, work in todo.items()]
     return ["p50 is of the time of a round trip; the rest is CPU time per delivery.", "", *lines]
 
 
@@ -236,13 +126,13 @@ def rate_table(samples: Samples, todo: Mapping[str, Work], peers: Mapping[str, P
             [one.received_per_second for one in those.get(peer, ())] for those in samples.values()
         ]
         rows.append([peer, *(f"{median(rate) / 1_000:.1f}" if rate else NOTHING for rate in rates)])
-    lines = table(("1,000/s", *(work.column for work in todo.values())), rows)
+    lines = table(("1,000/s", *todo), rows)
     return [
         "",
         *lines,
         "",
         *(losses(samples, todo) or ["Nothing was lost."]),
-        *delays(samples, todo),
+        *delays(samples),
     ]
 
 
@@ -256,7 +146,7 @@ def losses(samples: Samples, todo: Mapping[str, Work]) -> list[str]:
     ]
 
 
-def delays(samples: Samples, todo: Mapping[str, Work]) -> list[str]:
+def delays(samples: Samples) -> list[str]:
     """A line for each paced work whose load was not as even as it should be."""
     lines = []
     for work, by_peer in samples.items():
@@ -265,8 +155,7 @@ def delays(samples: Samples, todo: Mapping[str, Work]) -> list[str]:
         )
         if worst > LATE_PERCENT_MAX:
             lines.append(
-                f"{todo[work].column}: up to {worst:.0f} % of the messages were late, and cheaper "
-                "for that."
+                f"{work}: up to {worst:.0f} % of the messages were late, and cheaper for that."
             )
     return lines
 

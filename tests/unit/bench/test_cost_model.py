@@ -7,7 +7,8 @@ import pytest
 from sbus.bench import BenchmarkFailed
 from sbus.bench.cost_model import TERMS, fit, fit_model, prediction, term_counts
 from sbus.bench.curve_report import PAGE, SECTION, image, update
-from sbus.bench.curves import CURVES, FAN_OUT, Bus, Case, Changes, CurveSample
+from sbus.bench.curves import CURVES, FAN_OUT, Bus, Case, Changes
+from sbus.bench.load import LoadSample
 from sbus.bench.report import Result, marks
 
 BEGIN, END = marks(SECTION)
@@ -28,8 +29,8 @@ COSTS_US = {
 
 def sample(
     received: int = 1_000, published: int = 1_000, switches: int = 0, changes: int = 0
-) -> CurveSample:
-    return CurveSample(
+) -> LoadSample:
+    return LoadSample(
         published=published,
         received=received,
         lost=0,
@@ -38,6 +39,8 @@ def sample(
         context_switches=switches,
         changes=changes,
         p50_ns=None,
+        p99_ns=None,
+        late=0,
     )
 
 
@@ -80,7 +83,7 @@ def test_only_a_wildcard_change_makes_the_key_in_use_a_miss() -> None:
     assert term_counts(Bus(route_cache=False), "saturated", sample())["miss"] == 1.0
 
 
-def known_samples() -> dict[Case, list[CurveSample]]:
+def known_samples() -> dict[Case, list[LoadSample]]:
     """One of each case, with the CPU time that follows from COSTS_US."""
     samples = {}
     for name, curve in CURVES.items():
@@ -94,7 +97,7 @@ def known_samples() -> dict[Case, list[CurveSample]]:
                 cost_us = sum(COSTS_US[term] * counts[term] for term in TERMS)
                 cpu_ns = round(cost_us * one.received * 1_000)
                 done = {"p50_ns": 9_000 if work == "round trip" else None, "cpu_ns": cpu_ns}
-                samples[name, value, work] = [CurveSample(**{**vars(one), **done})]
+                samples[name, value, work] = [LoadSample(**{**vars(one), **done})]
     return samples
 
 

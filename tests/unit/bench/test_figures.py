@@ -9,7 +9,6 @@ from sbus.bench.figures import (
     change_percent,
     format_cpus,
     outer_thirds,
-    pairwise_ratios,
     parse_cpus,
     parse_report,
     percentile,
@@ -40,15 +39,6 @@ def test_a_percentile_is_the_least_sample_with_enough_at_or_below_it(
     found = percentile(samples, percent)
     enough = [s for s in samples if sum(x <= s for x in samples) * 100 >= percent * len(samples)]
     assert found == min(enough)
-
-
-def test_ratios_are_taken_pair_by_pair() -> None:
-    assert pairwise_ratios([3.0, 10.0], [2.0, 5.0]) == [1.5, 2.0]
-
-
-def test_a_sample_without_its_pair_is_an_error() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        pairwise_ratios([1.0, 2.0], [1.0])
 
 
 def test_changes_are_in_percent_of_the_base() -> None:

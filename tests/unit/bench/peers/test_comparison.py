@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from sbus.bench import BenchmarkFailed
-from sbus.bench.peers import comparison
+from sbus.bench.load import SBUS_BYTES, LoadSample
 from sbus.bench.peers.brokers import PEERS, NotInstalled, Peer
 from sbus.bench.peers.comparison import (
-    PeerSample,
     cells,
     compare,
     comparison_table,
@@ -27,9 +26,9 @@ WORKS = works(256)
 
 def sample(
     cpu_us: float, received: int = 1_000, lost: int = 0, late: int = 0, p50_ns: int = 5_000
-) -> PeerSample:
+) -> LoadSample:
     cpu_ns = round(cpu_us * 1_000 * received)
-    return PeerSample(
+    return LoadSample(
         published=1_000,
         late=late,
         received=received,
@@ -38,10 +37,12 @@ def sample(
         cpu_ns=cpu_ns,
         p50_ns=p50_ns,
         p99_ns=p50_ns,
+        context_switches=0,
+        changes=0,
     )
 
 
-def samples_of(**costs: float) -> dict[str, dict[str, list[PeerSample]]]:
+def samples_of(**costs: float) -> dict[str, dict[str, list[LoadSample]]]:
     """Every work alike; a name's `_` stands for `-`."""
     by_peer = {name.replace("_", "-"): [sample(cost)] * 3 for name, cost in costs.items()}
     return {work: dict(by_peer) for work in WORKS}
@@ -56,12 +57,12 @@ def test_a_cost_counts_only_what_arrived() -> None:
 
 def test_figures_are_medians() -> None:
     samples = samples_of(redis=1.0)
-    samples["round-trip"]["redis"] = [sample(c, p50_ns=n) for c, n in ((1, 9), (7, 1), (3, 4))]
+    samples["lock step"]["redis"] = [sample(c, p50_ns=n) for c, n in ((1, 9), (7, 1), (3, 4))]
     found = figures(samples, WORKS)
     assert found["p50"]["redis"] == pytest.approx(0.004)
     assert found["lock step"]["redis"] == pytest.approx(3.0)
     assert found["to 50"]["redis"] == pytest.approx(1.0)
-    assert list(found) == ["p50", *(work.column for work in WORKS.values())]
+    assert list(found) == ["p50", *WORKS]
 
 
 def test_a_peer_without_figures_keeps_its_row() -> None:
@@ -92,7 +93,7 @@ def test_sbus_is_compared_with_the_best_broker_and_not_with_a_relay() -> None:
 def test_the_tables_fit_a_terminal() -> None:
     costs = dict.fromkeys((name.replace("-", "_") for name in PEERS), 49.99)
     samples = samples_of(**costs)
-    samples["fan-out"]["sbus-8"] = [sample(1.0, lost=3_000)]
+    samples["to 50"]["sbus-8"] = [sample(1.0, lost=3_000)]
     samples["paced"]["sbus-8"] = [sample(1.0, late=900)]
     found = figures(samples, WORKS)
     lines = [
@@ -128,4 +129,4 @@ def test_a_peer_that_cannot_be_measured_is_named(
 
 
 def test_the_payload_makes_packets_of_the_size_asked_for() -> None:
-    assert comparison.SBUS_BYTES == 16
+    assert SBUS_BYTES == 16
