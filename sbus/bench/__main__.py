@@ -165,11 +165,6 @@ def benchmark(
         help="What is compared, in this order.",
     ),
     click.option(
-        "--reference",
-        metavar="COMMAND",
-        help="One more broker with the protocol of sbus; {} stands for its socket.",
-    ),
-    click.option(
         "--variant",
         type=parse_variant,
         metavar="LABEL:NAME=VALUE",
@@ -183,7 +178,6 @@ def benchmark(
 def peers(
     run: RunSettings,
     names: list[str],
-    reference: str | None,
     variant: tuple[str, str, str] | None,
     seconds: float,
     window: int,
@@ -196,8 +190,6 @@ def peers(
         label, *setting = variant
         own = [name for name, peer in chosen.items() if peer.is_sbus]
         chosen |= {f"{name}-{label}": brokers.variant(PEERS[name], *setting) for name in own}
-    if reference:
-        chosen["reference"] = brokers.reference(reference)
     result = comparison.compare(run, chosen, size, seconds, window)
     if docs:
         documents.update(docs, result)
@@ -228,7 +220,7 @@ def take_footprint(
     *REPEATED,
 )
 def curves(run: RunSettings, names: tuple[str, ...], seconds: float, docs: Path | None) -> Result:
-    """Cost against workers, clients, subscriptions, size and changes, and a model of it."""
+    """Cost against workers, clients, subscriptions, size and changes."""
     result = curve_report.curves(run, names, seconds)
     if docs:
         curve_report.update(docs, result)

@@ -1,4 +1,4 @@
-"""The curves and their model as a result, and as a part of docs/benchmarks.md with an image."""
+"""The curves as a result, and as a part of docs/benchmarks.md with an image."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,55 +6,33 @@ from html import escape
 from pathlib import Path
 from statistics import median
 
-from sbus.bench.cost_model import TERMS, Model, fit_model, measure_lock, median_us, predict
-from sbus.bench.curves import CURVES, PACED_PER_SECOND, Case, Samples, measure_curves
+from sbus.bench.curves import CURVES, PACED_PER_SECOND, Case, measure_curves
 from sbus.bench.load import LoadSample
 from sbus.bench.peers.documents import markdown_table
 from sbus.bench.report import Result, update_section
 from sbus.bench.servers import RunSettings
 from sbus.compiled import STEP
 
-CORES = 64
-"""Of the host that the model tells about, with as many workers: the most that a bus has."""
 PAGE, IMAGE = "benchmarks.md", "curves.svg"
 SECTION = "curves"
 
 
 def curves(run: RunSettings, names: Sequence[str], seconds: float) -> Result:
-    """Measure these curves; if they are all of them, also the lock, and fit the model."""
+    """Measure these curves: a row for each case."""
     samples = measure_curves(run, {name: CURVES[name] for name in names}, seconds)
-    settings = {
-        "seconds": seconds,
-        "paced_per_second": PACED_PER_SECOND,
-        "step": STEP,
-        **run.shown(),
-    }
-    if set(names) == set(CURVES):
-        return result(settings, samples, fit_model(samples), measure_lock(run, CORES, seconds))
-    return result(settings, samples)
-
-
-def result(
-    settings: dict[str, str | int | float],
-    samples: Samples,
-    model: Model | None = None,
-    held: Mapping[str, Sequence[float]] | None = None,
-) -> Result:
-    """A row for each case; `held` is what was measured of the lock."""
+    lost = sum(one.lost for those in samples.values() for one in those)
     return Result(
         name="curves",
-        settings=settings,
-        columns=("case", "µs/msg", "p50 µs", "p99 µs", "MB/s", "model", "error %"),
-        rows=[row(case, those, model) for case, those in samples.items()],
-        notes=[
-            f"{sum(one.lost for those in samples.values() for one in those):,} messages were lost.",
-            *(notes(samples, model, held) if model and held else ["The model needs all curves."]),
-        ],
-        samples={
-            "curves": {label(case): those for case, those in samples.items()},
-            "costs_us": model.costs_us if model else {},
-            "lock_held_us": held or {},
+        settings={
+            "seconds": seconds,
+            "paced_per_second": PACED_PER_SECOND,
+            "step": STEP,
+            **run.shown(),
         },
+        columns=("case", "µs/msg", "p50 µs", "p99 µs", "MB/s", "switches"),
+        rows=[row(case, those) for case, those in samples.items()],
+        notes=[f"{lost:,} messages were lost."],
+        samples={label(case): those for case, those in samples.items()},
     )
 
 
@@ -63,18 +41,18 @@ def label(case: Case) -> str:
     return f"{name} {value:,}, {work}"
 
 
-def row(case: Case, samples: Sequence[LoadSample], model: Model | None) -> tuple[str, ...]:
-    """Medians, and what the model says."""
+def row(case: Case, samples: Sequence[LoadSample]) -> tuple[str, ...]:
+    """Medians; context switches are for each delivered message."""
     payload = CURVES[case[0]].bus(case[1]).payload_bytes
     rate = median(sample.received_per_second for sample in samples)
+    switches = median(sample.context_switches / sample.received for sample in samples)
     return (
         label(case),
-        f"{median_us(samples):.2f}",
+        f"{median(sample.cpu_us for sample in samples):.2f}",
         median_trip([sample.p50_ns for sample in samples]),
         median_trip([sample.p99_ns for sample in samples]),
         f"{rate * payload / 1e6:,.0f}",
-        f"{model.cases_us[case]:.2f}" if model else "",
-        f"{error_percent(case, samples, model):+.0f}" if model else "",
+        f"{switches:.2f}",
     )
 
 
@@ -84,31 +62,9 @@ def median_trip(times_ns: Sequence[int | None]) -> str:
     return f"{median(trips_ns) / 1_000:.1f}" if trips_ns else ""
 
 
-def error_percent(case: Case, samples: Sequence[LoadSample], model: Model) -> float:
-    return (model.cases_us[case] / median_us(samples) - 1) * 100
-
-
-def notes(samples: Samples, model: Model, held: Mapping[str, Sequence[float]]) -> list[str]:
-    """The terms of the model, its errors, the lock, and larger machines."""
-    held_us = {case: median(those) for case, those in held.items()}
-    errors = [abs(error_percent(case, those, model)) for case, those in samples.items()]
-    return [
-        "",
-        "The model: µs for each",
-        *(f"  {term:8} {model.costs_us[term]:7.2f}  {what}" for term, what in TERMS.items()),
-        f"Errors: median {median(errors):.0f} %, largest {max(errors):.0f} %.",
-        "",
-        f"The lock with {CORES} workers: held for each published message, µs",
-        *(f"  {case:22} {each_us:6.3f}" for case, each_us in held_us.items()),
-        "",
-        f"{CORES} cores and workers, not measured, million published messages a second:",
-        *(f"  {line}" for line in predict(model.costs_us, held_us, CORES)),
-    ]
-
-
 # -- docs/benchmarks.md ---------------------------------------------------------------------------
 def update(docs: Path, found: Result) -> None:
-    """Write the curves and their model into their page."""
+    """Write the curves into their page."""
     settings = found.settings
     lines = [
         f"{found.machine.sentence()}; {settings['repetitions']} repetitions of "

@@ -6,6 +6,7 @@ A round is each point once. The load is that of the comparison with other broker
 """
 
 import contextlib
+import itertools
 import os
 import socket
 import time
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 
 from sbus.bench import BenchmarkFailed, load
-from sbus.bench.load import SBUS_BYTES, LoadSample, Work
+from sbus.bench.load import LoadSample, Work
 from sbus.bench.servers import RunSettings, Server
 from sbus.bench.traffic import (
     NO_BYSTANDERS,
@@ -58,32 +59,34 @@ class Changes:
     pattern: bytes = b""
 
     @contextlib.contextmanager
-    def going_on(self, address: str, cpus: frozenset[int] | None) -> Iterator[Callable[[], int]]:
-        """Make changes until the block ends. Yields a function that returns how many there were."""
-        made = 0
+    def going_on(self, address: str, cpus: frozenset[int] | None) -> Iterator[None]:
+        """Make changes until the block ends."""
+        if not self.per_second:
+            yield
+            return
         stopped = Event()
 
         def change() -> None:
-            nonlocal made
             if cpus:
                 os.sched_setaffinity(0, cpus)  # of this thread only
-            began = time.monotonic()
-            while not stopped.wait(max(0.0, began + made / self.per_second - time.monotonic())):
-                client.send((b"UNSUB " if made % 2 else b"SUB ") + self.pattern)
-                made += 1
+            due = time.monotonic()
+            for word in itertools.cycle((b"SUB ", b"UNSUB ")):
+                if stopped.wait(max(0.0, due - time.monotonic())):
+                    return
+                client.send(word + self.pattern)
+                due += 1 / self.per_second
 
         with (
             socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client,
             ThreadPoolExecutor(max_workers=1) as pool,
         ):
             client.connect(address)
-            changing = pool.submit(change) if self.per_second else None
+            changing = pool.submit(change)
             try:
-                yield lambda: made
+                yield
             finally:
                 stopped.set()
-            if changing:
-                changing.result()
+            changing.result()
             client.settimeout(REPLY_SECONDS_MAX)
             client.send(WHOAMI)
             reply = client.recv(REPLY_BYTES_MAX)
@@ -149,7 +152,6 @@ CURVES = {
 # -- measuring ------------------------------------------------------------------------------------
 Case = tuple[str, int, str]
 """A curve, a value of its parameter, and a work."""
-Samples = Mapping[Case, Sequence[LoadSample]]
 
 
 def measure_curves(
@@ -175,10 +177,10 @@ def measure_point(
     with (
         run.broker(bus.workers, *bus.limits)() as server,
         bus.bystanders.connected(server.address),
-        bus.changes.going_on(server.address, run.load_cpus) as changes,
+        bus.changes.going_on(server.address, run.load_cpus),
     ):
         for work in works:
-            yield work, measure(run, server, bus, WORKS[work], seconds, changes)
+            yield work, measure(run, server, bus, WORKS[work], seconds)
 
 
 def measure(
@@ -187,14 +189,9 @@ def measure(
     bus: Bus,
     work: Work,
     seconds: float,
-    changes: Callable[[], int] = lambda: 0,
 ) -> LoadSample:
     """One work, its window small enough for the backlog of a subscriber."""
     if work.mode == "window":
         fitting = Limits().backlog_bytes_max // 2 // bus.payload_bytes
         work = replace(work, argument=min(work.argument, fitting))
-    return load.measure(run, server, "sbus", work, bus.payload_bytes, seconds, changes)
-
-
-def packet_bytes(bus: Bus) -> int:
-    return bus.payload_bytes + SBUS_BYTES
+    return load.measure(run, server, "sbus", work, bus.payload_bytes, seconds)

@@ -5,7 +5,7 @@ server that is compared.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,8 +49,6 @@ class LoadSample:
     cpu_ns: int
     """Of all processes of the server, as are the context switches."""
     context_switches: int
-    changes: int
-    """Of subscriptions, made by another client meanwhile."""
     p50_ns: int | None
     p99_ns: int | None
 
@@ -79,7 +77,6 @@ def measure(
     work: Work,
     payload_bytes: int,
     seconds: float,
-    changes: Callable[[], int] = lambda: 0,
 ) -> LoadSample:
     """Warm up, then measure once; raises BenchmarkFailed when nothing arrives."""
     times = run.directory / "times"
@@ -89,27 +86,25 @@ def measure(
     with generator("load", (*to, *work.arguments(times)), run.directory, cpus) as load:
         load.ask(f"for {max(1, milliseconds // WARM_UP_FRACTION)}", "done", PHASE_SECONDS)
         pids = server.pids()
-        before = counts(pids, changes)
+        before = counts(pids)
         done = load.ask(f"for {milliseconds}", "done", PHASE_SECONDS + seconds)
-        after = counts(pids, changes)
+        after = counts(pids)
     if done["received"] == 0:
         raise BenchmarkFailed(f"{work.title}: nothing arrived")
-    cpu_ns, context_switches, changed = (b - a for a, b in zip(before, after, strict=True))
+    cpu_ns, context_switches = (b - a for a, b in zip(before, after, strict=True))
     trips_ns = read_times_ns(times) if work.mode == "lockstep" else []
     return LoadSample(
         **done,
         cpu_ns=cpu_ns,
         context_switches=context_switches,
-        changes=changed,
         p50_ns=percentile(trips_ns, 50) if trips_ns else None,
         p99_ns=percentile(trips_ns, 99) if trips_ns else None,
     )
 
 
-def counts(pids: Sequence[int], changes: Callable[[], int]) -> tuple[int, int, int]:
-    """So far: CPU time in ns, context switches, and subscription changes."""
-    switches = sum(map(proc.context_switches, pids))
-    return sum(proc.run_times_ns(pids).values()), switches, changes()
+def counts(pids: Sequence[int]) -> tuple[int, int]:
+    """So far: CPU time in ns, and context switches."""
+    return sum(proc.run_times_ns(pids).values()), sum(map(proc.context_switches, pids))
 
 
 def read_times_ns(path: Path) -> list[int]:

@@ -7,7 +7,6 @@ drop what others deliver. docs/benchmarks.md tells it broker by broker.
 
 import contextlib
 import os
-import shlex
 import shutil
 import socket
 import subprocess
@@ -153,16 +152,6 @@ def sbus_with(workers: int, placement: str = "load") -> Peer:
 
 def relay(mode: str) -> Peer:
     return Peer(protocol="sbus", start=lambda run: run.relay(mode)(), is_broker=False)
-
-
-def reference(command: str) -> Peer:
-    """Another broker that has this protocol; `{}` in its command stands for the path."""
-
-    def start(run: RunSettings) -> AbstractContextManager[Server]:
-        path = fresh_socket(run, "reference.socket")
-        return serving(run, "reference", shlex.split(command.format(path)), path)
-
-    return Peer(protocol="sbus", start=start)
 
 
 def variant(peer: Peer, name: str, value: str) -> Peer:

@@ -38,7 +38,6 @@ def sample(
         p50_ns=p50_ns,
         p99_ns=p50_ns,
         context_switches=0,
-        changes=0,
     )
 
 
