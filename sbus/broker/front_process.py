@@ -52,7 +52,7 @@ from sbus.broker.front.worker_rounds import WorkerRounds
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.upgrade_link import report_serving
 from sbus.protocol.events import BusReady, BusTakenOver
-from sbus.shared.accounts import AccountBook
+from sbus.shared.account_book import AccountBook
 from sbus.shared.client_slots import ClientSlots
 from sbus.shared.operation_times import OperationTimes
 from sbus.shared.shared_memory import SharedMemory

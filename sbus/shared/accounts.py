@@ -28,8 +28,6 @@ A subordinate id (`/etc/subuid`) has no account of its own: it uses the account 
 can act under any of them.
 """
 
-from collections.abc import Callable, Iterable
-
 from sbus.limits import Limits, UserLimits
 from sbus.shared.account_record import AccountRecord
 from sbus.shared.held_time import HELD_WORDS, HeldTime
@@ -81,8 +79,6 @@ _HELD = UID + 3
 _TABLE_SHARE = _HELD + HELD_WORDS
 CELLS = _TABLE_SHARE + TABLE_SHARE_WORDS
 RATE_BURST_NS = 50_000_000
-_SEARCH_INTERVAL_NS = 100_000_000
-"""After a search for an account that may be closed has found none."""
 _NO_QUOTA = 1 << 62
 
 
@@ -322,73 +318,6 @@ class Accounts(dict[int, Account]):
         account = Account(self._words, place, self._workers, self._worker, self._window_ns)
         self[place] = account
         return account
-
-
-class AccountBook(Accounts):
-    """The front's view: it opens accounts, and knows which user has which."""
-
-    def __init__(self, words: memoryview, workers: int, limits: Limits) -> None:
-        super().__init__(words, workers, limits)
-        self._places: dict[int, int] = {}
-        """The place of each user's account, in the order in which they were opened."""
-        self._kept: set[int] = set()
-        self._free = list(range(limits.users_max, BUS, -1))
-        self._lasting = limits.users_max // 2
-        self._searched_ns = -_SEARCH_INTERVAL_NS
-        self[BUS].set_quotas(limits, "bus_")
-
-    def apply_limits(
-        self, limits: Limits, limits_of: Callable[[int], UserLimits], kept: Iterable[int]
-    ) -> None:
-        """Set the limits of the bus and of each user; accounts in `kept` are never closed."""
-        self[BUS].set_quotas(limits, "bus_")
-        for uid, place in self._places.items():
-            self[place].limit(limits_of(uid))
-        self._kept.clear()
-        for uid in kept:
-            self.keep(uid, limits_of(uid))
-
-    def keep(self, uid: int, limits: UserLimits) -> None:
-        """Open an account that is never closed: this user always has a place."""
-        self._kept.add(uid)
-        self.of(uid, limits, 0)
-
-    def of(self, uid: int, limits: UserLimits, now_ns: int) -> Account | None:
-        """The account of a user, opened with these limits if there is none yet; None when all
-        places are taken."""
-        place = self._places.get(uid)
-        if place is not None:
-            return self[place]
-        if not self._free and now_ns - self._searched_ns >= _SEARCH_INTERVAL_NS:
-            self._close_newest_idle(now_ns)
-        if not self._free:
-            return None
-        place = self._places[uid] = self._free.pop()
-        account = self[place]
-        account.open(uid, limits)
-        return account
-
-    def find(self, uid: int) -> Account | None:
-        """The account of a user, or None."""
-        place = self._places.get(uid)
-        return None if place is None else self[place]
-
-    def uids(self) -> list[int]:
-        """The users that have an account."""
-        return list(self._places)
-
-    def _close_newest_idle(self, now_ns: int) -> None:
-        """Close one account, so that its place is free."""
-        for uid in reversed(list(self._places)[self._lasting :]):
-            if uid not in self._kept and self[self._places[uid]].is_idle(now_ns):
-                self._free.append(self._places.pop(uid))
-                return
-        self._searched_ns = now_ns
-
-    def reap(self, worker: int, now_ns: int) -> None:
-        """Take back what a dead worker had counted; under the lock."""
-        for place in (BUS, *self._places.values()):
-            self[place].reap(worker, now_ns)
 
 
 def _use(words: memoryview, kind: int, workers: int) -> int:

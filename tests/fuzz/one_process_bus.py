@@ -38,13 +38,8 @@ from sbus.broker.worker.poller import Poller
 from sbus.broker.worker_process import Worker, build_worker
 from sbus.limits import Limits
 from sbus.protocol.codes import PACKET_CODES
-from sbus.shared.accounts import (
-    BACKLOG_BYTES,
-    SUBSCRIPTION_BYTES,
-    SUBSCRIPTIONS,
-    Account,
-    AccountBook,
-)
+from sbus.shared.account_book import AccountBook
+from sbus.shared.accounts import BACKLOG_BYTES, SUBSCRIPTION_BYTES, SUBSCRIPTIONS, Account
 from sbus.shared.compaction import Compaction
 from sbus.shared.in_flight import InFlight
 from sbus.shared.ordered_log import OrderedLog

@@ -29,7 +29,7 @@ from sbus.broker.ipc.worker_protocol import (
     WorkerCommand,
     WorkerEvent,
 )
-from sbus.shared.accounts import AccountBook
+from sbus.shared.account_book import AccountBook
 from sbus.shared.client_slots import ClientSlots
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import COMPACTION_WANTED, SharedMemory

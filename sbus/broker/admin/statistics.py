@@ -27,6 +27,7 @@ from sbus.protocol.admin_results import (
 )
 from sbus.protocol.codes import DROP_REASONS, PACKET_CODES
 from sbus.shared import worker_statistics as counter
+from sbus.shared.account_book import AccountBook
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     BLOCKING_CLIENTS,
@@ -37,7 +38,6 @@ from sbus.shared.accounts import (
     SUBSCRIPTION_BYTES,
     SUBSCRIPTIONS,
     WAITING_BYTES,
-    AccountBook,
 )
 from sbus.shared.operation_times import longest_operations
 from sbus.shared.ordered_log import OrderedLog

@@ -8,7 +8,7 @@ import time
 
 from sbus.broker.front.polled_lock import polled
 from sbus.shared import worker_statistics
-from sbus.shared.accounts import AccountBook
+from sbus.shared.account_book import AccountBook
 from sbus.shared.in_flight import InFlight
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import SharedMemory

@@ -10,7 +10,8 @@ from sbus.broker.config.settings import BusSettings
 from sbus.broker.ipc.bus_record import UserRecord
 from sbus.errors import ConfigurationError
 from sbus.limits import UserLimits
-from sbus.shared.accounts import Account, AccountBook
+from sbus.shared.account_book import AccountBook
+from sbus.shared.accounts import Account
 from sbus.unix.subordinate_ids import SubordinateIds
 from sbus.validation import explain, suggest
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from sbus.limits import Limits
-from sbus.shared.accounts import Account, AccountBook, accounts_words
+from sbus.shared.account_book import AccountBook
+from sbus.shared.accounts import Account, accounts_words
 from sbus.shared.client_slots import LONG_REQUEST_WORDS, SLOT_WORDS, ClientSlot, ClientSlots
 from sbus.shared.shared_memory import WORD_BYTES, SharedMemory
 from tests.support.children import child_that

@@ -1,8 +1,9 @@
 """A worker finds the accounts that the front opened."""
 
 from sbus.limits import Limits
+from sbus.shared.account_book import AccountBook
 from sbus.shared.account_search import AccountSearch
-from sbus.shared.accounts import AccountBook, Accounts
+from sbus.shared.accounts import Accounts
 from tests.unit.shared.memories import open_memory
 
 WORKERS = 2

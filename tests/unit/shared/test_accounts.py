@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sbus.limits import Limits
-from sbus.shared import accounts
+from sbus.shared import account_book
+from sbus.shared.account_book import AccountBook
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     BUS,
@@ -23,7 +24,6 @@ from sbus.shared.accounts import (
     SUBSCRIPTIONS,
     WAITING_BYTES,
     Account,
-    AccountBook,
     Accounts,
 )
 from sbus.shared.held_time import SLICES
@@ -90,7 +90,7 @@ class Accounting(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.looking_always = patch.object(accounts, "_SEARCH_INTERVAL_NS", 0)
+        self.looking_always = patch.object(account_book, "_SEARCH_INTERVAL_NS", 0)
         self.looking_always.start()
         words = account_memory(WORKERS, LIMITS)
         self.book = AccountBook(words, WORKERS, LIMITS)

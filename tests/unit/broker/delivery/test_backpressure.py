@@ -16,7 +16,8 @@ from sbus.broker.delivery.backpressure import (
     unpack_rule,
 )
 from sbus.limits import Limits
-from sbus.shared.accounts import AccountBook, Accounts
+from sbus.shared.account_book import AccountBook
+from sbus.shared.accounts import Accounts
 from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.shared.worker_statistics import WorkerStatistics

@@ -9,6 +9,7 @@ from sbus.broker.events import rate_limit
 from sbus.broker.events.rate_limit import LogRateLimiter, limit_reached
 from sbus.limits import Limits
 from sbus.protocol.events import AcceptingPaused
+from sbus.shared.account_book import AccountBook
 from sbus.shared.accounts import (
     BACKLOG_BYTES,
     CONNECTION_RATE,
@@ -18,7 +19,6 @@ from sbus.shared.accounts import (
     PUBLISH_RATE,
     SUBSCRIPTION_BYTES,
     SUBSCRIPTIONS,
-    AccountBook,
     Accounts,
 )
 from sbus.shared.shared_memory import SharedMemory

@@ -26,8 +26,8 @@ from sbus.broker.front.connection_queue import AcceptedClient
 from sbus.broker.front.rejector import Rejector
 from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.limits import Limits
-from sbus.shared import accounts
-from sbus.shared.accounts import AccountBook
+from sbus.shared import account_book
+from sbus.shared.account_book import AccountBook
 from sbus.unix.credentials import Credentials
 from sbus.unix.send_buffer import SMALL_BUFFER_BYTES
 from tests.support.events import logging_to
@@ -389,7 +389,7 @@ async def test_a_turn_ends_after_a_time(scene: Scene, monkeypatch: pytest.Monkey
 async def test_when_others_have_all_accounts_a_user_is_told_so(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accounts, "_SEARCH_INTERVAL_NS", 0)
+    monkeypatch.setattr(account_book, "_SEARCH_INTERVAL_NS", 0)
     acceptor = scene.acceptor(limits=Limits(users_max=1))
     other = scene.book.of(NOT_ME, Limits().user, 0)
     assert other is not None

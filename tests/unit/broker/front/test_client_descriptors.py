@@ -5,7 +5,8 @@ import pytest
 from sbus.broker.front import client_descriptors
 from sbus.broker.front.client_descriptors import ClientDescriptors
 from sbus.limits import Limits
-from sbus.shared.accounts import Account, AccountBook
+from sbus.shared.account_book import AccountBook
+from sbus.shared.accounts import Account
 from tests.unit.shared.memories import account_memory
 
 TOTAL = 160

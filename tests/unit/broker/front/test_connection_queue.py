@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sbus.broker.front.connection_queue import AcceptedClient, ConnectionQueue
 from sbus.limits import Limits
-from sbus.shared.accounts import Account, AccountBook
+from sbus.shared.account_book import AccountBook
+from sbus.shared.accounts import Account
 from sbus.unix.credentials import Credentials
 from tests.unit.shared.memories import account_memory
 

@@ -31,7 +31,7 @@ from sbus.broker.ipc.worker_protocol import (
 )
 from sbus.errors import SbusError
 from sbus.limits import Limits
-from sbus.shared.accounts import AccountBook
+from sbus.shared.account_book import AccountBook
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import ALIVE, SharedMemory
 from sbus.shared.stall_table import StallTable

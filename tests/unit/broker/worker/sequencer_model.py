@@ -31,7 +31,8 @@ from sbus.broker.worker.wait_queue import Reason, Wait
 from sbus.limits import Limits
 from sbus.protocol.keys import SLASH
 from sbus.shared import ordered_log as ordered_log_module
-from sbus.shared.accounts import HOLDING, Account, AccountBook, Accounts
+from sbus.shared.account_book import AccountBook
+from sbus.shared.accounts import HOLDING, Account, Accounts
 from sbus.shared.compaction import Compaction
 from sbus.shared.log_block import LogBlock
 from sbus.shared.log_share import LogShare

@@ -34,7 +34,7 @@ from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder, Hard, Soft
 from sbus.protocol.keys import SLASH
-from sbus.shared.accounts import AccountBook
+from sbus.shared.account_book import AccountBook
 from sbus.shared.client_slots import SLOT_WORDS
 from sbus.shared.in_flight import InFlight
 from sbus.shared.shared_memory import (

@@ -8,7 +8,8 @@ import pytest
 
 from sbus.broker.worker.send_buffers import SendBuffers
 from sbus.limits import Limits
-from sbus.shared.accounts import BUS, SOCKET_BYTES, Account, AccountBook
+from sbus.shared.account_book import AccountBook
+from sbus.shared.accounts import BUS, SOCKET_BYTES, Account
 from sbus.unix.send_buffer import SMALL_BUFFER_BYTES, unread_bytes
 from tests.unit.shared.memories import account_memory
 
