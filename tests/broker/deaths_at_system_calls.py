@@ -3,12 +3,11 @@
 Each run has a bus of its own, with the same few clients on two workers. They publish, subscribe,
 ask, connect and leave, while strace counts the system calls of the first worker and kills it
 instead of one. The next run kills it instead of a later one, and the last run is over before that.
-Whatever the call, what `deaths_campaign` checks has to hold.
+Whatever the call, what `checked_load` checks has to hold.
 """
 
 import argparse
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,8 +17,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.broker.deaths_campaign import Campaign, CheckedClient
 from tests.support.bus import Bus, running_bus
+from tests.support.checked_load import CheckedClient, CheckedLoad
 from tests.support.processes import is_replaced, worker_pids
 from tests.support.threads import wait_until
 
@@ -43,29 +42,29 @@ def killed_at(pid: int, call: int) -> Iterator[subprocess.Popen[bytes]]:
         strace.wait()
 
 
-def wait_for_answers(campaign: Campaign) -> None:
+def wait_for_answers(load: CheckedLoad) -> None:
     """Every client asks, and waits for its reply, or for the notice that it was lost."""
-    before = [answers(client) for client in campaign.clients]
-    for client in campaign.clients:
+    before = [answers(client) for client in load.clients]
+    for client in load.clients:
         client.request()
     ends_at = time.monotonic() + ANSWER_SECONDS_MAX
-    while any(answers(it) == old for it, old in zip(campaign.clients, before, strict=True)):
+    while any(answers(it) == old for it, old in zip(load.clients, before, strict=True)):
         assert time.monotonic() < ends_at, "a client gets neither its reply nor a notice"
-        campaign.receive(0.1)
+        load.receive(0.1)
 
 
 def answers(client: CheckedClient) -> int:
     return client.replies + client.unprocessed
 
 
-def use(bus: Bus, campaign: Campaign) -> None:
+def use(bus: Bus, load: CheckedLoad) -> None:
     """Have the workers do all that clients usually want."""
     for number in range(ROUNDS):
-        for client in campaign.clients:
+        for client in load.clients:
             for _ in range(MESSAGES):
                 client.publish()
             client.change_subscriptions(b"other/%d" % number)
-        wait_for_answers(campaign)
+        wait_for_answers(load)
         with bus.connect() as visitor:
             visitor.sub(b"visited")
             visitor.whoami()
@@ -75,19 +74,18 @@ def run_once(directory: Path, call: int) -> bool:
     """Kill the first worker instead of this call, and check what clients see. False: it made fewer
     calls."""
     with running_bus(directory, workers=2) as bus:
-        campaign = Campaign(bus, CLIENTS, random.Random(call), signal.SIGKILL)
+        load = CheckedLoad(bus, CLIENTS, random.Random(call))
         pid = worker_pids(bus)[0]
         try:
             with killed_at(pid, call) as strace:
-                use(bus, campaign)
+                use(bus, load)
                 has_died = strace.poll() is not None
             if has_died:
-                campaign.deaths = 1
                 wait_until(partial(is_replaced, bus, 0, pid), "the worker is replaced")
-            campaign.finish()
-            campaign.check()
+            load.finish()
+            load.check(deaths=has_died)
         finally:
-            campaign.close()
+            load.close()
     return has_died
 
 

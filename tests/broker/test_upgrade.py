@@ -11,7 +11,7 @@ import pytest
 
 from sbus.client.admin import AdminConnection
 from sbus.client.streams import EventStream, MessageStream
-from sbus.errors import Disconnected
+from tests.broker.upgrades_campaign import KINDS, run_campaign
 from tests.support.admin import Admin, administer
 from tests.support.bus import (
     BARE_SBUSD,
@@ -34,6 +34,7 @@ from tests.support.traffic import Stream, flowing
 from tests.support.upgrades import (
     ChangingBus,
     changing_bus,
+    reason_of_end,
     serving_pid,
     upgrade,
     upgrade_fault,
@@ -62,15 +63,6 @@ def flooded(directory: Path) -> Iterator[tuple[ChangingBus, Flood]]:
         several_clients(changing.bus, 3) as (slow, publisher, neighbour),
     ):
         yield changing, Flood(slow, publisher, neighbour)
-
-
-def reason_of_end(stream: EventStream | MessageStream) -> str:
-    """Why a stream ends."""
-    try:
-        while True:
-            stream.receive_many(READY_SECONDS_MAX)
-    except Disconnected as end:
-        return str(end)
 
 
 # -- what clients have -----------------------------------------------------------------------------
@@ -264,6 +256,19 @@ def test_nothing_is_lost_doubled_or_reordered_over_ten_upgrades(changing: Changi
             traffic = admin.ask("stats")["traffic"]
         assert traffic["discarded"] == dict.fromkeys(traffic["discarded"], 0)
         assert traffic["undelivered"] == 0
+
+
+def test_everybody_keeps_everything_over_upgrades_under_load() -> None:
+    """A short form of the campaign."""
+    clients = 2 * len(KINDS)
+    times, _ = run_campaign(
+        clients=clients,
+        subscriptions=10 * clients,
+        workers=2,
+        upgrades=4,
+        messages_per_second=500,
+    )
+    assert [it.workers for it in times] == [2, 3, 3, 2]
 
 
 # -- a new program that cannot take over -----------------------------------------------------------

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from sbus.client.streams import EventStream, MessageStream
+from sbus.errors import Disconnected
 from tests.support.admin import administer
 from tests.support.bus import RUN_AS_SELF, STOP_SECONDS_MAX, Bus, bus_of, wait_until_gone
 
@@ -50,6 +52,15 @@ def upgrade_fault(bus: Bus) -> str:
     assert code == "failed"
     assert serving_pid(bus) == before
     return text
+
+
+def reason_of_end(stream: EventStream | MessageStream) -> str:
+    """Why a stream ends, after it was read up to there."""
+    try:
+        while True:
+            stream.receive_many(STOP_SECONDS_MAX)
+    except Disconnected as end:
+        return str(end)
 
 
 class ChangingBus:
