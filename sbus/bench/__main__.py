@@ -52,14 +52,6 @@ def cpu_option(name: str, default: Sequence[int]) -> Option:
     )
 
 
-def parse_peers(text: str) -> list[str]:
-    """Names of peers; raises ValueError for any other."""
-    names = text.split(",")
-    if unknown := [name for name in names if name not in PEERS]:
-        raise ValueError(f"{', '.join(unknown)}: not among {', '.join(PEERS)}")
-    return names
-
-
 def parse_variant(text: str) -> tuple[str, str, str]:
     """`LABEL:NAME=VALUE` in its parts; raises ValueError for anything else."""
     label, colon, setting = text.partition(":")
@@ -156,14 +148,7 @@ def benchmark(
 
 @benchmark(
     "peers",
-    click.option(
-        "--peers",
-        "names",
-        type=parse_peers,
-        metavar="NAME,...",
-        default=",".join(PEERS),
-        help="What is compared, in this order.",
-    ),
+    several_option("--peer", "names", PEERS, click.Choice(list(PEERS))),
     click.option(
         "--variant",
         type=parse_variant,
@@ -171,16 +156,14 @@ def benchmark(
         help="Each sbus once more, with this environment variable.",
     ),
     option("--seconds", click.FloatRange(min=0.05), 2.0, "Of every work, per repetition."),
-    option("--window", COUNT, 256, "Messages the publisher of the fan-out may be ahead."),
     docs_option,
     *PINNED,
 )
 def peers(
     run: RunSettings,
-    names: list[str],
+    names: tuple[str, ...],
     variant: tuple[str, str, str] | None,
     seconds: float,
-    window: int,
     docs: Path | None,
     size: int,
 ) -> Result:
@@ -190,7 +173,7 @@ def peers(
         label, *setting = variant
         own = [name for name, peer in chosen.items() if peer.is_sbus]
         chosen |= {f"{name}-{label}": brokers.variant(PEERS[name], *setting) for name in own}
-    result = comparison.compare(run, chosen, size, seconds, window)
+    result = comparison.compare(run, chosen, size, seconds)
     if docs:
         documents.update(docs, result)
     return result

@@ -6,8 +6,8 @@ Memory is proportional: what processes share is divided among them, so that it c
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from statistics import median
 
 from sbus.bench import proc
@@ -38,16 +38,16 @@ class Crowd:
         return Bystanders(clients=SUBSCRIBERS, patterns_per_client=each, wildcards=wildcards)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Footprint:
     """One bus. What clients and patterns add is for each of them."""
 
     ready_seconds: float
     """From its start until it has closed its standard output."""
-    idle_bytes: int
+    idle_bytes: float
     wake_ups_per_second: float
     """Of all of its processes, idle."""
-    serving_bytes: int
+    serving_bytes: float
     """With a client for each worker."""
     client_bytes: float
     pattern_bytes: float
@@ -96,26 +96,14 @@ def take(run: RunSettings, crowd: Crowd, workers: int, seconds: float) -> Result
             "kB/client",
             "kB/patt.",
         ),
-        rows=rows(samples),
+        rows=[(case, *median_of(those).cells()) for case, those in samples.items()],
         samples=samples,
     )
 
 
-def rows(samples: Mapping[str, Sequence[Footprint]]) -> list[tuple[str, ...]]:
-    """Medians, column by column."""
-    return [(case, *median_of(those).cells()) for case, those in samples.items()]
-
-
 def median_of(samples: Sequence[Footprint]) -> Footprint:
     """A bus that is the median of these in every respect."""
-    return Footprint(
-        ready_seconds=median(sample.ready_seconds for sample in samples),
-        idle_bytes=round(median(sample.idle_bytes for sample in samples)),
-        wake_ups_per_second=median(sample.wake_ups_per_second for sample in samples),
-        serving_bytes=round(median(sample.serving_bytes for sample in samples)),
-        client_bytes=median(sample.client_bytes for sample in samples),
-        pattern_bytes=median(sample.pattern_bytes for sample in samples),
-    )
+    return Footprint(*map(median, zip(*map(astuple, samples), strict=True)))
 
 
 def measure(

@@ -5,7 +5,6 @@ system time together, in nanoseconds, ended threads included. (`utime` and `stim
 coarse as a clock tick.)
 """
 
-import contextlib
 import os
 import platform
 import re
@@ -47,24 +46,6 @@ class Machine:
 def parse_parent(stat: str) -> int:
     """The parent's pid; the command's name, in parentheses, may contain any character."""
     return int(stat.rpartition(")")[2].split()[1])
-
-
-def parse_own_memory_bytes(status: str) -> int:
-    """Resident memory that is anonymous or a file's, not shared: two `Rss...` lines, in kB."""
-    return 1024 * sum(map(int, re.findall(r"^Rss(?:Anon|File):\s*(\d+) kB", status, re.MULTILINE)))
-
-
-def parse_proportional_memory_bytes(smaps: str) -> int:
-    """The one `Pss` line of `smaps_rollup`, in kB."""
-    found = re.search(r"^Pss:\s*(\d+) kB", smaps, re.MULTILINE)
-    if found is None:
-        raise BenchmarkFailed("this kernel does not report proportional memory")
-    return 1024 * int(found[1])
-
-
-def parse_context_switches(status: str) -> int:
-    """Voluntary and involuntary ones of a thread."""
-    return sum(map(int, re.findall(r"^\w+_ctxt_switches:\s*(\d+)", status, re.MULTILINE)))
 
 
 def parse_cpu_model(cpuinfo: str) -> str:
@@ -116,31 +97,18 @@ def read_of_process(pid: int, name: str) -> str:
         raise BenchmarkFailed(f"no figures of process {pid}: {error}") from error
 
 
-def own_memory_bytes(pid: int) -> int:
-    """Memory of a live process that is its own."""
-    return parse_own_memory_bytes(read_of_process(pid, "status"))
-
-
 def proportional_memory_bytes(pid: int) -> int:
     """Memory of a live process, in which what n processes share counts one n-th."""
-    return parse_proportional_memory_bytes(read_of_process(pid, "smaps_rollup"))
+    found = re.search(r"^Pss:\s*(\d+) kB", read_of_process(pid, "smaps_rollup"), re.MULTILINE)
+    if found is None:
+        raise BenchmarkFailed("this kernel does not report proportional memory")
+    return 1024 * int(found[1])
 
 
 def context_switches(pid: int) -> int:
     """How often the main thread of a live process was given a CPU."""
-    return parse_context_switches(read_of_process(pid, "status"))
-
-
-def shared_memory_bytes(pids: Iterable[int]) -> int:
-    """Memory in use by the memory files that these processes hold open, each file once."""
-    files: dict[tuple[int, int], int] = {}
-    for pid in pids:
-        for link in (PROC / str(pid) / "fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # closed since the folder was listed
-                if os.readlink(link).startswith("/memfd:"):
-                    status = link.stat()
-                    files[status.st_dev, status.st_ino] = status.st_blocks * 512
-    return sum(files.values())
+    found = re.findall(r"^\w+_ctxt_switches:\s*(\d+)", read_of_process(pid, "status"), re.MULTILINE)
+    return sum(map(int, found))
 
 
 def this_machine() -> Machine:

@@ -19,7 +19,7 @@ ANSWER_SECONDS_MAX = 30.0
 DRAIN_SECONDS_MAX = 120.0
 GROWTH_PERCENT_MAX = 10.0
 MIB = 1024 * 1024
-COLUMNS = ("   s", "  msg/s", "deliv./s", "      lost", "RSS MiB", "largest", "shared")
+COLUMNS = ("   s", "  msg/s", "deliv./s", "      lost", "    MiB", "largest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,12 @@ class Interval:
     """How many sent nothing in it."""
     idle_subscribers: int
     """How many received nothing in it."""
-    own_bytes: dict[int, int]
-    """Resident memory of each process, without shared memory."""
-    shared_bytes: int
+    process_bytes: dict[int, int]
+    """Memory of each process; what several share is divided among them."""
 
     @property
     def memory_bytes(self) -> int:
-        return sum(self.own_bytes.values()) + self.shared_bytes
+        return sum(self.process_bytes.values())
 
     def cells(self) -> tuple[str, ...]:
         return (
@@ -60,9 +59,8 @@ class Interval:
             f"{self.sent / self.length_seconds:,.0f}",
             f"{self.received / self.length_seconds:,.0f}",
             f"{self.lost_in_all:,}",
-            f"{sum(self.own_bytes.values()) / MIB:.1f}",
-            f"{max(self.own_bytes.values()) / MIB:.1f}",
-            f"{self.shared_bytes / MIB:.1f}",
+            f"{self.memory_bytes / MIB:.1f}",
+            f"{max(self.process_bytes.values()) / MIB:.1f}",
         )
 
 
@@ -122,8 +120,7 @@ def watch(
             lost_in_all=fields["lost"],
             idle_publishers=fields["idle_publishers"],
             idle_subscribers=fields["idle_subscribers"],
-            own_bytes={pid: proc.own_memory_bytes(pid) for pid in pids},
-            shared_bytes=proc.shared_memory_bytes(pids),
+            process_bytes={pid: proc.proportional_memory_bytes(pid) for pid in pids},
         )
         before, then = fields, now
 

@@ -17,7 +17,7 @@ import pytest
 from sbus.bench import BenchmarkFailed, footprint
 from sbus.bench.curves import CURVES, measure_curves
 from sbus.bench.peers.brokers import PEERS
-from sbus.bench.peers.comparison import compare, works
+from sbus.bench.peers.comparison import WORKS, compare
 from sbus.bench.programs import compile_programs, generator, running
 from sbus.bench.servers import RunSettings, Start
 from sbus.bench.soak import Crowd, soak
@@ -187,13 +187,13 @@ def fall_silent(number: int, packet: bytes) -> list[bytes]:
 @pytest.mark.parametrize("name", PEERS)
 def test_every_work_through_a_peer(run: RunSettings, name: str) -> None:
     """Nothing is lost but by sbus, which may drop what a subscriber is too slow for."""
-    result = compare(run, {name: PEERS[name]}, SIZE, 0.05, 32)
+    result = compare(run, {name: PEERS[name]}, SIZE, 0.05)
     if name in PACKAGED and any("is not installed" in note for note in result.notes):
         pytest.skip(result.notes[-1])
     assert result.succeeded, result.notes
     samples = result.samples["samples"]
     assert isinstance(samples, dict)
-    assert list(samples) == list(works(32))
+    assert list(samples) == list(WORKS)
     for work, by_peer in samples.items():
         sample = only(by_peer[name])
         assert sample.received > 0

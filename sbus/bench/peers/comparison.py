@@ -17,65 +17,55 @@ NOTHING = "-"
 LATE_PERCENT_MAX = 2.0
 
 
-def works(window: int) -> dict[str, Work]:
-    """By the head of its column; `window` is how far the publisher of the fan-out may run ahead."""
-    return {
-        "lock step": Work(
-            title="round trip, everything on one CPU", mode="lockstep", shares_cpu=True
-        ),
-        "paced": Work(title="one to one, 20,000 messages/s", mode="paced", argument=20_000),
-        "saturated": Work(title="one to one, saturated, a write for each message", mode="window"),
-        "batched": Work(title="one to one, saturated, many messages in a write", mode="batches"),
-        "to 50": Work(
-            title=f"one to 50, window of {window:,} messages",
-            subscribers=50,
-            mode="window",
-            argument=window,
-        ),
-        "50 paced": Work(
-            title="one to 50, 1,000 messages/s", subscribers=50, mode="paced", argument=1_000
-        ),
-    }
-
-
+WORKS = {
+    "lock step": Work(title="round trip, everything on one CPU", mode="lockstep", shares_cpu=True),
+    "paced": Work(title="one to one, 20,000 messages/s", mode="paced", argument=20_000),
+    "saturated": Work(title="one to one, saturated, a write for each message", mode="window"),
+    "batched": Work(title="one to one, saturated, many messages in a write", mode="batches"),
+    "to 50": Work(
+        title="one to 50, window of 256 messages", subscribers=50, mode="window", argument=256
+    ),
+    "50 paced": Work(
+        title="one to 50, 1,000 messages/s", subscribers=50, mode="paced", argument=1_000
+    ),
+}
+"""By the head of their columns."""
 Samples = Mapping[str, Mapping[str, Sequence[LoadSample]]]
 """By work and by peer."""
 Figures = Mapping[str, Mapping[str, float]]
 """Medians in microseconds, by what they are of and by peer."""
 
 
-def compare(
-    run: RunSettings, peers: Mapping[str, Peer], size_bytes: int, seconds: float, window: int
-) -> Result:
+def compare(run: RunSettings, peers: Mapping[str, Peer], size_bytes: int, seconds: float) -> Result:
     """Every work through every peer. One that is missing or fails is left out, with a note."""
-    todo, payload_bytes = works(window), size_bytes - SBUS_BYTES
-    samples: dict[str, dict[str, list[LoadSample]]] = {work: {} for work in todo}
+    payload_bytes = size_bytes - SBUS_BYTES
+    samples: dict[str, dict[str, list[LoadSample]]] = {work: {} for work in WORKS}
     problems: dict[str, BenchmarkFailed] = {}
     for label, name, peer in run.rounds(peers):
         if name in problems:
             continue
         try:
-            for work, sample in measure_peer(run, peer, todo, payload_bytes, seconds):
+            for work, sample in measure_peer(run, peer, payload_bytes, seconds):
                 samples[work].setdefault(name, []).append(sample)
                 run.progress(f"{label}, {work}: {sample.cpu_us:.2f} µs, {sample.lost} lost")
         except BenchmarkFailed as error:
             problems[name] = error
             run.progress(f"{label}: {error}")
-    found = figures(samples, todo)
+    found = figures(samples)
     return Result(
         name="peers",
         settings={"size": size_bytes, "seconds": seconds, **run.shown()},
         columns=("µs", *found),
         rows=[(name, *cells(found, name)) for name in peers],
         notes=[
-            *explanation(todo),
-            *rate_table(samples, todo, peers),
+            *explanation(),
+            *rate_table(samples, peers),
             *comparison_table(found, peers),
             *(f"{name}: {error}" for name, error in problems.items()),
         ],
         samples={
             "figures": found,
-            "works": todo,
+            "works": WORKS,
             "versions": {name: peer.version() for name, peer in peers.items()},
             "samples": samples,
         },
@@ -84,16 +74,16 @@ def compare(
 
 
 def measure_peer(
-    run: RunSettings, peer: Peer, todo: Mapping[str, Work], payload_bytes: int, seconds: float
+    run: RunSettings, peer: Peer, payload_bytes: int, seconds: float
 ) -> Iterator[tuple[str, LoadSample]]:
     """Every work on one server."""
     with peer.start(run) as server:
-        for name, work in todo.items():
+        for name, work in WORKS.items():
             yield name, measure(run, server, peer.protocol, work, payload_bytes, seconds)
 
 
 # -- tables ---------------------------------------------------------------------------------------
-def figures(samples: Samples, todo: Mapping[str, Work]) -> Figures:
+def figures(samples: Samples) -> Figures:
     """The median time of a round trip, and of each work the CPU time for a delivered message."""
     trips = {
         name: median(sample.p50_ns for sample in those if sample.p50_ns is not None) / 1_000
@@ -101,7 +91,7 @@ def figures(samples: Samples, todo: Mapping[str, Work]) -> Figures:
     }
     costs = {
         work: {peer: median(one.cpu_us for one in those) for peer, those in samples[work].items()}
-        for work in todo
+        for work in WORKS
     }
     return {"p50": trips, **costs}
 
@@ -111,14 +101,14 @@ def cells(found: Figures, peer: str) -> list[str]:
     return [f"{row[peer]:.2f}" if peer in row else NOTHING for row in found.values()]
 
 
-def explanation(todo: Mapping[str, Work]) -> list[str]:
+def explanation() -> list[str]:
     """What the columns are."""
-    width = max(map(len, todo))
-    lines = [f"{name:{width}}  {work.title}" for name, work in todo.items()]
+    width = max(map(len, WORKS))
+    lines = [f"{name:{width}}  {work.title}" for name, work in WORKS.items()]
     return ["p50 is of the time of a round trip; the rest is CPU time per delivery.", "", *lines]
 
 
-def rate_table(samples: Samples, todo: Mapping[str, Work], peers: Mapping[str, Peer]) -> list[str]:
+def rate_table(samples: Samples, peers: Mapping[str, Peer]) -> list[str]:
     """Deliveries per second, in thousands, and lines about what was lost, and sent too late."""
     rows = []
     for peer in peers:
@@ -126,20 +116,20 @@ def rate_table(samples: Samples, todo: Mapping[str, Work], peers: Mapping[str, P
             [one.received_per_second for one in those.get(peer, ())] for those in samples.values()
         ]
         rows.append([peer, *(f"{median(rate) / 1_000:.1f}" if rate else NOTHING for rate in rates)])
-    lines = table(("1,000/s", *todo), rows)
+    lines = table(("1,000/s", *WORKS), rows)
     return [
         "",
         *lines,
         "",
-        *(losses(samples, todo) or ["Nothing was lost."]),
+        *(losses(samples) or ["Nothing was lost."]),
         *delays(samples),
     ]
 
 
-def losses(samples: Samples, todo: Mapping[str, Work]) -> list[str]:
+def losses(samples: Samples) -> list[str]:
     """A line for each peer and work with any."""
     return [
-        f"{peer} lost {median(one.lost_percent for one in those):.1f} % of {todo[work].title}."
+        f"{peer} lost {median(one.lost_percent for one in those):.1f} % of {WORKS[work].title}."
         for work, by_peer in samples.items()
         for peer, those in by_peer.items()
         if any(one.lost for one in those)

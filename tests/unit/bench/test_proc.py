@@ -9,51 +9,21 @@ import pytest
 
 from sbus.bench import BenchmarkFailed, proc
 
-STATUS = """Name:\tsbusd
-VmRSS:\t   99999 kB
-RssAnon:\t   10000 kB
-RssFile:\t    2000 kB
-RssShmem:\t  300 kB
-Threads:\t1
-voluntary_ctxt_switches:\t40
-nonvoluntary_ctxt_switches:\t2
-"""
-SMAPS = """00400000-7ffc00000000 ---p 00000000 00:00 0    [rollup]
-Rss:               30000 kB
-Pss:                4000 kB
-Pss_Anon:           3000 kB
-"""
-
 
 def test_the_parent_is_found_behind_any_command_name() -> None:
     assert proc.parse_parent("12 (sh) S 7 12 12 0 -1") == 7
     assert proc.parse_parent("12 (a ) R 9 (b) S 7 12 12 0 -1") == 7
 
 
-def test_own_memory_leaves_shared_memory_out() -> None:
-    assert proc.parse_own_memory_bytes(STATUS) == 12_000 * 1024
-
-
-def test_proportional_memory_is_one_line_of_several_alike() -> None:
-    assert proc.parse_proportional_memory_bytes(SMAPS) == 4_000 * 1024
-    with pytest.raises(BenchmarkFailed, match="does not report"):
-        proc.parse_proportional_memory_bytes("Rss: 30000 kB\n")
-
-
-def test_context_switches_are_of_both_kinds() -> None:
-    assert proc.parse_context_switches(STATUS) == 42
-
-
 def test_figures_of_a_live_process_and_of_one_that_is_gone() -> None:
     own = os.getpid()
     assert proc.proportional_memory_bytes(own) > 0
-    assert proc.own_memory_bytes(own) > 0
     before = proc.context_switches(own)
     time.sleep(0.001)
     assert proc.context_switches(own) > before
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
-    for read in (proc.proportional_memory_bytes, proc.own_memory_bytes, proc.context_switches):
+    for read in (proc.proportional_memory_bytes, proc.context_switches):
         with pytest.raises(BenchmarkFailed, match=str(child.pid)):
             read(child.pid)
 
@@ -86,21 +56,6 @@ def test_cpu_time_of_a_process_that_is_gone_is_a_failure() -> None:
         child.wait()
     with pytest.raises(BenchmarkFailed, match=str(child.pid)):
         proc.run_time_ns(child.pid)
-
-
-def test_a_memory_file_open_twice_counts_once() -> None:
-    pid = os.getpid()
-    before = proc.shared_memory_bytes([pid])
-    fd = os.memfd_create("bench-test")
-    try:
-        os.write(fd, bytes(64 * 1024))
-        again = os.dup(fd)
-        try:
-            assert proc.shared_memory_bytes([pid, pid]) - before == 64 * 1024
-        finally:
-            os.close(again)
-    finally:
-        os.close(fd)
 
 
 def test_the_machine_is_told_in_lines_of_its_own() -> None:

@@ -7,7 +7,7 @@ from sbus.bench.soak import MIB, Interval, verdict
 GOOD = {"sent": 10, "received": 15, "lost": 5, "notices": 1, "violations": 0}
 
 
-def interval(own_mib: int, shared_mib: int = 1, silent: int = 0, deaf: int = 0) -> Interval:
+def interval(mib: int, silent: int = 0, deaf: int = 0) -> Interval:
     return Interval(
         at_seconds=10.0,
         length_seconds=10.0,
@@ -16,8 +16,7 @@ def interval(own_mib: int, shared_mib: int = 1, silent: int = 0, deaf: int = 0) 
         lost_in_all=5,
         idle_publishers=silent,
         idle_subscribers=deaf,
-        own_bytes={1: own_mib * MIB, 2: own_mib * MIB},
-        shared_bytes=shared_mib * MIB,
+        process_bytes={1: mib * MIB, 2: mib * MIB},
     )
 
 
@@ -51,10 +50,5 @@ def test_memory_may_not_grow_from_first_to_last_third(last_mib: int, passes: boo
     assert verdict(intervals, GOOD)[0] is passes
 
 
-def test_shared_memory_counts_as_memory() -> None:
-    grown = [interval(10, shared_mib=1), interval(10), interval(10, shared_mib=20)]
-    assert not verdict(grown, GOOD)[0]
-
-
 def test_rates_are_per_second() -> None:
-    assert interval(10).cells() == ("10", "1", "2", "5", "20.0", "10.0", "1.0")
+    assert interval(10).cells() == ("10", "1", "2", "5", "20.0", "10.0")
