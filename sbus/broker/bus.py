@@ -41,7 +41,7 @@ def run_bus(
     """
     settings = configuration.settings
     check_settings(settings)
-    # Who made an inherited listener, or served it before, may have set this otherwise.
+    # Listeners of this process refuse descriptors; inherited ones may not.
     refuse_descriptors(endpoints.listener, does_refuse=not settings.disconnect_descriptors)
     if endpoints.admin_listener is not None:
         refuse_descriptors(endpoints.admin_listener)

@@ -24,6 +24,7 @@ from sbus.unix.address import (
     RandomAbstractAddress,
     address_of,
 )
+from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.owned_path import OwnedPath
 from sbus.unix.path_lock import path_lock
 from sbus.unix.standard_streams import ERRORS
@@ -113,6 +114,8 @@ def open_listener(
 def _open_bound(address: BindableAddress, mode: int, replace: bool, group: int | None) -> Listener:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
+        # Clients connect from `listen` on, and a connection keeps what the listener had then.
+        refuse_descriptors(sock)
         has_replaced = replace and isinstance(address, PathAddress) and _remove_stale(address)
         owned_path = bind(sock, address, mode if group is None else mode & ~stat.S_IRWXG)
     except OSError as error:

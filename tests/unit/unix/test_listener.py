@@ -13,6 +13,7 @@ import pytest
 
 from sbus.errors import AddressError
 from sbus.unix.address import FdAddress, PathAddress, RandomAbstractAddress, parse_address
+from sbus.unix.fd_passing import may_carry_descriptors, refuse_descriptors
 from sbus.unix.listener import Listener, _give_to_group, is_bound, open_listener
 from tests.support.children import children_at_once
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
@@ -44,6 +45,18 @@ def connect_and_exchange(listener: Listener) -> None:
         accepted, _ = listener.socket.accept()
         with accepted:
             assert accepted.recv(100) == b"packet"
+
+
+def test_descriptors_are_refused_from_the_first_connection_on(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        refuse_descriptors(client)
+        if may_carry_descriptors(client):
+            pytest.skip("refusing descriptors needs Linux 6.16")
+        with closing(listen_at(path)) as listener:
+            client.connect(str(path))
+            served, _ = listener.socket.accept()
+            with served:
+                assert not may_carry_descriptors(served)
 
 
 # -- paths -----------------------------------------------------------------------------------------
