@@ -8,7 +8,7 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sbus.errors import ConfigurationError
+from sbus.pipeline.store.reader import Recording
 
 Table = Literal["messages", "clients", "events"]
 
@@ -24,13 +24,7 @@ class Selection:
 
     def check(self) -> None:
         """Raises ConfigurationError if there is no recording; starting Spark takes seconds."""
-        if not self.directory.is_dir():
-            raise ConfigurationError(f"there is no directory {self.directory}")
-        if not any(self.directory.glob("*/manifest.json")):
-            raise ConfigurationError(
-                f"{self.directory} holds no recording: no */manifest.json; "
-                "`sbusctl record` makes one"
-            )
+        Recording(self.directory).check()
 
     def read(self, spark: SparkSession, table: Table) -> DataFrame:
         source = spark.read.format("sbus").options(path=str(self.directory), table=table)

@@ -64,7 +64,7 @@ class DefaultSource(DataSource):
     def _source(self) -> SourceOptions:
         options = source_options(self.options)
         if options.path is not None:
-            Recording(options.path)
+            Recording(options.path).check()
         return options
 
 

@@ -136,6 +136,18 @@ class Recording:
         if not self.directory.is_dir():
             raise ConfigurationError(f"{self.directory} is no directory: where is the recording?")
 
+    def check(self) -> None:
+        """Raises ConfigurationError if nothing was recorded in the directory."""
+        if self.recorders():
+            return
+        if (self.directory / manifest.NAME).exists():
+            raise ConfigurationError(
+                f"{self.directory} is one recorder's part of a recording: give {self.directory.parent}"
+            )
+        raise ConfigurationError(
+            f"{self.directory} holds no recording: no */{manifest.NAME}; `sbusctl record` makes one"
+        )
+
     def recorders(self) -> list[str]:
         """The names of all recorders, in alphabetical order."""
         return sorted(path.parent.name for path in self.directory.glob(f"*/{manifest.NAME}"))

@@ -70,7 +70,9 @@ def compact(
     """
     until = before or datetime.now(UTC).date()
     new = []
-    for recorder in Recording(directory).recorders():
+    recording = Recording(directory)
+    recording.check()
+    for recorder in recording.recorders():
         for name, table in manifest.load(directory, recorder).tables.items():
             for group in mergeable(table.files, until, small_bytes):
                 generation = 1 + max(map(_generation, group))

@@ -123,7 +123,7 @@ def test_every_job_on_an_empty_recording_prints_nothing(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["gaps", "{empty}/none"], "there is no directory"),
+        (["gaps", "{empty}/none"], "is no directory"),
         (["gaps", "{empty}"], "holds no recording"),
         (["gaps", "{empty}", "--window", "5"], "'5' is no length of time"),
         (["gaps", "{empty}", "--window", "0s"], "'0s' is no length of time"),
@@ -132,6 +132,7 @@ def test_every_job_on_an_empty_recording_prints_nothing(
         (["gaps", "{nothing}", "--out", "/nowhere/gaps.csv"], "there is no directory /nowhere"),
         (["report", "{nothing}", "--out", "{empty}"], "is a directory; name a file"),
         (["compact", "{empty}/none"], "is no directory"),
+        (["compact", "{empty}"], "holds no recording"),
         (["replay", "{nothing}", "-a", "{empty}/bus"], "{empty}/bus"),
         (["nonsense"], "No such command 'nonsense'"),
     ],

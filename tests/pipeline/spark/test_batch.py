@@ -152,10 +152,6 @@ def test_a_table_without_rows(
     assert {"recorder", "offset", "timestamp", "client"} <= set(frame.columns)
 
 
-def test_a_directory_without_a_recorder_is_empty(spark: SparkSession, tmp_path: Path) -> None:
-    assert load(spark, tmp_path).collect() == []
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -173,10 +169,19 @@ def test_a_mistake_is_reported_where_it_was_made(
     assert said in str(caught.value)
 
 
-def test_a_missing_directory_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(AnalysisException) as caught:
-        load(spark, tmp_path / "nowhere")
-    assert f"{tmp_path}/nowhere is no directory" in str(caught.value)
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_directory_that_is_no_recording_is_an_error_of_load(
+    spark: SparkSession, tmp_path: Path, recorded: tuple[Path, str, str], batch: bool
+) -> None:
+    recording, alder, _ = recorded
+    for path, said in (
+        (tmp_path / "nowhere", f"{tmp_path}/nowhere is no directory"),
+        (tmp_path, f"{tmp_path} holds no recording"),
+        (recording / alder, f"one recorder's part of a recording: give {recording}"),
+    ):
+        with pytest.raises(AnalysisException) as caught:
+            (spark.read if batch else spark.readStream).format("sbus").load(str(path))
+        assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -109,12 +109,11 @@ def test_by_default_a_stream_begins_with_the_next_row(
     assert offsets(spark, tmp_path) == [("alder", offset) for offset in (10, 11, 12)]
 
 
-def test_a_stream_may_begin_before_any_recorder(
+def test_a_stream_may_begin_before_the_first_row(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
-    (tmp_path / "rec").mkdir()
-    start(once=True)
     with SmallRecorder(tmp_path / "rec") as alder:
+        start(once=True)
         alder.record(numbered(3))
         start(once=True)
     assert offsets(spark, tmp_path) == [("alder", offset) for offset in range(3)]
