@@ -9,6 +9,7 @@ This module neither opens anything nor imports Spark.
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -77,7 +78,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
     table = chosen.get("table", "messages")
     _check_source(chosen, table)
     return SourceOptions(
-        path=chosen.get("path"),
+        path=_directory(chosen["path"]) if "path" in chosen else None,
         socket=_address(chosen["socket"]) if "socket" in chosen else None,
         spool_dir=chosen.get("spoolDir"),
         table=table,
@@ -155,6 +156,19 @@ def _canonical(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, st
             raise ConfigurationError(f"unknown option {name!r}{suggest(name, names)}")
         chosen[spelled[name.lower()]] = value
     return chosen
+
+
+def _directory(text: str) -> str:
+    """The directory that a path or a `file:` URI names. Spark's catalogs write paths as such URIs;
+    like Spark's own sources, this does not decode percent signs."""
+    scheme, separator, rest = text.partition(":")
+    if not separator or not re.fullmatch("[A-Za-z][A-Za-z0-9+.-]*", scheme) or rest[:1] != "/":
+        return text
+    if scheme.lower() != "file" or (rest.startswith("//") and not rest.startswith("///")):
+        raise ConfigurationError(
+            f"path={text!r}: a recording is read from a directory of this machine, or file:///…"
+        )
+    return rest.removeprefix("//")
 
 
 def _address(text: str) -> str:

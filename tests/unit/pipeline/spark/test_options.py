@@ -29,6 +29,20 @@ def test_only_the_path_is_needed() -> None:
     check_stream(options)
 
 
+@pytest.mark.parametrize(
+    ("text", "directory"),
+    [
+        ("file:///srv/a%20b", "/srv/a%20b"),
+        ("FILE:/srv/rec", "/srv/rec"),
+        ("rec", "rec"),
+        ("a:b", "a:b"),
+        ("9:/x", "9:/x"),
+    ],
+)
+def test_a_path_may_be_a_file_uri(text: str, directory: str) -> None:
+    assert source_options({"path": text}).path == directory
+
+
 def test_names_are_accepted_in_any_case_and_those_of_spark_ignored() -> None:
     options = source_options(
         {"PATH": "/r", "maxoffsetspertrigger": "7", "checkpointLocation": "/c"}
@@ -82,6 +96,8 @@ def test_offsets_are_a_word_or_json(text: str, bound: Bound) -> None:
     [
         ({}, "path"),
         ({"path": ""}, "path"),
+        ({"path": "s3://bucket/rec"}, "path='s3://bucket/rec'"),
+        ({"path": "file://host/rec"}, "path='file://host/rec'"),
         ({**PATH, **SOCKET}, "both path and socket"),
         ({**PATH, "startingOffset": "earliest"}, "did you mean startingOffsets"),
         ({**PATH, "flavour": "x"}, "unknown option 'flavour'"),
