@@ -30,6 +30,9 @@ SOURCE_OPTIONS: Final = (
 SINK_OPTIONS: Final = ("socket", "key")
 OF_SPARK: Final = frozenset({"checkpointlocation"})
 """Options for Spark itself, which it passes on."""
+OF_CATALOG: Final = "provider"
+"""The property by which a catalog's table is known. A catalog passes all properties of a table: its
+options, the same again with `option.` before their names, and others."""
 TABLES: Final = ("messages", "clients", "events")
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -91,6 +94,11 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
     )
 
 
+def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a catalog's table; None if these are not the properties of one."""
+    return _canonical(given, SOURCE_OPTIONS) if OF_CATALOG in given else None
+
+
 def _check_source(chosen: Mapping[str, str], table: str) -> None:
     path, socket = chosen.get("path"), chosen.get("socket")
     if (path is None) == (socket is None):
@@ -148,11 +156,15 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 def _canonical(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     """The options under the names they are documented with."""
     spelled = {name.lower(): name for name in names}
-    chosen = {}
-    for name, value in given.items():
+    is_table = OF_CATALOG in given
+    chosen: dict[str, str] = {}
+    for property_, value in given.items():
+        name = property_.removeprefix("option.") if is_table else property_
         if name.lower() in OF_SPARK:
             continue
         if name.lower() not in spelled:
+            if is_table and name == property_:
+                continue
             raise ConfigurationError(f"unknown option {name!r}{suggest(name, names)}")
         chosen[spelled[name.lower()]] = value
     return chosen

@@ -4,9 +4,14 @@ Spark makes a `DefaultSource` in every process that needs one, so it holds the o
 nothing. `schema` is the first question about a read, in the user's own call, so that is where
 mistakes in the options are reported.
 
+When Spark reads a catalog's table (`CREATE TABLE … USING sbus`), it does not pass the options that
+the table was created with, only its columns. So those are kept in the metadata of the first column.
+
 A data source in Python is not told which columns a query uses. A reader with a schema of its own, a
 choice of the columns, is sent only those.
 """
+
+from collections.abc import Mapping
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource
@@ -21,12 +26,16 @@ from sbus.pipeline.spark.options import (
     check_stream,
     sink_options,
     source_options,
+    table_options,
 )
 from sbus.pipeline.spark.readers import BatchReader, StreamReader
 from sbus.pipeline.spark.sink import BatchWriter, StreamWriter, publication
 from sbus.pipeline.spark.spool import SpoolReader
 from sbus.pipeline.store.reader import Recording
 from sbus.pipeline.store.schemas import TABLES
+
+
+_TABLE_OPTIONS = "sbus.options"
 
 
 class DefaultSource(DataSource):
@@ -37,16 +46,19 @@ class DefaultSource(DataSource):
         return "sbus"
 
     def schema(self) -> StructType:
-        return from_arrow_schema(TABLES[self._source().table])
+        columns = from_arrow_schema(TABLES[_options(self.options).table])
+        if (of_table := table_options(self.options)) is not None:
+            columns[0].metadata = {_TABLE_OPTIONS: of_table}
+        return columns
 
     def reader(self, schema: StructType) -> BatchReader:
-        options = self._source()
+        options = _options(self.options, schema)
         check_batch(options)
         assert options.path is not None
         return BatchReader(options, _arrow_schema(schema, options.table), options.path)
 
     def streamReader(self, schema: StructType) -> StreamReader | LiveReader:
-        options = self._source()
+        options = _options(self.options, schema)
         check_stream(options)
         columns = _arrow_schema(schema, options.table)
         if options.path is not None:
@@ -61,11 +73,17 @@ class DefaultSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         return StreamWriter(publication(sink_options(self.options), schema, overwrite))
 
-    def _source(self) -> SourceOptions:
-        options = source_options(self.options)
-        if options.path is not None:
-            Recording(options.path).check()
-        return options
+
+def _options(given: Mapping[str, str], schema: StructType | None = None) -> SourceOptions:
+    """These options, and those of the catalog's table that has this schema.
+
+    Raises ConfigurationError, also if there is nothing to read.
+    """
+    of_table = schema[0].metadata.get(_TABLE_OPTIONS, {}) if schema else {}
+    options = source_options({**of_table, **given})
+    if options.path is not None:
+        Recording(options.path).check()
+    return options
 
 
 def _arrow_schema(schema: StructType, table: str) -> pa.Schema:

@@ -184,6 +184,25 @@ def test_a_directory_that_is_no_recording_is_an_error_of_load(
         assert said in str(caught.value)
 
 
+def test_a_recording_can_be_a_table_of_the_catalog(
+    spark: SparkSession, recorded: tuple[Path, str, str]
+) -> None:
+    directory, alder, _ = recorded
+    spark.sql(
+        f"CREATE TABLE by_options USING sbus OPTIONS (path '{directory}', subscribe 'n/3') "
+        "TBLPROPERTIES ('team' = 'x')"
+    )
+    spark.sql(f"CREATE TABLE by_location USING sbus LOCATION '{directory}'")
+    spark.catalog.createTable("clients", path=str(directory), source="sbus", table="clients")
+    assert spark.table("by_options").where("kind = 'MSG'").count() == 4
+    until = spark.read.option("endingOffsets", f'{{"{alder}": 3}}').table("by_location")
+    assert until.where("host = 'alder'").count() == 3
+    assert "messages_in" in spark.table("clients").columns
+    assert spark.readStream.table("by_location").isStreaming
+    with pytest.raises(AnalysisException, match="unknown option 'tabel'; did you mean table"):
+        spark.catalog.createTable("wrong", path=str(directory), source="sbus", tabel="clients")
+
+
 @pytest.mark.parametrize(
     ("schema", "said"),
     [("rooms STRING", "no column 'rooms'"), ("offset STRING", "offset of the table messages is")],

@@ -13,6 +13,7 @@ from sbus.pipeline.spark.options import (
     check_stream,
     sink_options,
     source_options,
+    table_options,
 )
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "spark.md"
@@ -166,6 +167,16 @@ def test_a_sink_is_a_socket_and_perhaps_a_key() -> None:
 def test_a_mistake_in_a_write_names_the_option(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         sink_options(given)
+
+
+def test_of_the_properties_of_a_table_only_its_options_count() -> None:
+    of_table = {"provider": "sbus", "owner": "root", "location": "file:/r", "team": "x"}
+    given = {**of_table, "path": "file:/r", "minpartitions": "2", "option.minpartitions": "2"}
+    assert table_options(given) == {"path": "file:/r", "minPartitions": "2"}
+    assert source_options(given).path == "/r"
+    assert table_options(PATH) is None
+    with pytest.raises(ConfigurationError, match="did you mean minPartitions"):
+        source_options({**given, "option.minpartition": "2"})
 
 
 def test_every_option_is_documented() -> None:
