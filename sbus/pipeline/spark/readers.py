@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from sbus.errors import ConfigurationError
 from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound, SourceOptions
 from sbus.pipeline.spark.planning import Offsets, advance, ends, pieces, resolve, share
 from sbus.pipeline.spark.task_rows import rows
@@ -59,6 +60,21 @@ class BatchReader(_RecordingReader, DataSourceReader):
         end = resolve(self._options.ending or Bound("endingOffsets", LATEST), found)
         # For an empty list Spark would read a partition `None`.
         return self._plan(found, start, end) or [RecordingPartition([])]
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream that fails for this reason. If `streamReader` raised it, Spark would report an error
+    of its own (an UnboundLocalError)."""
+
+    def __init__(self, reason: ConfigurationError) -> None:
+        self._reason = reason
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark asks this before anything else."""
+        raise self._reason
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._reason
 
 
 class StreamReader(_RecordingReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

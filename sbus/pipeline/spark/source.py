@@ -28,12 +28,11 @@ from sbus.pipeline.spark.options import (
     source_options,
     table_options,
 )
-from sbus.pipeline.spark.readers import BatchReader, StreamReader
+from sbus.pipeline.spark.readers import BatchReader, RefusedStream, StreamReader
 from sbus.pipeline.spark.sink import BatchWriter, StreamWriter, publication
 from sbus.pipeline.spark.spool import SpoolReader
 from sbus.pipeline.store.reader import Recording
 from sbus.pipeline.store.schemas import TABLES
-
 
 _TABLE_OPTIONS = "sbus.options"
 
@@ -57,10 +56,13 @@ class DefaultSource(DataSource):
         assert options.path is not None
         return BatchReader(options, _arrow_schema(schema, options.table), options.path)
 
-    def streamReader(self, schema: StructType) -> StreamReader | LiveReader:
-        options = _options(self.options, schema)
-        check_stream(options)
-        columns = _arrow_schema(schema, options.table)
+    def streamReader(self, schema: StructType) -> StreamReader | LiveReader | RefusedStream:
+        try:
+            options = _options(self.options, schema)
+            check_stream(options)
+            columns = _arrow_schema(schema, options.table)
+        except ConfigurationError as error:
+            return RefusedStream(error)
         if options.path is not None:
             return StreamReader(options, columns, options.path)
         if options.spool_dir is not None:

@@ -142,7 +142,8 @@ class Recording:
             return
         if (self.directory / manifest.NAME).exists():
             raise ConfigurationError(
-                f"{self.directory} is one recorder's part of a recording: give {self.directory.parent}"
+                f"{self.directory} is one recorder's part of a recording: "
+                f"give {self.directory.parent}"
             )
         raise ConfigurationError(
             f"{self.directory} holds no recording: no */{manifest.NAME}; `sbusctl record` makes one"

@@ -138,8 +138,13 @@ def test_expired_rows_are_an_error_unless_allowed(
     assert offsets(spark, tmp_path) == [("alder", offset) for offset in (*range(4), *range(8, 12))]
 
 
-def test_an_end_is_refused_for_a_stream(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "rec").mkdir()
+@pytest.mark.parametrize("once", [True, False])
+def test_an_option_for_batches_ends_the_query_with_one_error(
+    start: Start, tmp_path: Path, once: bool
+) -> None:
+    with SmallRecorder(tmp_path / "rec"):
+        start(once=True)
     with pytest.raises(StreamingQueryException) as caught:
-        start(once=True, endingOffsets="latest")
+        start(once=once, endingOffsets="latest").awaitTermination(FINISH_SECONDS_MAX)
     assert "endingOffsets is for batches" in str(caught.value)
+    assert "another exception" not in str(caught.value)
