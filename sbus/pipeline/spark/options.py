@@ -80,14 +80,20 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
     chosen = _canonical(given, SOURCE_OPTIONS)
     table = chosen.get("table", "messages")
     _check_source(chosen, table)
+    starting = _bound(chosen, "startingOffsets", "startingTimestamp")
+    ending = _bound(chosen, "endingOffsets", "endingTimestamp")
+    if starting is not None and ending is not None:
+        first_us, end_us = starting.timestamp_us, ending.timestamp_us
+        if first_us is not None and end_us is not None and first_us > end_us:
+            raise ConfigurationError("startingTimestamp is after endingTimestamp")
     return SourceOptions(
         path=_directory(chosen["path"]) if "path" in chosen else None,
         socket=_address(chosen["socket"]) if "socket" in chosen else None,
         spool_dir=chosen.get("spoolDir"),
         table=table,
         patterns=_patterns(chosen["subscribe"]) if "subscribe" in chosen else None,
-        starting=_bound(chosen, "startingOffsets", "startingTimestamp"),
-        ending=_bound(chosen, "endingOffsets", "endingTimestamp"),
+        starting=starting,
+        ending=ending,
         offsets_per_trigger_max=_count(chosen, "maxOffsetsPerTrigger"),
         partitions_min=_count(chosen, "minPartitions") or 1,
         fail_on_data_loss=_flag(chosen, "failOnDataLoss", default=True),

@@ -67,6 +67,16 @@ def _place(bound: Bound, recorder: str, offset: int, table: TableSnapshot) -> in
     return offset
 
 
+def check_range(start: Offsets, end: Offsets) -> None:
+    """Raises ConfigurationError for a range that ends before it begins."""
+    for recorder, last in end.items():
+        if start[recorder] > last:
+            raise ConfigurationError(
+                f"the range of {recorder} begins at offset {start[recorder]} and ends before, at "
+                f"{last}: see startingOffsets, startingTimestamp, endingOffsets, endingTimestamp"
+            )
+
+
 def advance(start: Offsets, end: Offsets, found: Tables, rows_max: int) -> Offsets:
     """As far from `start` towards `end` as `rows_max` rows allow, shared by the recorders in
     proportion to the rows that they have waiting."""

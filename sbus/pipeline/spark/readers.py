@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from sbus.errors import ConfigurationError
 from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound, SourceOptions
-from sbus.pipeline.spark.planning import Offsets, advance, ends, pieces, resolve, share
+from sbus.pipeline.spark.planning import Offsets, advance, check_range, ends, pieces, resolve, share
 from sbus.pipeline.spark.task_rows import rows
 from sbus.pipeline.store.reader import Piece, TableCache, Tables
 
@@ -58,6 +58,7 @@ class BatchReader(_RecordingReader, DataSourceReader):
         found = TableCache(self._path, self._options.table).tables()
         start = resolve(self._options.starting or Bound("startingOffsets", EARLIEST), found)
         end = resolve(self._options.ending or Bound("endingOffsets", LATEST), found)
+        check_range(start, end)
         # For an empty list Spark would read a partition `None`.
         return self._plan(found, start, end) or [RecordingPartition([])]
 

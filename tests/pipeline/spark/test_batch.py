@@ -124,6 +124,13 @@ def test_between_offsets(
     assert found == [(offset,) for offset in range(first, last)]
 
 
+def test_a_reversed_range_is_an_error(spark: SparkSession, recorded: tuple[Path, str, str]) -> None:
+    directory, alder, _ = recorded
+    bounds = {"startingOffsets": f'{{"{alder}": 9}}', "endingOffsets": f'{{"{alder}": 8}}'}
+    with pytest.raises(AnalysisException, match=f"{alder} begins at offset 9 and ends"):
+        load(spark, directory, **bounds).count()
+
+
 def test_between_timestamps(spark: SparkSession, recorded: tuple[Path, str, str]) -> None:
     directory, _, _ = recorded
     first_ms, last_ms = ((FIRST_US + n * STEP_US) // 1000 for n in (3, 12))

@@ -118,6 +118,7 @@ def test_offsets_are_a_word_or_json(text: str, bound: Bound) -> None:
         ({**PATH, "endingOffsets": '{"a": "1"}'}, "endingOffsets: 'a'"),
         ({**PATH, "startingTimestamp": "yesterday"}, "startingTimestamp"),
         ({**PATH, "startingOffsets": "latest", "startingTimestamp": "1"}, "startingTimestamp"),
+        ({**PATH, "startingTimestamp": "2", "endingTimestamp": "1"}, "is after endingTimestamp"),
         ({**PATH, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
         ({**PATH, "minPartitions": "many"}, "minPartitions"),
         ({**PATH, "failOnDataLoss": "maybe"}, "failOnDataLoss"),

@@ -12,6 +12,7 @@ from sbus.pipeline.spark.planning import (
     DataLost,
     Offsets,
     advance,
+    check_range,
     ends,
     pieces,
     resolve,
@@ -164,6 +165,12 @@ def test_unknown_recorders_and_offsets_beyond_the_end_are_named(recorded: Path) 
     alder = name("alder", ends(found))
     with pytest.raises(ConfigurationError, match=f"{alder} ends at 30"):
         resolve(Bound("startingOffsets", offsets={alder: 31}), found)
+
+
+def test_a_range_may_be_empty_but_not_reversed() -> None:
+    check_range({"a": 3, "b": 5}, {"a": 4, "b": 5})
+    with pytest.raises(ConfigurationError, match="b begins at offset 5 and ends before, at 4"):
+        check_range({"a": 3, "b": 5}, {"a": 4, "b": 4})
 
 
 def test_expired_rows_are_not_planned(recorded: Path) -> None:
