@@ -213,22 +213,24 @@ def _state(path: Path) -> tuple[int, int, int] | None:
 
 # -- rows ------------------------------------------------------------------------------------------
 def read(piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece with these columns, or all, in the order of the table.
+    """The rows of a piece with these columns, or all, in the order of the table. A column that was
+    added to the table after the file was written is null.
 
     Raises RecordingChanged if the file has gone, RecordingDamaged if it is not as it was written.
     """
     schema = TABLES[piece.table]
-    names = schema.names if columns is None else [n for n in schema.names if n in set(columns)]
+    if columns is not None:
+        schema = pa.schema([field for field in schema if field.name in set(columns)])
     path = Path(piece.directory) / piece.path
     if piece.kind == "hot":
         batches = segment_file.read_batches(path, piece.file_first, piece.first, piece.end)
     else:
-        batches = _read_parquet(path, piece, names)
+        batches = _read_parquet(path, piece, schema.names)
     try:
         for batch in batches:
             wanted = _between(batch, piece.first, piece.end)
             if wanted.num_rows:
-                yield wanted.select(names).cast(pa.schema([schema.field(n) for n in names]))
+                yield _with_columns(wanted, schema)
     except FileNotFoundError as error:
         raise RecordingChanged(
             f"{path} is not there: it has been deleted since the reading was planned, or this host "
@@ -261,6 +263,16 @@ def _batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
     size: int = sum(metadata.row_group(number).total_byte_size for number in groups)
     rows: int = sum(metadata.row_group(number).num_rows for number in groups)
     return max(1, min(_PARQUET_BATCH_ROWS, _BATCH_BYTES * rows // max(1, size)))
+
+
+def _with_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [
+        batch[field.name].cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _between(batch: pa.RecordBatch, first: int, end: int) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ import threading
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -12,10 +13,10 @@ from hypothesis import strategies as st
 
 from sbus.errors import ConfigurationError
 from sbus.pipeline.store import manifest
-from sbus.pipeline.store.reader import RecordingChanged
+from sbus.pipeline.store.reader import RecordingChanged, read
 from sbus.pipeline.store.retention import Retention, delete_orphans, delete_retired, drop_expired
 from sbus.pipeline.store.rewriting import Interrupted, compact, replace, rewrite
-from sbus.pipeline.store.schemas import MESSAGES
+from sbus.pipeline.store.schemas import MESSAGES, TABLES
 from sbus.pipeline.store.writer import RecordingWriter
 from tests.support.threads import meanwhile
 from tests.support.written import (
@@ -42,6 +43,26 @@ def on_disk(directory: Path) -> set[str]:
     """Files with rows, listed or not."""
     found = [*directory.rglob("*.arrows"), *directory.rglob("*.parquet")]
     return {str(path.relative_to(directory)) for path in found}
+
+
+def test_a_column_that_was_added_later_is_null_in_older_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_segments(tmp_path, [NOON_US], [NOON_US + 1])
+    first, _ = files(tmp_path)
+    rewrite(tmp_path, RECORDER, "messages", [first])
+    later = MESSAGES.append(pa.field("colour", pa.string()))
+    monkeypatch.setitem(TABLES, "messages", later)
+    table = messages(tmp_path)
+    batches = [batch for piece in table.plan(0, 2) for batch in read(piece)]
+    assert [batch.schema for batch in batches] == [later, later]
+    pieces = table.plan(0, 2)
+    found = [
+        row for piece in pieces for b in read(piece, ["colour", "value"]) for row in b.to_pylist()
+    ]
+    assert found == [{"value": b"0", "colour": None}, {"value": b"1", "colour": None}]
+    seal(tmp_path)
+    assert pq.read_schema(tmp_path / files(tmp_path)[1].path).equals(later)
 
 
 def test_a_sealed_segment_file_is_parquet_with_the_same_rows(tmp_path: Path) -> None:
