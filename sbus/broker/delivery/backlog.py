@@ -262,15 +262,11 @@ class Backlog:
         self._missing = self.in_gaps = record.missing
         for item in record.items:
             if isinstance(item, bytes):
-                self.keep(item)
+                self.append(item)
             elif isinstance(item, int):
                 self.record_drops(item)
             else:
                 self.append_control(item.packet)
-
-    def keep(self, packet: bytes) -> None:
-        """Add a message that is kept in any case."""
-        self.append(packet)
 
     def check_invariants(self) -> None:
         """AssertionError where a formula above does not hold."""

@@ -16,6 +16,7 @@ from typing import Literal
 import trio
 
 from sbus.broker.delivery.backlog import Backlog
+from sbus.broker.ipc.client_record import BacklogRecord
 from sbus.limits import Limits
 from sbus.protocol.controls import BacklogOrder
 from sbus.shared.accounts import BACKLOG_BYTES, Account
@@ -79,11 +80,17 @@ class BoundedBacklog(Backlog):
         self._keep(packet)
         return True
 
-    def keep(self, packet: bytes) -> None:
-        """Keep a message in any case, also beyond the bounds."""
-        if self.offer(packet) is not None:
-            self._overshoot += 1
-            self._keep(packet)
+    def restore(self, record: BacklogRecord) -> None:
+        """The same, also beyond the bounds. All is counted at once: to offer one message after the
+        other would take five times as long, while nobody is served."""
+        super().restore(record)
+        self._count(self.messages, self.bytes)
+        fitting = min(self.messages, self._messages_max)
+        self._overshoot = self.messages - fitting
+        if fitting:
+            self._tokens = trio.open_memory_channel[None](self._messages_max)
+            for _ in range(fitting):
+                self._tokens[0].send_nowait(None)
 
     def is_half_free(self) -> bool:
         """Whether at most half of the messages and of the bytes that it may keep are in it."""

@@ -14,7 +14,7 @@ and serves them once it is thawed.
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
@@ -35,8 +35,12 @@ from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.errors import ClientFault
 from sbus.shared.accounts import BLOCKING_CLIENTS
 
-_CLIENTS_PER_PIECE = 16
-"""Describing or restoring one takes some 20 us, and longer with many patterns or a backlog."""
+_UNITS_PER_PIECE = 1_024
+_UNITS_PER_CLIENT = 64
+"""To describe or to restore a client takes some 20 us, and a third of a microsecond more for each
+pattern, or message in its backlog."""
+_BYTES_PER_UNIT = 256
+"""Of a record that is decoded."""
 _RETRY_SECONDS = 0.001
 """When a worker looks again whether clients are prepared."""
 
@@ -109,7 +113,7 @@ class ClientSnapshots:
         """Write the patterns of all clients, which are served meanwhile."""
         self._described.clear()
         try:
-            for sessions in _pieces(list(self._sessions)):
+            for sessions in _pieces(list(self._sessions), lambda it: len(it.patterns)):
                 open_ones = [session for session in sessions if session.is_open()]
                 append_records(memfd, map(self._description, open_ones))
                 yield True
@@ -135,7 +139,9 @@ class ClientSnapshots:
             for session in list(self._sessions):
                 if session.outbox.fault is not None:
                     self._sessions.expel(session, session.outbox.fault)
-            for sessions in _pieces(list(self._sessions)):
+            for sessions in _pieces(
+                list(self._sessions), lambda it: it.outbox.statistics().backlog
+            ):
                 append_records(memfd, map(self._snapshot, sessions))
                 yield True
             departures = self._sessions.departed.departures()
@@ -242,7 +248,7 @@ class ClientSnapshots:
             for client, place in self._files[file].places()
             if client in self._prepared
         ]
-        for places in _pieces(own):
+        for places in _pieces(own, lambda it: it[1].size // _BYTES_PER_UNIT):
             for file, place in places:
                 snapshots.append(self._read(file, place))
                 self._catch_up(snapshots[-1])
@@ -250,7 +256,7 @@ class ClientSnapshots:
         yield from self._wait_for_preparations()
         if self._why_not:
             return
-        for piece in _pieces(snapshots):
+        for piece in _pieces(snapshots, lambda it: len(it.backlog.items)):
             for snapshot in piece:
                 if snapshot.departure is None:
                     self._restore(snapshot)
@@ -303,6 +309,16 @@ class ClientSnapshots:
                 self._link.send(protocol.SelfServiceRequest(session.client))
 
 
-def _pieces(items: list[T]) -> Iterator[list[T]]:
-    for start in range(0, len(items), _CLIENTS_PER_PIECE):
-        yield items[start : start + _CLIENTS_PER_PIECE]
+def _pieces(items: Iterable[T], units: Callable[[T], int]) -> Iterator[list[T]]:
+    """Clients, in lists that take about as long as each other; `units` is what each takes besides
+    what every client does."""
+    piece: list[T] = []
+    sum_units = 0
+    for item in items:
+        piece.append(item)
+        sum_units += _UNITS_PER_CLIENT + units(item)
+        if sum_units >= _UNITS_PER_PIECE:
+            yield piece
+            piece, sum_units = [], 0
+    if piece:
+        yield piece
