@@ -183,8 +183,8 @@ def test_a_kicked_client_learns_why_and_is_disconnected(bus: Bus) -> None:
             for found in admin.ask("clients")["clients"]
             if found["activity"]["messages_in"] == 1
         )
-        assert admin.ask("kick", client=number, text="")["client"] == number
-        assert client.receive_until_closed()[0].startswith(b"CMSG !/error\0kicked ")
+        assert admin.ask("kick", client=number, text="out you go")["client"] == number
+        assert client.receive_until_closed()[0] == b"CMSG !/error\0kicked out you go"
         wait_until(lambda: admin.ask("stats")["clients"] == 1, "the client to be gone")
         wait_for_traffic(admin, lambda now: now["refused"] == {"kicked": 1})
         assert other.sync() == [b"MSG k\0sent before"]

@@ -1,4 +1,4 @@
-"""Every verb of the administrator, on a real bus: it reports what the clients did.
+"""Verbs of the administrator, on a real bus: they report what the clients did.
 
 Clients publish, receive, lose and are refused a known number of messages, on three workers and, if
 the test may become other users, as three users. Barriers show when all of it has happened; counters
@@ -17,9 +17,6 @@ from typing import Any
 import pytest
 
 from sbus.cli.sbusctl.command import sbusctl
-from sbus.cli.top.loads import ClientLoad
-from sbus.cli.top.sources import ClientSource, WorkerSource
-from sbus.client.admin import AdminConnection
 from tests.support.bus import Bus, running_bus
 from tests.support.flood import LOST
 from tests.support.raw_client import RawClient
@@ -268,32 +265,6 @@ def test_subscriptions_and_recipients_are_listed(scene: Scene, ctl: Ctl) -> None
     assert {uid: users[uid]["connections"] for uid in set(USERS)} == dict(connections)
 
 
-def test_top_is_the_difference_of_two_samples(scene: Scene, ctl: Ctl) -> None:
-    publisher, subscriber = scene.clients[0][0], scene.clients[1][0]
-    subscriber.sub(b"k")
-    subscriber.sync()
-    numbers = [c["client"] for c in ctl("clients")["clients"]]
-    with AdminConnection(scene.bus.address) as admin:
-        clients, workers = ClientSource(admin, "client"), WorkerSource(admin)
-        assert clients.look() is None
-        assert workers.look() is None
-        for _ in range(100):
-            publisher.pub(b"k", b"")
-        publisher.sync()
-        subscriber.sync()
-        wait_until(lambda: ctl("stats")["traffic"]["delivered"] == 100, "100 deliveries")
-        top = clients.look() or pytest.fail("nothing to compare with")
-        did = {row.client: row for row in top.rows if isinstance(row, ClientLoad)}
-        assert did.keys() == set(numbers)
-        assert did[numbers[0]].messages_in_per_second * top.seconds == pytest.approx(100)
-        assert did[numbers[3]].delivered_per_second * top.seconds == pytest.approx(100)
-        top = workers.look() or pytest.fail("nothing to compare with")
-        assert sum(row.messages_in_per_second for row in top.rows) * top.seconds == pytest.approx(
-            100
-        )
-        assert sum(row.delivered_per_second for row in top.rows) * top.seconds == pytest.approx(100)
-
-
 def test_me_shows_the_user_that_asks(
     scene: Scene, bus: Bus, ctl: Ctl, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,41 +285,6 @@ def test_me_shows_the_user_that_asks(
     assert "connections" in shown
     assert said(bus, capfd, "--dialect", "dot", "me", status=1) == (
         "sbusctl: the dot dialect has no control messages: there is neither whoami nor me\n"
-    )
-
-
-def test_kick_disconnects_a_client(
-    scene: Scene, bus: Bus, ctl: Ctl, capfd: pytest.CaptureFixture[str]
-) -> None:
-    victim = scene.clients[1][2]
-    victim.control(b"!/notices/on")
-    victim.sync()
-    number = ctl("clients")["clients"][5]["client"]
-    result = ctl("kick", str(number), "--text", "out you go")
-    assert (result["client"], result["uid"], result["pid"]) == (number, USERS[1], os.getpid())
-    assert victim.receive_until_closed()[-1] == b"CMSG !/error\0kicked out you go"
-    wait_until(lambda: ctl("stats")["clients"] == len(scene.all) - 1, "it is gone")
-    assert said(bus, capfd, "kick", "999999", status=1) == (
-        "sbusctl: there is no client 999999 (not-found)\n"
-    )
-
-
-def test_limits_take_effect_at_once_and_are_shown(scene: Scene, bus: Bus, ctl: Ctl) -> None:
-    uid = str(USERS[1])
-    before = ctl("limit", uid)
-    assert before["before"] == before["after"]
-    mine = WORKERS * USERS.count(USERS[1])
-    changed = ctl("limit", uid, f"connections_max={mine}", "held_seconds_max=0.5")
-    assert changed["before"] == before["after"]
-    assert changed["after"] == before["after"] | {"connections_max": mine, "held_seconds_max": 0.5}
-    assert ctl("limit", uid)["after"] == changed["after"]
-    listed = {user["uid"]: user["limits"] for user in ctl("users")["users"]}
-    assert listed[USERS[1]] == changed["after"]
-    with effective_user(USERS[1]), bus.connect() as client:
-        assert client.receive_until_closed()[-1].startswith(b"CMSG !/error\0too-many-connections")
-    wait_until(
-        lambda: ctl("stats")["connections_refused"].get("too-many-connections") == 1,
-        "the refusal is counted",
     )
 
 
@@ -373,12 +309,6 @@ def test_reload_and_drain_report_what_they_did(
             assert client.receive_until_closed() == []
         assert bus.process.wait(10) == 0
         assert "cannot connect to" in said(bus, capfd, "version", status=1)
-
-
-def test_version_is_that_of_the_bus(bus: Bus, ctl: Ctl) -> None:
-    found = ctl("version")
-    assert (found["pid"], found["workers"]) == (bus.process.pid, WORKERS)
-    assert (found["address"], found["dialect"], found["protocol"]) == (bus.address, "slash", 1)
 
 
 @needs_root
