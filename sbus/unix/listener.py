@@ -37,6 +37,12 @@ Enough for a host that starts, because for a non-blocking client connect(2) to a
 once. They are accepted or refused in some 0.2 s: that is how long a storm delays others at most."""
 
 
+_KINDS = {
+    socket.SOCK_SEQPACKET: "a UNIX socket for sequenced packets (AF_UNIX, SOCK_SEQPACKET)",
+    socket.SOCK_STREAM: "a stream socket (SOCK_STREAM)",
+}
+
+
 class Listener:
     """A listening socket, and its file if this process made it."""
 
@@ -88,7 +94,12 @@ class Listener:
 
 
 def open_listener(
-    address: Address, *, mode: int, replace: bool, group: int | None = None
+    address: Address,
+    *,
+    mode: int,
+    replace: bool,
+    group: int | None = None,
+    kind: socket.SocketKind = socket.SOCK_SEQPACKET,
 ) -> Listener:
     """Listen at `address`; an AddressError says in one line why that is not possible.
 
@@ -98,11 +109,13 @@ def open_listener(
     process changes for a moment.
     """
     if isinstance(address, FdAddress):
-        listener = Listener(_take_inherited(address), address.format(), None, is_inherited=True)
+        listener = Listener(
+            _take_inherited(address, kind), address.format(), None, is_inherited=True
+        )
     else:
         if isinstance(address, RandomAbstractAddress):
             address = address.draw()
-        listener = _open_bound(address, mode, replace, group)
+        listener = _open_bound(address, mode, replace, group, kind)
     try:
         listener.socket.listen(BACKLOG_CONNECTIONS)
     except OSError as error:
@@ -111,8 +124,14 @@ def open_listener(
     return listener
 
 
-def _open_bound(address: BindableAddress, mode: int, replace: bool, group: int | None) -> Listener:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def _open_bound(
+    address: BindableAddress,
+    mode: int,
+    replace: bool,
+    group: int | None,
+    kind: socket.SocketKind,
+) -> Listener:
+    sock = socket.socket(socket.AF_UNIX, kind)
     try:
         # Clients connect from `listen` on, and a connection keeps what the listener had then.
         refuse_descriptors(sock)
@@ -223,7 +242,7 @@ def _remove_stale(address: PathAddress) -> bool:
     return True
 
 
-def _take_inherited(address: FdAddress) -> socket.socket:
+def _take_inherited(address: FdAddress, kind: socket.SocketKind) -> socket.socket:
     name, number = address.format(), address.number
     try:
         is_socket = stat.S_ISSOCK(os.fstat(number).st_mode)
@@ -232,7 +251,7 @@ def _take_inherited(address: FdAddress) -> socket.socket:
     if not is_socket:
         raise AddressError(f"cannot use {name}: it is not a socket")
     sock = socket.socket(fileno=os.dup(number))
-    fault = _fault_of_inherited(sock)
+    fault = _fault_of_inherited(sock, kind)
     if fault is not None:
         sock.close()
         raise AddressError(f"cannot use {name}: {fault}")
@@ -241,10 +260,10 @@ def _take_inherited(address: FdAddress) -> socket.socket:
     return sock
 
 
-def _fault_of_inherited(sock: socket.socket) -> str | None:
+def _fault_of_inherited(sock: socket.socket, kind: socket.SocketKind) -> str | None:
     """Why this socket cannot listen for clients; None when it can."""
-    if (sock.family, sock.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
-        return "it is not a UNIX socket for sequenced packets (AF_UNIX, SOCK_SEQPACKET)"
+    if sock.type != kind or (kind == socket.SOCK_SEQPACKET and sock.family != socket.AF_UNIX):
+        return f"it is not {_KINDS[kind]}"
     if not sock.getsockname():
         return "it is not bound to an address"
     try:

@@ -7,11 +7,9 @@ and the compression.
 
 import http.client
 import io
-import os
 import re
 import signal
 import socket
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,13 +21,12 @@ from prometheus_client.exposition import make_wsgi_app
 
 from sbus.cli.metrics.collector import BusCollector, registry_of
 from sbus.errors import AddressError
-from sbus.unix.address import Address, FdAddress, PathAddress, RandomAbstractAddress, parse_address
-from sbus.unix.listener import bind
+from sbus.unix.address import Address, RandomAbstractAddress, parse_address
+from sbus.unix.listener import open_listener
 
 REQUEST_BYTES_MAX = 8 * 1024
 REQUEST_SECONDS_MAX = 2.0
 RESPONSE_SECONDS_MAX = 2.0
-BACKLOG_CONNECTIONS = 64
 PATH = "/metrics"
 
 App = Callable[[dict[str, str], Callable[[str, list[tuple[str, str]]], None]], list[bytes]]
@@ -121,51 +118,13 @@ def _response(status: str, fields: list[tuple[str, str]], body: bytes) -> bytes:
 # -- the socket ------------------------------------------------------------------------------------
 @contextmanager
 def listening(address: Address, mode: int) -> Iterator[socket.socket]:
-    """A listening stream socket; its file gets exactly this mode, and is removed at the end."""
-    if isinstance(address, FdAddress):
-        with _inherited(address) as listener:
-            yield listener
-        return
+    """A listening stream socket; its file gets exactly this mode, and is removed at the end. The
+    file of an exporter that was killed is replaced. An inherited socket may have any family."""
     if isinstance(address, RandomAbstractAddress):
         raise AddressError("a random address is of no use here: give one with its HEX")
-    _remove_dead(address)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        try:
-            owned = bind(listener, address, mode)
-        except OSError as error:
-            raise AddressError(f"cannot listen at {address.format()}: {error.strerror}") from error
-        try:
-            listener.listen(BACKLOG_CONNECTIONS)
-            yield listener
-        finally:
-            if owned is not None:
-                owned.remove()
-
-
-def _remove_dead(address: Address) -> None:
-    """Remove the socket file of an exporter that was killed: nobody listens there."""
-    if not isinstance(address, PathAddress):
-        return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(0)
-        try:
-            if stat.S_ISSOCK(os.lstat(address.path).st_mode):
-                probe.connect(address.sockaddr())
-        except ConnectionRefusedError:
-            os.unlink(address.path)
-        except OSError:  # bind reports what is wrong
-            return
-
-
-def _inherited(address: FdAddress) -> socket.socket:
+    listener = open_listener(address, mode=mode, replace=True, kind=socket.SOCK_STREAM)
     try:
-        listener = socket.socket(fileno=os.dup(address.number))
-    except OSError as error:
-        raise AddressError(f"cannot use {address.format()}: {error.strerror}") from error
-    if listener.type == socket.SOCK_STREAM and listener.getsockopt(
-        socket.SOL_SOCKET, socket.SO_ACCEPTCONN
-    ):
-        listener.settimeout(None)
-        return listener
-    listener.close()
-    raise AddressError(f"cannot use {address.format()}: it is not a listening stream socket")
+        listener.socket.settimeout(None)
+        yield listener.socket
+    finally:
+        listener.close()
