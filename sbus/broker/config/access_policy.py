@@ -131,17 +131,19 @@ class KeyRules:
             may_block_others=not denied,
         )
 
-    def publish_denied_by(self, profile: AccessProfile, key: bytes) -> int | None:
-        """The rule that denies publishing under `key`; None: the client may publish."""
-        return self._denied_by(profile.publish, key)
-
-    def subscribe_key_denied_by(self, profile: AccessProfile, key: bytes) -> int | None:
-        """The rule that denies receiving messages under `key`; None: the client may."""
-        return self._denied_by(profile.subscribe, key)
+    def denied_by(self, rules: RuleSet, key: bytes) -> int | None:
+        """The one of these rules that denies a client what they are about, under `key`; None: the
+        client may do that."""
+        if not rules:
+            return None
+        of_key = self._cache.recent.get(key)
+        if of_key is None:
+            of_key = self._cache.look_up(key)
+        return _last_if_denying(rules & of_key, self._allowing)
 
     def may_receive(self, rules: RuleSet, key: bytes) -> bool:
         """Whether a client with these rules about subscribing may receive messages under `key`."""
-        return self._denied_by(rules, key) is None
+        return self.denied_by(rules, key) is None
 
     def subscribe_denied_by(self, profile: AccessProfile, pattern: bytes) -> int | None:
         """A rule that denies everything that `pattern` matches; None if there is no single one.
@@ -160,14 +162,6 @@ class KeyRules:
                 return None if allows else last
             rules ^= 1 << last
         return None
-
-    def _denied_by(self, rules: RuleSet, key: bytes) -> int | None:
-        if not rules:
-            return None
-        of_key = self._cache.recent.get(key)
-        if of_key is None:
-            of_key = self._cache.look_up(key)
-        return _last_if_denying(rules & of_key, self._allowing)
 
     def _find(self, key: bytes) -> tuple[RuleSet, int]:
         """The rules that apply to `key`, and the bytes that the set takes in the cache."""

@@ -89,7 +89,7 @@ class PacketHandler:
         """The route of a key. Raises ClientFault if a client with this profile may not publish
         under it; `_carry_out` then says why."""
         route = self._router.look_up(key)
-        if self._rules.publish_denied_by(profile, key) is not None:
+        if self._rules.denied_by(profile.publish, key) is not None:
             self._statistics.counts[ROUTE_LOOKUPS] += 1  # the sequencer counts the others
             raise Refusal("not-allowed", "you may not publish under this key")
         return route
@@ -115,7 +115,7 @@ class PacketHandler:
         limits = self._context.settings.limits
         if isinstance(request, Publish):
             check_key(request.key, self._dialect, limits)
-            denied_by = self._rules.publish_denied_by(session.profile, request.key)
+            denied_by = self._rules.denied_by(session.profile.publish, request.key)
             if denied_by is not None:
                 raise self._denial(session, "publish under this key", request.key, denied_by)
         elif isinstance(request, Subscribe):

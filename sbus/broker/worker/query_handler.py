@@ -160,7 +160,7 @@ class QueryHandler:
         would."""
         if session.outbox.is_closed:
             return "disconnecting", "the client is leaving"
-        denied_by = self._rules.subscribe_key_denied_by(session.profile, key)
+        denied_by = self._rules.denied_by(session.profile.subscribe, key)
         if denied_by is not None:
             return "not-allowed", f"rules[{denied_by}]"
         if is_reserved(key, self._dialect):

@@ -90,7 +90,7 @@ def test_the_last_rule_that_applies_decides(
     profile = keys.profile(decode_rule_set(encode_rule_set(rule_set)))
     assert profile.may_block_others == decision(of_peer, Permission.BLOCK)
     for _ in range(2):
-        assert (keys.publish_denied_by(profile, key) is None) == decision(
+        assert (keys.denied_by(profile.publish, key) is None) == decision(
             of_key, Permission.PUBLISH
         )
         assert keys.may_receive(profile.subscribe, key) == decision(of_key, Permission.SUBSCRIBE)
@@ -107,7 +107,7 @@ def test_the_denying_rule_is_returned() -> None:
     assert peers.connect_denied_by(peers.rules_for(2, frozenset())) == 0
     assert peers.connect_denied_by(peers.rules_for(1, frozenset())) is None
     profile = keys.profile(peers.rules_for(2, frozenset()))
-    denied_by = [keys.publish_denied_by(profile, key) for key in (b"b", b"a/c", b"a/b")]
+    denied_by = [keys.denied_by(profile.publish, key) for key in (b"b", b"a/c", b"a/b")]
     assert denied_by == [0, None, 3]
 
 
@@ -183,7 +183,7 @@ def test_only_rules_without_keys_apply_to_secret_messages(
     rules = [rule(False, Permission.PUBLISH, Permission.SUBSCRIBE, keys="*/" if keyed else None)]
     keys = KeyRules(rules, SLASH, CACHE_BYTES)
     profile = keys.profile(1)
-    assert keys.publish_denied_by(profile, b"!/cred////a") == denied_by
+    assert keys.denied_by(profile.publish, b"!/cred////a") == denied_by
     assert keys.may_receive(profile.subscribe, b"!/cred////a") == keyed
     assert keys.subscribe_denied_by(profile, b"!/cred////") == denied_by
 
@@ -191,8 +191,8 @@ def test_only_rules_without_keys_apply_to_secret_messages(
 def test_patterns_are_split_as_the_dialect_says() -> None:
     keys = KeyRules([rule(False, Permission.PUBLISH, keys="a.*")], DOT, 0)
     profile = keys.profile(1)
-    assert keys.publish_denied_by(profile, b"a.b/c") == 0
-    assert keys.publish_denied_by(profile, b"a.b.c") is None
+    assert keys.denied_by(profile.publish, b"a.b/c") == 0
+    assert keys.denied_by(profile.publish, b"a.b.c") is None
 
 
 # -- bounds ----------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_the_cache_of_keys_is_bounded() -> None:
     profile = keys.profile((1 << RULES_MAX) - 1)
     for number in range(2_000):
         denied = str(number).startswith("1")
-        assert (keys.publish_denied_by(profile, b"a/%d" % number) is not None) == denied
+        assert (keys.denied_by(profile.publish, b"a/%d" % number) is not None) == denied
     keys._cache.check_invariants()
     assert 0 < keys._cache.statistics().bytes <= CACHE_BYTES
 
