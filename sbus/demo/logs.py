@@ -1,7 +1,7 @@
 """A real log of this host, as messages: `log/NAME/...`, one for each line.
 
-It is the newest log file in /var/log that this user may read, else the kernel's log, else the
-package manager's list. Where the format of a line is known, the key says what kind of line it is.
+It is the newest log file in /var/log that this user may read, else the package manager's list.
+Where the format of a line is known, the key says what kind of line it is.
 """
 
 import os
@@ -13,7 +13,6 @@ from typing import NamedTuple
 from sbus.demo.samples import Message, segment
 
 LOG_DIRECTORY = Path("/var/log")
-KERNEL_LOG = Path("/dev/kmsg")
 PACKAGE_LISTS = (Path("/var/lib/dpkg/status"), Path("/lib/apk/db/installed"))
 TAIL_BYTES = 256 * 1024
 LINES_MAX = 500
@@ -36,8 +35,6 @@ class Log(NamedTuple):
 def find_log() -> Log | None:
     """The best log this user may read; None when there is none at all."""
     for path in [*newest_first(LOG_DIRECTORY), *PACKAGE_LISTS]:
-        if path == PACKAGE_LISTS[0] and (lines := kernel_lines()):
-            return Log(str(KERNEL_LOG), b"kernel", lines)
         try:
             lines = tail(path)
         except (FileNotFoundError, PermissionError):
@@ -67,24 +64,6 @@ def tail(path: Path) -> list[bytes]:
     if start:
         lines = lines[1:]
     return [line[:LINE_BYTES_MAX] for line in lines if line.strip()][-LINES_MAX:]
-
-
-def kernel_lines() -> list[bytes]:
-    """What the kernel has logged and kept, if this user may read it."""
-    try:
-        source = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (FileNotFoundError, PermissionError):
-        return []
-    lines = []
-    try:
-        while True:
-            # One read is one record, `priority,number,time,flags;text`, and more lines below.
-            record = os.read(source, 8192)
-            lines.append(record.partition(b";")[2].partition(b"\n")[0])
-    except (BlockingIOError, BrokenPipeError, PermissionError):
-        return lines[-LINES_MAX:]  # the end; or overwritten meanwhile; or not permitted after all
-    finally:
-        os.close(source)
 
 
 def messages(log: Log) -> Iterator[list[Message]]:

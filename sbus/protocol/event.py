@@ -46,13 +46,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag=_i
         """The stable name of this kind."""
         return str(cls.__struct_config__.tag)
 
-    @classmethod
-    def field_names(cls) -> tuple[str, ...]:
-        """The names of the fields of an event of this kind."""
-        who = cls.__annotations__.get("who")
-        own = tuple(name for name in cls.__struct_fields__ if name != "who")
-        return (who.__struct_fields__ if who else ()) + own
-
     def fields(self) -> dict[str, Any]:
         """Names and values, without the id."""
         found: dict[str, Any] = {}

@@ -42,7 +42,6 @@ def test_the_newest_log_with_lines_is_taken(
 
 def test_without_any_log_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "LOG_DIRECTORY", tmp_path)
-    monkeypatch.setattr(logs, "KERNEL_LOG", tmp_path / "kmsg")
     monkeypatch.setattr(logs, "PACKAGE_LISTS", (tmp_path / "status",))
     assert find_log() is None
     (tmp_path / "status").write_text("Package: a\n")
