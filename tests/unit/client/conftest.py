@@ -1,13 +1,15 @@
-"""A bus of bare packets, and a blocking client that is connected to it."""
+"""A bus of bare packets, and either client connected to it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from sbus.client import blocking
 from sbus.protocol.packets import Message
 from tests.unit.client.fake_bus import GREETING, FakeBus
+from tests.unit.client.trio_client import TrioClient
 
 
 @pytest.fixture
@@ -16,8 +18,17 @@ def fake(tmp_path: Path) -> Iterator[FakeBus]:
         yield fake
 
 
+@pytest.fixture(params=["blocking", "trio"])
+def connect(request: pytest.FixtureRequest) -> Callable[..., blocking.Connection[Message]]:
+    """Connects with either client, by the names of the blocking one."""
+    clients = {"blocking": blocking.connect, "trio": TrioClient}
+    return cast(Callable[..., blocking.Connection[Message]], clients[request.param])
+
+
 @pytest.fixture
-def bus(fake: FakeBus) -> Iterator[blocking.Connection[Message]]:
-    with blocking.connect(fake.address) as bus:
+def bus(
+    fake: FakeBus, connect: Callable[..., blocking.Connection[Message]]
+) -> Iterator[blocking.Connection[Message]]:
+    with connect(fake.address) as bus:
         assert fake.accept() == GREETING
         yield bus
