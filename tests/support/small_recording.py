@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
+from sbus.pipeline.store import manifest
 from sbus.pipeline.store.arrow_columns import of_bytes, of_values
 from sbus.pipeline.store.row_batches import Losses, RecorderIdentity, message_batch
 from sbus.pipeline.store.writer import RecordingWriter
@@ -23,10 +24,15 @@ class SmallRecorder:
     """The recorder of a host, in a `with` block."""
 
     def __init__(self, directory: Path, host: str = "alder") -> None:
+        self._directory = directory
         self.identity = RecorderIdentity.of(host, BUS)
         self.name = self.identity.recorder
         self._writer = RecordingWriter(directory, self.identity)
         self._table = self._writer.tables["messages"]
+
+    @property
+    def qualified_name(self) -> str:
+        return manifest.load(self._directory, self.name).qualified_name
 
     @property
     def end(self) -> int:

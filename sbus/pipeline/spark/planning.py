@@ -1,8 +1,9 @@
 """Planning: from options and offsets to the pieces that each task reads.
 
-The offset of a stream is `{"recorder": next offset}` for all recorders of a directory. A plan is
-made with one reading of the manifests, so it has every row once, whatever is sealed, compacted or
-dropped meanwhile. A recorder that an offset does not name is newer, and is read from its beginning.
+The offset of a stream is `{"recorder@incarnation": next offset}` for all recorders of a directory.
+A plan is made with one reading of the manifests, so it has every row once, whatever is sealed,
+compacted or dropped meanwhile. A recorder that an offset does not name is newer, and is read from
+its beginning; so is a recording that was deleted and begun anew, which has another incarnation.
 
 This module does not import Spark.
 """
@@ -13,10 +14,11 @@ from collections.abc import Iterable, Sequence
 
 from sbus.errors import ConfigurationError, SbusError
 from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound
+from sbus.pipeline.store.manifest import recorder_of
 from sbus.pipeline.store.reader import Piece, Tables, TableSnapshot
 
 Offsets = dict[str, int]
-"""For each recorder the next offset."""
+"""For the qualified name of each recorder the next offset."""
 
 TASK_ROWS_MAX = 1_000_000
 """About what a task reads in a second. Larger tasks would leave other processors idle, smaller ones
@@ -32,20 +34,23 @@ def ends(found: Tables) -> Offsets:
 
 
 def resolve(bound: Bound, found: Tables) -> Offsets:
-    """The offsets that a bound stands for now. A recorder that it does not name is read whole.
+    """The offsets that a bound stands for now. It may name recorders without their incarnations.
+    A recorder that it does not name is read whole.
 
     Raises ConfigurationError for unknown recorders and for offsets beyond the end.
     """
     if bound.timestamp_us is not None:
         moment = bound.timestamp_us
         return {recorder: table.offset_at(moment) for recorder, table in found.items()}
-    given = bound.offsets or {}
-    for recorder in given:
-        if recorder not in found:
+    given = dict(bound.offsets or {})
+    for recorder in bound.offsets or {}:
+        names = [name for name in found if recorder in (name, recorder_of(name))]
+        if not names:
             known = ", ".join(found) or "none"
             raise ConfigurationError(
                 f"{bound.option}: no recorder is called {recorder!r}; there is {known}"
             )
+        given[names[0]] = given.pop(recorder)
     unnamed = bound.everywhere
     if unnamed is None:
         unnamed = EARLIEST if bound.option.startswith("starting") else LATEST
@@ -99,11 +104,19 @@ def _begin(start: Offsets, recorder: str, found: Tables) -> int:
     return start.get(recorder, table.earliest if table is not None else 0)
 
 
+def begun_anew(start: Offsets, found: Tables) -> set[str]:
+    """The names in `start` whose recorders have begun another recording since."""
+    recorders = set(map(recorder_of, found))
+    return {name for name in start if name not in found and recorder_of(name) in recorders}
+
+
 def pieces(found: Tables, start: Offsets, end: Offsets, *, fail_on_data_loss: bool) -> list[Piece]:
     """The pieces with the rows from `start` to `end`.
 
     Where such rows no longer exist, it raises DataLost, or warns if not `fail_on_data_loss`.
     """
+    for name in start.keys() - end.keys():
+        _lose(fail_on_data_loss, f"{name} was deleted after offset {start[name]}, and begun anew")
     planned: list[Piece] = []
     for recorder, last in end.items():
         first = _begin(start, recorder, found)

@@ -2,11 +2,11 @@
 
 A batch reads the rows that are there when it is planned; later rows are not in it.
 
-A stream's offset is `{"recorder": next}`. Spark has the offsets of a batch in its checkpoint before
-it reads the batch, and the same offsets always give the same rows. So a sink that is idempotent by
-batch (files, tables) has each row exactly once, whatever crashes in between. A recorder that
-appears while the stream runs is read from its beginning. The reader remembers only the goal of a
-run that ends (`Trigger.AvailableNow`), and what is shown as progress.
+A stream's offset is `{"recorder@incarnation": next}`. Spark has the offsets of a batch in its
+checkpoint before it reads the batch, and the same offsets always give the same rows. So a sink that
+is idempotent by batch (files, tables) has each row exactly once, whatever crashes in between. A
+recorder that appears while the stream runs is read from its beginning. The reader remembers only
+the goal of a run that ends (`Trigger.AvailableNow`), and what is shown as progress.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,16 @@ from pyspark.sql.streaming.datasource import (
 
 from sbus.errors import ConfigurationError
 from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound, SourceOptions
-from sbus.pipeline.spark.planning import Offsets, advance, check_range, ends, pieces, resolve, share
+from sbus.pipeline.spark.planning import (
+    Offsets,
+    advance,
+    begun_anew,
+    check_range,
+    ends,
+    pieces,
+    resolve,
+    share,
+)
 from sbus.pipeline.spark.task_rows import rows
 from sbus.pipeline.store.reader import Piece, TableCache, Tables
 
@@ -100,8 +109,9 @@ class StreamReader(_RecordingReader, DataSourceStreamReader, SupportsTriggerAvai
         found = self._tables()
         self._newest = ends(found)
         goal = self._newest if self._goal is None else self._goal
-        # A recorder whose directory has gone stays where it was.
-        end = {**start, **goal}
+        # A recorder whose directory has gone stays where it was, unless it has begun anew.
+        gone = begun_anew(start, found)
+        end = {name: offset for name, offset in {**start, **goal}.items() if name not in gone}
         return advance(start, end, found, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
 
     def reportLatestOffset(self) -> Offsets | None:

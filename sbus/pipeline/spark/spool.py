@@ -18,6 +18,7 @@ from sbus.pipeline.spark.listener import Listener, LiveRow, gap, live_batch, liv
 from sbus.pipeline.spark.options import EARLIEST, Bound, SourceOptions
 from sbus.pipeline.spark.planning import Offsets
 from sbus.pipeline.spark.readers import StreamReader
+from sbus.pipeline.store.manifest import recorder_of
 from sbus.pipeline.store.reader import Tables
 from sbus.pipeline.store.retention import Retention, delete_retired
 from sbus.pipeline.store.writer import RecordingWriter, Rolling
@@ -80,8 +81,9 @@ class SpoolReader(StreamReader):
         self._spool: Spool | None = None
 
     def commit(self, end: Offsets) -> None:
-        if self._spool is not None and self._identity.recorder in end:
-            self._spool.drop(end[self._identity.recorder])
+        for name, offset in end.items():
+            if self._spool is not None and recorder_of(name) == self._identity.recorder:
+                self._spool.drop(offset)
 
     def stop(self) -> None:
         if self._spool is not None:

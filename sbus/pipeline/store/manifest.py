@@ -68,16 +68,28 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     recorder: str
+    incarnation: str = ""
+    """Chosen at random when the recording begins, because its offsets begin at 0 again after it was
+    deleted; empty in a recording of an earlier version."""
     host: str
     bus: str
     tables: dict[str, Table]
     updated_us: int
     retired: list[Retired] = []
 
+    @property
+    def qualified_name(self) -> str:
+        """The recorder, and the incarnation of its recording."""
+        return f"{self.recorder}@{self.incarnation}" if self.incarnation else self.recorder
+
     def paths(self) -> set[str]:
         """All files that are listed or retired."""
         listed = (file.path for table in self.tables.values() for file in table.files)
         return {*listed, *(retired.path for retired in self.retired)}
+
+
+def recorder_of(qualified_name: str) -> str:
+    return qualified_name.partition("@")[0]
 
 
 def load(directory: Path, recorder: str) -> Manifest:

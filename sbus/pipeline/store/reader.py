@@ -159,7 +159,7 @@ class Recording:
 
 
 Tables = dict[str, TableSnapshot]
-"""One reading of a recording: a table of each recorder."""
+"""One reading of a recording: a table of each recorder, by its qualified name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,7 @@ class _Cached:
     """A table, and the states of the files that describe it, taken just before it was read."""
 
     states: dict[Path, tuple[int, int, int] | None]
+    qualified_name: str
     table: TableSnapshot
 
 
@@ -186,7 +187,7 @@ class TableCache:
         """The tables as they are now. Raises ConfigurationError if there is no such directory."""
         recording = Recording(self._directory)
         self._cached = {name: self._load(recording, name) for name in recording.recorders()}
-        return {name: cached.table for name, cached in self._cached.items()}
+        return {cached.qualified_name: cached.table for cached in self._cached.values()}
 
     def _load(self, recording: Recording, recorder: str) -> _Cached:
         cached = self._cached.get(recorder)
@@ -200,7 +201,7 @@ class TableCache:
             if file.end is None:
                 index = index_path(recording.directory / file.path)
                 states[index] = _state(index)
-        return _Cached(states, snapshot.table(self._name))
+        return _Cached(states, snapshot.manifest.qualified_name, snapshot.table(self._name))
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:

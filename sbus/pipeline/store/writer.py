@@ -8,6 +8,7 @@ converted to Parquet.
 
 import fcntl
 import os
+import secrets
 import time
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -154,6 +155,7 @@ class RecordingWriter:
         first = Manifest(
             version=manifest.VERSION,
             recorder=self.identity.recorder,
+            incarnation=secrets.token_hex(8),
             host=self.identity.host,
             bus=self.identity.bus,
             tables={},

@@ -1,6 +1,7 @@
 """Spark streams a recording: each row once, while it grows and is rewritten."""
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -67,7 +68,10 @@ def test_a_stream_continues_at_its_checkpoint_and_finds_new_recorders(
         finally:
             running.stop()
     assert progress is not None
-    assert json.loads(progress["sources"][0]["endOffset"]) == {alder.name: 17, birch.name: 3}
+    assert json.loads(progress["sources"][0]["endOffset"]) == {
+        alder.qualified_name: 17,
+        birch.qualified_name: 3,
+    }
     assert offsets(spark, tmp_path) == [
         *[("alder", offset) for offset in range(17)],
         *[("birch", offset) for offset in range(3)],
@@ -133,9 +137,26 @@ def test_expired_rows_are_an_error_unless_allowed(
             change.set_table("messages", 8, change.table("messages").files[1:])
         with pytest.raises(StreamingQueryException) as caught:
             start(once=True)
-        assert f"rows 4 to 8 of {alder.name} have expired" in str(caught.value)
+        assert f"rows 4 to 8 of {alder.qualified_name} have expired" in str(caught.value)
         start(once=True, failOnDataLoss="false")
     assert offsets(spark, tmp_path) == [("alder", offset) for offset in (*range(4), *range(8, 12))]
+
+
+def test_a_recording_that_is_begun_anew_is_an_error_unless_allowed(
+    spark: SparkSession, start: Start, tmp_path: Path
+) -> None:
+    recording = tmp_path / "rec"
+    with SmallRecorder(recording) as alder:
+        alder.record(numbered(4))
+    start(once=True, startingOffsets="earliest")
+    shutil.rmtree(recording)
+    with SmallRecorder(recording) as alder:
+        alder.record(numbered(7))
+    with pytest.raises(StreamingQueryException, match="was deleted after offset 4, and begun anew"):
+        start(once=True)
+    start(once=True, failOnDataLoss="false")
+    start(once=True)
+    assert offsets(spark, tmp_path) == sorted(("alder", n) for n in (*range(4), *range(7)))
 
 
 @pytest.mark.parametrize("once", [True, False])

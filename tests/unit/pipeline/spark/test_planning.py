@@ -12,6 +12,7 @@ from sbus.pipeline.spark.planning import (
     DataLost,
     Offsets,
     advance,
+    begun_anew,
     check_range,
     ends,
     pieces,
@@ -98,6 +99,19 @@ def test_missing_rows_are_an_error_or_a_warning(first: int, last: int, said: str
         pieces(found, {"r": first}, {"r": last}, fail_on_data_loss=False)
 
 
+def test_a_recording_that_was_begun_anew_is_lost_data() -> None:
+    found = {"r@2": table(0, 20), "s@1": table(0, 5)}
+    assert begun_anew({"r@1": 10, "s@1": 5, "gone@1": 3}, found) == {"r@1"}
+    assert begun_anew({"r": 10}, found) == {"r"}, "a checkpoint of an earlier version"
+    assert begun_anew({"r": 10}, {"r": table(0, 20)}) == set(), "a recording of one"
+    start, end = {"r@1": 10, "s@1": 5}, {"r@2": 20, "s@1": 5}
+    said = "r@1 was deleted after offset 10, and begun anew"
+    with pytest.raises(DataLost, match=said):
+        pieces(found, start, end, fail_on_data_loss=True)
+    with pytest.warns(UserWarning, match=said):
+        assert pieces(found, start, end, fail_on_data_loss=False) == []
+
+
 def test_a_recorder_that_is_gone_matters_only_for_rows_it_had() -> None:
     assert pieces({}, {"r": 5}, {"r": 5}, fail_on_data_loss=True) == []
     with pytest.raises(DataLost, match="r is gone"):
@@ -165,6 +179,10 @@ def test_unknown_recorders_and_offsets_beyond_the_end_are_named(recorded: Path) 
     alder = name("alder", ends(found))
     with pytest.raises(ConfigurationError, match=f"{alder} ends at 30"):
         resolve(Bound("startingOffsets", offsets={alder: 31}), found)
+    recorder = manifest.recorder_of(alder)
+    assert resolve(Bound("startingOffsets", offsets={recorder: 3}), found)[alder] == 3
+    with pytest.raises(ConfigurationError, match=f"'{recorder}@1'; there is {alder}"):
+        resolve(Bound("startingOffsets", offsets={f"{recorder}@1": 3}), found)
 
 
 def test_a_range_may_be_empty_but_not_reversed() -> None:
@@ -175,7 +193,7 @@ def test_a_range_may_be_empty_but_not_reversed() -> None:
 
 def test_expired_rows_are_not_planned(recorded: Path) -> None:
     alder = name("alder", ends(TableCache(str(recorded), "messages").tables()))
-    with manifest.edit(recorded, alder) as change:
+    with manifest.edit(recorded, manifest.recorder_of(alder)) as change:
         kept = [file for file in change.table("messages").files if file.first >= 10]
         change.set_table("messages", 10, kept)
     found = TableCache(str(recorded), "messages").tables()
