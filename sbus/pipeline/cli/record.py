@@ -5,7 +5,6 @@ The recorder is imported when it runs, because it needs the packages of the extr
 
 import functools
 import os
-import socket
 from pathlib import Path
 
 import click
@@ -113,7 +112,7 @@ def record(
     bus = os.path.abspath(parse_address(address).format())
     plan = Plan(
         directory=directory.absolute(),
-        identity=RecorderIdentity.of(socket.gethostname(), bus),
+        identity=RecorderIdentity.here(bus),
         address=address,
         options=selected.link,
         patterns=patterns,

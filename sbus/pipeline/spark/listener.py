@@ -4,7 +4,6 @@ What arrives is handed on as rows, in order. While that takes its time, nothing 
 limits of the bus apply. Rows do not tell the publisher, since a message carries no sender.
 """
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -51,11 +50,6 @@ def _row_of(item: Message | Lost) -> LiveRow:
 
 def _now_us() -> int:
     return time.time_ns() // 1000
-
-
-def live_identity(address: str) -> RecorderIdentity:
-    """The recorder of rows that this host receives from the bus at `address`."""
-    return RecorderIdentity.of(socket.gethostname(), address)
 
 
 def live_batch(rows: Sequence[LiveRow], first_offset: int, identity: RecorderIdentity) -> RowBatch:

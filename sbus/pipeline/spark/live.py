@@ -19,9 +19,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from sbus.pipeline.spark.listener import Listener, LiveRow, gap, live_batch, live_identity
+from sbus.pipeline.spark.listener import Listener, LiveRow, gap, live_batch
 from sbus.pipeline.spark.options import SourceOptions
 from sbus.pipeline.spark.task_rows import conform
+from sbus.pipeline.store.row_batches import RecorderIdentity
 
 ROWS_MAX = 200_000
 BYTES_MAX = 64 * 1024 * 1024
@@ -134,7 +135,7 @@ class LiveReader(DataSourceStreamReader):
             rows = [gap(last - first)]
         else:
             rows = self._rows.between(first, last)
-        batch = live_batch(rows, first, live_identity(self._address)).rows
+        batch = live_batch(rows, first, RecorderIdentity.here(self._address)).rows
         stream = pa.BufferOutputStream()
         with pa.ipc.new_stream(stream, batch.schema) as writer:
             writer.write_batch(batch)

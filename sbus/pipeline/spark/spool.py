@@ -14,13 +14,14 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from sbus.errors import ConfigurationError
-from sbus.pipeline.spark.listener import Listener, LiveRow, gap, live_batch, live_identity
+from sbus.pipeline.spark.listener import Listener, LiveRow, gap, live_batch
 from sbus.pipeline.spark.options import EARLIEST, Bound, SourceOptions
 from sbus.pipeline.spark.planning import Offsets
 from sbus.pipeline.spark.readers import StreamReader
 from sbus.pipeline.store.manifest import recorder_of
 from sbus.pipeline.store.reader import Tables
 from sbus.pipeline.store.retention import Retention, delete_retired
+from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.writer import RecordingWriter, Rolling
 
 _TABLE = "messages"
@@ -75,7 +76,7 @@ class SpoolReader(StreamReader):
         everything = Bound("startingOffsets", everywhere=EARLIEST)
         super().__init__(dataclasses.replace(options, starting=everything), schema, path)
         assert options.socket is not None
-        self._identity = live_identity(options.socket)
+        self._identity = RecorderIdentity.here(options.socket)
         self._address = options.socket
         self._directory = Path(path)
         self._spool: Spool | None = None

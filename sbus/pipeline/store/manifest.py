@@ -22,6 +22,9 @@ from sbus.errors import ConfigurationError
 VERSION: Final = 1
 NAME: Final = "manifest.json"
 _LOCK_NAME: Final = "manifest.lock"
+_MARK: Final = "incarnation-"
+"""An empty file beside the manifest is named by this and the incarnation. If two recordings of one
+recorder are copied into one directory, one manifest replaces the other, but both files remain."""
 
 
 class FileEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,7 +108,26 @@ def load(directory: Path, recorder: str) -> Manifest:
         raise ConfigurationError(
             f"{path} is of version {manifest.version}; this program understands {VERSION}"
         )
+    _check_incarnation(path, manifest.incarnation)
     return manifest
+
+
+def _check_incarnation(path: Path, incarnation: str) -> None:
+    marks = {mark.name.removeprefix(_MARK) for mark in path.parent.glob(f"{_MARK}*")}
+    if marks - {incarnation}:
+        raise ConfigurationError(
+            f"{path.parent} holds files of several recordings of one recorder: keep each of them "
+            "in a directory of its own"
+        )
+
+
+def begin(directory: Path, manifest: Manifest) -> None:
+    """Store the first manifest of a recorder, which holds its lock."""
+    folder = directory / manifest.recorder
+    for mark in folder.glob(f"{_MARK}*"):  # of a recorder that was killed here
+        mark.unlink()
+    (folder / f"{_MARK}{manifest.incarnation}").touch()
+    store(directory, manifest)
 
 
 def store(directory: Path, manifest: Manifest) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -11,6 +12,10 @@ import pyarrow as pa
 
 from sbus.pipeline.store.arrow_columns import of_numbers, of_values, repeated
 from sbus.pipeline.store.schemas import GAP, MESSAGE, MESSAGES, TIMESTAMP
+from sbus.unix.machine_id import machine_id
+
+_DIGEST_DIGITS = 12
+"""Enough for hundreds of thousands of hosts of one name; it does not disclose the machine's id."""
 
 Losses = Mapping[int, int | None]
 """The places of gaps in a batch, with the number of missing messages; None if it is unknown."""
@@ -18,17 +23,24 @@ Losses = Mapping[int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class RecorderIdentity:
-    """Which bus of which host is recorded; `recorder` is the name made of the other two."""
+    """Which bus of which host is recorded. `recorder` is a name made of both and of the machine's
+    id, because hosts may have the same name."""
 
     recorder: str
     host: str
     bus: str
 
     @classmethod
-    def of(cls, host: str, bus: str) -> Self:
-        digest = hashlib.sha256(f"{host}\0{bus}".encode(errors="surrogateescape")).hexdigest()
+    def here(cls, bus: str) -> Self:
+        """Of a bus of this host."""
+        return cls.of(socket.gethostname(), bus, machine_id())
+
+    @classmethod
+    def of(cls, host: str, bus: str, machine: str = "") -> Self:
+        whole = f"{machine}\0{host}\0{bus}".encode(errors="surrogateescape")
+        digest = hashlib.sha256(whole).hexdigest()[:_DIGEST_DIGITS]
         name = re.sub(r"[^a-z0-9.-]", "-", host.lower()).strip(".-") or "host"
-        return cls(f"{name}-{digest[:8]}", host, bus)
+        return cls(f"{name}-{digest}", host, bus)
 
 
 class RowBatch(NamedTuple):

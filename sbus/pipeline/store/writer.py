@@ -161,7 +161,7 @@ class RecordingWriter:
             tables={},
             updated_us=time.time_ns() // 1000,
         )
-        manifest.store(self.directory, first)
+        manifest.begin(self.directory, first)
         for path in (self.directory, self.directory.parent):
             sync_directory(path)
 

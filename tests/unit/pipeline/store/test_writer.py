@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sbus.errors import ConfigurationError
-from sbus.pipeline.store import manifest
+from sbus.pipeline.store import manifest, rewriting
+from sbus.pipeline.store.reader import Recording
 from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.segment_file import RecordingDamaged, index_path, recover
 from sbus.pipeline.store.writer import RecordingWriter
@@ -159,6 +161,55 @@ def test_two_recorders_of_one_bus_exclude_each_other(tmp_path: Path) -> None:
             pass
     with RecordingWriter(tmp_path, IDENTITY):
         pass
+
+
+def test_recordings_of_hosts_of_one_name_can_be_put_together(tmp_path: Path) -> None:
+    """By a copy over one another, as directories are collected."""
+    identities = [RecorderIdentity.of("localhost", "/run/sbus.socket", m) for m in ("1", "2")]
+    for number, identity in enumerate(identities):
+        with RecordingWriter(tmp_path / f"{number}", identity) as writer:
+            append(writer, STAMPS[number:])
+            writer.tables["messages"].roll()
+            rewriting.seal(tmp_path / f"{number}", identity.recorder)
+        shutil.copytree(tmp_path / f"{number}", tmp_path / "all", dirs_exist_ok=True)
+    found = Recording(tmp_path / "all")
+    tables = [found.snapshot(identity.recorder).table("messages") for identity in identities]
+    assert [offsets(table) for table in tables] == [[0, 1, 2], [0, 1]]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_recordings_of_one_recorder_are_not_put_together(
+    tmp_path: Path, order: tuple[int, int]
+) -> None:
+    for number in (0, 1):
+        write_segments(tmp_path / f"{number}", STAMPS[number:])
+    for number in order:
+        shutil.copytree(tmp_path / f"{number}", tmp_path / "all", dirs_exist_ok=True)
+    with pytest.raises(ConfigurationError, match="several recordings of one recorder"):
+        messages(tmp_path / "all")
+    with pytest.raises(ConfigurationError, match="several recordings of one recorder"):
+        RecordingWriter(tmp_path / "all", IDENTITY)
+    shutil.copytree(tmp_path / "0", tmp_path / "copy")
+    shutil.copytree(tmp_path / "0", tmp_path / "copy", dirs_exist_ok=True)
+    assert offsets(messages(tmp_path / "copy")) == [0, 1, 2]
+
+
+def test_a_recorder_that_was_killed_before_its_first_manifest_begins_again(tmp_path: Path) -> None:
+    home = tmp_path / RECORDER
+    home.mkdir()
+    (home / "incarnation-0123456789abcdef").touch()
+    write_segments(tmp_path, STAMPS)
+    assert offsets(messages(tmp_path)) == [0, 1, 2]
+
+
+def test_a_recording_of_an_earlier_version_is_continued(tmp_path: Path) -> None:
+    write_segments(tmp_path, STAMPS)
+    (mark,) = (tmp_path / RECORDER).glob("incarnation-*")
+    mark.unlink()
+    begun = manifest.load(tmp_path, RECORDER)
+    manifest.store(tmp_path, msgspec.structs.replace(begun, incarnation=""))
+    write_segments(tmp_path, STAMPS)
+    assert offsets(messages(tmp_path)) == list(range(6))
 
 
 def test_a_flipped_bit_in_a_committed_batch_is_an_error(tmp_path: Path) -> None:
