@@ -8,30 +8,16 @@ import trio.testing
 import sbus
 import sbus.client.blocking
 from sbus.errors import ConfigurationError, Disconnected, PacketRefused, ProtocolViolation
-from sbus.limits import Limits
-from sbus.protocol.admin_results import MeResult, UserReport
+from sbus.protocol.admin_results import MeResult
+from tests.support import admin_samples as sample
 from tests.unit.client.fake_bus import ANSWER, WHOAMI, FakeBus
 
 Blocking = sbus.client.blocking.Connection[sbus.Message]
 ME = b"CMSG !/me"
-USER = UserReport(
-    uid=6,
-    connections=1,
-    subscriptions=0,
-    subscription_bytes=0,
-    match_steps=0,
-    backlog_bytes=0,
-    socket_bytes=0,
-    waiting_bytes=0,
-    blocking_clients=0,
-    held_seconds=0.0,
-    discarded=3,
-    limits=Limits().user,
-)
 
 
 def answer(connections: int) -> bytes:
-    user = msgspec.structs.replace(USER, connections=connections)
+    user = sample.user(connections=connections)
     result = MeResult(user=user, clients=[], subscriptions=[], unanswered=[])
     return ME + b"\0" + msgspec.json.encode(result)
 
@@ -41,7 +27,7 @@ def test_is_requested_and_replied_to(fake: FakeBus, bus: Blocking) -> None:
     result = bus.me(timeout_seconds=5)
     assert fake.receive() == ME
     assert result.user.connections == 8
-    assert result.user.discarded == 3
+    assert result.user.discarded == 715
     assert bus.receive().payload == b"before"
 
 

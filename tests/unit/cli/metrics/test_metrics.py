@@ -1,18 +1,14 @@
 """Metrics of made-up results, read with the client library's own parser."""
 
-import json
 import os
 import signal
-import socket
 import stat
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 import pytest
 from click.testing import CliRunner
 from prometheus_client import parser as text_parser
@@ -25,93 +21,16 @@ from sbus.cli.metrics.textfile import replace_file, write_textfile
 from sbus.cli.sbusctl.metrics_verb import metrics
 from sbus.errors import AddressError, ConfigurationError
 from sbus.limits import Limits
-from sbus.protocol import admin
-from sbus.protocol.admin_results import (
-    Fill,
-    Latency,
-    LongestOperation,
-    Rates,
-    StatsResult,
-    Traffic,
-    UserReport,
-    UsersResult,
-    VersionResult,
-    WorkerReport,
-)
+from sbus.protocol.admin_results import UsersResult, VersionResult
+from tests.support import admin_samples as sample
+from tests.support.fake_admin import FakeAdmin
 
-RATES = Rates(
-    window_seconds=0,
-    messages_in_per_second=0,
-    bytes_in_per_second=0,
-    delivered_per_second=0,
-    delivered_bytes_per_second=0,
-    discarded_per_second=0,
-    refused_per_second=0,
-)
-
-
-def traffic(base: int) -> Traffic:
-    return Traffic(
-        messages_in=base + 1,
-        bytes_in=base + 2,
-        accepted=base + 3,
-        accepted_bytes=base + 4,
-        delivered=base + 5,
-        delivered_bytes=base + 6,
-        discarded={"soft": base + 7, "hard": base + 8},
-        discarded_bytes=base + 9,
-        undelivered=base + 10,
-        undelivered_bytes=base + 11,
-        backlog=base + 12,
-        backlog_bytes=base + 13,
-        refused={"reserved": base + 14},
-        stalls=base + 15,
-        slow_sends=base + 19,
-        subscriptions=base + 16,
-        route_lookups=base + 17,
-        route_misses=base + 18,
-        latency=Latency(bounds_us=[10, 1000, 2_000_000], counts=[5, 3, 0, 2], sum_us=4_500_000),
-    )
-
-
-def worker(number: int, state: str) -> WorkerReport:
-    made = {
-        "worker": number,
-        "pid": 4711,
-        "state": state,
-        "started_at": 100.5,
-        "deaths": 2,
-        "silence_seconds": 0.25,
-        "cpu_seconds": 12.5,
-        "busy_share": 0.75,
-        "memory_bytes": 30_000_000,
-        "clients": 40,
-        "traffic": msgspec.to_builtins(traffic(1000 * number)),
-        "rates": msgspec.to_builtins(RATES),
-    }
-    return msgspec.convert(made, WorkerReport)
-
-
-STATS = StatsResult(
-    step="python",
-    address="/run/x",
-    started_at=99.5,
-    uptime_seconds=60,
+STATS = sample.stats(
     draining=True,
-    clients=80,
     users=5,
-    connections_accepted=81,
     connections_refused={"not-admitted": 3},
-    stalled_clients=4,
-    log=Fill(100, 8192),
     table=None,
-    traffic=traffic(5000),
-    rates=RATES,
-    workers=[worker(0, "serving"), worker(1, "silent")],
-    longest_operations=[
-        LongestOperation(process="1", operation="tick", seconds=0.5, cpu_seconds=0.25),
-        LongestOperation(process="front", operation="hold", seconds=0.75, cpu_seconds=0.125),
-    ],
+    workers=[sample.worker(0, clients=7), sample.worker(1, state="silent", deaths=2)],
 )
 VERSION = VersionResult(
     version="9.8.7",
@@ -124,80 +43,27 @@ VERSION = VersionResult(
     pid=1,
     started_at=99.5,
 )
+UIDS = [0, 3_000_000_001, 3_000_000_002, 3_000_000_003]
+"""Root, and users without names."""
 
 
-def user(uid: int) -> UserReport:
-    return UserReport(
-        uid=uid,
-        connections=uid + 1,
-        subscriptions=uid + 2,
-        subscription_bytes=uid + 3,
-        match_steps=0,
-        backlog_bytes=uid + 4,
-        socket_bytes=0,
-        waiting_bytes=uid + 5,
-        blocking_clients=uid + 6,
-        held_seconds=1.5,
-        discarded=uid + 7,
-        limits=Limits(user_connections_max=77).user,
+def users(request: dict[str, Any]) -> UsersResult:
+    """A page of at most two."""
+    rest = [uid for uid in UIDS if uid > request["after"]]
+    page = rest[: min(request["limit"], 2)]
+    return UsersResult(
+        users=[
+            sample.user(uid=uid, connections=uid % 100, limits=Limits(user_connections_max=77).user)
+            for uid in page
+        ],
+        next=page[-1] if len(rest) > len(page) else None,
     )
 
 
-NOBODYS_UIDS = [3_000_000_001, 3_000_000_002, 3_000_000_003]
-
-
-class FakeBus:
-    """An admin socket with these answers; `asked` are the requests."""
-
-    def __init__(self, path: Path) -> None:
-        self.address = str(path)
-        self.asked: list[dict[str, object]] = []
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._listener.bind(f"{path}.admin")
-        self._listener.listen()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            with client:
-                while packet := client.recv(admin.REQUEST_BYTES_MAX):
-                    client.send(self._answer(json.loads(packet)))
-
-    def _answer(self, request: dict[str, object]) -> bytes:
-        self.asked.append(request)
-        result: msgspec.Struct
-        if request["verb"] == "version":
-            result = VERSION
-        elif request["verb"] == "stats":
-            result = STATS
-        else:
-            after, limit = request["after"], request["limit"]
-            assert isinstance(after, int)
-            assert isinstance(limit, int)
-            rest = [uid for uid in [0, *NOBODYS_UIDS] if uid > after]
-            page = rest[: min(limit, 2)]
-            result = UsersResult(
-                users=[user(uid) for uid in page],
-                next=page[-1] if len(rest) > len(page) else None,
-            )
-        return msgspec.json.encode({"version": 1, "id": request["id"], "result": result})
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
-
-
 @pytest.fixture
-def fake_bus(tmp_path: Path) -> Iterator[FakeBus]:
-    bus = FakeBus(tmp_path / "bus")
-    yield bus
-    bus.close()
+def fake_bus(tmp_path: Path) -> Iterator[FakeAdmin]:
+    with FakeAdmin(tmp_path, {"version": VERSION, "stats": STATS, "users": users}) as admin:
+        yield admin
 
 
 def families_of(exposition: bytes) -> list[Metric]:
@@ -208,10 +74,10 @@ def families_of(exposition: bytes) -> list[Metric]:
 def samples(exposition: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     found = {}
     for family in families_of(exposition):
-        for sample in family.samples:
-            place = (sample.name, frozenset(sample.labels.items()))
+        for one in family.samples:
+            place = (one.name, frozenset(one.labels.items()))
             assert place not in found
-            found[place] = sample.value
+            found[place] = one.value
     return found
 
 
@@ -219,25 +85,25 @@ def at(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset(labels.items())
 
 
-def test_metrics_of_the_bus(fake_bus: FakeBus) -> None:
-    found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
+def test_metrics_of_the_bus(fake_bus: FakeAdmin) -> None:
+    found = samples(openmetrics_text(BusCollector(fake_bus.bus_address, users_max=10)))
     assert found[at("sbus_up")] == 1
-    assert found[at("sbus_start_time_seconds")] == 99.5
+    assert found[at("sbus_start_time_seconds")] == 1_700_000_000
     assert found[at("sbus_draining")] == 1
-    assert found[at("sbus_clients")] == 80
+    assert found[at("sbus_clients")] == 1_000
     assert found[at("sbus_users")] == 5
-    assert found[at("sbus_stalled_clients")] == 4
-    assert found[at("sbus_connections_accepted_total")] == 81
+    assert found[at("sbus_stalled_clients")] == 3
+    assert found[at("sbus_connections_accepted_total")] == 23_456
     assert found[at("sbus_connections_refused_total", code="not-admitted")] == 3
     assert found[at("sbus_connections_refused_total", code="too-many-users")] == 0
-    assert found[at("sbus_log_used_bytes")] == 100
-    assert found[at("sbus_log_size_bytes")] == 8192
+    assert found[at("sbus_log_used_bytes")] == 3_355_443
+    assert found[at("sbus_log_size_bytes")] == 8_388_608
     assert at("sbus_table_used_bytes") not in found, "the table was in use"
-    assert found[at("sbus_discarded_total", reason="soft")] == 5007
-    assert found[at("sbus_discarded_total", reason="hard")] == 5008
-    assert found[at("sbus_discarded_total", reason="quota")] == 0
-    assert found[at("sbus_refused_total", code="reserved")] == 5014
-    assert found[at("sbus_refused_total", code="no-nul")] == 0
+    assert found[at("sbus_discarded_total", reason="soft")] == 12
+    assert found[at("sbus_discarded_total", reason="hard")] == 700
+    assert found[at("sbus_discarded_total", reason="fan-out")] == 0
+    assert found[at("sbus_refused_total", code="reserved")] == 17
+    assert found[at("sbus_refused_total", code="kicked")] == 0
     build = at(
         "sbus_build_info",
         version="9.8.7",
@@ -249,86 +115,82 @@ def test_metrics_of_the_bus(fake_bus: FakeBus) -> None:
     assert found[build] == 1
 
 
-def test_metrics_of_workers(fake_bus: FakeBus) -> None:
-    found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
+def test_metrics_of_workers(fake_bus: FakeAdmin) -> None:
+    found = samples(openmetrics_text(BusCollector(fake_bus.bus_address, users_max=10)))
     assert found[at("sbus_worker_up", worker="0")] == 1
     assert found[at("sbus_worker_up", worker="1")] == 0
     expected = {
-        "sbus_worker_start_time_seconds": 100.5,
-        "sbus_worker_silence_seconds": 0.25,
+        "sbus_worker_start_time_seconds": 1_700_000_000,
+        "sbus_worker_silence_seconds": 0.3,
         "sbus_worker_deaths_total": 2,
-        "sbus_worker_cpu_seconds_total": 12.5,
-        "sbus_worker_busy_ratio": 0.75,
-        "sbus_worker_memory_bytes": 30_000_000,
-        "sbus_worker_clients": 40,
-        "sbus_messages_published_total": 1001,
-        "sbus_received_bytes_total": 1002,
-        "sbus_deliveries_due_total": 1003,
-        "sbus_deliveries_total": 1005,
-        "sbus_delivered_bytes_total": 1006,
-        "sbus_undelivered_total": 1010,
-        "sbus_backlog_messages": 1012,
-        "sbus_backlog_bytes": 1013,
-        "sbus_stalls_total": 1015,
-        "sbus_subscriptions": 1016,
-        "sbus_route_lookups_total": 1017,
-        "sbus_route_misses_total": 1018,
-        "sbus_latency_seconds_count": 10,
-        "sbus_latency_seconds_sum": 4.5,
+        "sbus_worker_cpu_seconds_total": 754,
+        "sbus_worker_busy_ratio": 0.25,
+        "sbus_worker_memory_bytes": 52_428_800,
+        "sbus_worker_clients": 125,
+        "sbus_messages_published_total": 12_345,
+        "sbus_received_bytes_total": 4_718_592,
+        "sbus_deliveries_due_total": 61_725,
+        "sbus_deliveries_total": 61_000,
+        "sbus_delivered_bytes_total": 23_000_000,
+        "sbus_undelivered_total": 4,
+        "sbus_backlog_messages": 6,
+        "sbus_backlog_bytes": 291_960,
+        "sbus_stalls_total": 8,
+        "sbus_subscriptions": 345,
+        "sbus_route_lookups_total": 12_000,
+        "sbus_route_misses_total": 1_500,
+        "sbus_latency_seconds_count": 1_000,
+        "sbus_latency_seconds_sum": 2.345,
     }
     assert {name: found[at(name, worker="1")] for name in expected} == expected
-    histogram = {"1e-05": 5, "0.001": 8, "2.0": 8, "+Inf": 10}
+    histogram = {"5e-05": 600, "0.0001": 980, "0.001": 995, "1.0": 999, "+Inf": 1_000}
     for bound, count in histogram.items():
         assert found[at("sbus_latency_seconds_bucket", worker="1", le=bound)] == count
 
 
-def test_metrics_of_operations(fake_bus: FakeBus) -> None:
-    found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
-    tick, hold = (
+def test_metrics_of_operations(fake_bus: FakeAdmin) -> None:
+    found = samples(openmetrics_text(BusCollector(fake_bus.bus_address, users_max=10)))
+    tick, callback = (
         {"process": "1", "operation": "tick"},
-        {"process": "front", "operation": "hold"},
+        {"process": "front", "operation": "callback"},
     )
-    assert found[at("sbus_longest_operation_seconds", **tick)] == 0.5
-    assert found[at("sbus_longest_operation_cpu_seconds", **tick)] == 0.25
-    assert found[at("sbus_longest_operation_seconds", **hold)] == 0.75
-    assert found[at("sbus_longest_operation_cpu_seconds", **hold)] == 0.125
+    assert found[at("sbus_longest_operation_seconds", **tick)] == 20.0
+    assert found[at("sbus_longest_operation_cpu_seconds", **tick)] == 0.0021
+    assert found[at("sbus_longest_operation_seconds", **callback)] == 0.0125
+    assert found[at("sbus_longest_operation_cpu_seconds", **callback)] == 0.012
 
 
-def test_metrics_of_users(fake_bus: FakeBus) -> None:
-    found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
+def test_metrics_of_users(fake_bus: FakeAdmin) -> None:
+    found = samples(openmetrics_text(BusCollector(fake_bus.bus_address, users_max=10)))
     who = {"uid": "3000000003", "user": "3000000003"}
     expected = {
-        "sbus_user_connections": 4,
+        "sbus_user_connections": 3,
         "sbus_user_connections_limit": 77,
-        "sbus_user_subscriptions": 5,
+        "sbus_user_subscriptions": 345,
         "sbus_user_subscriptions_limit": 131_072,
-        "sbus_user_backlog_bytes": 7,
+        "sbus_user_backlog_bytes": 1_258_291,
         "sbus_user_backlog_limit_bytes": 67_108_864,
-        "sbus_user_waiting_bytes": 8,
-        "sbus_user_blocking_clients": 9,
-        "sbus_user_discarded_total": 10,
-        "sbus_user_held_seconds": 1.5,
-    }
-    expected = {
-        name: figure if "limit" in name or "held" in name else figure + 3_000_000_000
-        for name, figure in expected.items()
+        "sbus_user_waiting_bytes": 2_048,
+        "sbus_user_blocking_clients": 4,
+        "sbus_user_discarded_total": 715,
+        "sbus_user_held_seconds": 9,
     }
     assert {name: found[at(name, **who)] for name in expected} == expected
-    assert found[at("sbus_user_connections", uid="0", user="root")] == 1
+    assert found[at("sbus_user_connections", uid="0", user="root")] == 0
 
 
 @pytest.mark.parametrize("users_max", [0, 1, 3, 4])
-def test_users_max_bounds_the_users_with_metrics(fake_bus: FakeBus, users_max: int) -> None:
-    found = samples(openmetrics_text(BusCollector(fake_bus.address, users_max=users_max)))
+def test_users_max_bounds_the_users_with_metrics(fake_bus: FakeAdmin, users_max: int) -> None:
+    found = samples(openmetrics_text(BusCollector(fake_bus.bus_address, users_max=users_max)))
     shown = [place for place in found if place[0] == "sbus_user_connections"]
     assert len(shown) == users_max
     assert found[at("sbus_users_left_out")] == 5 - users_max
-    assert any(request["verb"] == "users" for request in fake_bus.asked) == (users_max > 0)
+    assert any(request["verb"] == "users" for request in fake_bus.requests) == (users_max > 0)
 
 
-def test_every_family_is_exported_once(fake_bus: FakeBus) -> None:
+def test_every_family_is_exported_once(fake_bus: FakeAdmin) -> None:
     """`sbus_table_*` have no samples here: the table was in use."""
-    families = families_of(openmetrics_text(BusCollector(fake_bus.address, users_max=10)))
+    families = families_of(openmetrics_text(BusCollector(fake_bus.bus_address, users_max=10)))
     names = [family.name for family in families]
     assert len(names) == len(set(names))
     listed = {family.name.removesuffix("_total").removesuffix("_info") for family in FAMILIES}
@@ -349,11 +211,8 @@ def test_a_bus_that_is_down_is_reported_once(
     for _ in range(3):
         assert samples(openmetrics_text(collector)) == {at("sbus_up"): 0}
     assert capsys.readouterr().err.count("cannot connect to") == 1
-    bus = FakeBus(tmp_path / "bus")
-    try:
+    with FakeAdmin(tmp_path, {"version": VERSION, "stats": STATS, "users": users}):
         assert samples(openmetrics_text(collector))[at("sbus_up")] == 1
-    finally:
-        bus.close()
     assert samples(openmetrics_text(collector)) == {at("sbus_up"): 0}
     assert capsys.readouterr().err.count("cannot connect to") == 1
 
@@ -364,11 +223,13 @@ def test_a_malformed_address_is_an_error() -> None:
 
 
 # -- files -----------------------------------------------------------------------------------------
-def test_the_textfile_is_complete_and_readable_by_others(fake_bus: FakeBus, tmp_path: Path) -> None:
+def test_the_textfile_is_complete_and_readable_by_others(
+    fake_bus: FakeAdmin, tmp_path: Path
+) -> None:
     path = tmp_path / "sbus.prom"
     umask = os.umask(0o077)
     try:
-        write_textfile(str(path), BusCollector(fake_bus.address, users_max=10), None)
+        write_textfile(str(path), BusCollector(fake_bus.bus_address, users_max=10), None)
     finally:
         os.umask(umask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
@@ -378,14 +239,14 @@ def test_the_textfile_is_complete_and_readable_by_others(fake_bus: FakeBus, tmp_
     }
     assert families["sbus_messages_published"].type == "counter"
     assert families["sbus_latency_seconds"].type == "histogram"
-    assert sorted(tmp_path.iterdir()) == sorted([path, Path(f"{fake_bus.address}.admin")]), (
+    assert sorted(tmp_path.iterdir()) == sorted([path, Path(fake_bus.address)]), (
         "nothing is left beside it"
     )
 
 
 @pytest.mark.parametrize("moment", ["tempfile.mkstemp", "os.rename"])
 def test_a_signal_waits_until_the_file_is_in_place(
-    fake_bus: FakeBus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    fake_bus: FakeAdmin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """It arrives in the call that makes the temporary file, or in the one that moves it."""
     module, _, name = moment.partition(".")
@@ -401,12 +262,12 @@ def test_a_signal_waits_until_the_file_is_in_place(
     path = tmp_path / "sbus.prom"
     try:
         with pytest.raises(SystemExit) as ended:
-            write_textfile(str(path), BusCollector(fake_bus.address, users_max=10), 60)
+            write_textfile(str(path), BusCollector(fake_bus.bus_address, users_max=10), 60)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ended.value.code == 0
     assert "\nsbus_up 1.0\n" in path.read_text()
-    assert sorted(tmp_path.iterdir()) == sorted([path, Path(f"{fake_bus.address}.admin")])
+    assert sorted(tmp_path.iterdir()) == sorted([path, Path(fake_bus.address)])
 
 
 def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
