@@ -3,14 +3,12 @@
 import os
 import resource
 import signal
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from tests.support.bus import SBUSD, Bus, bus_of, running_bus
+from tests.support.bus import Bus, running_bus, sbusd_with_few_descriptors
 from tests.support.processes import (
     clients_on_each,
     descriptors_at_rest,
@@ -22,50 +20,24 @@ from tests.support.processes import (
 from tests.support.raw_client import RawClient
 from tests.support.threads import Task, wait_until
 
-LIMITED = (
-    "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2);"
-    "os.execv(sys.argv[2], sys.argv[2:])"
-)
-WHOAMI = b"CMSG !/cred/whoami"
-
-
-@contextmanager
-def bus_with_few_descriptors(directory: Path, count: int) -> Iterator[Bus]:
-    """A bus with two workers whose processes may each have this many open files."""
-    address = str(directory / "bus")
-    command = (sys.executable, "-c", LIMITED, str(count), *SBUSD)
-    arguments = ("-f", "-a", address, "--workers=2", "--placement=spread")
-    with bus_of(directory, *arguments, address=address, command=command) as bus:
-        yield bus
-
-
-def is_served(client: RawClient) -> bool:
-    """Whether a new client is answered, and not told that there are too many."""
-    with suppress(BrokenPipeError):  # it may have been refused before it could ask
-        client.send(WHOAMI)
-    packet = client.receive()
-    if packet.startswith(WHOAMI):
-        return True
-    assert packet.startswith(b"CMSG !/error\0too-many-connections "), packet
-    assert client.receive() == b""
-    return False
+TOO_MANY = "too-many-connections"
 
 
 def connect_until_full(bus: Bus, stack: ExitStack) -> list[RawClient]:
     """Clients that are served; the next ones are refused."""
     served: list[RawClient] = []
-    while is_served(client := stack.enter_context(bus.connect())):
+    while (client := stack.enter_context(bus.connect())).is_served(TOO_MANY):
         served.append(client)
     for _ in range(60):
         with bus.connect() as client:
-            assert not is_served(client)
+            assert not client.is_served(TOO_MANY)
     return served
 
 
 def connect_again(bus: Bus) -> RawClient:
     """A client that is served, as soon as others have left."""
     deadline = time.monotonic() + 10.0
-    while not is_served(client := bus.connect()):
+    while not (client := bus.connect()).is_served(TOO_MANY):
         client.close()
         assert time.monotonic() < deadline, "there is no room"
     return client
@@ -84,7 +56,7 @@ def assert_all_hear_each_other(clients: list[RawClient]) -> None:
 
 
 def test_more_clients_than_descriptors_disturb_no_client(tmp_path: Path) -> None:
-    with bus_with_few_descriptors(tmp_path, 64) as bus, ExitStack() as stack:
+    with running_bus(tmp_path, command=sbusd_with_few_descriptors(64)) as bus, ExitStack() as stack:
         served = connect_until_full(bus, stack)
         assert 28 <= len(served) < 64
         assert_all_hear_each_other(served)
@@ -94,14 +66,14 @@ def test_more_clients_than_descriptors_disturb_no_client(tmp_path: Path) -> None
             del served[:10]
             served += [stack.enter_context(connect_again(bus)) for _ in range(10)]
             with bus.connect() as client:
-                assert not is_served(client)
+                assert not client.is_served(TOO_MANY)
             assert_all_hear_each_other(served)
         assert len(bus.stderr_text().splitlines()) <= 5
 
 
 def test_a_worker_can_be_replaced_while_descriptors_are_short(tmp_path: Path) -> None:
     """New clients take every descriptor that its clients leave behind."""
-    with bus_with_few_descriptors(tmp_path, 64) as bus, ExitStack() as stack:
+    with running_bus(tmp_path, command=sbusd_with_few_descriptors(64)) as bus, ExitStack() as stack:
         served = connect_until_full(bus, stack)
         assert_all_hear_each_other(served)
         for _ in range(3):

@@ -35,19 +35,9 @@ def test_a_client_takes_at_most_as_much_as_it_leaves_to_others() -> None:
     assert share(8, used=4, own=2) == 1
 
 
-def is_served(address: str) -> bool:
-    """Whether a newcomer is let in. One that speaks before it listens may find its own packet
-    thrown back instead of the reason."""
-    with RawClient(address) as client:
-        try:
-            client.control(WHOAMI)
-            packet = client.receive()
-        except (BrokenPipeError, ConnectionResetError):
-            return False
-        if packet.startswith(b"CMSG " + WHOAMI):
-            return True
-        assert packet.startswith(TOO_MANY_CONNECTIONS)
-        return False
+def is_served(bus: Bus) -> bool:
+    with bus.connect() as client:
+        return client.is_served("too-many-connections")
 
 
 def assert_told_why(address: str) -> None:
@@ -73,11 +63,11 @@ def test_one_connection_too_many_is_refused_with_a_reason(tmp_path: Path) -> Non
         with several_clients(bus, most) as clients:
             for _ in range(10):
                 assert_told_why(bus.address)
-                assert not is_served(bus.address)
+                assert not is_served(bus)
             for client in clients:
                 client.whoami()
             clients[0].close()
-            wait_until(lambda: is_served(bus.address), "there is room for another one")
+            wait_until(lambda: is_served(bus), "there is room for another one")
             for client in clients[1:]:
                 client.whoami()
         assert_reported_once(bus)
@@ -103,7 +93,7 @@ def test_a_flood_of_connections_leaves_nothing(tmp_path: Path) -> None:
         for _ in range(3):
             with several_clients(bus, most) as clients:
                 for _ in range(50):
-                    assert not is_served(bus.address)
+                    assert not is_served(bus)
                     clients[0].whoami()
             wait_for_descriptors(bus, before)
         assert all_served(bus, most)
@@ -245,7 +235,7 @@ def test_a_report_is_repeated_after_the_interval(tmp_path: Path) -> None:
         began_at = time.monotonic()
 
         def is_reported_again() -> bool:
-            assert not is_served(bus.address)
+            assert not is_served(bus)
             return len(bus.stderr_text().splitlines()) > 1
 
         wait_until(is_reported_again, "a second report")
@@ -261,7 +251,7 @@ def test_the_report_names_another_user() -> None:
 
         def comes_twice() -> bool:
             with several_clients(bus, 1):
-                return not is_served(bus.address)
+                return not is_served(bus)
 
         assert as_user(comes_twice)
         wait_until(lambda: bool(bus.stderr_text()), "a report")

@@ -1,15 +1,13 @@
 """Users that take all descriptors they can get: others, and administrators, still get some."""
 
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pytest
 
 from sbus.unix.open_files import raise_open_files_limit
 from tests.support.admin import administer
-from tests.support.bus import SBUSD, Bus, bus_of
-from tests.support.raw_client import RawClient
+from tests.support.bus import Bus, running_bus, sbusd_with_few_descriptors
 from tests.support.threads import wait_until
 from tests.support.users import directory_for_everybody, effective_user, needs_root
 
@@ -19,21 +17,16 @@ DESCRIPTORS = 1_024
 """The hard limit on many hosts, and so many connections a user may have anyway."""
 ATTACKERS = range(70_001, 70_013)
 VICTIM = 70_020
-LIMITED = (
-    "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2);"
-    "os.execv(sys.argv[2], sys.argv[2:])"
-)
 
 
 @pytest.fixture
 def bus() -> Iterator[Bus]:
     raise_open_files_limit()  # of this process, which has all clients
-    with directory_for_everybody() as directory:
-        address = str(directory / "bus")
-        command = (sys.executable, "-c", LIMITED, str(DESCRIPTORS), *SBUSD)
-        arguments = ("-f", "-a", address, "-go", "--workers=2")
-        with bus_of(directory, *arguments, address=address, command=command) as running:
-            yield running
+    with (
+        directory_for_everybody() as directory,
+        running_bus(directory, "-go", command=sbusd_with_few_descriptors(DESCRIPTORS)) as running,
+    ):
+        yield running
 
 
 def take_all(bus: Bus, uid: int, stack: ExitStack) -> int:
@@ -41,26 +34,15 @@ def take_all(bus: Bus, uid: int, stack: ExitStack) -> int:
     for number in range(DESCRIPTORS + 100):
         with effective_user(uid):
             client = stack.enter_context(bus.connect())
-        if not is_served(client):
+        if not client.is_served("too-many-connections"):
             return number
     raise AssertionError("there is no end to it")
-
-
-def is_served(client: RawClient) -> bool:
-    """Whether a client is answered, and not refused; it is one or the other."""
-    with suppress(BrokenPipeError):  # it was refused before it could ask
-        client.control(b"!/cred/whoami")
-    packet = client.receive()
-    if packet.startswith(b"CMSG !/cred/whoami\0"):
-        return True
-    assert packet.startswith(b"CMSG !/error\0too-many-connections "), packet
-    return False
 
 
 def take_and_leave(bus: Bus, uid: int) -> bool:
     """Whether a client of this user is served."""
     with effective_user(uid), bus.connect() as client:
-        return is_served(client)
+        return client.is_served("too-many-connections")
 
 
 def test_a_user_leaves_as_many_to_others_as_it_takes(bus: Bus) -> None:

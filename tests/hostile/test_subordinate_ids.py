@@ -1,7 +1,7 @@
 """The subordinate ids of a user (/etc/subuid) do not use up the accounts of others."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pytest
 from sbus.unix.open_files import raise_open_files_limit
 from tests.support.admin import administer
 from tests.support.bus import SBUSD, Bus, running_bus
-from tests.support.raw_client import WHOAMI, RawClient
+from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until
 from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
 
@@ -114,12 +114,5 @@ def test_users_that_come_in_numbers_replace_each_other() -> None:
 
 
 def is_served(bus: Bus, uid: int) -> bool:
-    """Whether a client of this user is answered, or refused because there are too many users."""
     with connect_as(bus, uid) as client:
-        with suppress(BrokenPipeError):  # refused before it could ask
-            client.control(WHOAMI)
-        packet = client.receive()
-    if packet.startswith(b"CMSG " + WHOAMI):
-        return True
-    assert packet.startswith(b"CMSG !/error\0too-many-users "), packet
-    return False
+        return client.is_served("too-many-users")

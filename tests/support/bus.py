@@ -40,6 +40,16 @@ def sbusd_environment() -> dict[str, str]:
     }
 
 
+def sbusd_with_few_descriptors(count: int) -> tuple[str, ...]:
+    """The command of a bus whose processes may each have this many open files."""
+    limited = (
+        "import os, resource, sys;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2);"
+        "os.execv(sys.argv[2], sys.argv[2:])"
+    )
+    return (sys.executable, "-c", limited, str(count), *SBUSD)
+
+
 meanwhile_on: Callable[["Bus"], AbstractContextManager[object]] = nullcontext
 """What happens on every bus of `running_bus` during its block."""
 

@@ -5,6 +5,7 @@ the broker and this project's client library cannot hide. Every wait is bounded.
 """
 
 import socket
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -102,6 +103,17 @@ class RawClient:
     def sync(self) -> list[bytes]:
         """Wait until the bus has served all packets; returns what came before its reply."""
         return self._ask_whoami()[0]
+
+    def is_served(self, refusal: str) -> bool:
+        """Whether the bus replies to this new client; if not, it has said this code and left."""
+        with suppress(BrokenPipeError):  # it was refused before it could ask
+            self.control(WHOAMI)
+        packet = self.receive()
+        if packet.startswith(b"CMSG " + WHOAMI):
+            return True
+        assert packet.startswith(f"CMSG !/error\0{refusal} ".encode()), packet
+        assert not self.receive()
+        return False
 
     def _ask_whoami(self) -> tuple[list[bytes], bytes]:
         self.control(WHOAMI)
