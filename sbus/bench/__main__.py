@@ -61,10 +61,6 @@ def parse_variant(text: str) -> tuple[str, str, str]:
     return label, name, value
 
 
-def workers_option(default: int) -> Option:
-    return option("--workers", WORKERS, default, "Of the broker.")
-
-
 def several_option(
     name: str, parameter: str, values: Iterable[object], kind: click.ParamType[Any]
 ) -> Option:
@@ -76,6 +72,7 @@ def several_option(
 
 json_option: Option = click.option("--json", "as_json", is_flag=True, help="Every sample, as JSON.")
 size_option = option("--size", click.IntRange(35, Limits().packet_bytes_max), 110, "Of a packet.")
+workers_option = option("--workers", WORKERS, 8, "Of the broker.")
 repetitions_option = option("--repetitions", COUNT, 5, "Of every measurement.")
 limit_option: Option = click.option(
     "--limit", "limits", metavar="NAME=VALUE", multiple=True, help="As for sbusd."
@@ -182,7 +179,7 @@ def peers(
 @benchmark(
     "footprint",
     repetitions_option,
-    workers_option(8),
+    workers_option,
     option("--clients", COUNT, 1_000, "Connected and idle."),
     option("--patterns", click.IntRange(min=footprint.SUBSCRIBERS), 20_000, "All different."),
     option("--seconds", click.FloatRange(min=0.1), 10.0, "For which wake-ups are counted."),
@@ -236,7 +233,7 @@ def attacks(
 @benchmark(
     "soak",
     option("--minutes", click.FloatRange(min=0.01), 10.0, "Of saturation."),
-    workers_option(8),
+    workers_option,
     size_option,
     limit_option,
 )

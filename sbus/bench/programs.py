@@ -133,9 +133,8 @@ def running(
     command: Sequence[str],
     directory: Path,
     cpus: frozenset[int] | None,
-    uid: int | None = None,
 ) -> Iterator[Child]:
-    """A child, of user `uid` if given, that is gone with its descendants when the block ends.
+    """A child that is gone with its descendants when the block ends.
 
     Python programs find this source tree, from whatever directory the benchmark is run if
     they are started with `-P`, and keep their byte code in `directory`.
@@ -149,9 +148,6 @@ def running(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            user=uid,
-            group=uid,
-            extra_groups=None if uid is None else (),
             env=variables,
         )
     with process:
@@ -167,11 +163,10 @@ def generator(
     arguments: Sequence[object],
     directory: Path,
     cpus: frozenset[int] | None,
-    uid: int | None = None,
 ) -> Iterator[Child]:
-    """A compiled program that has said `ready`; `uid` as for `running`."""
+    """A compiled program that has said `ready`."""
     command = [str(directory / name), *(str(argument) for argument in arguments)]
-    with running(name, command, directory, cpus, uid) as child:
+    with running(name, command, directory, cpus) as child:
         child.wait_for_report("ready", START_SECONDS_MAX)
         yield child
 

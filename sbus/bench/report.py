@@ -29,7 +29,8 @@ class Result:
 
     def as_text(self) -> str:
         settings = "  ".join(f"{name}={value}" for name, value in self.settings.items())
-        head = [self.name, *self.machine.lines(), *wrapped(settings), ""]
+        lines = textwrap.wrap(settings, 78, break_long_words=False, break_on_hyphens=False)
+        head = [self.name, *self.machine.lines(), *lines, ""]
         tail = ["", *self.notes] if self.notes else []
         return "\n".join([*head, *table(self.columns, self.rows), *tail])
 
@@ -62,8 +63,3 @@ def table_line(row: Sequence[str], widths: Sequence[int]) -> str:
     first = row[0].ljust(widths[0])
     rest = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
     return "  ".join((first, *rest)).rstrip()
-
-
-def wrapped(text: str, width: int = 78) -> list[str]:
-    """Lines of at most `width`, broken between words."""
-    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

@@ -270,8 +270,8 @@ def attach_filter(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, descriptor)
 
 
-def slow_message(key: bytes = b"a") -> bytes:
-    return message(key, ATTRIBUTES)
+def slow_message() -> bytes:
+    return message(b"a", ATTRIBUTES)
 
 
 def send_slowly(bus: Connections) -> Iterator[bool]:

@@ -3,7 +3,7 @@
 import json
 
 from sbus.bench.proc import Machine
-from sbus.bench.report import Result, table, wrapped
+from sbus.bench.report import Result, table
 
 
 def result(**changes: object) -> Result:
@@ -26,10 +26,6 @@ def test_a_table_is_aligned_under_its_headings() -> None:
         "a       10.50",
         "broker   1.25",
     ]
-
-
-def test_settings_are_wrapped_between_two_of_them() -> None:
-    assert wrapped("a=1  b=2  c=3", width=8) == ["a=1  b=2", "c=3"]
 
 
 def test_the_text_begins_with_the_machine_and_ends_with_the_notes() -> None:
