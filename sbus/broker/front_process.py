@@ -200,7 +200,7 @@ async def _serve(
     nursery: trio.Nursery, front: Front, resources: FrontResources, on_ready: Callable[[], None]
 ) -> None:
     """Start everything, and return when the bus has to end and its connections have ended."""
-    events, workers = resources.events, resources.configuration.settings.workers
+    events = resources.events
     admin_server = build_admin_server(nursery, front, resources)
     await nursery.start(front.shutdown.run)
     await front.supervisor.run(nursery, front)
@@ -211,9 +211,7 @@ async def _serve(
         await take_over(front, resources.endpoints.predecessor, events)
     front.supervisor.start_replacing()
     on_ready()
-    if resources.endpoints.predecessor is not None:
-        report_serving(resources.endpoints.predecessor.link)
-    events.emit(BusReady(address=resources.endpoints.address(), workers=workers))
+    nursery.start_soon(announce, resources)
     nursery.start_soon(front.rebalancer.run)
     nursery.start_soon(front.admission.run, front.shutdown.admission_scope)
     nursery.start_soon(front.collector.run)
@@ -228,6 +226,17 @@ async def _serve(
     await front.supervisor.stop(front.shutdown.code)
     await end_connections(front, resources.endpoints)
     events.close()
+
+
+async def announce(resources: FrontResources) -> None:
+    """Report that this bus serves."""
+    address = resources.endpoints.address()
+    workers = resources.configuration.settings.workers
+    resources.events.emit(BusReady(address=address, workers=workers))
+    if resources.endpoints.predecessor is not None:
+        # Which has the service manager expect this process to notify it.
+        await report_serving(resources.endpoints.predecessor.link)
+    resources.notifier.ready(f"{workers} workers serve at {address}")
 
 
 async def take_over(front: Front, predecessor: Predecessor, events: EventEmitter) -> None:

@@ -55,6 +55,10 @@ class Notifier:
             watchdog_seconds = _seconds(microseconds)
         return cls(_parse(target), watchdog_seconds, report)
 
+    @property
+    def has_manager(self) -> bool:
+        return self._address is not None
+
     def ready(self, status: str) -> None:
         """The bus serves, for the first time or with a new configuration."""
         self._send("READY=1", f"MAINPID={os.getpid()}", _status(status))

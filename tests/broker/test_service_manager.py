@@ -30,6 +30,7 @@ from tests.support.processes import fork_server_pid, is_replaced, stopped, worke
 from tests.support.raw_client import RawClient
 from tests.support.service_manager import ServiceManager, service_manager
 from tests.support.threads import wait_until
+from tests.support.upgrades import changing_bus, upgrade
 
 QUICK = ("--limit", "worker_silence_seconds_max=1")
 GONE_SECONDS_MAX = 10.0
@@ -87,6 +88,30 @@ def test_it_is_notified_of_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert ready["READY"] == "1"
             assert text in ready["STATUS"]
             assert manager.next(0) == {}
+
+
+def test_it_is_notified_of_an_upgrade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First by the process that it knows, then by the one that it is told to expect."""
+    with service_manager(tmp_path) as manager:
+        managed_by(manager, monkeypatch, watchdog_s=10)
+        with changing_bus(tmp_path) as changing:
+            assert manager.next_but_watchdog()["READY"] == "1"
+            refused = subprocess.run(
+                [*SBUSD, "--take-over", "-fa", changing.bus.address],
+                env={**sbusd_environment(), "NOTIFY_SOCKET": ""},
+                stderr=subprocess.PIPE,
+                timeout=START_SECONDS_MAX,
+                check=False,
+            )
+            assert b"a service manager runs this bus" in refused.stderr
+            pid = str(upgrade(changing.bus)["pid"])
+            assert manager.next_but_watchdog() == {"MAINPID": pid}
+            ready = manager.next_but_watchdog()
+            assert (ready["READY"], ready["MAINPID"]) == ("1", pid)
+            assert ready["STATUS"] == f"2 workers serve at {changing.bus.address}"
+            manager.discard()
+            assert manager.is_fed_within(10)
+        assert manager.next_but_watchdog()["STOPPING"] == "1"
 
 
 def test_it_is_notified_why_the_bus_did_not_start(

@@ -36,6 +36,10 @@ class UpgradeHandlers:
     async def _take_over(self, _request: admin.TakeOver, sock: socket.socket, reply: Reply) -> None:
         if peer_credentials(sock).uid not in known_uids({0, os.geteuid()}):
             raise AdminFault("not-allowed", "only root and the bus's own user may do that")
+        try:
+            self._upgrader.check_take_over()
+        except UpgradeFailed as error:
+            raise AdminFault("failed", str(error)) from error
         await reply(TakeOverResult())
         try:
             with suppress(UpgradeFailed):  # the other program was told, or has ended

@@ -106,6 +106,13 @@ class Upgrader:
                     await _end(process)
                 raise
 
+    def check_take_over(self) -> None:
+        """Raise UpgradeFailed if no program may take over that this bus has not started."""
+        self._check()
+        if self._notifier.has_manager:
+            # It would take the end of this process for that of the service.
+            raise UpgradeFailed("a service manager runs this bus: use `sbusctl upgrade`")
+
     def _check(self) -> None:
         """Raises UpgradeFailed."""
         if self._is_running:
@@ -148,10 +155,11 @@ class Upgrader:
 
 
 def _start(command: ProgramCommand, link_fd: int) -> subprocess.Popen[bytes]:
+    may_enter = os.access(command.directory, os.X_OK)
     try:
         return subprocess.Popen(
             command.arguments,
-            cwd=command.directory,
+            cwd=command.directory if may_enter else "/",
             env={**command.environment, PREDECESSOR_VARIABLE: str(link_fd)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

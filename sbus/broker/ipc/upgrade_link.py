@@ -35,6 +35,7 @@ SOCKETS_PER_PACKET: Final = 200
 """The kernel allows 253 descriptors."""
 _PACKET_BYTES_MAX: Final = 64 * 1024
 _RETRY_SECONDS: Final = 0.001
+_LEAVING_SECONDS_MAX: Final = 2.0
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -133,10 +134,12 @@ def send(sock: socket.socket, message: FromOld | FromNew, *fds: int) -> None:
     send_borrowing_fds(sock, _encoder.encode(message), list(fds))
 
 
-def report_serving(sock: socket.socket) -> None:
-    """Tell the old bus that this process serves, if it is still there, and close the link."""
+async def report_serving(sock: socket.socket) -> None:
+    """Tell the old bus that this process serves, and wait until it leaves. Closes the link."""
     with sock, suppress(BrokenPipeError, ConnectionResetError):
         send(sock, Serving(os.getpid()))
+        with trio.move_on_after(_LEAVING_SECONDS_MAX):
+            await trio.lowlevel.wait_readable(sock)
 
 
 def receive_from_old(sock: socket.socket) -> tuple[FromOld | None, list[int]]:

@@ -170,8 +170,6 @@ class _Lifecycle:
             if self._heritage is not None:
                 self._files.take_over()
             on_ready()
-            address = sockets.bus.bound_address.format()
-            self._notifier.ready(f"{plan.options['workers']} workers serve at {address}")
             self._stop.pass_on()
 
         configuration = plan.configuration(is_abstract=is_abstract)
