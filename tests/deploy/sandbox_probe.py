@@ -6,11 +6,12 @@ It prints its observations as one JSON object; the tests judge them.
 import json
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from tests.support.raw_client import RawClient
 from tests.support.time_slices import time_slice_ns
 
 BUS = "/run/sbus.socket"
+CONFIG = Path("/etc/sbus/sbus.toml")
+SOURCE = "/run/t/source"
 UID, GID, GROUPS = 61_111, 61_112, 300
 PROGRAM = "probe program"
 FIRST_GROUP = 70_000
@@ -116,15 +119,96 @@ def metrics() -> str:
         return b"".join(iter(lambda: sock.recv(65_536), b"")).decode()
 
 
+def configure(text: str) -> str:
+    """Add options to the configuration; returns what it was before."""
+    before = CONFIG.read_text()
+    CONFIG.write_text(before.replace("[bus]\n", f"[bus]\n{text}\n"))
+    return before
+
+
+def upgrade(command: Sequence[str]) -> dict[str, Any]:
+    """What this command, which is to upgrade the bus, does to it and to its clients."""
+    with RawClient(BUS) as client, RawClient(BUS) as other:
+        client.sub(b"key")
+        client.sync()
+        before = processes()["front"]
+        done = subprocess.run(command, capture_output=True, timeout=20, check=False)
+        after = processes()["front"]
+        if after != before:
+            until(lambda: not Path(f"/proc/{before}").exists())
+        other.pub(b"key", b"payload")
+        return {
+            "received": client.receive().decode(),
+            "is another process": after != before,
+            "uid": os.stat(f"/proc/{after}").st_uid,
+            "is confined": confinement(after)["Seccomp"] == "2",
+            "status": systemctl("show", "-P", "StatusText", "sbusd"),
+            "state": systemctl("show", "-P", "ActiveState", "sbusd"),
+            "output": (done.stdout + done.stderr).decode(),
+        }
+
+
+def install_package() -> list[str]:
+    """The command line of what a package does that is installed over an earlier version. The files
+    that it brings are in /run here, and which units are enabled is not changed."""
+    for kind in ("sysusers", "tmpfiles"):
+        Path(f"/run/{kind}.d").mkdir()
+        shutil.copy(f"{SOURCE}/deploy/systemd/{kind}.conf", f"/run/{kind}.d/sbus.conf")
+    helper = Path("/run/t/bin/deb-systemd-helper")
+    helper.parent.mkdir()
+    helper.write_text("#!/bin/sh\n")
+    helper.chmod(0o755)
+    path = f"PATH={helper.parent}:{os.environ['PATH']}"
+    no_policy = (
+        "DPKG_ROOT=/run/t"  # where there is none against starting services, as in a container
+    )
+    return ["env", path, no_policy, "sh", f"{SOURCE}/deploy/debian/postinst", "configure", "0.0.1"]
+
+
+def upgrade_as_root() -> dict[str, Any]:
+    """A bus that root has started in the background, and upgrades: which user serves it before and
+    afterwards, and what is left at its end."""
+    address, private = "/run/t/other", Path("/run/t/private")
+    private.mkdir(0o700)
+    subprocess.run(
+        ["/run/t/sbusd", "-oa", address, "-p", f"{address}.pid", "--workers=2"],
+        cwd=private,
+        stdout=subprocess.DEVNULL,
+        timeout=20,
+        check=True,
+    )
+    with RawClient(address) as client:
+        uids, pids = [], []
+        for _ in range(2):
+            pids.append(int(Path(f"{address}.pid").read_text()))
+            uids.append(os.stat(f"/proc/{pids[-1]}").st_uid)
+            client.whoami()
+            command = ["/run/t/sbusctl", "-a", address, "upgrade"]
+            done = subprocess.run(command, capture_output=True, timeout=20, check=False)
+        client.whoami()
+    os.kill(int(Path(f"{address}.pid").read_text()), signal.SIGTERM)
+    until(lambda: not os.path.lexists(address) and not os.path.lexists(f"{address}.pid"))
+    return {"uids": uids, "processes": len(set(pids)), "errors": done.stderr.decode()}
+
+
 def is_replaced_when_hung() -> bool:
-    """Whether systemd ends a front that stopped, and starts another, when it watches closely."""
+    """Whether systemd ends a front that stopped, and starts another, when it watches closely; also
+    one that has taken over the bus."""
     drop_in = Path("/run/systemd/system/sbusd.service.d/watchdog.conf")
     drop_in.write_text("[Service]\nWatchdogSec=1s\nRestartSec=0\n")
     systemctl("daemon-reload")
     systemctl("restart", "sbusd.service")
+    systemctl("reload", "sbusd.service")
     hung = processes()["front"]
+    fed_at = watchdog_time()
+    until(lambda: watchdog_time() != fed_at)
     os.kill(hung, signal.SIGSTOP)
     return bool(until(lambda: processes()["front"] not in (0, hung)))
+
+
+def watchdog_time() -> str:
+    """When systemd had the last sign of life."""
+    return systemctl("show", "-P", "WatchdogTimestampMonotonic", "sbusd.service")
 
 
 def drain() -> tuple[str, str]:
@@ -142,7 +226,7 @@ def drain() -> tuple[str, str]:
 def main() -> None:
     seen: dict[str, Any] = {}
     until(lambda: os.path.exists(f"{BUS}.admin"))
-    with Path("/etc/sbus/sbus.toml").open("a") as file:
+    with CONFIG.open("a") as file:
         file.write(RULES)
     # Nobody has started the bus: the first client does.
     seen["before"] = systemctl("is-active", "sbusd.service")
@@ -155,8 +239,14 @@ def main() -> None:
     seen["status"] = systemctl("show", "-P", "StatusText", "sbusd")
     seen["modes"] = [oct(os.stat(path).st_mode & 0o777) for path in (BUS, f"{BUS}.admin")]
     seen["owners"] = [os.stat(path).st_uid for path in (BUS, f"{BUS}.admin")]
-    seen["reload"] = systemctl("reload", "sbusd")
-    seen["status after reload"] = systemctl("show", "-P", "StatusText", "sbusd")
+    configure("workers = 3")
+    seen["reload"] = upgrade(["systemctl", "reload", "sbusd"])
+    before = configure("nonsense = 1")
+    seen["failing reload"] = upgrade(["systemctl", "reload", "sbusd"])
+    CONFIG.write_text(before)
+    seen["package"] = upgrade(install_package())
+    seen["take-over"] = upgrade(["/run/t/sbusd", "--take-over", "-f", "-a", BUS])
+    seen["by root"] = upgrade_as_root()
     worker, old = next(item for item in processes().items() if "worker" in item[0])
     os.kill(old, signal.SIGKILL)
     until(lambda: processes().get(worker, old) != old)

@@ -73,10 +73,34 @@ def test_metrics_are_exported_from_a_sandbox_of_their_own(seen: Any) -> None:
     assert "sbus_" in body
 
 
-def test_systemctl_shows_the_status_and_reloads(seen: Any) -> None:
+def test_systemctl_shows_the_status(seen: Any) -> None:
     assert seen["status"].endswith(" workers serve at /run/sbus.socket")
-    assert seen["reload"] == ""
-    assert seen["status after reload"] == "Serves with the configuration that was read again"
+
+
+@pytest.mark.parametrize("by", ["reload", "package"])
+def test_clients_stay_while_another_process_takes_over_the_service(seen: Any, by: str) -> None:
+    assert seen[by] == {
+        "received": MESSAGES[0],
+        "is another process": True,
+        "uid": seen["user"],
+        "is confined": True,
+        "status": "3 workers serve at /run/sbus.socket",
+        "state": "active",
+        "output": seen[by]["output"],
+    }
+
+
+@pytest.mark.parametrize("by", ["failing reload", "take-over"])
+def test_the_service_goes_on_where_no_other_process_may_take_over(seen: Any, by: str) -> None:
+    found = seen[by]
+    assert (found["received"], found["state"]) == (MESSAGES[0], "active")
+    assert not found["is another process"]
+    assert found["status"] == "3 workers serve at /run/sbus.socket"
+    assert found["output"]
+
+
+def test_a_bus_that_root_has_started_is_upgraded_as_the_user_that_it_runs_as(seen: Any) -> None:
+    assert seen["by root"] == {"uids": 2 * [seen["user"]], "processes": 2, "errors": ""}
 
 
 def test_sockets_have_their_modes_and_leave_nothing(seen: Any) -> None:

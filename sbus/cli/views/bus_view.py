@@ -247,7 +247,7 @@ def reload_lines(result: results.ReloadResult, width: int | None) -> list[Text]:
     lines = paragraph(f"in force now: {applied}", width)
     if result.needs_restart:
         waiting = enumerated(result.needs_restart)
-        lines += paragraph(f"unchanged until the bus is restarted: {waiting}", width)
+        lines += paragraph(f"unchanged until a restart or an upgrade: {waiting}", width)
     return lines
 
 

@@ -150,7 +150,7 @@ def test_actions_print_what_was_done(admin: FakeAdmin, capfd: pytest.CaptureFixt
         "move": "client 12 is served by worker 3\n",
         "drain": "3 clients left\n",
         "reload": "in force now: rules and limits.log_bytes\n"
-        "unchanged until the bus is restarted: bus.workers\n",
+        "unchanged until a restart or an upgrade: bus.workers\n",
     }.items():
         assert run("-a", admin.bus_address, *COMMANDS[verb][0]) == 0
         assert capfd.readouterr().out == said
