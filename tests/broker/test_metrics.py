@@ -3,7 +3,6 @@
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,21 +11,17 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.support.admin import administer, wait_for_traffic
-from tests.support.bus import Bus, running_bus, sbusd_environment
+from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment
 from tests.support.processes import is_replaced, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.threads import wait_until
 
-SBUSCTL = (sys.executable, "-m", "sbus.cli.sbusctl")
 TIMEOUT_S = 20.0
 
 
 def scrape(bus: Bus) -> str:
-    command = [*SBUSCTL, "-a", bus.address, "metrics"]
-    outcome = subprocess.run(
-        command, env=sbusd_environment(), capture_output=True, timeout=TIMEOUT_S, check=True
-    )
-    assert outcome.stderr == b""
+    outcome = bus.sbusctl("metrics")
+    assert (outcome.returncode, outcome.stderr) == (0, b"")
     return outcome.stdout.decode()
 
 

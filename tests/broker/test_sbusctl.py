@@ -7,31 +7,18 @@ import re
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.bus import Bus, running_bus, sbusd_environment, stop
+from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment, stop
 from tests.support.processes import stopped
 from tests.support.raw_client import RawClient
 
-SBUSCTL = (sys.executable, "-m", "sbus.cli.sbusctl")
 TIMEOUT_S = 20.0
 RETRY_S = 0.05
-
-
-def run(bus: Bus, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*SBUSCTL, "-a", bus.address, *words],
-        env=sbusd_environment(),
-        input=stdin,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
 
 
 @contextmanager
@@ -133,17 +120,17 @@ class TestPub:
             yield listener
 
     def test_messages_have_been_processed_when_it_ends(self, bus: Bus, listener: RawClient) -> None:
-        result = run(bus, "pub", "k", "käfer")
+        result = bus.sbusctl("pub", "k", "käfer")
         assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
         assert listener.sync() == [b"MSG k\0" + "käfer".encode()]
 
     def test_takes_any_bytes_that_an_argument_can_hold(self, bus: Bus, listener: RawClient) -> None:
-        assert run(bus, "pub", "--", "k", os.fsdecode(b"-\xff\x01")).returncode == 0
-        assert run(bus, "pub", "k", "").returncode == 0
+        assert bus.sbusctl("pub", "--", "k", os.fsdecode(b"-\xff\x01")).returncode == 0
+        assert bus.sbusctl("pub", "k", "").returncode == 0
         assert listener.sync() == [b"MSG k\0-\xff\x01", b"MSG k\0"]
 
     def test_sends_each_line_of_standard_input(self, bus: Bus, listener: RawClient) -> None:
-        assert run(bus, "pub", "k", stdin=b"one\n\n\xfftwo\r\nthree").returncode == 0
+        assert bus.sbusctl("pub", "k", stdin=b"one\n\n\xfftwo\r\nthree").returncode == 0
         assert listener.sync() == [b"MSG k\0one", b"MSG k\0", b"MSG k\0\xfftwo\r", b"MSG k\0three"]
 
     def test_sends_a_line_when_it_is_there(self, bus: Bus, listener: RawClient) -> None:
@@ -160,29 +147,29 @@ class TestPub:
         contents = os.urandom(1000) + b"\n\n"
         (tmp_path / "file").write_bytes(contents)
         files = ("--file", str(tmp_path / "file"), "--file", "-")
-        assert run(bus, "pub", "k", *files, stdin=b"a\nb\n").returncode == 0
+        assert bus.sbusctl("pub", "k", *files, stdin=b"a\nb\n").returncode == 0
         assert listener.sync() == [b"MSG k\0" + contents, b"MSG k\0a\nb\n"]
 
     def test_names_the_file_that_is_not_there(self, bus: Bus, tmp_path: Path) -> None:
-        result = run(bus, "pub", "k", "--file", str(tmp_path / "none"))
+        result = bus.sbusctl("pub", "k", "--file", str(tmp_path / "none"))
         assert result.returncode == 1
         assert result.stderr == f"sbusctl: {tmp_path}/none: No such file or directory\n".encode()
 
     @pytest.mark.parametrize("words", [("a/!/b", "x"), ("a/!/b",)])
     def test_fails_with_the_code_of_a_refusal(self, bus: Bus, words: tuple[str, ...]) -> None:
-        result = run(bus, "pub", *words, stdin=b"line\n" * 10)
+        result = bus.sbusctl("pub", *words, stdin=b"line\n" * 10)
         assert result.returncode == 1
         assert re.fullmatch(rb"sbusctl: .*\(reserved\)\n", result.stderr)
 
     def test_fails_with_the_code_of_a_disconnection(self, bus: Bus) -> None:
-        result = run(bus, "pub", "k" * 5000, "x")
+        result = bus.sbusctl("pub", "k" * 5000, "x")
         assert result.returncode == 1
         assert re.fullmatch(rb"sbusctl: .*\(key-too-long\)\n", result.stderr)
 
     def test_a_line_that_is_too_long_is_not_sent_in_part(
         self, bus: Bus, listener: RawClient
     ) -> None:
-        result = run(bus, "pub", "k", stdin=b"short\n" + bytes(2_000_000))
+        result = bus.sbusctl("pub", "k", stdin=b"short\n" + bytes(2_000_000))
         assert result.returncode == 1
         assert b"at most 409600 are allowed" in result.stderr
         assert listener.sync() == [b"MSG k\0short"]
@@ -240,7 +227,7 @@ class TestSub:
             assert end_of(process) == (0, b"k x\nk x\n", b"")
 
     def test_a_refused_pattern_fails_with_the_code(self, bus: Bus) -> None:
-        result = run(bus, "sub", "a", "!/b")
+        result = bus.sbusctl("sub", "a", "!/b")
         assert result.returncode == 1
         assert re.fullmatch(rb"sbusctl: .*\(reserved\)\n", result.stderr)
 
@@ -324,7 +311,7 @@ class TestWhoami:
 
     def test_fails_in_the_dot_dialect(self, tmp_path: Path) -> None:
         with running_bus(tmp_path, "--dialect", "dot") as bus:
-            result = run(bus, "--dialect", "dot", "whoami")
+            result = bus.sbusctl("--dialect", "dot", "whoami")
         assert result.returncode == 1
         assert result.stderr.startswith(b"sbusctl: the dot dialect has no control messages")
 
@@ -342,7 +329,7 @@ class TestPing:
     def test_prints_a_line_for_each_and_a_summary(self, tmp_path: Path, dialect: str) -> None:
         with running_bus(tmp_path, "--dialect", dialect) as bus:
             words = ("ping", "--count", "3", "--interval", "0", "--size", "1000")
-            result = run(bus, "--dialect", dialect, *words)
+            result = bus.sbusctl("--dialect", dialect, *words)
         assert (result.returncode, result.stderr) == (0, b"")
         head, *lines = result.stdout.splitlines(keepends=True)
         assert head == f"PING {bus.address}: 1000 bytes\n".encode()
@@ -376,7 +363,7 @@ class TestPing:
         for pid in bus.pids():
             os.kill(pid, signal.SIGSTOP)
         try:
-            result = run(bus, "ping", "--count", "1", "--timeout", "0.2")
+            result = bus.sbusctl("ping", "--count", "1", "--timeout", "0.2")
         finally:
             for pid in bus.pids():
                 os.kill(pid, signal.SIGCONT)

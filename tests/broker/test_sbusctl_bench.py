@@ -12,10 +12,9 @@ import sbus
 from sbus.cli.sbusctl.bench_load import Client, Helper, Subscribers
 from sbus.cli.sbusctl.bench_verb import WORKS
 from sbus.errors import BusError
-from tests.support.bus import Bus, running_bus, sbusd_environment
+from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment
 from tests.support.processes import stopped
 
-SBUSCTL = (sys.executable, "-m", "sbus.cli.sbusctl")
 SHORT = ("--seconds", "0.2", "--clients", "3", "--subscriptions", "20")
 TIMEOUT_SECONDS = 60.0
 BACKLOG_MESSAGES = 100
@@ -29,20 +28,9 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
         yield bus
 
 
-def run(bus: Bus, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*SBUSCTL, "-a", bus.address, *words],
-        env=sbusd_environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-
-
 def test_every_work_accounts_for_every_message(bus: Bus) -> None:
-    done = run(bus, "bench", "--json", *SHORT)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = bus.sbusctl("bench", "--json", *SHORT)
+    assert (done.returncode, done.stderr) == (0, b"")
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert [one["work"] for one in results] == list(WORKS)
     for one in results:
@@ -58,7 +46,7 @@ def test_every_work_accounts_for_every_message(bus: Bus) -> None:
 
 def test_the_number_and_the_size_of_messages_are_chosen(bus: Bus) -> None:
     words = ("--messages", "7", "--size", "1000", "throughput", "latency")
-    done = run(bus, "bench", "--json", *words)
+    done = bus.sbusctl("bench", "--json", *words)
     throughput, latency = map(json.loads, done.stdout.splitlines())
     for one in (throughput, latency):
         assert (one["published"], one["delivered"], one["lost"]) == (7, 7, 0)
@@ -67,8 +55,8 @@ def test_the_number_and_the_size_of_messages_are_chosen(bus: Bus) -> None:
 
 def test_an_administrator_sees_cpu_time_and_others_do_not(bus: Bus) -> None:
     words = ("bench", "--json", "latency", *SHORT)
-    assert json.loads(run(bus, *words).stdout)["broker_cpu_us"] is not None
-    done = run(bus, "--admin-address", "/nowhere", *words)
+    assert json.loads(bus.sbusctl(*words).stdout)["broker_cpu_us"] is not None
+    done = bus.sbusctl("--admin-address", "/nowhere", *words)
     assert done.returncode == 0
     assert json.loads(done.stdout)["broker_cpu_us"] is None
 
@@ -77,7 +65,7 @@ def test_all_keys_have_the_prefix_of_the_benchmark(bus: Bus) -> None:
     with sbus.blocking.connect(bus.address) as other:
         other.subscribe("")
         other.sync()
-        done = run(bus, "bench", "--json", *SHORT, "--messages", "5")
+        done = bus.sbusctl("bench", "--json", *SHORT, "--messages", "5")
         published = sum(json.loads(line)["published"] for line in done.stdout.splitlines())
         keys = {message.key for message in other.receive_many(published)}
     assert len(keys) >= len(WORKS)
@@ -94,10 +82,10 @@ def test_all_keys_have_the_prefix_of_the_benchmark(bus: Bus) -> None:
     ],
 )
 def test_a_refusal_is_one_line(bus: Bus, words: tuple[str, ...], reason: str) -> None:
-    done = run(bus, "bench", *words)
+    done = bus.sbusctl("bench", *words)
     assert done.returncode == 1
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    assert done.stdout == b""
+    (line,) = done.stderr.decode().splitlines()
     assert line.startswith("sbusctl: ")
     assert reason in line
 
@@ -146,8 +134,8 @@ def test_an_access_rule_is_an_error_with_its_reason(tmp_path: Path, action: str)
     rules.write_text(f'[[rules]]\ndeny = ["{action}"]\nkeys = ["sbusctl/bench/"]\n')
     with running_bus(tmp_path, "--config", str(rules), workers=1) as bus:
         for work in WORKS:
-            done = run(bus, "bench", work)
-            (line,) = done.stderr.splitlines()
+            done = bus.sbusctl("bench", work)
+            (line,) = done.stderr.decode().splitlines()
             assert done.returncode == 1
-            assert done.stdout == ""
+            assert done.stdout == b""
             assert f"you may not {action}" in line

@@ -15,7 +15,6 @@ from tests.broker.test_sbusctl import (
     end_of,
     publish_until_seen,
     read_line,
-    run,
     started,
 )
 from tests.support.bus import Bus, running_bus, stop
@@ -155,6 +154,6 @@ def test_a_reader_that_leaves_ends_it_quietly(bus: Bus, client: RawClient) -> No
 
 
 def test_a_refused_watch_is_one_line(bus: Bus) -> None:
-    result = run(bus, "monitor", "!/x")
+    result = bus.sbusctl("monitor", "!/x")
     assert result.returncode == 1
     assert re.fullmatch(rb"sbusctl: .*reserved.*\(bad-request\)\n", result.stderr)

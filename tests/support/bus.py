@@ -26,6 +26,8 @@ BARE_SBUSD = (sys.executable, "-P", "-m", "sbus.cli.sbusd")
 RUN_AS_SELF = ("--run-as", str(os.geteuid()))
 """For a bus that stays the user's who runs the tests, also if that is root."""
 SBUSD = (*BARE_SBUSD, *RUN_AS_SELF)
+SBUSCTL = (sys.executable, "-m", "sbus.cli.sbusctl")
+SBUSCTL_SECONDS_MAX = 60.0
 
 
 def sbusd_environment() -> dict[str, str]:
@@ -68,6 +70,17 @@ class Bus:
 
     def connect(self) -> RawClient:
         return RawClient(self.address)
+
+    def sbusctl(self, *words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """What `sbusctl` does with this bus, which takes at most `SBUSCTL_SECONDS_MAX`."""
+        return subprocess.run(
+            [*SBUSCTL, "-a", self.address, *words],
+            env=sbusd_environment(),
+            input=stdin,
+            capture_output=True,
+            timeout=SBUSCTL_SECONDS_MAX,
+            check=False,
+        )
 
     def pids(self) -> list[int]:
         """All processes of the bus, the started one first; empty when that one has ended."""
