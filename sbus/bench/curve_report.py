@@ -8,8 +8,7 @@ from statistics import median
 
 from sbus.bench.curves import CURVES, PACED_PER_SECOND, Case, measure_curves
 from sbus.bench.load import LoadSample
-from sbus.bench.peers.documents import markdown_table
-from sbus.bench.report import Result, update_section
+from sbus.bench.report import Result, write_into_page
 from sbus.bench.servers import RunSettings
 from sbus.compiled import STEP
 
@@ -65,17 +64,8 @@ def median_trip(times_ns: Sequence[int | None]) -> str:
 # -- docs/benchmarks.md ---------------------------------------------------------------------------
 def update(docs: Path, found: Result) -> None:
     """Write the curves into their page."""
-    settings = found.settings
-    lines = [
-        f"{found.machine.sentence()}; {settings['repetitions']} repetitions of "
-        f"{settings['seconds']} s, {settings['step']} step.\n",
-        f"![Each curve: CPU time per delivered message against its parameter]({IMAGE})\n",
-        "```",
-        *found.notes,
-        "```\n",
-        *markdown_table(found.columns, found.rows),
-    ]
-    update_section(docs / PAGE, SECTION, lines)
+    picture = f"![Each curve: CPU time per delivered message against its parameter]({IMAGE})\n"
+    write_into_page(docs / PAGE, SECTION, found, picture)
     (docs / IMAGE).write_text("\n".join(image(found)) + "\n")
 
 

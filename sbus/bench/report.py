@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,8 +43,27 @@ def marks(section: str) -> tuple[str, str]:
     return f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
 
 
-def update_section(page: Path, section: str, lines: Iterable[str]) -> None:
-    """Replace what stands between two marks; raises BenchmarkFailed where they are missing."""
+def write_into_page(page: Path, section: str, result: Result, *more: str) -> None:
+    """Write a result between two marks, in Markdown, with `more` ahead of its table."""
+    settings = ", ".join(f"{name.replace('_', ' ')} {v}" for name, v in result.settings.items())
+    lines = [
+        f"{result.machine.sentence()}; {settings}.\n",
+        *more,
+        *markdown_table(result.columns, result.rows),
+        "\n```",
+        *result.notes,
+        "```",
+    ]
+    _replace_section(page, section, lines)
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    aligned = "|---" + "|---:" * (len(columns) - 1) + "|"
+    return [f"| {' | '.join(columns)} |", aligned, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _replace_section(page: Path, section: str, lines: Sequence[str]) -> None:
+    """Raises BenchmarkFailed where the marks are missing."""
     begin, end = marks(section)
     before, found, rest = page.read_text().partition(begin)
     _, found_end, after = rest.partition(end)

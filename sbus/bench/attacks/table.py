@@ -16,8 +16,7 @@ from typing import TypeVar
 from sbus.bench import BenchmarkFailed, proc
 from sbus.bench.attacks.programs import ATTACKS
 from sbus.bench.attacks.scene import Outcome, scene
-from sbus.bench.peers.documents import markdown_table
-from sbus.bench.report import Result, update_section
+from sbus.bench.report import Result, write_into_page
 from sbus.bench.servers import RunSettings, Server
 
 T = TypeVar("T")
@@ -151,12 +150,4 @@ def beyond(samples: Samples) -> list[str]:
 
 def update(docs: Path, result: Result) -> None:
     """Write the table into its page."""
-    settings = ", ".join(f"{name} {value}" for name, value in result.settings.items())
-    lines = [
-        f"{result.machine.sentence()}; {settings}.\n",
-        *markdown_table(result.columns, result.rows),
-        "\n```",
-        *result.notes,
-        "```",
-    ]
-    update_section(docs / PAGE, SECTION, lines)
+    write_into_page(docs / PAGE, SECTION, result)

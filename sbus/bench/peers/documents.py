@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from sbus.bench.peers.comparison import Figures
-from sbus.bench.report import Result, update_section
+from sbus.bench.report import Result, write_into_page
 
 PAGE, IMAGE = "benchmarks.md", "peers.svg"
 SECTION = "peers"
@@ -22,30 +22,11 @@ SBUS_COLOUR, OTHER_COLOUR, TEXT_COLOUR = "#d95f02", "#7f9bb8", "#222222"
 
 def update(docs: Path, result: Result) -> None:
     """Write the comparison into its page."""
-    update_section(docs / PAGE, SECTION, section(result))
-    (docs / IMAGE).write_text("\n".join(image(result)) + "\n")
-
-
-def section(result: Result) -> Iterator[str]:
-    """What stands in the page."""
     versions = cast("Mapping[str, str]", result.samples["versions"])
-    settings = ", ".join(f"{name.replace('_', ' ')} {v}" for name, v in result.settings.items())
-    yield (
-        f"{result.machine.sentence()}; {settings}. "
-        "Versions: " + ", ".join(f"{name} {v}" for name, v in versions.items() if v) + ".\n"
-    )
-    yield f"![Bars of the figures in the table below]({IMAGE})\n"
-    yield from markdown_table(result.columns, result.rows)
-    yield "\n```"
-    yield from result.notes
-    yield "```"
-
-
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(columns)} |"
-    yield "|---" + "|---:" * (len(columns) - 1) + "|"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
+    found = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    picture = f"![Bars of the figures in the table below]({IMAGE})\n"
+    write_into_page(docs / PAGE, SECTION, result, f"Versions: {found}.\n", picture)
+    (docs / IMAGE).write_text("\n".join(image(result)) + "\n")
 
 
 # -- the image ------------------------------------------------------------------------------------
