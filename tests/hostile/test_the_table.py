@@ -4,13 +4,10 @@ attack."""
 import re
 from pathlib import Path
 
-import pytest
-
-from sbus.bench import BenchmarkFailed
 from sbus.bench.attacks.programs import ATTACKS
 from sbus.bench.attacks.scene import Outcome
-from sbus.bench.attacks.table import COLUMNS, SECTION, Sample, attacks, beyond, row, update
-from sbus.bench.report import Result, marks
+from sbus.bench.attacks.table import SECTION, Sample, attacks, beyond, row, update
+from sbus.bench.report import marks
 from sbus.bench.servers import RunSettings
 from tests.support.bus import PROJECT
 from tests.support.users import directory_for_everybody, needs_root
@@ -52,20 +49,7 @@ def test_an_attack_is_measured_and_documented(tmp_path: Path) -> None:
         result = attacks(RunSettings(directory=directory, limits=()), ["whoami"], [1], 0.2)
     assert result.succeeded, result.notes
     update(tmp_path, result)
-    text = page.read_text()
-    assert "| whoami, 1 |" in text
-    assert "old" not in text
-    assert text.startswith(f"before\n{MARKS[0]}\n")
-    assert text.endswith(f"{MARKS[1]}\nafter\n")
-
-
-def test_a_page_without_a_place_is_left_alone(tmp_path: Path) -> None:
-    page = tmp_path / "security.md"
-    page.write_text("no place\n")
-    result = Result(name="attacks", settings={}, columns=COLUMNS, rows=[])
-    with pytest.raises(BenchmarkFailed, match="no place"):
-        update(tmp_path, result)
-    assert page.read_text() == "no place\n"
+    assert "| whoami, 1 |" in page.read_text()
 
 
 def test_every_attack_is_explained() -> None:

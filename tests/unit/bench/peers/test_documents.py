@@ -5,7 +5,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sbus.bench import BenchmarkFailed
 from sbus.bench.peers.comparison import WORKS
 from sbus.bench.peers.documents import SECTION, update
 from sbus.bench.proc import Machine
@@ -32,25 +31,11 @@ def result() -> Result:
     )
 
 
-def test_only_what_stands_between_the_marks_is_replaced(tmp_path: Path) -> None:
+def test_the_page_names_versions(tmp_path: Path) -> None:
     page = tmp_path / "benchmarks.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    page.write_text(f"{BEGIN}\n{END}")
     update(tmp_path, result())
-    update(tmp_path, result())
-    text = page.read_text()
-    assert text.startswith(f"before\n{BEGIN}\n")
-    assert text.endswith(f"{END}\nafter\n")
-    assert text.count("| redis | 3.00 | - |") == 1
-    assert "old" not in text
-    assert "Nothing was lost." in text
-    assert "redis 7.0" in text
-
-
-def test_a_page_without_marks_stays_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "benchmarks.md").write_text("text\n")
-    with pytest.raises(BenchmarkFailed, match="no place"):
-        update(tmp_path, result())
-    assert [path.name for path in tmp_path.iterdir()] == ["benchmarks.md"]
+    assert "\nVersions: redis 7.0.\n" in page.read_text()
 
 
 def test_bars_are_as_long_as_the_figures(tmp_path: Path) -> None:
