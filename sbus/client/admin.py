@@ -6,7 +6,6 @@ only.
 
 import errno
 import math
-import select
 import socket
 import struct
 import time
@@ -21,6 +20,7 @@ from sbus.errors import BusError, Disconnected, ProtocolViolation
 from sbus.protocol import admin
 from sbus.protocol.admin_streams import BEGINNING
 from sbus.unix.address import admin_address, parse_address
+from sbus.unix.readiness import is_readable_within
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -137,8 +137,7 @@ class AdminConnection:
         return self._ahead.popleft() if self._ahead else self._receive(timeout_seconds)
 
     def _receive(self, timeout_seconds: float | None) -> bytes:
-        ready, _, _ = select.select([self._sock], [], [], timeout_seconds)
-        if not ready:
+        if not is_readable_within(self._sock, timeout_seconds):
             raise TimeoutError(f"{self.address} gave no answer within {timeout_seconds:g} s")
         try:
             length = self._sock.recv_into(self._buffer)

@@ -14,7 +14,6 @@ Where the kernel refuses descriptors there is no closer.
 
 import math
 import os
-import select
 import signal
 import socket
 from collections import deque
@@ -29,6 +28,7 @@ from sbus.broker.front.fork_server import ForkServer, WorkerExited, WorkerForked
 from sbus.protocol.events import CloserStuck
 from sbus.unix.errno_sets import OUT_OF_RESOURCES
 from sbus.unix.fd_passing import may_carry_descriptors, send_borrowing_fds
+from sbus.unix.readiness import is_readable_within
 
 _ANSWER_SECONDS_MAX = 0.5
 """Long beside closing a socket, also on a busy machine; nobody but closing sockets waits for it."""
@@ -176,7 +176,7 @@ class Closer:
             deadline = trio.current_time() + _ANSWER_SECONDS_MAX if self._unanswered else math.inf
             with trio.CancelScope(deadline=deadline) as self._patience:
                 await trio.lowlevel.wait_readable(link)
-            is_stuck = self._patience.cancelled_caught and not _is_readable(link)
+            is_stuck = self._patience.cancelled_caught and not is_readable_within(link, 0)
             if is_stuck:
                 self._note_stuck()
                 break
@@ -225,12 +225,6 @@ class Closer:
         left behind."""
         if self._link is not None and self._process is not None:
             self._send_one(_Request(END, None))
-            select.select([self._process.pidfd], [], [], _ANSWER_SECONDS_MAX)
+            is_readable_within(self._process.pidfd, _ANSWER_SECONDS_MAX)
             self._link.close()
             self._kill()
-
-
-def _is_readable(sock: socket.socket) -> bool:
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))

@@ -10,13 +10,13 @@ too long: see `closer`.
 """
 
 import os
-import select
 import socket
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
 
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds
+from sbus.unix.readiness import is_readable_within
 from sbus.unix.standard_streams import ERRORS
 
 REQUEST = struct.Struct("=Q")
@@ -35,7 +35,7 @@ def close_as_told(link_fd: int, process_ids: Iterable[int]) -> None:
     others = _pidfds_of(process_ids)
     if not _obey(socket.socket(fileno=link_fd)):
         for pidfd in others:
-            select.select([pidfd], [], [])
+            is_readable_within(pidfd, None)
 
 
 def _obey(link: socket.socket) -> bool:

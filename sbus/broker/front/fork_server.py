@@ -28,6 +28,7 @@ from sbus.broker.front.closer_process import close_as_told
 from sbus.protocol.events import WorkerDelayed
 from sbus.unix.fd_passing import DescriptorsLost, receive_owning_fds, send_borrowing_fds
 from sbus.unix.privileges import keep_capabilities
+from sbus.unix.readiness import is_readable_within
 
 _REQUEST = struct.Struct("=I")
 _EVENT = struct.Struct("=Iqi")  # worker, pid, status
@@ -134,7 +135,7 @@ class ForkServer:
         is stopped cannot end, and is killed."""
         self.sock.close()
         pidfd = os.pidfd_open(self.pid)
-        if not select.select([pidfd], [], [], _STOP_SECONDS_MAX)[0]:
+        if not is_readable_within(pidfd, _STOP_SECONDS_MAX):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         os.close(pidfd)
         os.waitpid(self.pid, 0)
@@ -180,7 +181,7 @@ class _ForkServerProcess:
         deadline = time.monotonic() + _FAREWELL_SECONDS_MAX
         for pidfd in pidfds:
             left_seconds = max(0.0, deadline - time.monotonic())
-            select.select([pidfd], [], [], left_seconds)
+            is_readable_within(pidfd, left_seconds)
 
     def _handle_request(self) -> bool:
         """Handle one request; whether the front is still there."""
