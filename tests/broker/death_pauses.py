@@ -18,16 +18,9 @@ from typing import NamedTuple
 
 from tests.support.bus import Bus, running_bus
 from tests.support.processes import worker_pids
+from tests.support.quotas import HARDLY_LIMITED
 from tests.support.raw_client import RawClient
 
-_LIMITS = {
-    "user_connections_max": 1_000_000,
-    "user_connections_per_second_max": 1_000_000,
-    "user_subscriptions_max": 1_000_000,
-    "user_subscription_bytes_max": 1_000_000_000,
-    "bus_subscription_bytes_max": 1_000_000_000,
-    "table_bytes": 256 * 1024 * 1024,
-}
 _SECONDS_MAX = 60.0
 _EARLY_SECONDS = 1.1
 """A worker that dies earlier has its successor later."""
@@ -44,8 +37,7 @@ class Pause(NamedTuple):
 
 def measure_pause(directory: Path, *, clients: int, subscriptions: int) -> Pause:
     """Of a bus with so many clients, each of which has so many subscriptions."""
-    limits = [word for name, n in _LIMITS.items() for word in ("--limit", f"{name}={n}")]
-    with running_bus(directory, *limits, workers=1) as bus, ExitStack() as stack:
+    with running_bus(directory, *HARDLY_LIMITED, workers=1) as bus, ExitStack() as stack:
         started_at = time.monotonic()
         connected = [stack.enter_context(bus.connect()) for _ in range(clients)]
         for number, client in enumerate(connected):

@@ -23,6 +23,7 @@ from sbus.client.streams import EventStream, MessageStream
 from tests.support.admin import administer
 from tests.support.bus import Bus
 from tests.support.checked_load import CheckedLoad, Kind
+from tests.support.quotas import HARDLY_LIMITED
 from tests.support.threads import Task, meanwhile
 from tests.support.upgrades import ChangingBus, changing_bus, reason_of_end, upgrade
 from tests.support.users import directory_for_everybody
@@ -138,7 +139,7 @@ def run_campaign(
     """Run one, check it, and return the times of the upgrades and what happened."""
     with (
         directory_for_everybody() as directory,
-        changing_bus(directory, "--others", workers=workers) as changing,
+        changing_bus(directory, "--others", *HARDLY_LIMITED, workers=workers) as changing,
     ):
         each = subscriptions // clients
         load = CheckedLoad(changing.bus, clients, random.Random(seed), KINDS, UIDS, each)

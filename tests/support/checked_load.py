@@ -15,7 +15,7 @@ import random
 import select
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -182,7 +182,15 @@ class CheckedLoad:
             self.clients.append(client)
         for client in self.clients:
             client.begin()
-        self._readers = [client for client in self.clients if client.kind.is_reader]
+        self._readers: dict[int, CheckedClient] = {}
+        """Those that are read now, by their descriptors."""
+        self._poller = self._stack.enter_context(select.epoll())
+        self._read(client for client in self.clients if client.kind.is_reader)
+
+    def _read(self, clients: Iterable[CheckedClient]) -> None:
+        for client in clients:
+            self._readers[client.fileno()] = client
+            self._poller.register(client, select.EPOLLIN)
 
     def close(self) -> None:
         self._stack.close()
@@ -203,13 +211,12 @@ class CheckedLoad:
         self.run(messages_per_second, lambda: time.monotonic() >= ends_at)
 
     def receive(self, seconds_max: float) -> None:
-        readable, _, _ = select.select(self._readers, [], [], max(0, seconds_max))
-        for client in readable:
-            client.receive()
+        for fd, _ in self._poller.poll(max(0, seconds_max)):
+            self._readers[fd].receive()
 
     def take_longest_wait(self) -> float:
         """How many seconds a message took to a reader at most, since this was asked before."""
-        longest = max(client.longest_wait_seconds for client in self._readers)
+        longest = max(client.longest_wait_seconds for client in self._readers.values())
         for client in self.clients:
             client.longest_wait_seconds = 0.0
         return longest
@@ -217,7 +224,7 @@ class CheckedLoad:
     def finish(self) -> None:
         """Have every client receive a reply, then one message more of each key, while nothing
         happens to the bus."""
-        self._readers = self.clients
+        self._read(client for client in self.clients if not client.kind.is_reader)
         self._wait_for_replies()
         for client in self.clients:
             client.publish()

@@ -14,6 +14,17 @@ from tests.support.bus import Bus, running_bus
 from tests.support.flood import limit_options
 from tests.support.threads import wait_until
 
+_LARGE = {
+    "user_connections_max": 1_000_000,
+    "user_connections_per_second_max": 1_000_000,
+    "user_subscriptions_max": 1_000_000,
+    "user_subscription_bytes_max": 1_000_000_000,
+    "bus_subscription_bytes_max": 1_000_000_000,
+    "table_bytes": 256 * 1024 * 1024,
+}
+HARDLY_LIMITED = [word for name, n in _LARGE.items() for word in ("--limit", f"{name}={n}")]
+"""The command line of a bus for measurements, on which one user may have all connections."""
+
 
 def share(quota: int, used: int, own: int) -> int:
     """How many more units a client may take that has `own` of the `used` ones: as long as its use
