@@ -128,12 +128,12 @@ def latency(run: JobRun, broker: bool, **options: Any) -> None:
     "--score",
     "score_min",
     type=click.FloatRange(min=0, min_open=True),
-    default=6.0,
+    default=5.0,
     show_default=True,
     help="How many usual deviations are unusual.",
 )
 def anomalies(run: JobRun, **options: Any) -> None:
-    """When a prefix had more or fewer messages than it usually has, and how many."""
+    """When a prefix had more or fewer messages than usual: from when to when, and how many."""
     from sbus.pipeline.jobs.anomalies import anomalies
 
     run.answer(anomalies, "messages", **options)

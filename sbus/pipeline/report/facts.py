@@ -36,8 +36,8 @@ SLOW_MAX = 7
 KEYS_MAX = 15
 FLOWS_MAX = 400
 ROWS_MAX = 12
-STRANGE_MAX = 200
-STRANGE_PREFIXES_MAX = 4
+INCIDENTS_MAX = 200
+UNUSUAL_PREFIXES_MAX = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,9 @@ class Facts:
     broker_latency: Rows
     losses: Rows
     gaps_by_recorder: Rows
-    strange: Rows
-    strange_traffic: Rows
-    """host, prefix, start, messages of the strangest prefixes."""
+    incidents: Rows
+    unusual_traffic: Rows
+    """host, prefix, start, messages of the prefixes with the highest scores."""
     events: Rows
     """event, times."""
 
@@ -168,9 +168,9 @@ class _Jobs:
 
     def unusual(self) -> Row:
         found = anomalies(self.messages, **self.by_prefix, window_seconds=self.window_seconds)
-        strange = _rows(found.limit(STRANGE_MAX))
-        of_strange = _of_strange(self.messages, strange, self.scope, self.window_seconds)
-        return {"strange": strange, "strange_traffic": of_strange}
+        incidents = _rows(found.limit(INCIDENTS_MAX))
+        traffic = _unusual_traffic(self.messages, incidents, self.scope, self.window_seconds)
+        return {"incidents": incidents, "unusual_traffic": traffic}
 
 
 def suitable_window(seconds: float) -> float:
@@ -257,14 +257,16 @@ def _gaps_by_recorder(messages: DataFrame) -> DataFrame:
     )
 
 
-def strangest(strange: Rows) -> list[tuple[str, str]]:
+def most_unusual(incidents: Rows) -> list[tuple[str, str]]:
     """Host and prefix of those with the highest scores, highest first."""
-    found = dict.fromkeys((row["host"], row["prefix"]) for row in strange)
-    return list(found)[:STRANGE_PREFIXES_MAX]
+    found = dict.fromkeys((row["host"], row["prefix"]) for row in incidents)
+    return list(found)[:UNUSUAL_PREFIXES_MAX]
 
 
-def _of_strange(messages: DataFrame, strange: Rows, scope: Scope, window_seconds: float) -> Rows:
-    wanted = strangest(strange)
+def _unusual_traffic(
+    messages: DataFrame, incidents: Rows, scope: Scope, window_seconds: float
+) -> Rows:
+    wanted = most_unusual(incidents)
     if not wanted:
         return []
     prefix = columns.prefix(scope.depth, scope.separator)

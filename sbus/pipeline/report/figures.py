@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from plotly.subplots import make_subplots
 
 from sbus.cli.terminal.units import microseconds
-from sbus.pipeline.report.facts import Facts, Row, Rows, strangest
+from sbus.pipeline.report.facts import Facts, Row, Rows, most_unusual
 from sbus.pipeline.report.plot import (
     ALARM,
     COLOURS,
@@ -42,7 +42,7 @@ def draw(facts: Facts) -> dict[str, Plot | None]:
         (latency, worst_by_start(facts.latency)),
         (broker_latency, sum(row["deliveries"] for row in facts.broker_latency)),
         (losses, summary["gaps"]),
-        (strange, facts.strange),
+        (unusual, facts.incidents),
     ]
     return {make.__name__: make(facts) if data else None for make, data in wanted}
 
@@ -173,34 +173,25 @@ def losses(facts: Facts) -> Plot:
     return plot
 
 
-def strange(facts: Facts) -> Plot:
-    """The strangest prefixes, one above the other: what is usual, what was, what stood out."""
+def unusual(facts: Facts) -> Plot:
+    """The most unusual prefixes, one above the other: what is usual, what was, and incidents."""
     windows = Windows(facts)
-    wanted = strangest(facts.strange)
+    wanted = most_unusual(facts.incidents)
     many_hosts = len(facts.summary["hosts"]) > 1
     titles = [plain(name) + (f" on {plain(host)}" if many_hosts else "") for host, name in wanted]
     figure = make_subplots(rows=len(wanted), cols=1, shared_xaxes=True, subplot_titles=titles)
     figure.update_layout(
         template="none",
-        title_text="Messages in each window, and what was strange",
+        title_text="Messages in each window, and incidents",
         showlegend=False,
         margin={"t": 34},
     )
-    traffic_of = grouped(facts.strange_traffic, "host", "prefix")
-    strange_of = grouped(facts.strange, "host", "prefix")
-    half_window = timedelta(seconds=facts.window_seconds / 2)
+    traffic_of = grouped(facts.unusual_traffic, "host", "prefix")
+    incidents_of = grouped(facts.incidents, "host", "prefix")
     for place, key in enumerate(wanted):
-        odd = strange_of[key]
-        usual, spread = odd[0]["usual"], odd[0]["spread"]
+        incidents = incidents_of[key]
+        usual, spread = incidents[0]["usual"], incidents[0]["spread"]
         subplot = {"row": place + 1, "col": 1}
-        figure.add_hrect(
-            y0=max(0.0, usual - spread),
-            y1=usual + spread,
-            fillcolor=OTHERS,
-            opacity=0.3,
-            line_width=0,
-            **subplot,
-        )
         figure.add_scatter(
             x=windows.labels,
             y=windows.values(traffic_of[key], lambda row: row["messages"]),
@@ -210,14 +201,12 @@ def strange(facts: Facts) -> Plot:
             hovertemplate="%{x}: %{y:,}<extra></extra>",
             **subplot,
         )
-        figure.add_scatter(
-            x=[time_label(row["start"] + half_window) for row in odd],
-            y=[row["messages"] for row in odd],
-            mode="markers",
-            marker={"color": ALARM, "size": 7},
-            hovertemplate="%{x}: %{y:,}<extra>strange</extra>",
-            **subplot,
-        )
+        # Only a subplot that has data can be shaded.
+        band = {"layer": "below", "opacity": 0.3, "line_width": 0, **subplot}
+        figure.add_hrect(y0=max(0.0, usual - spread), y1=usual + spread, fillcolor=OTHERS, **band)
+        for incident in incidents:
+            ends = {f"x{n}": time_label(incident[name]) for n, name in enumerate(("start", "end"))}
+            figure.add_vrect(**ends, fillcolor=ALARM, **band)
     figure.update_annotations(font_size=12, x=0, xanchor="left")
     figure.update_yaxes(rangemode="tozero", title_text="messages")
     figure.update_xaxes(title_text="time (UTC)", row=len(wanted), col=1)

@@ -20,7 +20,9 @@ from sbus.pipeline.report.figures import draw, worst_by_start
 from sbus.pipeline.report.plot import COLOURS, OTHERS, Plot, shortened
 from sbus.protocol.text import one_line
 
-STRANGE_SHOWN = 12
+INCIDENTS_SHOWN = 12
+FINDINGS_MAX = 3
+"""Incidents among the findings at the top."""
 BAD_EVENTS = {
     "client-expelled": "clients disconnected for misbehaviour",
     "client-kicked": "clients disconnected by an administrator",
@@ -50,7 +52,8 @@ def render(facts: Facts, *, title: str, now: datetime | None = None) -> str:
         publishing_users=len({(row["host"], row["uid"]) for row in facts.senders}),
         unheard=sum(row["messages"] for row in facts.fan_out if row["recipients"] == 0),
         bad_events=sorted(bad, key=lambda row: row[1], reverse=True),
-        strange_shown=STRANGE_SHOWN,
+        incidents_shown=INCIDENTS_SHOWN,
+        findings_max=FINDINGS_MAX,
         plots=plots,
         figures_json=_figures_json([plot for plot in plots.values() if plot is not None]),
         plotly=get_plotlyjs(),

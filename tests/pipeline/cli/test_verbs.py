@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from sbus.pipeline.__main__ import main, pipeline
+from sbus.pipeline.report.plot import ALARM, OTHERS
 from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.writer import RecordingWriter
 from tests.pipeline.jobs import oracles
@@ -220,6 +222,10 @@ def test_the_report_of_a_recording(
         sum(trace["y"]) for trace in figures["plot-glance-0"]["data"]
     )  # messages a second in windows of 5 s
     assert drawn * 5 == pytest.approx(len(oracles.said(rows)), rel=1e-3)
+    shaded = Counter(shape["fillcolor"] for shape in figures["plot-unusual-0"]["layout"]["shapes"])
+    assert shaded[OTHERS], "what is usual"
+    assert shaded[ALARM], "incidents"
+    assert re.search(r"market/quote was unusual from 23:2\d:\d\d to 23:2\d:\d\d: ", page.text)
     assert out.stat().st_size < 5_500_000
 
 

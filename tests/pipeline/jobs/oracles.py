@@ -1,6 +1,7 @@
 """The results of the jobs, computed a second time: row by row, in plain Python.
 
-They are slow and simple on purpose, and follow the documentation, not the jobs.
+They are slow and simple on purpose, and follow the documentation, not the jobs. Only which counts
+make an incident is not computed again; it has tests of its own.
 """
 
 import re
@@ -9,8 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from sbus.pipeline.jobs.incidents import incidents
 
 
 class Message(NamedTuple):
@@ -200,10 +204,10 @@ def percentile(ordered: Sequence[float], part: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def anomalies(
-    messages: Iterable[Message], depth: int, window_us: int, score_min: float, windows_min: int
-) -> dict[tuple[str, str, int], tuple[int, float, float]]:
-    """(host, prefix, start): messages, usual, score."""
+def series(
+    messages: Iterable[Message], depth: int, window_us: int
+) -> dict[tuple[str, str], tuple[int, list[int]]]:
+    """(host, prefix): the start of the first whole window, and the counts of all whole windows."""
     by_host: dict[str, list[Message]] = defaultdict(list)
     for message in said(messages):
         by_host[message.host].append(message)
@@ -215,18 +219,22 @@ def anomalies(
             for start in range(first // window_us * window_us, last + 1, window_us)
             if start >= first and start + window_us <= last + 1
         ]
-        if len(starts) < windows_min:
-            continue
         counts = Counter((prefix(m.key, depth), m.time_us // window_us * window_us) for m in own)
         for name in {name for name, _ in counts}:
-            series = [counts[name, start] for start in starts]
-            usual = statistics.median(series)
-            deviations = [abs(count - usual) for count in series]
-            strays = 1.4826 * statistics.median(deviations) or 1.2533 * statistics.fmean(deviations)
-            scale = max(strays, usual**0.5, 1.0)
-            for start, count in zip(starts, series, strict=True):
-                if abs(count - usual) / scale >= score_min:
-                    found[host, name, start] = (count, usual, (count - usual) / scale)
+            found[host, name] = (min(starts, default=0), [counts[name, start] for start in starts])
+    return found
+
+
+def anomalies(
+    messages: Iterable[Message], depth: int, window_us: int, score_min: float, windows_min: int
+) -> dict[tuple[str, str, int, int], tuple[int, float]]:
+    """(host, prefix, start, end): messages, score."""
+    found = {}
+    for (host, name), (begin, counts) in series(messages, depth, window_us).items():
+        if len(counts) >= windows_min:
+            for each in incidents(np.array(counts), score_min):
+                start, end = (begin + place * window_us for place in (each.first, each.end))
+                found[host, name, start, end] = (each.messages, each.score)
     return found
 
 
