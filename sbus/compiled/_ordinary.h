@@ -889,7 +889,8 @@ receive(OrdinaryStep *step, SessionRecord *session)
         return -1;
     Received received;
     Py_BEGIN_ALLOW_THREADS
-    session->received_us = (long long)(monotonic_ns() / 1000);
+    look_at_clock(step);
+    session->received_us = (long long)(step->looked_ns / 1000);
     received = receive_packets(step, session);
     Py_END_ALLOW_THREADS
     if (received.has_descriptors && !step->packets_count)

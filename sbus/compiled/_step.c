@@ -132,17 +132,18 @@ typedef struct {
     int count;
 } Events;
 
-/* Poll until this time; false with an exception. Sleeping pays for fan-outs. */
+/* Poll until this time; false with an exception. The clock was looked at just before. Sleeping pays
+ * for fan-outs. */
 static bool
 poll_until(OrdinaryStep *step, int epoll_fd, Events *events, uint64_t until_ns)
 {
     int error;
     do {
-        uint64_t now_ns = monotonic_ns();
-        uint64_t left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+        uint64_t left_ns = until_ns - smaller(step->looked_ns, until_ns);
         uint64_t left_ms = left_ns / 1000000 + (left_ns % 1000000 != 0);
         int timeout_ms = until_ns == UINT64_MAX ? -1 : (int)smaller(left_ms, INT32_MAX);
         bool pays = step->fan_out->is_owed && timeout_ms;
+        uint64_t began_ns = pays ? monotonic_ns() : 0;
         if (pays)
             begin_sleep(step->fan_out);
         Py_BEGIN_ALLOW_THREADS
@@ -150,9 +151,10 @@ poll_until(OrdinaryStep *step, int epoll_fd, Events *events, uint64_t until_ns)
         error = errno;
         Py_END_ALLOW_THREADS
         if (pays)
-            pay_by_sleep(step->fan_out, monotonic_ns() - now_ns);
+            pay_by_sleep(step->fan_out, monotonic_ns() - began_ns);
         if (events->count >= 0)
             return true;
+        look_at_clock(step);
     } while (error == EINTR && PyErr_CheckSignals() == 0);
     events->count = 0;
     if (!PyErr_Occurred()) {
@@ -223,7 +225,8 @@ serve_while_lone(OrdinaryStep *step, int epoll_fd, SessionRecord *session, Event
             return false;
         if (!session->is_readable)
             return true;
-    } while (monotonic_ns() < until_ns && poll_until(step, epoll_fd, events, 0) && !events->count);
+    } while (step->looked_ns < until_ns && poll_until(step, epoll_fd, events, 0)
+             && !events->count);
     return false;
 }
 
@@ -242,7 +245,7 @@ poll_and_serve(OrdinaryStep *step, int epoll_fd, PyObject *sessions, Events *eve
             return false;
         if (!is_done)
             events->ready[events->count++] = lone;
-        if (!is_done || monotonic_ns() >= until_ns)
+        if (!is_done || step->looked_ns >= until_ns)
             return true;
     }
     return false;
@@ -262,9 +265,10 @@ step_poll(OrdinaryStep *step, PyObject *args)
     if (epoll_fd < 0 || !begin(step))
         return NULL;
     events.count = 0;
+    look_at_clock(step);
     uint64_t until_ns = UINT64_MAX;
     if (seconds_max < 1e9)
-        until_ns = monotonic_ns() + (seconds_max > 0 ? (uint64_t)(seconds_max * 1e9) : 0);
+        until_ns = step->looked_ns + (seconds_max > 0 ? (uint64_t)(seconds_max * 1e9) : 0);
     bool polled = poll_and_serve(step, epoll_fd, sessions, &events, until_ns, cost_max);
     finish(step);
     return polled ? list_events(&events) : NULL;
