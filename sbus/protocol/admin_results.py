@@ -359,3 +359,9 @@ class MeResult(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: list[SubscriptionReport]
     """Some of them; `user.subscriptions` counts all."""
     unanswered: list[int]
+
+
+def total(record: Traffic | Activity, counter: str) -> int:
+    """A counter, or the sum of counters by reason or code."""
+    value = getattr(record, counter)
+    return int(sum(value.values()) if isinstance(value, dict) else value)

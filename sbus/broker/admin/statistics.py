@@ -24,6 +24,7 @@ from sbus.protocol.admin_results import (
     Traffic,
     UserReport,
     WorkerReport,
+    total,
 )
 from sbus.protocol.codes import DROP_REASONS, PACKET_CODES
 from sbus.shared import worker_statistics as counter
@@ -48,6 +49,7 @@ from sbus.unix.process_usage import process_usage
 _SAMPLE_SECONDS = 1.0
 _SAMPLES = 11
 """Rates are over the last ten seconds."""
+_RATED = ("messages_in", "bytes_in", "delivered", "delivered_bytes", "discarded", "refused")
 _SILENT_SECONDS = 3.0
 """Three heartbeats."""
 _LOCK_SECONDS_MAX = 0.05
@@ -131,19 +133,11 @@ class StatisticsCollector:
         sampled_at, sample = self._samples[0]
         before = _traffic(select(sample), 0)
         seconds = max(time.monotonic() - sampled_at, 1e-3)
-
-        def per_second(count: Callable[[Traffic], int]) -> float:
-            return max(0, count(now) - count(before)) / seconds
-
-        return Rates(
-            window_seconds=seconds,
-            messages_in_per_second=per_second(lambda traffic: traffic.messages_in),
-            bytes_in_per_second=per_second(lambda traffic: traffic.bytes_in),
-            delivered_per_second=per_second(lambda traffic: traffic.delivered),
-            delivered_bytes_per_second=per_second(lambda traffic: traffic.delivered_bytes),
-            discarded_per_second=per_second(lambda traffic: sum(traffic.discarded.values())),
-            refused_per_second=per_second(lambda traffic: sum(traffic.refused.values())),
-        )
+        rates = {
+            f"{name}_per_second": max(0, total(now, name) - total(before, name)) / seconds
+            for name in _RATED
+        }
+        return Rates(window_seconds=seconds, **rates)
 
     async def fills(self) -> tuple[Fill | None, Fill | None]:
         """How full the log and the table are; None each where others have the lock all the time."""

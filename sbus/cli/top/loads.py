@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from sbus.client.message_joiner import MonitoredMessage
-from sbus.protocol.admin_results import Activity, ClientReport, Traffic, WorkerReport
+from sbus.protocol.admin_results import Activity, ClientReport, Traffic, WorkerReport, total
 from sbus.protocol.text import from_text
 
 Sort = Literal["in", "bytes", "out", "lost", "backlog"]
@@ -97,16 +97,9 @@ def _rates(
 ) -> dict[str, Any]:
     """The fields of a load that are rates."""
     return {
-        f"{name}_per_second": (_total(now, name) - (_total(before, name) if before else 0))
-        / seconds
+        f"{name}_per_second": (total(now, name) - (total(before, name) if before else 0)) / seconds
         for name in ("messages_in", "bytes_in", "delivered", "discarded")
     }
-
-
-def _total(record: Activity | Traffic, name: str) -> int:
-    """A counter, or the sum of counters by reason."""
-    value = getattr(record, name)
-    return int(sum(value.values()) if isinstance(value, dict) else value)
 
 
 def client_loads(

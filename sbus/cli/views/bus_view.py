@@ -91,9 +91,7 @@ def _ledger(traffic: results.Traffic, rates: results.Rates, width: int | None) -
 
     rows = []
     for name, (messages, of_bytes) in _LEDGER.items():
-        number = getattr(traffic, messages)
-        number = sum(number.values()) if isinstance(number, dict) else number
-        totals = [count(number), size(getattr(traffic, of_bytes))]
+        totals = [count(results.total(traffic, messages)), size(getattr(traffic, of_bytes))]
         rows.append([name, *totals, rate(messages, count), rate(of_bytes, size)])
     titles = ("MESSAGES", "BYTES", "MESSAGES/S", "BYTES/S")
     return layout([Column("LEDGER", right=False), *map(Column, titles)], rows, width)
