@@ -25,9 +25,6 @@ hypothesis.settings.register_profile("thorough", deadline=None, max_examples=2_0
 hypothesis.settings.load_profile("sbus")
 
 
-SPARK_FOLDERS = {f"tests/pipeline/{room}" for room in ("cli", "jobs", "spark")}
-
-
 class OneProcessForSpark(LoadFileScheduling):  # type: ignore[misc]
     """Hands out the tests of one file together, and those of tests/pipeline, which share Spark.
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 from sbus.bench.attacks.interrupted_waits import interrupt_waits
 from sbus.bench.attacks.programs import lingering_pair
+from sbus.unix.fd_passing import send_borrowing_fds
 from tests.support.bus import Bus
-from tests.support.lingering import send_with_descriptors
 from tests.support.processes import serving_pids
 from tests.support.raw_client import RawClient
 from tests.support.users import become, effective_user
@@ -46,7 +46,7 @@ class Attacker:
         lingering = [sock for sock, _ in pairs]
         self._kept += [peer for _, peer in pairs]
         try:
-            send_with_descriptors(client.sock, packet, lingering)
+            send_borrowing_fds(client.sock, packet, [sock.fileno() for sock in lingering])
         except OSError as error:
             self._kept += lingering
             if not isinstance(error, PermissionError):

@@ -28,8 +28,6 @@ ANSWERS = {
 """How the bus answers attacks that it does not put up with."""
 HELD_BACK = {"connect", "connect-use"}
 """Attackers that connect too fast have to wait; those that do not wait are refused in the end."""
-ENDED = {"connect-refused", "connect-garbage", "descriptors", "disconnect-descriptors"}
-"""Attacks that cost the attacker its connection."""
 ENDINGS = ("disconnected", "ConnectionResetError", "BrokenPipeError", "BlockingIOError")
 
 
