@@ -1,6 +1,5 @@
 """A worker hands clients over when they are at rest, and does its other work meanwhile."""
 
-import time
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -22,7 +21,6 @@ from sbus.broker.ipc.worker_protocol import (
 )
 from sbus.limits import Limits
 from tests.fuzz.one_process_bus import CREDENTIALS, OneProcessBus, Peer, one_process_bus
-from tests.support import compiled_step
 
 PER_SECOND = 100
 LIMITS = Limits(
@@ -35,24 +33,6 @@ RETRY_SECONDS = 0.001
 """When a worker looks again whether a client is at rest."""
 
 Advance = Callable[[float], None]
-
-
-@pytest.fixture
-def advance(monkeypatch: pytest.MonkeyPatch) -> Iterator[Advance]:
-    """Lets time pass, which otherwise stands still."""
-    now_ns = time.monotonic_ns()
-
-    def advance(seconds: float) -> None:
-        nonlocal now_ns
-        now_ns += int(seconds * 1e9) + 1_000
-        compiled_step.set_clock(now_ns)
-
-    advance(0)
-    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns)
-    for name in ("monotonic", "perf_counter"):
-        monkeypatch.setattr(time, name, lambda: now_ns / 1e9)
-    yield advance
-    compiled_step.set_clock(0)
 
 
 @pytest.fixture

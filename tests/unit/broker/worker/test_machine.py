@@ -8,8 +8,7 @@ import errno
 import itertools
 import os
 import socket
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -46,31 +45,11 @@ TICKS_TO_REST_MAX = 100
 """Enough for all that a test here gives a worker to do."""
 
 
-class Clock:
-    """Time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now_ns = time.monotonic_ns()
-        compiled_step.set_clock(self.now_ns)
-
-    def advance(self, seconds: float) -> None:
-        """A little more than that, because the worker's times are rounded."""
-        self.now_ns += int(seconds * 1e9) + 1_000
-        compiled_step.set_clock(self.now_ns)
+Advance = Callable[[float], None]
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    made = Clock()
-    monkeypatch.setattr(time, "monotonic_ns", lambda: made.now_ns)
-    for name in ("monotonic", "perf_counter"):
-        monkeypatch.setattr(time, name, lambda: made.now_ns / 1e9)
-    yield made
-    compiled_step.set_clock(0)
-
-
-@pytest.fixture
-def bus(clock: Clock) -> Iterator[OneProcessBus]:
+def bus(advance: Advance) -> Iterator[OneProcessBus]:
     with one_process_bus("slash", LIMITS) as opened:
         yield opened
 
@@ -170,16 +149,16 @@ def put_in_log(bus: OneProcessBus, peer: Peer, count: int) -> list[bytes]:
 
 # -- rest ------------------------------------------------------------------------------------------
 def test_a_worker_with_nothing_to_do_sleeps_until_its_heartbeat(
-    bus: OneProcessBus, clock: Clock
+    bus: OneProcessBus, advance: Advance
 ) -> None:
     worker, beat = bus.stepped[0], LIMITS.heartbeat_seconds
-    clock.advance(beat)
+    advance(beat)
     assert worker.tick() == nearly(beat)
     assert bus.memory.silence_seconds(0) == 0
-    clock.advance(0.75 * beat)
+    advance(0.75 * beat)
     assert worker.tick() == nearly(0.25 * beat)
     assert bus.memory.silence_seconds(0) == nearly(0.75 * beat)
-    clock.advance(0.25 * beat)
+    advance(0.25 * beat)
     assert worker.tick() == nearly(beat)
     assert bus.memory.silence_seconds(0) == 0
 
@@ -421,7 +400,7 @@ def fail_to_send(
 
 
 def test_a_kernel_without_memory_is_tried_again_by_time(
-    bus: OneProcessBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    bus: OneProcessBus, advance: Advance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = subscriber(bus, 0), publisher(bus, 0)
     fail_to_send(monkeypatch, bus, reader, failures=2)
@@ -429,10 +408,10 @@ def test_a_kernel_without_memory_is_tried_again_by_time(
     for _ in range(2):
         assert rest(bus.stepped[0]) == nearly(RETRY_SECONDS)
         assert reader.read() == []
-        clock.advance(RETRY_SECONDS / 2)
+        advance(RETRY_SECONDS / 2)
         assert rest(bus.stepped[0]) == nearly(RETRY_SECONDS / 2)
         assert reader.read() == []
-        clock.advance(RETRY_SECONDS / 2)
+        advance(RETRY_SECONDS / 2)
     assert rest(bus.stepped[0]) > RETRY_SECONDS
     assert reader.read() == sent
 
@@ -538,7 +517,7 @@ def test_a_worker_that_stops_tells_clients_why_behind_their_backlogs(bus: OnePro
 
 
 def test_a_worker_that_stops_waits_for_a_client_that_does_not_read_until_its_time_is_up(
-    bus: OneProcessBus, clock: Clock
+    bus: OneProcessBus, advance: Advance
 ) -> None:
     subscriber(bus, 0, SMALL_BUFFER_BYTES)
     send(publisher(bus, 0), messages(0, 40))
@@ -546,15 +525,15 @@ def test_a_worker_that_stops_waits_for_a_client_that_does_not_read_until_its_tim
     bus.tell(0, Stop())
     patience = LIMITS.stop_seconds_max / 2
     assert rest(bus.stepped[0]) == nearly(patience)
-    clock.advance(patience - 0.001)
+    advance(patience - 0.001)
     assert rest(bus.stepped[0]) == nearly(0.001)
-    clock.advance(0.001)
+    advance(0.001)
     rest(bus.stepped[0])
     assert bus.stepped[0].has_ended
 
 
 def test_a_worker_that_stops_tries_a_kernel_without_memory_again(
-    bus: OneProcessBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    bus: OneProcessBus, advance: Advance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = subscriber(bus, 0), publisher(bus, 0)
     fail_to_send(monkeypatch, bus, reader, failures=2)
@@ -563,14 +542,14 @@ def test_a_worker_that_stops_tries_a_kernel_without_memory_again(
     bus.tell(0, Stop())
     for _ in range(2):
         assert rest(bus.stepped[0]) == nearly(RETRY_SECONDS)
-        clock.advance(RETRY_SECONDS)
+        advance(RETRY_SECONDS)
     rest(bus.stepped[0])
     assert bus.stepped[0].has_ended
     assert reader.read() == sent
 
 
 def test_a_worker_that_stops_sleeps_though_publishers_are_held(
-    bus: OneProcessBus, clock: Clock
+    bus: OneProcessBus, advance: Advance
 ) -> None:
     """The time at which they would be tried again is none at which it has anything to do."""
     reader, writer = subscriber(bus, 0, SMALL_BUFFER_BYTES), publisher(bus, 0)
@@ -583,9 +562,9 @@ def test_a_worker_that_stops_sleeps_though_publishers_are_held(
     bus.tell(0, Stop())
     patience = LIMITS.stop_seconds_max / 2
     assert 0 < rest(bus.stepped[0]) <= patience
-    clock.advance(patience / 2)
+    advance(patience / 2)
     assert rest(bus.stepped[0]) == nearly(patience / 2)
-    clock.advance(patience / 2)
+    advance(patience / 2)
     rest(bus.stepped[0])
     assert bus.stepped[0].has_ended
 
@@ -625,25 +604,25 @@ def record_published_at_each(
 
 
 def take(
-    seconds: float, clock: Clock, name: str, of: type, monkeypatch: pytest.MonkeyPatch
+    seconds: float, advance: Advance, name: str, of: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let each call of this method take so long."""
     method = getattr(of, name)
 
     def slow(*arguments: object) -> object:
-        clock.advance(seconds)
+        advance(seconds)
         return method(*arguments)
 
     monkeypatch.setattr(of, name, slow)
 
 
 def test_a_subscription_is_charged_by_the_time_that_it_takes(
-    bus: OneProcessBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    bus: OneProcessBus, advance: Advance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two subscriptions of a millisecond each, another user publishes for about as long."""
     subscribing = bus.connect(0, Credentials(gid=1, uid=2000, pid=1))
     others = [publisher(bus, 0) for _ in range(10)]
-    take(0.001, clock, "subscribe", Subscriptions, monkeypatch)
+    take(0.001, advance, "subscribe", Subscriptions, monkeypatch)
     published_at = record_published_at_each("subscribe", Subscriptions, bus, monkeypatch)
     send(subscribing, [b"SUB %d" % number for number in range(3)])
     for peer in others:
@@ -656,7 +635,7 @@ def test_a_subscription_is_charged_by_the_time_that_it_takes(
 
 
 def test_a_request_is_not_charged_for_the_walk_up_to_it(
-    bus: OneProcessBus, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    bus: OneProcessBus, advance: Advance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The publishers of what is walked are."""
     reader, writer, other = subscriber(bus, 0), publisher(bus, 1), publisher(bus, 0)
@@ -664,7 +643,7 @@ def test_a_request_is_not_charged_for_the_walk_up_to_it(
     bus.settle()
     send(writer, messages(0, 10))
     rest(bus.stepped[1])
-    take(0.01, clock, "_walk_ordinary", LogWalker, monkeypatch)
+    take(0.01, advance, "_walk_ordinary", LogWalker, monkeypatch)
     published_at = record_published_at_each("barrier", Sequencer, bus, monkeypatch)
     send(asking, [b"CMSG !/cred/whoami"] * 5)
     send(other, messages(0, 100))

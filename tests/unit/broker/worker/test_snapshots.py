@@ -3,7 +3,6 @@
 import os
 import random
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -27,7 +26,6 @@ from sbus.broker.ipc.worker_protocol import (
 from sbus.limits import Limits
 from sbus.shared.accounts import WAITING_BYTES
 from tests.fuzz.one_process_bus import CREDENTIALS, WORKERS, OneProcessBus, one_process_bus
-from tests.support import compiled_step
 from tests.unit.broker.worker.bus_states import choose, routes, states, tell, usage
 
 LIMITS = Limits(log_bytes=8 * 1024 * 1024, table_bytes=1024 * 1024)
@@ -237,27 +235,9 @@ def test_a_backlog_goes_on(two: Succession) -> None:
     two.new.check_invariants()
 
 
-@pytest.fixture
-def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
-    """Lets time pass, which otherwise stands still."""
-    now_ns = time.monotonic_ns()
-
-    def advance(seconds: float) -> None:
-        nonlocal now_ns
-        now_ns += int(seconds * 1e9) + 1_000
-        compiled_step.set_clock(now_ns)
-
-    advance(0)
-    monkeypatch.setattr(time, "monotonic_ns", lambda: now_ns)
-    for name in ("monotonic", "perf_counter"):
-        monkeypatch.setattr(time, name, lambda: now_ns / 1e9)
-    yield advance
-    compiled_step.set_clock(0)
-
-
 @with_limits(LIMITED)
 def test_packets_that_were_read_and_have_to_wait_come_over(
-    stopped_clock: Callable[[float], None], two: Succession
+    advance: Callable[[float], None], two: Succession
 ) -> None:
     reader, writer = two.old.connect(0), two.old.connect(1)
     tell(two.old, reader, b"SUB k")
@@ -267,7 +247,7 @@ def test_packets_that_were_read_and_have_to_wait_come_over(
     before = reader.read()
     two.complete()
     for _ in range(30):
-        stopped_clock(0.1)
+        advance(0.1)
         two.new.settle()
     assert before + reader.read() == sent
     assert not two.new.account.use(WAITING_BYTES)
