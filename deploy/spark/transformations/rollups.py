@@ -51,7 +51,7 @@ def anomalies_by_minute() -> DataFrame:
 
 @dp.materialized_view
 def use_by_user() -> DataFrame:
-    return users(table("clients"))
+    return users(table("messages"), table("clients"), table("events"))
 
 
 @dp.materialized_view

@@ -85,14 +85,14 @@ class JobRun:
             if is_ours:
                 spark.stop()
 
-    def answer(self, job: "Callable[..., DataFrame]", table: "Table", **options: Any) -> None:
-        """Run the job on a table, and show or write its result."""
+    def answer(self, job: "Callable[..., DataFrame]", *tables: "Table", **options: Any) -> None:
+        """Run the job on these tables, and show or write its result."""
         from sbus.pipeline.cli.results import check_output, show_result, write_result
 
         if self.out is not None:
             check_output(self.out)
         with self.session() as spark:
-            result = job(self.selection.read(spark, table), **options)
+            result = job(*(self.selection.read(spark, table) for table in tables), **options)
             if self.out is None:
                 show_result(result, self.rows_max)
             else:

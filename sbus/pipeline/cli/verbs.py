@@ -100,10 +100,11 @@ def slow_consumers(run: JobRun) -> None:
 @click.command()
 @answers
 def users(run: JobRun) -> None:
-    """How much each user uses: clients, messages and bytes in and out, losses."""
+    """How much each user uses: messages and bytes published, clients; received and lost, of those
+    clients that a snapshot has (MEASURED)."""
     from sbus.pipeline.jobs.users import users
 
-    run.answer(users, "clients")
+    run.answer(users, "messages", "clients", "events")
 
 
 @click.command()

@@ -145,7 +145,7 @@ class _Jobs:
             "receivers": _rows(asked.limit(FLOWS_MAX)),
             "fan_out": _rows(fan_out(self.messages)),
             "unheard": _rows(unheard.orderBy(F.desc("unheard"), "prefix").limit(ROWS_MAX)),
-            "users": _rows(users(self.clients).limit(ROWS_MAX)),
+            "users": _rows(users(self.messages, self.clients, self.events).limit(ROWS_MAX)),
         }
 
     def slow(self) -> Row:

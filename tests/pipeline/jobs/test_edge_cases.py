@@ -168,19 +168,49 @@ def snapshot(offset: int, **columns: Any) -> Row:
 
 def test_counts_from_before_the_recording_do_not_belong_to_it(spark: SparkSession) -> None:
     rows = [
-        snapshot(0, messages_in=100, discarded=5),
+        snapshot(0, delivered=100, discarded=5),
         # The clock goes back, and then its worker does not answer.
-        snapshot(1, messages_in=130, discarded=5, timestamp=T0 - 50),
+        snapshot(1, delivered=130, discarded=5, timestamp=T0 - 50),
         snapshot(2, messages_in=None, discarded=None, backlog=None, stalled=None),
         # It came while it was recorded; and this is another one after the bus was started again.
-        snapshot(3, client=2, messages_in=40, connected_at=T0 + 2 * SECOND_US),
-        snapshot(4, messages_in=9, connected_at=T0 + 3 * SECOND_US),
-        snapshot(0, recorder="r2", host="birch", messages_in=1_000),
+        snapshot(3, client=2, delivered=40, connected_at=T0 + 2 * SECOND_US),
+        snapshot(4, delivered=9, connected_at=T0 + 3 * SECOND_US),
+        snapshot(0, recorder="r2", host="birch", delivered=1_000),
     ]
     found = answer(
-        users(frame(spark, rows, CLIENTS)), "host", "uid", "clients", "messages_in", "discarded"
+        users(frame(spark, []), frame(spark, rows, CLIENTS), frame(spark, [], EVENTS)),
+        *("host", "uid", "measured", "messages", "delivered", "discarded"),
     )
-    assert sorted(found) == [("alder", 7, 3, 30 + 40 + 9, 0), ("birch", 7, 1, 0, 0)]
+    assert sorted(found) == [("alder", 7, 3, 0, 30 + 40 + 9, 0), ("birch", 7, 1, 0, 0, 0)]
+
+
+def test_clients_that_no_snapshot_has_are_counted_but_not_measured(spark: SparkSession) -> None:
+    own: Row = {"recorder": "r1", "host": "alder", "uid": 7, "timestamp": T0}
+    messages = [
+        message(b"a", b"four", **own, offset=0, client=5, pid=50, program="short"),
+        message(b"a", b"four", **own, offset=1, client=5, pid=50, program="short"),
+        message(b"a", b"four", **{**own, "uid": None}, offset=2),
+    ]
+    events = [
+        {**own, "offset": n, "event": event, "client": client, "pid": 10 * client, "program": "p"}
+        for n, (event, client) in enumerate(
+            [("client-connected", 5), ("client-connected", 6), ("packet-refused", 9)]
+        )
+    ]
+    names = ("uid", "messages", "bytes", "clients", "measured", "delivered", "discarded")
+    found = answer(
+        users(frame(spark, messages), frame(spark, [], CLIENTS), frame(spark, events, EVENTS)),
+        *names,
+    )
+    assert found == [(7, 2, 8, 2, 0, None, None)]
+    snapshots = [snapshot(0, client=6, pid=60, connected_at=T0, delivered=3)]
+    found = answer(
+        users(
+            frame(spark, messages), frame(spark, snapshots, CLIENTS), frame(spark, events, EVENTS)
+        ),
+        *names,
+    )
+    assert found == [(7, 2, 8, 2, 1, 3, 0)]
 
 
 def test_clients_without_backlog_stall_or_discard_are_not_slow(spark: SparkSession) -> None:
@@ -196,7 +226,8 @@ def test_clients_without_backlog_stall_or_discard_are_not_slow(spark: SparkSessi
     )
     assert found == [(2, 0, 4, None, 0.0), (3, 0, 0, None, 1.0)]
     assert answer(slow_consumers(frame(spark, [], CLIENTS)), "client") == []
-    assert answer(users(frame(spark, [], CLIENTS)), "uid") == []
+    nobody = users(frame(spark, []), frame(spark, [], CLIENTS), frame(spark, [], EVENTS))
+    assert answer(nobody, "uid") == []
 
 
 def test_impossible_probes_are_counted_as_unusable(spark: SparkSession) -> None:

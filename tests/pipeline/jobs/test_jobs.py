@@ -150,20 +150,31 @@ def test_anomalies(recorded: Recorded) -> None:
 
 
 def test_users(recorded: Recorded) -> None:
+    names = ("delivered", "delivered_bytes", "discarded", "refused")
     by_user: dict[Any, Any] = defaultdict(Counter)
     programs = defaultdict(set)
-    names = ("messages_in", "bytes_in", "delivered", "delivered_bytes", "discarded", "refused")
     for grown in oracles.growth(recorded.tables.clients.to_pylist()).values():
         last = grown["rows"][-1]
         user = last["host"], last["uid"]
-        by_user[user].update({"clients": 1, **{name: grown[name] for name in names}})
+        by_user[user].update({"measured": 1, **{name: grown[name] for name in names}})
         programs[user].add(last["program"])
-    found = answer(users(recorded.clients), "host", "uid", "programs", "clients", *names)
+    said = [row for row in oracles.said(recorded.rows) if row.uid is not None]
+    for row in said:
+        by_user[row.host, row.uid].update(messages=1, bytes=row.size)
+        programs[row.host, row.uid].add(row.program)
+    found = answer(
+        users(recorded.messages, recorded.clients, recorded.events),
+        *("host", "uid", "programs", "measured", "messages", "bytes", *names),
+    )
     assert keyed(found, 2) == {
-        user: (sorted(programs[user]), *(sums[name] for name in ("clients", *names)))
+        user: (
+            sorted(programs[user]),
+            *(sums[n] for n in ("measured", "messages", "bytes", *names)),
+        )
         for user, sums in by_user.items()
     }
     assert sum(row[3] for row in found) == 28
+    assert sum(row[4] for row in found) == len(said) >= 1_000_000
 
 
 def test_slow_consumers(recorded: Recorded) -> None:
