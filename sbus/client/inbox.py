@@ -126,7 +126,6 @@ class Inbox(Generic[Item]):
         except ProtocolViolation as violation:
             self.end(ProtocolViolation, str(violation))
             return
-        self._last_notice = None
         if parsed.key == self._echo_key:
             self._barrier.replied(parsed.payload)
             return
@@ -137,7 +136,7 @@ class Inbox(Generic[Item]):
     def feed_end_of_connection(
         self, can_mend: Callable[[str | None], bool] | None = None
     ) -> str | None:
-        """The bus has closed the connection; a notice just before it is the reason.
+        """The bus has closed the connection, for the reason in its last notice if there was one.
 
         Nothing more will arrive, unless the connection `can_mend` after an end with the notice's
         code, or None: then returns the reason.
@@ -146,20 +145,11 @@ class Inbox(Generic[Item]):
         if self._last_notice is not None:
             code, text = self._last_notice
             reason += f": {text} ({code})"
-            if code not in LAST_CODES:
-                self._forget_newest_refusal()
         if can_mend is not None and can_mend(code):
             self._last_notice = None
             return reason
         self.end(Disconnected, reason)
         return None
-
-    def _forget_newest_refusal(self) -> None:
-        """It was the reason for the end, and is not raised before."""
-        if self._refusals_more:
-            self._refusals_more -= 1
-        else:
-            self._refusal = None
 
     def end(self, kind: type[BusError], text: str) -> None:
         """Nothing more will arrive: once the queue is empty, raise `kind(text)`."""
@@ -184,7 +174,6 @@ class Inbox(Generic[Item]):
         self._unconfirmed = 0
 
     def _feed_control(self, control: ControlMessage) -> None:
-        self._last_notice = None
         if control.key == controls.WHOAMI:
             self._barrier.replied(control.payload)
         elif control.key == controls.ME:
@@ -213,9 +202,8 @@ class Inbox(Generic[Item]):
         self._packets_refused += 1
         if code == PACKETS_LOST and self.mend_lost_packets():
             return
-        self._last_notice = (code, text)
         if self._refusal is None:
-            self._refusal = self._last_notice
+            self._refusal = (code, text)
         else:
             self._refusals_more += 1
 

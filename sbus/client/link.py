@@ -26,7 +26,7 @@ from sbus.errors import (
 )
 from sbus.limits import Limits
 from sbus.protocol import controls
-from sbus.protocol.codes import FINAL_CODES, LASTING_REFUSALS, PACKETS_LOST
+from sbus.protocol.codes import FINAL_CODES, NOT_ADMITTED, PACKETS_LOST
 from sbus.protocol.keys import DIALECTS
 from sbus.protocol.packets import encode_control
 from sbus.unix.address import DEFAULT_ADDRESS, parse_address
@@ -223,7 +223,7 @@ class Link(Generic[Item]):
     def _can_mend(self, code: str | None) -> bool:
         """Whether to connect again after an end with this code."""
         was_admitted = self.barrier.identity is not None
-        return code not in FINAL_CODES and (was_admitted or code not in LASTING_REFUSALS)
+        return code not in FINAL_CODES and (was_admitted or code != NOT_ADMITTED)
 
     # -- packets out ---------------------------------------------------------------------------
 

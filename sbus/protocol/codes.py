@@ -35,7 +35,7 @@ PACKET_CODES: Final = (
 """What is wrong with a packet, or with the client that sent it. Unknown control keys, and `UNSUB`
 without a subscription, are only ignored and counted."""
 
-CONNECTION_CODES: Final = ("not-admitted", "not-allowed", "too-many-connections", "too-many-users")
+CONNECTION_CODES: Final = ("not-admitted", "too-many-connections", "too-many-users")
 """Why a connection is refused."""
 
 END_TEXTS: Final = {
@@ -52,8 +52,8 @@ DROP_REASONS: Final = ("soft", "hard", "quota", "unheld", "fan-out")
 user's backlog quota is used up; because its publisher may not be held back for it. Or its user's
 clients together take too much of a busy worker's time for others' messages."""
 
-LASTING_REFUSALS: Final = frozenset({"not-admitted", "not-allowed"})
-"""Why a connection is refused, and will be as long as the bus has the same configuration."""
+NOT_ADMITTED: Final = "not-admitted"
+"""A connection is refused, and will be as long as the bus has the same configuration."""
 
 PACKETS_LOST: Final = "packets-lost"
 """A worker died with packets of this client; which ones they are, nobody knows."""

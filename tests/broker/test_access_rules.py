@@ -13,7 +13,7 @@ from tests.support.raw_client import RawClient
 from tests.support.users import STRANGER, as_user, directory_for_everybody, needs_root
 
 ME = os.geteuid()
-NO_CONNECTION = b"CMSG !/error\0not-allowed you may not connect to this bus"
+NO_CONNECTION = b"CMSG !/error\0not-admitted you may not connect to this bus"
 NO_PUBLISHING = b"CMSG !/error\0not-allowed you may not publish under this key"
 NO_SUBSCRIBING = b"CMSG !/error\0not-allowed you may not subscribe to this pattern"
 
@@ -76,7 +76,7 @@ def test_client_library_says_why(tmp_path: Path) -> None:
     with bus_with(tmp_path, '[[rules]]\ndeny = ["connect"]', workers=1) as bus:
         done = bus.sbusctl("whoami")
     assert done.returncode == 1
-    assert b"you may not connect to this bus (not-allowed)" in done.stderr
+    assert b"you may not connect to this bus (not-admitted)" in done.stderr
 
 
 def test_dot_dialect_sends_no_reason(tmp_path: Path) -> None:

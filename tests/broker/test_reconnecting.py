@@ -206,10 +206,10 @@ def test_a_bus_that_lets_the_client_in_no_more_ends_it(tmp_path: Path) -> None:
         client.sync(timeout_seconds=TIMEOUT_S)
         kill(bus)
     with bus_at(tmp_path, "--config", str(rules)) as bus, client:
-        with pytest.raises(sbus.Disconnected, match="not-allowed"):
+        with pytest.raises(sbus.Disconnected, match="not-admitted"):
             reporting(bus)
         for _ in range(2):
-            with pytest.raises(sbus.Disconnected, match=r"you may not connect .*not-allowed"):
+            with pytest.raises(sbus.Disconnected, match=r"you may not connect .*not-admitted"):
                 client.receive(timeout_seconds=TIMEOUT_S)
 
 

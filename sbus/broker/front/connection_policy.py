@@ -63,7 +63,7 @@ class ConnectionPolicy:
         denied_by = self._rules.connect_denied_by(self.rules_for(sock, own))
         if denied_by is not None:
             text = "you may not connect to this bus"
-            return Refusal("not-allowed", text, f"rules[{denied_by}]")
+            return Refusal("not-admitted", text, f"rules[{denied_by}]")
         account = self._user_limits.open_account(own.uid)
         if account is None:
             return _TOO_MANY_USERS

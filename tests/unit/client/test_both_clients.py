@@ -133,7 +133,7 @@ class TestSync:
 
     def test_of_a_bus_that_goes_away_is_an_error(self, fake: FakeBus, bus: Bus) -> None:
         def hang_up() -> None:
-            fake.answer(WHOAMI, b"MSG a\x001", b"CMSG !/error\0flood too much")
+            fake.answer(WHOAMI, b"MSG a\x001", b"CMSG !/error\0too-slow too much")
             fake.hang_up()
 
         server = threading.Thread(target=hang_up)
@@ -292,7 +292,7 @@ class TestDisconnection:
     def test_seen_while_publishing_has_the_reason_that_the_bus_gave(
         self, fake: FakeBus, bus: Bus
     ) -> None:
-        fake.send(b"MSG a\x001", b"CMSG !/error\0flood too much")
+        fake.send(b"MSG a\x001", b"CMSG !/error\0too-slow too much")
         fake.hang_up()
         with pytest.raises(Disconnected, match="too much"):
             bus.publish("a")

@@ -211,5 +211,5 @@ class TestDisconnection:
 
             nursery.start_soon(publish)
             await trio.testing.wait_all_tasks_blocked()
-            fake.send(b"MSG a\x001", b"CMSG !/error\0flood too much")
+            fake.send(b"MSG a\x001", b"CMSG !/error\0too-slow too much")
             fake.hang_up()

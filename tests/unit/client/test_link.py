@@ -154,7 +154,7 @@ class TestEnds:
             assert link.send_nowait(b"CMSG !/notices/on")
             bus.accept()
             assert link.send_nowait(b"MSG a\0unread")
-            bus.send(b"MSG b\x001", b"CMSG !/error\0too-much of it")
+            bus.send(b"MSG b\x001", b"CMSG !/error\0too-slow of it")
             bus.hang_up()
             while not link.inbox.ended:
                 assert link.read_nowait(1) or not link.inbox.ended

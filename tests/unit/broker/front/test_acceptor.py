@@ -254,7 +254,7 @@ async def rejected(acceptor: Acceptor, client: socket.socket) -> list[bytes]:
 
 @pytest.mark.parametrize(
     ("dialect", "told"),
-    [("slash", [b"CMSG !/error\0not-allowed you may not connect to this bus"]), ("dot", [])],
+    [("slash", [b"CMSG !/error\0not-admitted you may not connect to this bus"]), ("dot", [])],
 )
 async def test_a_client_that_the_rules_deny_is_told_counted_and_logged(
     scene: Scene, dialect: str, told: list[bytes]
@@ -267,7 +267,7 @@ async def test_a_client_that_the_rules_deny_is_told_counted_and_logged(
     client = scene.connect()
     client.send(b"SUB unread")
     assert await rejected(acceptor, client) == told
-    assert scene.rejector.refused == {"not-allowed": 1}
+    assert scene.rejector.refused == {"not-admitted": 1}
     (line,) = scene.lines
     assert f"uid {ME.uid}, pid {ME.pid} ({MY_PROGRAM}): rules[0]" in line
 
@@ -291,7 +291,7 @@ async def test_a_rejected_client_may_have_left(scene: Scene) -> None:
     acceptor = scene.acceptor(rules=(connect_rule(False),))
     scene.connect().close()
     assert await rejected(acceptor, scene.connect())
-    assert scene.rejector.refused == {"not-allowed": 2}
+    assert scene.rejector.refused == {"not-admitted": 2}
 
 
 async def test_names_of_programs_are_escaped(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
