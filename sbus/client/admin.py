@@ -145,7 +145,7 @@ class AdminConnection:
             # Reported once, before the packets that are still there and the end.
             length = self._sock.recv_into(self._buffer)
         if not length:
-            raise Disconnected("the bus has ended, or has closed this connection")
+            raise Disconnected("the bus has ended or was upgraded, or has closed this connection")
         return bytes(memoryview(self._buffer)[:length])
 
     def detach(self) -> socket.socket:

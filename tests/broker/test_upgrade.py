@@ -34,6 +34,7 @@ from tests.support.traffic import Stream, flowing
 from tests.support.upgrades import (
     ChangingBus,
     changing_bus,
+    read_to_end,
     reason_of_end,
     serving_pid,
     upgrade,
@@ -227,13 +228,15 @@ def test_counters_limits_and_numbers_go_on(bus: Bus) -> None:
 
 def test_streams_end_with_a_reason(bus: Bus) -> None:
     with ExitStack() as stack:
-        streams = [
+        events, messages = (
             kind(stack.enter_context(AdminConnection(bus.address)))
             for kind in (EventStream, MessageStream)
-        ]
+        )
         upgrade(bus)
-        for stream in streams:
-            assert "another process serves the bus now" in reason_of_end(stream)
+        assert "another process serves the bus now" in reason_of_end(messages)
+        seen, reason = read_to_end(events)
+        assert "another process serves the bus now" in reason
+        assert "bus-handed-over" in [event["event"] for event in seen if isinstance(event, dict)]
 
 
 # -- under load ------------------------------------------------------------------------------------

@@ -54,13 +54,18 @@ def upgrade_fault(bus: Bus) -> str:
     return text
 
 
-def reason_of_end(stream: EventStream | MessageStream) -> str:
-    """Why a stream ends, after it was read up to there."""
+def read_to_end(stream: EventStream | MessageStream) -> tuple[list[object], str]:
+    """What a stream still has, and why it ends."""
+    items: list[object] = []
     try:
         while True:
-            stream.receive_many(STOP_SECONDS_MAX)
+            items += stream.receive_many(STOP_SECONDS_MAX)
     except Disconnected as end:
-        return str(end)
+        return items, str(end)
+
+
+def reason_of_end(stream: EventStream | MessageStream) -> str:
+    return read_to_end(stream)[1]
 
 
 class ChangingBus:

@@ -122,6 +122,7 @@ class StreamRegistry:
 
     def end_all(self, why: str) -> None:
         """End all streams, and tell the watchers why, as far as there is room."""
+        self._events.close()
         packet = msgspec.json.encode(Ended(source=os.getpid(), why=why))
         for stream in self._streams.values():
             with suppress(OSError):

@@ -193,7 +193,7 @@ def test_watch_prints_again_after_the_interval(
     assert run("-a", admin.bus_address, *words) == 1
     output, errors = capfd.readouterr()
     assert [json.loads(line)["clients"] for line in output.splitlines()] == [1, 2]
-    assert errors == "sbusctl: the bus has ended, or has closed this connection\n"
+    assert errors == "sbusctl: the bus has ended or was upgraded, or has closed this connection\n"
 
 
 @pytest.mark.parametrize("by", ["client", "user", "worker"])
@@ -250,7 +250,7 @@ def test_a_missing_admin_socket_is_one_line(
     [
         (Fault("not-found", "there is no client 12"), "there is no client 12 (not-found)"),
         (Fault("x", "\x1b[2J\n[bold]"), "\\x1b[2J\\n[bold] (x)"),
-        (b"", "has ended, or has closed this connection"),
+        (b"", "or has closed this connection"),
         (b"garbage\x1b[2J", "is no admin socket"),
         (b'{"version":1,"id":1,"result":{"client":"x"}}', "sent a result of another version"),
         (b'{"version":1,"id":1,"result":[]}', "sent a result of another version"),
