@@ -39,12 +39,13 @@ def measure_pause(directory: Path, *, clients: int, subscriptions: int) -> Pause
     """Of a bus with so many clients, each of which has so many subscriptions."""
     with running_bus(directory, *HARDLY_LIMITED, workers=1) as bus, ExitStack() as stack:
         started_at = time.monotonic()
-        connected = [stack.enter_context(bus.connect()) for _ in range(clients)]
-        for number, client in enumerate(connected):
+        connected = []
+        for number in range(clients):
+            client = stack.enter_context(bus.connect())
             for pattern in range(subscriptions):
                 client.sub(b"%d/%d" % (number, pattern))
-        for client in connected:
             client.whoami()
+            connected.append(client)
         time.sleep(max(0.0, started_at + _EARLY_SECONDS - time.monotonic()))
         return _kill_and_measure(bus, connected)
 
