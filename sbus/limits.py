@@ -146,10 +146,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     user_held_seconds_max: Reloadable[NotNegativeSeconds] = 10.0
     """How long a user's clients may hold publishers back by `block` in any minute; after that,
     `block` acts as `discard`."""
-    fan_out_us_max: Reloadable[NotNegative] = 100
-    """Time of a busy worker that a message takes on average for one other user's clients, besides
-    half of the worker's time for all messages between two users: to wake a reader takes some 3 us.
-    The first 16 of these clients do not count."""
+    fan_out_us_max: Reloadable[NotNegative] = 500
+    """CPU time that a message takes on average for one other user's clients while further messages
+    of its publisher wait: enough to wake some 150 readers. Messages to at most 8 clients of a
+    worker do not count."""
     held_window_seconds: Silence = 60.0
     """The "any minute" of `user_held_seconds_max`."""
     users_max: Places = 1_024

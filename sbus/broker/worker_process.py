@@ -40,7 +40,6 @@ from sbus.broker.worker.streams import WorkerStreams
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import WaitQueue
 from sbus.shared.shared_memory import SharedMemory
-from sbus.unix.process_usage import open_own_schedstat
 
 _ALLOCATOR_BYTES = 4 * 1024 * 1024
 
@@ -119,9 +118,6 @@ async def run_worker(
         async with trio.open_nursery() as tasks:
             link = WorkerLink(link_socket, tasks)
             context = WorkerContext(worker, memory, settings, emitter, link)
-            schedstat = open_own_schedstat()  # until the process ends
-            if schedstat is not None:
-                context.fan_out_times.use_schedstat(schedstat)
             parts = build_worker(context, poller, tasks)
             operations = context.operations
             seconds_max = 0.0 if start(parts) else None

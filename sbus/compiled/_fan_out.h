@@ -4,28 +4,21 @@
 #ifndef SBUS_FAN_OUT_H
 #define SBUS_FAN_OUT_H
 
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "_memory.h"
 
 enum {
     BURST_NS = 5000000,
     OWED_NS_MAX = 2 * BURST_NS,
-    DELIVERY_NS_MAX = 100000, /* of one in Python */
+    EXCESS_FACTOR = 8,
     PAIRS_BITS = 10,
-    TIME_SHARE_OF_PAIR = 2,
-    SCHEDSTAT_BYTES_MAX = 80,
 };
 
 typedef struct {
-    uint64_t pair, message, recipients, paid_ns, owed_ns, is_spent;
+    uint64_t pair, message, paid_ns, owed_ns, is_spent;
 } Debt;
 
 typedef struct {
-    uint64_t message, slept_ns, is_owed, ns_per_message, small, factor, schedstat_fd;
-    uint64_t waited_ns;
+    uint64_t message, backlogs_ns, ns_per_message, small, factor;
     Debt debts[1 << PAIRS_BITS];
 } FanOutTimes;
 
@@ -37,18 +30,32 @@ pay(Debt *debt, uint64_t paid_ns)
         debt->is_spent = 0;
 }
 
-/* What this pair of users owes now, for messages up to this one; NULL while another pair, which owes
- * something, has its place. */
+/* Until this time the pair's publisher was not waiting. */
+static void
+pay_until(const FanOutTimes *times, Debt *debt, uint64_t until_ns)
+{
+    int64_t paid_ns = (int64_t)(until_ns - times->backlogs_ns - debt->paid_ns);
+    if (paid_ns > 0)
+        pay(debt, (uint64_t)paid_ns);
+}
+
+/* Time up to now does not pay any more. */
+static void
+note_time(const FanOutTimes *times, Debt *debt, uint64_t now_ns)
+{
+    debt->paid_ns = larger(debt->paid_ns, now_ns - times->backlogs_ns);
+}
+
+/* What this pair of users owes now, for messages up to this one, which was received at that time;
+ * NULL while another pair, which owes something, has its place. */
 static Debt *
-find_debt(FanOutTimes *times, uint64_t uid, uint64_t account, uint64_t message, uint64_t now_ns)
+find_debt(FanOutTimes *times, uint64_t uid, uint64_t account, uint64_t message,
+          uint64_t received_ns, uint64_t now_ns)
 {
     uint64_t pair = uid << 32 | (account + 1);
     Debt *debt = &times->debts[pair * times->factor >> (64 - PAIRS_BITS)];
-    uint64_t paid_ns = times->slept_ns + now_ns / TIME_SHARE_OF_PAIR;
-    if (paid_ns > debt->paid_ns) { /* the clock may have been read before Python's */
-        pay(debt, paid_ns - debt->paid_ns);
-        debt->paid_ns = paid_ns;
-    }
+    pay_until(times, debt, received_ns);
+    note_time(times, debt, now_ns);
     if (debt->pair != pair) {
         if (debt->owed_ns)
             return NULL;
@@ -56,56 +63,20 @@ find_debt(FanOutTimes *times, uint64_t uid, uint64_t account, uint64_t message, 
     }
     if (debt->message < message) {
         debt->message = message;
-        debt->recipients = 0;
         pay(debt, times->ns_per_message);
     }
     return debt;
 }
 
-/* Whether so many recipients of one message are more than get it for nothing. */
-static bool
-is_many(const FanOutTimes *times, const Debt *debt)
-{
-    return debt && debt->recipients > times->small;
-}
-
 static void
-charge_debt(FanOutTimes *times, Debt *debt, uint64_t spent_ns)
+charge_debt(const FanOutTimes *times, Debt *debt, uint64_t spent_ns, uint64_t ordinary_ns,
+            uint64_t now_ns)
 {
-    debt->owed_ns = smaller(debt->owed_ns + spent_ns, OWED_NS_MAX);
-    times->is_owed = 1;
+    note_time(times, debt, now_ns);
+    uint64_t excess_ns = spent_ns - smaller(spent_ns, ordinary_ns);
+    debt->owed_ns = smaller(debt->owed_ns + spent_ns + EXCESS_FACTOR * excess_ns, OWED_NS_MAX);
     if (debt->owed_ns > BURST_NS)
         debt->is_spent = 1;
-}
-
-/* For how long the worker has waited for its processor so far, if that is known. */
-static uint64_t
-waited_for_processor_ns(const FanOutTimes *times)
-{
-    char text[SCHEDSTAT_BYTES_MAX + 1];
-    ssize_t size = -1;
-    if (times->schedstat_fd != UINT64_MAX)
-        size = pread((int)times->schedstat_fd, text, SCHEDSTAT_BYTES_MAX, 0);
-    if (size <= 0)
-        return times->waited_ns;
-    text[size] = 0;
-    const char *second = strchr(text, ' ');
-    return second ? strtoull(second, NULL, 10) : times->waited_ns;
-}
-
-static void
-begin_sleep(FanOutTimes *times)
-{
-    times->waited_ns = waited_for_processor_ns(times);
-}
-
-/* Since then the worker has slept this long, or waited for its processor. */
-static void
-pay_by_sleep(FanOutTimes *times, uint64_t slept_ns)
-{
-    slept_ns -= smaller(slept_ns, waited_for_processor_ns(times) - times->waited_ns);
-    times->slept_ns += slept_ns;
-    times->is_owed = slept_ns < OWED_NS_MAX;
 }
 
 #endif

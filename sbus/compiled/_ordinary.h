@@ -31,6 +31,8 @@ enum { /* places in the statistics of a worker; those of latencies are given to 
 enum { FIRST_BOUND_BITS = 4, BYTES_PER_UNIT = 4096, WORD_BYTES = 4, EVENTS_PER_POLL = 256 };
 enum { /* of sends; see send_times.py */
     SLOW_NS = 100000,
+    SEND_NS = 6000, /* at most, for most of them; to wake a reader takes some 3 us */
+    ORDINARY_NS = 16000, /* of one in Python */
     MARK_NS = 1000000,
     TIME_SHARE = 20,
     BYTES_PER_WEIGHT = 256,
@@ -112,7 +114,7 @@ typedef struct {
     size_t count, messages_max;
     Delivery *deliveries;
     size_t deliveries_count, deliveries_max, left_out;
-    uint64_t delivery_bytes, uid;
+    uint64_t delivery_bytes, uid, received_ns;
     uint64_t *progress, progress_base; /* where deliveries are noted, and what is added to them */
 } Batch;
 
@@ -326,7 +328,8 @@ debt_for(OrdinaryStep *step, const Delivery *delivery)
         return NULL;
     if (!message->fan_out)
         message->fan_out = ++times->message;
-    return find_debt(times, step->batch.uid, outbox->account, message->fan_out, step->looked_ns);
+    return find_debt(times, step->batch.uid, outbox->account, message->fan_out,
+                     step->batch.received_ns, step->looked_ns);
 }
 
 static void
@@ -342,42 +345,46 @@ mark(OrdinaryStep *step)
     step->cpu_at_mark_ns = thread_cpu_ns();
 }
 
-/* The CPU time of sends that took suspiciously long from this time on. If that was more than
- * `slow_ns`, sends to the users of these deliveries are timed from now on. */
+/* The CPU time since then, or less: see send_times.py. */
 static uint64_t
-suspect(OrdinaryStep *step, const Delivery *delivery, const Delivery *end, uint64_t began_ns,
-        uint64_t slow_ns)
+cpu_time_since(OrdinaryStep *step, uint64_t began_ns)
 {
     uint64_t before_ns = step->cpu_at_mark_ns + began_ns - step->marked_ns; /* at most */
     mark(step);
-    if (step->cpu_at_mark_ns <= before_ns + slow_ns)
-        return slow_ns;
-    uint64_t spent_ns = step->cpu_at_mark_ns - before_ns;
-    for (; delivery < end; delivery++) {
-        uint64_t *until_ns = &step->timed_until_ns[delivery->outbox->account];
-        *until_ns = larger(*until_ns, step->looked_ns + TIME_SHARE * spent_ns);
-    }
-    return spent_ns;
+    return step->cpu_at_mark_ns - smaller(step->cpu_at_mark_ns, before_ns);
 }
 
-/* Look at the clock after so many sends, of this weight, or after drops; and charge what they took
- * where another user's message went to many. */
+/* Consecutive deliveries, with one look at the clock behind them. */
+typedef struct {
+    size_t first;
+    uint64_t sends, weight, account; /* of its sends; of its last delivery */
+    bool is_charged; /* some of them are owed */
+} Group;
+
+/* Look at the clock behind a group, and charge what its sends took. If that was too much, sends to
+ * these users are timed from now on. */
 static void
-note_sends(OrdinaryStep *step, const Delivery *delivery, const Delivery *end, uint64_t weight,
-           uint64_t sends)
+note_sends(OrdinaryStep *step, const Group *group, size_t end)
 {
-    uint64_t began_ns = step->looked_ns;
+    uint64_t began_ns = step->looked_ns, sends = group->sends;
     look_at_clock(step);
     if (!sends)
         return;
-    uint64_t slow_ns = SLOW_NS + weight * NS_PER_WEIGHT;
+    uint64_t slow_ns = SLOW_NS + group->weight * NS_PER_WEIGHT;
+    uint64_t ordinary_ns = sends * SEND_NS + group->weight * NS_PER_WEIGHT;
     uint64_t spent_ns = step->looked_ns - began_ns;
-    if (spent_ns > slow_ns)
-        spent_ns = suspect(step, delivery, end, began_ns, slow_ns);
-    for (; delivery < end; delivery++) {
+    if (spent_ns > slow_ns || (group->is_charged && spent_ns > ordinary_ns))
+        spent_ns = cpu_time_since(step, began_ns);
+    for (size_t at = group->first; at < end; at++) {
+        const Delivery *delivery = &step->batch.deliveries[at];
+        if (spent_ns > slow_ns) {
+            uint64_t *until_ns = &step->timed_until_ns[delivery->outbox->account];
+            *until_ns = larger(*until_ns, step->looked_ns + TIME_SHARE * spent_ns);
+        }
         Debt *debt = delivery->outbox->is_flowing ? debt_for(step, delivery) : NULL;
-        if (is_many(step->fan_out, debt))
-            charge_debt(step->fan_out, debt, spent_ns / sends);
+        if (debt)
+            charge_debt(step->fan_out, debt, spent_ns / sends, ordinary_ns / sends,
+                        step->looked_ns);
     }
 }
 
@@ -388,9 +395,7 @@ send_from(OrdinaryStep *step, size_t at)
 {
     Batch *batch = &step->batch;
     const Delivery *all = batch->deliveries;
-    size_t first = at;
-    uint64_t weight = 0, sends = 0, account = 0;
-    bool is_charged = false; /* some of these sends, or drops, to clients of this account */
+    Group group = {.first = at};
     if (step->looked_ns - step->marked_ns > MARK_NS)
         mark(step);
     for (; at < batch->deliveries_count; at++) {
@@ -401,17 +406,13 @@ send_from(OrdinaryStep *step, size_t at)
         if (!outbox || outbox->account >= step->memory.accounts_count)
             break;
         Debt *debt = debt_for(step, &all[at]);
-        if (sends && outbox->account != account && (debt || is_charged)) {
-            note_sends(step, all + first, all + at, weight, sends);
-            first = at;
-            weight = sends = 0;
-            is_charged = false;
+        if (group.sends && outbox->account != group.account && (debt || group.is_charged)) {
+            note_sends(step, &group, at);
+            group = (Group){.first = at};
         }
-        account = outbox->account;
-        is_charged |= debt != NULL;
-        if (debt)
-            debt->recipients++;
-        bool is_left_out = is_many(step->fan_out, debt) && debt->is_spent;
+        group.account = outbox->account;
+        group.is_charged |= debt != NULL;
+        bool is_left_out = debt && debt->is_spent;
         if (is_left_out || !outbox->is_flowing) {
             if (!drop_likewise(step, outbox, packet->size, is_left_out))
                 break;
@@ -420,17 +421,15 @@ send_from(OrdinaryStep *step, size_t at)
         }
         if (step->timed_until_ns[outbox->account] || !send_to(outbox, packet))
             break;
-        sends++;
-        weight += 1 + packet->size / BYTES_PER_WEIGHT;
-        if (weight >= WEIGHT_PER_LOOK) {
-            note_sends(step, all + first, all + at + 1, weight, sends);
-            first = at + 1;
-            weight = sends = 0;
-            is_charged = false;
+        group.sends++;
+        group.weight += 1 + packet->size / BYTES_PER_WEIGHT;
+        if (group.weight >= WEIGHT_PER_LOOK) {
+            note_sends(step, &group, at + 1);
+            group = (Group){.first = at + 1};
         }
     }
-    if (first < at)
-        note_sends(step, all + first, all + at, weight, sends);
+    if (group.first < at)
+        note_sends(step, &group, at);
     return at;
 }
 
@@ -459,16 +458,20 @@ deliver_from(OrdinaryStep *step, size_t at)
     while (at < batch->deliveries_count) {
         const Delivery *delivery = &batch->deliveries[at];
         Debt *debt = debt_for(step, delivery);
-        bool is_left_out = is_many(step->fan_out, debt) && debt->is_spent;
+        bool is_left_out = debt && debt->is_spent;
         uint64_t began_ns = step->looked_ns;
         PyObject *method = is_left_out ? step->leave_out : step->deliver;
         if (deliver_in_python(step, delivery, method) < 0)
             return -1;
         batch->left_out += is_left_out;
         look_at_clock(step);
-        if (is_many(step->fan_out, debt) && !is_left_out) {
-            uint64_t spent_ns = smaller(step->looked_ns - began_ns, DELIVERY_NS_MAX);
-            charge_debt(step->fan_out, debt, spent_ns);
+        if (debt) {
+            uint64_t size = batch->messages[delivery->message].packet.size;
+            uint64_t ordinary_ns = ORDINARY_NS + size * NS_PER_WEIGHT / BYTES_PER_WEIGHT;
+            uint64_t spent_ns = step->looked_ns - began_ns;
+            if (spent_ns > ordinary_ns)
+                spent_ns = cpu_time_since(step, began_ns);
+            charge_debt(step->fan_out, debt, spent_ns, ordinary_ns, step->looked_ns);
         }
         Py_BEGIN_ALLOW_THREADS
         at = send_from(step, at + 1);
@@ -651,6 +654,7 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
     Batch *batch = &step->batch;
     batch_clear(batch);
     batch->uid = session->uid;
+    batch->received_ns = (uint64_t)session->received_us * 1000;
     for (size_t at = step->done; at < step->packets_count; at++) {
         Packet packet = step->packets[at];
         if (batch->count + batch->deliveries_count >= cost_max)
@@ -1068,6 +1072,15 @@ typedef struct {
     long long cost; /* -1 with an exception */
 } Walked;
 
+/* When a block was received, from what it has of that time. */
+static uint64_t
+received_ns(const OrdinaryStep *step, uint32_t received_us)
+{
+    uint64_t now_us = step->looked_ns / 1000;
+    int32_t ago_us = (int32_t)((uint32_t)now_us - received_us);
+    return 1000 * (now_us - (uint64_t)(ago_us > 0 ? ago_us : 0));
+}
+
 /* Walk over the block here, of which there are so many bytes at most. Where it is not ordinary,
  * nothing is done. `position` is that of the block in the log. */
 static Walked
@@ -1087,6 +1100,7 @@ walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, uint64_t 
         return walked;
     batch_clear(&step->batch);
     step->batch.uid = header.uid;
+    step->batch.received_ns = received_ns(step, header.received_us);
     int gathered = gather_block(step, at, &header);
     walked.entries = header.count;
     walked.is_ordinary = gathered != 0;

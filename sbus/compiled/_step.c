@@ -132,8 +132,7 @@ typedef struct {
     int count;
 } Events;
 
-/* Poll until this time; false with an exception. The clock was looked at just before. Sleeping pays
- * for fan-outs. */
+/* Poll until this time; false with an exception. The clock was looked at just before. */
 static bool
 poll_until(OrdinaryStep *step, int epoll_fd, Events *events, uint64_t until_ns)
 {
@@ -142,16 +141,10 @@ poll_until(OrdinaryStep *step, int epoll_fd, Events *events, uint64_t until_ns)
         uint64_t left_ns = until_ns - smaller(step->looked_ns, until_ns);
         uint64_t left_ms = left_ns / 1000000 + (left_ns % 1000000 != 0);
         int timeout_ms = until_ns == UINT64_MAX ? -1 : (int)smaller(left_ms, INT32_MAX);
-        bool pays = step->fan_out->is_owed && timeout_ms;
-        uint64_t began_ns = pays ? monotonic_ns() : 0;
-        if (pays)
-            begin_sleep(step->fan_out);
         Py_BEGIN_ALLOW_THREADS
         events->count = epoll_wait(epoll_fd, events->ready, EVENTS_PER_POLL, timeout_ms);
         error = errno;
         Py_END_ALLOW_THREADS
-        if (pays)
-            pay_by_sleep(step->fan_out, monotonic_ns() - began_ns);
         if (events->count >= 0)
             return true;
         look_at_clock(step);

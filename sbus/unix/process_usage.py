@@ -34,14 +34,6 @@ def scheduled_time(pid: int) -> ScheduledTime | None:
     return ScheduledTime(int(running_ns) / 1e9, int(waiting_ns) / 1e9)
 
 
-def open_own_schedstat() -> int | None:
-    """A descriptor of what `scheduled_time` reads, for this process; None where there is none."""
-    try:
-        return os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-
-
 def process_usage(pid: int) -> ProcessUsage:
     """What process `pid` has used; zero when that cannot be found out."""
     try:

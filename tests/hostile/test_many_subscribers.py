@@ -1,7 +1,7 @@
 """Attack: many clients subscribe to another user's key, and read what they are sent.
 
 Every message of that user goes to all of them, and their filters make each `send` take some 16 us,
-which is just not too long. Beyond half of the worker's time, messages are left out, which the
+which is just not too long. Beyond `fan_out_us_max`, messages are left out, which the
 subscribers are told and the publisher does not notice.
 """
 

@@ -32,12 +32,12 @@ TIME_SHARE = 20
 """One part of so many of a worker's time may go into what sends to one user take too long."""
 _BURST_NS = 10_000_000
 """So much of it at once."""
-_ORDINARY_NS = 16_000
+ORDINARY_NS = 16_000
 """CPU time that is not charged: several times what a send takes that wakes a process."""
 _SLOW_NS = 100_000
 """From which on a send is suspect that is not timed."""
 _MARK_NS = 1_000_000
-_NS_PER_BYTE = 2
+NS_PER_BYTE = 2
 """Many times what copying takes."""
 
 
@@ -89,7 +89,7 @@ class SendTimes:
             return send(packet)
         finally:
             spent_ns = time.thread_time_ns() - began_ns
-            self.charge(place, spent_ns - _ORDINARY_NS - len(packet) * _NS_PER_BYTE, now_ns)
+            self.charge(place, spent_ns - ORDINARY_NS - len(packet) * NS_PER_BYTE, now_ns)
 
     def charge(self, place: int, excess_ns: int, now_ns: int) -> None:
         """A timed send took so much longer than an ordinary one; a negative number: shorter."""
@@ -125,7 +125,7 @@ class TimedSocket:
         if began_ns > self._times.mark_due_ns:
             self._times.mark(began_ns)
         sent = self._send(packet)
-        slow_ns = _SLOW_NS + len(packet) * _NS_PER_BYTE
+        slow_ns = _SLOW_NS + len(packet) * NS_PER_BYTE
         if time.monotonic_ns() - began_ns > slow_ns:
             self._times.suspect(self._place, began_ns, slow_ns)
         return sent

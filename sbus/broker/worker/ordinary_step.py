@@ -55,7 +55,6 @@ class PythonStep:
 
     def __init__(self, context: WorkerContext) -> None:
         self._counts = context.statistics.counts
-        self._fan_out_times = context.fan_out_times
 
     def serve(self, session: Session, cost: int, cost_max: int) -> int:
         """Read a client, unless packets of it are pending."""
@@ -70,7 +69,7 @@ class PythonStep:
         self, poller: Poller, sessions: Mapping[int, Session], seconds_max: float, cost_max: int
     ) -> list[tuple[int, int]]:
         """Nobody is served meanwhile."""
-        return self._fan_out_times.poll(poller, seconds_max)
+        return poller.poll(seconds_max)
 
     def walk(
         self, end: int, costs: dict[int, int], walked_bytes: dict[int, int], cost_max: int

@@ -107,8 +107,7 @@ class Sequencer:
     def publish(self, batch: PublishBatch) -> Wait | None:
         """Give a client's messages their place in the order, and deliver them here.
 
-        Messages that cannot have a place now are put off; returns what they have to wait for, None
-        if they can be tried again at once.
+        Messages that cannot have a place now are put off; returns what they wait for, if anything.
         """
         self._statistics.counts[ROUTE_LOOKUPS] += len(batch.messages)
         self._put_off_held(batch)
@@ -136,19 +135,20 @@ class Sequencer:
 
     def _deliver(self, batch: PublishBatch) -> None:
         """Deliver messages that have their place to this worker's own clients."""
-        session, counts, count = batch.session, self._statistics.counts, len(batch.messages)
-        counts[MESSAGES_IN] += count
+        counts, received_us = self._statistics.counts, batch.session.received_us
+        counts[MESSAGES_IN] += len(batch.messages)
         if not batch.deliveries:
             return
         before = counts[ACCEPTED]
         counts[ACCEPTED] += batch.deliveries
         counts[ACCEPTED_BYTES] += batch.delivery_bytes
-        deliver, progress = self._fan_out_times.deliver, self._in_flight.batch_progress
+        deliver, uid = self._fan_out_times.deliver, batch.session.uid
+        progress = self._in_flight.batch_progress
         for number, (packet, _, route) in enumerate(batch.messages):
-            place = delivery(number, 0)
-            batch.deliveries -= deliver(route.recipients, packet, session.uid, progress, place)
+            at = delivery(number, 0)
+            batch.deliveries -= deliver(route.recipients, packet, uid, received_us, progress, at)
         self._in_flight.end_batch()
-        latency_us = time.monotonic_ns() // 1000 - session.received_us
+        latency_us = time.monotonic_ns() // 1000 - received_us
         self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)
 
     def _place(self, batch: PublishBatch, *, again: bool = False) -> tuple[int, Wait | None] | None:

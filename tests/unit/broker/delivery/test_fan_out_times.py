@@ -3,8 +3,7 @@
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import cast
 from unittest.mock import patch
 
@@ -17,9 +16,9 @@ from sbus.broker.delivery.fan_out_times import FanOutTimes
 from sbus.broker.delivery.outbox import Outbox
 
 US, MS = 1_000, 1_000_000
-BURST_NS, OWED_NS_MAX, DELIVERY_NS_MAX = 5 * MS, 10 * MS, 100 * US
+BURST_NS, OWED_NS_MAX = 5 * MS, 10 * MS
+ORDINARY_NS, NS_PER_BYTE, EXCESS_FACTOR = 16 * US, 2, 8
 PER_MESSAGE_US = 250
-TIME_SHARE = 2
 PLACE = 1 << 20
 
 
@@ -31,7 +30,10 @@ class Clock:
 @pytest.fixture
 def clock() -> Iterator[Clock]:
     clock = Clock()
-    with patch.object(time, "monotonic_ns", lambda: clock.now_ns):
+    with (
+        patch.object(time, "monotonic_ns", lambda: clock.now_ns),
+        patch.object(time, "thread_time_ns", lambda: clock.now_ns),
+    ):
         yield clock
 
 
@@ -78,24 +80,20 @@ class Scene:
         self.times.words[fan_out_times._FACTOR] = 1 << 54  # the place is the recipient's account
         self.progress = array("Q", [0])
         self._slots = 0
+        self.sleep(0)
 
     def outbox(self, uid: int, place: int, takes_ns: int = 0) -> Outbox:
         self._slots += 1
         return SomeOutbox(self.clock, uid, place, self._slots, takes_ns)
 
     def publish(self, uid: int, recipients: list[Outbox], packet: bytes = b"x") -> None:
-        self.times.deliver(recipients, packet, uid, memoryview(self.progress), PLACE)
+        progress = memoryview(self.progress)
+        self.times.deliver(recipients, packet, uid, self.received_us, progress, PLACE)
 
-    def sleep(self, ns: int, meanwhile: Callable[[], object] = lambda: None) -> None:
-        scene = self
-
-        class Sleep:
-            def poll(self, seconds_max: float) -> list[tuple[int, int]]:
-                scene.clock.now_ns += ns
-                meanwhile()
-                return [(1, 1)]
-
-        assert self.times.poll(Sleep(), 1.0) == [(1, 1)]
+    def sleep(self, ns: int) -> None:
+        """All later messages are received after this time."""
+        self.clock.now_ns += ns
+        self.received_us = self.clock.now_ns // US
 
 
 def seen_by(outbox: Outbox) -> list[bytes | None]:
@@ -113,7 +111,7 @@ def scene(clock: Clock) -> Scene:
 
 def test_small_fan_outs_and_own_messages_owe_nothing(clock: Clock) -> None:
     scene = Scene(clock, small=32)
-    others = [scene.outbox(2, 2, 50 * US) for _ in range(32)]
+    others = [scene.outbox(2, 2, 10 * US) for _ in range(32)]
     own = [scene.outbox(1, 1, MS) for _ in range(40)]
     for _ in range(50):
         scene.publish(1, others)
@@ -124,57 +122,52 @@ def test_small_fan_outs_and_own_messages_owe_nothing(clock: Clock) -> None:
     assert not any(map(left_out, others)), "it owes something only from now on"
 
 
-def test_others_do_not_make_a_small_fan_out_large(clock: Clock) -> None:
-    scene = Scene(clock, small=32)
-    few = [scene.outbox(2, 2, 100 * US) for _ in range(32)]
-    many = [scene.outbox(3, 3, 100 * US) for _ in range(200)]
-    for _ in range(50):
-        scene.publish(1, [*many[:100], *few, *many[100:]])
-    assert sum(map(left_out, few)) == 0
-    assert sum(map(left_out, many)) > 0
-
-
 def test_a_burst_is_delivered_and_then_what_messages_pay_for(scene: Scene) -> None:
-    """Each delivery takes 50 us: a hundred are the burst, five are paid for by a message, and
-    half by the time that they take."""
-    others = [scene.outbox(2, 2, 50 * US) for _ in range(40)]
+    """Each delivery takes 10 us: five hundred are the burst, and 25 are paid for by a message."""
+    others = [scene.outbox(2, 2, 10 * US) for _ in range(40)]
     for _ in range(1_000):
         scene.publish(1, others)
     delivered = sum(len(seen_by(outbox)) - left_out(outbox) for outbox in others)
-    assert delivered == pytest.approx(1_000 * 5 * 2 + 200, abs=200)
-    owned = [outbox for outbox in others if left_out(outbox) == 0]
-    assert not owned, "time is left out for whole messages, not always for the same clients"
+    assert delivered == pytest.approx(1_000 * 25 + 500, abs=300)
+    assert all(map(left_out, others)), "whole messages are left out, not always the same clients"
 
 
 def test_what_is_left_out_is_over_when_half_is_paid(scene: Scene) -> None:
     scene.times.limit(0)
-    slow, other = scene.outbox(2, 2, 100 * US), scene.outbox(3, 3)
-    scene.publish(1, [slow] * 52)  # the last is beyond the burst
-    assert left_out(slow) == 1
-    scene.publish(1, [slow, other])  # the time of the burst has paid a little less than half
-    assert left_out(slow) == 2
+    many, other = scene.outbox(2, 2, 10 * US), scene.outbox(3, 3)
+    scene.publish(1, [many] * 502)  # the last is beyond the burst
+    assert left_out(many) == 1
+    scene.sleep(2 * MS)
+    scene.publish(1, [many, other])
+    assert left_out(many) == 2
     scene.sleep(MS)
-    scene.publish(1, [slow, other])
-    assert left_out(slow) == 2
+    scene.publish(1, [many, other])
+    assert left_out(many) == 2
     assert seen_by(other) == [b"x", b"x"]
 
 
-def test_a_wait_for_the_processor_is_no_sleep(scene: Scene, tmp_path: Path) -> None:
-    """It pays like any other time: half."""
-    schedstat = tmp_path / "schedstat"
-    schedstat.write_text("123456 9000000 4\n")
-    scene.times.limit(0)
+def test_what_is_beyond_an_ordinary_delivery_counts_more(scene: Scene) -> None:
+    """Each takes 0.1 ms, and counts as 0.77 ms."""
     slow = scene.outbox(2, 2, 100 * US)
-    with schedstat.open() as opened:
-        scene.times.use_schedstat(opened.fileno())
-        scene.publish(1, [slow] * 52)
-        assert left_out(slow) == 1
-        scene.sleep(60 * US, lambda: schedstat.write_text("123456 9060000 5\n"))
-        scene.publish(1, [slow])
-        assert left_out(slow) == 2
-        scene.sleep(60 * US)
-        scene.publish(1, [slow])
-        assert left_out(slow) == 2
+    scene.times.limit(0)
+    scene.publish(1, [slow] * 8)
+    assert left_out(slow) == 1
+
+
+def test_while_its_publisher_waits_a_pair_does_not_pay(scene: Scene) -> None:
+    many = scene.outbox(2, 2, 10 * US)
+    scene.times.limit(0)
+    scene.publish(1, [many] * 502)
+    scene.clock.now_ns += 3 * MS
+    scene.publish(1, [many])
+    assert left_out(many) == 2
+    scene.times.note_backlog(3 * MS)
+    scene.sleep(3 * MS)
+    scene.publish(1, [many])
+    assert left_out(many) == 3
+    scene.sleep(3 * MS)
+    scene.publish(1, [many])
+    assert left_out(many) == 3
 
 
 def test_other_pairs_are_not_concerned(scene: Scene) -> None:
@@ -188,10 +181,10 @@ def test_other_pairs_are_not_concerned(scene: Scene) -> None:
 
 def test_a_pair_without_a_place_owes_nothing(scene: Scene) -> None:
     """Both pairs have the place of the recipient's account."""
-    slow = scene.outbox(2, 2, 100 * US)
-    scene.publish(1, [slow] * 20)
-    scene.publish(3, [slow] * 500)
-    assert left_out(slow) == 0
+    many = scene.outbox(2, 2, 10 * US)
+    scene.publish(1, [many] * 20)
+    scene.publish(3, [many] * 1_000)
+    assert left_out(many) == 0
 
 
 def test_only_outboxes_owe(scene: Scene) -> None:
@@ -211,11 +204,11 @@ def test_progress_is_noted_before_each_delivery(clock: Clock, small: int) -> Non
 
 
 def test_another_limit_holds_from_now_on(scene: Scene) -> None:
-    scene.times.limit(10_000)
-    slow = scene.outbox(2, 2, 100 * US)
+    scene.times.limit(4_000)
+    many = scene.outbox(2, 2, 10 * US)
     for _ in range(20):
-        scene.publish(1, [slow] * 20)
-    assert left_out(slow) == 0
+        scene.publish(1, [many] * 400)
+    assert left_out(many) == 0
 
 
 # -- a model ---------------------------------------------------------------------------------------
@@ -223,8 +216,8 @@ class Model:
     """The rule, with a dictionary of pairs."""
 
     def __init__(self, now_ns: int) -> None:
-        self.now_ns = now_ns
-        self.slept_ns = 0
+        self.now_ns = self.received_ns = now_ns
+        self.backlogs_ns = 0
         self.owed_ns: defaultdict[tuple[int, int], int] = defaultdict(int)
         self.paid_ns: dict[tuple[int, int], int] = {}
         self.spent: set[tuple[int, int]] = set()
@@ -236,12 +229,12 @@ class Model:
 
     def pay_by_time(self, pair: tuple[int, int]) -> None:
         before_ns = self.paid_ns.get(pair, 0)
-        self.paid_ns[pair] = self.slept_ns + self.now_ns // TIME_SHARE
-        self.pay(pair, self.paid_ns[pair] - before_ns)
+        self.pay(pair, max(0, self.received_ns - self.backlogs_ns - before_ns))
+        self.paid_ns[pair] = self.now_ns - self.backlogs_ns
 
     def sleep(self, ns: int) -> None:
         self.now_ns += ns
-        self.slept_ns += ns
+        self.received_ns = self.now_ns
 
     def publish(self, uid: int, recipients: list[tuple[int, int]]) -> list[bool]:
         """Whether each recipient, a user and the time that it takes, gets the message."""
@@ -256,36 +249,45 @@ class Model:
                     paid.add(user)
                     self.pay(pair, PER_MESSAGE_US * US)
             delivered.append(user == uid or pair not in self.spent)
-            if delivered[-1]:
-                self.now_ns += takes_ns
-                if user != uid:
-                    self.charge(pair, min(takes_ns, DELIVERY_NS_MAX))
+            spent_ns = takes_ns * delivered[-1]
+            self.now_ns += spent_ns
+            if user != uid:
+                self.charge(pair, spent_ns)
         return delivered
 
     def charge(self, pair: tuple[int, int], ns: int) -> None:
+        self.paid_ns[pair] = self.now_ns - self.backlogs_ns
+        ns += EXCESS_FACTOR * max(0, ns - ORDINARY_NS - NS_PER_BYTE)
         self.owed_ns[pair] = min(self.owed_ns[pair] + ns, OWED_NS_MAX)
         if self.owed_ns[pair] > BURST_NS:
             self.spent.add(pair)
 
 
+Act = tuple[int, list[tuple[int, int]], int] | tuple[int, bool]
 _deliveries = st.tuples(st.integers(1, 3), st.sampled_from([1, 20, 90, 5_000]))
 _acts = st.one_of(
     st.tuples(st.integers(1, 3), st.lists(_deliveries, min_size=1), st.integers(1, 60)),
-    st.sampled_from([100 * US, MS, 4 * MS, 30 * MS]),
+    st.tuples(st.sampled_from([100 * US, MS, 4 * MS, 30 * MS]), st.booleans()),
 )
 
 
 @given(st.lists(_acts, max_size=30))
-def test_the_model_does_the_same(acts: list[tuple[int, list[tuple[int, int]], int] | int]) -> None:
+def test_the_model_does_the_same(acts: list[Act]) -> None:
     clock = Clock()
     model = Model(clock.now_ns)
-    with patch.object(time, "monotonic_ns", lambda: clock.now_ns):
+    with (
+        patch.object(time, "monotonic_ns", lambda: clock.now_ns),
+        patch.object(time, "thread_time_ns", lambda: clock.now_ns),
+    ):
         scene = Scene(clock)
         scene.times.words[fan_out_times._FACTOR] = (1 << 54) + (1 << 24)  # one for each pair
         for act in acts:
-            if isinstance(act, int):
-                scene.sleep(act)
-                model.sleep(act)
+            if len(act) == 2:
+                ns, is_backlog = act
+                scene.sleep(ns)
+                model.sleep(ns)
+                scene.times.note_backlog(is_backlog * ns)
+                model.backlogs_ns += is_backlog * ns
                 continue
             uid, deliveries, times = act
             recipients = [scene.outbox(user, user, us * US) for user, us in deliveries * times]

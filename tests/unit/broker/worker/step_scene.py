@@ -83,11 +83,6 @@ class UnheardLink:
     def send(self, _event: object) -> None: ...
 
 
-class NothingReady:
-    def poll(self, seconds_max: float) -> list[tuple[int, int]]:
-        return []
-
-
 class Client:
     """A client of a worker: its session and its own end of the connection."""
 
@@ -274,15 +269,11 @@ class Scene:
         """A delivery of another user's message to this client's user has taken so long."""
         times = self.contexts[client.worker].fan_out_times
         publisher = next(uid for uid in UIDS if uid != client.session.uid)
-        at = times._find(publisher, client.session.account_place)
-        for _ in range(0, spent_ns, fan_out_times._DELIVERY_NS_MAX):
-            times._charge(at, fan_out_times._DELIVERY_NS_MAX)
+        at = times._find(publisher, client.session.account_place, time.monotonic_ns() // 1000)
+        times._charge(at, spent_ns, spent_ns)
 
-    def sleep(self, worker: int, seconds: float) -> None:
-        """The worker sleeps for so long, by a clock of its own."""
-        times = iter([0, round(seconds * 1e9)])
-        with patch.object(time, "monotonic_ns", lambda: next(times, 0)):
-            self.contexts[worker].fan_out_times.poll(NothingReady(), seconds)
+    def note_backlog(self, worker: int, spent_ns: int) -> None:
+        self.contexts[worker].fan_out_times.note_backlog(spent_ns)
 
     def poke(self, worker: int | None, word: int, value: int) -> None:
         """Change a control word, of a worker or of all."""

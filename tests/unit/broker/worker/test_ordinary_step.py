@@ -107,9 +107,9 @@ _rare_acts = st.one_of(
     on_client(Scene.send_slowly, _times_ns),
     on_client(Scene.take_time, _times_ns),
     st.builds(
-        lambda worker, seconds: lambda scene, _: scene.sleep(worker, seconds),
+        lambda worker, ns: lambda scene, _: scene.note_backlog(worker, ns),
         st.integers(0, 2),
-        st.sampled_from([0.0001, 0.003, 0.02]),
+        _times_ns,
     ),
     on_client(Scene.enable_backpressure),
     on_client(lambda scene, client: (scene.stall(client), *map(scene.learn, KEYS))),
@@ -175,7 +175,7 @@ def test_both_steps_leave_out_the_same() -> None:
         lambda scene, _: scene.subscribe(scene.clients[1], b"a/b"),
         *(lambda scene, _: scene.subscribe(scene.clients[2], b"a/b"), send),
         *(lambda scene, _: scene.take_time(scene.clients[1], 6_000_000), send, send),
-        *(lambda scene, _: scene.sleep(0, 0.01), send),
+        *(lambda _, clock: clock.advance(10_000_000), send),
     ]
     seen = [run(acts, 1_000_000, Soft.QUEUE, compiled=compiled) for compiled in (True, False)]
     assert seen[0] == seen[1]
