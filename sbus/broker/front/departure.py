@@ -17,6 +17,7 @@ from sbus.broker.front.shutdown import Shutdown
 from sbus.protocol.controls import end_notice
 from sbus.protocol.events import ClientDisconnected
 from sbus.unix.closing import discard_unread, end_connection, send_last
+from sbus.unix.send_buffer import large_buffer_bytes
 
 _DISCONNECTED_PER_CALLBACK = 32
 """Each takes some 0.02 ms, and up to 2 ms with unread packets."""
@@ -43,12 +44,15 @@ class ClientDeparture:
 
     def apply_settings(self, settings: BusSettings) -> None:
         self._discarded_packets_max = settings.limits.drain_packets_max
+        self._buffer_bytes = large_buffer_bytes(settings.limits)
 
     def disconnect(self, client: Client, reason: str, notice: bytes = b"") -> None:
         """End the connection of a client whose worker did not, in good order, with this notice as
         the last packet if the client wants notices."""
         discard_unread(client.sock, self._discarded_packets_max)
         if notice and self._registry.wants_notices(client):
+            # The small buffer of a client that does not read is full.
+            client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._buffer_bytes)
             send_last(client.sock, notice)
         self.forget(client.number, reason)
 

@@ -1,6 +1,7 @@
 """A client that has left is forgotten."""
 
 import socket
+from contextlib import suppress
 from itertools import pairwise
 from typing import cast
 
@@ -18,6 +19,7 @@ from sbus.protocol.controls import FloodControl
 from sbus.shared.accounts import Account
 from sbus.shared.client_slots import ClientSettings
 from sbus.unix.credentials import Credentials
+from sbus.unix.send_buffer import small_buffer_bytes
 from tests.support.events import logging_to
 from tests.unit.broker.front.fake_closer import ClosesAtOnce
 from tests.unit.shared.memories import open_account, spare_slots
@@ -102,6 +104,22 @@ def test_a_client_is_told_why_if_it_wants_notices(wants_notices: bool | None) ->
         theirs.send(b"unread")
         departure_of(registry, Others()).disconnect(client, "why", b"notice")
         assert [theirs.recv(10) for _ in (*told, b"")] == [*told, b""]
+
+
+def test_a_client_is_told_why_behind_a_full_small_buffer() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, small_buffer_bytes(Limits()))
+    slots = spare_slots()
+    registry = ClientRegistry(1, slots)
+    client = registry.add(0, ours, Credentials(gid=1, uid=1, pid=1), open_account(Limits()))
+    slots[client.slot].save(client.number, ClientSettings(True, True, FloodControl()))
+    with theirs:
+        with suppress(BlockingIOError):
+            while ours.send(b"message"):
+                pass
+        departure_of(registry, Others()).disconnect(client, "why", b"notice")
+        assert list(iter(lambda: theirs.recv(10), b""))[-1] == b"notice"
 
 
 def test_the_slot_of_an_earlier_client_says_nothing_about_a_later_one() -> None:
