@@ -9,18 +9,15 @@ import fcntl
 import os
 import re
 import stat
-import struct
 
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import ConfigurationError
+from sbus.unix.file_lock import lock_file
 from sbus.unix.owned_path import OwnedPath
 from sbus.unix.path_lock import path_lock
 
 _CONTENT = re.compile(rb"([0-9]{1,10}\n)?")
 _CONTENT_BYTES_MAX = 11
-_WRITE_LOCK = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-"""A struct flock for the whole file. Source: fcntl(2), which says that such a lock belongs to the
-open file, and not to a process."""
 
 
 class Pidfile:
@@ -41,7 +38,7 @@ class Pidfile:
 
     def _lock_and_write(self) -> None:
         try:
-            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _WRITE_LOCK)
+            lock_file(self.fd)
             os.write(self.fd, b"%d\n" % os.getpid())
             os.fchmod(self.fd, 0o644)  # not before: who can read it could lock it
         except OSError:

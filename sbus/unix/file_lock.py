@@ -1,0 +1,18 @@
+"""Locks that belong to an open file and not to a process: all that inherit it hold the lock.
+
+Source: `F_OFD_SETLK` in fcntl(2).
+"""
+
+import fcntl
+import os
+import struct
+from typing import Final
+
+_WRITE_LOCK: Final = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+"""A struct flock for the whole file."""
+
+
+def lock_file(fd: int) -> None:
+    """Lock a file that is open for writing, until all processes have closed this open file. Raises
+    OSError, BlockingIOError if it is locked through another one."""
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WRITE_LOCK)
