@@ -3,26 +3,33 @@
 The fork server is forked before this process opens its lock and starts its loop.
 """
 
+import os
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
 import trio
 
 from sbus.broker.config.resolution import Configuration
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.sinks import open_log
+from sbus.broker.front.client_store import KeptBus
 from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front_process import Endpoints, FrontResources, run_front
 from sbus.broker.worker_process import worker_main
 from sbus.errors import ConfigurationError, SbusError
 from sbus.limits import TIME_SLICE_NS
+from sbus.protocol.events import BusNotResumed
 from sbus.shared.log_block import check_log_size
-from sbus.shared.shared_memory import SharedMemory
+from sbus.shared.shared_memory import MemoryShape, SharedMemory, UnusableMemory, look_at
+from sbus.unix.descriptor_store import StoredDescriptors, memory_name
 from sbus.unix.fd_passing import refuse_descriptors
 from sbus.unix.notify import Notifier
 from sbus.unix.send_buffer import packet_bytes_carried
 from sbus.unix.time_slice import request_time_slice
+
+_RESUMPTIONS_MAX = 3
 
 
 def run_bus(
@@ -46,13 +53,18 @@ def run_bus(
     if endpoints.admin_listener is not None:
         refuse_descriptors(endpoints.admin_listener)
     events = EventEmitter(open_log(settings.log))
-    memory = _make_memory(settings)
+    resumed = _resume(endpoints.stored, settings, notifier, events)
+    memory, kept = resumed or (_make_memory(settings), KeptBus())
+    configuration = _in_shape(configuration, memory.shape)
     request_time_slice(TIME_SLICE_NS)  # for all processes that are forked from now on, too
     link = None if endpoints.predecessor is None else endpoints.predecessor.link
     private = (endpoints.listener, endpoints.admin_listener, notifier.sock, link)
     fork_server = ForkServer(
-        partial(worker_main, memory, settings, events),
-        close=[file for file in (*private, endpoints.files.pidfile) if file is not None],
+        partial(worker_main, memory, configuration.settings, events),
+        close=[
+            *(file for file in (*private, endpoints.files.pidfile) if file is not None),
+            *kept.sockets.values(),
+        ],
         events=events,
     )
     try:
@@ -62,6 +74,7 @@ def run_bus(
             reread=reread,
             endpoints=endpoints,
             memory=memory,
+            kept=kept,
             fork_server=fork_server,
             events=events,
             notifier=notifier,
@@ -90,6 +103,51 @@ def check_settings(settings: BusSettings) -> None:
             f"packet_bytes_max={settings.limits.packet_bytes_max}: this kernel carries at most "
             f"{carried}; raise net.core.wmem_max to half of what you want, or lower the limit"
         )
+
+
+def _resume(
+    stored: StoredDescriptors, settings: BusSettings, notifier: Notifier, events: EventEmitter
+) -> tuple[SharedMemory, KeptBus] | None:
+    """Go on with what an earlier bus has stored, if there is anything. If that is not possible, end
+    its connections. What is of no use any more is removed from the store."""
+    last = max(stored.memories, default=None)
+    memory = None
+    try:
+        if last is not None:
+            memory = _memory_left(stored.memories[last], settings)
+    except (OSError, UnusableMemory) as error:
+        if stored.clients:
+            events.emit(BusNotResumed(why=str(error)))
+    for stored_at_ns, memfd in stored.memories.items():
+        os.close(memfd)
+        if memory is None or stored_at_ns != last:
+            notifier.remove_stored(memory_name(stored_at_ns))
+    if memory is None:
+        stored.end_connections()
+        return None
+    is_configured = memory.shape == MemoryShape.of(settings.workers, settings.limits)
+    return memory, KeptBus(last, stored.clients, is_configured)
+
+
+def _memory_left(memfd: int, settings: BusSettings) -> SharedMemory:
+    """The memory that an earlier bus has left. Raises OSError, UnusableMemory."""
+    left = look_at(memfd)
+    if not left.is_kept:
+        raise UnusableMemory("the earlier bus has ended in good order")
+    if left.resumptions >= _RESUMPTIONS_MAX:
+        raise UnusableMemory(f"{_RESUMPTIONS_MAX} buses have failed with it, one after the other")
+    limits = left.shape.applied_to(settings.limits)
+    memory = SharedMemory(left.shape.workers, limits, memfd)
+    memory.resumptions += 1
+    return memory
+
+
+def _in_shape(configuration: Configuration, shape: MemoryShape) -> Configuration:
+    """The configuration of a bus that goes on with a memory of this shape."""
+    settings = configuration.settings
+    limits = shape.applied_to(settings.limits)
+    settings = msgspec.structs.replace(settings, workers=shape.workers, limits=limits)
+    return msgspec.structs.replace(configuration, settings=settings)
 
 
 def _make_memory(settings: BusSettings) -> SharedMemory:

@@ -17,6 +17,7 @@ from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.admin.upgrade_handlers import UpgradeHandlers
 from sbus.broker.admin.worker_queries import WorkerQueries
 from sbus.broker.config.resolution import Configuration
+from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.rate_limit import LogRateLimiter
 from sbus.broker.events.slow_operations import time_operations
@@ -24,10 +25,12 @@ from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.administrators import Administrators
 from sbus.broker.front.admission import ClientAdmission
 from sbus.broker.front.bus_recorder import BusRecorder
+from sbus.broker.front.bus_resumption import BusResumption
 from sbus.broker.front.callback_timer import CallbackTimer
 from sbus.broker.front.client_descriptors import ClientDescriptors
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.client_restorer import ClientRestorer
+from sbus.broker.front.client_store import ClientStore, KeptBus, note_stability
 from sbus.broker.front.closer import Closer
 from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.culprits import Culprits
@@ -51,7 +54,7 @@ from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.broker.front.worker_rounds import WorkerRounds
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.upgrade_link import report_serving
-from sbus.protocol.events import BusReady, BusTakenOver
+from sbus.protocol.events import BusReady, BusResumed, BusTakenOver
 from sbus.shared.account_book import AccountBook
 from sbus.shared.client_slots import ClientSlots
 from sbus.shared.operation_times import OperationTimes
@@ -59,6 +62,7 @@ from sbus.shared.shared_memory import SharedMemory
 from sbus.shared.stall_table import StallTable
 from sbus.unix.address import address_of
 from sbus.unix.bus_files import BusFiles
+from sbus.unix.descriptor_store import StoredDescriptors
 from sbus.unix.notify import Notifier
 from sbus.unix.users import Identity
 
@@ -84,6 +88,8 @@ class Endpoints(msgspec.Struct, frozen=True):
     command: ProgramCommand | None = None
     """Which program takes the place of the bus when that is upgraded."""
     predecessor: Predecessor | None = None
+    stored: StoredDescriptors = msgspec.field(default_factory=StoredDescriptors)
+    """What an earlier bus has left in the descriptor store."""
 
     def address(self) -> str:
         """Where clients connect."""
@@ -109,6 +115,7 @@ class FrontResources(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration as it is written now; see `Reloader`."""
     endpoints: Endpoints
     memory: SharedMemory
+    kept: KeptBus = KeptBus()
     fork_server: ForkServer
     events: EventEmitter
     notifier: Notifier
@@ -135,6 +142,8 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     streams: StreamRegistry
     succession: Succession
     rounds: WorkerRounds
+    client_store: ClientStore
+    resumption: BusResumption
     upgrader: Upgrader
     take_over: TakeOver
     collector: StatisticsCollector
@@ -191,7 +200,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
     except BaseException:
         if front is not None and not front.shutdown.is_handed_over:
             with trio.CancelScope(shield=True):
-                await front.departure.disconnect_all("bus-failed")
+                await front.departure.disconnect_all("bus-failed", front.client_store.kept())
         raise
     front.closer.end()
 
@@ -203,6 +212,8 @@ async def _serve(
     events = resources.events
     admin_server = build_admin_server(nursery, front, resources)
     await nursery.start(front.shutdown.run)
+    if resources.memory.is_resumed:
+        lost = await front.resumption.run(resources.kept.sockets)
     await front.supervisor.run(nursery, front)
     trio.lowlevel.add_instrument(CallbackTimer(front.operations))
     nursery.start_soon(front.closer.run)
@@ -210,12 +221,18 @@ async def _serve(
     if resources.endpoints.predecessor is not None:
         await take_over(front, resources.endpoints.predecessor, events)
     front.supervisor.start_replacing()
+    await front.succession.wait_for_successors()
+    if resources.memory.is_resumed:
+        events.emit(BusResumed(clients=len(front.registry), lost=lost))
     on_ready()
-    nursery.start_soon(announce, resources)
+    nursery.start_soon(announce_and_store, front, resources)
     nursery.start_soon(front.rebalancer.run)
     nursery.start_soon(front.admission.run, front.shutdown.admission_scope)
     nursery.start_soon(front.collector.run)
     nursery.start_soon(front.self_service.run)
+    nursery.start_soon(note_stability, resources.memory)
+    if not resources.kept.is_configured:
+        nursery.start_soon(front.upgrader.replace_program)
     if admin_server is not None:
         nursery.start_soon(admin_server.run, front.shutdown.administration_scope)
     await front.shutdown.wait()
@@ -223,13 +240,19 @@ async def _serve(
         await front.supervisor.leave()
         events.close()
         return
-    await front.supervisor.stop(front.shutdown.code)
+    if front.shutdown.is_leaving and front.client_store.kept():
+        resources.memory.resumptions = 0
+        await front.supervisor.leave()
+    else:
+        front.client_store.give_up()
+        await front.supervisor.stop(front.shutdown.code)
     await end_connections(front, resources.endpoints)
     events.close()
 
 
-async def announce(resources: FrontResources) -> None:
-    """Report that this bus serves."""
+async def announce_and_store(front: Front, resources: FrontResources) -> None:
+    """Report that this bus serves, and then have the service manager keep what another one needs,
+    as long as this one serves."""
     address = resources.endpoints.address()
     workers = resources.configuration.settings.workers
     resources.events.emit(BusReady(address=address, workers=workers))
@@ -237,6 +260,7 @@ async def announce(resources: FrontResources) -> None:
         # Which has the service manager expect this process to notify it.
         await report_serving(resources.endpoints.predecessor.link)
     resources.notifier.ready(f"{workers} workers serve at {address}")
+    await front.client_store.run()
 
 
 async def take_over(front: Front, predecessor: Predecessor, events: EventEmitter) -> None:
@@ -250,9 +274,9 @@ async def take_over(front: Front, predecessor: Predecessor, events: EventEmitter
 
 
 async def end_connections(front: Front, endpoints: Endpoints) -> None:
-    """End those that are left when no worker serves any more, also those that wait to be accepted.
-    Those to an inherited socket are not lost, if its owner has it still."""
-    await front.departure.disconnect_all(front.shutdown.code)
+    """End those that are left when no worker serves any more and no other bus will, also those that
+    wait to be accepted. Those to an inherited socket are not lost, if its owner has it still."""
+    await front.departure.disconnect_all(front.shutdown.code, front.client_store.kept())
     if not endpoints.is_inherited:
         endpoints.listener.shutdown(socket.SHUT_RD)
         await front.acceptor.refuse_waiting()
@@ -263,19 +287,16 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     """The parts of the front, each with the parts that it needs."""
     settings, limits = resources.configuration.settings, resources.configuration.settings.limits
     memory, events, notifier = resources.memory, resources.events, resources.notifier
-
-    book = AccountBook(memory.accounts, settings.workers, limits)
+    endpoints, kept = resources.endpoints, resources.kept
+    book, user_limits = _open_accounts(memory, settings)
     stalls = StallTable(memory.stalls, limits.blocking_clients_max, None)
-    user_limits = EffectiveUserLimits(settings, book)
-    user_limits.apply_settings(settings)
     registry = ClientRegistry(settings.workers, ClientSlots(memory.client_slots))
     shutdown = Shutdown(registry, settings, events, notifier)
     reaper = Reaper(memory, book, stalls)
     supervisor = Supervisor(resources.fork_server, memory, reaper, settings, events, notifier)
     rate_limiter = LogRateLimiter(limits.log_interval_seconds, events)
-    administrators = Administrators(resources.endpoints.admin_gids)
-    descriptors = ClientDescriptors(settings.workers)
-    endpoints = resources.endpoints
+    administrators = Administrators(endpoints.admin_gids)
+    descriptors = ClientDescriptors(settings.workers, len(kept.sockets))
     policy = ConnectionPolicy(settings, user_limits, descriptors, administrators)
     closer = Closer(resources.fork_server, rate_limiter)
     rejector = Rejector(settings, user_limits, closer, rate_limiter, events)
@@ -291,6 +312,8 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     rounds = WorkerRounds(supervisor)
     recorder = BusRecorder(memory, registry, acceptor, rejector, user_limits)
     restorer = ClientRestorer(supervisor, registry, policy, user_limits, placement, departure)
+    succession = Succession(nursery, policy, supervisor, registry, culprits, events)
+    client_store = ClientStore(memory, registry, notifier, kept)
     hand_over = HandOver(supervisor, rounds, acceptor, mover, recorder, shutdown)
     return Front(
         user_limits=user_limits,
@@ -309,15 +332,28 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
         rebalancer=Rebalancer(placement, meter, mover, registry, supervisor, settings),
         queries=queries,
         streams=StreamRegistry(nursery, supervisor, settings, events),
-        succession=Succession(nursery, policy, supervisor, registry, culprits, events),
+        succession=succession,
         rounds=rounds,
-        upgrader=Upgrader(hand_over, endpoints.estate(), shutdown, events, notifier),
+        client_store=client_store,
+        resumption=BusResumption(memory, registry, user_limits, departure, reaper, succession),
+        upgrader=Upgrader(hand_over, endpoints.estate(), shutdown, client_store, events, notifier),
         take_over=TakeOver(supervisor, rounds, restorer, acceptor, recorder),
         collector=collector,
         inspection=inspection,
         self_service=SelfServiceQueries(registry, supervisor, inspection, limits.packet_bytes_max),
         operations=time_operations(memory, None, rate_limiter),
     )
+
+
+def _open_accounts(
+    memory: SharedMemory, settings: BusSettings
+) -> tuple[AccountBook, EffectiveUserLimits]:
+    book = AccountBook(memory.accounts, settings.workers, settings.limits)
+    if memory.is_resumed:
+        book.resume()
+    user_limits = EffectiveUserLimits(settings, book)
+    user_limits.apply_settings(settings)
+    return book, user_limits
 
 
 def build_admin_server(

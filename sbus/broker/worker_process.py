@@ -83,6 +83,7 @@ def worker_main(
     """Run one worker until it ends, the first of its number or a successor. Takes `link_socket`,
     its end of the link to the front."""
     send_event(link_socket, WorkerReady())
+    is_first = is_first and not memory.is_resumed
     if is_first:
         record_heartbeat = partial(memory.record_heartbeat, worker)
         if not stand_by(link_socket, record_heartbeat, settings.limits.heartbeat_seconds):

@@ -63,7 +63,7 @@ enum { /* places in an account, and in its share of the log for one worker */
 enum { /* places in a client's slot, and sizes */
     PENDING = 2,
     WAITING_MESSAGES = 3,
-    REQUEST = 7,
+    REQUEST = 10,
     SLOT_WORDS = 32,
     LONG_REQUEST_WORDS = 776, /* of a client, behind all slots */
     REQUEST_SHIFT = 32,

@@ -57,6 +57,24 @@ class BusTakenOver(LoggedEvent, frozen=True, kw_only=True):
     clients: int
 
 
+class BusResumed(LoggedEvent, frozen=True, kw_only=True):
+    priority = WARNING
+    template = (
+        "all processes of the bus had ended, and it goes on; clients: {clients}, connections that "
+        "ended meanwhile: {lost}"
+    )
+
+    clients: int
+    lost: int
+
+
+class BusNotResumed(LoggedEvent, frozen=True, kw_only=True):
+    priority = ERROR
+    template = "the bus begins anew, and its clients were disconnected: {why}"
+
+    why: str
+
+
 class UpgradeRejected(LoggedEvent, frozen=True, kw_only=True):
     priority = ERROR
     template = "no other program has taken over the bus: {why}"

@@ -22,6 +22,13 @@ class AccountBook(Accounts):
         self._searched_ns = -_SEARCH_INTERVAL_NS
         self[BUS].set_quotas(limits, "bus_")
 
+    def resume(self) -> None:
+        """Go on with the accounts of a bus whose processes have died."""
+        accounts = [self[place] for place in reversed(self._free)]
+        self._places = {account.uid: account.place for account in accounts if account.resume()}
+        taken = set(self._places.values())
+        self._free = [place for place in self._free if place not in taken]
+
     def apply_limits(
         self, limits: Limits, limits_of: Callable[[int], UserLimits], kept: Iterable[int]
     ) -> None:

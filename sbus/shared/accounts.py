@@ -221,6 +221,12 @@ class Account:
     def connections(self) -> int:
         return int(self._words[_CONNECTIONS])
 
+    def resume(self) -> bool:
+        """Go on when the front that has counted connections has ended; False if it never opened
+        this account."""
+        self._words[_CONNECTIONS] = 0
+        return bool(self._words[_CONNECTIONS_MAX])
+
     def has_room_for_connection(self) -> bool:
         return bool(self._words[_CONNECTIONS] < self._words[_CONNECTIONS_MAX])
 

@@ -6,7 +6,7 @@ the one behind it. A slot is its client's from the moment when it has the client
 then the client has chosen nothing.
 
     slot = client's number | settings | pending packets | waiting messages | steps
-           | untold packets | unknown loss | short request
+           | untold packets | unknown loss | number | cookie | connected since | short request
 
 Pending packets are those that the worker has read and that are not done. The word is written before
 each is read, and after those that are done. So a death in between adds a packet that was not read,
@@ -28,9 +28,15 @@ told of. The word is written whenever that has changed.
 
 Untold packets were lost with a predecessor, and an unknown loss is one of messages that nobody has
 counted. Both words are zero once the client was told.
+
+The front writes the second number, the cookie of the client's socket and the time of its admission,
+for the front of a bus that goes on when all processes of this one have died. The cookie is 0 when
+the client has left.
 """
 
 import resource
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -48,7 +54,10 @@ WAITING_MESSAGES = 3
 _STEPS = 4
 _UNTOLD_PACKETS = 5
 _UNKNOWN_LOSS = 6
-REQUEST = 7
+_NUMBER = 7
+_COOKIE = 8
+_CONNECTED_AT_US = 9
+REQUEST = 10
 SLOT_WORDS = 32
 """Whole lines of the processor's cache, so that no two workers write to the same one."""
 REQUEST_SHIFT = 32
@@ -67,14 +76,29 @@ _ECHO = 2
 _WANTS_NOTICES = 4
 _CHOICES_SHIFT = 3
 _CHOICE_BITS = 2
+_WORKER_SHIFT = 16
 _SOFT, _HARD, _ORDER = tuple(Soft), tuple(Hard), tuple(BacklogOrder)
 
 
-def client_slots_words() -> int:
-    """Shared words of the slots of as many clients as this process may have descriptors for."""
+def client_slots_max() -> int:
+    """As many as this process may have descriptors for."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    slots = SLOTS_MAX if limit < 0 else min(limit, SLOTS_MAX)
+    return SLOTS_MAX if limit < 0 else min(limit, SLOTS_MAX)
+
+
+def client_slots_words(slots: int) -> int:
+    """Shared words of so many slots."""
     return (SLOT_WORDS + LONG_REQUEST_WORDS) * slots
+
+
+class Connection(NamedTuple):
+    """What the front has written of a client."""
+
+    slot: int
+    number: int
+    cookie: int
+    connected_at: float
+    """Seconds since 1970."""
 
 
 class ClientSettings(msgspec.Struct, frozen=True):
@@ -86,18 +110,20 @@ class ClientSettings(msgspec.Struct, frozen=True):
 
 
 class ClientSlot:
-    """One process's view of the slot of this number, among the words of all slots."""
+    """One process's view of the slot of this number, among the words of all slots. `worker` writes
+    it, if this process is one."""
 
-    __slots__ = ("_all_words", "_words", "at")
+    __slots__ = ("_all_words", "_words", "_worker", "at")
 
-    def __init__(self, words: memoryview, number: int) -> None:
+    def __init__(self, words: memoryview, number: int, worker: int = 0) -> None:
         self._all_words = words
+        self._worker = worker
         self.at = number * SLOT_WORDS
         self._words = words[self.at : self.at + SLOT_WORDS]
 
     def save(self, client: int, settings: ClientSettings) -> None:
-        """The slot is this client's, which has chosen this."""
-        self._words[_SETTINGS] = _packed(settings)
+        """The slot is this client's, which has chosen this and is served by this worker."""
+        self._words[_SETTINGS] = _packed(settings) | self._worker << _WORKER_SHIFT
         if not self.is_of(client):
             self.forget_pending()
             self.waiting = 0
@@ -111,6 +137,11 @@ class ClientSlot:
     def settings(self) -> ClientSettings:
         """What the client has chosen."""
         return _unpacked(self._words[_SETTINGS])
+
+    @property
+    def worker(self) -> int:
+        """The one that has served the client last."""
+        return int(self._words[_SETTINGS] >> _WORKER_SHIFT)
 
     @property
     def pending(self) -> int:
@@ -228,15 +259,35 @@ class ClientSlot:
     def is_closed(self) -> bool:
         return bool(self._words[_SETTINGS] & _IS_CLOSED)
 
+    # -- the words of the front ----------------------------------------------------------------
+    def connect(self, number: int, cookie: int, connected_at: float) -> None:
+        """The slot belongs to this connection from now on."""
+        self._words[_NUMBER] = number
+        self._words[_CONNECTED_AT_US] = int(connected_at * 1e6)
+        self._words[_COOKIE] = cookie
+
+    def disconnect(self) -> None:
+        """The slot belongs to no connection any more."""
+        self._words[_COOKIE] = 0
+
 
 class ClientSlots:
-    """One process's view of all slots."""
+    """One process's view of all slots; `worker` is its number, if it is one."""
 
-    def __init__(self, words: memoryview) -> None:
-        self._words = words
+    def __init__(self, words: memoryview, worker: int = 0) -> None:
+        self.words = words
+        self._worker = worker
 
     def __getitem__(self, number: int) -> ClientSlot:
-        return ClientSlot(self._words, number)
+        return ClientSlot(self.words, number, self._worker)
+
+    def connections(self) -> Iterator[Connection]:
+        """Of all slots that have ever belonged to one; slots are given out from the first on."""
+        for slot in range(len(self.words) // (SLOT_WORDS + LONG_REQUEST_WORDS)):
+            own = self.words[slot * SLOT_WORDS : slot * SLOT_WORDS + REQUEST]
+            if not own[_NUMBER]:
+                break
+            yield Connection(slot, own[_NUMBER], own[_COOKIE], own[_CONNECTED_AT_US] / 1e6)
 
 
 def _packed(settings: ClientSettings) -> int:

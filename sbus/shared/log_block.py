@@ -10,6 +10,7 @@ The mask of a log block is the union of the masks of its entries: one bit for ea
 import mmap
 import struct
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -21,6 +22,8 @@ BLOCK = struct.Struct("<QIIQII")  # mask, length, count, client, uid, time: 32 b
 _ENTRY = struct.Struct("<QII")  # mask, packet length, key length
 ENTRY_BYTES = _ENTRY.size
 """What a log entry takes besides its packet."""
+HAND_OVER: Final = b"\0hand-over"
+"""The key of a log entry that hands a client over. No client can name it, because of its NUL."""
 TIME_MASK = 0xFFFFFFFF
 """The time of receipt keeps 32 bits, in microseconds: more than an hour."""
 BLOCK_ALIGN_BYTES = 32

@@ -49,6 +49,7 @@ from collections.abc import Iterator
 from sbus.compiled import LogRecord
 from sbus.shared.log_block import (
     BLOCK,
+    HAND_OVER,
     LogBlock,
     LogStatistics,
     WalkedBlock,
@@ -138,6 +139,12 @@ class OrderedLog(LogRecord):
     def publishers_left(self, words: memoryview, key: bytes) -> set[int]:
         """The publishers of log blocks that are left to walk and begin with this key."""
         return {client for _, client, first in self._blocks_left(words) if first == key}
+
+    def arrivals_left(self, words: memoryview) -> set[int]:
+        """The clients that are handed over to this worker in what it has not walked; in a process
+        that has not resumed the log."""
+        self.cursor = words[self._own + LOG_CURSOR]
+        return self.publishers_left(words, HAND_OVER)
 
     def _blocks_left(self, words: memoryview) -> Iterator[tuple[int, int, bytes]]:
         ring = memoryview(self._map)[self._offset : self._offset + self._size]

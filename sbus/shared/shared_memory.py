@@ -1,6 +1,7 @@
 """The memory that all processes of a bus share, and its lock.
 
-One memfd, mapped by every process before the workers are forked:
+One memfd, mapped by every process before the workers are forked, or found in the descriptor store
+by a bus that goes on when all processes of this one have died:
 
     control words | heartbeats | served clients | statistics | operation times | accounts | stalls |
     client slots | in flight | ordered log | table arena 0 | table arena 1
@@ -23,15 +24,25 @@ import fcntl
 import mmap
 import os
 import time
+from array import array
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
+from typing import Final
 
+import msgspec
+
+from sbus.errors import SbusError
 from sbus.limits import Limits
 from sbus.shared.accounts import accounts_words
-from sbus.shared.client_slots import client_slots_words
+from sbus.shared.client_slots import client_slots_max, client_slots_words
 from sbus.shared.operation_times import OperationTimes, operation_words
 from sbus.shared.stall_table import stall_table_words
 from sbus.shared.worker_statistics import statistics_words
+from sbus.unix.file_lock import lock_file
 
+LAYOUT_VERSION: Final = 1
+"""Of everything in this memory. A program goes on only with a memory that has its own version: this
+changes with every change of what a word, a record of the table or a log block means."""
 WORKERS_MAX = 64
 """A message's destinations are one bit each in a 64-bit word."""
 
@@ -40,6 +51,11 @@ IN_FLIGHT_WORDS = 2048
 
 WORD_BYTES = 8
 PAGE_BYTES = 4096
+
+_END_SECONDS_MAX = 3.0
+"""For which a bus waits for the end of all processes of the one that it goes on for. They end, or
+are killed, within a second of their front."""
+_RETRY_SECONDS = 0.005
 
 # Places in a copy of the control words.
 LOG_HEAD = 0  # where the next log block goes; positions only ever grow
@@ -73,7 +89,15 @@ STEP_REQUEST = 14  # mark of its last step of a request: a subscription begins o
 WORDS_PER_WORKER = 15
 
 SELECTOR = 0
+# What a bus that goes on with this memory reads first: the layout, five words of the shape, and
+# whether it is kept, with the number of buses that went on with it and have not served for a while.
+_LAYOUT = 1
+_SHAPE = 2
+_KEPT = 7
 COPIES = 8
+_MAGIC: Final = 0x73627573 << 32  # "sbus"
+_LOW_MASK: Final = 0xFFFF_FFFF
+_IS_KEPT: Final = 1 << 32
 
 
 class MemoryLock:
@@ -152,12 +176,85 @@ class TimedLock:
         self._operations.record("hold", time.perf_counter() - self._entered_at)
 
 
+class MemoryShape(msgspec.Struct, frozen=True):
+    """What the sizes of the parts of a memory follow from."""
+
+    workers: int
+    log_bytes: int
+    table_bytes: int
+    users_max: int
+    blocking_clients_max: int
+    slots: int
+
+    @classmethod
+    def of(cls, workers: int, limits: Limits) -> "MemoryShape":
+        """That of a bus which starts now."""
+        return cls(
+            workers,
+            limits.log_bytes,
+            limits.table_bytes,
+            limits.users_max,
+            limits.blocking_clients_max,
+            client_slots_max(),
+        )
+
+    @classmethod
+    def of_words(cls, words: Sequence[int]) -> "MemoryShape":
+        """That of which `words` were written."""
+        workers, log_bytes, table_bytes, users_max, places = words
+        blocking_clients_max, slots = places >> 32, places & _LOW_MASK
+        return cls(workers, log_bytes, table_bytes, users_max, blocking_clients_max, slots)
+
+    def words(self) -> list[int]:
+        places = self.blocking_clients_max << 32 | self.slots
+        return [self.workers, self.log_bytes, self.table_bytes, self.users_max, places]
+
+    def applied_to(self, limits: Limits) -> Limits:
+        """These limits with those that have this shape."""
+        names = ("log_bytes", "table_bytes", "users_max", "blocking_clients_max")
+        return msgspec.structs.replace(limits, **{name: getattr(self, name) for name in names})
+
+
+class UnusableMemory(SbusError):
+    """No bus can go on with this memory."""
+
+
+class LeftMemory(msgspec.Struct, frozen=True):
+    """What a memory says that another bus has left."""
+
+    shape: MemoryShape
+    is_kept: bool
+    resumptions: int
+
+
+def look_at(memfd: int) -> LeftMemory:
+    """What this memory says, which another bus has left. Raises UnusableMemory."""
+    try:
+        header = memoryview(os.pread(memfd, COPIES * WORD_BYTES, 0)).cast("Q")
+    except (OSError, TypeError) as error:
+        raise UnusableMemory("it is no memory of a bus") from error
+    if len(header) < COPIES or header[_LAYOUT] & ~_LOW_MASK != _MAGIC:
+        raise UnusableMemory("it is no memory of a bus")
+    if header[_LAYOUT] != _MAGIC | LAYOUT_VERSION:
+        raise UnusableMemory(f"its memory has layout {header[_LAYOUT] & _LOW_MASK}")
+    shape = MemoryShape.of_words(header[_SHAPE:_KEPT].tolist())
+    if not 1 <= shape.workers <= WORKERS_MAX:
+        raise UnusableMemory(f"its memory is one of {shape.workers} workers")
+    kept = header[_KEPT]
+    return LeftMemory(shape, bool(kept & _IS_KEPT), kept & _LOW_MASK)
+
+
 class SharedMemory:
     """The shared memory of one bus: its parts, its lock, and the eventfds that wake workers."""
 
-    def __init__(self, workers: int, limits: Limits) -> None:
+    def __init__(self, workers: int, limits: Limits, memfd: int | None = None) -> None:
+        """Make it, or go on with one that another bus has left: then the number of workers and the
+        limits are those of its shape. Borrows the memfd. Raises OSError, UnusableMemory."""
         if not 1 <= workers <= WORKERS_MAX:
             raise ValueError(f"a bus has 1 to {WORKERS_MAX} workers, not {workers}")
+        self.shape = MemoryShape.of(workers, limits) if memfd is None else look_at(memfd).shape
+        self.is_resumed = memfd is not None
+        """Whether this bus goes on with what another one has left."""
         self.workers = workers
         self.log_bytes = limits.log_bytes
         self.arena_bytes = limits.table_bytes
@@ -169,19 +266,23 @@ class SharedMemory:
         stalls_at = accounts_at + WORD_BYTES * accounts_words(workers, limits)
         stalls_end = stalls_at + WORD_BYTES * stall_table_words(workers, limits)
         slots_at = _round_up(stalls_end, PAGE_BYTES)
-        slots_end = slots_at + WORD_BYTES * client_slots_words()
+        slots_end = slots_at + WORD_BYTES * client_slots_words(self.shape.slots)
         in_flight_end = slots_end + WORD_BYTES * IN_FLIGHT_WORDS * workers
         self.log_offset = _round_up(in_flight_end, PAGE_BYTES)
         first_arena = self.log_offset + self.log_bytes
         self.arena_offsets = (first_arena, first_arena + self.arena_bytes)
-        self.fd = os.memfd_create("sbus", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, self.arena_offsets[1] + self.arena_bytes)
+        size = self.arena_offsets[1] + self.arena_bytes
+        self.fd = _make(size) if memfd is None else _reopen(memfd, size)
         self.map = mmap.mmap(self.fd, 0)
         view = memoryview(self.map)
+        self._header = view[: COPIES * WORD_BYTES].cast("Q")
+        self._header[_SHAPE:_KEPT] = memoryview(array("Q", self.shape.words()))
+        self._header[_LAYOUT] = _MAGIC | LAYOUT_VERSION
         self.lock = MemoryLock(self.fd, view[:control_bytes].cast("Q"), block_words)
         beats = view[control_bytes:statistics_at].cast("Q")
-        self._heartbeats, self.served_clients = beats[:WORKERS_MAX], beats[WORKERS_MAX:]
-        """The latter: the client that each worker serves now, or served when it died; or 0."""
+        self._heartbeats = beats[:WORKERS_MAX]
+        self.served_clients = beats[WORKERS_MAX : 2 * WORKERS_MAX]
+        """The client that each worker serves now, or served when it died; or 0."""
         self.statistics = view[statistics_at:operations_at].cast("Q")
         self.operations = view[operations_at:accounts_at].cast("Q")
         """Of each worker, then of the front."""
@@ -204,12 +305,75 @@ class SharedMemory:
     def wake_front(self) -> None:
         os.eventfd_write(self.eventfds[self.workers], 1)
 
+    # -- a bus that goes on when all processes of this one have died --------------------------
+    @property
+    def is_kept(self) -> bool:
+        """Whether another bus may go on with it: then a process that ends alone, or with all
+        others, ends no connection."""
+        return bool(self._header[_KEPT] & _IS_KEPT)
+
+    @is_kept.setter
+    def is_kept(self, is_kept: bool) -> None:
+        self._header[_KEPT] = _IS_KEPT * is_kept | self.resumptions
+
+    @property
+    def resumptions(self) -> int:
+        """How many buses in a row went on with it, and have not served for a while."""
+        return int(self._header[_KEPT] & _LOW_MASK)
+
+    @resumptions.setter
+    def resumptions(self, resumptions: int) -> None:
+        self._header[_KEPT] = _IS_KEPT * self.is_kept | resumptions
+
+    def close(self) -> None:
+        """Close its descriptors; the mapping goes with its last view."""
+        for fd in (self.fd, *self.eventfds, self.lock.fd):
+            if fd >= 0:
+                os.close(fd)
+
+    def reopen(self) -> int:
+        """A descriptor for another bus; the caller closes it. Raises OSError."""
+        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+
     def record_heartbeat(self, worker: int) -> None:
         self._heartbeats[worker] = time.monotonic_ns()
 
     def silence_seconds(self, worker: int) -> float:
         """The age of the heartbeat of `worker`."""
         return (time.monotonic_ns() - self._heartbeats[worker]) / 1e9
+
+
+def _make(size: int) -> int:
+    """A new memory, locked until all processes that inherit the descriptor have ended."""
+    fd = os.memfd_create("sbus", os.MFD_CLOEXEC)
+    os.ftruncate(fd, size)
+    lock_file(fd)
+    return fd
+
+
+def _reopen(memfd: int, size: int) -> int:
+    """The same for a memory that another bus has left."""
+    if os.fstat(memfd).st_size != size:
+        raise UnusableMemory("its memory has another size")
+    fd = os.open(f"/proc/self/fd/{memfd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        _wait_for_lock(fd)
+    except UnusableMemory:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _wait_for_lock(fd: int) -> None:
+    """Wait until all processes of the other bus have ended, and lock its memory."""
+    deadline = time.monotonic() + _END_SECONDS_MAX
+    while True:
+        try:
+            return lock_file(fd)
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise UnusableMemory("a process of the other bus has not ended") from error
+        time.sleep(_RETRY_SECONDS)
 
 
 def _round_up(value: int, step: int) -> int:

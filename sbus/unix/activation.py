@@ -4,7 +4,7 @@
 the process that they are for, since children inherit the environment. A bus takes at most two: its
 own socket, named `bus`, and its admin socket, named `admin`. A single socket with another name, or
 without one, is the bus's: systemd-socket-activate passes that, and a socket unit without
-`FileDescriptorName=`.
+`FileDescriptorName=`. Behind the sockets come the descriptors that the service itself has stored.
 """
 
 import os
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sbus.errors import ConfigurationError
 from sbus.unix.address import FdAddress
+from sbus.unix.descriptor_store import PREFIX, StoredDescriptors
 from sbus.unix.standard_streams import ERRORS
 
 BUS, ADMIN = "bus", "admin"
@@ -24,6 +25,26 @@ _SHOWN_MAX = 80
 class PassedSockets:
     bus: FdAddress
     admin: FdAddress | None
+
+
+def take_stored_descriptors(
+    environment: MutableMapping[str, str] = os.environ,
+) -> StoredDescriptors:
+    """What an earlier process of this service has stored; leaves the sockets in the variables.
+    Raises ConfigurationError."""
+    names = environment.get("LISTEN_FDNAMES", "").split(":")
+    sockets = next((i for i, name in enumerate(names) if name.startswith(PREFIX)), len(names))
+    stored = names[sockets:]
+    if (
+        not stored
+        or _number("LISTEN_PID", environment.get("LISTEN_PID", "")) != os.getpid()
+        or _number("LISTEN_FDS", environment.get("LISTEN_FDS", "")) != len(names)
+    ):
+        return StoredDescriptors()
+    environment["LISTEN_FDS"] = str(sockets)
+    environment["LISTEN_FDNAMES"] = ":".join(names[:sockets])
+    numbers = range(_FIRST + sockets, _FIRST + len(names))
+    return StoredDescriptors.of(zip(stored, numbers, strict=True))
 
 
 def take_passed_sockets(environment: MutableMapping[str, str] = os.environ) -> PassedSockets | None:

@@ -2,12 +2,14 @@
 
 A notification is one datagram of `NAME=VALUE` lines to the socket that `NOTIFY_SOCKET` names. There
 is no reply; without a service manager, nothing is sent. If `WATCHDOG_USEC` is set, the manager ends
-a process that has not sent `WATCHDOG=1` for so long.
+a process that has not sent `WATCHDOG=1` for so long. If `FDSTORE` is set, it keeps so many
+descriptors for the next process of the service.
 
 A notification that cannot be delivered is logged and has no other effect: a bus outlives its
 service manager.
 """
 
+import array
 import os
 import socket
 import time
@@ -30,11 +32,14 @@ class Notifier:
         address: bytes | None = None,
         watchdog_seconds: float | None = None,
         report: Callable[[str], None] = lambda text: None,
+        stored_max: int = 0,
     ) -> None:
         self._address = address
         self.sock = None if address is None else _open()
         """Kept open, because later there may be no descriptor left. Forked processes close it."""
         self.watchdog_seconds = None if address is None else watchdog_seconds
+        self.stored_max = 0 if address is None else stored_max
+        """How many descriptors the manager keeps."""
         self._report = report
         self._reported: str | None = None
 
@@ -48,12 +53,15 @@ class Notifier:
         target = environment.pop("NOTIFY_SOCKET", None)
         microseconds = environment.pop("WATCHDOG_USEC", None)
         pid = environment.pop("WATCHDOG_PID", None)
+        stored_max = environment.pop("FDSTORE", "0")
         if not target:
             return cls()
         watchdog_seconds = None
         if microseconds is not None and pid in (None, str(os.getpid())):
             watchdog_seconds = _seconds(microseconds)
-        return cls(_parse(target), watchdog_seconds, report)
+        if not (stored_max.isascii() and stored_max.isdecimal()):
+            raise ConfigurationError(f"FDSTORE={ascii(stored_max)[1:61]} is no number")
+        return cls(_parse(target), watchdog_seconds, report, int(stored_max[:10]))
 
     @property
     def has_manager(self) -> bool:
@@ -86,6 +94,25 @@ class Notifier:
     def alive(self) -> None:
         """The sign of life for the watchdog."""
         self._send("WATCHDOG=1")
+
+    def store(self, name: str, fd: int) -> bool:
+        """Have the manager keep this descriptor until it hangs up or is removed; False if it does
+        not get it now, because it is busy."""
+        assert self.sock is not None
+        data = f"FDSTORE=1\nFDNAME={name}".encode()
+        descriptors = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        self.sock.setblocking(False)
+        try:
+            self.sock.sendmsg([data], descriptors, 0, self._address)
+        except OSError:
+            return False
+        finally:
+            self.sock.settimeout(_SEND_SECONDS_MAX)
+        return True
+
+    def remove_stored(self, name: str) -> None:
+        """Have the manager close the descriptors with this name."""
+        self._send("FDSTOREREMOVE=1", f"FDNAME={name}")
 
     def _send(self, *lines: str) -> None:
         if self._address is None or self.sock is None:

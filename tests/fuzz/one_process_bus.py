@@ -49,7 +49,6 @@ from sbus.shared.subscription_table import all_have_read
 from sbus.shared.worker_statistics import LATENCY, REFUSED, ROUTE_LOOKUPS
 from sbus.unix.credentials import Credentials
 from tests.support.events import logging_to
-from tests.unit.shared.memories import close_memory
 
 WORKERS = 2
 CREDENTIALS = Credentials(gid=100, uid=1000, pid=4711)
@@ -360,7 +359,7 @@ class OneProcessBus:
             worker.end()
         for sock in self._link_sockets:
             sock.close()
-        close_memory(self.memory)
+        self.memory.close()
 
 
 @contextmanager

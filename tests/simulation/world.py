@@ -32,7 +32,6 @@ from tests.simulation.front import SimulatedFront
 from tests.simulation.oracle import Ledger, check_order, check_secrecy
 from tests.simulation.plan import SMALL_BUFFER_BYTES, make_plan
 from tests.simulation.workers import SimulatedLock, SimulatedWorker
-from tests.unit.shared.memories import close_memory
 
 KEYS = (b"a", b"a/b", b"a/b/c", b"b", b"b/x", b"!/cred//1000//s", b"!/cred//1001//s")
 PATTERNS = (b"", b"a", b"a/", b"a/*", b"b/", b"*", b"b/x")
@@ -297,7 +296,7 @@ class World:
             client.sock.close()
         for end in self.clients:
             end.leave()
-        close_memory(self.memory)
+        self.memory.close()
 
 
 @contextlib.contextmanager

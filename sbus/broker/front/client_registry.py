@@ -3,8 +3,8 @@
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import islice, takewhile
 
 import msgspec
 
@@ -12,9 +12,10 @@ from sbus.broker.events.emitter import describe_client
 from sbus.broker.ipc.bus_record import ConnectionRecord
 from sbus.protocol.event import Client as DescribedClient
 from sbus.shared.accounts import Account
-from sbus.shared.client_slots import ClientSlots
+from sbus.shared.client_slots import ClientSlots, Connection
 from sbus.unix.credentials import Credentials
 from sbus.unix.peer_process import peer_program
+from sbus.unix.socket_cookie import socket_cookie
 
 
 class Client(msgspec.Struct, eq=False):
@@ -83,6 +84,20 @@ class ClientRegistry:
         own, since, slot = record.credentials, record.connected_at, self._take_slot()
         return self._add(Client(record.number, worker, account, sock, own, since, slot))
 
+    def resume(self, client: Client) -> None:
+        """Add a client that has its number and its slot from a bus whose processes have died."""
+        self._add(client)
+
+    def resume_slots(self, connections: Iterable[Connection]) -> None:
+        """All such clients were added; these had slots, and maybe still have them."""
+        used = {client.slot for client in self}
+        for connection in connections:
+            self.admitted = max(self.admitted, connection.number)
+            self._slots_used += 1
+            if connection.slot not in used:
+                self._slots[connection.slot].disconnect()
+                self._free_slots.append(connection.slot)
+
     def leave_all(self) -> None:
         """Another bus has all clients still. Their sockets are closed here, and nothing else."""
         for client in self._clients.values():
@@ -95,6 +110,8 @@ class ClientRegistry:
 
     def _add(self, client: Client) -> Client:
         self._clients[client.number] = client
+        cookie = socket_cookie(client.sock)
+        self._slots[client.slot].connect(client.number, cookie, client.connected_at)
         self._count(client, 1)
         return client
 
@@ -107,6 +124,7 @@ class ClientRegistry:
     def remove(self, number: int) -> Client:
         """Take out a client that is there."""
         client = self._clients.pop(number)
+        self._slots[client.slot].disconnect()
         self._free_slots.append(client.slot)
         self._count(client, -1)
         return client
@@ -135,6 +153,11 @@ class ClientRegistry:
 
     def get(self, number: int) -> Client | None:
         return self._clients.get(number)
+
+    def newer_than(self, number: int) -> list[Client]:
+        """The clients with greater numbers, in their order."""
+        newest = takewhile(lambda it: it.number > number, reversed(self._clients.values()))
+        return list(newest)[::-1]
 
     def of_worker(self, worker: int) -> list[Client]:
         return [client for client in self if client.worker == worker]

@@ -5,6 +5,7 @@ that it has left.
 """
 
 import socket
+from collections.abc import Collection
 
 import trio
 
@@ -56,11 +57,12 @@ class ClientDeparture:
             send_last(client.sock, notice)
         self.forget(client.number, reason)
 
-    async def disconnect_all(self, code: str) -> None:
-        """End the connections of all clients, which no worker serves any more, because the bus
-        ends; `code` says why."""
+    async def disconnect_all(self, code: str, kept: Collection[int] = ()) -> None:
+        """End the connections of all clients but those that are kept for the next bus, because the
+        bus ends and no worker serves them any more; `code` says why."""
         notice = end_notice(code)
-        for number, client in enumerate(list(self._registry), 1):
+        clients = [client for client in self._registry if client.number not in kept]
+        for number, client in enumerate(clients, 1):
             self.disconnect(client, code, notice)
             if not number % _DISCONNECTED_PER_CALLBACK:
                 await trio.lowlevel.checkpoint()

@@ -277,5 +277,5 @@ def _become(name: str, close: Sequence[SupportsClose]) -> None:
 
 def _ignore_signals() -> None:
     """Let the front alone decide when this process, and every worker that it forks, ends."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)

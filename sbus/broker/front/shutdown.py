@@ -1,6 +1,7 @@
 """When the bus ends: on a signal, with its last client, or when the time for draining is over."""
 
 import signal
+from typing import Final
 
 import trio
 
@@ -9,6 +10,9 @@ from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.protocol.events import BusStopping, Draining
 from sbus.unix.notify import Notifier
+
+LEAVE: Final = signal.SIGUSR1
+"""The `RestartKillSignal=` of the unit."""
 
 
 class Shutdown:
@@ -28,6 +32,8 @@ class Shutdown:
         self.is_draining = False
         self.is_handed_over = False
         """Another bus serves the clients."""
+        self.is_leaving = False
+        """The service manager starts the bus again, which is to go on with its clients."""
         self.admission_scope = trio.CancelScope()
         self.administration_scope = trio.CancelScope()
         self._requested = trio.Event()
@@ -39,9 +45,10 @@ class Shutdown:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Have signals end the bus."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, LEAVE) as signals:
             task_status.started()
-            async for _ in signals:
+            async for signum in signals:
+                self.is_leaving = self.is_leaving or signum == LEAVE
                 self._requested.set()
 
     @property

@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from sbus.broker.events.emitter import EventEmitter
+from sbus.broker.front.client_store import ClientStore
 from sbus.broker.front.hand_over import HandOver, HandOverResult
 from sbus.broker.front.shutdown import Shutdown
 from sbus.broker.ipc.upgrade_link import FileRecord, Offer, UpgradeFailed
@@ -79,9 +80,11 @@ class Upgrader:
         hand_over: HandOver,
         estate: Estate,
         shutdown: Shutdown,
+        client_store: ClientStore,
         events: EventEmitter,
         notifier: Notifier,
     ) -> None:
+        self._client_store = client_store
         self._hand_over = hand_over
         self._estate = estate
         self._shutdown = shutdown
@@ -142,8 +145,15 @@ class Upgrader:
         return result
 
     def _commit(self) -> None:
+        self._client_store.give_up()
         self._estate.files.hand_over()
         self._shutdown.hand_over()
+
+    async def replace_program(self) -> None:
+        """Have a new program serve by the same command line, unless that is not possible."""
+        with suppress(UpgradeFailed):  # which is logged
+            await self.start_program()
+            self.finish()
 
     @property
     def is_handed_over(self) -> bool:

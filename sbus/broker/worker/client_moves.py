@@ -34,7 +34,7 @@ from sbus.broker.ipc.client_record import (
 from sbus.broker.worker.client_state import restore_state, state_of
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.inheritance import Inheritance
-from sbus.broker.worker.router import HAND_OVER, Router
+from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
@@ -42,7 +42,7 @@ from sbus.broker.worker.snapshots import ClientSnapshots
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.broker.worker.wait_queue import Reason, WaitQueue
 from sbus.errors import ClientFault, Refusal, SbusError
-from sbus.shared.log_block import LogBlock, build_log_block
+from sbus.shared.log_block import HAND_OVER, LogBlock, build_log_block
 from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES
 
 _HAND_OVER_SECONDS_MAX = 0.05

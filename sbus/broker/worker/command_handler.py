@@ -120,7 +120,7 @@ class CommandHandler:
             case protocol.RestoreClients():
                 self._moves.snapshots.restore(command)
             case protocol.Leave():
-                self.has_left = True
+                self.has_left = self._sessions.is_frozen = True
             case protocol.StartSampling():
                 self._streams.start_sampling()
             case protocol.StopSampling():

@@ -40,7 +40,7 @@ class WorkerContext:
         self.memory = memory
         self.accounts = Accounts(memory.accounts, memory.workers, limits, worker)
         self.stalls = StallTable(memory.stalls, limits.blocking_clients_max, worker)
-        self.client_slots = ClientSlots(memory.client_slots)
+        self.client_slots = ClientSlots(memory.client_slots, worker)
         self.in_flight = InFlight(memory, worker)
         self.statistics = WorkerStatistics(counters_of(memory.statistics, worker))
         self.send_times = SendTimes(limits.users_max + 1, self.statistics)

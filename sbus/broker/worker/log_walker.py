@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep
-from sbus.broker.worker.router import HAND_OVER, Router
+from sbus.broker.worker.router import Router
 from sbus.limits import UNITS_PER_SECOND
 from sbus.shared.account_search import AccountSearch
 from sbus.shared.in_flight import NUMBER_SHIFT, delivery
-from sbus.shared.log_block import BLOCK, ENTRY_BYTES, TIME_MASK, WalkedBlock
+from sbus.shared.log_block import BLOCK, ENTRY_BYTES, HAND_OVER, TIME_MASK, WalkedBlock
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES, ROUTE_LOOKUPS
 

@@ -121,6 +121,8 @@ class WorkerMachine:
     def _receive_commands(self) -> bool:
         """Carry out some commands; False when this worker must end at once."""
         goes_on = self._commands.receive() and not self._commands.has_left
+        if self._commands.front_has_ended and self._context.memory.is_kept:
+            self._sessions.is_frozen = True  # the next bus serves the clients
         if self._commands.front_has_ended and not self._sessions.is_frozen:
             self._sessions.end_all("bus-failed")
         return goes_on

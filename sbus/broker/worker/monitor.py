@@ -20,7 +20,7 @@ from functools import lru_cache
 from sbus.broker.events.stream_writer import StreamWriter
 from sbus.broker.ipc.worker_protocol import TrafficSample
 from sbus.broker.worker.publish_batch import PublishBatch
-from sbus.broker.worker.router import HAND_OVER, Route
+from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.traffic_sampler import TrafficSampler
 from sbus.protocol.admin_streams import (
@@ -36,6 +36,7 @@ from sbus.protocol.secret_keys import widened
 from sbus.protocol.text import to_text
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
+from sbus.shared.log_block import HAND_OVER
 from sbus.unix.peer_process import peer_program
 
 _CACHE_BYTES_MAX = 1024 * 1024

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.log_walker import LogWalker
-from sbus.broker.worker.router import HAND_OVER, Router
+from sbus.broker.worker.router import Router
 from sbus.shared.client_slots import ClientSlot
 from sbus.shared.in_flight import InterruptedBatch, delivery
+from sbus.shared.log_block import HAND_OVER
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.subscription_table import SubscriptionTable
 from sbus.shared.worker_statistics import ROUTE_LOOKUPS

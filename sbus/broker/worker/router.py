@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Protocol
 
 from sbus.broker.config.access_policy import RuleSet
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
@@ -36,6 +36,7 @@ from sbus.protocol.keys import (
 from sbus.protocol.secret_keys import Ids, ids_of, widened
 from sbus.routing.index import PatternIndex
 from sbus.routing.route_cache import RouteCache
+from sbus.shared.log_block import HAND_OVER
 from sbus.shared.operation_times import OperationTimes
 from sbus.shared.subscription_table import (
     RULE_ADDED,
@@ -56,9 +57,6 @@ _MEMBERS_PER_STEP = 4
 _STEPS_PER_DELIVERY = 10
 """What looking a route up takes besides the match, what a match collects, and what a delivery
 takes, each as it compares with a step of a match. A delivery to a backlog takes twice as long."""
-
-HAND_OVER: Final = b"\0hand-over"
-"""The key of a log entry that hands a client over. No client can name it, because of its NUL."""
 
 
 class Recipient(Protocol):

@@ -102,7 +102,7 @@ class _Remover:
 
 def _remove_at_end(read_fd: int, files: Sequence[OwnedPath]) -> None:
     """The life of the remover."""
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
     release_input_and_output()
     pipe = os.dup2(read_fd, ERRORS + 1)

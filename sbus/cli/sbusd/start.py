@@ -27,9 +27,10 @@ from sbus.cli.sbusd.plan import Plan
 from sbus.cli.sbusd.sockets import Sockets, open_sockets, passed_sockets
 from sbus.cli.terminal.error_output import report_error
 from sbus.errors import ConfigurationError, SbusError
-from sbus.unix.activation import PassedSockets
+from sbus.unix.activation import PassedSockets, take_stored_descriptors
 from sbus.unix.address import RandomAbstractAddress
 from sbus.unix.bus_files import BusFiles
+from sbus.unix.descriptor_store import StoredDescriptors
 from sbus.unix.notify import Notifier
 from sbus.unix.open_files import raise_open_files_limit
 from sbus.unix.standard_streams import OUTPUT, hold_standard_numbers, release_input_and_output
@@ -57,10 +58,11 @@ def run(plan: Plan, *, take_over: bool = False) -> None:
     launcher = None
     was_started_by_bus = PREDECESSOR_VARIABLE in os.environ
     try:
+        stored = take_stored_descriptors()
         passed = passed_sockets(plan.addresses)
         if not (plan.options["foreground"] or was_started_by_bus):
             launcher = go_to_background(stop)
-        lifecycle = _Lifecycle(plan, notifier, stop, launcher, environment)
+        lifecycle = _Lifecycle(plan, notifier, stop, launcher, environment, stored)
         if take_over or was_started_by_bus:
             lifecycle.take_over(was_started_by_bus=was_started_by_bus)
         else:
@@ -81,6 +83,7 @@ class _Lifecycle:
         stop: StopRequest,
         launcher: Launcher | None,
         environment: dict[str, str],
+        stored: StoredDescriptors,
     ) -> None:
         self._plan = plan
         self._notifier = notifier
@@ -89,6 +92,7 @@ class _Lifecycle:
         """None where nobody waits for this process to go to the background."""
         self._directory = _working_directory()
         self._environment = environment
+        self._stored = stored
         self._files = BusFiles()
         self._heritage: Heritage | None = None
 
@@ -204,6 +208,7 @@ class _Lifecycle:
             predecessor=None
             if heritage is None
             else Predecessor(heritage.link, heritage.front_pidfd),
+            stored=self._stored,
         )
 
 

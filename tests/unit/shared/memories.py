@@ -43,13 +43,6 @@ def spare_slots(count: int = 64) -> ClientSlots:
     return ClientSlots(memoryview(bytearray(size_bytes)).cast("Q"))
 
 
-def close_memory(memory: SharedMemory) -> None:
-    """Close every descriptor; the mapping goes with its last view."""
-    for fd in (memory.fd, *memory.eventfds, memory.lock.fd):
-        if fd >= 0:
-            os.close(fd)
-
-
 @contextmanager
 def open_memory(workers: int, limits: Limits | None = None) -> Iterator[SharedMemory]:
     """Shared memory whose lock is not open yet, so that the test may fork."""
@@ -57,7 +50,7 @@ def open_memory(workers: int, limits: Limits | None = None) -> Iterator[SharedMe
     try:
         yield memory
     finally:
-        close_memory(memory)
+        memory.close()
 
 
 def child_holding_the_lock(

@@ -514,3 +514,28 @@ def test_as_much_may_wait_as_backlogs_may_contain_but_always_one_batch() -> None
     assert not here.may_read(401)
     here.count(WAITING_BYTES, -600)
     assert there.may_read(5_000)
+
+
+def test_a_bus_that_goes_on_finds_the_accounts_where_they_were() -> None:
+    words = account_memory(2, LIMITS)
+    book = AccountBook(words, 2, LIMITS)
+    accounts = [book.of(uid, LIMITS.user, 0) for uid in (0, 9, 7)]
+    assert all(accounts)
+    for account in accounts:
+        assert account is not None
+        account.count_connection(1)
+        account.count(DROPPED, 5)
+    resumed = AccountBook(words, 2, LIMITS)
+    resumed.resume()
+    assert sorted(resumed.uids()) == [0, 7, 9]
+    for account in accounts:
+        assert account is not None
+        found = resumed.of(account.uid, LIMITS.user, 0)
+        assert found is not None
+        assert (found.place, found.connections, found.use(DROPPED)) == (account.place, 0, 5)
+
+
+def test_in_a_memory_without_accounts_all_places_are_free() -> None:
+    book = AccountBook(account_memory(2, LIMITS), 2, LIMITS)
+    book.resume()
+    assert all(book.of(uid, LIMITS.user, 0) for uid in USERS[: LIMITS.users_max])

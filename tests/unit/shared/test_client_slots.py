@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft
-from sbus.shared.client_slots import ClientSettings
+from sbus.shared.client_slots import ClientSettings, ClientSlots, Connection
 from tests.unit.shared.memories import spare_slot, spare_slots
 
 ALL_SETTINGS = [
@@ -43,7 +43,32 @@ def test_a_closed_client_stays_closed_until_another_has_its_slot() -> None:
     assert not slot.is_closed
 
 
-@pytest.mark.parametrize("request_bytes", [1, 200, 201, 6_000, 6_208, 10_000])
+def test_a_slot_has_the_worker_that_saved_it_last() -> None:
+    slots = spare_slots(1)
+    for worker in (63, 0, 5):
+        ClientSlots(slots.words, worker)[0].save(7, SETTINGS)
+        assert slots[0].worker == worker
+        assert slots[0].settings() == SETTINGS
+        slots[0].close()
+        assert slots[0].worker == worker
+
+
+def test_connections_are_found_by_what_the_front_has_written() -> None:
+    slots = spare_slots(3)
+    assert list(slots.connections()) == []
+    for slot, number in enumerate((7, 8, 9)):
+        slots[slot].connect(number, 70 + number, 1.5)
+    slots[1].disconnect()
+    slots[2].save(9, SETTINGS)
+    slots[2].keep_request(b"x" * 10_000, 1)
+    assert list(slots.connections()) == [
+        Connection(slot=0, number=7, cookie=77, connected_at=1.5),
+        Connection(slot=1, number=8, cookie=0, connected_at=1.5),
+        Connection(slot=2, number=9, cookie=79, connected_at=1.5),
+    ]
+
+
+@pytest.mark.parametrize("request_bytes", [1, 176, 177, 6_000, 6_208, 10_000])
 def test_a_request_is_kept_as_far_as_there_is_room(request_bytes: int) -> None:
     slots = spare_slots(3)
     packets = [bytes([number]) * request_bytes for number in range(3)]

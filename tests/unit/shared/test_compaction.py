@@ -40,7 +40,7 @@ from tests.unit.shared.journal_model import (
     unsubscribed,
     write,
 )
-from tests.unit.shared.memories import close_memory, open_memory, small_limits, was_woken
+from tests.unit.shared.memories import open_memory, small_limits, was_woken
 
 WORKERS = 3
 PATTERNS = [b"", b"a", b"b/*", b"c" * 60]
@@ -92,7 +92,7 @@ class Journalling(RuleBasedStateMachine):
             for worker in range(WORKERS):
                 self.read(worker, records_max=None)
         finally:
-            close_memory(self.memory)
+            self.memory.close()
             for each in self.patches:
                 each.stop()
 

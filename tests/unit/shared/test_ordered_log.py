@@ -25,7 +25,6 @@ from sbus.shared.shared_memory import (
 from tests.support.children import kill_and_reap
 from tests.unit.shared.memories import (
     child_holding_the_lock,
-    close_memory,
     open_memory,
     small_limits,
 )
@@ -128,7 +127,7 @@ class Walking(RuleBasedStateMachine):
         try:
             self.come_to_rest()
         finally:
-            close_memory(self.memory)
+            self.memory.close()
             self.small_windows.stop()
             self.small_pieces.stop()
 

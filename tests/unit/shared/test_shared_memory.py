@@ -1,25 +1,35 @@
 """The shared memory and its lock: all of a hold's changes count, or none."""
 
+import gc
+import hashlib
+import importlib
 import os
+import struct
 import threading
 import time
 
 import pytest
 
+from sbus.limits import Limits
+from sbus.shared import shared_memory
 from sbus.shared.shared_memory import (
+    LAYOUT_VERSION,
     LOG_HEAD,
     PAGE_BYTES,
     TABLE_TAIL,
     WORDS_PER_WORKER,
     WORKER_WORDS,
     WORKERS_MAX,
+    LeftMemory,
     MemoryLock,
+    MemoryShape,
     SharedMemory,
+    UnusableMemory,
+    look_at,
 )
-from tests.support.children import kill_and_reap
+from tests.support.children import child_that, kill_and_reap
 from tests.unit.shared.memories import (
     child_holding_the_lock,
-    close_memory,
     open_memory,
     small_limits,
     was_woken,
@@ -207,4 +217,87 @@ def test_descriptors_do_not_reach_other_programs() -> None:
         for fd in (memory.fd, memory.lock.fd, *memory.eventfds):
             assert not os.get_inheritable(fd)
     finally:
-        close_memory(memory)
+        memory.close()
+
+
+# -- another bus goes on with it -------------------------------------------------------------------
+def left_memory(workers: int) -> int:
+    """A memory of which this process has nothing else."""
+    memory = SharedMemory(workers, small_limits())
+    memory.lock.open()
+    with memory.lock as words:
+        words[LOG_HEAD] = 7
+    memory.is_kept = True
+    memory.resumptions = 2
+    memfd = memory.reopen()
+    memory.close()
+    del memory
+    gc.collect()  # a mapping has the file open
+    return memfd
+
+
+def test_another_bus_finds_what_was_there() -> None:
+    limits, memfd = small_limits(), left_memory(2)
+    left = look_at(memfd)
+    assert left == LeftMemory(MemoryShape.of(2, limits), is_kept=True, resumptions=2)
+    assert left.shape.applied_to(Limits()) == limits
+    memory = SharedMemory(2, limits, memfd)
+    os.close(memfd)
+    memory.lock.open()
+    with memory.lock as words:
+        assert words[LOG_HEAD] == 7
+    assert (memory.is_kept, memory.resumptions, memory.is_resumed) == (True, 2, True)
+    memory.close()
+
+
+def test_it_waits_until_all_other_processes_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child inherits the memory, and so its lock, and outlives its parent's use of it."""
+    monkeypatch.setattr(shared_memory, "_END_SECONDS_MAX", 0.05)
+    left = SharedMemory(1, small_limits())
+    memfd = left.reopen()
+    with child_that(lambda: None):
+        left.close()
+        del left
+        gc.collect()
+        with pytest.raises(UnusableMemory, match="has not ended"):
+            SharedMemory(1, small_limits(), memfd)
+    monkeypatch.undo()
+    SharedMemory(1, small_limits(), memfd).close()
+    os.close(memfd)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(4096), b"x" * 4096])
+def test_any_other_file_has_no_shape(content: bytes) -> None:
+    memfd = os.memfd_create("test")
+    os.write(memfd, content)
+    with pytest.raises(UnusableMemory, match="no memory of a bus"):
+        look_at(memfd)
+    os.close(memfd)
+
+
+def test_a_memory_of_another_size_is_not_used() -> None:
+    memfd = left_memory(1)
+    os.ftruncate(memfd, 8192)
+    with pytest.raises(UnusableMemory, match="size"):
+        SharedMemory(1, small_limits(), memfd)
+    os.close(memfd)
+
+
+def layout_constants() -> list[str]:
+    """Numbers and formats of the modules that say what is where."""
+    names = "accounts client_slots held_time in_flight log_block log_share operation_times "
+    names += "shared_memory stall_table subscription_table table_share worker_statistics"
+    found = []
+    for name in names.split():
+        for constant, value in vars(importlib.import_module(f"sbus.shared.{name}")).items():
+            if isinstance(value, struct.Struct):
+                found.append(f"{name}.{constant}={value.format}")
+            elif type(value) is int and not constant.endswith(("_SECONDS", "_VERSION")):
+                found.append(f"{name}.{constant}={value}")
+    return sorted(found)
+
+
+def test_another_layout_has_another_version() -> None:
+    """If this fails, count `LAYOUT_VERSION` up, unless nothing in the memory has changed."""
+    digest = hashlib.sha256("\n".join(layout_constants()).encode()).hexdigest()
+    assert (LAYOUT_VERSION, digest[:16]) == (1, "7350cfb7d74e653e"), layout_constants()

@@ -1,12 +1,19 @@
 """Which passed sockets are the bus's, which its administrator's, and what is no such thing."""
 
 import os
+from unittest.mock import patch
 
 import pytest
 
 from sbus.errors import ConfigurationError
-from sbus.unix.activation import PassedSockets, forget_passed_sockets, take_passed_sockets
+from sbus.unix.activation import (
+    PassedSockets,
+    forget_passed_sockets,
+    take_passed_sockets,
+    take_stored_descriptors,
+)
 from sbus.unix.address import FdAddress
+from sbus.unix.descriptor_store import StoredDescriptors
 
 BUS, ADMIN = FdAddress(3), FdAddress(4)
 
@@ -76,6 +83,31 @@ def test_an_invalid_count_is_an_error(count: str) -> None:
 def test_nothing_is_passed(environment: dict[str, str]) -> None:
     assert take_passed_sockets(environment) is None
     assert not environment.keys() & {"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}
+
+
+def test_stored_descriptors_come_behind_sockets() -> None:
+    environment = passing(4, "bus:admin:@m5:@a")
+    numbers: list[tuple[str, int]] = []
+    with patch.object(StoredDescriptors, "of", lambda pairs: numbers.extend(pairs)):
+        take_stored_descriptors(environment)
+    assert numbers == [("@m5", 5), ("@a", 6)]
+    assert take_passed_sockets(environment) == PassedSockets(BUS, ADMIN)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        passing(2, "bus:admin"),
+        passing(1, "bus:@1"),
+        passing(2, "bus:@1", pid=os.getppid()),
+    ],
+    ids=["nothing", "sockets", "another number", "somebody else's"],
+)
+def test_nothing_is_stored(environment: dict[str, str]) -> None:
+    before = dict(environment)
+    assert take_stored_descriptors(environment) == StoredDescriptors()
+    assert environment == before
 
 
 def test_the_variables_are_removed_and_no_others() -> None:

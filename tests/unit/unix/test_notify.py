@@ -134,3 +134,42 @@ def test_a_manager_that_does_not_read_does_not_block_us(tmp_path: Path) -> None:
             assert time.monotonic() - begin < 10
     assert "timed out" in reports[0]
     close(notifier)
+
+
+def test_a_descriptor_is_stored_under_a_name(manager: tuple[socket.socket, str]) -> None:
+    sock, name = manager
+    notifier = Notifier.of_environment(never, {"NOTIFY_SOCKET": name, "FDSTORE": "10"})
+    assert notifier.stored_max == 10
+    reader, writer = os.pipe()
+    assert notifier.store("@1", reader)
+    data, (stored,), _, _ = socket.recv_fds(sock, 1_000, 2)
+    assert data == b"FDSTORE=1\nFDNAME=@1"
+    assert os.fstat(stored).st_ino == os.fstat(reader).st_ino
+    notifier.remove_stored("@1")
+    assert lines(sock) == ["FDSTOREREMOVE=1", "FDNAME=@1"]
+    for fd in (reader, writer, stored):
+        os.close(fd)
+    close(notifier)
+
+
+def test_a_busy_manager_stores_nothing_and_nobody_waits(manager: tuple[socket.socket, str]) -> None:
+    _, name = manager
+    notifier = Notifier.of_environment(never, {"NOTIFY_SOCKET": name, "FDSTORE": "10"})
+    began_at = time.monotonic()
+    while notifier.store("@1", 2):
+        pass
+    assert time.monotonic() - began_at < 5
+    close(notifier)
+
+
+@pytest.mark.parametrize("environment", [{}, {"FDSTORE": "10"}, {"NOTIFY_SOCKET": "@there"}])
+def test_without_a_store_there_is_room_for_nothing(environment: dict[str, str]) -> None:
+    notifier = Notifier.of_environment(never, environment)
+    assert notifier.stored_max == 0
+    close(notifier)
+
+
+@pytest.mark.parametrize("value", ["", "-1", "many", "1.5"])
+def test_an_invalid_size_of_the_store_is_an_error(value: str) -> None:
+    with pytest.raises(SbusError, match="FDSTORE="):
+        Notifier.of_environment(never, {"NOTIFY_SOCKET": "@there", "FDSTORE": value})

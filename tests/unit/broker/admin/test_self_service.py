@@ -1,6 +1,5 @@
 """Self service: users are answered in turn, a bounded number of a user's clients at a time."""
 
-import socket
 from typing import cast
 
 import trio
@@ -14,6 +13,7 @@ from sbus.broker.ipc.worker_protocol import SelfServiceReply
 from sbus.limits import Limits
 from sbus.protocol.admin_results import MeResult, UserReport
 from sbus.unix.credentials import Credentials
+from tests.support.no_socket import no_socket
 from tests.unit.shared.memories import open_account, spare_slots
 
 MANY = 1_000
@@ -21,7 +21,7 @@ MANY = 1_000
 
 def connect(registry: ClientRegistry, uid: int) -> None:
     credentials = Credentials(pid=1, uid=uid, gid=uid)
-    registry.add(0, cast(socket.socket, None), credentials, open_account(Limits(users_max=1), uid))
+    registry.add(0, no_socket(), credentials, open_account(Limits(users_max=1), uid))
 
 
 class Bus:
@@ -44,7 +44,7 @@ class Bus:
 
 
 def test_a_user_with_many_requests_delays_others_by_few_of_them() -> None:
-    registry = ClientRegistry(1, spare_slots())
+    registry = ClientRegistry(1, spare_slots(MANY + 1))
     for number in range(1, MANY + 2):
         connect(registry, uid=2 if number > MANY else 1)
     bus = Bus()

@@ -22,12 +22,14 @@ from sbus.broker.front.rebalancer import Rebalancer
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
+from tests.support.no_socket import no_socket
 from tests.unit.shared.memories import open_account, spare_slots
 
 ANN, BOB = 1, 2
 UNITS = 10_000
 """Of traffic, in a sample of a wholly busy worker."""
 CROSSING = 1.5
+CLIENTS_MAX = 1_000
 
 
 class Simulation:
@@ -37,7 +39,7 @@ class Simulation:
         self, workers: int, *, noise: float = 0.0, processors: int = 64, **limits: int
     ) -> None:
         settings = BusSettings(workers=workers, limits=Limits(**limits))
-        self.registry = ClientRegistry(workers, spare_slots())
+        self.registry = ClientRegistry(workers, spare_slots(CLIENTS_MAX))
         self.demands: dict[int, float] = {}
         """The load that a client causes, by its number; that of a whole worker is 1."""
         self.moved: list[int] = []
@@ -60,7 +62,7 @@ class Simulation:
             worker = self.placement.choose(uid, range(len(self.busy_shares)))
             own = Credentials(gid=uid, uid=uid, pid=1)
             account = open_account(Limits(users_max=1), uid)
-            client = self.registry.add(worker, cast("Any", None), own, account)
+            client = self.registry.add(worker, no_socket(), own, account)
             self.demands[client.number] = demand / 2
             clients.append(client)
         return clients

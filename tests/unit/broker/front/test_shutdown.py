@@ -1,8 +1,5 @@
 """When the bus ends: with its last client, or when the time for draining is over."""
 
-import socket
-from typing import cast
-
 import trio
 import trio.testing
 
@@ -13,6 +10,7 @@ from sbus.limits import Limits
 from sbus.unix.credentials import Credentials
 from sbus.unix.notify import Notifier
 from tests.support.events import logging_to
+from tests.support.no_socket import no_socket
 from tests.unit.shared.memories import open_account, spare_slots
 
 
@@ -33,8 +31,8 @@ class Scene:
         self.has_ended = True
 
     def connect(self) -> Client:
-        no_socket, account = cast(socket.socket, None), open_account(Limits())
-        return self.registry.add(0, no_socket, Credentials(gid=1, uid=2, pid=3), account)
+        own, account = Credentials(gid=1, uid=2, pid=3), open_account(Limits())
+        return self.registry.add(0, no_socket(), own, account)
 
     def disconnect(self) -> None:
         self.registry.remove(self.client.number)

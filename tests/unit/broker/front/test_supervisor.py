@@ -39,7 +39,7 @@ from sbus.unix.credentials import Credentials
 from sbus.unix.notify import Notifier
 from tests.support.events import logging_to
 from tests.unit.broker.front.fake_worker import FakeWorker
-from tests.unit.shared.memories import close_memory, small_limits, was_woken
+from tests.unit.shared.memories import small_limits, was_woken
 
 SOON_SECONDS = 5.0
 WORKERS = 3
@@ -172,7 +172,7 @@ class Scene:
         for memfd in self.supervisor._settings_memfds:
             os.close(memfd)
         self.fork_server.close()
-        close_memory(self.memory)
+        self.memory.close()
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ from sbus.shared.worker_statistics import WorkerStatistics
 from sbus.unix.credentials import Credentials
 from tests.support.events import logging_to
 from tests.unit.routing.specification import matches
-from tests.unit.shared.memories import close_memory, spare_slot, was_woken
+from tests.unit.shared.memories import spare_slot, was_woken
 
 LIMITS = Limits(
     log_bytes=1280,
@@ -258,7 +258,7 @@ class Bus:
         self._small_pieces.stop()
         self.lock.on_enter = self.lock.on_release = None
         self.sock.close()
-        close_memory(self.memory)
+        self.memory.close()
 
     def _start(self, worker: int) -> None:
         settings = BusSettings(workers=self.memory.workers, limits=self.limits)

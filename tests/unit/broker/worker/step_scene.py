@@ -51,7 +51,7 @@ from sbus.unix.credentials import Credentials
 from sbus.unix.fd_passing import refuse_descriptors
 from tests.support import compiled_step
 from tests.support.events import logging_to
-from tests.unit.shared.memories import close_memory, was_woken
+from tests.unit.shared.memories import was_woken
 
 LIMITS = Limits(
     log_bytes=4096,
@@ -180,7 +180,7 @@ class Scene:
         for client in self.clients:
             client.peer.close()
             client.session.sock.close()
-        close_memory(self.memory)
+        self.memory.close()
 
     def _context(self, worker: int) -> WorkerContext:
         settings = BusSettings(workers=WORKERS, limits=LIMITS)

@@ -1,0 +1,127 @@
+"""The client store: keeps what the next bus needs in the service manager's descriptor store.
+
+That is the shared memory and the sockets of settled clients. When all processes of this bus have
+died, the manager starts it again and passes them, and the next bus goes on with its clients (see
+`bus_resumption`). A storm of connections is not one of the manager's, because a client is stored
+only after a while, and few at a time.
+
+The manager closes its copy of a socket as soon as the connection has ended, at either end: all ends
+of a connection here shut the socket down. It would drop the last reference to descriptors that are
+attached to unread packets, so connections whose packets may carry any are not stored.
+"""
+
+import os
+import socket
+import time
+
+import msgspec
+import trio
+
+from sbus.broker.front.client_registry import Client, ClientRegistry
+from sbus.shared.shared_memory import SharedMemory
+from sbus.unix.descriptor_store import NAMES_BYTES_MAX, client_name, memory_name
+from sbus.unix.fd_passing import may_carry_descriptors
+from sbus.unix.notify import Notifier
+
+_SETTLED_SECONDS = 1.0
+"""A client that leaves so soon is not stored."""
+_PACE_SECONDS = 0.003
+"""Between two clients. Each takes some 50 us of the service manager."""
+_RETRY_SECONDS = 0.5
+_STABLE_SECONDS = 2.0
+"""A bus that has served for so long does not fail because of what it goes on with."""
+
+
+class KeptBus(msgspec.Struct, frozen=True):
+    """What this bus goes on with, besides the memory."""
+
+    stored_at_ns: int | None = None
+    """When the memory was stored; None for a bus that begins anew."""
+    sockets: dict[int, socket.socket] = {}
+    """Of clients, by their numbers."""
+    is_configured: bool = True
+    """Whether the configuration asks for a memory of this shape."""
+
+
+class ClientStore:
+    """Of one bus."""
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        registry: ClientRegistry,
+        notifier: Notifier,
+        kept: KeptBus,
+    ) -> None:
+        self._memory = memory
+        self._registry = registry
+        self._notifier = notifier
+        self._stored_at_ns = kept.stored_at_ns
+        self._stored = set(kept.sockets)
+        """The numbers of clients, also of some that have left since."""
+        self._scope = trio.CancelScope()
+
+    def kept(self) -> set[int]:
+        """The clients that the next bus gets if this one ends now."""
+        return self._stored if self._memory.is_kept else set()
+
+    def give_up(self) -> None:
+        """Store nothing more. No bus may go on with this memory."""
+        self._scope.cancel()
+        self._memory.is_kept = False
+        if self._stored_at_ns is not None:
+            self._notifier.remove_stored(memory_name(self._stored_at_ns))
+
+    # -- storing -------------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Store what there is, until this is given up."""
+        if self._notifier.stored_max:
+            with self._scope:
+                await self._store_memory()
+                await self._store_clients()
+
+    async def _store_clients(self) -> None:
+        newest = 0
+        while True:
+            clients = self._registry.newer_than(newest)
+            newest = self._registry.admitted
+            await trio.sleep(_SETTLED_SECONDS)
+            for client in clients:
+                if client.number not in self._stored:
+                    await self._store_client(client)
+
+    async def _store_memory(self) -> None:
+        while self._stored_at_ns is None:
+            now_ns = time.monotonic_ns()
+            memfd = self._memory.reopen()
+            if self._notifier.store(memory_name(now_ns), memfd):
+                self._stored_at_ns = now_ns
+                self._memory.is_kept = True
+            else:
+                await trio.sleep(_RETRY_SECONDS)
+            os.close(memfd)
+
+    async def _store_client(self, client: Client) -> None:
+        """Store a client when there is room and the manager is not busy."""
+        while self._registry.get(client.number) is client:
+            if may_carry_descriptors(client.sock):
+                break
+            name = client_name(client.number)
+            if self._has_room(name) and self._notifier.store(name, client.sock.fileno()):
+                self._stored.add(client.number)
+                await trio.sleep(_PACE_SECONDS)
+                break
+            await trio.sleep(_RETRY_SECONDS)
+
+    def _has_room(self, name: str) -> bool:
+        """Whether the store, and the string of all names, have room for one more like this."""
+        stored_max = min(self._notifier.stored_max - 1, NAMES_BYTES_MAX // (len(name) + 1))
+        if len(self._stored) >= stored_max:
+            self._stored = {it for it in self._stored if self._registry.get(it) is not None}
+        return len(self._stored) < stored_max
+
+
+async def note_stability(memory: SharedMemory) -> None:
+    """This bus is not the one that fails with the memory, once it has served for a while."""
+    await trio.sleep(_STABLE_SECONDS)
+    memory.resumptions = 0

@@ -1,0 +1,365 @@
+"""All processes of a bus end, and the next one goes on with the clients that the service manager
+has kept."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sbus.shared.shared_memory import LAYOUT_VERSION
+from tests.support.admin import administer
+from tests.support.bus import Bus, wait_until_gone
+from tests.support.descriptor_store import StoringManager, needs_refusal, storing_manager
+from tests.support.flood import LOST, message
+from tests.support.processes import fork_server_pid, several_clients
+from tests.support.six_messages import OPTIONS, SIX, Flood
+from tests.support.upgrades import serving_pid, upgrade
+from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
+
+pytestmark = needs_refusal
+END_SECONDS_MAX = 10.0
+LAYOUT_WORD_BYTES = 8
+
+
+def kill_front(bus: Bus) -> None:
+    bus.process.kill()
+
+
+def kill_fork_server(bus: Bus) -> None:
+    os.kill(fork_server_pid(bus), signal.SIGKILL)
+
+
+def kill_all(bus: Bus) -> None:
+    """Nobody has time to notice that others have ended."""
+    pids = bus.pids()
+    for signum in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, signum)
+
+
+def restart(bus: Bus) -> None:
+    bus.process.send_signal(signal.SIGUSR1)
+
+
+WAYS = [kill_front, kill_fork_server, kill_all, restart]
+every_way = pytest.mark.parametrize("end", WAYS)
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[StoringManager]:
+    with storing_manager(tmp_path) as made:
+        yield made
+
+
+def end_bus(bus: Bus, end: Callable[[Bus], None]) -> None:
+    pids = bus.pids()
+    end(bus)
+    bus.process.wait(END_SECONDS_MAX)
+    for pid in pids:
+        assert wait_until_gone(pid, END_SECONDS_MAX)
+
+
+# -- what clients keep -----------------------------------------------------------------------------
+@every_way
+def test_connections_and_subscriptions_go_on(
+    manager: StoringManager, end: Callable[[Bus], None]
+) -> None:
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            clients = stack.enter_context(several_clients(bus, 4))
+            for number, client in enumerate(clients):
+                for pattern in (b"a/*", b"a/*", b"own/%d" % number, b"!/cred////secret"):
+                    client.sub(pattern)
+            own = [client.whoami() for client in clients]
+            manager.wait_until_stored(len(clients))
+            end_bus(bus, end)
+        bus = stack.enter_context(manager.bus())
+        assert [client.whoami() for client in clients] == own
+        clients[0].pub(b"a/x", b"1")
+        for number in range(len(clients)):
+            clients[0].pub(b"own/%d" % number, b"2")
+        clients[0].pub(b"%b/secret" % own[0], b"3")
+        for number, client in enumerate(clients):
+            expected = [
+                b"MSG a/x\x001",
+                b"MSG own/%d\x002" % number,
+                b"MSG %b/secret\x003" % own[0],
+            ]
+            assert [client.receive() for _ in expected] == expected
+        for client in clients:
+            client.unsub(b"a/*")
+            client.sync()
+        clients[0].pub(b"a/x", b"once")
+        for client in clients:
+            assert client.receive() == b"MSG a/x\0once"
+            client.unsub(b"a/*")
+            client.sync()
+        clients[0].pub(b"a/x", b"nobody")
+        for client in clients:
+            assert client.sync() == []
+        with bus.connect() as new, administer(bus) as admin:
+            assert new.whoami()
+            numbers = [listed["client"] for listed in admin.ask("clients")["clients"]]
+            assert numbers == [1, 2, 3, 4, 5]
+
+
+@every_way
+def test_choices_go_on(manager: StoringManager, end: Callable[[Bus], None]) -> None:
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            chooser, other = stack.enter_context(several_clients(bus, 2))
+            for choice in (b"echo/off", b"!/notices/on", b"blocking/soft/discard", b"order/stack"):
+                chooser.control(choice)
+            chooser.sub(b"k")
+            chooser.whoami()
+            manager.wait_until_stored(2)
+            end_bus(bus, end)
+        bus = stack.enter_context(manager.bus())
+        chooser.pub(b"k", b"no echo")
+        chooser.send(b"MSG !/reserved\0")
+        (notice,) = chooser.sync()
+        assert notice.startswith(b"CMSG !/error\0reserved ")
+        other.pub(b"k", b"1")
+        assert chooser.receive() == b"MSG k\x001"
+        with administer(bus) as admin:
+            (activity, _) = [one["activity"] for one in admin.ask("clients")["clients"]]
+        assert (activity["soft"], activity["order"]) == ("discard", "stack")
+
+
+@every_way
+def test_what_is_sent_meanwhile_arrives_in_order(
+    manager: StoringManager, end: Callable[[Bus], None]
+) -> None:
+    count = 50
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            publisher, *others = stack.enter_context(several_clients(bus, 4))
+            for client in others:
+                client.sub(b"k")
+                client.sync()
+            manager.wait_until_stored(4)
+            end_bus(bus, end)
+        for number in range(count):
+            publisher.pub(b"k", b"%d" % number)
+        stack.enter_context(manager.bus())
+        publisher.sync()
+        for client in others:
+            assert client.sync() == [b"MSG k\0%d" % number for number in range(count)]
+
+
+@every_way
+def test_a_lost_backlog_is_told(manager: StoringManager, end: Callable[[Bus], None]) -> None:
+    with ExitStack() as stack:
+        with manager.bus(*OPTIONS) as bus:
+            slow, publisher, neighbour = stack.enter_context(several_clients(bus, 3))
+            flood = Flood(slow, publisher, neighbour)
+            flood.begin()
+            flood.publish(*SIX[:3])
+            manager.wait_until_stored(3)
+            end_bus(bus, end)
+        stack.enter_context(manager.bus(*OPTIONS))
+        publisher.sync()
+        publisher.send(message(b"behind", 100))
+        publisher.sync()
+        assert flood.read() == [LOST + b"3", message(b"behind", 100)]
+
+
+@needs_root
+def test_the_kernel_says_who_a_client_is() -> None:
+    with ExitStack() as stack:
+        directory = stack.enter_context(directory_for_everybody())
+        manager = stack.enter_context(storing_manager(directory))
+        with manager.bus("--others") as bus:
+            with effective_user(STRANGER):
+                client = stack.enter_context(bus.connect())
+            own = client.whoami()
+            manager.wait_until_stored(1)
+            end_bus(bus, kill_all)
+        bus = stack.enter_context(manager.bus("--others"))
+        assert client.whoami() == own
+        with administer(bus) as admin:
+            (listed,) = admin.ask("clients")["clients"]
+        assert listed["uid"] == STRANGER
+
+
+def test_another_number_of_workers_serves_them(manager: StoringManager) -> None:
+    """First as many as before, and then the new program takes over from itself."""
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            clients = stack.enter_context(several_clients(bus, 4))
+            for client in clients:
+                client.sub(b"k")
+                client.sync()
+            manager.wait_until_stored(4)
+            end_bus(bus, kill_all)
+        bus = stack.enter_context(manager.bus(workers=3))
+        bus.process.wait(END_SECONDS_MAX)
+        pid = serving_pid(bus)
+        try:
+            with administer(bus) as admin:
+                assert len(admin.ask("workers")["workers"]) == 3
+            clients[0].pub(b"k", b"")
+            clients[0].sync()
+            for client in clients[1:]:
+                assert client.sync() == [b"MSG k\0"]
+        finally:
+            os.kill(pid, signal.SIGTERM)
+            assert wait_until_gone(pid, END_SECONDS_MAX)
+
+
+def test_a_bus_that_took_over_is_resumed(manager: StoringManager) -> None:
+    """The store has its memory, and not that of the bus whose place it took."""
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            clients = stack.enter_context(several_clients(bus, 2))
+            manager.wait_until_stored(2)
+            (before,) = (name for name in manager.stored if name.startswith("@m"))
+            upgrade(bus)
+            clients[0].sub(b"k")
+            clients[0].sync()
+            while before in manager.stored or len(manager.stored) < 3:
+                assert manager.next(), "the new memory is not stored"
+            pid = serving_pid(bus)
+            os.kill(pid, signal.SIGKILL)
+            assert wait_until_gone(pid, END_SECONDS_MAX)
+        stack.enter_context(manager.bus())
+        clients[1].pub(b"k", b"")
+        assert clients[0].receive() == b"MSG k\0"
+
+
+# -- what is not kept ------------------------------------------------------------------------------
+def test_a_client_whose_connection_was_not_kept_is_lost_alone(manager: StoringManager) -> None:
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            clients = stack.enter_context(several_clients(bus, 4))
+            for client in clients:
+                client.sub(b"k")
+                client.sync()
+            manager.wait_until_stored(4)
+            end_bus(bus, kill_all)
+        (lost,) = manager.stored.pop("@2")
+        os.close(lost)
+        clients[2].close()
+        bus = stack.enter_context(manager.bus())
+        assert clients[1].receive() == b""
+        clients[0].pub(b"k", b"")
+        assert clients[0].receive() == clients[3].receive() == b"MSG k\0"
+        assert "clients: 2, connections that ended meanwhile: 2" in bus.stderr_text()
+        with administer(bus) as admin:
+            assert admin.ask("users")["users"][0]["subscriptions"] == 2
+
+
+def test_a_new_client_is_not_kept(manager: StoringManager) -> None:
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            (settled,) = stack.enter_context(several_clients(bus, 1))
+            manager.wait_until_stored(1)
+            (new,) = stack.enter_context(several_clients(bus, 1))
+            end_bus(bus, kill_all)
+        assert new.receive() == b""
+        stack.enter_context(manager.bus())
+        assert settled.whoami()
+
+
+def test_a_store_that_is_full_keeps_the_first(tmp_path: Path) -> None:
+    with storing_manager(tmp_path, stored_max=3) as manager, ExitStack() as stack:
+        with manager.bus() as bus:
+            clients = stack.enter_context(several_clients(bus, 3))
+            manager.wait_until_stored(2)
+            clients[0].close()
+            while "@3" not in manager.stored:
+                assert manager.next(), "the last client is not stored"
+            end_bus(bus, kill_all)
+        stack.enter_context(manager.bus())
+        for client in clients[1:]:
+            assert client.whoami()
+
+
+def test_an_orderly_end_tells_clients_and_keeps_nothing(manager: StoringManager) -> None:
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            (client,) = stack.enter_context(several_clients(bus, 1))
+            client.control(b"!/notices/on")
+            client.sync()
+            manager.wait_until_stored(1)
+            end_bus(bus, lambda bus: bus.process.terminate())
+        (last,) = client.receive_until_closed()
+        assert last.startswith(b"CMSG !/error\0stopping ")
+        manager.discard()
+        manager.drop_ended()
+        assert not manager.stored
+        stack.enter_context(manager.bus())
+
+
+def test_a_client_that_is_disconnected_is_not_kept(manager: StoringManager) -> None:
+    with manager.bus() as bus, several_clients(bus, 2) as clients:
+        manager.wait_until_stored(2)
+        with administer(bus) as admin:
+            admin.ask("kick", client=1)
+        assert clients[0].receive_until_closed() == []
+        manager.drop_ended()
+        assert "@1" not in manager.stored
+
+
+# -- what cannot be gone on with -------------------------------------------------------------------
+def begins_anew(manager: StoringManager, spoil: Callable[[int], None]) -> str:
+    """Spoil the stored memory of a bus; what the next one says, which disconnects the client."""
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            (client,) = stack.enter_context(several_clients(bus, 1))
+            manager.wait_until_stored(1)
+            end_bus(bus, kill_all)
+        (memory,) = (fds[0] for name, fds in manager.stored.items() if name.startswith("@m"))
+        spoil(memory)
+        bus = stack.enter_context(manager.bus())
+        assert client.receive() == b""
+        with bus.connect() as new:
+            assert new.whoami()
+        return bus.stderr_text()
+
+
+def write_layout(memory: int, version: int) -> None:
+    (word,) = memoryview(os.pread(memory, LAYOUT_WORD_BYTES, LAYOUT_WORD_BYTES)).cast("Q")
+    spoilt = (word - LAYOUT_VERSION + version).to_bytes(LAYOUT_WORD_BYTES, "little")
+    os.pwrite(memory, spoilt, LAYOUT_WORD_BYTES)
+
+
+def test_a_memory_of_another_layout_is_not_used(manager: StoringManager) -> None:
+    text = begins_anew(manager, lambda memory: write_layout(memory, LAYOUT_VERSION + 1))
+    assert f"its memory has layout {LAYOUT_VERSION + 1}" in text
+
+
+@pytest.mark.parametrize("size", [0, 8, 4096])
+def test_a_memory_that_was_cut_off_is_not_used(manager: StoringManager, size: int) -> None:
+    text = begins_anew(manager, lambda memory: os.ftruncate(memory, size))
+    assert "the bus begins anew" in text
+
+
+def test_a_memory_with_which_buses_keep_failing_is_used_no_more(manager: StoringManager) -> None:
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            (client,) = stack.enter_context(several_clients(bus, 1))
+            manager.wait_until_stored(1)
+            end_bus(bus, kill_all)
+        for _ in range(3):
+            with manager.bus() as bus:
+                assert client.whoami()
+                end_bus(bus, kill_all)
+        bus = stack.enter_context(manager.bus())
+        assert client.receive() == b""
+        assert "3 buses have failed with it" in bus.stderr_text()
+
+
+def test_connections_without_a_memory_are_ended(manager: StoringManager) -> None:
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            (client,) = stack.enter_context(several_clients(bus, 1))
+            manager.wait_until_stored(1)
+            end_bus(bus, kill_all)
+        for name in [name for name in manager.stored if name.startswith("@m")]:
+            os.close(manager.stored.pop(name)[0])
+        stack.enter_context(manager.bus())
+        assert client.receive() == b""

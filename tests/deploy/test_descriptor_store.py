@@ -1,0 +1,62 @@
+"""A bus whose processes end in all ways, with a real systemd that keeps its clients."""
+
+from typing import Any
+
+import pytest
+
+from tests.deploy import booted, store_probe
+from tests.deploy.store_probe import BACKLOG, CLIENTS, MANY
+from tests.support.descriptor_store import needs_refusal
+
+pytestmark = [
+    pytest.mark.skipif(booted.why_not() is not None, reason=str(booted.why_not())),
+    needs_refusal,
+]
+NOTHING = {"connections": 0, "credentials": 0, "subscriptions": 0, "choices": 0}
+WAYS = ["kill_front", "kill_fork_server", "kill_all", "restart"]
+PAUSE_SECONDS_MAX = 5.0
+"""Of which the bus needs one, on an idle machine."""
+
+
+@pytest.fixture(scope="module")
+def seen() -> Any:
+    return booted.boot(store_probe.__name__)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_clients_lose_nothing_but_what_only_memory_held(seen: Any, way: str) -> None:
+    assert seen[way]["state"] == "active"
+    assert seen[way]["lost"] == NOTHING
+    *kept, told, last = seen[way]["received"]
+    assert last == "MSG flood\0behind"
+    assert set(kept) == {"MSG flood\0PAYLOAD"}
+    assert told == f"CMSG !/lost\0{BACKLOG - len(kept)}"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_pause_is_short(seen: Any, way: str) -> None:
+    print(f"{way}: {CLIENTS} clients, {seen[way]['pause']:.2f} s")
+    assert seen[way]["pause"] < PAUSE_SECONDS_MAX
+
+
+def test_many_clients(seen: Any) -> None:
+    print(f"{MANY} clients: {seen['many']['pause']:.2f} s")
+    assert seen["many"]["lost"] == NOTHING
+
+
+def test_a_restart_may_change_the_number_of_workers(seen: Any) -> None:
+    assert seen["changed workers"] == {"lost": NOTHING, "workers": 3}
+
+
+def test_an_upgraded_bus_is_kept(seen: Any) -> None:
+    assert seen["after an upgrade"] == NOTHING
+
+
+def test_a_stop_tells_clients_and_empties_the_store(seen: Any) -> None:
+    (told,) = seen["stopped"]["told"]
+    assert told.startswith("CMSG !/error\0stopping ")
+    assert seen["stopped"]["left"] == 0
+
+
+def test_a_bus_that_fails_too_often_is_given_up(seen: Any) -> None:
+    assert seen["given up"] == {"state": "failed", "left": 0, "connection": "ended"}

@@ -1,0 +1,131 @@
+"""A service manager with a descriptor store: it starts a bus, and starts it again with what was
+stored, as systemd does."""
+
+import os
+import select
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from sbus.unix.fd_passing import may_carry_descriptors, refuse_descriptors
+from tests.support.bus import SBUSD, Bus, bus_of
+from tests.support.service_manager import MESSAGE_SECONDS_MAX, ServiceManager
+
+STORED_MAX = 1_000
+_START = """
+import fcntl, os, sys
+count = int(sys.argv[1])
+high = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 1000) for fd in sys.argv[2 : 2 + count]]
+for number, fd in enumerate(high):
+    os.dup2(fd, 3 + number)
+    os.close(fd)
+os.environ["LISTEN_PID"] = str(os.getpid())
+os.execv(sys.argv[2 + count], sys.argv[2 + count :])
+"""
+
+
+def kernel_refuses_descriptors() -> bool:
+    """Whether packets can be without descriptors, and so connections be stored."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        refuse_descriptors(ours)
+        return not may_carry_descriptors(ours)
+
+
+needs_refusal = pytest.mark.skipif(
+    not kernel_refuses_descriptors(), reason="Linux before 6.16 cannot refuse descriptors"
+)
+
+
+class StoringManager(ServiceManager):
+    """Keeps the descriptors of one service."""
+
+    def __init__(self, directory: Path, stored_max: int = STORED_MAX) -> None:
+        super().__init__(directory)
+        self.directory = directory
+        self.stored_max = stored_max
+        self.stored: dict[str, list[int]] = {}
+
+    def next(self, timeout_s: float = MESSAGE_SECONDS_MAX) -> dict[str, str]:
+        """As of any manager; what is to be stored is, and what has hung up is closed."""
+        if not select.select([self.sock], [], [], timeout_s)[0]:
+            return {}
+        data, fds, _, _ = socket.recv_fds(self.sock, 10_000, 4)
+        message = dict(line.split("=", 1) for line in data.decode().split("\n"))
+        if "FDSTORE" in message:
+            self.stored.setdefault(message["FDNAME"], []).extend(fds)
+        elif "FDSTOREREMOVE" in message:
+            for fd in self.stored.pop(message["FDNAME"], []):
+                os.close(fd)
+        return message
+
+    def clients_stored(self) -> int:
+        return sum(not name.startswith("@m") for name in self.stored)
+
+    def wait_until_stored(self, clients: int) -> None:
+        while self.clients_stored() < clients or len(self.stored) <= clients:
+            assert self.next(), f"only {sorted(self.stored)} are stored"
+
+    def drop_ended(self) -> None:
+        """Close the connections that have ended, as systemd does at once."""
+        for name, fds in list(self.stored.items()):
+            for fd in fds:
+                poll = select.poll()
+                poll.register(fd, 0)
+                if any(events & select.POLLHUP for _, events in poll.poll(0)):
+                    os.close(fd)
+                    del self.stored[name]
+
+    @contextmanager
+    def bus(self, *options: str, workers: int = 2) -> Iterator[Bus]:
+        """Start the service with what is stored. Its address is always the same."""
+        self.drop_ended()
+        address = str(self.directory / "bus.socket")
+        pairs = [(name, fd) for name, fds in self.stored.items() for fd in fds]
+        fds = [fd for _, fd in pairs]
+        start = (sys.executable, "-c", _START, str(len(fds)), *map(str, fds))
+        environment = {
+            "NOTIFY_SOCKET": self.address,
+            "FDSTORE": str(self.stored_max),
+            "LISTEN_FDS": str(len(fds)),
+            "LISTEN_FDNAMES": ":".join(name for name, _ in pairs),
+        }
+        arguments = ("-f", "-r", "-a", address, "--workers", str(workers), "--placement", "spread")
+        before = {name: os.environ.get(name) for name in environment}
+        os.environ.update(environment)
+        try:
+            running = bus_of(
+                self.directory,
+                *arguments,
+                *options,
+                address=address,
+                command=(*start, *SBUSD),
+                pass_fds=fds,
+            )
+            with running as bus:
+                yield bus
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
+
+    def close(self) -> None:
+        self.sock.close()
+        for fds in self.stored.values():
+            for fd in fds:
+                with suppress(OSError):
+                    os.close(fd)
+
+
+@contextmanager
+def storing_manager(directory: Path, stored_max: int = STORED_MAX) -> Iterator[StoringManager]:
+    manager = StoringManager(directory, stored_max)
+    try:
+        yield manager
+    finally:
+        manager.close()
