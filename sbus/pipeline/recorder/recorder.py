@@ -6,7 +6,7 @@ watchdog, publish probes and, with administrator rights, record clients and even
 fails reports it and is tried again; nothing else stops.
 
 What has been committed stays, however the recorder ends. An orderly end also writes everything that
-was published before it. A recorder that continues a recording begins with a GAP row.
+was published before it, and seals it. A recorder that continues a recording begins with a GAP row.
 """
 
 import signal
@@ -28,6 +28,7 @@ from sbus.pipeline.recorder.buffer import Buffer, MonitorBuffer, PacketBuffer, w
 from sbus.pipeline.recorder.maintenance import maintain
 from sbus.pipeline.recorder.sources import MonitorSource, Source, SubscriptionSource
 from sbus.pipeline.store.retention import Retention
+from sbus.pipeline.store.rewriting import seal
 from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.schemas import PROBE_KEY_PREFIX
 from sbus.pipeline.store.writer import RecordingWriter, Rolling
@@ -71,6 +72,16 @@ async def record(plan: Plan, notifier: Notifier, report: Report) -> None:
     """Record until SIGTERM or SIGINT. Raises SbusError when recording cannot begin or continue."""
     with RecordingWriter(plan.directory, plan.identity) as writer:
         await _Recorder(plan, writer, notifier, report).run()
+        try:
+            await trio.to_thread.run_sync(_seal_all, writer)
+        except (SbusError, OSError) as error:
+            report(f"will be sealed by the next recorder: {error}")
+
+
+def _seal_all(writer: RecordingWriter) -> None:
+    for table in writer.tables.values():
+        table.roll()
+    seal(writer.directory, writer.identity.recorder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,6 +224,21 @@ def test_segment_files_are_sealed_while_recording_continues(
     assert values == [b"%d" % number for number in range(30)]
 
 
+@pytest.mark.parametrize("option", ["--plain", "--flush-ms=50"])
+def test_everything_is_sealed_when_a_recorder_has_stopped(
+    bus: Bus, started: Recorders, tmp_path: Path, option: str
+) -> None:
+    recorder = started.start(bus.address, tmp_path / "rec", option)
+    with bus.connect() as client:
+        publish_some(client, 0)
+    recorder.stop()
+    assert [row["value"] for row in recorded(tmp_path / "rec")] == [b"%d" % n for n in range(10)]
+    recording = Recording(tmp_path / "rec")
+    (name,) = recording.recorders()
+    tables = recording.snapshot(name).manifest.tables
+    assert {file.kind for table in tables.values() for file in table.files} == {"parquet"}
+
+
 def publish_some(client: RawClient, first: int) -> None:
     for number in range(first, first + 10):
         client.pub(b"k", b"%d" % number)
