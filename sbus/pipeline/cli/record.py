@@ -13,7 +13,6 @@ from sbus.cli.optional_packages import needs_packages
 from sbus.cli.sbusctl.shared_options import SelectedBus
 from sbus.cli.terminal.error_output import report_error
 from sbus.client.link import default_address
-from sbus.unix.address import parse_address
 from sbus.unix.notify import Notifier
 from sbus.unix.private_files import keep_new_files_private
 
@@ -109,10 +108,9 @@ def record(
 
     keep_new_files_private()
     address = selected.address or default_address()
-    bus = os.path.abspath(parse_address(address).format())
     plan = Plan(
         directory=directory.absolute(),
-        identity=RecorderIdentity.here(bus),
+        identity=RecorderIdentity.here(address),
         address=address,
         options=selected.link,
         patterns=patterns,

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from sbus.cli.optional_packages import needs_packages
+from sbus.errors import ConfigurationError
 from sbus.pipeline.cli.job_command import EXTRAS, JobRun, Verb, answers, duration, reads_recording
 from sbus.unix.private_files import keep_new_files_private
 
@@ -192,11 +193,20 @@ def compact(directory: Path, before: datetime | None, file_mib: int) -> None:
 )
 @click.option("--at-once", is_flag=True, help="As fast as the bus takes it.")
 def replay(run: JobRun, address: str | None, speed: float, at_once: bool) -> None:
-    """Publish recorded messages onto a bus again, with their original intervals."""
+    """Publish recorded messages onto a bus again, with their original intervals. It must not be
+    recorded into RECORDING meanwhile, which would hold them twice."""
     from sbus.client import blocking
     from sbus.pipeline.jobs.replay import replay
+    from sbus.pipeline.store.row_batches import RecorderIdentity
+    from sbus.pipeline.store.writer import is_written
 
     with blocking.connect(address) as bus:
+        directory = run.selection.directory
+        if is_written(directory, RecorderIdentity.here(bus.address).recorder):
+            raise ConfigurationError(
+                f"{bus.address} is being recorded in {directory}, which would hold its messages "
+                "twice: replay onto another bus, or stop the recorder meanwhile"
+            )
         bus.control("echo/off")
         with run.session() as spark:
             messages = run.selection.read(spark, "messages")

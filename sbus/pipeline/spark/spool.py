@@ -111,6 +111,8 @@ class SpoolReader(StreamReader):
             raise
 
     def _open(self) -> RecordingWriter:
+        # It holds everybody's messages.
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         deadline = time.monotonic() + _PREDECESSOR_SECONDS_MAX
         while True:
             try:

@@ -1,6 +1,7 @@
 """Batches of rows, ready to be written, with the columns that all rows of a recorder share."""
 
 import hashlib
+import os
 import re
 import socket
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from sbus.pipeline.store.arrow_columns import of_numbers, of_values, repeated
 from sbus.pipeline.store.schemas import GAP, MESSAGE, MESSAGES, TIMESTAMP
+from sbus.unix.address import parse_address
 from sbus.unix.machine_id import machine_id
 
 _DIGEST_DIGITS = 12
@@ -31,8 +33,9 @@ class RecorderIdentity:
     bus: str
 
     @classmethod
-    def here(cls, bus: str) -> Self:
-        """Of a bus of this host."""
+    def here(cls, address: str) -> Self:
+        """Of the bus of this host with this address."""
+        bus = os.path.abspath(parse_address(address).format())
         return cls.of(socket.gethostname(), bus, machine_id())
 
     @classmethod

@@ -88,6 +88,21 @@ class TableWriter:
         return file
 
 
+def is_written(directory: Path, recorder: str) -> bool:
+    """Whether a recorder is writing this part of the recording now."""
+    try:
+        descriptor = os.open(directory / recorder / _LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class RecordingWriter:
     """Writes one recorder's part of the recording in `directory`; makes both if need be.
 

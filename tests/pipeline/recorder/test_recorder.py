@@ -5,6 +5,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from sbus.pipeline.store.reader import Recording
+from sbus.pipeline.store.writer import is_written
 from tests.support.admin import administer
-from tests.support.bus import Bus, running_bus, stop
+from tests.support.bus import PROJECT, Bus, running_bus, stop
 from tests.support.processes import is_replaced, stopped, worker_pids
 from tests.support.raw_client import RawClient
 from tests.support.recorder_process import (
@@ -243,6 +245,21 @@ def publish_some(client: RawClient, first: int) -> None:
     for number in range(first, first + 10):
         client.pub(b"k", b"%d" % number)
         client.sync()
+
+
+def test_a_recording_is_not_replayed_onto_the_bus_that_it_records(
+    bus: Bus, started: Recorders, tmp_path: Path
+) -> None:
+    recorder = started.start(bus.address, tmp_path / "rec", "--plain")
+    words = ("-m", "sbus.pipeline", "replay", str(tmp_path / "rec"), "-a", bus.address)
+    command = [sys.executable, *words]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
+    assert ended.returncode == 1
+    assert f"{bus.address} is being recorded in {tmp_path}/rec" in ended.stderr
+    recorder.stop()
+    assert recorded(tmp_path / "rec") == []
+    (name,) = Recording(tmp_path / "rec").recorders()
+    assert not is_written(tmp_path / "rec", name)
 
 
 # -- with the right to administer the bus ----------------------------------------------------------

@@ -155,6 +155,7 @@ def test_received_rows_are_read_again_after_a_restart(bus: Bus, tmp_path: Path) 
         assert rows(reader, start, end) == [("a", b"1", "MSG", None), ("b", b"2", "MSG", None)]
         after = wait_for(reader, end, 1)
         assert rows(reader, end, after) == [("", b"", "GAP", None)]
+    assert (tmp_path / "spool").stat().st_mode & 0o077 == 0, "only its user may read it"
 
 
 def test_the_end_of_the_bus_is_raised_after_the_spool_is_read(bus: Bus, tmp_path: Path) -> None:
