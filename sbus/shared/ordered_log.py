@@ -195,7 +195,7 @@ class OrderedLog(LogRecord):
     def append_if_walked(self, words: memoryview, log_block: LogBlock, share: LogShare) -> int:
         """Append a log block if everything before it that is destined to this worker has been
         walked, and one of its destinations lives; the result is that of `append`, or -1."""
-        if self.destined_end(words) > self.cursor or not log_block.mask & words[ALIVE]:
+        if words[self._own + LOG_END] > self.cursor or not log_block.mask & words[ALIVE]:
             return -1
         return self.append(words, log_block, share)
 

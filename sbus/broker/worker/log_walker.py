@@ -81,6 +81,15 @@ class LogWalker:
         self._unpriced_cost, self._unpriced_bytes = {}, {}
         self._priced_seconds = self.seconds
 
+    def destined_end(self, words: memoryview) -> int:
+        """To where there is something to walk. Under the lock. A successor begins where this worker
+        would, if it dies first."""
+        before = self._log.cursor
+        end = self._log.destined_end(words)
+        if self._log.cursor > before:
+            self._in_flight.begin_block(self._log.cursor)
+        return end
+
     def walk_to(self, end: int, cost_max: float = math.inf) -> None:
         """Deliver what the log has for this worker's clients, up to `end` or this cost."""
         start = self._log.cursor

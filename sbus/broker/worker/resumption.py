@@ -68,6 +68,8 @@ class Resumption:
                 return Interrupted(0, self._log.cursor, None, set(), request)
             self._log.destined_end(words)
             is_there = self._log.cursor == walked
+            if not is_there:
+                self._in_flight.begin_block(self._log.cursor)
             step_end = self._in_flight.step_end(words)
             batch = self._in_flight.interrupted_batch(words)
             arrivals = self._log.publishers_left(words, HAND_OVER)

@@ -173,7 +173,7 @@ class Sequencer:
                 if self._table.has_unread:  # after a worker's death: too much to read here
                     return None
             self._table.share_epoch(words)
-            end = self._in_flight.note_step(words, self._log.destined_end(words))
+            end = self._in_flight.note_step(words, self._walker.destined_end(words))
             woken = self._log.share_cursor(words)
             appended_for, wait = self._append(words, batch, log_block)
             if flight and (wait is None or wait.reason is Reason.STALL):
@@ -295,7 +295,7 @@ class Sequencer:
         """Deliver everything that has its place in the order before now."""
         with self._lock as words:
             self._table.share_epoch(words)
-            end = self._log.destined_end(words)
+            end = self._walker.destined_end(words)
             woken = self._log.share_cursor(words)
         self._memory.wake(woken)
         self._walker.walk_to(end)
@@ -307,7 +307,7 @@ class Sequencer:
         with self._lock.timed as words:
             recorded = self._table.append(words, data, share, edge=edge, frees=frees)
             self._in_flight.place_request(words, mark if recorded else 0)
-            end = self._in_flight.note_step(words, self._log.destined_end(words))
+            end = self._in_flight.note_step(words, self._walker.destined_end(words))
             woken = self._log.share_cursor(words)
         self._memory.wake(woken)
         if recorded:
@@ -345,7 +345,7 @@ class Sequencer:
         read all of it: it checks that before it publishes.
         """
         with self._lock as words:
-            end = self._log.destined_end(words)
+            end = self._walker.destined_end(words)
             piece = b"" if self._monitor.is_watched else self._log.take_piece(words, end)
             woken = self._log.share_cursor(words)
             must_read = self._table.follow(words)
@@ -384,7 +384,7 @@ class Sequencer:
         """
         was_behind = self._table.has_unread
         with self._lock as words:
-            end = self._log.destined_end(words)
+            end = self._walker.destined_end(words)
             self._table.note_unread(words)
         self._walker.walk_to(end)
         self._apply()

@@ -13,6 +13,7 @@ import pytest
 
 from sbus.compiled import STEP
 from sbus.limits import Limits
+from sbus.shared.shared_memory import LOG_HEAD
 from tests.fuzz.one_process_bus import OneProcessBus, Peer, one_process_bus
 from tests.support import compiled_step
 
@@ -70,6 +71,13 @@ def publish_elsewhere(bus: OneProcessBus, publishers: list[Peer]) -> None:
         pass
 
 
+def publish_elsewhere_later(bus: OneProcessBus, publishers: list[Peer]) -> None:
+    """The same, after the messages of others have taken the whole log several times."""
+    with bus.memory.lock as words:
+        words[LOG_HEAD] += 3 * LIMITS.log_bytes
+    publish_elsewhere(bus, publishers)
+
+
 def outcomes(publish: Callable[[OneProcessBus, list[Peer]], None]) -> Iterator[Outcome]:
     """Of a death at each store in turn; the last is without a death."""
     for store in range(STORES_MAX):
@@ -118,8 +126,11 @@ def is_in_order(received: list[bytes]) -> bool:
     return numbers == sorted(set(numbers))
 
 
-def test_messages_of_the_log_reach_everybody_who_has_not_got_them() -> None:
-    found = list(outcomes(publish_elsewhere))
+@pytest.mark.parametrize("publish", [publish_elsewhere, publish_elsewhere_later])
+def test_messages_of_the_log_reach_everybody_who_has_not_got_them(
+    publish: Callable[[OneProcessBus, list[Peer]], None],
+) -> None:
+    found = list(outcomes(publish))
     for outcome in found:
         assert all(map(is_in_order, outcome.received))
         accounted = [len(got) + lost for got, lost in zip(*outcome[:2], strict=True)]
