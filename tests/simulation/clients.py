@@ -147,6 +147,13 @@ class SimulatedClient:
         if self._send(_WHOAMI):
             self.requests.append(self._times.next())
 
+    def certain_subscriptions(self) -> list[Subscription]:
+        """Those that nothing has ended. An `UNSUB` ends another one of its pattern if the `SUB` for
+        which it was meant was lost."""
+        doubtful = {it.pattern for it in self.subscriptions if not it.is_certain}
+        ended = {it.pattern for it in self.subscriptions if not it.is_open()}
+        return [it for it in self.subscriptions if it.pattern not in doubtful & ended]
+
     def leave(self) -> None:
         self.has_left = True
         self._sock.close()

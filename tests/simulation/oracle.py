@@ -129,8 +129,9 @@ class Ledger:
             return 0
         received = {it.message for it in client.received}
         missing = [message for message in self._placed if message not in received]
-        must = [message for message in missing if self._is_due(client, message, _must_cause)]
-        may = [message for message in missing if self._is_due(client, message, _may_cause)]
+        certain = client.certain_subscriptions()
+        must = [it for it in missing if self._is_due(client, it, _must_cause, certain)]
+        may = [it for it in missing if self._is_due(client, it, _may_cause, client.subscriptions)]
         assert len(must) <= client.lost + self._unprocessed, (
             f"client {client.number} misses {_names(must)}, and was told of {client.lost}"
         )
@@ -143,12 +144,13 @@ class Ledger:
         client: SimulatedClient,
         message: Message,
         causes: Callable[[Subscription, Message], bool],
+        subscriptions: Iterable[Subscription],
     ) -> bool:
         if message.publisher == client.number and (
             client.echo is False or (client.echo is None and causes is _must_cause)
         ):
             return False
-        return any(causes(it, message) for it in client.subscriptions)
+        return any(causes(it, message) for it in subscriptions)
 
     def _check_places(self, client: SimulatedClient, missing: set[Message]) -> None:
         place = {message: number for number, message in enumerate(self._placed)}
