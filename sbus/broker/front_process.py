@@ -72,6 +72,8 @@ class Predecessor(msgspec.Struct, frozen=True):
 
     link: socket.socket
     front_pidfd: int
+    pass_on_stop: Callable[[], None] = lambda: None
+    """Repeats a signal to stop that came before the front could handle it."""
 
 
 class Endpoints(msgspec.Struct, frozen=True):
@@ -265,6 +267,7 @@ async def announce_and_store(front: Front, resources: FrontResources) -> None:
 
 async def take_over(front: Front, predecessor: Predecessor, events: EventEmitter) -> None:
     """Take the place of another bus. Raises SbusError; then that still has the clients."""
+    predecessor.pass_on_stop()
     try:
         await front.take_over.run(predecessor.link, predecessor.front_pidfd)
     except BaseException:
@@ -337,7 +340,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
         client_store=client_store,
         resumption=BusResumption(memory, registry, user_limits, departure, reaper, succession),
         upgrader=Upgrader(hand_over, endpoints.estate(), shutdown, client_store, events, notifier),
-        take_over=TakeOver(supervisor, rounds, restorer, acceptor, recorder),
+        take_over=TakeOver(supervisor, rounds, restorer, acceptor, recorder, shutdown),
         collector=collector,
         inspection=inspection,
         self_service=SelfServiceQueries(registry, supervisor, inspection, limits.packet_bytes_max),

@@ -351,6 +351,78 @@ def test_a_process_that_dies_on_the_way_changes_nothing(changing: ChangingBus, w
         assert client.receive() == b"MSG k\x002"
 
 
+STOP_IN_TAKE_OVER = """
+import signal, trio
+from sbus.broker.front.take_over import TakeOver
+take = TakeOver._take_bus
+async def stopped(self, link, record, *, is_final):
+    if is_final is {is_final}:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await trio.sleep_forever()
+    await take(self, link, record, is_final=is_final)
+TakeOver._take_bus = stopped
+"""
+STOP_BEFORE_HANDLERS = """
+import signal
+import sbus.broker.bus as module
+check = module.check_settings
+def stopped(settings):
+    os.kill(os.getpid(), signal.SIGTERM)
+    check(settings)
+module.check_settings = stopped
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        STOP_BEFORE_HANDLERS,
+        STOP_IN_TAKE_OVER.format(is_final=False),
+        STOP_IN_TAKE_OVER.format(is_final=True),
+    ],
+    ids=["while it starts", "while it prepares", "in the pause"],
+)
+def test_a_new_program_that_is_told_to_stop_changes_nothing(
+    changing: ChangingBus, script: str
+) -> None:
+    with several_clients(changing.bus, 2) as (client, other):
+        client.sub(b"k")
+        client.whoami()
+        changing.run_first(script)
+        assert upgrade_fault(changing.bus) == "the new program was told to stop"
+        other.pub(b"k", b"1")
+        assert client.receive() == b"MSG k\x001"
+
+
+def test_a_worker_that_dies_just_before_the_commit_is_replaced(changing: ChangingBus) -> None:
+    with several_clients(changing.bus, 4) as clients:
+        for client in clients:
+            client.sub(b"k")
+            client.whoami()
+        changing.run_first(
+            "import sbus.broker.front.take_over as module\n"
+            "send = module.send_when_possible\n"
+            "async def killing(link, message, *fds):\n"
+            "    if isinstance(message, module.link_protocol.Adopted):\n"
+            "        for worker in supervisors[0].workers:\n"
+            "            pidfd = os.pidfd_open(worker.pid)\n"
+            "            worker.kill()\n"
+            "            await module.trio.lowlevel.wait_readable(pidfd)\n"
+            "    await send(link, message, *fds)\n"
+            "module.send_when_possible = killing\n"
+            "supervisors = []\n"
+            "delay = module.Supervisor.delay_replacing\n"
+            "def delay_replacing(self):\n"
+            "    supervisors.append(self)\n"
+            "    delay(self)\n"
+            "module.Supervisor.delay_replacing = delay_replacing"
+        )
+        assert upgrade(changing.bus)["clients"] == len(clients)
+        clients[0].pub(b"k", b"1")
+        for client in clients:
+            assert client.receive() == b"MSG k\x001"
+
+
 def test_the_new_bus_goes_on_if_the_old_one_is_killed_meanwhile(changing: ChangingBus) -> None:
     """Once the new one has all clients, and the old one is frozen."""
     front = changing.bus.process.pid

@@ -17,7 +17,7 @@ LEAVE: Final = signal.SIGUSR1
 
 class Shutdown:
     """Decides when one bus ends. Clients are admitted in `admission_scope`, and administrators in
-    `administration_scope`."""
+    `administration_scope`. A new bus prepares for the clients of another in `preparation_scope`."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Shutdown:
         """The service manager starts the bus again, which is to go on with its clients."""
         self.admission_scope = trio.CancelScope()
         self.administration_scope = trio.CancelScope()
+        self.preparation_scope = trio.CancelScope()
         self._requested = trio.Event()
         self._deadline = trio.CancelScope()
         self.apply_settings(settings)
@@ -50,6 +51,7 @@ class Shutdown:
             async for signum in signals:
                 self.is_leaving = self.is_leaving or signum == LEAVE
                 self._requested.set()
+                self.preparation_scope.cancel()
 
     @property
     def code(self) -> str:

@@ -119,6 +119,7 @@ class Supervisor:
         self._ping_is_open = False
         self._pinged_at = -math.inf
         self._has_started = False
+        self._replaces = trio.Event()
         self._is_stopping = False
         self._changed = trio.lowlevel.ParkingLot()
 
@@ -135,9 +136,14 @@ class Supervisor:
         await self._wait_for(lambda: all(worker.is_serving for worker in self.workers))
         nursery.start_soon(self._watch_heartbeats)
 
+    def delay_replacing(self) -> None:
+        """From now on a worker that dies is replaced, but only once `start_replacing` is called."""
+        self._has_started = True
+
     def start_replacing(self) -> None:
         """From now on a worker that dies is replaced. Before this, the bus cannot start."""
         self._has_started = True
+        self._replaces.set()
 
     def stop_replacing(self) -> None:
         """From now on no worker is replaced."""
@@ -218,13 +224,12 @@ class Supervisor:
         if worker.link is not None:
             for event in worker.link.unread_events():
                 self._on_event(worker, event)
+            worker.link.close()
+            worker.link = None
         worker.is_serving = False
         if worker.pidfd >= 0:
             os.close(worker.pidfd)
             worker.pidfd = -1
-        if worker.link is not None:
-            worker.link.close()
-            worker.link = None
         if self._is_stopping:
             return
         how = f"signal {-code}" if (code := os.waitstatus_to_exitcode(status)) < 0 else f"{code}"
@@ -246,6 +251,8 @@ class Supervisor:
             worker.restart_delay_seconds = 0.0
 
     async def _restart(self, worker: SupervisedWorker) -> None:
+        if self._has_started:
+            await self._replaces.wait()
         if worker.restart_delay_seconds > _KEPT_SECONDS_MAX:
             await self._reaper.release_log(worker.number)
         if worker.restart_delay_seconds:

@@ -15,6 +15,7 @@ import trio
 from sbus.broker.front.acceptor import Acceptor
 from sbus.broker.front.bus_recorder import BusRecorder
 from sbus.broker.front.client_restorer import ClientRestorer
+from sbus.broker.front.shutdown import Shutdown
 from sbus.broker.front.supervisor import Supervisor
 from sbus.broker.front.worker_rounds import WorkerRounds
 from sbus.broker.ipc import upgrade_link as link_protocol
@@ -44,12 +45,14 @@ class TakeOver:
         restorer: ClientRestorer,
         acceptor: Acceptor,
         recorder: BusRecorder,
+        shutdown: Shutdown,
     ) -> None:
         self._supervisor = supervisor
         self._rounds = rounds
         self._restorer = restorer
         self._acceptor = acceptor
         self._recorder = recorder
+        self._shutdown = shutdown
         self._sockets: dict[int, socket.socket] = {}
         """Those that no client has yet, by their cookies."""
         self._waiting: list[socket.socket] = []
@@ -64,11 +67,16 @@ class TakeOver:
         returns, the clients are served. Takes the pidfd. Raises SbusError."""
         self._rounds.begin()
         try:
-            await self._rounds.run(Freeze)
-            await send_when_possible(link, link_protocol.Ready())
+            with self._shutdown.preparation_scope as scope:
+                await self._prepare(link, front_pidfd)
+            if scope.cancelled_caught:
+                raise UpgradeFailed("the new program was told to stop")
+            # The old bus decides from here on. If it commits, a stop ends this one like any other.
             while await self._take(link, front_pidfd):
                 pass
-        except (OSError, DescriptorsLost, msgspec.DecodeError) as error:
+        except OSError as error:
+            raise UpgradeFailed(f"cannot take over: {error.strerror}") from error
+        except (DescriptorsLost, msgspec.DecodeError) as error:
             raise UpgradeFailed(f"cannot take over: {error}") from error
         finally:
             os.close(front_pidfd)
@@ -79,6 +87,13 @@ class TakeOver:
         for sock in self._sockets.values():
             sock.close()  # their clients left before anything was known of them
         self._restorer.end()
+
+    async def _prepare(self, link: socket.socket, front_pidfd: int) -> None:
+        """Up to `Adopted`. If this is cancelled, that was not sent."""
+        await self._rounds.run(Freeze)
+        await send_when_possible(link, link_protocol.Ready())
+        while not self._is_adopted:
+            await self._take(link, front_pidfd)
 
     async def _take(self, link: socket.socket, front_pidfd: int) -> bool:
         """Take the next message; False when the clients are to be served."""
@@ -93,7 +108,7 @@ class TakeOver:
             case link_protocol.RecordOfBus():
                 await self._take_bus(link, take_memfd(fds[0]), is_final=message.is_final)
             case link_protocol.Abort():
-                raise UpgradeFailed(f"the old bus goes on: {message.why}")
+                raise UpgradeFailed(f"the old bus called it off: {message.why}")
             case link_protocol.Commit() if self._is_adopted:
                 return False
             case None if self._is_adopted and await _ends(front_pidfd):
@@ -139,6 +154,7 @@ class TakeOver:
         )
         self._close_files()
         self._restorer.forget_missing(record)
+        self._supervisor.delay_replacing()
         self._is_adopted = True
         with suppress(BrokenPipeError, ConnectionResetError):  # reading shows why the old bus ended
             await send_when_possible(link, link_protocol.Adopted())
@@ -156,9 +172,7 @@ async def _receive(link: socket.socket) -> tuple[link_protocol.FromOld | None, l
     """The next message of the old bus; None at its end."""
     while True:
         try:
-            message, fds = link_protocol.receive_from_old(link)
-            # A reset is reported before the last messages.
-            return (message, fds) if message else link_protocol.receive_from_old(link)
+            return link_protocol.receive_from_old(link)
         except BlockingIOError:
             await trio.lowlevel.wait_readable(link)
 

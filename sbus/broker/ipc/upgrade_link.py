@@ -29,7 +29,7 @@ import trio
 
 from sbus.broker.ipc.client_record import VERSION
 from sbus.errors import SbusError
-from sbus.unix.fd_passing import receive_owning_fds, send_borrowing_fds
+from sbus.unix.fd_passing import FDS_MAX, receive_owning_fds, send_borrowing_fds
 
 SOCKETS_PER_PACKET: Final = 200
 """The kernel allows 253 descriptors."""
@@ -145,17 +145,25 @@ async def report_serving(sock: socket.socket) -> None:
 def receive_from_old(sock: socket.socket) -> tuple[FromOld | None, list[int]]:
     """The next message of the old bus, None at its end, and the descriptors that came along, which
     the caller closes. Raises OSError, DescriptorsLost, msgspec.DecodeError."""
-    data, fds = receive_owning_fds(sock, _PACKET_BYTES_MAX, SOCKETS_PER_PACKET)
+    data, fds = _receive(sock, SOCKETS_PER_PACKET)
     return (_old_decoder.decode(data) if data else None), fds
 
 
 def receive_from_new(sock: socket.socket) -> FromNew | None:
     """The next message of the new program, None at its end. Raises OSError,
     msgspec.DecodeError."""
-    data, fds = receive_owning_fds(sock, _PACKET_BYTES_MAX)
+    data, fds = _receive(sock, FDS_MAX)
     for fd in fds:
         os.close(fd)
     return _new_decoder.decode(data) if data else None
+
+
+def _receive(sock: socket.socket, fds_max: int) -> tuple[bytes, list[int]]:
+    packet = receive_owning_fds(sock, _PACKET_BYTES_MAX, fds_max)
+    if packet[0]:
+        return packet
+    # A reset is reported before the last messages.
+    return receive_owning_fds(sock, _PACKET_BYTES_MAX, fds_max)
 
 
 async def send_when_possible(sock: socket.socket, message: FromOld | FromNew, *fds: int) -> None:

@@ -207,7 +207,7 @@ class _Lifecycle:
             command=ProgramCommand(arguments, self._directory, self._environment),
             predecessor=None
             if heritage is None
-            else Predecessor(heritage.link, heritage.front_pidfd),
+            else Predecessor(heritage.link, heritage.front_pidfd, self._stop.pass_on),
             stored=self._stored,
         )
 

@@ -144,12 +144,15 @@ class Scene:
         self.deaths.append(worker)
 
     async def serve(self) -> None:
-        """Start it, with every worker serving."""
+        """Start it, with every worker serving, and have it replace workers."""
+        await self.start()
+        self.supervisor.start_replacing()
+
+    async def start(self) -> None:
         self.nursery.start_soon(self.supervisor.run, self.nursery, self)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(WORKERS):
             await self.send(number, WorkerReady())
-        self.supervisor.start_replacing()
 
     async def send(self, worker: int, event: WorkerEvent) -> None:
         self.fork_server.workers[worker].send(event)
@@ -199,6 +202,20 @@ async def test_it_serves_once_every_worker_does(scene: Scene) -> None:
         assert not done.is_set()
     await scene.send(1, WorkerReady())
     assert done.is_set()
+
+
+async def test_a_replacement_can_be_delayed(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    await scene.start()
+    scene.supervisor.delay_replacing()
+    await scene.kill(1)
+    await trio.sleep(SOON_SECONDS)
+    assert scene.deaths == [1]
+    assert scene.fork_server.forks == [0, 1, 2]
+    scene.supervisor.start_replacing()
+    await trio.sleep(SOON_SECONDS)
+    assert scene.fork_server.forks == [0, 1, 2, 1]
 
 
 @pytest.mark.parametrize("status", [1 << 8, signal.SIGSEGV], ids=["exit", "signal"])
