@@ -3,24 +3,29 @@ has kept."""
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from sbus.limits import Limits
 from sbus.shared.shared_memory import LAYOUT_VERSION
 from tests.support.admin import administer
 from tests.support.bus import Bus, wait_until_gone
 from tests.support.descriptor_store import StoringManager, needs_refusal, storing_manager
 from tests.support.flood import LOST, message
 from tests.support.processes import fork_server_pid, several_clients
+from tests.support.raw_client import PACKET_BYTES_MAX, RawClient
 from tests.support.six_messages import OPTIONS, SIX, Flood
+from tests.support.threads import meanwhile, wait_until
 from tests.support.upgrades import serving_pid, upgrade
 from tests.support.users import STRANGER, directory_for_everybody, effective_user, needs_root
 
 pytestmark = needs_refusal
 END_SECONDS_MAX = 10.0
+BATCH_PACKETS_MAX = Limits().batch_packets_max
 LAYOUT_WORD_BYTES = 8
 
 
@@ -165,6 +170,75 @@ def test_a_lost_backlog_is_told(manager: StoringManager, end: Callable[[Bus], No
         publisher.send(message(b"behind", 100))
         publisher.sync()
         assert flood.read() == [LOST + b"3", message(b"behind", 100)]
+
+
+class Traffic:
+    """A publisher that numbers its messages and does not wait, and a subscriber that checks them.
+    Both want notices."""
+
+    def __init__(self, publisher: RawClient, subscriber: RawClient, key: bytes) -> None:
+        self._publisher = publisher
+        self._subscriber = subscriber
+        self._key = key
+        self.sent = self.received = self.lost = 0
+        for client in (publisher, subscriber):
+            client.control(b"!/notices/on")
+            client.sync()
+        subscriber.sub(key)
+        subscriber.sync()
+
+    def publish(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self._publisher.pub(self._key, b"%d" % self.sent)
+            self.sent += 1
+            stop.wait(0.0005)
+
+    def receive(self, stop: threading.Event) -> None:
+        self._subscriber.sock.settimeout(0.1)
+        newest = -1
+        while True:
+            try:
+                packet = self._subscriber.sock.recv(PACKET_BYTES_MAX)
+            except TimeoutError:
+                if stop.is_set():
+                    return
+                continue
+            if packet.startswith(LOST):
+                self.lost += int(packet.removeprefix(LOST))
+                continue
+            number = int(packet.removeprefix(b"MSG " + self._key + b"\0"))
+            assert number > newest, f"{number} after {newest}"
+            newest = number
+            self.received += 1
+
+    def wait_until_flowing(self) -> None:
+        before = self.received
+        wait_until(lambda: self.received > before, "messages flow")
+
+    def packets_lost(self) -> int:
+        """What the publisher was told."""
+        notices = [packet.split() for packet in self._publisher.sync()]
+        return sum(int(words[2]) for words in notices)
+
+
+def test_every_message_arrives_in_order_or_is_told_to_be_lost(manager: StoringManager) -> None:
+    """But for what was under way in an instant: a delivery, or a batch that was being processed."""
+    ways = [kill_all, kill_front, restart, kill_all, kill_fork_server]
+    with ExitStack() as stack:
+        bus = stack.enter_context(manager.bus())
+        clients = stack.enter_context(several_clients(bus, 6))
+        flows = [Traffic(clients[at], clients[at + 1], b"k%d" % at) for at in (0, 2, 4)]
+        manager.wait_until_stored(6)
+        with meanwhile(*(flow.publish for flow in flows), *(flow.receive for flow in flows)):
+            for end in ways:
+                for flow in flows:
+                    flow.wait_until_flowing()
+                end_bus(bus, end)
+                bus = stack.enter_context(manager.bus())
+                wait_until(lambda: not manager.next(0), "nothing is left to be stored")
+        for flow in flows:
+            told = flow.packets_lost() + flow.lost
+            assert 0 <= flow.received + told - flow.sent <= BATCH_PACKETS_MAX * len(ways)
 
 
 @needs_root
