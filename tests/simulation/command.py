@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 from sbus.compiled import STEP
+from tests.simulation.every_death import run_all
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.world import simulate
 
@@ -28,6 +29,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--step", choices=("both", "python", "compiled"), default="both")
     parser.add_argument("--jobs", type=int, default=1, help="processes at the same time")
     parser.add_argument("--mutant", choices=MUTANTS, help="make this mistake, which is to be found")
+    parser.add_argument(
+        "--every-death",
+        type=int,
+        metavar="N",
+        help="in place of seeds: a death before every N-th instruction of every critical section",
+    )
     parser.add_argument("--digests", action="store_true", help="show what came of each seed")
     return parser.parse_args()
 
@@ -88,6 +95,11 @@ def main() -> None:
     given = _options()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
+    if given.every_death:
+        found = run_all(given.first, given.every_death)
+        print("\n".join(f"{number:6} {hold}" for hold, number in found.items()))
+        print(f"{found.total()} deaths in critical sections and behind them, 0 failed")
+        return
     began_at = time.perf_counter()
     with MUTANTS[given.mutant] if given.mutant else nullcontext():
         is_small = given.jobs == 1 and given.seeds <= _SEEDS_PER_PROCESS

@@ -77,6 +77,11 @@ class Fiber:
                 self._job = None
             self.go_on()
 
+    def doom(self, opcodes: int) -> None:
+        """Have the present job die before so many opcodes more."""
+        self._interruption = Interruption(0, opcodes, kills=True)
+        self._trace(opcodes)
+
     def let_be(self) -> None:
         """Do not interrupt the present job."""
         self._interruption = None
@@ -127,14 +132,14 @@ class Fiber:
         self._opcodes_left = opcodes
         frame: FrameType | None = sys._getframe()
         while frame is not None:
-            if _is_product(frame):
+            if is_product(frame):
                 frame.f_trace = self._on_opcode
                 frame.f_trace_opcodes = True
             frame = frame.f_back
         sys.settrace(self._on_call)
 
     def _on_call(self, frame: FrameType, _event: str, _arg: Any) -> Any:
-        if not _is_product(frame):
+        if not is_product(frame):
             return None
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
@@ -158,5 +163,5 @@ class Fiber:
             self.pause()
 
 
-def _is_product(frame: FrameType) -> bool:
+def is_product(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_PRODUCT)

@@ -24,6 +24,14 @@ def test_promises_hold_whatever_fails_when() -> None:
     assert counts["lost"] > SEEDS
 
 
+def test_a_death_at_an_instruction_of_any_critical_section_breaks_no_promise() -> None:
+    run = simulate("--every-death", "499", "--first", "3")
+    assert run.returncode == 0, run.stdout + run.stderr
+    holds = dict(line.split()[::-1] for line in run.stdout.splitlines()[:-1])
+    assert {"Sequencer._place", "Sequencer.journal_step", "Sequencer.hand_over"} <= holds.keys()
+    assert {"Backpressure.stall", "Resumption.begin", "_Journal.__init__"} <= holds.keys()
+
+
 @pytest.mark.parametrize("step", ["python", STEP])
 def test_a_seed_replays_exactly(step: str) -> None:
     options = ("--first", "11", "--seeds", "8", "--step", step, "--digests")

@@ -36,6 +36,8 @@ class SimulatedLock(MemoryLock):
         """Messages that get their place if the present critical section takes effect."""
         self.placed: list[bytes] = []
         """All messages that have their place, in the total order."""
+        self.on_enter: Callable[[Fiber], None] = lambda _: None
+        """Called when a fiber has entered it."""
         self.open()
 
     def try_acquire(self) -> bool:
@@ -50,7 +52,10 @@ class SimulatedLock(MemoryLock):
         assert self.holder is None, "the front would wait for the lock"
         self.holder = fiber or self
         self.placing = []
-        return super().__enter__()
+        words = super().__enter__()
+        if fiber is not None:
+            self.on_enter(fiber)
+        return words
 
     def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
         spare = self._spare

@@ -14,7 +14,7 @@ import random
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
@@ -27,7 +27,7 @@ from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.credentials import Credentials
 from tests.simulation import clock as clocks
 from tests.simulation.clients import SimulatedClient, Times
-from tests.simulation.fibers import Interruption
+from tests.simulation.fibers import Fiber, Interruption
 from tests.simulation.front import SimulatedFront
 from tests.simulation.oracle import Ledger, check_order, check_secrecy
 from tests.simulation.plan import SMALL_BUFFER_BYTES, make_plan
@@ -72,9 +72,21 @@ class Outcome(NamedTuple):
 class World:
     """One bus and its clients."""
 
-    def __init__(self, seed: int, clock: clocks.SimulatedClock, *, is_exact: bool) -> None:
+    def __init__(
+        self,
+        seed: int,
+        clock: clocks.SimulatedClock,
+        on_enter: Callable[[Fiber], None] | None,
+        *,
+        is_exact: bool,
+    ) -> None:
+        """With `on_enter`, nothing fails but what that does: it is called when a worker has entered
+        the lock, once all clients of the beginning are served."""
         self.chance = random.Random(seed)
         self.plan = make_plan(self.chance)
+        if on_enter is not None:
+            self.plan = self.plan._replace(interruptions=0, deaths_max=0)
+        self._on_enter = on_enter
         self._clock = clock
         self._is_exact = is_exact
         """Whether all messages that get their place are known: the compiled step tells of none."""
@@ -97,6 +109,8 @@ class World:
                 self._join()
             await self._settle()
             self._is_faulty = True
+            if self._on_enter is not None:
+                self.lock.on_enter = self._on_enter
             for step in range(self.plan.steps):
                 self._step = step
                 await self._make_step()
@@ -314,13 +328,14 @@ def _deterministic(seed: int) -> Iterator[clocks.SimulatedClock]:
         clocks.show(None)
 
 
-def simulate(seed: int, step: str) -> Outcome:
-    """Run the simulation of this seed with this ordinary step, "python" or "compiled".
+def simulate(seed: int, step: str, on_enter: Callable[[Fiber], None] | None = None) -> Outcome:
+    """Run the simulation of this seed with this ordinary step, "python" or "compiled"; with
+    `on_enter`, without its faults (see `World`).
 
     Raises AssertionError where a promise is broken.
     """
     with _deterministic(seed) as clock, patch.object(ordinary_step, "STEP", step):
-        world = World(seed, clock, is_exact=step == "python")
+        world = World(seed, clock, on_enter, is_exact=step == "python")
         try:
             return trio.run(world.run, clock=_Clock())
         finally:
