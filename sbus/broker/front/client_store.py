@@ -20,6 +20,7 @@ import trio
 from sbus.broker.front.client_registry import Client, ClientRegistry
 from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.descriptor_store import NAMES_BYTES_MAX, client_name, memory_name
+from sbus.unix.errno_sets import OUT_OF_RESOURCES
 from sbus.unix.fd_passing import may_carry_descriptors
 from sbus.unix.notify import Notifier
 
@@ -77,35 +78,51 @@ class ClientStore:
         """Store what there is, until this is given up."""
         if self._notifier.stored_max:
             with self._scope:
-                await self._store_memory()
                 await self._store_clients()
 
     async def _store_clients(self) -> None:
-        newest = 0
+        clients = list(self._registry)  # of a bus whose place this one has taken
+        newest = self._registry.admitted
         while True:
+            for client in clients:
+                if self._may_be_stored(client):
+                    await self._store_memory()
+                    await self._store_client(client)
             clients = self._registry.newer_than(newest)
             newest = self._registry.admitted
             await trio.sleep(_SETTLED_SECONDS)
-            for client in clients:
-                if client.number not in self._stored:
-                    await self._store_client(client)
+
+    def _may_be_stored(self, client: Client) -> bool:
+        """Whether it is connected, not stored yet, and the manager may close its socket."""
+        return (
+            self._registry.get(client.number) is client
+            and client.number not in self._stored
+            and not may_carry_descriptors(client.sock)
+        )
 
     async def _store_memory(self) -> None:
-        while self._stored_at_ns is None:
-            now_ns = time.monotonic_ns()
+        is_stored = self._stored_at_ns is not None
+        while not (is_stored or self._try_to_store_memory()):  # noqa: ASYNC110 (it sends no event)
+            await trio.sleep(_RETRY_SECONDS)
+
+    def _try_to_store_memory(self) -> bool:
+        now_ns = time.monotonic_ns()
+        try:
             memfd = self._memory.reopen()
-            if self._notifier.store(memory_name(now_ns), memfd):
-                self._stored_at_ns = now_ns
-                self._memory.is_kept = True
-            else:
-                await trio.sleep(_RETRY_SECONDS)
-            os.close(memfd)
+        except OSError as error:
+            if error.errno not in OUT_OF_RESOURCES:
+                raise
+            return False
+        is_stored = self._notifier.store(memory_name(now_ns), memfd)
+        os.close(memfd)
+        if is_stored:
+            self._stored_at_ns = now_ns
+            self._memory.is_kept = True
+        return is_stored
 
     async def _store_client(self, client: Client) -> None:
         """Store a client when there is room and the manager is not busy."""
         while self._registry.get(client.number) is client:
-            if may_carry_descriptors(client.sock):
-                break
             name = client_name(client.number)
             if self._has_room(name) and self._notifier.store(name, client.sock.fileno()):
                 self._stored.add(client.number)
