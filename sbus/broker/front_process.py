@@ -97,12 +97,13 @@ class Endpoints(msgspec.Struct, frozen=True):
         """Where clients connect."""
         return address_of(self.listener.getsockname()).format()
 
-    def estate(self) -> Estate:
+    def estate(self, dialect: str) -> Estate:
         """What a bus that takes the place of this one gets, besides the clients."""
         return Estate(
             listener=self.listener,
             admin_listener=self.admin_listener,
             is_inherited=self.is_inherited,
+            dialect=dialect,
             files=self.files,
             owner=self.owner,
             command=self.command,
@@ -309,14 +310,14 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     departure = ClientDeparture(acceptor, registry, closer, shutdown, settings, events)
     culprits = Culprits(memory, supervisor, registry, departure, events)
     mover = ClientMover(nursery, policy, supervisor, registry, departure, events)
-    queries = WorkerQueries(supervisor)
+    queries, rounds = WorkerQueries(supervisor), WorkerRounds(supervisor)
     collector = StatisticsCollector(memory, supervisor, meter, user_limits, book, stalls)
     inspection = InspectionHandlers(settings, registry, queries, collector)
-    rounds = WorkerRounds(supervisor)
     recorder = BusRecorder(memory, registry, acceptor, rejector, user_limits)
     restorer = ClientRestorer(supervisor, registry, policy, user_limits, placement, departure)
     succession = Succession(nursery, policy, supervisor, registry, culprits, events)
     client_store = ClientStore(memory, registry, notifier, kept)
+    estate = endpoints.estate(settings.dialect)
     hand_over = HandOver(supervisor, rounds, acceptor, mover, recorder, shutdown)
     return Front(
         user_limits=user_limits,
@@ -339,7 +340,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
         rounds=rounds,
         client_store=client_store,
         resumption=BusResumption(memory, registry, user_limits, departure, reaper, succession),
-        upgrader=Upgrader(hand_over, endpoints.estate(), shutdown, client_store, events, notifier),
+        upgrader=Upgrader(hand_over, estate, shutdown, client_store, events, notifier),
         take_over=TakeOver(supervisor, rounds, restorer, acceptor, recorder, shutdown),
         collector=collector,
         inspection=inspection,
@@ -382,19 +383,15 @@ def build_admin_server(
     figures = StatisticsHandlers(
         settings, endpoints.address(), front.collector, registry, front.rejector, shutdown
     )
-    handlers = {
-        **figures.handlers,
-        **front.inspection.handlers,
-        **ClientHandlers(
-            nursery, front.supervisor, registry, front.mover, shutdown, events
-        ).handlers,
-        **ConfigurationHandlers(front.user_limits, reloader, events).handlers,
-    }
+    clients = ClientHandlers(nursery, front.supervisor, registry, front.mover, shutdown, events)
+    configuration = ConfigurationHandlers(front.user_limits, reloader, events)
+    upgrades = UpgradeHandlers(front.upgrader, front.streams)
+    changes = upgrades.refused_meanwhile({**clients.handlers, **configuration.handlers})
     return AdminServer(
         endpoints.admin_listener,
         front.administrators,
         front.closer,
-        handlers,
-        {**front.streams.takers, **UpgradeHandlers(front.upgrader, front.streams).takers},
+        {**figures.handlers, **front.inspection.handlers, **changes},
+        {**front.streams.takers, **upgrades.takers},
         events,
     )

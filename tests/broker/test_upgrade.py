@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -283,6 +284,47 @@ def test_a_rejected_configuration_changes_nothing(changing: ChangingBus) -> None
         changing.configure({"workers": 2})
         upgrade(changing.bus)
         client.whoami()
+
+
+def test_the_dialect_stays(changing: ChangingBus) -> None:
+    with several_clients(changing.bus, 1) as (client,):
+        changing.configure({"dialect": "dot"})
+        assert "has the dialect 'slash'" in upgrade_fault(changing.bus)
+        client.whoami()
+
+
+def test_a_bus_that_is_handed_over_is_not_changed(changing: ChangingBus, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    changing.run_first(
+        f"own = pathlib.Path({str(tmp_path / 'own')!r})\n"
+        "own.write_text(str(os.getpid()))\n"
+        f"own.rename({str(begun)!r})\n"
+        "time.sleep(60)"
+    )
+    requests: dict[str, dict[str, Any]] = {
+        "drain": {},
+        "kick": {"client": 1},
+        "limit": {"uid": 1, "limits": {"connections_max": 5}},
+        "move": {"client": 1, "worker": 1},
+        "reload": {},
+    }
+    with (
+        changing.bus.connect() as client,
+        administer(changing.bus) as upgrading,
+        administer(changing.bus) as admin,
+    ):
+        client.whoami()
+        upgrading.sock.send(b'{"verb": "upgrade"}')
+        wait_until(begun.exists, "the new program has started")
+        for verb, options in requests.items():
+            code, text = admin.fault(verb, **options)
+            assert (code, "another program is taking over" in text) == ("failed", True)
+        with take_over(changing.bus) as other:
+            assert other.stderr is not None
+            assert b"another program is taking over already" in other.stderr.read()
+        os.kill(int(begun.read_text()), signal.SIGKILL)
+        assert "has ended" in upgrading.receive()["error"]["text"]
+        assert admin.ask("kick", client=1)["client"] == 1
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from sbus.validation import explain
 
 T = TypeVar("T")
 
-Handlers = Mapping[type[admin.Request], Callable[[Any], Awaitable[msgspec.Struct]]]
+Handler = Callable[[Any], Awaitable[msgspec.Struct]]
+Handlers = Mapping[type[admin.Request], Handler]
 """What finds the result of each request. Raises AdminFault."""
 
 

@@ -2,9 +2,13 @@
 
 import os
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 
-from sbus.broker.admin.request_codec import AdminFault, Reply, Takers
+import msgspec
+
+from sbus.broker.admin.request_codec import AdminFault, Handler, Handlers, Reply, Takers
 from sbus.broker.admin.stream_registry import StreamRegistry
 from sbus.broker.front.hand_over import HandOverResult
 from sbus.broker.front.upgrade import Upgrader
@@ -26,32 +30,39 @@ class UpgradeHandlers:
         self.takers: Takers = {admin.Upgrade: self._upgrade, admin.TakeOver: self._take_over}
 
     async def _upgrade(self, _request: admin.Upgrade, _sock: socket.socket, reply: Reply) -> None:
-        try:
+        with self._attempt():
             await reply(_result(await self._upgrader.start_program()))
-        except UpgradeFailed as error:
-            raise AdminFault("failed", str(error)) from error
-        finally:
-            self._finish()
 
     async def _take_over(self, _request: admin.TakeOver, sock: socket.socket, reply: Reply) -> None:
         if peer_credentials(sock).uid not in known_uids({0, os.geteuid()}):
             raise AdminFault("not-allowed", "only root and the bus's own user may do that")
-        try:
+        with self._attempt():
             self._upgrader.check_take_over()
-        except UpgradeFailed as error:
-            raise AdminFault("failed", str(error)) from error
-        await reply(TakeOverResult())
-        try:
+            await reply(TakeOverResult())
             with suppress(UpgradeFailed):  # the other program was told, or has ended
                 await self._upgrader.hand_over_to(sock)
-        finally:
-            self._finish()
 
-    def _finish(self) -> None:
-        """End this process, if another one serves the bus now."""
-        if self._upgrader.is_handed_over:
-            self._streams.end_all(_STREAM_END)
-            self._upgrader.finish()
+    @contextmanager
+    def _attempt(self) -> Iterator[None]:
+        """Raises AdminFault. Behind the block this process ends, if another one serves the bus."""
+        try:
+            with self._upgrader.attempt():
+                yield
+        except UpgradeFailed as error:
+            raise AdminFault("failed", str(error)) from error
+        finally:
+            if self._upgrader.is_handed_over:
+                self._streams.end_all(_STREAM_END)
+
+    def refused_meanwhile(self, handlers: Handlers) -> Handlers:
+        """Handlers of requests that are refused during an upgrade, in which what they change could
+        be lost."""
+        return {kind: partial(self._handle, handler) for kind, handler in handlers.items()}
+
+    async def _handle(self, handler: Handler, request: admin.Request) -> msgspec.Struct:
+        if self._upgrader.is_running:
+            raise AdminFault("failed", "another program is taking over: try again in a moment")
+        return await handler(request)
 
 
 def _result(done: HandOverResult) -> UpgradeResult:

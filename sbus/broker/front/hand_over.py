@@ -78,14 +78,18 @@ class HandOver:
         link: socket.socket,
         offer: link_protocol.Offer,
         fds: list[int],
-        commit: Callable[[], None],
+        on_commit: Callable[[], None],
     ) -> HandOverResult:
         """Hand the bus over to the program at the other end of this link, which gets copies of the
-        descriptors. `commit` is called at the moment from which on the new bus serves. Raises
+        descriptors. `on_commit` is called at the moment from which on the new bus serves. Raises
         UpgradeFailed, and then this bus serves as before."""
         try:
-            program, pause_seconds = await self._carry_out(link, offer, fds, commit)
-        except (OSError, UnknownVersion, msgspec.DecodeError) as error:
+            hello, pause_seconds = await self._carry_out(link, offer, fds, on_commit)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._give_up(link, _why_it_ended(link)) from error
+        except OSError as error:
+            raise self._give_up(link, f"cannot hand over: {error.strerror}") from error
+        except (UnknownVersion, msgspec.DecodeError) as error:
             raise self._give_up(link, f"the new program: {error}") from error
         except UpgradeFailed as error:
             raise self._give_up(link, str(error)) from error
@@ -93,16 +97,17 @@ class HandOver:
             self._give_up(link, "the old bus ends")
             raise
         clients = len(self._recorder.clients())
-        return HandOverResult(program, await _wait_until_serving(link), clients, pause_seconds)
+        await _wait_until_serving(link)
+        return HandOverResult(hello.program, hello.pid, clients, pause_seconds)
 
     async def _carry_out(
         self,
         link: socket.socket,
         offer: link_protocol.Offer,
         fds: list[int],
-        commit: Callable[[], None],
-    ) -> tuple[str, float]:
-        """Returns the version of the new program, and for how long nobody was served."""
+        on_commit: Callable[[], None],
+    ) -> tuple[link_protocol.Hello, float]:
+        """Returns the new program's greeting, and for how long nobody was served."""
         self._sent.clear()
         self._rounds.begin()
         with _limit(_READY_SECONDS_MAX, "the new program was not ready"):
@@ -120,11 +125,11 @@ class HandOver:
                 await self._rounds.run(Freeze)
                 await self._send_all(link, is_final=True)
                 await _receive(link, link_protocol.Adopted)
-            self._commit(link)
-            commit()
-        return hello.program, time.monotonic() - began_at
+            self._send_commit(link)
+            on_commit()
+        return hello, time.monotonic() - began_at
 
-    def _commit(self, link: socket.socket) -> None:
+    def _send_commit(self, link: socket.socket) -> None:
         """From here on the new bus serves, and nothing of this one does. Raises UpgradeFailed,
         OSError, and then nothing has happened."""
         self._rounds.check()
@@ -209,11 +214,19 @@ async def _receive(link: socket.socket, expected: type[M]) -> M:
     return message
 
 
-async def _wait_until_serving(link: socket.socket) -> int:
-    """The process id of the new bus; 0 if it does not say so in time. It has the clients."""
-    with trio.move_on_after(_SERVING_SECONDS_MAX):
-        try:
-            return (await _receive(link, link_protocol.Serving)).pid
-        except (OSError, UpgradeFailed, msgspec.DecodeError):
-            return 0
-    return 0
+def _why_it_ended(link: socket.socket) -> str:
+    """What the new program said at last, which reads nothing any more."""
+    with suppress(OSError, msgspec.DecodeError):
+        while (message := link_protocol.receive_from_new(link)) is not None:
+            if isinstance(message, link_protocol.Failed):
+                return message.why
+    return "the new program has ended"
+
+
+async def _wait_until_serving(link: socket.socket) -> None:
+    """Wait until the new bus, which has the clients, serves; but not for long."""
+    with (
+        trio.move_on_after(_SERVING_SECONDS_MAX),
+        suppress(OSError, UpgradeFailed, msgspec.DecodeError),
+    ):
+        await _receive(link, link_protocol.Serving)

@@ -43,6 +43,7 @@ class Estate(msgspec.Struct, frozen=True, kw_only=True):
     listener: socket.socket
     admin_listener: socket.socket | None
     is_inherited: bool
+    dialect: str
     files: BusFiles
     owner: Identity
     """Who started the bus."""
@@ -63,6 +64,7 @@ class Estate(msgspec.Struct, frozen=True, kw_only=True):
             has_pidfile=pidfile is not None,
             has_remover=files.remover_fd is not None,
             is_inherited=self.is_inherited,
+            dialect=self.dialect,
             files=[FileRecord(path.path, path.device, path.inode) for path in files.paths],
             owner=self.owner,
         )
@@ -90,12 +92,29 @@ class Upgrader:
         self._shutdown = shutdown
         self._events = events
         self._notifier = notifier
-        self._is_running = False
+        self.is_running = False
+        """Whether another program is to take over, or has."""
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Another program may take over in the block; one at a time. If it has, this process ends
+        then. Raises UpgradeFailed."""
+        if self.is_running:
+            raise UpgradeFailed("another program is taking over already")
+        if self._shutdown.is_draining:
+            raise UpgradeFailed("the bus is being drained")
+        self.is_running = True
+        try:
+            yield
+        finally:
+            if self._shutdown.is_handed_over:
+                self._shutdown.leave()
+            else:
+                self.is_running = False
 
     async def start_program(self) -> HandOverResult:
-        """Start a new program and hand the bus over to it. `finish` must follow. Raises
+        """Start a new program and hand the bus over to it, in an `attempt`. Raises
         UpgradeFailed."""
-        self._check()
         if self._estate.command is None:
             raise UpgradeFailed("this bus does not know how it was started")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -111,57 +130,40 @@ class Upgrader:
 
     def check_take_over(self) -> None:
         """Raise UpgradeFailed if no program may take over that this bus has not started."""
-        self._check()
         if self._notifier.has_manager:
             # It would take the end of this process for that of the service.
             raise UpgradeFailed("a service manager runs this bus: use `sbusctl upgrade`")
 
-    def _check(self) -> None:
-        """Raises UpgradeFailed."""
-        if self._is_running:
-            raise UpgradeFailed("another program is taking over already")
-        if self._shutdown.is_draining:
-            raise UpgradeFailed("the bus is being drained")
-
     async def hand_over_to(self, link: socket.socket) -> HandOverResult:
-        """Hand the bus over to the program at the other end of this link. `finish` must follow.
-        Raises UpgradeFailed."""
-        self._check()
-        self._is_running = True
+        """Hand the bus over to the program at the other end of this link, in an `attempt`. Raises
+        UpgradeFailed."""
         link.setblocking(False)
         try:
             with self._estate.offer() as (offer, fds):
-                result = await self._hand_over.run(link, offer, fds, self._commit)
+                result = await self._hand_over.run(link, offer, fds, self._on_commit)
         except UpgradeFailed as error:
-            self._is_running = False
             self._events.emit(UpgradeRejected(why=str(error)))
             raise
-        if result.pid:
-            self._notifier.hand_over(result.pid)
+        self._notifier.hand_over(result.pid)
         milliseconds = round(result.pause_seconds * 1_000)
         self._events.emit(
             BusHandedOver(new_pid=result.pid, clients=result.clients, milliseconds=milliseconds)
         )
         return result
 
-    def _commit(self) -> None:
+    def _on_commit(self) -> None:
         self._client_store.give_up()
         self._estate.files.hand_over()
         self._shutdown.hand_over()
 
     async def replace_program(self) -> None:
         """Have a new program serve by the same command line, unless that is not possible."""
-        with suppress(UpgradeFailed):  # which is logged
+        with suppress(UpgradeFailed), self.attempt():  # which is logged
             await self.start_program()
-            self.finish()
 
     @property
     def is_handed_over(self) -> bool:
         return self._shutdown.is_handed_over
-
-    def finish(self) -> None:
-        """End this process, which has handed the bus over."""
-        self._shutdown.leave()
 
 
 def _start(command: ProgramCommand, link_fd: int) -> subprocess.Popen[bytes]:

@@ -44,6 +44,8 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     version: tuple[int, int] = VERSION
     program: str = ""
     """Its version, for people."""
+    pid: int = 0
+    """Of its front."""
 
 
 class FileRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -64,6 +66,9 @@ class Offer(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     has_remover: bool
     is_inherited: bool
     """Whether a service manager has the listening sockets, too."""
+    dialect: str
+    """Its name. The new bus has to have the same, because keys and patterns mean nothing in
+    another one."""
     files: list[FileRecord]
     owner: tuple[int, int, tuple[int, ...]]
     """Who started the bus: user, group and supplementary groups."""
@@ -102,8 +107,6 @@ class Commit(msgspec.Struct, frozen=True, tag=True):
 class Serving(msgspec.Struct, frozen=True, tag=True):
     """The new bus serves, and has the pidfile."""
 
-    pid: int
-
 
 class Abort(msgspec.Struct, frozen=True, tag=True):
     """The old bus goes on, and why."""
@@ -137,7 +140,7 @@ def send(sock: socket.socket, message: FromOld | FromNew, *fds: int) -> None:
 async def report_serving(sock: socket.socket) -> None:
     """Tell the old bus that this process serves, and wait until it leaves. Closes the link."""
     with sock, suppress(BrokenPipeError, ConnectionResetError):
-        send(sock, Serving(os.getpid()))
+        send(sock, Serving())
         with trio.move_on_after(_LEAVING_SECONDS_MAX):
             await trio.lowlevel.wait_readable(sock)
 

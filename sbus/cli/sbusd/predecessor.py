@@ -13,7 +13,7 @@ from functools import cache
 
 import msgspec
 
-from sbus.broker.ipc.client_record import UnknownVersion, check_version
+from sbus.broker.ipc.client_record import check_version
 from sbus.broker.ipc.upgrade_link import (
     Abort,
     Failed,
@@ -25,7 +25,7 @@ from sbus.broker.ipc.upgrade_link import (
 from sbus.bus_options import PREDECESSOR_VARIABLE
 from sbus.cli.sbusd.sockets import Addresses, Sockets
 from sbus.client.admin import AdminConnection
-from sbus.errors import ConfigurationError
+from sbus.errors import ConfigurationError, SbusError
 from sbus.protocol.admin import TakeOver
 from sbus.protocol.admin_results import TakeOverResult
 from sbus.unix.address import DEFAULT_ADDRESS, FdAddress, address_of
@@ -65,26 +65,39 @@ def report_failure(link: socket.socket | None, text: str) -> None:
             send(link, Failed(text))
 
 
-def inherit(addresses: Addresses) -> Heritage:
-    """Greet the old bus, and receive what it leaves. Raises SbusError."""
+def inherit(addresses: Addresses, dialect: str) -> Heritage:
+    """Greet the old bus, and receive what it leaves, which speaks this dialect. Raises
+    SbusError."""
     link = link_of_environment() or _ask_for_link(addresses)
     link.settimeout(_ANSWER_SECONDS_MAX)
     try:
-        send(link, Hello(program=__version__))
+        send(link, Hello(program=__version__, pid=os.getpid()))
         message, fds = receive_from_old(link)
-    except (OSError, DescriptorsLost, msgspec.DecodeError) as error:
-        raise ConfigurationError(f"cannot take over from the old bus: {error}") from error
+    except OSError as error:
+        raise ConfigurationError(f"cannot take over: {error.strerror or error}") from error
+    except (DescriptorsLost, msgspec.DecodeError) as error:
+        raise ConfigurationError(f"cannot take over: {error}") from error
     if isinstance(message, Abort):
-        raise ConfigurationError(f"the old bus goes on: {message.why}")
+        raise ConfigurationError(f"the old bus called it off: {message.why}")
     if not isinstance(message, Offer):
         raise ConfigurationError("the old bus does not want to be taken over")
     try:
-        check_version(message.version)
-    except UnknownVersion as error:
+        _check(message, dialect)
+    except SbusError as error:
         report_failure(link, str(error))
         raise
     link.setblocking(False)
     return _understood(link, message, fds)
+
+
+def _check(offer: Offer, dialect: str) -> None:
+    """Raise SbusError if this program cannot take the place of that bus."""
+    check_version(offer.version)
+    if offer.dialect != dialect:
+        raise ConfigurationError(
+            f"the bus has the dialect '{offer.dialect}', and its clients would not understand "
+            f"'{dialect}': that takes a restart"
+        )
 
 
 def _ask_for_link(addresses: Addresses) -> socket.socket:

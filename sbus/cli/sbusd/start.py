@@ -119,7 +119,7 @@ class _Lifecycle:
         from sbus.cli.sbusd.predecessor import inherit, report_failure
 
         with ExitStack() as stack:
-            heritage = self._heritage = inherit(self._plan.addresses)
+            heritage = self._heritage = inherit(self._plan.addresses, self._plan.options["dialect"])
             self._files = heritage.files
             if was_started_by_bus:
                 self._plan = self._plan.given_by(heritage.owner)

@@ -37,10 +37,11 @@ OFFER = Offer(
     has_pidfile=False,
     has_remover=False,
     is_inherited=False,
+    dialect="slash",
     files=[],
     owner=(0, 0, ()),
 )
-READY = (Hello(program="9.9"), Ready(), Prepared(), Adopted())
+READY = (Hello(program="9.9", pid=77), Ready(), Prepared(), Adopted())
 """What a new program says that takes over, up to the commit."""
 
 
@@ -150,7 +151,7 @@ ALL_FINAL_RECORDS = [RecordsOfClients(), RecordOfBus(is_final=True)]
 
 
 async def test_a_bus_is_handed_over_in_steps(scene: Scene) -> None:
-    result = await scene.run(*READY, Serving(pid=77))
+    result = await scene.run(*READY, Serving())
     assert (result.program, result.pid, result.clients) == ("9.9", 77, 0)
     assert scene.heard() == [OFFER, *ALL_RECORDS, *ALL_FINAL_RECORDS, Commit()]
     assert scene.parts.done == [
@@ -183,6 +184,27 @@ async def test_why_a_program_fails_is_passed_on(scene: Scene) -> None:
     assert scene.heard()[-1] == Abort("no room")
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+async def test_why_a_program_failed_that_reads_nothing_more_is_passed_on(
+    scene: Scene, count: int
+) -> None:
+    for message in (*READY[:count], Failed("too few descriptors")):
+        upgrade_link.send(scene.sock, message)
+    upgrade_link.send(scene._link, Abort("unread"))
+    scene.sock.close()
+    with pytest.raises(UpgradeFailed, match="too few descriptors"):
+        await scene.run()
+
+
+async def test_the_process_id_of_a_bus_that_is_slow_to_serve_is_known(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    for message in READY:
+        upgrade_link.send(scene.sock, message)
+    result = await scene.hand_over.run(scene._link, OFFER, [], lambda: None)
+    assert result.pid == 77
+
+
 async def test_a_worker_that_dies_in_the_pause_ends_it(scene: Scene) -> None:
     scene.parts.dies_when_frozen = True
     with pytest.raises(UpgradeFailed, match="worker 0 died"):
@@ -210,7 +232,7 @@ async def test_it_can_be_tried_again(scene: Scene) -> None:
     with pytest.raises(UpgradeFailed):
         await scene.run(Hello(), Failed("not yet"))
     scene.heard()
-    await scene.run(*READY, Serving(pid=77))
+    await scene.run(*READY, Serving())
     assert scene.heard()[-1] == Commit()
     assert Thaw.__name__ in scene.parts.done
 
