@@ -541,6 +541,18 @@ def test_other_administrators_may_not_take_over() -> None:
             assert as_user(is_refused)
 
 
+def test_where_a_program_was_started_instead_of_a_directory_that_is_gone(tmp_path: Path) -> None:
+    directory, moved = tmp_path / "directory", tmp_path / "moved"
+    directory.mkdir()
+    (directory / "sbus.toml").touch()
+    launch(directory, "--config", "sbus.toml")
+    directory.rename(moved)
+    with daemon_in(moved), Admin(str(moved / "bus.admin")) as admin:
+        _, text = admin.fault("upgrade")
+        assert "sbus.toml" in text
+        assert text.endswith(f"(started in /, because {directory} cannot be entered)")
+
+
 # -- files -----------------------------------------------------------------------------------------
 def test_the_pidfile_belongs_to_the_new_bus(tmp_path: Path) -> None:
     launch(tmp_path)
@@ -561,6 +573,22 @@ def test_the_pidfile_belongs_to_the_new_bus(tmp_path: Path) -> None:
             assert f"in use by process {new}" in done.stderr.decode()
             end(new)
             assert os.listdir(tmp_path) == []
+
+
+def test_a_bus_without_a_pidfile_gets_none(tmp_path: Path) -> None:
+    with running_bus(tmp_path) as bus, (tmp_path / "stderr").open("wb") as stderr:
+        subprocess.run(
+            [*SBUSD, "--take-over", "-a", bus.address, "-p", str(tmp_path / "pid")],
+            stdin=subprocess.DEVNULL,
+            stderr=stderr,
+            env=sbusd_environment(),
+            check=True,
+            timeout=STOP_SECONDS_MAX,
+        )
+        assert bus.process.wait(STOP_SECONDS_MAX) == 0
+        assert "no pidfile" in (tmp_path / "stderr").read_text()
+        assert not (tmp_path / "pid").exists()
+        end(serving_pid(bus))
 
 
 @needs_root

@@ -115,14 +115,25 @@ class Upgrader:
     async def start_program(self) -> HandOverResult:
         """Start a new program and hand the bus over to it, in an `attempt`. Raises
         UpgradeFailed."""
-        if self._estate.command is None:
-            raise UpgradeFailed("this bus does not know how it was started")
+        with self._failure_reported():
+            command = self._estate.command
+            if command is None:
+                raise UpgradeFailed("this bus does not know how it was started")
+            if os.access(command.directory, os.X_OK):
+                return await self._start(command)
+            try:
+                return await self._start(msgspec.structs.replace(command, directory="/"))
+            except UpgradeFailed as error:
+                where = f"started in /, because {command.directory} cannot be entered"
+                raise UpgradeFailed(f"{error} ({where})") from error
+
+    async def _start(self, command: ProgramCommand) -> HandOverResult:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             with theirs:
-                process = _start(self._estate.command, theirs.fileno())
+                process = _start(command, theirs.fileno())
             try:
-                return await self.hand_over_to(ours)
+                return await self._hand_over_to(ours)
             except BaseException:
                 if not self._shutdown.is_handed_over:
                     await _end(process)
@@ -137,13 +148,21 @@ class Upgrader:
     async def hand_over_to(self, link: socket.socket) -> HandOverResult:
         """Hand the bus over to the program at the other end of this link, in an `attempt`. Raises
         UpgradeFailed."""
-        link.setblocking(False)
+        with self._failure_reported():
+            return await self._hand_over_to(link)
+
+    @contextmanager
+    def _failure_reported(self) -> Iterator[None]:
         try:
-            with self._estate.offer() as (offer, fds):
-                result = await self._hand_over.run(link, offer, fds, self._on_commit)
+            yield
         except UpgradeFailed as error:
             self._events.emit(UpgradeRejected(why=str(error)))
             raise
+
+    async def _hand_over_to(self, link: socket.socket) -> HandOverResult:
+        link.setblocking(False)
+        with self._estate.offer() as (offer, fds):
+            result = await self._hand_over.run(link, offer, fds, self._on_commit)
         self._notifier.hand_over(result.pid)
         milliseconds = round(result.pause_seconds * 1_000)
         self._events.emit(
@@ -167,11 +186,10 @@ class Upgrader:
 
 
 def _start(command: ProgramCommand, link_fd: int) -> subprocess.Popen[bytes]:
-    may_enter = os.access(command.directory, os.X_OK)
     try:
         return subprocess.Popen(
             command.arguments,
-            cwd=command.directory if may_enter else "/",
+            cwd=command.directory,
             env={**command.environment, PREDECESSOR_VARIABLE: str(link_fd)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -263,5 +263,6 @@ class Inheritance:
         self._context.statistics.record_refusal("packets-lost")
         if session.outbox.wants_notices:
             lost = session.slot.untold_packets
-            text = f"{lost} packets of yours were not processed, because a worker died"
+            packets = "packet was" if lost == 1 else "packets were"
+            text = f"{lost} {packets} not processed, because a worker died"
             session.outbox.send_control(error_notice("packets-lost", text))

@@ -96,7 +96,7 @@ def _check(offer: Offer, dialect: str) -> None:
     if offer.dialect != dialect:
         raise ConfigurationError(
             f"the bus has the dialect '{offer.dialect}', and its clients would not understand "
-            f"'{dialect}': that takes a restart"
+            f"'{dialect}': stop it, and start it again"
         )
 
 

@@ -100,7 +100,7 @@ class _Lifecycle:
         """Open the pidfile and the sockets, and serve."""
         plan = self._plan
         with ExitStack() as stack:
-            if self._launcher is not None and plan.options["pidfile"] != os.devnull:
+            if self._needs_pidfile():
                 pidfile = Pidfile(os.path.abspath(plan.options["pidfile"]))
                 self._files = BusFiles([pidfile.owned_path], pidfile.fd)
             stack.callback(self._files.close)
@@ -114,6 +114,9 @@ class _Lifecycle:
                 _print_address(sockets.bus.printable_address)
             self._settle_and_serve(sockets)
 
+    def _needs_pidfile(self) -> bool:
+        return self._launcher is not None and self._plan.options["pidfile"] != os.devnull
+
     def take_over(self, *, was_started_by_bus: bool) -> None:
         """Serve with what another bus leaves, which may have started this process."""
         from sbus.cli.sbusd.predecessor import inherit, report_failure
@@ -121,6 +124,8 @@ class _Lifecycle:
         with ExitStack() as stack:
             heritage = self._heritage = inherit(self._plan.addresses, self._plan.options["dialect"])
             self._files = heritage.files
+            if self._needs_pidfile() and self._files.pidfile is None:
+                report_error("warning: no pidfile, because the bus that ran here had none")
             if was_started_by_bus:
                 self._plan = self._plan.given_by(heritage.owner)
             stack.callback(self._files.close)

@@ -317,7 +317,7 @@ class TestAnEnd:
 
 
 class TestPacketsThatDiedWithAWorker:
-    LOST = b"CMSG !/error\0packets-lost 2 packets of yours were not processed"
+    LOST = b"CMSG !/error\0packets-lost 2 packets were not processed"
 
     def test_are_reported_if_they_were_messages(
         self, fake: FakeBus, link: Link[Message | Lost]

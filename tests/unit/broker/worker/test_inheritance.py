@@ -292,7 +292,7 @@ def test_a_client_is_told_how_many_packets_were_read_and_not_processed(bus: OneP
     bus.replace(0)
     bus.settle()
     assert writer.read() == [
-        b"CMSG !/error\0packets-lost 5 packets of yours were not processed, because a worker died"
+        b"CMSG !/error\0packets-lost 5 packets were not processed, because a worker died"
     ]
     assert reader.read() == []
     bus.replace(0)
