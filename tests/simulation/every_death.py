@@ -8,6 +8,7 @@ such death shows which functions of a successor enter the lock, and it is repeat
 death there. All promises of the simulation have to hold.
 """
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from tests.simulation.world import simulate
 
 SEEDS = (14, 22)
 """Without a fault, their workers enter the lock in every way that those of any seed do."""
+_RUNS_PER_COLLECTION = 20
+"""What is left of a run has descriptors open."""
 _SHARED = str(Path("sbus", "shared"))
 
 
@@ -85,4 +88,6 @@ def run_all(first: int, step: int) -> Counter[str]:
             if outcome.counts["deaths"] < len(deaths):
                 break
             found[hold] += 1
+            if found[hold] % _RUNS_PER_COLLECTION == 0:
+                gc.collect()
     return found
