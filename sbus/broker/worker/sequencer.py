@@ -331,8 +331,9 @@ class Sequencer:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether nothing is left to walk, and this worker will be woken when there is."""
-        return self._log.is_caught_up
+        """Whether nothing is left to walk or to read, and this worker will be woken when there
+        is. The table may have more to read though the routes of a publisher are current."""
+        return self._log.is_caught_up and not self._table.has_unread
 
     def look_again(self) -> None:
         """This worker was woken: `walk_on` finds out why."""
@@ -389,7 +390,6 @@ class Sequencer:
         self._walker.walk_to(end)
         self._apply()
         if self._table.has_unread:
-            self.look_again()
             return False
         if was_behind:
             self._memory.wake(1 << self._worker)

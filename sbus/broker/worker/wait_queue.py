@@ -1,12 +1,16 @@
 """Clients that are not read, because what they sent last has to wait.
 
-    ROOM     for room in the log or in the subscription table: until this worker is woken
+    ROOM     for room, or for work of this worker (see below): until this worker is woken
     STALL    for a stalled client: until this worker is woken, or until the stalled client's user
              has no time left in which it may hold publishers
     RATE     for the user's rate limit, or because too much of the user's waits: until a known time
 
-A message also lacks room in the log while one of its destinations is further behind than its
-window.
+For ROOM, this is what a client waits for, and who wakes the worker then:
+
+    room in the log, or in a window       the worker that walks, and the reaper when one has died
+    room in the subscription table        the front, after each compaction
+    the table, if much of it is unread    this worker, when it has read it
+    records that background steps make    this worker, when they are made
 
 A client that is released is tried again, and waits again if it was too early. Clients that wait for
 their user's rate are released one by one: when one of hundreds can go on, the others are not tried
