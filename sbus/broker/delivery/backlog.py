@@ -25,11 +25,12 @@ be sent next are sorted by size in pieces, by turns in which they could be sent,
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from typing import cast
 
 import msgspec
 from sortedcontainers import SortedList
 
-from sbus.broker.ipc.client_record import BacklogRecord, ReplyRecord
+from sbus.broker.ipc.client_record import BacklogItem, BacklogRecord, ReplyRecord
 from sbus.protocol.controls import BacklogOrder
 
 _QUEUE, _STACK, _RANDOM = BacklogOrder.QUEUE, BacklogOrder.STACK, BacklogOrder.RANDOM
@@ -105,15 +106,18 @@ class _Section:
         yield from self.sorted
         yield from self.row
 
-    def items(self) -> Iterator[bytes | int]:
+    def items(self) -> list[bytes | int]:
         """Messages, and the counts of gaps, in the order in which they came."""
-        gaps = deque((position - self.sent, count) for position, count in self.gaps)
-        for number, packet in enumerate(self):
-            if gaps and gaps[0][0] == number:
-                yield gaps.popleft()[1]
-            yield packet
-        if gaps:
-            yield gaps[0][1]
+        items: list[bytes | int] = [*self.sorted, *self.row]
+        if not self.gaps:
+            return items
+        packets, items, start = items, [], 0
+        for position, count in self.gaps:
+            end = position - self.sent
+            items += packets[start:end]
+            items.append(count)
+            start = end
+        return items + packets[start:]
 
     def sort(self, count: int) -> int:
         for _ in range(count):
@@ -250,7 +254,7 @@ class Backlog:
     # -- elsewhere -----------------------------------------------------------------------------
     def record(self) -> BacklogRecord:
         """What another backlog is restored from."""
-        items: list[bytes | int | ReplyRecord] = []
+        items: list[BacklogItem] = []
         for section in self._sections:
             items += section.items()
             if section.control is not None:
@@ -260,13 +264,26 @@ class Backlog:
     def restore(self, record: BacklogRecord) -> None:
         """Fill this backlog, which is empty and has the order of the other one."""
         self._missing = self.in_gaps = record.missing
-        for item in record.items:
-            if isinstance(item, bytes):
-                self.append(item)
-            elif isinstance(item, int):
+        if set(map(type, record.items)) <= {bytes}:
+            self._append_all(record.items)
+            return
+        start = 0
+        for end, item in enumerate(record.items):
+            if type(item) is bytes:
+                continue
+            self._append_all(record.items[start:end])
+            if isinstance(item, int):
                 self.record_drops(item)
-            else:
+            elif isinstance(item, ReplyRecord):
                 self.append_control(item.packet)
+            start = end + 1
+        self._append_all(record.items[start:])
+
+    def _append_all(self, items: list[BacklogItem]) -> None:
+        packets = cast("list[bytes]", items)
+        self._sections[-1].row.extend(packets)
+        self.messages += len(packets)
+        self.bytes += sum(map(len, packets))
 
     def check_invariants(self) -> None:
         """AssertionError where a formula above does not hold."""

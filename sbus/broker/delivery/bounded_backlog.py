@@ -80,17 +80,28 @@ class BoundedBacklog(Backlog):
         self._keep(packet)
         return True
 
+    def take_tokens(self, messages: int) -> None:
+        """Have the tokens of so many messages in the channel. That takes most of the time of
+        restoring them, and is done before all but for what changes until then."""
+        fitting = min(messages, self._messages_max)
+        if self._tokens is None:
+            if not fitting:
+                return
+            self._tokens = trio.open_memory_channel[None](self._messages_max)
+        send, receive = self._tokens
+        taken = send.statistics().current_buffer_used
+        for _ in range(taken, fitting):
+            send.send_nowait(None)
+        for _ in range(fitting, taken):
+            receive.receive_nowait()
+
     def restore(self, record: BacklogRecord) -> None:
         """The same, also beyond the bounds. All is counted at once: to offer one message after the
         other would take five times as long, while nobody is served."""
         super().restore(record)
         self._count(self.messages, self.bytes)
-        fitting = min(self.messages, self._messages_max)
-        self._overshoot = self.messages - fitting
-        if fitting:
-            self._tokens = trio.open_memory_channel[None](self._messages_max)
-            for _ in range(fitting):
-                self._tokens[0].send_nowait(None)
+        self._overshoot = max(0, self.messages - self._messages_max)
+        self.take_tokens(self.messages)
 
     def is_half_free(self) -> bool:
         """Whether at most half of the messages and of the bytes that it may keep are in it."""

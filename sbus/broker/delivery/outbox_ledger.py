@@ -101,6 +101,10 @@ class OutboxLedger(OutboxRecord):
         self._settle_drops()
         return self._backlog.record()
 
+    def prepare_backlog(self, messages: int) -> None:
+        """About so many messages are to be restored."""
+        self._backlog.take_tokens(messages)
+
     def retract(self, packet: bytes) -> None:
         """A message that the worker counted as accepted is not for this client after all."""
         counts = self._statistics.counts

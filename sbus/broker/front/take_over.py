@@ -58,8 +58,6 @@ class TakeOver:
         self._waiting: list[socket.socket] = []
         self._open_files: list[int] = []
         self._files = 0
-        self._files_before = 0
-        """Of the first description."""
         self._is_adopted = False
 
     async def run(self, link: socket.socket, front_pidfd: int) -> None:
@@ -136,7 +134,6 @@ class TakeOver:
         self._restorer.open_accounts(record.users)
         await self._restorer.prepare(record, self._sockets, is_final=is_final)
         if not is_final:
-            self._files_before = self._files
             await self._rounds.run(ReportPrepared)
             # Each has journalled patterns, which the others are to read.
             await self._rounds.run(ReportPrepared)
@@ -145,10 +142,9 @@ class TakeOver:
             return
         self._recorder.restore(record)
         self._waiting = [self._sockets.pop(cookie) for cookie in record.waiting_cookies]
-        files = list(range(self._files_before, self._files))
         await self._rounds.run_each(
             lambda number, worker: (
-                RestoreClients(number, files, self._counters_for(worker, record)),
+                RestoreClients(number, self._counters_for(worker, record)),
                 None,
             )
         )

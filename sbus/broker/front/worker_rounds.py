@@ -18,11 +18,14 @@ class WorkerRounds:
         """Of the last round. An answer to an earlier one, which was given up, means nothing."""
         self._unanswered: set[int] = set()
         self._why_not = ""
+        self.most_changes = 0, 0
+        """That one worker recorded in this round, and the user with most of them."""
         self._changed = trio.lowlevel.ParkingLot()
 
     def on_done(self, worker: int, event: Done) -> None:
         if event.number == self._number:
             self._unanswered.discard(worker)
+            self.most_changes = max(self.most_changes, (event.changes, event.uid))
             self._fail(event.why_not)
 
     def on_worker_death(self, worker: int) -> None:
@@ -50,6 +53,7 @@ class WorkerRounds:
         """The same with a command for each worker, and a descriptor, which is borrowed until all
         workers have answered. Raises UpgradeFailed."""
         self._number += 1
+        self.most_changes = 0, 0
         self._unanswered = set(self._supervisor.running_workers())
         for worker in sorted(self._unanswered):
             self._supervisor.send(worker, *command_for(self._number, worker))

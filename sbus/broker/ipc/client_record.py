@@ -54,13 +54,19 @@ class ReplyRecord(msgspec.Struct, frozen=True, array_like=True):
     packet: bytes
 
 
+BacklogItem = bytes | int | ReplyRecord
+"""A message, how many were dropped at this place, or a reply."""
+
+
 class BacklogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What waits for a client."""
 
     missing: int = 0
     """Messages that were dropped at no particular place."""
-    items: list[bytes | int | ReplyRecord] = []
-    """In the order in which they came: messages, how many were dropped in between, replies."""
+    kept: list[tuple[int, int]] = []
+    """Which items of the record before this one still wait: from one number to before another."""
+    items: list[BacklogItem] = []
+    """Those that have come since, in the order in which they came."""
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,13 +78,12 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a worker knows of a client, at a moment when no worker serves it."""
+    """What a worker knows of a client. A snapshot that is not the first says what has changed of
+    the patterns and of the backlog; the last one, from a frozen worker, has all the rest."""
 
     client: int
-    revision: int = 0
-    """As in `ClientRecord`."""
-    patterns: Mapping[bytes, int] | None = None
-    """As in `ClientRecord`; None if an earlier snapshot with this revision has them."""
+    patterns: Mapping[bytes, int] = {}
+    """How many occurrences of each the client has more than before, or fewer."""
     has_backpressure: bool = False
     state: ClientState = ClientState()
     pending: list[bytes] = []

@@ -2,14 +2,14 @@
 
 The new program greets; the old bus answers with everything that the new one needs to start, or
 refuses. The new program starts its workers, and says that it is ready. Then the old bus sends its
-sockets, and files with records: once while it serves, so that the new one can prepare, and once
-when its workers are frozen.
+sockets, and files with records: while it serves, so that the new one can prepare, as often as much
+has changed; and once when its workers are frozen.
 
     old bus                                           new program
                                                       Hello
     Offer (listening sockets, files)
                                                       Ready
-    Sockets, RecordsOfClients, RecordOfBus            Prepared
+    Sockets, RecordsOfClients, RecordOfBus            Prepared, several times
     Sockets, RecordsOfClients, RecordOfBus            Adopted
     Commit                                            Serving
 

@@ -84,9 +84,9 @@ class StopSampling(msgspec.Struct, frozen=True, tag=True):
 
 
 class RecordClients(msgspec.Struct, frozen=True, tag=True):
-    """Write a snapshot of every client to the file that comes along: between turns, with all of its
-    patterns; or, if this worker is frozen, at once, with the patterns that have changed since. A
-    client may be added, change or leave meanwhile. Answered by `Done`."""
+    """Write a snapshot of every client to the file that comes along, with what has changed since
+    the last one: between turns, so that a client may be added, change or leave meanwhile; or all at
+    once, if this worker is frozen. Answered by `Done`."""
 
     number: int
 
@@ -117,18 +117,18 @@ class PrepareRecorded(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReportPrepared(msgspec.Struct, frozen=True, tag=True):
-    """Answer `Done` when all clients are prepared, and what workers have journalled for theirs is
-    read, as far as that is needed."""
+    """Answer `Done` when all clients are prepared as the files that came say, and what workers have
+    journalled for theirs is read, as far as that is needed."""
 
     number: int
 
 
 class RestoreClients(msgspec.Struct, frozen=True, tag=True):
-    """Restore the clients that were prepared by their snapshots in these files, and discard those
-    that have none. Go on with these counters. Answered by `Done`."""
+    """Restore the clients that were prepared by their snapshots in the files that came since
+    `ReportPrepared`, and discard those that have none. Go on with these counters. Answered by
+    `Done`."""
 
     number: int
-    files: list[int]
     counters: dict[str, int]
 
 
@@ -288,6 +288,10 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
     number: int
     why_not: str = ""
+    changes: int = 0
+    """Of all clients since they were recorded before; a unit takes a third of a microsecond."""
+    uid: int = 0
+    """The user with the most of them."""
 
 
 class ClientTraffic(msgspec.Struct, frozen=True, array_like=True):

@@ -1,9 +1,9 @@
 """Snapshots: the clients of one bus go on at another, which takes its place.
 
-A worker of the old bus writes a snapshot of every client to a file twice: first between turns,
-while it serves them, so that the new bus can prepare for their patterns; then when it is frozen,
-with the patterns of those that have changed since. It reads and sends nothing from then on, unless
-it is thawed because the new bus could not take over.
+A worker of the old bus writes snapshots of all clients to a file several times: first between
+turns, while it serves them, and last when it is frozen. Each has what has changed since the one
+before, of patterns and backlogs, so what is left to the last one is little. It reads and sends
+nothing from then on, unless it is thawed because the new bus could not take over.
 
 A worker of the new bus is frozen from its start. It prepares for each client as for one that
 is moved: its patterns are journalled, and its outbox accepts nothing. Then it restores all of them,
@@ -14,12 +14,18 @@ and serves them once it is thawed.
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import msgspec
+
+from sbus.broker.delivery.backlog_changes import apply_changes, changes_since
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.client_record import (
+    BacklogItem,
+    BacklogRecord,
     ClientSnapshot,
     Departure,
     decode_snapshot,
@@ -41,11 +47,23 @@ _UNITS_PER_CLIENT = 64
 pattern, or message in its backlog."""
 _BYTES_PER_UNIT = 256
 """Of a record that is decoded."""
+_UNITS_PER_CHANGE = 64
+"""Of a pattern, which is journalled at the new bus."""
+_UNITS_PER_MESSAGE = 2
+"""That comes over in a backlog."""
 _RETRY_SECONDS = 0.001
 """When a worker looks again whether clients are prepared."""
 
 
 T = TypeVar("T")
+
+
+class _Described(NamedTuple):
+    """What the new bus knows of a client."""
+
+    revision: int
+    patterns: Mapping[bytes, int]
+    items: list[BacklogItem]
 
 
 class ClientSnapshots:
@@ -63,11 +81,15 @@ class ClientSnapshots:
         self._sequencer = sequencer
         self._subscriptions = subscriptions
         self._sessions = sessions
-        self._described: dict[int, int] = {}
-        """The revisions of the clients whose patterns were written."""
+        self._described: dict[int, _Described] = {}
+        self._changes: Counter[int] = Counter()
+        """Units that it takes to follow what has changed, for each user."""
         self._files: list[RecordsFile] = []
-        self._prepared: dict[int, tuple[protocol.AdoptClient, int]] = {}
-        """Clients for which this worker was made ready, with the revisions of their patterns."""
+        self._files_read = 0
+        self._prepared: dict[int, protocol.AdoptClient] = {}
+        """Clients for which this worker was made ready."""
+        self._latest: dict[int, tuple[int, ClientSnapshot]] = {}
+        """Their last snapshots, with whole backlogs, and the files that these are in."""
         self._departed: list[tuple[protocol.AdoptClient, int, Departure]] = []
         """Clients to be seen off, with their descriptors."""
         self._preparing = 0
@@ -87,12 +109,15 @@ class ClientSnapshots:
         has_worked = next(self._work, None)
         if has_worked is None:
             self._work = None
-            self._link.send(protocol.Done(self._number, self._why_not))
+            changes, most = self._changes.total(), self._changes.most_common(1)
+            uid = most[0][0] if most else 0
+            self._link.send(protocol.Done(self._number, self._why_not, changes, uid))
             return math.inf
         return 0.0 if has_worked else _RETRY_SECONDS
 
     def _begin(self, number: int, work: Iterator[bool]) -> None:
         self._number, self._work = number, work
+        self._changes.clear()
 
     def freeze(self, command: protocol.Freeze) -> None:
         """Read from no client and send to none, but for what has its place in the order."""
@@ -110,26 +135,38 @@ class ClientSnapshots:
         self._begin(command.number, write(memfd))
 
     def _describe(self, memfd: int) -> Iterator[bool]:
-        """Write the patterns of all clients, which are served meanwhile."""
-        self._described.clear()
+        """Write what has changed of all clients, which are served meanwhile."""
         try:
-            for sessions in _pieces(list(self._sessions), lambda it: len(it.patterns)):
+            for sessions in _pieces(list(self._sessions), _units_of):
                 open_ones = [session for session in sessions if session.is_open()]
-                append_records(memfd, map(self._description, open_ones))
+                append_records(memfd, (self._encode(it, self._description(it)) for it in open_ones))
                 yield True
         finally:
             os.close(memfd)
 
-    def _description(self, session: Session) -> tuple[int, bytes]:
-        self._described[session.client] = session.revision
-        snapshot = ClientSnapshot(
+    def _description(self, session: Session) -> ClientSnapshot:
+        before = self._described.get(session.client, _Described(-1, {}, []))
+        patterns = before.patterns
+        if session.revision != before.revision:
+            patterns = dict(session.patterns)
+        now = session.outbox.record_backlog()
+        self._described[session.client] = _Described(session.revision, patterns, now.items)
+        return ClientSnapshot(
             client=session.client,
-            revision=session.revision,
-            patterns=session.patterns,
+            patterns=_changes_of_patterns(before.patterns, patterns),
             has_backpressure=session.backpressure is not None,
             state=state_of(session),
+            backlog=changes_since(before.items, now),
         )
-        return session.client, encode_snapshot(snapshot)
+
+    def _encode(self, session: Session, snapshot: ClientSnapshot) -> tuple[int, bytes]:
+        data = encode_snapshot(snapshot)
+        self._changes[session.uid] += (
+            _UNITS_PER_CHANGE * sum(map(abs, snapshot.patterns.values()))
+            + _UNITS_PER_MESSAGE * len(snapshot.backlog.items)
+            + len(data) // _BYTES_PER_UNIT
+        )
+        return session.client, data
 
     def _write_all(self, memfd: int) -> Iterator[bool]:
         """Write all that is known of all clients. All workers are frozen, so nothing is appended to
@@ -139,10 +176,8 @@ class ClientSnapshots:
             for session in list(self._sessions):
                 if session.outbox.fault is not None:
                     self._sessions.expel(session, session.outbox.fault)
-            for sessions in _pieces(
-                list(self._sessions), lambda it: it.outbox.statistics().backlog
-            ):
-                append_records(memfd, map(self._snapshot, sessions))
+            for sessions in _pieces(list(self._sessions), _units_of):
+                append_records(memfd, (self._encode(it, self._snapshot(it)) for it in sessions))
                 yield True
             departures = self._sessions.departed.departures()
             append_records(
@@ -156,23 +191,16 @@ class ClientSnapshots:
         finally:
             os.close(memfd)
 
-    def _snapshot(self, session: Session) -> tuple[int, bytes]:
-        is_described = self._described.get(session.client) == session.revision
-        snapshot = ClientSnapshot(
-            client=session.client,
-            revision=session.revision,
-            patterns=None if is_described else session.patterns,
-            has_backpressure=session.backpressure is not None,
-            state=state_of(session),
+    def _snapshot(self, session: Session) -> ClientSnapshot:
+        return msgspec.structs.replace(
+            self._description(session),
             pending=session.packets[session.done :],
             received_us=session.received_us,
             unanswered=b"" if session.has_pending() else session.slot.request,
-            backlog=session.outbox.record_backlog(),
             is_stalled=session.is_stalled,
             has_large_buffer=self._sessions.send_buffers.has_large(session.sock, session.account),
             awaits_self_service=session.awaits_self_service,
         )
-        return session.client, encode_snapshot(snapshot)
 
     # -- at the new bus ------------------------------------------------------------------------
     def map_records(self, memfd: int) -> None:
@@ -182,34 +210,42 @@ class ClientSnapshots:
 
     def prepare(self, command: protocol.PrepareRecorded, fd: int) -> None:
         """Make ready to serve a client; `fd` belongs to this worker from now on."""
-        snapshot = self._read(command.file, Place(command.at, command.size))
-        self._prepare(command.adoption, fd, snapshot)
-
-    def _read(self, file: int, place: Place) -> ClientSnapshot:
-        return decode_snapshot(self._files[file][place])
-
-    def _prepare(self, adoption: protocol.AdoptClient, fd: int, snapshot: ClientSnapshot) -> None:
-        session = self._sessions.make(adoption, fd)
+        session = self._sessions.make(command.adoption, fd)
         session.outbox.leave()
         session.set_counted(False)
         self._sessions.arriving[session.client] = session
-        self._prepared[session.client] = adoption, snapshot.revision
-        self._preparing += 1
+        self._prepared[session.client] = command.adoption
+        self._follow(command.file, Place(command.at, command.size))
+
+    def _follow(self, file: int, place: Place) -> None:
+        """Have a client that is prepared be as its next snapshot says."""
+        snapshot = decode_snapshot(self._files[file][place])
+        session = self._sessions.arriving[snapshot.client]
+        before = self._latest.get(snapshot.client)
+        items = [] if before is None else before[1].backlog.items
+        apply_changes(items, snapshot.backlog)
+        backlog = BacklogRecord(missing=snapshot.backlog.missing, items=items)
+        self._latest[snapshot.client] = file, msgspec.structs.replace(snapshot, backlog=backlog)
+        session.outbox.prepare_backlog(len(items))
         self._will_publish |= snapshot.state.messages_in > 0
-        self._subscriptions.add_background_steps(session, self._prepare_steps(session, snapshot))
+        if snapshot.patterns or snapshot.has_backpressure:
+            self._preparing += 1
+            steps = self._prepare_steps(session, snapshot)
+            self._subscriptions.add_background_steps(session, steps)
 
     def _prepare_steps(self, session: Session, snapshot: ClientSnapshot) -> Iterator[bool]:
-        patterns = snapshot.patterns or {}
-        for pattern in patterns:
-            with suppress(ClientFault):  # then its process counts as ended
-                self._subscriptions.watch_processes(session, (pattern,))
+        for pattern, change in snapshot.patterns.items():
+            if change > 0:
+                with suppress(ClientFault):  # then its process counts as ended
+                    self._subscriptions.watch_processes(session, (pattern,))
         try:
-            yield from self._subscriptions.prepare_patterns(session, patterns)
+            yield from self._subscriptions.prepare_patterns(session, snapshot.patterns)
         except ClientFault as error:
             self.fail(str(error))
             self._preparing -= 1
             return
-        if snapshot.has_backpressure and not self._sessions.enable_backpressure(session):
+        is_new = snapshot.has_backpressure and session.backpressure is None
+        if is_new and not self._sessions.enable_backpressure(session):
             self._context.client_events.limit_reached(session, BLOCKING_CLIENTS)
         self._subscriptions.add_background_steps(session, self._settle_steps(session))
 
@@ -225,7 +261,22 @@ class ClientSnapshots:
     def report_prepared(self, command: protocol.ReportPrepared) -> None:
         """Report when all clients are prepared, and what the workers have journalled is read here,
         if a client is likely to publish."""
-        self._begin(command.number, self._wait_for_preparations())
+        self._begin(command.number, self._follow_all())
+
+    def _follow_all(self) -> Iterator[bool]:
+        """Prepare for all that the files say that have come since."""
+        places = [
+            (file, place)
+            for file in range(self._files_read, len(self._files))
+            for client, place in self._files[file].places()
+            if client in self._prepared and self._latest[client][0] != file
+        ]
+        self._files_read = len(self._files)
+        for piece in _pieces(places, lambda it: it[1].size // _BYTES_PER_UNIT):
+            for file, place in piece:
+                self._follow(file, place)
+            yield True
+        yield from self._wait_for_preparations()
 
     def _wait_for_preparations(self) -> Iterator[bool]:
         while self._preparing:
@@ -238,41 +289,20 @@ class ClientSnapshots:
         """Make all clients that were prepared as they were, to be served when this worker is
         thawed."""
         self._context.statistics.add(command.counters)
-        self._begin(command.number, self._restore_all(command.files))
+        self._begin(command.number, self._restore_all())
 
-    def _restore_all(self, files: list[int]) -> Iterator[bool]:
-        snapshots: list[ClientSnapshot] = []
-        own = [
-            (file, place)
-            for file in files
-            for client, place in self._files[file].places()
-            if client in self._prepared
-        ]
-        for places in _pieces(own, lambda it: it[1].size // _BYTES_PER_UNIT):
-            for file, place in places:
-                snapshots.append(self._read(file, place))
-                self._catch_up(snapshots[-1])
-            yield True
-        yield from self._wait_for_preparations()
+    def _restore_all(self) -> Iterator[bool]:
+        first_file = self._files_read
+        yield from self._follow_all()
         if self._why_not:
             return
+        snapshots = [snapshot for file, snapshot in self._latest.values() if file >= first_file]
         for piece in _pieces(snapshots, lambda it: len(it.backlog.items)):
             for snapshot in piece:
-                if snapshot.departure is None:
-                    self._restore(snapshot)
+                self._restore(snapshot)
             yield True
         for client in list(self._sessions.arriving):
             os.close(self._give_up(client))
-
-    def _catch_up(self, snapshot: ClientSnapshot) -> None:
-        """Prepare a client anew, if its patterns have changed since it was described."""
-        adoption, revision = self._prepared[snapshot.client]
-        if snapshot.departure is not None:
-            fd = self._give_up(snapshot.client)
-            self._departed.append((adoption, fd, snapshot.departure))
-        elif snapshot.revision != revision:
-            # What was journalled is taken back by earlier background steps of the same user.
-            self._prepare(adoption, self._give_up(snapshot.client), snapshot)
 
     def _give_up(self, client: int) -> int:
         """Be ready for a client no more; returns its descriptor, which the caller closes."""
@@ -281,6 +311,10 @@ class ClientSnapshots:
         return session.sock.detach()
 
     def _restore(self, snapshot: ClientSnapshot) -> None:
+        if snapshot.departure is not None:
+            adoption = self._prepared[snapshot.client]
+            self._departed.append((adoption, self._give_up(snapshot.client), snapshot.departure))
+            return
         session = self._sessions.arriving.pop(snapshot.client)
         restore_state(session, snapshot.state)
         session.received_us = snapshot.received_us
@@ -298,8 +332,11 @@ class ClientSnapshots:
     # -- at either -----------------------------------------------------------------------------
     def thaw(self) -> None:
         """Serve all clients that are here."""
+        self._work = None  # of a hand-over that was given up
         self._files.clear()
-        self._prepared.clear()
+        self._files_read = 0
+        for known in (self._described, self._prepared, self._latest):
+            known.clear()
         self._sessions.thaw()
         for adoption, fd, departure in self._departed:
             self._sessions.see_off(adoption, fd, departure)
@@ -307,6 +344,24 @@ class ClientSnapshots:
         for session in self._sessions:
             if session.awaits_self_service:
                 self._link.send(protocol.SelfServiceRequest(session.client))
+
+
+def _changes_of_patterns(
+    before: Mapping[bytes, int], now: Mapping[bytes, int]
+) -> Mapping[bytes, int]:
+    """How many more of each there are now."""
+    if before is now:
+        return {}
+    if not before:
+        return now
+    changed = {pattern for pattern, _ in before.items() ^ now.items()}
+    return {pattern: now.get(pattern, 0) - before.get(pattern, 0) for pattern in changed}
+
+
+def _units_of(session: Session) -> int:
+    """What it takes to describe a client, besides what every client does."""
+    waiting = session.outbox.statistics()
+    return len(session.patterns) + waiting.backlog + waiting.backlog_bytes // _BYTES_PER_UNIT
 
 
 def _pieces(items: Iterable[T], units: Callable[[T], int]) -> Iterator[list[T]]:

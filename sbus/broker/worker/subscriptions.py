@@ -120,17 +120,21 @@ class Subscriptions:
         for pattern in filter(begins_secret, patterns):
             self._watch_process(session, pattern)
 
-    def prepare_patterns(self, session: Session, patterns: Mapping[bytes, int]) -> Iterator[bool]:
-        """Background steps that give a client its patterns before it is served here.
-
-        Raises Refusal when there is no room for them.
-        """
-        left = deque(pattern for pattern, count in patterns.items() for _ in range(count))
+    def prepare_patterns(self, session: Session, changes: Mapping[bytes, int]) -> Iterator[bool]:
+        """Background steps that give a client so many more of its patterns, or fewer, before it is
+        served here. Raises Refusal when there is no room for them."""
+        for pattern, change in changes.items():
+            for _ in range(-change):
+                self._remove(session, pattern, 1, has_left=False)
+                yield True
+        left = deque(pattern for pattern, change in changes.items() for _ in range(change))
         while left:
             piece = [left.popleft() for _ in range(min(len(left), _RECORDS_PER_PIECE))]
             while not self._add_piece(session, piece):
                 yield False
             yield True
+        if session.backpressure is not None:
+            self.add_rule(session)
 
     def _add_piece(self, session: Session, patterns: list[bytes]) -> bool:
         """Journal and apply some patterns whose place in the order does not matter, because nothing
@@ -213,17 +217,15 @@ class Subscriptions:
         self._background.add(session.uid, steps)
 
     def add_rule(self, session: Session) -> None:
-        """Journal a client's back-pressure rule with all of its patterns, from now on.
-
-        That lasts until the client leaves, whatever it chooses: without stalling it holds nobody.
-        """
+        """Journal a client's back-pressure rule with all of its patterns, from now on. That lasts
+        until the client leaves, whatever it chooses: without stalling it holds nobody."""
         if session.patterns:
             self._unsettled.add(session)
             self._background.add(session.uid, self._journal_rule(session))
 
     def replace_rule(self, session: Session, rule: BackpressureRule) -> None:
-        """Replace the rule by which a client holds publishers. The old rule is taken back in the
-        critical section of the new one, pattern by pattern: without a gap, and in a full table."""
+        """Replace the rule by which a client holds publishers, pattern by pattern: without a gap,
+        and in a full table."""
         _backpressure(session).replace_rule(rule)
         session.outbox.decide_anew()
         self._rule_changes += 1
@@ -264,17 +266,20 @@ class Subscriptions:
             left = _RECORDS_PER_PIECE
             while left and session.patterns:
                 pattern, count = next(iter(session.patterns.items()))
-                left -= self._remove(session, pattern, min(count, left))
+                left -= self._remove(session, pattern, min(count, left), has_left=True)
             yield True
 
-    def _remove(self, session: Session, pattern: bytes, count: int) -> int:
-        """Remove some occurrences of a pattern of a client that has left; returns how many."""
+    def _remove(self, session: Session, pattern: bytes, count: int, *, has_left: bool) -> int:
+        """Remove some occurrences of a client's pattern; returns how many. That a client has left
+        is journalled already."""
         self._quotas.count(session, pattern, -count)
         for _ in range(count):
             self._router.remove(pattern, session.outbox)
         shared = self._router.shared_pattern(pattern)
-        if self._router.lose_interest(shared, count):
-            self._unrecorded.append(self._encode(UNSUBSCRIBED, session, shared, edge=True))
+        edge = self._router.lose_interest(shared, count)
+        if edge or not has_left:
+            journalled = shared if has_left else self._router.journalled_pattern(pattern)
+            self._unrecorded.append(self._encode(UNSUBSCRIBED, session, journalled, edge=edge))
         if pattern not in session.patterns:
             self._remove_rule(session, pattern)
         return count

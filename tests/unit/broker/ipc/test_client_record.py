@@ -42,7 +42,6 @@ STATE_1_0 = bytes.fromhex(
 
 SNAPSHOT = ClientSnapshot(
     client=7,
-    revision=8,
     patterns={b"a/*": 2, b"b": 1},
     has_backpressure=True,
     state=STATE,

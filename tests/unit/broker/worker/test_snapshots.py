@@ -55,22 +55,22 @@ class Succession:
         bus: OneProcessBus,
         command: Callable[[int], WorkerCommand],
         fds: dict[int, int] | None = None,
-    ) -> None:
-        """All workers of a bus carry out a command."""
+    ) -> int:
+        """All workers of a bus carry out a command; returns the changes that they report."""
         self._number += 1
         for worker in range(WORKERS):
             bus.tell(worker, command(self._number), None if fds is None else fds[worker])
         bus.settle()
-        assert [it for it in bus.other_events if isinstance(it, Done)] == [
-            Done(self._number)
-        ] * WORKERS
+        answers = [it for it in bus.other_events if isinstance(it, Done)]
+        assert [(it.number, it.why_not) for it in answers] == [(self._number, "")] * WORKERS
         bus.other_events.clear()
+        return sum(it.changes for it in answers)
 
-    def record(self) -> list[int]:
+    def record(self) -> int:
         """Have the old bus describe its clients, and the new one prepare for those it does not
-        have; returns the numbers of the files."""
+        have; returns the changes."""
         fds = {worker: make_records_file() for worker in range(WORKERS)}
-        self.round(self.old, RecordClients, fds)
+        changes = self.round(self.old, RecordClients, fds)
         numbers = list(range(self._files, self._files + WORKERS))
         self._files += WORKERS
         for worker, fd in fds.items():
@@ -80,7 +80,7 @@ class Succession:
                 if client not in self._prepared:
                     self._prepare(worker, client, numbers[worker], *place)
             os.close(fd)
-        return numbers
+        return changes
 
     def _prepare(self, worker: int, client: int, file: int, at: int, size: int) -> None:
         self._prepared.add(client)
@@ -97,18 +97,35 @@ class Succession:
         (departed,) = [it for it in sessions.departed._by_fd.values() if it.client == client]
         return departed.sock
 
+    def record_anew(self) -> int:
+        """Give up while clients are recorded, and record them again; returns the changes."""
+        memfd = make_records_file()
+        for worker in range(WORKERS):
+            self.old.tell(worker, RecordClients(0), memfd)
+        os.close(memfd)
+        self._thaw(self.old)
+        self.old.other_events.clear()
+        return self.record()
+
     def begin(self) -> None:
-        """What is done while the old bus serves."""
+        """What is done first, while the old bus serves."""
         self.round(self.new, Freeze)
-        self.record()
+        self.prepare()
+
+    def prepare(self) -> int:
+        """What may be done several times; returns the changes."""
+        changes = self.record()
         for _ in range(2):
             self.round(self.new, ReportPrepared)
+        return changes
 
-    def adopt(self) -> None:
-        """The pause, up to the moment when the old bus gives its clients up."""
+    def adopt(self) -> int:
+        """The pause, up to the moment when the old bus gives its clients up; returns the
+        changes."""
         self.round(self.old, Freeze)
-        files = self.record()
-        self.round(self.new, lambda number: RestoreClients(number, files, {}))
+        changes = self.record()
+        self.round(self.new, lambda number: RestoreClients(number, {}))
+        return changes
 
     def commit(self) -> None:
         for worker in self.old.stepped:
@@ -306,4 +323,82 @@ def test_publishers_are_held_for_a_stalled_client(two: Succession) -> None:
         received += reader.read()
         two.new.settle()
     assert received == sent
+    two.new.check_invariants()
+
+
+def test_patterns_are_copied_once_and_then_their_changes(two: Succession) -> None:
+    peer, writer = two.old.connect(0), two.old.connect(1)
+    for number in range(500):
+        tell(two.old, peer, b"SUB k%d" % number)
+    two.begin()
+    assert two.prepare() < 500
+    tell(two.old, peer, b"UNSUB k7", b"SUB new", b"SUB new", b"SUB k8", b"SUB t", b"UNSUB t")
+    changes = two.adopt()
+    two.commit()
+    assert changes < 500
+    state = states(two.new)[peer.number]["patterns"]
+    assert state == {b"k%d" % number: 1 for number in range(500) if number != 7} | {
+        b"k8": 2,
+        b"new": 2,
+    }
+    tell(two.new, writer, b"MSG k7\0nobody", b"MSG k8\0once", b"MSG new\0once")
+    assert peer.read() == [b"MSG k8\0once", b"MSG new\0once"]
+    routes(two.new)
+    two.new.check_invariants()
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_publishers_are_held_by_patterns_that_came_late(two: Succession, is_early: bool) -> None:
+    peer = two.old.connect(0)
+    if is_early:
+        tell(two.old, peer, b"CMSG blocking/soft/block", b"SUB a", b"SUB b")
+    two.begin()
+    tell(two.old, peer, b"CMSG blocking/soft/block", b"SUB c")
+    if is_early:
+        tell(two.old, peer, b"UNSUB a")
+    two.prepare()
+    tell(two.old, peer, b"SUB d")
+    two.adopt()
+    before = states(two.old)[peer.number]["rules"]
+    two.commit()
+    assert states(two.new)[peer.number]["rules"].keys() == before.keys()
+    assert b"d" in before
+    routes(two.new)
+    two.new.check_invariants()
+
+
+def test_the_next_bus_gets_everything_anew(two: Succession) -> None:
+    for _ in range(40):
+        tell(two.old, two.old.connect(0), b"SUB k")
+    two.round(two.new, Freeze)
+    first = two.record()
+    assert two.record() < first
+    assert two.record_anew() == first
+    two.abort()
+
+
+@with_limits(SMALL_BUFFERS)
+@pytest.mark.parametrize("order", [b"queue", b"stack", b"random"])
+def test_a_backlog_is_copied_once_and_then_its_changes(two: Succession, order: bytes) -> None:
+    reader = two.old.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
+    writer = two.old.connect(1)
+    tell(two.old, reader, b"CMSG order/" + order, b"SUB k")
+    sent = [b"MSG k\0%d" % number for number in range(400)]
+    for start in range(0, 300, 50):
+        tell(two.old, writer, *sent[start : start + 50])
+    two.begin()
+    received = reader.read()
+    two.old.settle()
+    assert two.prepare() < 200
+    tell(two.old, writer, *sent[300:310])
+    changes = two.adopt()
+    two.commit()
+    assert changes < 200
+    tell(two.new, writer, *sent[310:])
+    while len(received) < len(sent):
+        received += reader.read()
+        two.new.settle()
+    assert sorted(received) == sorted(sent)
+    if order == b"queue":
+        assert received == sent
     two.new.check_invariants()

@@ -1,0 +1,88 @@
+"""Changes of a backlog: with them a reader that has the earlier items has all that waits."""
+
+from collections.abc import Iterator
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbus.broker.delivery.backlog import Backlog
+from sbus.broker.delivery.backlog_changes import apply_changes, changes_since
+from sbus.broker.ipc.client_record import BacklogItem, BacklogRecord
+from sbus.protocol.controls import BacklogOrder
+
+PACKETS = st.sampled_from([b"a", b"a", b"b", b"longer"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), PACKETS),
+        st.tuples(st.just("drop"), st.integers(1, 3)),
+        st.tuples(st.just("control"), PACKETS),
+        st.tuples(st.just("pop"), st.none()),
+        st.tuples(st.just("reorder"), st.sampled_from(BacklogOrder)),
+    ),
+    max_size=40,
+)
+
+
+def take(backlog: Backlog, steps: list[tuple[str, object]]) -> None:
+    for name, value in steps:
+        if name == "append":
+            assert isinstance(value, bytes)
+            backlog.append(value)
+        elif name == "drop":
+            assert isinstance(value, int)
+            backlog.record_drops(value)
+        elif name == "control":
+            assert isinstance(value, bytes)
+            backlog.append_control(value)
+        elif isinstance(value, BacklogOrder):
+            backlog.reorder(value)
+        elif backlog:
+            backlog.sort(backlog.unsorted)
+            backlog.pop()
+
+
+def messages(count: int, first: int = 0) -> list[BacklogItem]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def rest(backlog: Backlog) -> Iterator[object]:
+    while backlog:
+        backlog.sort(backlog.unsorted)
+        yield backlog.first()
+        backlog.pop()
+
+
+@given(st.lists(STEPS, min_size=1, max_size=4), st.sampled_from(BacklogOrder))
+def test_a_backlog_that_follows_changes_is_as_the_other(
+    rounds: list[list[tuple[str, object]]], order: BacklogOrder
+) -> None:
+    backlog = Backlog(BacklogOrder.QUEUE)
+    before: list[BacklogItem] = []
+    copied: list[BacklogItem] = []
+    for steps in rounds:
+        take(backlog, steps)
+        now = backlog.record()
+        apply_changes(copied, changes_since(before, now))
+        assert copied == now.items
+        before = now.items
+    backlog.reorder(order)
+    other = Backlog(order)
+    other.restore(backlog.record())
+    other.check_invariants()
+    assert list(rest(other)) == list(rest(backlog))
+
+
+def test_only_what_has_come_is_copied() -> None:
+    before = messages(10_000)
+    now = BacklogRecord(items=[*before[3_000:], *messages(5, 10_000)])
+    changes = changes_since(before, now)
+    assert changes.kept == [(3_000, 10_000)]
+    assert changes.items == messages(5, 10_000)
+
+
+def test_messages_that_were_sent_out_of_order_are_left_out() -> None:
+    before = messages(5_000)
+    now = BacklogRecord(items=[it for number, it in enumerate(before) if number % 2_000 != 1_999])
+    changes = changes_since(before, now)
+    assert changes.kept == [(0, 1_999), (2_000, 3_999), (4_000, 5_000)]
+    assert changes.items == []
