@@ -19,8 +19,8 @@ from typing import NamedTuple
 from tests.simulation.fibers import Fiber, is_product
 from tests.simulation.world import simulate
 
-SEEDS = (14, 22)
-"""Without a fault, their workers enter the lock in every way that those of any seed do."""
+SEED = 6
+"""Without a fault, its workers enter the lock in every way that those of any seed do."""
 _RUNS_PER_COLLECTION = 20
 """What is left of a run has descriptors open."""
 _SHARED = str(Path("sbus", "shared"))
@@ -59,16 +59,15 @@ class Watch:
         self.seen[hold] += 1
 
 
-def find_holds() -> Iterator[tuple[int, str, tuple[Death, ...]]]:
-    """The functions that enter the lock: a seed with which they do, and after which death."""
+def find_holds() -> Iterator[tuple[str, tuple[Death, ...]]]:
+    """The functions that enter the lock, and after which death they do."""
     known: set[str] = set()
     for earlier in ((), (_FIRST,)):
-        for seed in SEEDS:
-            watch = Watch(*earlier)
-            simulate(seed, "python", watch.on_enter)
-            for hold in [hold for hold in watch.seen if hold not in known]:
-                known.add(hold)
-                yield seed, hold, earlier
+        watch = Watch(*earlier)
+        simulate(SEED, "python", watch.on_enter)
+        for hold in [hold for hold in watch.seen if hold not in known]:
+            known.add(hold)
+            yield hold, earlier
 
 
 def run_all(first: int, step: int) -> Counter[str]:
@@ -77,13 +76,13 @@ def run_all(first: int, step: int) -> Counter[str]:
     Raises AssertionError, with a note that names the death.
     """
     found: Counter[str] = Counter()
-    for seed, hold, earlier in find_holds():
+    for hold, earlier in find_holds():
         for instruction in count(first, step):
             deaths = (*earlier, Death(hold, instruction))
             try:
-                outcome = simulate(seed, "python", Watch(*deaths).on_enter)
+                outcome = simulate(SEED, "python", Watch(*deaths).on_enter)
             except BaseException as error:
-                error.add_note(f"seed {seed}, {deaths}")
+                error.add_note(str(deaths))
                 raise
             if outcome.counts["deaths"] < len(deaths):
                 break

@@ -21,6 +21,8 @@ class Plan(NamedTuple):
     deaths_max: int
     interruptions: float
     """In how many of the ticks."""
+    records_per_piece: int
+    """Of the subscription table, that are read or written before others have their turns."""
     limits: Limits
 
 
@@ -52,5 +54,6 @@ def make_plan(chance: random.Random) -> Plan:
         steps=chance.choice((150, 300, 600)),
         deaths_max=chance.choice((0, 1, 1, 2, 4)),
         interruptions=chance.choice((0, 0.1, 0.3)),
+        records_per_piece=chance.choice((2, 5, 1000)),
         limits=limits,
     )

@@ -19,7 +19,15 @@ from sbus.broker.worker.publish_batch import PublishBatch
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.wait_queue import Reason, Wait
 from sbus.shared.log_block import LogBlock
-from sbus.shared.shared_memory import SELECTOR, MemoryLock, SharedMemory
+from sbus.shared.log_window import base_of
+from sbus.shared.shared_memory import (
+    COMPACTION_WANTED,
+    LOG_WAITERS,
+    SELECTOR,
+    WAITING,
+    MemoryLock,
+    SharedMemory,
+)
 from tests.fuzz.one_process_bus import SteppedWorker
 from tests.simulation.fibers import Fiber, Interruption
 from tests.support import compiled_step
@@ -116,6 +124,7 @@ class SimulatedWorker:
         assert isinstance(lock, SimulatedLock)
         self.lock = lock
         self._memfd = memory.fd
+        self._workers = memory.workers
         self._sockets: list[SimulatedSocket] = []
         self._stepped = SteppedWorker(number, memory, settings, link)
         self.parts = self._stepped.parts
@@ -157,6 +166,18 @@ class SimulatedWorker:
         else:
             self.fiber.begin(self._tick, interruption)
         self._clean_up()
+
+    def check_wakes(self) -> None:
+        """Raise AssertionError where a client waits for room and nothing will wake this worker."""
+        if self.has_more or self._stepped.has_ready():
+            return
+        if self.parts.wait_queue.has_room_waiters():
+            with self.lock as words:
+                waiting = words[WAITING]
+                for other in range(self._workers):
+                    waiting |= words[base_of(other) + LOG_WAITERS]
+                is_due = waiting >> self.number & 1 or words[COMPACTION_WANTED]
+            assert is_due, f"nobody wakes worker {self.number}, whose clients wait for room"
 
     def may_die_in_child(self) -> bool:
         """Whether `die_in_child` may be called: it begins with a tick, which must not wait."""

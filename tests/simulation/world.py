@@ -22,7 +22,8 @@ import trio
 import trio.abc
 
 from sbus.broker.config.settings import BusSettings
-from sbus.broker.worker import ordinary_step
+from sbus.broker.worker import ordinary_step, sequencer, subscriptions
+from sbus.shared import compaction
 from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.credentials import Credentials
 from tests.simulation import clock as clocks
@@ -137,6 +138,7 @@ class World:
             self._join()
         self.front.receive_events()
         await trio.lowlevel.checkpoint()
+        self._check_wakes()
 
     # -- workers -------------------------------------------------------------------------------
     def _schedule(self, worker: SimulatedWorker | None) -> None:
@@ -173,6 +175,13 @@ class World:
     def _note_death(self) -> None:
         self.deaths += 1
         self.front.check_memory()
+
+    def _check_wakes(self) -> None:
+        """While no process is in the middle of something, no wake-up is lost."""
+        processes = [worker.process for worker in self.front.workers if worker.process is not None]
+        if not self.front.tasks and not any(process.fiber.is_busy for process in processes):
+            for process in processes:
+                process.check_wakes()
 
     # -- clients -------------------------------------------------------------------------------
     def _join(self) -> None:
@@ -215,7 +224,8 @@ class World:
         elif what < 0.85:
             client.read(self.chance.choice((1, 5, 100)))
         elif what < 0.9:
-            client.subscribe(self._pattern(client))
+            for _ in range(self.chance.choice((1, 1, 1, 10))):
+                client.subscribe(self._pattern(client))
         elif what < 0.94:
             still = [it for it in client.subscriptions if it.is_open()]
             if still:
@@ -328,6 +338,18 @@ def _deterministic(seed: int) -> Iterator[clocks.SimulatedClock]:
         clocks.show(None)
 
 
+@contextlib.contextmanager
+def _small_pieces(records: int) -> Iterator[None]:
+    """The tables of simulations are small, so what is done with them piece by piece is done in
+    pieces of so many records."""
+    with (
+        patch.object(sequencer, "_RECORDS_PER_READ", records),
+        patch.object(subscriptions, "_RECORDS_PER_PIECE", records),
+        patch.object(compaction, "STEP_RECORDS", records),
+    ):
+        yield
+
+
 def simulate(seed: int, step: str, on_enter: Callable[[Fiber], None] | None = None) -> Outcome:
     """Run the simulation of this seed with this ordinary step, "python" or "compiled"; with
     `on_enter`, without its faults (see `World`).
@@ -337,6 +359,7 @@ def simulate(seed: int, step: str, on_enter: Callable[[Fiber], None] | None = No
     with _deterministic(seed) as clock, patch.object(ordinary_step, "STEP", step):
         world = World(seed, clock, on_enter, is_exact=step == "python")
         try:
-            return trio.run(world.run, clock=_Clock())
+            with _small_pieces(world.plan.records_per_piece):
+                return trio.run(world.run, clock=_Clock())
         finally:
             world.close()
