@@ -21,6 +21,7 @@ from sbus.broker.worker_process import worker_main
 from sbus.errors import ConfigurationError, SbusError
 from sbus.limits import TIME_SLICE_NS
 from sbus.protocol.events import BusNotResumed
+from sbus.protocol.keys import DIALECTS
 from sbus.shared.log_block import check_log_size
 from sbus.shared.shared_memory import MemoryShape, SharedMemory, UnusableMemory, look_at
 from sbus.unix.descriptor_store import StoredDescriptors, memory_name
@@ -134,6 +135,8 @@ def _memory_left(memfd: int, settings: BusSettings) -> SharedMemory:
     left = look_at(memfd)
     if not left.is_kept:
         raise UnusableMemory("the earlier bus has ended in good order")
+    if left.dialect != _dialect_number(settings):
+        raise UnusableMemory("the configuration has another dialect now")
     if left.resumptions >= _RESUMPTIONS_MAX:
         raise UnusableMemory(f"{_RESUMPTIONS_MAX} buses have failed with it, one after the other")
     limits = left.shape.applied_to(settings.limits)
@@ -152,9 +155,15 @@ def _in_shape(configuration: Configuration, shape: MemoryShape) -> Configuration
 
 def _make_memory(settings: BusSettings) -> SharedMemory:
     try:
-        return SharedMemory(settings.workers, settings.limits)
+        memory = SharedMemory(settings.workers, settings.limits)
     except OSError as error:
         raise ConfigurationError(f"cannot make the shared memory: {error.strerror}") from error
+    memory.dialect = _dialect_number(settings)
+    return memory
+
+
+def _dialect_number(settings: BusSettings) -> int:
+    return list(DIALECTS).index(settings.dialect)
 
 
 def _first(group: BaseExceptionGroup[SbusError]) -> SbusError:

@@ -40,7 +40,7 @@ from sbus.shared.stall_table import stall_table_words
 from sbus.shared.worker_statistics import statistics_words
 from sbus.unix.file_lock import lock_file
 
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 """Of everything in this memory. A program goes on only with a memory that has its own version: this
 changes with every change of what a word, a record of the table or a log block means."""
 WORKERS_MAX = 64
@@ -98,6 +98,7 @@ COPIES = 8
 _MAGIC: Final = 0x73627573 << 32  # "sbus"
 _LOW_MASK: Final = 0xFFFF_FFFF
 _IS_KEPT: Final = 1 << 32
+_DIALECT_SHIFT: Final = 40
 
 
 class MemoryLock:
@@ -225,6 +226,7 @@ class LeftMemory(msgspec.Struct, frozen=True):
     shape: MemoryShape
     is_kept: bool
     resumptions: int
+    dialect: int
 
 
 def look_at(memfd: int) -> LeftMemory:
@@ -241,7 +243,8 @@ def look_at(memfd: int) -> LeftMemory:
     if not 1 <= shape.workers <= WORKERS_MAX:
         raise UnusableMemory(f"its memory is one of {shape.workers} workers")
     kept = header[_KEPT]
-    return LeftMemory(shape, bool(kept & _IS_KEPT), kept & _LOW_MASK)
+    dialect = kept >> _DIALECT_SHIFT
+    return LeftMemory(shape, bool(kept & _IS_KEPT), kept & _LOW_MASK, dialect)
 
 
 class SharedMemory:
@@ -314,7 +317,7 @@ class SharedMemory:
 
     @is_kept.setter
     def is_kept(self, is_kept: bool) -> None:
-        self._header[_KEPT] = _IS_KEPT * is_kept | self.resumptions
+        self._header[_KEPT] = self._header[_KEPT] & ~_IS_KEPT | _IS_KEPT * is_kept
 
     @property
     def resumptions(self) -> int:
@@ -323,7 +326,17 @@ class SharedMemory:
 
     @resumptions.setter
     def resumptions(self, resumptions: int) -> None:
-        self._header[_KEPT] = _IS_KEPT * self.is_kept | resumptions
+        self._header[_KEPT] = self._header[_KEPT] & ~_LOW_MASK | resumptions
+
+    @property
+    def dialect(self) -> int:
+        """The number of the dialect in which patterns are journalled."""
+        return int(self._header[_KEPT] >> _DIALECT_SHIFT)
+
+    @dialect.setter
+    def dialect(self, number: int) -> None:
+        kept = self._header[_KEPT] & ((1 << _DIALECT_SHIFT) - 1)
+        self._header[_KEPT] = kept | number << _DIALECT_SHIFT
 
     def close(self) -> None:
         """Close its descriptors; the mapping goes with its last view."""

@@ -412,6 +412,18 @@ def test_a_memory_that_was_cut_off_is_not_used(manager: StoringManager, size: in
     assert "the bus begins anew" in text
 
 
+def test_a_memory_of_another_dialect_is_not_used(manager: StoringManager) -> None:
+    """Its patterns would mean something else."""
+    with ExitStack() as stack:
+        with manager.bus() as bus:
+            (client,) = stack.enter_context(several_clients(bus, 1))
+            manager.wait_until_stored(1)
+            end_bus(bus, kill_all)
+        bus = stack.enter_context(manager.bus("--dialect", "dot"))
+        assert client.receive() == b""
+        assert "the configuration has another dialect now" in bus.stderr_text()
+
+
 def test_a_memory_with_which_buses_keep_failing_is_used_no_more(manager: StoringManager) -> None:
     with ExitStack() as stack:
         with manager.bus() as bus:

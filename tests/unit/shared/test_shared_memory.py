@@ -228,6 +228,7 @@ def left_memory(workers: int) -> int:
     with memory.lock as words:
         words[LOG_HEAD] = 7
     memory.is_kept = True
+    memory.dialect = 1
     memory.resumptions = 2
     memfd = memory.reopen()
     memory.close()
@@ -239,14 +240,15 @@ def left_memory(workers: int) -> int:
 def test_another_bus_finds_what_was_there() -> None:
     limits, memfd = small_limits(), left_memory(2)
     left = look_at(memfd)
-    assert left == LeftMemory(MemoryShape.of(2, limits), is_kept=True, resumptions=2)
+    assert left == LeftMemory(MemoryShape.of(2, limits), is_kept=True, resumptions=2, dialect=1)
     assert left.shape.applied_to(Limits()) == limits
     memory = SharedMemory(2, limits, memfd)
     os.close(memfd)
     memory.lock.open()
     with memory.lock as words:
         assert words[LOG_HEAD] == 7
-    assert (memory.is_kept, memory.resumptions, memory.is_resumed) == (True, 2, True)
+    assert (memory.is_kept, memory.resumptions, memory.dialect) == (True, 2, 1)
+    assert memory.is_resumed
     memory.close()
 
 
@@ -300,4 +302,4 @@ def layout_constants() -> list[str]:
 def test_another_layout_has_another_version() -> None:
     """If this fails, count `LAYOUT_VERSION` up, unless nothing in the memory has changed."""
     digest = hashlib.sha256("\n".join(layout_constants()).encode()).hexdigest()
-    assert (LAYOUT_VERSION, digest[:16]) == (1, "7350cfb7d74e653e"), layout_constants()
+    assert (LAYOUT_VERSION, digest[:16]) == (2, "ce5ff66c1dbb7893"), layout_constants()
