@@ -176,7 +176,7 @@ class Sequencer:
             end = self._in_flight.note_step(words, self._walker.destined_end(words))
             woken = self._log.share_cursor(words)
             appended_for, wait = self._append(words, batch, log_block)
-            if flight and (wait is None or wait.reason is Reason.STALL):
+            if flight and batch.deliveries and (wait is None or wait.reason is Reason.STALL):
                 self._in_flight.place_batch(words, flight, len(batch.messages))
             self._log.ask_to_be_woken(words)
         self._memory.wake(woken | appended_for)

@@ -160,6 +160,23 @@ def test_messages_between_clients_of_one_worker_are_admitted_to_those_who_lost_t
     assert any(sum(outcome.lost) == READERS * len(MESSAGES) for outcome in found)
 
 
+def test_nobody_loses_what_was_published_before_there_were_recipients() -> None:
+    """The batch had no recipient when its worker had read what others subscribed to."""
+    with one_process_bus("slash", LIMITS) as bus:
+        publisher, reader, other = bus.connect(0), bus.connect(0), bus.connect(1)
+        reader.send(b"CMSG !/notices/on")
+        other.send(b"SUB a")
+        bus.settle()
+        publisher.send(MESSAGES[0])
+        bus.settle()
+        assert other.read() == [MESSAGES[0]]
+        reader.send(b"SUB a")
+        bus.settle()
+        bus.replace(0)
+        bus.settle()
+        assert reader.read() == []
+
+
 def test_no_subscription_is_forgotten_without_a_notice() -> None:
     for store in range(STORES_MAX):
         with one_process_bus("slash", LIMITS) as bus:
