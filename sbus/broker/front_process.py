@@ -300,7 +300,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     supervisor = Supervisor(resources.fork_server, memory, reaper, settings, events, notifier)
     rate_limiter = LogRateLimiter(limits.log_interval_seconds, events)
     administrators = Administrators(endpoints.admin_gids)
-    descriptors = ClientDescriptors(settings.workers, len(kept.sockets))
+    descriptors = ClientDescriptors(settings.workers, memory.shape.slots, len(kept.sockets))
     policy = ConnectionPolicy(settings, user_limits, descriptors, administrators)
     closer = Closer(resources.fork_server, rate_limiter)
     rejector = Rejector(settings, user_limits, closer, rate_limiter, events)
@@ -316,7 +316,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     recorder = BusRecorder(memory, registry, acceptor, rejector, user_limits)
     restorer = ClientRestorer(supervisor, registry, policy, user_limits, placement, departure)
     succession = Succession(nursery, policy, supervisor, registry, culprits, events)
-    client_store = ClientStore(memory, registry, notifier, kept)
+    client_store = ClientStore(memory, registry, notifier, kept, endpoints.listener)
     estate = endpoints.estate(settings.dialect)
     hand_over = HandOver(supervisor, rounds, acceptor, mover, recorder, shutdown)
     return Front(

@@ -10,6 +10,8 @@ import errno
 import os
 import socket
 
+from sbus.unix.readiness import is_readable_within
+
 _SO_PASSRIGHTS = 83
 FDS_MAX = 4
 """Few messages between the processes of a bus carry more."""
@@ -31,6 +33,15 @@ def refuse_descriptors(listener: socket.socket, *, does_refuse: bool = True) -> 
     except OSError as error:
         if error.errno != errno.ENOPROTOOPT:
             raise
+
+
+def refuse_unless_unread(sock: socket.socket) -> bool:
+    """Make the kernel refuse descriptors from now on; False, and nothing has changed, if packets of
+    before are unread, or the kernel cannot."""
+    refuse_descriptors(sock)
+    if is_readable_within(sock, 0):
+        refuse_descriptors(sock, does_refuse=False)
+    return not may_carry_descriptors(sock)
 
 
 def may_carry_descriptors(sock: socket.socket) -> bool:

@@ -27,9 +27,9 @@ _RESERVE_MAX = 64
 class ClientDescriptors:
     """Of a bus with so many workers, when it starts."""
 
-    def __init__(self, workers: int, clients: int = 0) -> None:
-        """`clients`: how many it has already, from another bus."""
-        self._total = _clients_max(workers) + clients
+    def __init__(self, workers: int, slots: int, clients: int = 0) -> None:
+        """For that many clients there are slots; `clients` are there already, from another bus."""
+        self._total = min(_clients_max(workers) + clients, slots)
         self._reserve = min(self._total // _RESERVED_PART, _RESERVE_MAX)
         self._in_use = 0
 

@@ -7,7 +7,8 @@ only after a while, and few at a time.
 
 The manager closes its copy of a socket as soon as the connection has ended, at either end: all ends
 of a connection here shut the socket down. It would drop the last reference to descriptors that are
-attached to unread packets, so connections whose packets may carry any are not stored.
+attached to unread packets, so connections whose packets may carry any are not stored. One that a
+client made before the bus started carries none once everything of before has been read.
 """
 
 import os
@@ -21,7 +22,7 @@ from sbus.broker.front.client_registry import Client, ClientRegistry
 from sbus.shared.shared_memory import SharedMemory
 from sbus.unix.descriptor_store import NAMES_BYTES_MAX, client_name, memory_name
 from sbus.unix.errno_sets import OUT_OF_RESOURCES
-from sbus.unix.fd_passing import may_carry_descriptors
+from sbus.unix.fd_passing import may_carry_descriptors, refuse_unless_unread
 from sbus.unix.notify import Notifier
 
 _SETTLED_SECONDS = 1.0
@@ -53,6 +54,7 @@ class ClientStore:
         registry: ClientRegistry,
         notifier: Notifier,
         kept: KeptBus,
+        listener: socket.socket,
     ) -> None:
         self._memory = memory
         self._registry = registry
@@ -60,6 +62,7 @@ class ClientStore:
         self._stored_at_ns = kept.stored_at_ns
         self._stored = set(kept.sockets)
         """The numbers of clients, also of some that have left since."""
+        self._refuses_descriptors = not may_carry_descriptors(listener)
         self._scope = trio.CancelScope()
 
     def kept(self) -> set[int]:
@@ -76,7 +79,7 @@ class ClientStore:
     # -- storing -------------------------------------------------------------------------------
     async def run(self) -> None:
         """Store what there is, until this is given up."""
-        if self._notifier.stored_max:
+        if self._notifier.stored_max and self._refuses_descriptors:
             with self._scope:
                 await self._store_clients()
 
@@ -84,21 +87,18 @@ class ClientStore:
         clients = list(self._registry)  # of a bus whose place this one has taken
         newest = self._registry.admitted
         while True:
+            later = []
             for client in clients:
-                if self._may_be_stored(client):
+                if self._registry.get(client.number) is not client:
+                    continue
+                if may_carry_descriptors(client.sock) and not refuse_unless_unread(client.sock):
+                    later.append(client)
+                elif client.number not in self._stored:
                     await self._store_memory()
                     await self._store_client(client)
-            clients = self._registry.newer_than(newest)
+            clients = [*later, *self._registry.newer_than(newest)]
             newest = self._registry.admitted
             await trio.sleep(_SETTLED_SECONDS)
-
-    def _may_be_stored(self, client: Client) -> bool:
-        """Whether it is connected, not stored yet, and the manager may close its socket."""
-        return (
-            self._registry.get(client.number) is client
-            and client.number not in self._stored
-            and not may_carry_descriptors(client.sock)
-        )
 
     async def _store_memory(self) -> None:
         is_stored = self._stored_at_ns is not None

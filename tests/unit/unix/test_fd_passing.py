@@ -1,4 +1,4 @@
-"""Which descriptors a listener lets pass, as a client notices."""
+"""Which descriptors a listener or a connection lets pass, as a client notices."""
 
 import socket
 from contextlib import ExitStack
@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from sbus.unix.fd_passing import may_carry_descriptors, refuse_descriptors
+from sbus.unix.fd_passing import (
+    may_carry_descriptors,
+    refuse_descriptors,
+    refuse_unless_unread,
+    send_borrowing_fds,
+)
+from tests.support.descriptor_store import needs_refusal
 
 
 def test_connections_refuse_descriptors_as_their_listener_did_when_they_were_made(
@@ -35,3 +41,19 @@ def test_connections_refuse_descriptors_as_their_listener_did_when_they_were_mad
                     socket.send_fds(client, [b"packet"], [client.fileno()])
             else:
                 socket.send_fds(client, [b"packet"], [client.fileno()])
+
+
+@needs_refusal
+def test_a_connection_refuses_descriptors_once_all_that_came_before_was_read() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        send_borrowing_fds(theirs, b"before", [theirs.fileno()])
+        assert not refuse_unless_unread(ours)
+        send_borrowing_fds(theirs, b"still", [theirs.fileno()])
+        for _ in range(2):
+            assert may_carry_descriptors(ours)
+            ours.recv(100)
+        assert refuse_unless_unread(ours)
+        assert not may_carry_descriptors(ours)
+        with pytest.raises(PermissionError):
+            send_borrowing_fds(theirs, b"behind", [theirs.fileno()])

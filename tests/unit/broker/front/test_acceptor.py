@@ -28,6 +28,7 @@ from sbus.broker.front.user_limits import EffectiveUserLimits
 from sbus.limits import Limits
 from sbus.shared import account_book
 from sbus.shared.account_book import AccountBook
+from sbus.shared.client_slots import SLOTS_MAX
 from sbus.unix.credentials import Credentials
 from sbus.unix.send_buffer import SMALL_BUFFER_BYTES
 from tests.support.events import logging_to
@@ -69,7 +70,7 @@ class Scene:
         self.user_limits = user_limits = EffectiveUserLimits(bus, self.book)
         events = logging_to(self.lines)
         limiter = LogRateLimiter(10, events)
-        descriptors = ClientDescriptors(1)
+        descriptors = ClientDescriptors(1, SLOTS_MAX)
         self.policy = ConnectionPolicy(bus, user_limits, descriptors, Administrators(()))
         closer = cast(Closer, ClosesAtOnce())
         self.rejector = Rejector(bus, user_limits, closer, limiter, events)

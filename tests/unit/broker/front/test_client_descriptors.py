@@ -7,6 +7,7 @@ from sbus.broker.front.client_descriptors import ClientDescriptors
 from sbus.limits import Limits
 from sbus.shared.account_book import AccountBook
 from sbus.shared.accounts import Account
+from sbus.shared.client_slots import SLOTS_MAX
 from tests.unit.shared.memories import account_memory
 
 TOTAL = 160
@@ -17,7 +18,7 @@ USERS = 12
 @pytest.fixture
 def descriptors(monkeypatch: pytest.MonkeyPatch) -> ClientDescriptors:
     monkeypatch.setattr(client_descriptors, "_clients_max", lambda _workers: TOTAL)
-    return ClientDescriptors(1)
+    return ClientDescriptors(1, SLOTS_MAX)
 
 
 @pytest.fixture
@@ -73,3 +74,16 @@ def test_what_a_user_gives_back_is_there_for_others(
     descriptors.count(first, -20)
     assert take_all(descriptors, second) == 10
     assert second.connections == before + 10
+
+
+def test_there_are_no_more_clients_than_slots(
+    monkeypatch: pytest.MonkeyPatch, accounts: list[Account]
+) -> None:
+    """Those of a memory that another bus with a lower limit has left."""
+    monkeypatch.setattr(client_descriptors, "_clients_max", lambda _workers: TOTAL)
+    descriptors = ClientDescriptors(1, TOTAL // 2, clients=3)
+    taken = sum(take_all(descriptors, account) for account in accounts)
+    while descriptors.has_room_for_administrator():
+        descriptors.count(accounts[0], 1)
+        taken += 1
+    assert taken == TOTAL // 2
