@@ -27,6 +27,7 @@ from tests.support.users import STRANGER, become, directory_for_everybody, needs
 
 WORKERS = 2
 REFUSED = b"CMSG !/error\0not-allowed "
+NOT_ADMITTED = b"CMSG !/error\0not-admitted "
 NOBODY = 65_000
 """A user without clients: rules about it only move the numbers of others."""
 
@@ -151,7 +152,7 @@ def test_a_client_that_may_no_longer_connect_stays_until_it_leaves(
     for client in clients:
         assert may_publish(client, b"a")
     with ruled.bus.connect() as client, suppress(ConnectionResetError):
-        assert client.receive().startswith(REFUSED)
+        assert client.receive().startswith(NOT_ADMITTED)
         assert client.receive() == b""
     ruled.apply_rules(OTHERS)
     with ruled.newcomer() as client:

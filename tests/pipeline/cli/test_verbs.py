@@ -1,6 +1,7 @@
 """The command lines of the pipeline on a recording, and the page of the report."""
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -46,9 +47,12 @@ def nothing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def arguments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The command must not see the arguments of the test runner."""
+    """The command must not see the arguments of the test runner, nor change its umask."""
     monkeypatch.setattr("sys.argv", ["pipeline"])
-    return iter(())
+    umask = os.umask(0o022)
+    os.umask(umask)
+    yield
+    os.umask(umask)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
