@@ -16,7 +16,7 @@ from tests.support.admin import administer
 from tests.support.bus import Bus, wait_until_gone
 from tests.support.descriptor_store import StoringManager, needs_refusal, storing_manager
 from tests.support.flood import LOST, message
-from tests.support.processes import fork_server_pid, several_clients
+from tests.support.processes import fork_server_pid, kill_at_once, several_clients
 from tests.support.raw_client import PACKET_BYTES_MAX, RawClient
 from tests.support.six_messages import OPTIONS, SIX, Flood
 from tests.support.threads import meanwhile, wait_until
@@ -38,11 +38,7 @@ def kill_fork_server(bus: Bus) -> None:
 
 
 def kill_all(bus: Bus) -> None:
-    """Nobody has time to notice that others have ended."""
-    pids = bus.pids()
-    for signum in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            os.kill(pid, signum)
+    kill_at_once(bus.pids())
 
 
 def restart(bus: Bus) -> None:

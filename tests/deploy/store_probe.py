@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.deploy.sandbox_probe import BUS, processes, systemctl, until
 from tests.support.admin import Admin
+from tests.support.processes import kill_at_once
 from tests.support.raw_client import RawClient
 from tests.support.users import effective_user
 
@@ -85,10 +86,7 @@ def kill_fork_server() -> None:
 
 
 def kill_all() -> None:
-    every = processes().values()
-    for signum in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in every:
-            os.kill(pid, signum)
+    kill_at_once(processes().values())
 
 
 def restart() -> None:

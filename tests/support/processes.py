@@ -7,8 +7,8 @@ A worker is known by its name in /proc, `sbusd-worker-N`, and so is the fork ser
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -56,6 +56,17 @@ def is_replaced(bus: Bus, worker: int, old: int) -> bool:
 def fork_server_pid(bus: Bus) -> int:
     (pid,) = [pid for pid in bus.pids() if process_name(pid) == "sbusd-forkserv"]
     return pid
+
+
+def kill_at_once(pids: Iterable[int]) -> None:
+    """Kill processes, none of which has time to notice that others have ended. The service manager,
+    or the kernel where they asked for that, may kill the last ones first."""
+    every = tuple(pids)
+    for pid in every:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in every:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def open_descriptors(pid: int) -> int:
