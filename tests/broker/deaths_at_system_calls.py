@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.support.bus import Bus, running_bus
 from tests.support.checked_load import CheckedClient, CheckedLoad
 from tests.support.processes import is_replaced, worker_pids
+from tests.support.raw_client import WHOAMI
 from tests.support.threads import wait_until
 
 CLIENTS = 6
@@ -65,9 +66,15 @@ def use(bus: Bus, load: CheckedLoad) -> None:
                 client.publish()
             client.change_subscriptions(b"other/%d" % number)
         wait_for_answers(load)
-        with bus.connect() as visitor:
-            visitor.sub(b"visited")
-            visitor.whoami()
+        visit(bus)
+
+
+def visit(bus: Bus) -> None:
+    """Connect, subscribe, ask and leave. A death takes one request at most, so it asks twice."""
+    with bus.connect() as visitor:
+        visitor.sub(b"visited")
+        visitor.control(WHOAMI)
+        visitor.whoami()
 
 
 def run_once(directory: Path, call: int) -> bool:
