@@ -18,6 +18,8 @@ _MOST = 2**40
 Positive = Annotated[int, Meta(ge=1, le=_MOST)]
 NotNegative = Annotated[int, Meta(ge=0, le=_MOST)]
 Page = Annotated[int, Meta(ge=4096, le=_MOST)]
+Quantum = Annotated[int, Meta(ge=2, le=_MOST)]
+"""A turn costs a unit before anything is published in it."""
 Places = Annotated[int, Meta(ge=1, le=65_536)]
 """Each takes shared memory from the start."""
 KeyBytes = Annotated[int, Meta(ge=1, le=6_144)]
@@ -173,7 +175,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     not once per message, few enough that the next user waits well under a millisecond."""
     batch_bytes_max: Positive = 512 * 1024
     """Bytes after which a batch ends early, so that large packets make short batches."""
-    quantum_units: Reloadable[Positive] = 64
+    quantum_units: Reloadable[Quantum] = 64
     """Cost after which a turn ends; its last message may exceed it. A unit is a packet, a delivery
     or 4 KiB of either. The next client waits that long."""
 

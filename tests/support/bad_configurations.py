@@ -99,6 +99,8 @@ def wrong_for_bus(field: str) -> list[Any]:
 
 def wrong_for_limit(field: str) -> list[Any]:
     wrong = ["7", True, [], {}, -1, 2**60]
+    if field == "quantum_units":
+        return [*wrong, 1]
     if field in SECONDS:
         return [*wrong, 1e10, float("inf"), float("nan")]
     return [*wrong, 1.5, 10**200]

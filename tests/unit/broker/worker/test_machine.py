@@ -212,6 +212,15 @@ def test_more_packets_than_are_read_in_a_turn_are_all_handled(bus: OneProcessBus
     assert published(bus, 0) == count
 
 
+def test_the_shortest_turns_publish(advance: Advance) -> None:
+    limits = msgspec.structs.replace(LIMITS, quantum_units=2, batch_packets_max=1)
+    with one_process_bus("slash", limits) as bus:
+        reader, writer = subscriber(bus, 0), publisher(bus, 0)
+        sent = send(writer, messages(0, 3))
+        rest(bus.stepped[0])
+        assert reader.read() == sent
+
+
 def test_the_turns_of_a_tick_are_bounded(bus: OneProcessBus) -> None:
     writers = [publisher(bus, 0) for _ in range(10)]
     for writer in writers:
