@@ -97,6 +97,8 @@ class SimulatedClient:
         """None if packets were lost since it was chosen."""
         self.lost = 0
         """Messages that the bus says it has lost."""
+        self.notices: list[int] = []
+        """The numbers of which that is the sum."""
         self.lost_unknown = False
         self.unprocessed = 0
         """Packets of this client that the bus says it has not processed."""
@@ -185,7 +187,8 @@ class SimulatedClient:
         elif packet == lost_notice(None):
             self.lost_unknown = True
         elif packet.startswith(_LOST):
-            self.lost += int(packet.removeprefix(_LOST))
+            self.notices.append(int(packet.removeprefix(_LOST)))
+            self.lost += self.notices[-1]
         elif packet.startswith(_PACKETS_LOST):
             self.unprocessed += int(packet.removeprefix(_PACKETS_LOST).split()[0])
             self.echo = None

@@ -5,8 +5,8 @@ order      one order of all messages agrees with what everybody received, with t
            published comes before
 once       nobody receives a message twice
 secrecy    nobody receives what no pattern of its matches
-ledger     received + lost = sent, for each subscriber, where "lost" is what it was told; each
-           death may have one message counted as lost that has arrived
+ledger     received + lost = sent, for each subscriber, where "lost" is what it was told; at each
+           death one send may count as not made: that of a message, or of a notice of losses
 place      what is missing before a message was admitted before that message
 """
 
@@ -17,6 +17,7 @@ from itertools import pairwise
 
 from sbus.protocol.keys import SLASH
 from tests.simulation.clients import Message, SimulatedClient, Subscription
+from tests.support.loss_notices import sends_in_doubt
 from tests.unit.routing.specification import matches
 
 _matches = cache(matches)
@@ -106,9 +107,7 @@ class Ledger:
         if self._is_exact:
             self._check_publishers()
         doubtful = sum(self._check_subscriber(client) for client in self._clients)
-        assert doubtful <= self._deaths, (
-            f"{doubtful} losses more than {self._deaths} deaths explain"
-        )
+        assert doubtful <= self._deaths, f"{doubtful} sends were counted as not made"
 
     def _check_publishers(self) -> None:
         """Whose messages have no place was told so."""
@@ -123,7 +122,7 @@ class Ledger:
                 )
 
     def _check_subscriber(self, client: SimulatedClient) -> int:
-        """How many more losses a client was told of than it had."""
+        """How many sends must have been in doubt: a client was told of more losses than it had."""
         is_there = not client.has_left and not client.has_ended
         if not is_there or client.lost_unknown or not client.settings_are_certain:
             return 0
@@ -137,7 +136,7 @@ class Ledger:
         )
         if self._is_exact:
             self._check_places(client, set(must))
-        return max(0, client.lost - len(may))
+        return sends_in_doubt(client.lost - len(may), client.notices)
 
     def _is_due(
         self,
