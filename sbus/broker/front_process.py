@@ -227,6 +227,7 @@ async def _serve(
     await front.succession.wait_for_successors()
     if resources.memory.is_resumed:
         events.emit(BusResumed(clients=len(front.registry), lost=lost))
+        front.shutdown.check_empty()
     on_ready()
     nursery.start_soon(announce_and_store, front, resources)
     nursery.start_soon(front.rebalancer.run)

@@ -364,6 +364,15 @@ def test_an_orderly_end_tells_clients_and_keeps_nothing(manager: StoringManager)
         stack.enter_context(manager.bus())
 
 
+def test_a_bus_that_ends_with_its_last_client_does_so_when_that_left_meanwhile(
+    manager: StoringManager,
+) -> None:
+    with manager.bus("-c") as bus, several_clients(bus, 1):
+        manager.wait_until_stored(1)
+        end_bus(bus, kill_all)
+    assert manager.run_to_end("-c") == 0
+
+
 def test_a_client_that_is_disconnected_is_not_kept(manager: StoringManager) -> None:
     with manager.bus() as bus, several_clients(bus, 2) as clients:
         manager.wait_until_stored(2)

@@ -4,15 +4,16 @@ stored, as systemd does."""
 import os
 import select
 import socket
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from sbus.unix.fd_passing import may_carry_descriptors, refuse_descriptors
-from tests.support.bus import SBUSD, Bus, bus_of
+from tests.support.bus import SBUSD, START_SECONDS_MAX, Bus, bus_of, sbusd_environment
 from tests.support.service_manager import MESSAGE_SECONDS_MAX, ServiceManager
 
 STORED_MAX = 1_000
@@ -49,6 +50,7 @@ class StoringManager(ServiceManager):
         self.directory = directory
         self.stored_max = stored_max
         self.stored: dict[str, list[int]] = {}
+        self._bus_address = str(directory / "bus.socket")
 
     def next(self, timeout_s: float = MESSAGE_SECONDS_MAX) -> dict[str, str]:
         """As of any manager; what is to be stored is, and what has hung up is closed."""
@@ -83,8 +85,37 @@ class StoringManager(ServiceManager):
     @contextmanager
     def bus(self, *options: str, workers: int = 2) -> Iterator[Bus]:
         """Start the service with what is stored. Its address is always the same."""
+        with self._service(SBUSD, options, workers) as (command, arguments, fds):
+            running = bus_of(
+                self.directory,
+                *arguments,
+                address=self._bus_address,
+                command=command,
+                pass_fds=fds,
+            )
+            with running as bus:
+                yield bus
+
+    def run_to_end(self, *options: str, command: Sequence[str] = SBUSD) -> int:
+        """Start the service, which ends by itself, and return its exit status."""
+        with self._service(command, options, workers=2) as (command, arguments, fds):
+            done = subprocess.run(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                env=sbusd_environment(),
+                pass_fds=fds,
+                timeout=START_SECONDS_MAX,
+                check=False,
+            )
+        return done.returncode
+
+    @contextmanager
+    def _service(
+        self, command: Sequence[str], options: Sequence[str], workers: int
+    ) -> Iterator[tuple[Sequence[str], Sequence[str], list[int]]]:
+        """The command of the service, its arguments and the descriptors that are passed to it; in
+        the block, the environment is the service's."""
         self.drop_ended()
-        address = str(self.directory / "bus.socket")
         pairs = [(name, fd) for name, fds in self.stored.items() for fd in fds]
         fds = [fd for _, fd in pairs]
         start = (sys.executable, "-c", _START, str(len(fds)), *map(str, fds))
@@ -94,25 +125,12 @@ class StoringManager(ServiceManager):
             "LISTEN_FDS": str(len(fds)),
             "LISTEN_FDNAMES": ":".join(name for name, _ in pairs),
         }
-        arguments = ("-f", "-r", "-a", address, "--workers", str(workers), "--placement", "spread")
-        before = {name: os.environ.get(name) for name in environment}
-        os.environ.update(environment)
-        try:
-            running = bus_of(
-                self.directory,
-                *arguments,
-                *options,
-                address=address,
-                command=(*start, *SBUSD),
-                pass_fds=fds,
-            )
-            with running as bus:
-                yield bus
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
+        serving = ("--workers", str(workers), "--placement", "spread")
+        arguments = ("-f", "-r", "-a", self._bus_address, *serving, *options)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            yield (*start, *command), arguments, fds
 
     def close(self) -> None:
         self.sock.close()
