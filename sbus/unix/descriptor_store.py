@@ -56,6 +56,9 @@ class StoredDescriptors:
                 os.close(fd)
         return cls(dict(sorted(memories.items())), dict(sorted(clients.items())))
 
+    def __bool__(self) -> bool:
+        return bool(self.memories or self.clients)
+
     def end_connections(self) -> None:
         for sock in self.clients.values():
             end_connection(sock)

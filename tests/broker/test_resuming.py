@@ -3,6 +3,7 @@ has kept."""
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ import pytest
 from sbus.limits import Limits
 from sbus.shared.shared_memory import LAYOUT_VERSION
 from tests.support.admin import administer
-from tests.support.bus import Bus, wait_until_gone
+from tests.support.bus import RUN_AS_SELF, Bus, wait_until_gone
 from tests.support.descriptor_store import StoringManager, needs_refusal, storing_manager
 from tests.support.flood import LOST, message
 from tests.support.processes import fork_server_pid, kill_at_once, several_clients
@@ -45,6 +46,19 @@ def restart(bus: Bus) -> None:
     bus.process.send_signal(signal.SIGUSR1)
 
 
+_STOPPED_EARLY = """
+import os, signal
+from sbus.cli.sbusd import start
+from sbus.cli.sbusd.command import main
+class StopRequest(start.StopRequest):
+    def __init__(self):
+        super().__init__()
+        os.kill(os.getpid(), signal.SIGTERM)
+start.StopRequest = StopRequest
+main()
+"""
+STOPPED_EARLY = (sys.executable, "-P", "-c", _STOPPED_EARLY, *RUN_AS_SELF)
+"""A bus that is told to stop before it has read anything."""
 WAYS = [kill_front, kill_fork_server, kill_all, restart]
 every_way = pytest.mark.parametrize("end", WAYS)
 
@@ -348,14 +362,23 @@ def test_a_store_that_is_full_keeps_the_first(tmp_path: Path) -> None:
             assert client.whoami()
 
 
-def test_an_orderly_end_tells_clients_and_keeps_nothing(manager: StoringManager) -> None:
+def terminate(bus: Bus) -> None:
+    bus.process.terminate()
+
+
+@pytest.mark.parametrize("while_it_starts", [False, True])
+def test_a_stop_tells_clients_and_keeps_nothing(
+    manager: StoringManager, while_it_starts: bool
+) -> None:
     with ExitStack() as stack:
         with manager.bus() as bus:
             (client,) = stack.enter_context(several_clients(bus, 1))
             client.control(b"!/notices/on")
             client.sync()
             manager.wait_until_stored(1)
-            end_bus(bus, lambda bus: bus.process.terminate())
+            end_bus(bus, kill_all if while_it_starts else terminate)
+        if while_it_starts:
+            assert manager.run_to_end(command=STOPPED_EARLY) == 0
         (last,) = client.receive_until_closed()
         assert last.startswith(b"CMSG !/error\0stopping ")
         manager.discard()

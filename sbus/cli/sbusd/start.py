@@ -182,7 +182,7 @@ class _Lifecycle:
             self._stop.pass_on()
 
         configuration = plan.configuration(is_abstract=is_abstract)
-        if self._stop.is_requested:
+        if self._stop.is_requested and not self._stored:  # clients of an earlier bus are told
             return
         with reduced_rights(identity, self._files):
             try:
