@@ -203,7 +203,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
     except BaseException:
         if front is not None and not front.shutdown.is_handed_over:
             with trio.CancelScope(shield=True):
-                await front.departure.disconnect_all("bus-failed", front.client_store.kept())
+                await front.departure.disconnect_all("bus-failed", front.client_store.is_kept)
         raise
     front.closer.end()
 
@@ -244,7 +244,7 @@ async def _serve(
         await front.supervisor.leave()
         events.close()
         return
-    if front.shutdown.is_leaving and front.client_store.kept():
+    if front.shutdown.is_leaving and front.client_store.is_kept:
         resources.memory.resumptions = 0
         await front.supervisor.leave()
     else:
@@ -281,7 +281,7 @@ async def take_over(front: Front, predecessor: Predecessor, events: EventEmitter
 async def end_connections(front: Front, endpoints: Endpoints) -> None:
     """End those that are left when no worker serves any more and no other bus will, also those that
     wait to be accepted. Those to an inherited socket are not lost, if its owner has it still."""
-    await front.departure.disconnect_all(front.shutdown.code, front.client_store.kept())
+    await front.departure.disconnect_all(front.shutdown.code, front.client_store.is_kept)
     if not endpoints.is_inherited:
         endpoints.listener.shutdown(socket.SHUT_RD)
         await front.acceptor.refuse_waiting()

@@ -121,6 +121,8 @@ class StatsResult(msgspec.Struct, frozen=True, kw_only=True):
     uptime_seconds: float
     draining: bool
     clients: int
+    stored_clients: int = 0
+    """Clients in the descriptor store of the service manager."""
     users: int
     """Users with at least one connection."""
     connections_accepted: int

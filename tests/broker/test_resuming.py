@@ -315,6 +315,26 @@ def test_a_bus_that_took_over_is_resumed(manager: StoringManager) -> None:
 
 
 # -- what is not kept ------------------------------------------------------------------------------
+@needs_root
+def test_a_user_leaves_as_many_places_as_it_has() -> None:
+    with ExitStack() as stack:
+        directory = stack.enter_context(directory_for_everybody())
+        manager = stack.enter_context(storing_manager(directory, stored_max=6))
+        with manager.bus("--others") as bus:
+            own = [stack.enter_context(bus.connect()) for _ in range(4)]
+            manager.wait_until_stored(2)
+            with effective_user(STRANGER):
+                other = stack.enter_context(bus.connect())
+            manager.wait_until_stored(3)
+            with administer(bus) as admin:
+                assert admin.ask("stats")["stored_clients"] == 3
+            end_bus(bus, kill_all)
+        assert [client.receive() for client in own[2:]] == [b"", b""]
+        stack.enter_context(manager.bus("--others"))
+        for client in (*own[:2], other):
+            assert client.whoami()
+
+
 def test_a_client_whose_connection_was_not_kept_is_lost_alone(manager: StoringManager) -> None:
     with ExitStack() as stack:
         with manager.bus() as bus:
@@ -349,7 +369,7 @@ def test_a_new_client_is_not_kept(manager: StoringManager) -> None:
 
 
 def test_a_store_that_is_full_keeps_the_first(tmp_path: Path) -> None:
-    with storing_manager(tmp_path, stored_max=3) as manager, ExitStack() as stack:
+    with storing_manager(tmp_path, stored_max=5) as manager, ExitStack() as stack:
         with manager.bus() as bus:
             clients = stack.enter_context(several_clients(bus, 3))
             manager.wait_until_stored(2)

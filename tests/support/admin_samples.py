@@ -93,6 +93,7 @@ def stats(**changes: Any) -> StatsResult:
         "uptime_seconds": 273_600.0,
         "draining": False,
         "clients": 1_000,
+        "stored_clients": 980,
         "users": 20,
         "connections_accepted": 23_456,
         "connections_refused": {"not-admitted": 0, "too-many-connections": 5},

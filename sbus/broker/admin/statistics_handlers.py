@@ -54,6 +54,7 @@ class StatisticsHandlers:
             uptime_seconds=time.monotonic() - self._started_monotonic,
             draining=self._shutdown.is_draining,
             clients=len(self._registry),
+            stored_clients=self._registry.stored,
             users=self._registry.connected_users(),
             connections_accepted=self._registry.admitted,
             connections_refused=dict(self._rejector.refused),

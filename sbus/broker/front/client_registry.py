@@ -32,6 +32,8 @@ class Client(msgspec.Struct, eq=False):
     """In the shared memory; no other client has it at the same time."""
     deaths: int = 0
     """Of workers, one soon after the other, each while it served this client."""
+    is_stored: bool = False
+    """In the descriptor store, for the next bus."""
 
     @property
     def user(self) -> int:
@@ -55,6 +57,10 @@ class ClientRegistry:
         self._slots = slots
         self.by_worker = [Counter[int]() for _ in range(workers)]
         """How many clients each worker has of each user, by user id; without zeros."""
+        self.stored = 0
+        """How many clients are in the descriptor store."""
+        self.stored_by_user = Counter[int]()
+        """The same of each user, by user id; without zeros."""
         self.admitted = 0
         """How many clients there have been."""
         self._clients: dict[int, Client] = {}
@@ -85,8 +91,9 @@ class ClientRegistry:
         return self._add(Client(record.number, worker, account, sock, own, since, slot))
 
     def resume(self, client: Client) -> None:
-        """Add a client that has its number and its slot from a bus whose processes have died."""
-        self._add(client)
+        """Add a client that has its number and its slot from a bus whose processes have died, and
+        is in the descriptor store."""
+        self.note_stored(self._add(client))
 
     def resume_slots(self, connections: Iterable[Connection]) -> None:
         """All such clients were added; these had slots, and maybe still have them."""
@@ -127,7 +134,15 @@ class ClientRegistry:
         self._slots[client.slot].disconnect()
         self._free_slots.append(client.slot)
         self._count(client, -1)
+        if client.is_stored:  # the service manager notices that its connection has ended
+            self.stored -= 1
+            _add_to(self.stored_by_user, client.user, -1)
         return client
+
+    def note_stored(self, client: Client) -> None:
+        client.is_stored = True
+        self.stored += 1
+        _add_to(self.stored_by_user, client.user, 1)
 
     def _take_slot(self) -> int:
         if self._free_slots:
@@ -136,10 +151,7 @@ class ClientRegistry:
         return self._slots_used - 1
 
     def _count(self, client: Client, more: int) -> None:
-        users, uid = self.by_worker[client.worker], client.user
-        users[uid] += more
-        if not users[uid]:
-            del users[uid]
+        _add_to(self.by_worker[client.worker], client.user, more)
 
     def wants_notices(self, client: Client) -> bool:
         """Whether a client has asked its worker for notices."""
@@ -180,3 +192,9 @@ class ClientRegistry:
             and (uid is None or uid in (client.user, client.credentials.uid))
         )
         return list(islice(matching, size))
+
+
+def _add_to(counts: Counter[int], uid: int, more: int) -> None:
+    counts[uid] += more
+    if not counts[uid]:
+        del counts[uid]

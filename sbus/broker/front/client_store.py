@@ -3,7 +3,10 @@
 That is the shared memory and the sockets of settled clients. When all processes of this bus have
 died, the manager starts it again and passes them, and the next bus goes on with its clients (see
 `bus_resumption`). A storm of connections is not one of the manager's, because a client is stored
-only after a while, and few at a time.
+only after a while, and few at a time. A user has at most as many clients there as it leaves places
+to others:
+
+    user's stored clients + 1  <=  places - (all stored clients + 1)
 
 The manager closes its copy of a socket as soon as the connection has ended, at either end: all ends
 of a connection here shut the socket down. It would drop the last reference to descriptors that are
@@ -29,7 +32,7 @@ _SETTLED_SECONDS = 1.0
 """A client that leaves so soon is not stored."""
 _PACE_SECONDS = 0.003
 """Between two clients. Each takes some 50 us of the service manager."""
-_RETRY_SECONDS = 0.5
+_CLIENTS_PER_CALLBACK = 100
 _STABLE_SECONDS = 2.0
 """A bus that has served for so long does not fail because of what it goes on with."""
 
@@ -60,14 +63,13 @@ class ClientStore:
         self._registry = registry
         self._notifier = notifier
         self._stored_at_ns = kept.stored_at_ns
-        self._stored = set(kept.sockets)
-        """The numbers of clients, also of some that have left since."""
         self._refuses_descriptors = not may_carry_descriptors(listener)
         self._scope = trio.CancelScope()
 
-    def kept(self) -> set[int]:
-        """The clients that the next bus gets if this one ends now."""
-        return self._stored if self._memory.is_kept else set()
+    @property
+    def is_kept(self) -> bool:
+        """Whether the next bus gets the stored clients if this one ends now."""
+        return self._memory.is_kept and self._registry.stored > 0
 
     def give_up(self) -> None:
         """Store nothing more. No bus may go on with this memory."""
@@ -84,26 +86,46 @@ class ClientStore:
                 await self._store_clients()
 
     async def _store_clients(self) -> None:
-        clients = list(self._registry)  # of a bus whose place this one has taken
+        waiting = list(self._registry)  # of a bus whose place this one has taken
         newest = self._registry.admitted
         while True:
-            later = []
-            for client in clients:
-                if self._registry.get(client.number) is not client:
-                    continue
-                if may_carry_descriptors(client.sock) and not refuse_unless_unread(client.sock):
-                    later.append(client)
-                elif client.number not in self._stored:
-                    await self._store_memory()
-                    await self._store_client(client)
-            clients = [*later, *self._registry.newer_than(newest)]
+            waiting = await self._store(waiting)
+            waiting += self._registry.newer_than(newest)
             newest = self._registry.admitted
             await trio.sleep(_SETTLED_SECONDS)
 
-    async def _store_memory(self) -> None:
-        is_stored = self._stored_at_ns is not None
-        while not (is_stored or self._try_to_store_memory()):  # noqa: ASYNC110 (it sends no event)
-            await trio.sleep(_RETRY_SECONDS)
+    async def _store(self, clients: list[Client]) -> list[Client]:
+        """Store those clients that can be stored now; returns the others, except for those that
+        have left."""
+        left = []
+        for number, client in enumerate(clients, 1):
+            if self._registry.get(client.number) is not client or client.is_stored:
+                continue
+            if self._try_to_store(client):
+                self._registry.note_stored(client)
+                await trio.sleep(_PACE_SECONDS)
+            else:
+                left.append(client)
+            if not number % _CLIENTS_PER_CALLBACK:
+                await trio.lowlevel.checkpoint()
+        return left
+
+    def _try_to_store(self, client: Client) -> bool:
+        """Store a client if there is room, its packets carry no descriptors, and the manager is
+        not busy."""
+        name = client_name(client.number)
+        return (
+            self._has_room(client.user, name)
+            and (not may_carry_descriptors(client.sock) or refuse_unless_unread(client.sock))
+            and (self._stored_at_ns is not None or self._try_to_store_memory())
+            and self._notifier.store(name, client.sock.fileno())
+        )
+
+    def _has_room(self, uid: int, name: str) -> bool:
+        """Whether the store, and the string of all names, have room for one more like this, and the
+        user leaves as much to others."""
+        places = min(self._notifier.stored_max - 1, NAMES_BYTES_MAX // (len(name) + 1))
+        return self._registry.stored_by_user[uid] + 1 <= places - (self._registry.stored + 1)
 
     def _try_to_store_memory(self) -> bool:
         now_ns = time.monotonic_ns()
@@ -119,23 +141,6 @@ class ClientStore:
             self._stored_at_ns = now_ns
             self._memory.is_kept = True
         return is_stored
-
-    async def _store_client(self, client: Client) -> None:
-        """Store a client when there is room and the manager is not busy."""
-        while self._registry.get(client.number) is client:
-            name = client_name(client.number)
-            if self._has_room(name) and self._notifier.store(name, client.sock.fileno()):
-                self._stored.add(client.number)
-                await trio.sleep(_PACE_SECONDS)
-                break
-            await trio.sleep(_RETRY_SECONDS)
-
-    def _has_room(self, name: str) -> bool:
-        """Whether the store, and the string of all names, have room for one more like this."""
-        stored_max = min(self._notifier.stored_max - 1, NAMES_BYTES_MAX // (len(name) + 1))
-        if len(self._stored) >= stored_max:
-            self._stored = {it for it in self._stored if self._registry.get(it) is not None}
-        return len(self._stored) < stored_max
 
 
 async def note_stability(memory: SharedMemory) -> None:

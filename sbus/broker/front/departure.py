@@ -5,7 +5,6 @@ that it has left.
 """
 
 import socket
-from collections.abc import Collection
 
 import trio
 
@@ -57,11 +56,11 @@ class ClientDeparture:
             send_last(client.sock, notice)
         self.forget(client.number, reason)
 
-    async def disconnect_all(self, code: str, kept: Collection[int] = ()) -> None:
-        """End the connections of all clients but those that are kept for the next bus, because the
-        bus ends and no worker serves them any more; `code` says why."""
+    async def disconnect_all(self, code: str, spares_stored: bool = False) -> None:
+        """End the connections of all clients, or of all that are not stored for the next bus,
+        because the bus ends and no worker serves them any more; `code` says why."""
         notice = end_notice(code)
-        clients = [client for client in self._registry if client.number not in kept]
+        clients = [client for client in self._registry if not (spares_stored and client.is_stored)]
         for number, client in enumerate(clients, 1):
             self.disconnect(client, code, notice)
             if not number % _DISCONNECTED_PER_CALLBACK:

@@ -160,6 +160,7 @@ _BUS_FIELDS = {
     "sbus_start_time_seconds": ("stats.started_at", "When the bus started, in seconds since 1970."),
     "sbus_draining": ("stats.draining", "Whether the bus drains: it ends with its last client."),
     "sbus_clients": ("stats.clients", "Connected clients."),
+    "sbus_stored_clients": ("stats.stored_clients", "Clients in the descriptor store."),
     "sbus_users": ("stats.users", "Users with at least one client."),
     "sbus_users_left_out": ("users_left_out", "Users beyond --users-max, who have no metrics."),
     "sbus_stalled_clients": ("stats.stalled_clients", "Clients without room that hold publishers."),

@@ -106,7 +106,8 @@ def _facts(stats: results.StatsResult, width: int | None) -> list[Text]:
         _fact("refused", by_name(traffic.refused)),
         _fact(
             "connections",
-            f"{count(stats.connections_accepted)} accepted, refused: {by_name(refused)}",
+            f"{count(stats.connections_accepted)} accepted, {count(stats.stored_clients)} stored, "
+            f"refused: {by_name(refused)}",
         ),
         _fact(
             "routes",

@@ -91,6 +91,7 @@ def test_metrics_of_the_bus(fake_bus: FakeAdmin) -> None:
     assert found[at("sbus_start_time_seconds")] == 1_700_000_000
     assert found[at("sbus_draining")] == 1
     assert found[at("sbus_clients")] == 1_000
+    assert found[at("sbus_stored_clients")] == 980
     assert found[at("sbus_users")] == 5
     assert found[at("sbus_stalled_clients")] == 3
     assert found[at("sbus_connections_accepted_total")] == 23_456

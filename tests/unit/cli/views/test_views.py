@@ -111,7 +111,7 @@ class TestStats:
             "1000 clients of 20 users, 345 subscriptions; stalls: 3 now, 8 in all",
             "hard 700, soft 12, unheld 3\n",
             "reserved 17, no-nul 2\n",
-            "23.5k accepted, refused: too-many-connections 5\n",
+            "23.5k accepted, 980 stored, refused: too-many-connections 5\n",
             "87.5% of 12k look-ups in the cache\n",
             "p50 <=50µs, p99 <=1ms, max >1s, mean 2.35ms\n",
         ):
