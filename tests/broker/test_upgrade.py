@@ -12,6 +12,7 @@ import pytest
 
 from sbus.client.admin import AdminConnection
 from sbus.client.streams import EventStream, MessageStream
+from sbus.protocol.controls import end_notice
 from tests.broker.upgrades_campaign import KINDS, run_campaign
 from tests.support.admin import Admin, administer
 from tests.support.bus import (
@@ -35,6 +36,7 @@ from tests.support.traffic import Stream, flowing
 from tests.support.upgrades import (
     ChangingBus,
     changing_bus,
+    ending_bus,
     read_to_end,
     reason_of_end,
     serving_pid,
@@ -485,6 +487,68 @@ def test_the_new_bus_goes_on_if_the_old_one_is_killed_meanwhile(changing: Changi
         other.pub(b"k", b"1")
         assert client.receive() == b"MSG k\x001"
         assert serving_pid(changing.bus) != front
+
+
+STOP_BEFORE_COMMIT = """
+import signal, time
+import sbus.broker.front.take_over as module
+send = module.send_when_possible
+async def stopping(link, message, *fds):
+    if isinstance(message, module.link_protocol.Adopted):
+        os.kill({front}, signal.SIGTERM)
+        while "the bus stops" not in pathlib.Path({stderr!r}).read_text():
+            time.sleep(0.001)
+    await send(link, message, *fds)
+module.send_when_possible = stopping
+"""
+AFTER_COMMIT = """
+import select, signal
+import sbus.broker.front.take_over as module
+receive = module._receive
+async def received(link):
+    message, fds = await receive(link)
+    if isinstance(message, module.link_protocol.Commit):
+        {do}
+    return message, fds
+module._receive = received
+"""
+
+
+def test_an_old_bus_that_is_told_to_stop_before_the_commit_stops(tmp_path: Path) -> None:
+    with ending_bus(tmp_path) as changing, several_clients(changing.bus, 1) as (client,):
+        client.control(b"!/notices/on")
+        client.sync()
+        stderr, front = str(tmp_path / "bus.stderr"), changing.bus.process.pid
+        changing.run_first(STOP_BEFORE_COMMIT.format(stderr=stderr, front=front))
+        done = changing.bus.sbusctl("upgrade")
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"sbusctl: the bus has ended or was upgraded")
+        assert client.receive_until_closed() == [end_notice("stopping")]
+        assert changing.bus.process.wait(STOP_SECONDS_MAX) == 0
+
+
+def test_an_old_bus_that_is_told_to_stop_after_the_commit_still_announces_the_new_one(
+    changing: ChangingBus,
+) -> None:
+    front = changing.bus.process.pid
+    with several_clients(changing.bus, 2) as (client, _):
+        stop = f"os.kill({front}, signal.SIGTERM); select.select([link], [], [], 0.5)"
+        changing.run_first(AFTER_COMMIT.format(do=stop))
+        assert upgrade(changing.bus)["clients"] == 2
+        assert client.whoami()
+
+
+def test_a_new_bus_that_dies_after_the_commit_is_reported(tmp_path: Path) -> None:
+    with ending_bus(tmp_path) as changing, several_clients(changing.bus, 1) as (client,):
+        client.control(b"!/notices/on")
+        client.sync()
+        changing.run_first(AFTER_COMMIT.format(do="os.kill(os.getpid(), signal.SIGKILL)"))
+        why = "no bus serves any more, because the new one has failed: the new program has ended"
+        with administer(changing.bus) as admin:
+            assert admin.fault("upgrade") == ("failed", why)
+        assert client.receive_until_closed() == [end_notice("bus-failed")]
+        assert changing.bus.process.wait(STOP_SECONDS_MAX) == 1
+        assert changing.bus.stderr_text().endswith(f"sbusd: {why}\n")
 
 
 # -- sbusd --take-over -----------------------------------------------------------------------------

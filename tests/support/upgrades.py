@@ -91,7 +91,15 @@ class ChangingBus:
 
 @contextmanager
 def changing_bus(directory: Path, *options: str, workers: int = 2) -> Iterator[ChangingBus]:
-    """A bus whose clients are spread over its workers; nothing of it is left behind the block."""
+    """A bus whose clients are spread over its workers, and which serves at the end of the block;
+    nothing of it is left behind that."""
+    with ending_bus(directory, *options, workers=workers) as changing, ending(changing.bus):
+        yield changing
+
+
+@contextmanager
+def ending_bus(directory: Path, *options: str, workers: int = 2) -> Iterator[ChangingBus]:
+    """The same, for a block in which the bus may end by itself."""
     address, script = str(directory / "bus.socket"), directory / "new_program.py"
     script.write_text("")
     program = _PROGRAM.format(script=str(script))
@@ -102,8 +110,7 @@ def changing_bus(directory: Path, *options: str, workers: int = 2) -> Iterator[C
     arguments = ("-f", "-a", address, "--placement", "spread", *options)
     with bus_of(directory, *arguments, address=address, command=command) as bus:
         changing.bus = bus
-        with ending(bus):
-            yield changing
+        yield changing
 
 
 @contextmanager

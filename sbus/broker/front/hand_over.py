@@ -85,7 +85,8 @@ class HandOver:
     ) -> HandOverResult:
         """Hand the bus over to the program at the other end of this link, which gets copies of the
         descriptors. `on_commit` is called at the moment from which on the new bus serves. Raises
-        UpgradeFailed, and then this bus serves as before."""
+        UpgradeFailed: if `on_commit` was not called, this bus serves as before, and else none
+        does."""
         try:
             hello, pause_seconds = await self._carry_out(link, offer, fds, on_commit)
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -240,9 +241,12 @@ def _why_it_ended(link: socket.socket) -> str:
 
 
 async def _wait_until_serving(link: socket.socket) -> None:
-    """Wait until the new bus, which has the clients, serves; but not for long."""
-    with (
-        trio.move_on_after(_SERVING_SECONDS_MAX),
-        suppress(OSError, UpgradeFailed, msgspec.DecodeError),
-    ):
-        await _receive(link, link_protocol.Serving)
+    """Wait until the new bus, which has the clients, serves; but not for long. Raises
+    UpgradeFailed."""
+    try:
+        with trio.move_on_after(_SERVING_SECONDS_MAX):
+            await _receive(link, link_protocol.Serving)
+    except (OSError, UpgradeFailed, msgspec.DecodeError) as error:
+        raise UpgradeFailed(
+            f"no bus serves any more, because the new one has failed: {error}"
+        ) from error

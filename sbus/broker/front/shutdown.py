@@ -8,6 +8,7 @@ import trio
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.front.client_registry import ClientRegistry
+from sbus.errors import SbusError
 from sbus.protocol.events import BusStopping, Draining
 from sbus.unix.notify import Notifier
 
@@ -38,6 +39,8 @@ class Shutdown:
         self.administration_scope = trio.CancelScope()
         self.preparation_scope = trio.CancelScope()
         self._requested = trio.Event()
+        self._may_leave = trio.Event()
+        self._failure: SbusError | None = None
         self._deadline = trio.CancelScope()
         self.apply_settings(settings)
 
@@ -83,6 +86,13 @@ class Shutdown:
     def leave(self) -> None:
         """End this process, which has handed the bus over."""
         self._requested.set()
+        self._may_leave.set()
+
+    def fail(self, error: SbusError) -> None:
+        """End this process with an error, because the bus that took over has ended at once."""
+        self.is_handed_over = False
+        self._failure = error
+        self.leave()
 
     def check_empty(self) -> None:
         """End the bus if the last client has left and that is a reason to end."""
@@ -90,9 +100,14 @@ class Shutdown:
             self._requested.set()
 
     async def wait(self) -> None:
-        """Wait until the bus has to end, and announce it, unless another one goes on."""
+        """Wait until the bus has to end, and announce it, unless another one goes on. Raises
+        SbusError."""
         with self._deadline:
             await self._requested.wait()
+        if self.is_handed_over:
+            await self._may_leave.wait()  # a stop does not end the announcement of the new bus
+        if self._failure is not None:
+            raise self._failure
         if self.is_handed_over:
             return
         self._notifier.stopping(f"Stopping, with {len(self._registry)} clients")

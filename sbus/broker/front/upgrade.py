@@ -106,6 +106,10 @@ class Upgrader:
         self.is_running = True
         try:
             yield
+        except UpgradeFailed as error:
+            if self._shutdown.is_handed_over:
+                self._shutdown.fail(error)
+            raise
         finally:
             if self._shutdown.is_handed_over:
                 self._shutdown.leave()
@@ -156,7 +160,8 @@ class Upgrader:
         try:
             yield
         except UpgradeFailed as error:
-            self._events.emit(UpgradeRejected(why=str(error)))
+            if not self._shutdown.is_handed_over:
+                self._events.emit(UpgradeRejected(why=str(error)))
             raise
 
     async def _hand_over_to(self, link: socket.socket) -> HandOverResult:
