@@ -31,8 +31,6 @@ def test_the_demo_makes_a_report_of_itself(tmp_path: Path) -> None:
 
 
 def recorded(directory: Path) -> list[str]:
-    recording = Recording(directory)
-    (recorder,) = recording.recorders()
-    table = recording.snapshot(recorder).table("messages")
+    (table,) = Recording(directory).tables("messages").values()
     pieces = table.plan(table.earliest, table.end)
     return [key for piece in pieces for batch in read(piece) for key in batch["key"].to_pylist()]

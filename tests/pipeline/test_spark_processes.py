@@ -16,7 +16,7 @@ from typing import Any
 
 import pyspark
 
-from sbus.pipeline.store.rewriting import compact, seal
+from sbus.pipeline.store.sealed_table import SealedTable
 from tests.support.bus import PROJECT, kill_tree
 from tests.support.small_recording import SmallRecorder, numbered
 from tests.support.spark_program import JAVA_FOR_TESTS
@@ -35,14 +35,13 @@ def environment() -> dict[str, str]:
 
 def grow(recorder: SmallRecorder, directory: Path, stop: threading.Event) -> None:
     """Record numbered messages all the time, and seal and compact them."""
-    never = threading.Event()
     while not stop.wait(0.02):
         recorder.record(numbered(BATCH_ROWS, recorder.end))
         if recorder.end % (20 * BATCH_ROWS) == 0:
             recorder.roll()
-            seal(directory, recorder.name, never)
+            recorder.seal()
         if recorder.end % (100 * BATCH_ROWS) == 0:
-            compact(directory, before=date.max)
+            SealedTable(str(directory), "messages").compact(recorder.name, date.max)
 
 
 def run_once(*arguments: str, **options: Any) -> dict[str, Any]:

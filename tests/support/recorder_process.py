@@ -135,9 +135,8 @@ def recorders(directory: Path) -> Iterator[Recorders]:
 
 def snapshot(directory: Path, table: str = "messages") -> TableSnapshot:
     """What there is now, of the only recorder."""
-    recording = Recording(directory)
-    (recorder,) = recording.recorders()
-    return recording.snapshot(recorder).table(table)
+    (found,) = Recording(directory).tables(table).values()
+    return found
 
 
 def recorded(directory: Path, table: str = "messages") -> list[dict[str, Any]]:

@@ -96,9 +96,8 @@ def write(directory: Path, tables: Tables, *, batch_rows: int = 50_000) -> None:
                 table = getattr(tables, name)
                 own = table.filter(pc.equal(table["recorder"], identity.recorder)).combine_chunks()
                 for batch in own.to_batches(max_chunksize=batch_rows):
-                    times = batch["timestamp"].cast(pa.int64())
-                    span = pc.min_max(times).as_py()
-                    writer.tables[name].append(RowBatch(batch, span["min"], span["max"]))
+                    newest_us = pc.max(batch["timestamp"].cast(pa.int64())).as_py()
+                    writer.tables[name].append(RowBatch(batch, newest_us))
 
 
 def _identities(tables: Tables) -> list[RecorderIdentity]:

@@ -8,9 +8,9 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from sbus.pipeline.store import manifest
 from sbus.pipeline.store.arrow_columns import of_bytes, of_values
 from sbus.pipeline.store.row_batches import Losses, RecorderIdentity, message_batch
+from sbus.pipeline.store.sealing import Sealer
 from sbus.pipeline.store.writer import RecordingWriter
 from sbus.protocol.text import to_text
 
@@ -32,7 +32,7 @@ class SmallRecorder:
 
     @property
     def qualified_name(self) -> str:
-        return manifest.load(self._directory, self.name).qualified_name
+        return self._writer.recorder.qualified_name
 
     @property
     def end(self) -> int:
@@ -48,6 +48,12 @@ class SmallRecorder:
     def roll(self) -> None:
         """End the segment file."""
         self._table.roll()
+
+    def seal(self) -> None:
+        """Seal what is complete, and delete its segment files."""
+        sealer = Sealer(self._directory, self._writer.recorder)
+        sealer.seal()
+        sealer.delete_sealed(0)
 
     def _append(self, rows: Sequence[tuple[bytes, bytes]], losses: Losses) -> None:
         first = self._table.next_offset

@@ -5,10 +5,12 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from sbus.pipeline.recorder.message_rows import of_packets
-from sbus.pipeline.store import manifest, rewriting
-from sbus.pipeline.store.manifest import FileEntry
+from sbus.pipeline.store import recorder_file
 from sbus.pipeline.store.reader import Recording, TableSnapshot, read
 from sbus.pipeline.store.row_batches import RecorderIdentity
+from sbus.pipeline.store.sealed_table import SealedTable
+from sbus.pipeline.store.sealing import Sealer
+from sbus.pipeline.store.stored_file import StoredFile
 from sbus.pipeline.store.writer import RecordingWriter
 
 IDENTITY = RecorderIdentity.of("Host.example", "/run/sbus.socket")
@@ -29,23 +31,29 @@ def append(writer: RecordingWriter, stamps_us: Sequence[int]) -> None:
 
 def write_segments(directory: Path, *segments: Sequence[int]) -> None:
     """Write a complete segment file for each sequence of times."""
-    with RecordingWriter(directory, IDENTITY) as writer:
+    with RecordingWriter(directory, IDENTITY) as recording:
         for stamps_us in segments:
-            append(writer, stamps_us)
-            writer.tables["messages"].roll()
+            append(recording, stamps_us)
+            recording.tables["messages"].roll()
 
 
 def messages(directory: Path) -> TableSnapshot:
-    return Recording(directory).snapshot(RECORDER).table("messages")
+    (found,) = Recording(directory).tables("messages").values()
+    return found
 
 
-def files(directory: Path) -> list[FileEntry]:
-    """The files of messages in the manifest."""
-    return manifest.load(directory, RECORDER).tables["messages"].files
+def sealed_files(directory: Path) -> list[StoredFile]:
+    return SealedTable(str(directory), "messages").files()
+
+
+def sealer(directory: Path) -> Sealer:
+    recorder = recorder_file.load(directory / RECORDER)
+    assert recorder is not None
+    return Sealer(directory, recorder)
 
 
 def seal(directory: Path) -> None:
-    rewriting.seal(directory, RECORDER)
+    sealer(directory).seal()
 
 
 def offsets(table: TableSnapshot, first: int = 0, end: int = 2**62) -> list[int]:
@@ -56,7 +64,8 @@ def offsets(table: TableSnapshot, first: int = 0, end: int = 2**62) -> list[int]
         for batch in read(piece):
             in_piece += batch["offset"].to_pylist()
             assert batch["value"].to_pylist() == [b"%d" % at for at in batch["offset"].to_pylist()]
-        assert in_piece == sorted(in_piece), "rows of a file come in their order"
-        assert len(in_piece) == piece.rows
+            assert set(batch["recorder"].to_pylist()) == {RECORDER}
+            assert set(batch["host"].to_pylist()) == {"Host.example"}
+        assert len(in_piece) <= piece.rows
         found += in_piece
     return sorted(found)

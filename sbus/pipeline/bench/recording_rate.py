@@ -135,9 +135,7 @@ def _wait_idle(pid: int) -> int:
 
 def _check(directory: Path, load: Load, seconds: float, cpu_ns: int) -> Outcome:
     """Read it all: the numbers must be consecutive, except for what GAP rows say is missing."""
-    recording = Recording(directory)
-    (name,) = recording.recorders()
-    table = recording.snapshot(name).table("messages")
+    (table,) = Recording(directory).tables("messages").values()
     expected = lost = gaps = 0
     stamps: list[int] = []
     for piece in table.plan(table.earliest, table.end):

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sbus.pipeline.spark.listener import LiveRow, live_batch
 from sbus.pipeline.spark.session import spark_session
-from sbus.pipeline.store.rewriting import seal
 from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.schemas import MESSAGE
+from sbus.pipeline.store.sealing import Sealer
 from sbus.pipeline.store.writer import RecordingWriter
 
 ROWS = 1_000_000
@@ -46,7 +46,8 @@ def _measure_batch(spark: SparkSession, directory: Path) -> None:
         _show(f"{kind}, three columns", few.load(str(directory)))
         filtered = spark.read.format("sbus").option("subscribe", "svc/1*/state")
         _show(f"{kind}, all columns, a tenth of the keys", filtered.load(str(directory)))
-        seal(directory, _IDENTITY.recorder)
+        with RecordingWriter(directory, _IDENTITY) as writer:
+            Sealer(directory, writer.recorder).seal()
 
 
 def _record(directory: Path, count: int) -> None:
@@ -61,7 +62,7 @@ def _append(writer: RecordingWriter, first: int, count: int) -> None:
         LiveRow(f"svc/{number % KEYS}/state", PAYLOAD, MESSAGE, None, now_us)
         for number in range(first, first + count)
     ]
-    writer.tables["messages"].append(live_batch(rows, first, _IDENTITY))
+    writer.tables["messages"].append(live_batch(rows, first, writer.identity))
 
 
 def _show(what: str, frame: DataFrame) -> None:

@@ -111,7 +111,7 @@ def reads_recording(verb: Verb) -> Verb:
 
     @functools.wraps(verb)
     def with_run(
-        directory: Path,
+        location: str,
         since: datetime | None,
         until: datetime | None,
         hosts: tuple[str, ...],
@@ -120,7 +120,7 @@ def reads_recording(verb: Verb) -> Verb:
         with needs_packages(EXTRAS):
             from sbus.pipeline.spark.selection import Selection
 
-            selection = Selection(directory=directory, since=since, until=until, hosts=hosts)
+            selection = Selection(location=location, since=since, until=until, hosts=hosts)
             common = ("master", "memory", "out", "rows_max")
             own = {name: options.pop(name) for name in common if name in options}
             verb(JobRun(selection=selection, **own), **options)
@@ -138,7 +138,7 @@ def answers(verb: Verb) -> Verb:
 
 
 _COMMON = (
-    click.argument("directory", type=click.Path(path_type=Path), metavar="RECORDING"),
+    click.argument("location", metavar="RECORDING"),
     click.option(
         "--since", type=utc_time, metavar="TIME", help="Only what was recorded from then on."
     ),

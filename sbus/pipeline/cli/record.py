@@ -54,19 +54,24 @@ Examples:
     "--roll-bytes",
     type=click.IntRange(min=1),
     default=128 * _MIB,
-    help="Seal a segment file, converting it to Parquet, at this size.",
+    help="Seal a segment file, which makes it part of a Delta table, at this size.",
 )
 @_setting("--roll-minutes", type=_POSITIVE, default=10, help="Seal it at this age.")
 @click.option("--retain-days", type=_POSITIVE, help="Delete what is older.  [default: never]")
 @click.option(
     "--retain-bytes",
     type=click.IntRange(min=1),
-    help="Delete the oldest when all files together are larger.  [default: never]",
+    help="Delete the oldest when all sealed files together are larger.  [default: never]",
+)
+@click.option(
+    "--table",
+    metavar="URI",
+    help="Where to seal to, such as s3://bucket/recording, or a shared directory.  [default: DIR]",
 )
 @_setting(
-    "--grace-minutes",
-    type=click.FloatRange(min=0),
-    default=60,
+    "--grace-hours",
+    type=click.IntRange(min=0),
+    default=1,
     help="How long files that are to be deleted remain for readers that have begun.",
 )
 @_setting(
@@ -85,7 +90,8 @@ def record(
     roll_minutes: float,
     retain_days: float | None,
     retain_bytes: int | None,
-    grace_minutes: float,
+    table: str | None,
+    grace_hours: int,
     snapshot_seconds: float,
 ) -> None:
     """Record the messages that match a PATTERN, or all, in DIR, until SIGTERM or Ctrl-C.
@@ -111,6 +117,7 @@ def record(
     plan = Plan(
         directory=directory.absolute(),
         identity=RecorderIdentity.here(address),
+        table=_location(table),
         address=address,
         options=selected.link,
         patterns=patterns,
@@ -123,8 +130,15 @@ def record(
         retention=Retention(
             seconds=None if retain_days is None else retain_days * _DAY_SECONDS,
             bytes=retain_bytes,
-            grace_seconds=grace_minutes * 60,
+            grace_hours=grace_hours,
         ),
     )
     report = functools.partial(report_error, command="sbusctl")
     trio.run(run, plan, Notifier.of_environment(report), report)
+
+
+def _location(table: str | None) -> str | None:
+    """A URI, or an absolute path."""
+    if table is None or "://" in table:
+        return table
+    return os.path.abspath(table)

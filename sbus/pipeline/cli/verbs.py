@@ -4,18 +4,14 @@ Options are named as the parameters of the job. A verb imports its job when it i
 loads Spark.
 """
 
-import os
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from sbus.cli.optional_packages import needs_packages
 from sbus.errors import ConfigurationError
-from sbus.pipeline.cli.job_command import EXTRAS, JobRun, Verb, answers, duration, reads_recording
-from sbus.unix.private_files import keep_new_files_private
+from sbus.pipeline.cli.job_command import JobRun, Verb, answers, duration, reads_recording
 
 
 def by_prefix(verb: Verb) -> Verb:
@@ -156,32 +152,6 @@ def gaps(run: JobRun, each: bool, **options: Any) -> None:
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path), metavar="RECORDING")
-@click.option(
-    "--before",
-    type=click.DateTime(["%Y-%m-%d"]),
-    help="Only of dates before this one.  [default: today, in UTC]",
-)
-@click.option(
-    "--file-mib",
-    type=click.IntRange(min=1),
-    default=128,
-    show_default=True,
-    help="How large files may become.",
-)
-def compact(directory: Path, before: datetime | None, file_mib: int) -> None:
-    """Merge small Parquet files into large ones, while others record and read."""
-    with needs_packages(EXTRAS):
-        from sbus.pipeline.store.rewriting import compact
-
-        if directory.is_dir() and directory.stat().st_uid == os.geteuid():
-            keep_new_files_private()  # else the recorder, who has to read them, is another user
-        until = None if before is None else before.date()
-        made = compact(directory, before=until, small_bytes=file_mib * 1024 * 1024)
-    click.echo(f"{len(made):,} new files with {sum(file.rows or 0 for file in made):,} rows")
-
-
-@click.command()
 @reads_recording
 @click.option("-a", "--address", help="The bus to publish on.  [default: $SBUS_ADDRESS]")
 @click.option(
@@ -201,8 +171,8 @@ def replay(run: JobRun, address: str | None, speed: float, at_once: bool) -> Non
     from sbus.pipeline.store.writer import is_written
 
     with blocking.connect(address) as bus:
-        directory = run.selection.directory
-        if is_written(directory, RecorderIdentity.here(bus.address).recorder):
+        directory = run.selection.location
+        if is_written(Path(directory), RecorderIdentity.here(bus.address).recorder):
             raise ConfigurationError(
                 f"{bus.address} is being recorded in {directory}, which would hold its messages "
                 "twice: replay onto another bus, or stop the recorder meanwhile"

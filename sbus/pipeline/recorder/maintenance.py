@@ -1,4 +1,4 @@
-"""Maintenance of a recording beside recording: sealing and retention.
+"""Maintenance of a recording beside recording: sealing, retention and compaction.
 
 It runs every few seconds in a thread of low priority, so it does not hold up recording. What fails,
 for want of room for example, is reported once and tried again.
@@ -10,50 +10,70 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
-from pathlib import Path
+from datetime import UTC, datetime
 
 import trio
 
 from sbus.errors import SbusError
-from sbus.pipeline.store.retention import Retention, delete_orphans, delete_retired, drop_expired
-from sbus.pipeline.store.rewriting import Interrupted, seal
+from sbus.pipeline.store.retention import Retention, drop_expired
+from sbus.pipeline.store.schemas import TABLES
+from sbus.pipeline.store.sealed_table import SealedTable
+from sbus.pipeline.store.sealing import Interrupted, Sealer
 
 _INTERVAL_SECONDS = 5.0
+_RETENTION_SECONDS = 3600.0
+"""At least this often; otherwise after each file that is sealed."""
 _NICE = 10
 
 
-async def maintain(
-    directory: Path, recorder: str, retention: Retention, report: Callable[[str], None]
-) -> None:
+async def maintain(sealer: Sealer, retention: Retention, report: Callable[[str], None]) -> None:
     """Seal, drop and delete what is due, until cancelled."""
+    maintenance = _Maintenance(sealer, retention)
     reported = ""
     while True:
-        problems = await _run_in_thread(partial(_maintain_once, directory, recorder, retention))
+        problems = await _run_in_thread(maintenance.run)
         if problems and problems != reported:
             report(f"will be tried again: {problems}")
         reported = problems
         await trio.sleep(_INTERVAL_SECONDS)
 
 
-def _maintain_once(
-    directory: Path, recorder: str, retention: Retention, stop: threading.Event
-) -> str:
-    """Returns what failed."""
-    now_us = time.time_ns() // 1000
-    steps = [
-        partial(step, directory, recorder, retention, now_us)
-        for step in (drop_expired, delete_retired, delete_orphans)
-    ]
-    problems = []
-    for step in (*steps, partial(seal, directory, recorder, stop)):
+class _Maintenance:
+    def __init__(self, sealer: Sealer, retention: Retention) -> None:
+        self._sealer = sealer
+        self._retention = retention
+        self._retained_at: float | None = None
+
+    def run(self, stop: threading.Event) -> str:
+        """Returns what failed."""
+        problems = []
         try:
-            step()
+            if self._sealer.seal(stop):
+                self._retained_at = None
         except Interrupted:
-            break
+            return ""
         except (SbusError, OSError) as error:
             problems.append(str(error))
-    return "; ".join(problems)
+        try:
+            self._sealer.delete_sealed(self._retention.grace_hours * 3600)
+            self._retain()
+        except (SbusError, OSError) as error:
+            problems.append(str(error))
+        return "; ".join(problems)
+
+    def _retain(self) -> None:
+        """Drop what is too old or too much, merge the small files of past dates, and delete what
+        nobody reads any more."""
+        now = time.monotonic()
+        if self._retained_at is not None and now - self._retained_at < _RETENTION_SECONDS:
+            return
+        recorder, now_us = self._sealer.recorder, time.time_ns() // 1000
+        tables = [SealedTable(self._sealer.root, name) for name in TABLES]
+        drop_expired(tables, recorder.qualified_name, self._retention, now_us)
+        for table in tables:
+            table.compact(recorder.recorder, datetime.now(UTC).date())
+            table.vacuum(self._retention.grace_hours)
+        self._retained_at = now
 
 
 async def _run_in_thread(work: Callable[[threading.Event], str]) -> str:

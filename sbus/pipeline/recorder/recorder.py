@@ -28,9 +28,9 @@ from sbus.pipeline.recorder.buffer import Buffer, MonitorBuffer, PacketBuffer, w
 from sbus.pipeline.recorder.maintenance import maintain
 from sbus.pipeline.recorder.sources import MonitorSource, Source, SubscriptionSource
 from sbus.pipeline.store.retention import Retention
-from sbus.pipeline.store.rewriting import seal
 from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.schemas import PROBE_KEY_PREFIX
+from sbus.pipeline.store.sealing import Sealer
 from sbus.pipeline.store.writer import RecordingWriter, Rolling
 from sbus.protocol import admin
 from sbus.protocol.admin_results import VersionResult
@@ -38,6 +38,7 @@ from sbus.unix.notify import Notifier
 
 _DRAIN_SECONDS_MAX = 10.0
 """For receiving what was published before the recorder was asked to end."""
+_SEAL_SECONDS_MAX = 20.0
 _RETRY_SECONDS = 10.0
 _EVENTS_BEGIN_SECONDS_MAX = 2.0
 _PROBE_SECONDS = 1.0
@@ -54,6 +55,8 @@ class Plan:
 
     directory: Path
     identity: RecorderIdentity
+    table: str | None
+    """Where sealed rows go; None: to `directory`."""
     address: str | None
     options: LinkOptions
     patterns: Sequence[bytes]
@@ -70,24 +73,18 @@ class Plan:
 
 async def record(plan: Plan, notifier: Notifier, report: Report) -> None:
     """Record until SIGTERM or SIGINT. Raises SbusError when recording cannot begin or continue."""
-    with RecordingWriter(plan.directory, plan.identity) as writer:
-        await _Recorder(plan, writer, notifier, report).run()
-        try:
-            await trio.to_thread.run_sync(_seal_all, writer)
-        except (SbusError, OSError) as error:
-            report(f"will be sealed by the next recorder: {error}")
-
-
-def _seal_all(writer: RecordingWriter) -> None:
-    for table in writer.tables.values():
-        table.roll()
-    seal(writer.directory, writer.identity.recorder)
+    with RecordingWriter(plan.directory, plan.identity, plan.table) as writer:
+        sealer = Sealer(plan.directory, writer.recorder)
+        recorder = _Recorder(plan, writer, sealer, notifier, report)
+        await recorder.run()
+        await recorder.seal_rest()
 
 
 @dataclass(frozen=True, slots=True)
 class _Recorder:
     plan: Plan
     writer: RecordingWriter
+    sealer: Sealer
     notifier: Notifier
     report: Report
 
@@ -106,6 +103,15 @@ class _Recorder:
                     helpers.cancel_scope.cancel()
             except BaseExceptionGroup as group:
                 raise _reason(group) from None
+
+    async def seal_rest(self) -> None:
+        """Seal everything, unless that takes long; then the next recorder does it."""
+        with trio.move_on_after(_SEAL_SECONDS_MAX):
+            try:
+                self.writer.roll()
+                await trio.to_thread.run_sync(self.sealer.seal, abandon_on_cancel=True)
+            except (SbusError, OSError) as error:
+                self.report(f"the next recorder will seal the rest: {error}")
 
     async def _connect(self) -> tuple[Buffer, Source]:
         """The best source that there is, connected."""
@@ -160,9 +166,7 @@ class _Recorder:
 
     def _helpers(self) -> list[Helper]:
         plan, recorder = self.plan, self.plan.identity.recorder
-        helpers: list[Helper] = [
-            partial(maintain, plan.directory, recorder, plan.retention, self.report)
-        ]
+        helpers: list[Helper] = [partial(maintain, self.sealer, plan.retention, self.report)]
         if self.notifier.watchdog_seconds is not None:
             helpers.append(partial(_feed_watchdog, self.notifier, self.notifier.watchdog_seconds))
         if plan.probe:

@@ -9,7 +9,6 @@ This module neither opens anything nor imports Spark.
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -87,7 +86,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         if first_us is not None and end_us is not None and first_us > end_us:
             raise ConfigurationError("startingTimestamp is after endingTimestamp")
     return SourceOptions(
-        path=_directory(chosen["path"]) if "path" in chosen else None,
+        path=_location(chosen["path"]) if "path" in chosen else None,
         socket=_address(chosen["socket"]) if "socket" in chosen else None,
         spool_dir=chosen.get("spoolDir"),
         table=table,
@@ -176,13 +175,13 @@ def _canonical(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, st
     return chosen
 
 
-def _directory(text: str) -> str:
-    """The directory that a path or a `file:` URI names. Spark's catalogs write paths as such URIs;
-    like Spark's own sources, this does not decode percent signs."""
+def _location(text: str) -> str:
+    """The directory that a path or a `file:` URI names, or another URI. Spark's catalogs write
+    paths as such URIs; like Spark's own sources, this does not decode percent signs."""
     scheme, separator, rest = text.partition(":")
-    if not separator or not re.fullmatch("[A-Za-z][A-Za-z0-9+.-]*", scheme) or rest[:1] != "/":
+    if scheme.lower() != "file" or not separator or rest[:1] != "/":
         return text
-    if scheme.lower() != "file" or (rest.startswith("//") and not rest.startswith("///")):
+    if rest.startswith("//") and not rest.startswith("///"):
         raise ConfigurationError(
             f"path={text!r}: a recording is read from a directory of this machine, or file:///…"
         )

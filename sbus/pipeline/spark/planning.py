@@ -1,7 +1,7 @@
 """Planning: from options and offsets to the pieces that each task reads.
 
 The offset of a stream is `{"recorder@incarnation": next offset}` for all recorders of a directory.
-A plan is made with one reading of the manifests, so it has every row once, whatever is sealed,
+A plan is made with one reading of the recording, so it has every row once, whatever is sealed,
 compacted or dropped meanwhile. A recorder that an offset does not name is newer, and is read from
 its beginning; so is a recording that was deleted and begun anew, which has another incarnation.
 
@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 
 from sbus.errors import ConfigurationError, SbusError
 from sbus.pipeline.spark.options import EARLIEST, LATEST, Bound
-from sbus.pipeline.store.manifest import recorder_of
-from sbus.pipeline.store.reader import Piece, Tables, TableSnapshot
+from sbus.pipeline.store.reader import Tables, TableSnapshot
+from sbus.pipeline.store.recorder_file import recorder_of
+from sbus.pipeline.store.stored_file import Piece
 
 Offsets = dict[str, int]
 """For the qualified name of each recorder the next offset."""

@@ -34,7 +34,8 @@ from sbus.pipeline.spark.planning import (
     share,
 )
 from sbus.pipeline.spark.task_rows import rows
-from sbus.pipeline.store.reader import Piece, TableCache, Tables
+from sbus.pipeline.store.reader import TableCache, Tables
+from sbus.pipeline.store.stored_file import Piece
 
 
 @dataclass

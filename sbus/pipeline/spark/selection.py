@@ -1,36 +1,126 @@
-"""Which part of which recording a job reads, and its tables as Spark reads them."""
+"""A recording as Spark reads it best, and which part of it a job reads.
 
+Spark scans the sealed files itself, as it does any Parquet, and skips what a query does not need.
+Files that cannot hold the selected times and hosts are not even listed. The rows that are not
+sealed yet come from `format("sbus")`, and so does everything of a table at a URI, because Spark
+often lacks the libraries for one.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
+from functools import reduce
 from typing import Literal
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from sbus.pipeline.store.reader import Recording
+from sbus.pipeline.store.reader import Recording, Tables
+from sbus.pipeline.store.schemas import PARTITIONS, TABLES
+from sbus.pipeline.store.sealed_table import file_schema
+from sbus.pipeline.store.stored_file import StoredFile
 
 Table = Literal["messages", "clients", "events"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Rows from `since` until before `until`, in UTC, of these hosts; None and () mean all."""
+    """Rows from `since` until before `until` of these hosts; None and () mean all."""
 
-    directory: Path
+    location: str
     since: datetime | None = None
     until: datetime | None = None
     hosts: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Raises ConfigurationError if there is no recording; starting Spark takes seconds."""
-        Recording(self.directory).check()
+        Recording(self.location).check()
 
     def read(self, spark: SparkSession, table: Table) -> DataFrame:
-        source = spark.read.format("sbus").options(path=str(self.directory), table=table)
-        found = source.load()
-        if self.since is not None:
-            found = found.where(F.col("timestamp") >= F.lit(self.since))
-        if self.until is not None:
-            found = found.where(F.col("timestamp") < F.lit(self.until))
-        return found.where(F.col("host").isin(*self.hosts)) if self.hosts else found
+        return read(
+            spark, self.location, table, since=self.since, until=self.until, hosts=self.hosts
+        )
+
+
+def read(
+    spark: SparkSession,
+    location: str,
+    table: Table = "messages",
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    hosts: Sequence[str] = (),
+) -> DataFrame:
+    """The rows that a table has now, with its columns.
+
+    They are those from `since` until before `until` of these hosts; None and () mean all. A time
+    without a zone is in UTC. Files of the frame remain for the recorders' grace period.
+    """
+    since, until = _in_utc(since), _in_utc(until)
+    tables = Recording(location).tables(table)
+    files = [file for snapshot in tables.values() for file in snapshot.files if file.rows]
+    if any("://" in file.path for file in files):
+        found = _by_source(spark, location, table)
+    else:
+        needed = [file for file in files if _may_hold(file, since, until, hosts)]
+        found = _scan(spark, table, [file.path for file in needed if file.is_sealed])
+        if not all(file.is_sealed for file in needed):
+            found = found.unionByName(_by_source(spark, location, table, **_rest(tables)))
+    if since is not None:
+        found = found.where(F.col("timestamp") >= F.lit(since))
+    if until is not None:
+        found = found.where(F.col("timestamp") < F.lit(until))
+    return found.where(F.col("host").isin(*hosts)) if hosts else found
+
+
+def _in_utc(moment: datetime | None) -> datetime | None:
+    if moment is None or moment.tzinfo is not None:
+        return moment
+    return moment.replace(tzinfo=UTC)
+
+
+def _may_hold(
+    file: StoredFile, since: datetime | None, until: datetime | None, hosts: Sequence[str]
+) -> bool:
+    """Whether the file may hold rows of these times and hosts."""
+    if since is not None and file.newest_us is not None and file.newest_us < _us(since):
+        return False
+    if until is not None and file.oldest_us is not None and file.oldest_us >= _us(until):
+        return False
+    return not hosts or file.host in hosts
+
+
+def _us(moment: datetime) -> int:
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def _scan(spark: SparkSession, table: Table, paths: Iterable[str]) -> DataFrame:
+    """Sealed files, read by Spark."""
+    schema = from_arrow_schema(pa.schema([*file_schema(table), *PARTITIONS]))
+    by_root: dict[str, list[str]] = {}
+    for path in paths:
+        by_root.setdefault(path.rpartition("/date=")[0], []).append(path)
+    frames = [
+        spark.read.schema(schema).option("basePath", root).parquet(*own)
+        for root, own in by_root.items()
+    ]
+    found = reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], schema)
+    return found.select(*TABLES[table].names)
+
+
+def _rest(tables: Tables) -> dict[str, str]:
+    """The options for the rows that are not sealed."""
+    starts = {
+        name: min((f.first for f in snapshot.files if not f.is_sealed), default=snapshot.end)
+        for name, snapshot in tables.items()
+    }
+    ends = {name: snapshot.end for name, snapshot in tables.items()}
+    return {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
+
+
+def _by_source(spark: SparkSession, location: str, table: Table, **options: str) -> DataFrame:
+    source = spark.read.format("sbus").options(table=table, **options)
+    return source.load(location)

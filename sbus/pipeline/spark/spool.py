@@ -8,6 +8,7 @@ Rows that a finished batch had are dropped from the recording, a segment file at
 import dataclasses
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,16 +19,14 @@ from sbus.pipeline.spark.listener import Listener, LiveRow, gap, live_batch
 from sbus.pipeline.spark.options import EARLIEST, Bound, SourceOptions
 from sbus.pipeline.spark.planning import Offsets
 from sbus.pipeline.spark.readers import StreamReader
-from sbus.pipeline.store.manifest import recorder_of
+from sbus.pipeline.store import segment_file
 from sbus.pipeline.store.reader import Tables
-from sbus.pipeline.store.retention import Retention, delete_retired
+from sbus.pipeline.store.recorder_file import recorder_of
 from sbus.pipeline.store.row_batches import RecorderIdentity
 from sbus.pipeline.store.writer import RecordingWriter, Rolling
 
 _TABLE = "messages"
 _ROLLING = Rolling(bytes_max=64 * 1024 * 1024, seconds_max=60.0)
-_RETENTION = Retention(seconds=None, bytes=None, grace_seconds=60.0)
-"""This query is the only reader, and no task still reads what it has committed."""
 _PREDECESSOR_SECONDS_MAX = 10.0
 """A query that is restarted may find its previous process still ending."""
 _RETRY_SECONDS = 0.1
@@ -49,15 +48,12 @@ class Spool:
         self._listener.check()
 
     def drop(self, end: int) -> None:
-        """Drop the files whose offsets are all before `end`."""
-        with self._recording.edit() as change:
-            table = change.table(_TABLE)
-            kept = [file for file in table.files if file.end is None or file.end > end]
-            if len(kept) < len(table.files):
-                earliest = max(file.end or 0 for file in table.files if file not in kept)
-                change.set_table(_TABLE, earliest, kept)
-        recorder, now_us = self._recording.identity.recorder, time.time_ns() // 1000
-        delete_retired(self._recording.directory, recorder, _RETENTION, now_us)
+        """Delete the files whose offsets are all before `end`: this query is the only reader, and
+        no task still reads what it has committed."""
+        files = segment_file.segment_files(self._recording.home, _TABLE)
+        for path, following in pairwise(files):
+            if segment_file.first_offset(following) <= end:
+                segment_file.delete(path)
 
     def close(self) -> None:
         self._listener.close()

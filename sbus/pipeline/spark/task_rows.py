@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbus.pipeline.store.reader import Piece, read
+from sbus.pipeline.store.reader import read
 from sbus.pipeline.store.schemas import GAP
+from sbus.pipeline.store.stored_file import Piece
 from sbus.protocol.keys import SLASH, parse_pattern
 from sbus.protocol.secret_keys import widened
 from sbus.protocol.text import from_text

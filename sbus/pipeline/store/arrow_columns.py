@@ -60,5 +60,17 @@ def numbers(column: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
     return values[column.offset : column.offset + len(column)]
 
 
+def with_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of `schema`, null where the batch lacks one."""
+    present = set(batch.schema.names)
+    arrays = [
+        batch[field.name].cast(field.type)
+        if field.name in present
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 def _bits(flags: Any) -> pa.Buffer | None:
     return None if flags is None else pa.py_buffer(np.packbits(flags, bitorder="little"))

@@ -1,19 +1,20 @@
-"""Reading a recording: its recorders, the offsets of a table, and the rows between two of them.
+"""Reading a recording: the offsets of a table, and the rows between two of them.
 
-    recording = Recording("/var/lib/sbus/recording")
-    for recorder in recording.recorders():
-        table = recording.snapshot(recorder).table("messages")
+    for table in Recording("/var/lib/sbus/recording").tables("messages").values():
         for piece in table.plan(table.earliest, table.end):
             for batch in read(piece):
                 ...
 
-A `Snapshot` is one reading of a manifest. What is planned with it shows every row once, and its
-files remain for the recorder's grace period. A `Piece` is a part of one file; it can be pickled,
-and read by any process that has the directory. The rows of a piece are in the order of their
-offsets. Pieces of one plan may interleave where a clock was set back.
+A `TableSnapshot` has every row of a recorder once. The segment files are listed first, and then the
+table of sealed rows is asked what it has; rows that are in both come from there. Nothing else need
+be known: a segment file that is sealed in between is skipped, and one that begins in between is not
+seen. Files remain for the recorder's grace period.
+
+A URI stands for sealed rows alone.
 """
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +23,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sbus.errors import ConfigurationError, SbusError
-from sbus.pipeline.store import manifest, segment_file
-from sbus.pipeline.store.arrow_columns import numbers, of_flags
-from sbus.pipeline.store.manifest import FileEntry, Manifest
+from sbus.pipeline.store import recorder_file, segment_file
+from sbus.pipeline.store.arrow_columns import numbers, of_flags, repeated, with_columns
+from sbus.pipeline.store.recorder_file import RecorderFile
 from sbus.pipeline.store.schemas import TABLES
-from sbus.pipeline.store.segment_file import RecordingDamaged, index_path
+from sbus.pipeline.store.sealed_table import SealedTable
+from sbus.pipeline.store.segment_file import (
+    RecordingDamaged,
+    first_offset,
+    index_path,
+    segment_files,
+)
+from sbus.pipeline.store.stored_file import Piece, StoredFile, file_system
 
 _PARQUET_BATCH_ROWS = 65_536
 _BATCH_BYTES = 16 * 1024 * 1024
+_REMOTE_SECONDS = 1.0
+"""How old what is known of a table at a URI may be."""
 
 
 class RecordingChanged(SbusError):
@@ -37,47 +47,19 @@ class RecordingChanged(SbusError):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """The rows of one file from offset `first` to `end` (exclusive)."""
-
-    directory: str
-    path: str
-    kind: str
-    table: str
-    file_first: int
-    """The first offset in the file, whichever part of it this is."""
-    first: int
-    end: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """A table according to one manifest and the index of the file being written. Each row from
-    offset `earliest` to `end` (exclusive) is in one of the files."""
+    """A table of one recorder. Each row from offset `earliest` to `end` (exclusive) is in one of
+    the files, which are in the order of their first offsets."""
 
-    directory: str
     name: str
     earliest: int
     end: int
-    files: tuple[FileEntry, ...]
+    files: tuple[StoredFile, ...]
 
     def plan(self, first: int, end: int) -> list[Piece]:
         """The pieces with the existing rows from `first` to `end`."""
-        pieces = (self._piece(file, first, end) for file in self.files)
+        pieces = (file.piece(first, end) for file in self.files)
         return [piece for piece in pieces if piece is not None]
-
-    def _piece(self, file: FileEntry, first: int, end: int) -> Piece | None:
-        spans = [(max(a, first), min(b, end)) for a, b in file.spans]
-        spans = [(a, b) for a, b in spans if a < b]
-        if not spans:
-            return None
-        return Piece(
-            *(self.directory, file.path, file.kind, self.name, file.first),
-            first=min(a for a, _ in spans),
-            end=max(b for _, b in spans),
-            rows=sum(b - a for a, b in spans),
-        )
 
     def offset_at(self, timestamp_us: int) -> int:
         """The first offset whose row is not older than this, or `end`.
@@ -86,122 +68,128 @@ class TableSnapshot:
         """
         found = self.end
         for file in self.files:
-            newest_us = file.max_timestamp_us
-            if file.first < found and (newest_us is None or newest_us >= timestamp_us):
+            is_old = file.newest_us is not None and file.newest_us < timestamp_us
+            if file.first < found and not is_old:
                 found = min(found, self._offset_in(file, timestamp_us))
         return found
 
-    def _offset_in(self, file: FileEntry, timestamp_us: int) -> int:
-        piece = self._piece(file, file.first, self.end)
+    def _offset_in(self, file: StoredFile, timestamp_us: int) -> int:
+        piece = file.piece(file.first, file.end)
+        found = self.end
         for batch in read(piece, ["offset", "timestamp"]) if piece is not None else ():
             is_newer = numbers(batch["timestamp"]) >= timestamp_us
             if is_newer.any():
-                return int(numbers(batch["offset"])[is_newer].min())
-        return self.end
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One reading of one recorder's manifest."""
-
-    directory: str
-    manifest: Manifest
-
-    def table(self, name: str) -> TableSnapshot:
-        """`messages`, `clients` or `events`; it is empty if nothing was recorded."""
-        listed = self.manifest.tables.get(name)
-        if listed is None:
-            return TableSnapshot(self.directory, name, 0, 0, ())
-        files = tuple(
-            file if file.end is not None else self._measure(file) for file in listed.files
-        )
-        end = max([listed.earliest, *(file.end for file in files if file.end is not None)])
-        return TableSnapshot(self.directory, name, listed.earliest, end, files)
-
-    def _measure(self, file: FileEntry) -> FileEntry:
-        try:
-            return segment_file.measure(Path(self.directory), file)
-        except FileNotFoundError as error:
-            path = Path(self.directory) / file.path
-            raise RecordingChanged(
-                f"{path} has been deleted since the manifest was read"
-            ) from error
-
-
-class Recording:
-    """The recording in a directory. Raises ConfigurationError if there is no such directory."""
-
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.directory = Path(directory).absolute()
-        if not self.directory.is_dir():
-            raise ConfigurationError(f"{self.directory} is no directory: where is the recording?")
-
-    def check(self) -> None:
-        """Raises ConfigurationError if nothing was recorded in the directory."""
-        if self.recorders():
-            return
-        if (self.directory / manifest.NAME).exists():
-            raise ConfigurationError(
-                f"{self.directory} is one recorder's part of a recording: "
-                f"give {self.directory.parent}"
-            )
-        raise ConfigurationError(
-            f"{self.directory} holds no recording: no */{manifest.NAME}; `sbusctl record` makes one"
-        )
-
-    def recorders(self) -> list[str]:
-        """The names of all recorders, in alphabetical order."""
-        return sorted(path.parent.name for path in self.directory.glob(f"*/{manifest.NAME}"))
-
-    def snapshot(self, recorder: str) -> Snapshot:
-        """The recorder's manifest as it is now. Raises ConfigurationError."""
-        return Snapshot(str(self.directory), manifest.load(self.directory, recorder))
+                found = min(found, int(numbers(batch["offset"])[is_newer].min()))
+        return found
 
 
 Tables = dict[str, TableSnapshot]
-"""One reading of a recording: a table of each recorder, by its qualified name."""
+"""The table of each recorder, by its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Cached:
-    """A table, and the states of the files that describe it, taken just before it was read."""
+class Recording:
+    """The recording in a directory, or the part at a URI that is sealed.
 
-    states: dict[Path, tuple[int, int, int] | None]
-    qualified_name: str
-    table: TableSnapshot
-
-
-class TableCache:
-    """The table `name` of all recorders, read again where a file has changed.
-
-    A stream asks for it a hundred times a second. The manifest and the index of the file being
-    written are read only if one of them has another number, time of change or size than before.
+    Raises ConfigurationError if there is no such directory.
     """
 
-    def __init__(self, directory: str, name: str) -> None:
-        self._directory = directory
-        self._name = name
-        self._cached: dict[str, _Cached] = {}
+    def __init__(self, location: str | os.PathLike[str]) -> None:
+        self.root = os.fspath(location)
+        self.directory: Path | None = None
+        if "://" not in self.root:
+            self.directory = Path(self.root).absolute()
+            self.root = str(self.directory)
+            if not self.directory.is_dir():
+                raise ConfigurationError(
+                    f"{self.directory} is no directory: where is the recording?"
+                )
 
-    def tables(self) -> Tables:
-        """The tables as they are now. Raises ConfigurationError if there is no such directory."""
-        recording = Recording(self._directory)
-        self._cached = {name: self._load(recording, name) for name in recording.recorders()}
-        return {cached.qualified_name: cached.table for cached in self._cached.values()}
+    def check(self) -> None:
+        """Raises ConfigurationError if nothing was recorded there."""
+        if self._recorder_files() or any(SealedTable(self.root, name).exists for name in TABLES):
+            return
+        if any(Path(self.root).glob(recorder_file.PATTERN)):
+            raise ConfigurationError(
+                f"{self.root} is one recorder's part of a recording: give {Path(self.root).parent}"
+            )
+        raise ConfigurationError(
+            f"{self.root} holds no recording: no */{recorder_file.PATTERN}; "
+            "`sbusctl record` makes one"
+        )
 
-    def _load(self, recording: Recording, recorder: str) -> _Cached:
-        cached = self._cached.get(recorder)
-        if cached is not None and all(_state(path) == was for path, was in cached.states.items()):
-            return cached
-        listing = recording.directory / recorder / manifest.NAME
-        states = {listing: _state(listing)}
-        snapshot = recording.snapshot(recorder)
-        listed = snapshot.manifest.tables.get(self._name)
-        for file in listed.files if listed is not None else ():
-            if file.end is None:
-                index = index_path(recording.directory / file.path)
-                states[index] = _state(index)
-        return _Cached(states, snapshot.manifest.qualified_name, snapshot.table(self._name))
+    def tables(self, name: str) -> Tables:
+        """The table `name` as it is now. Raises ConfigurationError, SealedTableFailed."""
+        roots: dict[str, str] = {}
+        files: dict[str, list[StoredFile]] = {}
+        for recorder in self._recorder_files():
+            roots[recorder.qualified_name] = recorder.table or self.root
+            files[recorder.qualified_name] = self._hot_files(recorder, name)
+        sealed = {root: SealedTable(root, name) for root in {self.root, *roots.values()}}
+        for root, table in sealed.items():
+            for file in table.files():
+                if roots.setdefault(file.qualified_name, self.root) == root:
+                    files.setdefault(file.qualified_name, []).append(file)
+        return {
+            recorder: _snapshot(name, sealed[roots[recorder]].end(recorder), files[recorder])
+            for recorder in sorted(files)
+        }
+
+    def states(self, name: str) -> object:
+        """Something that changes whenever a table does."""
+        remote = time.monotonic() // _REMOTE_SECONDS
+        found: list[object] = []
+        for root in {file.table or self.root for file in self._recorder_files()} | {self.root}:
+            found.append(remote if "://" in root else _state(Path(root, name, "_delta_log")))
+        for file in self._recorder_files():
+            assert self.directory is not None
+            paths = segment_files(self.directory / file.recorder, name)
+            found += [file.recorder, len(paths), *(_state(index_path(path)) for path in paths[-1:])]
+        return found
+
+    def _recorder_files(self) -> list[RecorderFile]:
+        return [] if self.directory is None else recorder_file.load_all(self.directory)
+
+    def _hot_files(self, recorder: RecorderFile, name: str) -> list[StoredFile]:
+        assert self.directory is not None
+        paths = segment_files(self.directory / recorder.recorder, name)
+        firsts = [first_offset(path) for path in paths]
+        return [
+            StoredFile(
+                path=str(path),
+                table=name,
+                is_sealed=False,
+                recorder=recorder.recorder,
+                incarnation=recorder.incarnation,
+                host=recorder.host,
+                first=first,
+                end=end,
+                rows=end - first,
+            )
+            for path, first, end in zip(
+                paths, firsts, [*firsts[1:], *map(_measured_end, paths[-1:])], strict=True
+            )
+        ]
+
+
+def _measured_end(path: Path) -> int:
+    """Where a segment file that is being written ends now."""
+    try:
+        entries = segment_file.committed_entries(path)
+    except FileNotFoundError as error:
+        raise RecordingChanged(f"{path} has been deleted since it was listed") from error
+    return entries[-1].end_offset if entries else first_offset(path)
+
+
+def _snapshot(name: str, sealed_end: int, files: Sequence[StoredFile]) -> TableSnapshot:
+    """The files that are sealed, and those of the hot log that are not."""
+    needed = [file for file in files if file.is_sealed or file.first >= sealed_end]
+    needed.sort(key=lambda file: file.first)
+    return TableSnapshot(
+        name,
+        earliest=min([file.first for file in needed], default=sealed_end),
+        end=max([file.end for file in needed], default=sealed_end),
+        files=tuple(needed),
+    )
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:
@@ -212,26 +200,50 @@ def _state(path: Path) -> tuple[int, int, int] | None:
     return state.st_ino, state.st_mtime_ns, state.st_size
 
 
+class TableCache:
+    """The table `name` of all recorders, read again when something has changed.
+
+    A stream asks for it a hundred times a second.
+    """
+
+    def __init__(self, location: str, name: str) -> None:
+        self._location = location
+        self._name = name
+        self._state: object = None
+        self._tables: Tables = {}
+
+    def tables(self) -> Tables:
+        """The tables as they are now. Raises ConfigurationError if there is no such directory."""
+        recording = Recording(self._location)
+        state = recording.states(self._name)
+        if state != self._state:
+            self._tables = recording.tables(self._name)
+            self._state = state
+        return self._tables
+
+
 # -- rows ------------------------------------------------------------------------------------------
 def read(piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a piece with these columns, or all, in the order of the table. A column that was
-    added to the table after the file was written is null.
+    added to the table after the file was written is null. Rows come in the order of their offsets,
+    unless the file has been compacted.
 
     Raises RecordingChanged if the file has gone, RecordingDamaged if it is not as it was written.
     """
-    schema = TABLES[piece.table]
+    schema = TABLES[piece.file.table]
     if columns is not None:
         schema = pa.schema([field for field in schema if field.name in set(columns)])
-    path = Path(piece.directory) / piece.path
-    if piece.kind == "hot":
-        batches = segment_file.read_batches(path, piece.file_first, piece.first, piece.end)
-    else:
-        batches = _read_parquet(path, piece, schema.names)
+    path = piece.file.path
     try:
+        batches = (
+            _read_parquet(piece, schema.names)
+            if piece.file.is_sealed
+            else segment_file.read_batches(Path(path), piece.first, piece.end)
+        )
         for batch in batches:
             wanted = _between(batch, piece.first, piece.end)
             if wanted.num_rows:
-                yield _with_columns(wanted, schema)
+                yield with_columns(_complete(wanted, piece.file), schema)
     except FileNotFoundError as error:
         raise RecordingChanged(
             f"{path} is not there: it has been deleted since the reading was planned, or this host "
@@ -241,12 +253,22 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Reco
         raise RecordingDamaged(f"{path}: {error}") from error
 
 
-def _read_parquet(path: Path, piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    needed = names if "offset" in names else [*names, "offset"]
-    with pq.ParquetFile(path) as file:
+def _complete(batch: pa.RecordBatch, file: StoredFile) -> pa.RecordBatch:
+    """With the columns that are not in a sealed file, because all of its rows have the same."""
+    if not file.is_sealed:
+        return batch
+    for name in ("recorder", "host"):
+        batch = batch.append_column(name, repeated(getattr(file, name), batch.num_rows))
+    return batch
+
+
+def _read_parquet(piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    files, path = file_system(piece.file.path)
+    with pq.ParquetFile(path, filesystem=files) as file:
         groups = [number for number in range(file.num_row_groups) if _may_hold(file, number, piece)]
+        present = [n for n in file.schema_arrow.names if n in {*names, "offset"}]
         yield from file.iter_batches(
-            _batch_rows(file.metadata, groups), groups, columns=list(needed), use_threads=False
+            _batch_rows(file.metadata, groups), groups, columns=present, use_threads=False
         )
 
 
@@ -264,16 +286,6 @@ def _batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
     size: int = sum(metadata.row_group(number).total_byte_size for number in groups)
     rows: int = sum(metadata.row_group(number).num_rows for number in groups)
     return max(1, min(_PARQUET_BATCH_ROWS, _BATCH_BYTES * rows // max(1, size)))
-
-
-def _with_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [
-        batch[field.name].cast(field.type)
-        if field.name in batch.schema.names
-        else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _between(batch: pa.RecordBatch, first: int, end: int) -> pa.RecordBatch:

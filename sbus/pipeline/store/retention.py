@@ -1,100 +1,72 @@
-"""Retention: dropping the oldest files of a recording, and deleting the ones nobody reads.
+"""Retention: dropping the oldest sealed files of a recorder.
 
-The oldest files of a table are dropped from its front, so what remains has no holes. Dropping only
-changes the manifest. A file that is no longer listed is deleted after the grace period, so a
-program that has planned to read it still can.
+Files are dropped from the front of a table, those whose offsets overlap together, so what remains
+has no holes.
 """
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from sbus.pipeline.store import manifest, segment_file
-from sbus.pipeline.store.manifest import Edit, FileEntry, Manifest
-from sbus.pipeline.store.rewriting import host_folder
-from sbus.pipeline.store.schemas import TABLES
-
-_ORPHAN_SECONDS_MIN = 3600.0
-"""A program that writes a file lists it sooner than that."""
+from sbus.pipeline.store.sealed_table import SealedTable
+from sbus.pipeline.store.stored_file import StoredFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long rows are kept, and how many bytes; None means no bound."""
+    """How long rows are kept, and how many bytes of sealed files; None means no bound."""
 
     seconds: float | None
     bytes: int | None
-    """Of all listed files of one recorder."""
-    grace_seconds: float
+    grace_hours: int
+    """How long files remain that are to be deleted, for readers that have begun."""
 
 
-def drop_expired(directory: Path, recorder: str, retention: Retention, now_us: int) -> None:
-    """Remove files from the manifest that are too old or too much."""
+def drop_expired(
+    tables: Sequence[SealedTable], qualified_name: str, retention: Retention, now_us: int
+) -> None:
+    """Drop a recorder's files that are too old or too much. Raises SealedTableFailed."""
+    groups = {
+        table.name: overlapping(f for f in table.files() if f.qualified_name == qualified_name)
+        for table in tables
+    }
+    dropped = _expired(groups, retention, now_us)
+    for table in tables:
+        files = [file for file in dropped if file.table == table.name]
+        if files:
+            table.remove(files)
+
+
+def _expired(
+    groups: dict[str, list[list[StoredFile]]], retention: Retention, now_us: int
+) -> list[StoredFile]:
+    """Takes the files to drop out of `groups`."""
     oldest_us = 0 if retention.seconds is None else now_us - round(retention.seconds * 1e6)
-    with manifest.edit(directory, recorder) as change:
-        for name in change.manifest.tables:
-            while (front := _front(change.table(name).files)) and _newest_us(front) < oldest_us:
-                _drop(change, name, front)
-        while retention.bytes is not None and _listed_bytes(change.manifest) > retention.bytes:
-            fronts = {name: _front(change.table(name).files) for name in change.manifest.tables}
-            droppable = [name for name, front in fronts.items() if front]
-            if not droppable:
-                return
-            name = min(droppable, key=lambda name: _newest_us(fronts[name]))
-            _drop(change, name, fronts[name])
+    dropped: list[StoredFile] = []
+    for waiting in groups.values():
+        while waiting and _newest_us(waiting[0]) < oldest_us:
+            dropped += waiting.pop(0)
+    while retention.bytes is not None and _bytes(groups) > retention.bytes:
+        oldest = min((w for w in groups.values() if w), key=lambda waiting: _newest_us(waiting[0]))
+        dropped += oldest.pop(0)
+    return dropped
 
 
-def _front(files: Sequence[FileEntry]) -> Sequence[FileEntry]:
-    """The fewest first files that can be dropped together: all other files begin after their
-    offsets. Empty if the segment file being written would be among them."""
+def overlapping(files: Iterable[StoredFile]) -> list[list[StoredFile]]:
+    """The files, which are in the order of their first offsets, in groups that do not overlap."""
+    groups: list[list[StoredFile]] = []
     end = 0
-    for count, file in enumerate(files):
-        if count and file.first >= end:
-            return files[:count]
-        if file.end is None:
-            return []
+    for file in files:
+        if groups and file.first < end:
+            groups[-1].append(file)
+        else:
+            groups.append([file])
         end = max(end, file.end)
-    return files
+    return groups
 
 
-def _drop(change: Edit, name: str, front: Sequence[FileEntry]) -> None:
-    remaining = change.table(name).files[len(front) :]
-    ends = [file.end for file in front if file.end is not None]
-    change.set_table(name, remaining[0].first if remaining else max(ends), remaining)
+def _newest_us(files: list[StoredFile]) -> int:
+    return max(file.newest_us or 0 for file in files)
 
 
-def _newest_us(files: Sequence[FileEntry]) -> int:
-    return max(file.max_timestamp_us or 0 for file in files)
-
-
-def _listed_bytes(listed: Manifest) -> int:
-    return sum(file.bytes or 0 for table in listed.tables.values() for file in table.files)
-
-
-def delete_retired(directory: Path, recorder: str, retention: Retention, now_us: int) -> None:
-    """Delete files that have not been listed for the grace period."""
-    since_us = now_us - round(retention.grace_seconds * 1e6)
-    with manifest.edit(directory, recorder) as change:
-        due = {r.path for r in change.manifest.retired if r.since_us <= since_us}
-        for name in due:
-            segment_file.delete(directory / name)
-        change.forget_retired(due)
-
-
-def delete_orphans(directory: Path, recorder: str, retention: Retention, now_us: int) -> None:
-    """Delete Parquet files that were never listed, because their writer was killed."""
-    since_us = now_us - round(max(retention.grace_seconds, _ORPHAN_SECONDS_MIN) * 1e6)
-    listed = manifest.load(directory, recorder)
-    known = listed.paths()
-    for table in TABLES:
-        for path in directory.glob(f"{table}/date=*/{host_folder(listed.host)}/*"):
-            is_own = path.name.lstrip(".").startswith(f"{recorder}-")
-            if is_own and str(path.relative_to(directory)) not in known:
-                _delete_if_older(path, since_us)
-
-
-def _delete_if_older(path: Path, since_us: int) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if path.stat().st_mtime_ns // 1000 < since_us:
-            path.unlink()
+def _bytes(groups: dict[str, list[list[StoredFile]]]) -> int:
+    return sum(file.bytes for waiting in groups.values() for files in waiting for file in files)

@@ -47,10 +47,9 @@ class RecorderIdentity:
 
 
 class RowBatch(NamedTuple):
-    """Rows, and their oldest and newest timestamp."""
+    """Rows, and their newest timestamp."""
 
     rows: pa.RecordBatch
-    oldest_us: int
     newest_us: int
 
 
@@ -74,7 +73,7 @@ def row_batch(
         for field in schema
     ]
     rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return RowBatch(rows, int(stamps_us.min()), int(stamps_us.max()))
+    return RowBatch(rows, int(stamps_us.max()))
 
 
 def message_batch(

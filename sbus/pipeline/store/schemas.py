@@ -66,6 +66,14 @@ EVENTS: Final = pa.schema(
 """`fields` is the whole event, as a JSON object."""
 
 TABLES: Final = {"messages": MESSAGES, "clients": CLIENTS, "events": EVENTS}
+PARTITIONS: Final = pa.schema(
+    [
+        ("date", pa.date32()),
+        *((name, pa.string()) for name in ("host", "recorder", "incarnation")),
+    ]
+)
+"""The columns by which sealed rows are divided into files. `date`, in UTC, and `incarnation`, which
+tells recordings of the same recorder apart, are only there."""
 
 MESSAGE: Final = "MSG"
 GAP: Final = "GAP"

@@ -21,7 +21,7 @@ from sbus.pipeline.store.writer import RecordingWriter
 from tests.pipeline.jobs import oracles
 from tests.support.recordings import HOSTS, Tables, generate, write
 
-QUESTIONS = sorted(pipeline.commands.keys() - {"compact", "replay", "report"})
+QUESTIONS = sorted(pipeline.commands.keys() - {"replay", "report"})
 MESSAGES = 20_000
 
 
@@ -137,8 +137,6 @@ def test_every_job_on_an_empty_recording_prints_nothing(
         (["gaps", "{nothing}", "--out", "gaps.txt"], "must end in one of .parquet, .csv, .json"),
         (["gaps", "{nothing}", "--out", "/nowhere/gaps.csv"], "there is no directory /nowhere"),
         (["report", "{nothing}", "--out", "{empty}"], "is a directory; name a file"),
-        (["compact", "{empty}/none"], "is no directory"),
-        (["compact", "{empty}"], "holds no recording"),
         (["replay", "{nothing}", "-a", "{empty}/bus"], "{empty}/bus"),
         (["nonsense"], "No such command 'nonsense'"),
     ],

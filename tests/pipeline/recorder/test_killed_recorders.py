@@ -23,7 +23,7 @@ RUN_MESSAGES = 50
 def test_committed_rows_survive_a_kill_at_any_instant(bus: Bus, tmp_path: Path) -> None:
     directory = tmp_path / "recording"
     chance = random.Random(SEED)
-    options = ("--plain", "--flush-ms", "3", "--roll-bytes", "60000", "--grace-minutes", "0")
+    options = ("--plain", "--flush-ms", "3", "--roll-bytes", "60000", "--grace-hours", "0")
     committed = 0
     goings_on = 0
     with recorders(tmp_path) as started, meanwhile(lambda stop: publish(bus, stop)):

@@ -13,9 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 
 from sbus.pipeline.store.reader import Recording
+from sbus.pipeline.store.recorder_file import recorder_of
 from sbus.pipeline.store.writer import is_written
 from tests.support.admin import administer
 from tests.support.bus import PROJECT, Bus, running_bus, stop
@@ -81,7 +83,8 @@ def test_every_message_is_recorded_as_it_was_published(
         assert before_us <= row["timestamp"].timestamp() * 1e6 <= after_us + 100_000
         assert row["bus"] == bus.address
         assert row["host"] == os.uname().nodename
-    assert {row["recorder"] for row in rows} == set(Recording(tmp_path / "rec").recorders())
+    (name,) = Recording(tmp_path / "rec").tables("messages")
+    assert {row["recorder"] for row in rows} == {recorder_of(name)}
 
 
 def test_messages_can_be_read_while_recording_continues(
@@ -178,10 +181,8 @@ def test_recorders_of_two_buses_share_a_directory(
                 client.sync()
         for recorder in both:
             recorder.stop()
-    recording = Recording(tmp_path / "rec")
     found = set()
-    for name in recording.recorders():
-        table = recording.snapshot(name).table("messages")
+    for table in Recording(tmp_path / "rec").tables("messages").values():
         found |= {(row["bus"], row["value"]) for row in rows_of(table, 0, table.end)}
     assert found == {(each.address, each.address.encode()) for each in (bus, other)}
 
@@ -212,7 +213,7 @@ def test_without_a_bus_neither_rows_nor_a_gap_are_recorded(
 def test_segment_files_are_sealed_while_recording_continues(
     bus: Bus, started: Recorders, tmp_path: Path
 ) -> None:
-    options = ("--plain", "--flush-ms", "2", "--roll-bytes", "1", "--grace-minutes", "0")
+    options = ("--plain", "--flush-ms", "2", "--roll-bytes", "1", "--grace-hours", "0")
     recorder = started.start(bus.address, tmp_path / "rec", *options)
     with bus.connect() as client:
         publish_some(client, 0)
@@ -226,19 +227,31 @@ def test_segment_files_are_sealed_while_recording_continues(
     assert values == [b"%d" % number for number in range(30)]
 
 
-@pytest.mark.parametrize("option", ["--plain", "--flush-ms=50"])
-def test_everything_is_sealed_when_a_recorder_has_stopped(
-    bus: Bus, started: Recorders, tmp_path: Path, option: str
+def test_everything_is_sealed_at_an_orderly_end(
+    bus: Bus, started: Recorders, tmp_path: Path
 ) -> None:
-    recorder = started.start(bus.address, tmp_path / "rec", option)
+    recorder = started.start(bus.address, tmp_path / "rec")
     with bus.connect() as client:
         publish_some(client, 0)
     recorder.stop()
-    assert [row["value"] for row in recorded(tmp_path / "rec")] == [b"%d" % n for n in range(10)]
-    recording = Recording(tmp_path / "rec")
-    (name,) = recording.recorders()
-    tables = recording.snapshot(name).manifest.tables
-    assert {file.kind for table in tables.values() for file in table.files} == {"parquet"}
+    rows = deltalake.DeltaTable(str(tmp_path / "rec/messages")).to_pyarrow_table().to_pylist()
+    assert sorted(row["value"] for row in rows) == [b"%d" % number for number in range(10)]
+    assert [row["offset"] for row in recorded(tmp_path / "rec")] == list(range(10))
+
+
+def test_rows_are_sealed_to_a_table_elsewhere(bus: Bus, started: Recorders, tmp_path: Path) -> None:
+    options = ("--plain", "--table", str(tmp_path / "table"))
+    recorder = started.start(bus.address, tmp_path / "rec", *options)
+    with bus.connect() as client:
+        publish_some(client, 0)
+    recorder.stop()
+    assert not (tmp_path / "rec/messages").exists()
+    for place in ("rec", "table"):
+        values = [row["value"] for row in recorded(tmp_path / place)]
+        assert values == [b"%d" % number for number in range(10)]
+    other = started.begin(bus.address, tmp_path / "rec", "--plain")
+    assert other.wait() == 1
+    assert f"is sealed to {tmp_path / 'table'}" in other.stderr_text()
 
 
 def publish_some(client: RawClient, first: int) -> None:
@@ -258,8 +271,8 @@ def test_a_recording_is_not_replayed_onto_the_bus_that_it_records(
     assert f"{bus.address} is being recorded in {tmp_path}/rec" in ended.stderr
     recorder.stop()
     assert recorded(tmp_path / "rec") == []
-    (name,) = Recording(tmp_path / "rec").recorders()
-    assert not is_written(tmp_path / "rec", name)
+    (name,) = Recording(tmp_path / "rec").tables("messages")
+    assert not is_written(tmp_path / "rec", recorder_of(name))
 
 
 # -- with the right to administer the bus ----------------------------------------------------------

@@ -3,14 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from sbus.pipeline.store import manifest
-from sbus.pipeline.store.manifest import FileEntry
-from sbus.pipeline.store.reader import Recording, read
 from tests.support.small_recording import FIRST_US, STEP_US, SmallRecorder, numbered
 
 LARGE = b"\x00\xff" * 200_000
@@ -28,31 +24,6 @@ def rows(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.select(*columns).collect())
 
 
-def seal_first_segment(directory: Path, recorder: str) -> None:
-    """As sealing does, with small row groups."""
-    table = Recording(directory).snapshot(recorder).table("messages")
-    old = table.files[0]
-    assert old.end is not None
-    (directory / "messages").mkdir()
-    path = directory / "messages" / f"{recorder}.parquet"
-    with pq.ParquetWriter(path, next(read(table.plan(0, 1)[0])).schema) as writer:
-        for piece in table.plan(old.first, old.end):
-            for batch in read(piece):
-                writer.write_batch(batch, row_group_size=3)
-    new = FileEntry(
-        path=f"messages/{recorder}.parquet",
-        kind="parquet",
-        first=old.first,
-        end=old.end,
-        rows=old.rows,
-        bytes=path.stat().st_size,
-        min_timestamp_us=old.min_timestamp_us,
-        max_timestamp_us=old.max_timestamp_us,
-    )
-    with manifest.edit(directory, recorder) as change:
-        change.set_table("messages", 0, [new, *change.table("messages").files[1:]])
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """alder: 0 to 9 in Parquet, 10 to 19 in a segment that has ended, 20 to 23 (odd ones, and a
@@ -61,7 +32,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     alder = SmallRecorder(directory)
     alder.record(numbered(10))
     alder.roll()
-    seal_first_segment(directory, alder.name)
+    alder.seal()
     alder.record(numbered(10, 10))
     alder.roll()
     alder.record(ODD)

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import threading
-import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -13,15 +11,19 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sbus.pipeline.store import manifest
-from sbus.pipeline.store.retention import Retention, delete_retired, drop_expired
-from sbus.pipeline.store.rewriting import compact, seal
+from sbus.pipeline.store.sealed_table import SealedTable
 from tests.support.small_recording import SmallRecorder, numbered
 
 FINISH_SECONDS_MAX = 60
-KEEP_NOTHING = Retention(seconds=None, bytes=0, grace_seconds=0.0)
 
 Start = Callable[..., StreamingQuery]
+
+
+def drop(recording: Path) -> None:
+    """All that is sealed."""
+    table = SealedTable(str(recording), "messages")
+    table.remove(table.files())
+    table.vacuum(0)
 
 
 @pytest.fixture
@@ -81,7 +83,7 @@ def test_a_stream_continues_at_its_checkpoint_and_finds_new_recorders(
 def test_sealing_compaction_and_retention_do_not_disturb_a_stream(
     spark: SparkSession, start: Start, tmp_path: Path
 ) -> None:
-    recording, never = tmp_path / "rec", threading.Event()
+    recording = tmp_path / "rec"
     with SmallRecorder(recording) as alder:
         alder.record(numbered(10))
         running = start(once=False, startingOffsets="earliest", maxOffsetsPerTrigger="7")
@@ -89,12 +91,11 @@ def test_sealing_compaction_and_retention_do_not_disturb_a_stream(
             for _ in range(3):
                 alder.record(numbered(10, alder.end))
                 alder.roll()
-                seal(recording, alder.name, never)
+                alder.seal()
                 alder.record(numbered(5, alder.end))
-                compact(recording, before=date.max)
+                SealedTable(str(recording), "messages").compact(alder.name, date.max)
                 running.processAllAvailable()
-                drop_expired(recording, alder.name, KEEP_NOTHING, 0)
-                delete_retired(recording, alder.name, KEEP_NOTHING, time.time_ns() // 1000)
+                drop(recording)
         finally:
             running.stop()
         left = spark.read.format("sbus").load(str(recording)).count()
@@ -133,8 +134,8 @@ def test_expired_rows_are_an_error_unless_allowed(
         alder.record(numbered(4, 4))
         alder.roll()
         alder.record(numbered(4, 8))
-        with manifest.edit(recording, alder.name) as change:
-            change.set_table("messages", 8, change.table("messages").files[1:])
+        alder.seal()
+        drop(recording)
         with pytest.raises(StreamingQueryException) as caught:
             start(once=True)
         assert f"rows 4 to 8 of {alder.qualified_name} have expired" in str(caught.value)

@@ -34,6 +34,7 @@ def test_only_the_path_is_needed() -> None:
     ("text", "directory"),
     [
         ("file:///srv/a%20b", "/srv/a%20b"),
+        ("s3://bucket/rec", "s3://bucket/rec"),
         ("FILE:/srv/rec", "/srv/rec"),
         ("rec", "rec"),
         ("a:b", "a:b"),
@@ -97,7 +98,6 @@ def test_offsets_are_a_word_or_json(text: str, bound: Bound) -> None:
     [
         ({}, "path"),
         ({"path": ""}, "path"),
-        ({"path": "s3://bucket/rec"}, "path='s3://bucket/rec'"),
         ({"path": "file://host/rec"}, "path='file://host/rec'"),
         ({**PATH, **SOCKET}, "both path and socket"),
         ({**PATH, "startingOffset": "earliest"}, "did you mean startingOffsets"),

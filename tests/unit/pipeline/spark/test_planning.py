@@ -19,17 +19,33 @@ from sbus.pipeline.spark.planning import (
     resolve,
     share,
 )
-from sbus.pipeline.store import manifest
-from sbus.pipeline.store.reader import Piece, TableCache, TableSnapshot
+from sbus.pipeline.store.reader import TableCache, TableSnapshot
+from sbus.pipeline.store.recorder_file import recorder_of
+from sbus.pipeline.store.sealed_table import SealedTable
+from sbus.pipeline.store.stored_file import Piece, StoredFile
 from tests.support.small_recording import FIRST_US, STEP_US, SmallRecorder, numbered
 
 
 def piece(first: int, rows: int) -> Piece:
-    return Piece("/d", "f", "hot", "messages", first, first, first + rows, rows)
+    return Piece(file(first, first + rows, rows), first, first + rows, rows)
+
+
+def file(first: int, end: int, rows: int) -> StoredFile:
+    return StoredFile(
+        path="/d/f",
+        table="messages",
+        is_sealed=True,
+        recorder="r",
+        incarnation="",
+        host="h",
+        first=first,
+        end=end,
+        rows=rows,
+    )
 
 
 def table(earliest: int, end: int) -> TableSnapshot:
-    return TableSnapshot("/d", "messages", earliest, end, ())
+    return TableSnapshot("messages", earliest, end, ())
 
 
 @given(st.lists(st.integers(1, 60), max_size=6), st.integers(1, 9))
@@ -50,7 +66,7 @@ def test_a_large_read_has_several_tasks_by_default() -> None:
 
 
 def test_a_piece_with_holes_is_not_cut() -> None:
-    holed = Piece("/d", "f", "parquet", "messages", 0, 0, 100, 40)
+    holed = Piece(file(0, 100, 40), 0, 100, 40)
     shares = share([holed, piece(200, 60)], 4)
     assert shares[0] == [holed]
     assert [[(one.first, one.end) for one in part] for part in shares[1:]] == [
@@ -124,6 +140,7 @@ def recorded(tmp_path: Path) -> Path:
     with SmallRecorder(tmp_path) as alder, SmallRecorder(tmp_path, "birch") as birch:
         alder.record(numbered(10))
         alder.roll()
+        alder.seal()
         alder.record(numbered(20, 10))
         birch.record(numbered(5))
     return tmp_path
@@ -179,7 +196,7 @@ def test_unknown_recorders_and_offsets_beyond_the_end_are_named(recorded: Path) 
     alder = name("alder", ends(found))
     with pytest.raises(ConfigurationError, match=f"{alder} ends at 30"):
         resolve(Bound("startingOffsets", offsets={alder: 31}), found)
-    recorder = manifest.recorder_of(alder)
+    recorder = recorder_of(alder)
     assert resolve(Bound("startingOffsets", offsets={recorder: 3}), found)[alder] == 3
     with pytest.raises(ConfigurationError, match=f"'{recorder}@1'; there is {alder}"):
         resolve(Bound("startingOffsets", offsets={f"{recorder}@1": 3}), found)
@@ -193,9 +210,9 @@ def test_a_range_may_be_empty_but_not_reversed() -> None:
 
 def test_expired_rows_are_not_planned(recorded: Path) -> None:
     alder = name("alder", ends(TableCache(str(recorded), "messages").tables()))
-    with manifest.edit(recorded, manifest.recorder_of(alder)) as change:
-        kept = [file for file in change.table("messages").files if file.first >= 10]
-        change.set_table("messages", 10, kept)
+    table = SealedTable(str(recorded), "messages")
+    old = [f for f in table.files() if (f.qualified_name, f.first) == (alder, 0)]
+    table.remove(old)
     found = TableCache(str(recorded), "messages").tables()
     with pytest.warns(UserWarning, match="rows 0 to 10"):
         planned = pieces(found, {alder: 0}, {alder: 12}, fail_on_data_loss=False)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sbus.pipeline.store import manifest
-from sbus.pipeline.store.reader import TableCache
+from sbus.pipeline.store.reader import Recording, TableCache
+from sbus.pipeline.store.sealed_table import SealedTable
 from tests.support.small_recording import SmallRecorder, numbered
 
 
@@ -28,8 +28,11 @@ def test_every_change_is_seen_immediately(tmp_path: Path) -> None:
         with SmallRecorder(tmp_path, "birch") as birch:
             birch.record(numbered(2))
             assert ends(cache) == [6, 2]
-        with manifest.edit(tmp_path, alder.name) as change:
-            change.set_table("messages", 5, change.table("messages").files[1:])
+        alder.seal()
+        assert ends(cache) == [6, 2]
+        SealedTable(str(tmp_path), "messages").remove(
+            cache.tables()[alder.qualified_name].files[:1]
+        )
         assert [table.earliest for table in cache.tables().values()] == [5, 0]
 
 
@@ -41,5 +44,5 @@ def test_nothing_is_read_again_without_a_change(
         alder.record(numbered(3))
         first = cache.tables()
         with monkeypatch.context() as patched:
-            patched.setattr(manifest, "load", None)
+            patched.setattr(Recording, "tables", None)
             assert cache.tables() == first

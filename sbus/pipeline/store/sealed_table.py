@@ -1,0 +1,205 @@
+"""The sealed rows of a recording: a Delta table for each of its tables.
+
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md describes the format, which many programs
+read. A file has rows of one date, host and recorder. A commit that adds rows of a recorder also
+sets that recorder's *transaction version*, to the offset where they end. So the table itself knows
+which rows are sealed, and a program that is killed at any instant leaves nothing to be mended.
+
+The table is in the directory of the recording, or at a URI. For URIs deltalake and pyarrow take
+credentials and the like from the environment.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from sbus.errors import SbusError
+from sbus.pipeline.store.recorder_file import locked, sync
+from sbus.pipeline.store.schemas import PARTITIONS, TABLES
+from sbus.pipeline.store.stored_file import StoredFile
+from sbus.protocol.text import one_line
+
+ROW_GROUP_ROWS = 131_072
+COMPACT_BYTES = 128 * 1024 * 1024
+_STATISTIC_US = 999
+"""Delta's statistics of times are in whole milliseconds, rounded down."""
+_MARK = "_table-"
+"""An empty file beside the log is named by this and the id of the table. If two tables are copied
+into one directory, the commits of one replace those of the other, but both files remain."""
+_COLUMNS = (
+    *("path", "size_bytes", "num_records", "min.offset", "max.offset"),
+    *("min.timestamp", "max.timestamp", "partition.host", "partition.recorder"),
+    "partition.incarnation",
+)
+
+
+class SealedTableFailed(SbusError):
+    """The table of sealed rows cannot be read or written; the text says why."""
+
+
+@contextmanager
+def _delta_errors(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        reason = one_line(str(error).strip().partition("\n")[0])
+        raise SealedTableFailed(f"{uri}: {reason}") from error
+
+
+class SealedTable:
+    """The table `name` below `root`, a directory or URI, as it was when it was opened.
+
+    Every method raises SealedTableFailed.
+    """
+
+    def __init__(self, root: str, name: str) -> None:
+        self.uri = f"{root}/{name}"
+        self.name = name
+        self._path = None if "://" in root else Path(self.uri)
+        if self._path is not None and len(list(self._path.glob(f"{_MARK}*"))) > 1:
+            raise SealedTableFailed(
+                f"{self.uri} holds files of several tables, which have replaced one another: "
+                "keep each of them in a directory of its own"
+            )
+        with _delta_errors(self.uri):
+            try:
+                self._delta: DeltaTable | None = DeltaTable(self.uri)
+            except TableNotFoundError:
+                self._delta = None
+
+    def end(self, qualified_name: str) -> int:
+        """The recorder's rows with lower offsets are sealed."""
+        if self._delta is None:
+            return 0
+        with _delta_errors(self.uri):
+            return self._delta.transaction_version(self._application(qualified_name)) or 0
+
+    def files(self) -> list[StoredFile]:
+        """The files of all recorders, in the order of their first offsets."""
+        if self._delta is None:
+            return []
+        with _delta_errors(self.uri):
+            found = pa.table(self._delta.get_add_actions(flatten=True)).select(_COLUMNS)
+        return sorted(map(self._file, found.to_pylist()), key=lambda file: file.first)
+
+    def add(self, qualified_name: str, files: Sequence[AddAction], end: int) -> None:
+        """List new files, in one step with `end`. It fails if `end` was set by another program."""
+        with _delta_errors(self.uri):
+            if self._delta is None:
+                self._delta = self._create()
+            self._add_columns()
+            done = Transaction(self._application(qualified_name), end)
+            self._commit(list(files), CommitProperties(app_transactions=[done]))
+
+    def remove(self, files: Sequence[StoredFile]) -> None:
+        """List these files no longer; they remain for readers that have begun."""
+        now_ms = time.time_ns() // 1_000_000
+        with _delta_errors(self.uri):
+            self._commit(
+                [
+                    RemoveAction(file.path.removeprefix(f"{self.uri}/"), True, now_ms, file.bytes)
+                    for file in files
+                ]
+            )
+
+    def compact(self, recorder: str, before: date, file_bytes: int = COMPACT_BYTES) -> None:
+        """Merge small files of a recorder, of dates before `before`."""
+        if self._delta is None:
+            return
+        with _delta_errors(self.uri):
+            self._delta.optimize.compact(
+                partition_filters=[("date", "<", before.isoformat()), ("recorder", "=", recorder)],
+                target_size=file_bytes,
+                max_concurrent_tasks=1,
+                writer_properties=WriterProperties(
+                    compression="ZSTD", max_row_group_size=ROW_GROUP_ROWS
+                ),
+            )
+
+    def vacuum(self, grace_hours: int) -> None:
+        """Delete files that have not been listed for so long."""
+        if self._delta is None:
+            return
+        with _delta_errors(self.uri):
+            due = self._delta.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False)
+            if due:
+                self._delta.vacuum(grace_hours, dry_run=False, enforce_retention_duration=False)
+
+    @property
+    def exists(self) -> bool:
+        return self._delta is not None
+
+    def _create(self) -> DeltaTable:
+        schema = _delta_schema(self.name)
+        if self._path is None:
+            return DeltaTable.create(self.uri, schema, "ignore", PARTITIONS.names)
+        self._path.mkdir(parents=True, exist_ok=True)
+        with locked(self._path):
+            table = DeltaTable.create(self.uri, schema, "ignore", PARTITIONS.names)
+            (self._path / f"{_MARK}{table.metadata().id}").touch()
+            return table
+
+    def _add_columns(self) -> None:
+        """Those that the table had not when it was made."""
+        assert self._delta is not None
+        wanted = Schema.from_arrow(_delta_schema(self.name)).fields
+        present = {field.name for field in self._delta.schema().fields}
+        missing = [field for field in wanted if field.name not in present]
+        if missing:
+            self._delta.alter.add_columns(missing)
+
+    def _application(self, qualified_name: str) -> str:
+        return f"sbus/{qualified_name}/{self.name}"
+
+    def _commit(self, actions: list[Any], properties: CommitProperties | None = None) -> None:
+        assert self._delta is not None
+        self._delta.create_write_transaction(
+            actions,
+            "append",
+            _delta_schema(self.name),
+            PARTITIONS.names,
+            commit_properties=properties,
+        )
+        self._delta.update_incremental()
+        if self._path is not None:
+            log = self._path / "_delta_log"
+            sync(log / f"{self._delta.version():020}.json")
+            sync(log)
+
+    def _file(self, row: dict[str, Any]) -> StoredFile:
+        return StoredFile(
+            path=f"{self.uri}/{unquote(row['path'])}",
+            table=self.name,
+            is_sealed=True,
+            recorder=row["partition.recorder"],
+            incarnation=row["partition.incarnation"],
+            host=row["partition.host"],
+            first=row["min.offset"],
+            end=row["max.offset"] + 1,
+            rows=row["num_records"],
+            bytes=row["size_bytes"],
+            oldest_us=_microseconds(row["min.timestamp"]),
+            newest_us=_microseconds(row["max.timestamp"]) + _STATISTIC_US,
+        )
+
+
+def file_schema(name: str) -> pa.Schema:
+    """The columns in the files of the table; the others are those that divide it."""
+    return pa.schema([field for field in TABLES[name] if field.name not in PARTITIONS.names])
+
+
+def _delta_schema(name: str) -> pa.Schema:
+    return pa.schema([*PARTITIONS, *file_schema(name)])
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -1,0 +1,222 @@
+"""Sealing: complete segment files become Parquet files of the table of sealed rows.
+
+A segment file gives one Parquet file for each date (UTC) of its timestamps. They are written first,
+under names that only depend on the segment file, and brought to disk; then one commit lists them.
+If the recorder is killed before the commit, it writes the same files again. After the commit the
+table says that these rows are sealed; readers stop using the segment file, and after the grace
+period it is deleted.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import date, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
+from pyarrow.fs import LocalFileSystem
+
+from sbus.errors import SbusError
+from sbus.pipeline.store import segment_file
+from sbus.pipeline.store.arrow_columns import numbers, of_flags, with_columns
+from sbus.pipeline.store.recorder_file import RecorderFile, sync
+from sbus.pipeline.store.schemas import TABLES
+from sbus.pipeline.store.sealed_table import ROW_GROUP_ROWS, SealedTable, file_schema
+from sbus.pipeline.store.segment_file import RecordingDamaged, first_offset, segment_files
+from sbus.pipeline.store.stored_file import file_system
+
+_ROW_GROUP_BYTES = 32 * 1024 * 1024
+_DAY_US = 86_400_000_000
+_EPOCH = date(1970, 1, 1)
+
+
+class Interrupted(SbusError):
+    """Sealing was asked to stop; the segment file is not sealed."""
+
+
+class Sealer:
+    """Seals and deletes the segment files of one recorder in `directory`."""
+
+    def __init__(self, directory: Path, recorder: RecorderFile) -> None:
+        self.root = recorder.table or str(directory)
+        self.recorder = recorder
+        self._home = directory / recorder.recorder
+        self._ends = dict.fromkeys(TABLES, 0)
+        """Of each table, the end of what is known to be sealed."""
+
+    def seal(self, stop: threading.Event | None = None) -> int:
+        """Seal every complete segment file; returns how many there were.
+
+        Raises Interrupted when `stop` is set; SealedTableFailed, OSError. What is damaged in a
+        segment file is left out, and RecordingDamaged is raised at the end; the file is kept under
+        another name.
+        """
+        sealed = 0
+        damaged: list[RecordingDamaged] = []
+        for name in TABLES:
+            complete = list(pairwise(segment_files(self._home, name)))
+            if not complete or first_offset(complete[-1][1]) <= self._ends[name]:
+                continue
+            table = SealedTable(self.root, name)
+            self._ends[name] = table.end(self.recorder.qualified_name)
+            if self._ends[name] > first_offset(complete[-1][1]):
+                raise RecordingDamaged(
+                    f"{self._home} ends before what is sealed of it: its files were deleted; "
+                    "delete all of it, and the recorder begins anew"
+                )
+            for path, following in complete:
+                end = first_offset(following)
+                if end > self._ends[name]:
+                    damaged += _seal(path, end, table, self.recorder, stop)
+                    self._ends[name] = end
+                    sealed += 1
+        if damaged:
+            raise damaged[0]
+        return sealed
+
+    def delete_sealed(self, grace_seconds: float) -> None:
+        """Delete segment files that have been sealed for the grace period."""
+        before = time.time() - grace_seconds
+        for name in TABLES:
+            for path, following in pairwise(segment_files(self._home, name)):
+                is_sealed = first_offset(following) <= self._ends[name]
+                if is_sealed and path.stat().st_mtime <= before:
+                    segment_file.delete(path)
+
+
+def _seal(
+    path: Path,
+    end: int,
+    table: SealedTable,
+    recorder: RecorderFile,
+    stop: threading.Event | None,
+) -> list[RecordingDamaged]:
+    first = first_offset(path)
+    damaged: list[RecordingDamaged] = []
+    writers: dict[date, _DateWriter] = {}
+    with ExitStack() as at_end:
+        for batch in segment_file.read_batches(path, first, end, damaged):
+            if stop is not None and stop.is_set():
+                raise Interrupted("stopped before the end")
+            for day, rows in _by_day(batch):
+                if day not in writers:
+                    writers[day] = at_end.enter_context(_DateWriter(table, recorder, day, first))
+                writers[day].write(rows)
+        files = [writer.finish() for writer in writers.values()]
+    # From now on its grace period may begin: see `delete_sealed`.
+    os.utime(path)
+    table.add(recorder.qualified_name, files, end)
+    if damaged:
+        os.link(path, path.with_suffix(".damaged"))
+        os.link(segment_file.index_path(path), path.with_suffix(".damaged-index"))
+    return damaged
+
+
+def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
+    days = numbers(batch["timestamp"]) // _DAY_US
+    for day in np.unique(days):
+        rows = batch if (days == day).all() else batch.filter(of_flags(days == day))
+        yield _EPOCH + timedelta(days=int(day)), rows
+
+
+class _DateWriter:
+    """Writes the Parquet file of one date."""
+
+    def __init__(self, table: SealedTable, recorder: RecorderFile, day: date, first: int) -> None:
+        self._partition = {
+            "date": day.isoformat(),
+            "host": recorder.host,
+            "recorder": recorder.recorder,
+            "incarnation": recorder.incarnation,
+        }
+        folder = "/".join(
+            f"{key}={quote(value, safe='')}" for key, value in self._partition.items()
+        )
+        self._path = f"{folder}/{first:020}.parquet"
+        self._files, base = file_system(table.uri)
+        self._target = f"{base}/{self._path}"
+        self._schema = file_schema(table.name)
+        self._files.create_dir(f"{base}/{folder}", recursive=True)
+        self._stream = self._files.open_output_stream(self._target)
+        self._metadata: list[pq.FileMetaData] = []
+        self._parquet = pq.ParquetWriter(
+            self._stream,
+            self._schema,
+            compression="zstd",
+            metadata_collector=self._metadata,
+        )
+        self._waiting: list[pa.RecordBatch] = []
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(with_columns(rows, self._schema))
+        if (
+            sum(batch.num_rows for batch in self._waiting) >= ROW_GROUP_ROWS
+            or sum(batch.nbytes for batch in self._waiting) >= _ROW_GROUP_BYTES
+        ):
+            self._write_group()
+
+    def _write_group(self) -> None:
+        if self._waiting:
+            self._parquet.write_table(pa.Table.from_batches(self._waiting))
+        self._waiting.clear()
+
+    def finish(self) -> AddAction:
+        """Bring the file to disk; it is not listed yet."""
+        self._write_group()
+        self._parquet.close()
+        size = self._stream.tell()
+        self._stream.close()
+        if isinstance(self._files, LocalFileSystem):
+            path = Path(self._target)
+            for part in (path, *path.parents[: len(self._partition) + 2]):
+                sync(part)
+        return AddAction(
+            path=self._path,
+            size=size,
+            partition_values=self._partition,
+            modification_time=time.time_ns() // 1_000_000,
+            data_change=True,
+            stats=_statistics(self._metadata[0]),
+        )
+
+    def __enter__(self) -> "_DateWriter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # Unless it is finished, nothing more is to be written to it.
+        self._parquet.is_open = False
+        self._stream.close()
+
+
+def _statistics(file: pq.FileMetaData) -> str:
+    """What the table says of a file, so that readers can skip it."""
+    bounds: dict[str, list[Any]] = {"offset": [], "timestamp": []}
+    for group in map(file.row_group, range(file.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema in bounds:
+                bounds[chunk.path_in_schema] += [chunk.statistics.min, chunk.statistics.max]
+    newest = max(bounds["timestamp"]) + timedelta(microseconds=999)
+    return json.dumps(
+        {
+            "numRecords": file.num_rows,
+            "minValues": {
+                "offset": min(bounds["offset"]),
+                "timestamp": _in_milliseconds(min(bounds["timestamp"])),
+            },
+            "maxValues": {"offset": max(bounds["offset"]), "timestamp": _in_milliseconds(newest)},
+        }
+    )
+
+
+def _in_milliseconds(moment: datetime) -> str:
+    """As Delta writes times, rounded down."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,66 @@
+"""The files of a recording, and parts of them for tasks to read.
+
+A file is a segment file of the hot log, or a Parquet file of the table of sealed rows. Descriptions
+of both can be pickled, and a `Piece` read wherever its file can be reached.
+"""
+
+from dataclasses import dataclass
+
+from pyarrow import fs
+
+from sbus.pipeline.store.recorder_file import qualified
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """A file with rows of one recorder, with offsets from `first` to `end` (exclusive).
+
+    A sealed file may lack some of these offsets, where a clock was set back over midnight.
+    """
+
+    path: str
+    """Absolute, or a URI."""
+    table: str
+    is_sealed: bool
+    recorder: str
+    incarnation: str
+    host: str
+    first: int
+    end: int
+    rows: int
+    bytes: int = 0
+    oldest_us: int | None = None
+    newest_us: int | None = None
+    """Timestamps, at most a millisecond too wide; None if unknown."""
+
+    @property
+    def qualified_name(self) -> str:
+        """Of its recorder."""
+        return qualified(self.recorder, self.incarnation)
+
+    def piece(self, first: int, end: int) -> "Piece | None":
+        """The part between two offsets, if there is one."""
+        first, end = max(first, self.first), min(end, self.end)
+        if first >= end:
+            return None
+        # How many rows a part of a file with holes has is unknown.
+        is_whole = end - first == self.end - self.first
+        return Piece(self, first, end, self.rows if is_whole else min(self.rows, end - first))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The rows of a file with offsets from `first` to `end` (exclusive), at most `rows`."""
+
+    file: StoredFile
+    first: int
+    end: int
+    rows: int
+
+
+def file_system(location: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a path or URI, and the path in it."""
+    if "://" in location:
+        found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(location)
+        return found
+    return fs.LocalFileSystem(), location
