@@ -171,10 +171,10 @@ def replay(run: JobRun, address: str | None, speed: float, at_once: bool) -> Non
     from sbus.pipeline.store.writer import is_written
 
     with blocking.connect(address) as bus:
-        directory = run.selection.location
-        if is_written(Path(directory), RecorderIdentity.here(bus.address).recorder):
+        location = run.selection.location
+        if is_written(Path(location), RecorderIdentity.here(bus.address).recorder):
             raise ConfigurationError(
-                f"{bus.address} is being recorded in {directory}, which would hold its messages "
+                f"{bus.address} is being recorded in {location}, which would hold its messages "
                 "twice: replay onto another bus, or stop the recorder meanwhile"
             )
         bus.control("echo/off")

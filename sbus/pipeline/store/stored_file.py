@@ -31,7 +31,7 @@ class StoredFile:
     bytes: int = 0
     oldest_us: int | None = None
     newest_us: int | None = None
-    """Timestamps, at most a millisecond too wide; None if unknown."""
+    """Timestamps, at most two milliseconds too wide; None if unknown."""
 
     @property
     def qualified_name(self) -> str:
