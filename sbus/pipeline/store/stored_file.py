@@ -6,8 +6,10 @@ of both can be pickled, and a `Piece` read wherever its file can be reached.
 
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyarrow import fs
 
+from sbus.errors import ConfigurationError
 from sbus.pipeline.store.recorder_file import qualified
 
 
@@ -59,8 +61,11 @@ class Piece:
 
 
 def file_system(location: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a path or URI, and the path in it."""
-    if "://" in location:
+    """The file system of a path or URI, and the path in it. Raises ConfigurationError, OSError."""
+    if "://" not in location:
+        return fs.LocalFileSystem(), location
+    try:
         found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(location)
-        return found
-    return fs.LocalFileSystem(), location
+    except pa.ArrowInvalid as error:
+        raise ConfigurationError(f"{location}: {error}") from error
+    return found

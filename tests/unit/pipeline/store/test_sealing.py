@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sbus.errors import ConfigurationError
 from sbus.pipeline.store import recorder_file, sealing, segment_file
 from sbus.pipeline.store.reader import RecordingChanged, read
 from sbus.pipeline.store.recorder_file import RecorderFile
@@ -371,6 +372,15 @@ def test_several_recorders_seal_to_one_table_at_the_same_time(tmp_path: Path) ->
     for task in [Task(partial(record, number)) for number in range(4)]:
         task.join()
     assert as_delta(root) == sorted([*range(8)] * 4)
+
+
+@pytest.mark.parametrize("location", ["other://host/recording", "s3://not a bucket/recording"])
+def test_a_uri_that_cannot_be_written_is_one_clear_error(tmp_path: Path, location: str) -> None:
+    write_segments(tmp_path, [NOON_US])
+    made = msgspec.structs.replace(one_recorder(tmp_path), table=location)
+    with pytest.raises(ConfigurationError, match=location):
+        Sealer(tmp_path, made).seal()
+    assert offsets(messages(tmp_path)) == [0]
 
 
 def test_what_the_table_cannot_do_is_one_clear_error(tmp_path: Path) -> None:
