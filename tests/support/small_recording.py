@@ -8,7 +8,6 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from sbus.pipeline.store.arrow_columns import of_bytes, of_values
 from sbus.pipeline.store.row_batches import Losses, RecorderIdentity, message_batch
 from sbus.pipeline.store.sealing import Sealer
 from sbus.pipeline.store.writer import RecordingWriter
@@ -58,8 +57,8 @@ class SmallRecorder:
     def _append(self, rows: Sequence[tuple[bytes, bytes]], losses: Losses) -> None:
         first = self._table.next_offset
         columns = {
-            "key": of_values([to_text(key) for key, _ in rows], pa.string()),
-            "value": of_bytes([value for _, value in rows], pa.binary()),
+            "key": pa.array([to_text(key) for key, _ in rows], pa.string()),
+            "value": pa.array([value for _, value in rows], pa.binary()),
         }
         stamps_us = FIRST_US + STEP_US * np.arange(first, first + len(rows))
         self._table.append(message_batch(self.identity, first, stamps_us, columns, losses))

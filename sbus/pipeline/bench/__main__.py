@@ -71,13 +71,13 @@ def _record(
 
 
 @main.command("spark")
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), required=False)
-def _spark(directory: Path | None) -> None:
-    """How fast Spark reads recordings made in DIRECTORY, or in a temporary one."""
+@click.option("--rows", type=click.IntRange(min=1000), default=5_000_000, show_default=True)
+def _spark(rows: int) -> None:
+    """How fast Spark reads a recording."""
     from sbus.pipeline.bench.spark_reading import measure
 
     with tempfile.TemporaryDirectory() as temporary:
-        measure(directory or Path(temporary))
+        measure(Path(temporary), rows)
 
 
 if __name__ == "__main__":

@@ -1,108 +1,90 @@
-"""How fast Spark reads a recording, and how old a message is when a stream has it.
+"""How fast Spark reads a recording, beside its own scan of the same Parquet files.
 
 It prints figures and judges nothing.
 """
 
-import os
 import statistics
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from sbus.pipeline.spark.listener import LiveRow, live_batch
+from sbus.pipeline.spark.selection import read
 from sbus.pipeline.spark.session import spark_session
-from sbus.pipeline.store.row_batches import RecorderIdentity
-from sbus.pipeline.store.schemas import MESSAGE
+from sbus.pipeline.store.row_batches import RecorderIdentity, message_batch
 from sbus.pipeline.store.sealing import Sealer
-from sbus.pipeline.store.writer import RecordingWriter
+from sbus.pipeline.store.writer import RecordingWriter, Rolling
 
-ROWS = 1_000_000
-PAYLOAD = bytes(100)
-FLUSH_ROWS = 10_000
+BATCH_ROWS = 10_000
 KEYS = 1_000
-REPEATS = 5
+ROWS_PER_SECOND = 1_000
+REPEATS = 4
 """The first is for Java to warm up."""
-STREAM_SECONDS = 20.0
-STREAM_RATE = 5_000
-FLUSH_SECONDS = 0.1
 _IDENTITY = RecorderIdentity.of("bench", "/run/sbus.socket")
+_ROLLING = Rolling(bytes_max=128 * 1024 * 1024, seconds_max=3600.0)
+_FIRST = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+Reader = Callable[[datetime | None], DataFrame]
+"""The rows from a time on, or all."""
 
 
-def measure(directory: Path) -> None:
-    """Print how fast Spark reads recordings made in `directory`."""
-    spark = spark_session(master="local[1]")
-    _measure_batch(spark, directory / "batch")
-    _measure_stream(spark, directory / "stream")
+def measure(directory: Path, rows: int) -> None:
+    """Print how long Spark takes for four questions about a recording made in `directory`."""
+    _record(directory, rows)
+    spark = spark_session()
+    last = _FIRST + timedelta(seconds=rows * 0.99 / ROWS_PER_SECOND)
+    questions: dict[str, Callable[[Reader], object]] = {
+        "count": lambda reader: reader(None).count(),
+        "count by key": lambda reader: reader(None).groupBy("key").count().collect(),
+        "count of the last 1 %": lambda reader: reader(last).count(),
+        "all columns": lambda reader: (
+            reader(None).write.format("noop").mode("overwrite").save()
+        ),
+    }
+    readers = _readers(spark, directory)
+    for question, ask in questions.items():
+        seconds: dict[str, list[float]] = {name: [] for name in readers}
+        for _ in range(REPEATS):
+            for name, reader in readers.items():
+                begun = time.monotonic()
+                ask(reader)
+                seconds[name].append(time.monotonic() - begun)
+        shown = (f"{name} {statistics.median(s[1:]):.2f} s" for name, s in seconds.items())
+        print(f"{question}: {', '.join(shown)}", flush=True)
     spark.stop()
 
 
-def _measure_batch(spark: SparkSession, directory: Path) -> None:
-    _record(directory, ROWS)
-    read = spark.read.format("sbus")
-    few = spark.read.format("sbus").schema("key STRING, value BINARY, timestamp TIMESTAMP")
-    for kind in ("segments", "Parquet"):
-        _show(f"{kind}, all columns", read.load(str(directory)))
-        _show(f"{kind}, three columns", few.load(str(directory)))
-        filtered = spark.read.format("sbus").option("subscribe", "svc/1*/state")
-        _show(f"{kind}, all columns, a tenth of the keys", filtered.load(str(directory)))
-        with RecordingWriter(directory, _IDENTITY) as writer:
-            Sealer(directory, writer.recorder).seal()
+def _readers(spark: SparkSession, directory: Path) -> dict[str, Reader]:
+    def parquet(since: datetime | None) -> DataFrame:
+        found = spark.read.parquet(str(directory / "messages"))
+        return found if since is None else found.where(found["timestamp"] >= since)
+
+    def source(since: datetime | None) -> DataFrame:
+        bound = {} if since is None else {"startingTimestamp": since.isoformat()}
+        return spark.read.format("sbus").options(**bound).load(str(directory))
+
+    return {
+        "Parquet": parquet,
+        "read": lambda since: read(spark, str(directory), since=since),
+        'format("sbus")': source,
+    }
 
 
-def _record(directory: Path, count: int) -> None:
+def _record(directory: Path, rows: int) -> None:
     with RecordingWriter(directory, _IDENTITY) as writer:
-        for first in range(0, count, FLUSH_ROWS):
-            _append(writer, first, FLUSH_ROWS)
-
-
-def _append(writer: RecordingWriter, first: int, count: int) -> None:
-    now_us = time.time_ns() // 1000
-    rows = [
-        LiveRow(f"svc/{number % KEYS}/state", PAYLOAD, MESSAGE, None, now_us)
-        for number in range(first, first + count)
-    ]
-    writer.tables["messages"].append(live_batch(rows, first, writer.identity))
-
-
-def _show(what: str, frame: DataFrame) -> None:
-    """The rows per second of one task: the best, and the median."""
-    rates = []
-    for _ in range(REPEATS):
-        begun = time.monotonic()
-        frame.write.format("noop").mode("overwrite").save()
-        rates.append(ROWS / (time.monotonic() - begun))
-    best, middle = max(rates), statistics.median(rates[1:])
-    load = os.getloadavg()[0]
-    print(f"{what}: {best:,.0f} rows/s at best, median {middle:,.0f} (load {load:.1f})", flush=True)
-
-
-def _measure_stream(spark: SparkSession, directory: Path) -> None:
-    """A row's age is the time from its timestamp until the sink has it, in seconds."""
-    ages: list[float] = []
-
-    def sink(batch: DataFrame, _: int) -> None:
-        stamps = [row.us for row in batch.selectExpr("unix_micros(timestamp) us").collect()]
-        now_us = time.time_ns() // 1000
-        ages.extend((now_us - stamp) / 1e6 for stamp in stamps)
-
-    with RecordingWriter(directory, _IDENTITY) as writer:
-        frame = spark.readStream.format("sbus").option("startingOffsets", "earliest")
-        query = frame.load(str(directory)).writeStream.foreachBatch(sink).start()
-        sent = 0
-        begun = time.monotonic()
-        while (passed := time.monotonic() - begun) < STREAM_SECONDS:
-            time.sleep(FLUSH_SECONDS)
-            due = int((passed + FLUSH_SECONDS) * STREAM_RATE) - sent
-            _append(writer, sent, due)
-            sent += due
-        query.processAllAvailable()
-        query.stop()
-    # The rows that waited while Java was warming up do not count.
-    settled = sorted(ages[len(ages) // 3 :])
-    print(
-        f"stream, {STREAM_RATE} messages/s: {len(ages)} of {sent} rows, age "
-        f"{settled[len(settled) // 2]:.2f} s at the median, "
-        f"{settled[len(settled) * 99 // 100]:.2f} s at the 99th percentile "
-        f"(load {os.getloadavg()[0]:.1f})"
-    )
+        for first in range(0, rows, BATCH_ROWS):
+            numbers = range(first, min(first + BATCH_ROWS, rows))
+            columns = {
+                "key": pa.array([f"svc/{number % KEYS}/state" for number in numbers]),
+                "value": pa.array([b"%0100d" % number for number in numbers]),
+            }
+            age_us = np.array(numbers) * (1_000_000 // ROWS_PER_SECOND)
+            stamps_us = round(_FIRST.timestamp() * 1e6) + age_us
+            batch = message_batch(_IDENTITY, first, stamps_us, columns, {})
+            writer.tables["messages"].append(batch, _ROLLING)
+        writer.roll()
+        Sealer(directory, writer.recorder).seal()

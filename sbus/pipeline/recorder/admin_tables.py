@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import trio
 
 from sbus.client.admin import AdminConnection
 from sbus.client.message_joiner import MissedItems
 from sbus.client.streams import EventStream
 from sbus.pipeline.recorder.buffer import write
-from sbus.pipeline.store.arrow_columns import of_values
 from sbus.pipeline.store.row_batches import row_batch
 from sbus.pipeline.store.schemas import CLIENTS, EVENTS
 from sbus.pipeline.store.writer import RecordingWriter, Rolling
@@ -80,7 +80,7 @@ class AdminTables:
             return
         table, schema = self.writer.tables[name], {"clients": CLIENTS, "events": EVENTS}[name]
         columns = {
-            field.name: of_values([row.get(field.name) for row in rows], field.type)
+            field.name: pa.array([row.get(field.name) for row in rows], field.type)
             for field in schema
             if field.name in rows[0]
         }

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from sbus.client.inbox import Lost
 from sbus.client.message_joiner import MonitoredMessage
-from sbus.pipeline.store.arrow_columns import of_bytes, of_values
 from sbus.pipeline.store.row_batches import Losses, RecorderIdentity, RowBatch, message_batch
 from sbus.pipeline.store.schemas import MESSAGES
 from sbus.protocol.packets import NUL, PUBLISH_WORD
@@ -25,9 +24,9 @@ _CACHED_KEYS_MAX = 4096
 
 
 @lru_cache(_CACHED_KEYS_MAX)
-def _key_of(head: bytes) -> bytes:
-    """The key, as text in UTF-8, of a packet with these bytes before the NUL."""
-    return to_text(head[len(PUBLISH_WORD) :]).encode()
+def _key_of(head: bytes) -> str:
+    """The key of a packet with these bytes before the NUL."""
+    return to_text(head[len(PUBLISH_WORD) :])
 
 
 def of_packets(
@@ -40,8 +39,8 @@ def of_packets(
     """Rows of packets, with `GAP_PACKET` at the places of losses, and of their times of arrival."""
     parts = [packet.partition(NUL) for packet in packets]
     columns = {
-        "key": of_bytes([_key_of(head) for head, _, _ in parts], pa.string()),
-        "value": of_bytes([value for _, _, value in parts], pa.binary()),
+        "key": pa.array([_key_of(head) for head, _, _ in parts], pa.string()),
+        "value": pa.array([value for _, _, value in parts], pa.binary()),
     }
     stamps_us = np.fromiter(stamps_ns, np.int64, len(stamps_ns)) // 1000
     return message_batch(identity, first_offset, stamps_us, columns, losses)
@@ -56,17 +55,13 @@ def of_monitored(
     """Rows of messages with their publishers; losses get the timestamp `now_us`."""
     losses = {at: item.count for at, item in enumerate(items) if isinstance(item, Lost)}
     messages = [None if isinstance(item, Lost) else item for item in items]
-    payloads = [b"" if m is None else m.payload for m in messages]
-    is_known = None
-    if None in payloads:
-        is_known = np.fromiter((payload is not None for payload in payloads), bool, len(payloads))
     columns = {
-        "key": of_bytes([b"" if m is None else m.key.encode() for m in messages], pa.string()),
-        "value": of_bytes([payload or b"" for payload in payloads], pa.binary(), is_known),
+        "key": pa.array(["" if m is None else m.key for m in messages], pa.string()),
+        "value": pa.array([b"" if m is None else m.payload for m in messages], pa.binary()),
     }
     for name in ("client", "uid", "gid", "pid", "program", "recipients"):
         values = [None if m is None else getattr(m, name) for m in messages]
-        columns[name] = of_values(values, MESSAGES.field(name).type)
+        columns[name] = pa.array(values, MESSAGES.field(name).type)
     stamps = (now_us if m is None else round(m.time * 1e6) for m in messages)
     stamps_us = np.fromiter(stamps, np.int64, len(messages))
     return message_batch(identity, first_offset, stamps_us, columns, losses)

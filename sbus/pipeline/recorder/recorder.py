@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import trio
 
 import sbus
@@ -73,6 +74,7 @@ class Plan:
 
 async def record(plan: Plan, notifier: Notifier, report: Report) -> None:
     """Record until SIGTERM or SIGINT. Raises SbusError when recording cannot begin or continue."""
+    pa.array(())  # imports pandas where it is installed, which takes half a second
     with RecordingWriter(plan.directory, plan.identity, plan.table) as writer:
         sealer = Sealer(plan.directory, writer.recorder)
         recorder = _Recorder(plan, writer, sealer, notifier, report)

@@ -22,7 +22,7 @@ from sbus.unix.address import PathAddress, parse_address
 from sbus.validation import suggest
 
 SOURCE_OPTIONS: Final = (
-    *("path", "socket", "spoolDir", "table", "subscribe"),
+    *("path", "socket", "table", "subscribe"),
     *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
     *("maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss"),
 )
@@ -55,7 +55,6 @@ class SourceOptions:
 
     path: str | None
     socket: str | None
-    spool_dir: str | None
     table: str
     patterns: tuple[bytes, ...] | None
     """None: every row."""
@@ -88,7 +87,6 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
     return SourceOptions(
         path=_location(chosen["path"]) if "path" in chosen else None,
         socket=_address(chosen["socket"]) if "socket" in chosen else None,
-        spool_dir=chosen.get("spoolDir"),
         table=table,
         patterns=_patterns(chosen["subscribe"]) if "subscribe" in chosen else None,
         starting=starting,
@@ -119,8 +117,6 @@ def _check_source(chosen: Mapping[str, str], table: str) -> None:
         raise ConfigurationError(f"subscribe is about keys, and the table {table} has none")
     if table != "messages" and socket is not None:
         raise ConfigurationError(f"socket: a live bus has messages, only a recording has {table}")
-    if socket is None and "spoolDir" in chosen:
-        raise ConfigurationError("spoolDir is for a live bus: it goes with socket, not with path")
     for name in ("startingOffsets", "startingTimestamp", "minPartitions"):
         if socket is not None and name in chosen:
             raise ConfigurationError(

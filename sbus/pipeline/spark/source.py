@@ -30,7 +30,6 @@ from sbus.pipeline.spark.options import (
 )
 from sbus.pipeline.spark.readers import BatchReader, RefusedStream, StreamReader
 from sbus.pipeline.spark.sink import BatchWriter, StreamWriter, publication
-from sbus.pipeline.spark.spool import SpoolReader
 from sbus.pipeline.store.reader import Recording
 from sbus.pipeline.store.schemas import TABLES
 
@@ -65,8 +64,6 @@ class DefaultSource(DataSource):
             return RefusedStream(error)
         if options.path is not None:
             return StreamReader(options, columns, options.path)
-        if options.spool_dir is not None:
-            return SpoolReader(options, columns, options.spool_dir)
         return LiveReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sbus.pipeline.store.reader import read
-from sbus.pipeline.store.schemas import GAP
+from sbus.pipeline.store.schemas import GAP, conform
 from sbus.pipeline.store.stored_file import Piece
 from sbus.protocol.keys import SLASH, parse_pattern
 from sbus.protocol.secret_keys import widened
@@ -49,11 +49,6 @@ def _selected(
             selected = batch if key_filter is None else key_filter.select(batch)
             if selected.num_rows:
                 yield conform(selected, schema)
-
-
-def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `schema`, in its order."""
-    return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
 
 def _concatenated(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 
 from sbus.errors import ConfigurationError, SbusError
 from sbus.pipeline.store import recorder_file, segment_file
-from sbus.pipeline.store.arrow_columns import numbers, of_flags, repeated, with_columns
 from sbus.pipeline.store.recorder_file import RecorderFile
-from sbus.pipeline.store.schemas import TABLES
+from sbus.pipeline.store.schemas import TABLES, conform
 from sbus.pipeline.store.sealed_table import SealedTable
 from sbus.pipeline.store.segment_file import (
     RecordingDamaged,
@@ -77,9 +76,9 @@ class TableSnapshot:
         piece = file.piece(file.first, file.end)
         found = self.end
         for batch in read(piece, ["offset", "timestamp"]) if piece is not None else ():
-            is_newer = numbers(batch["timestamp"]) >= timestamp_us
+            is_newer = batch["timestamp"].cast(pa.int64()).to_numpy() >= timestamp_us
             if is_newer.any():
-                found = min(found, int(numbers(batch["offset"])[is_newer].min()))
+                found = min(found, int(batch["offset"].to_numpy()[is_newer].min()))
         return found
 
 
@@ -243,7 +242,8 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Reco
         for batch in batches:
             wanted = _between(batch, piece.first, piece.end)
             if wanted.num_rows:
-                yield with_columns(_complete(wanted, piece.file), schema)
+                known = {"recorder": piece.file.recorder, "host": piece.file.host}
+                yield conform(wanted, schema, known)
     except FileNotFoundError as error:
         raise RecordingChanged(
             f"{path} is not there: it has been deleted since the reading was planned, or this host "
@@ -251,15 +251,6 @@ def read(piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pa.Reco
         ) from error
     except pa.ArrowException as error:
         raise RecordingDamaged(f"{path}: {error}") from error
-
-
-def _complete(batch: pa.RecordBatch, file: StoredFile) -> pa.RecordBatch:
-    """With the columns that are not in a sealed file, because all of its rows have the same."""
-    if not file.is_sealed:
-        return batch
-    for name in ("recorder", "host"):
-        batch = batch.append_column(name, repeated(getattr(file, name), batch.num_rows))
-    return batch
 
 
 def _read_parquet(piece: Piece, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -290,6 +281,6 @@ def _batch_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
 
 def _between(batch: pa.RecordBatch, first: int, end: int) -> pa.RecordBatch:
     """The rows with offsets from `first` to `end`."""
-    offsets = numbers(batch["offset"])
+    offsets = batch["offset"].to_numpy()
     wanted = (offsets >= first) & (offsets < end)
-    return batch if wanted.all() else batch.filter(of_flags(wanted))
+    return batch if wanted.all() else batch.filter(pa.array(wanted))

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from sbus.pipeline.store.arrow_columns import of_numbers, of_values, repeated
 from sbus.pipeline.store.schemas import GAP, MESSAGE, MESSAGES, TIMESTAMP
 from sbus.unix.address import parse_address
 from sbus.unix.machine_id import machine_id
@@ -63,9 +62,9 @@ def row_batch(
     """Rows with the offsets from `first_offset` on; the other columns of `schema` are null."""
     count = len(stamps_us)
     known = {
-        **{name: repeated(getattr(identity, name), count) for name in ("recorder", "host", "bus")},
-        "offset": of_numbers(np.arange(first_offset, first_offset + count), pa.int64()),
-        "timestamp": of_numbers(stamps_us, TIMESTAMP),
+        **{name: pa.repeat(getattr(identity, name), count) for name in ("recorder", "host", "bus")},
+        "offset": pa.array(np.arange(first_offset, first_offset + count)),
+        "timestamp": pa.array(stamps_us, TIMESTAMP),
         **columns,
     }
     arrays = [
@@ -86,9 +85,9 @@ def message_batch(
     """Rows of the table `messages`, with gaps at the places of `losses`."""
     count = len(stamps_us)
     if losses:
-        kinds = of_values([GAP if at in losses else MESSAGE for at in range(count)], pa.string())
-        lost = of_values([losses.get(at) for at in range(count)], pa.int64())
+        kinds = pa.array([GAP if at in losses else MESSAGE for at in range(count)])
+        lost = pa.array([losses.get(at) for at in range(count)], pa.int64())
     else:
-        kinds, lost = repeated(MESSAGE, count), pa.nulls(count, pa.int64())
+        kinds, lost = pa.repeat(MESSAGE, count), pa.nulls(count, pa.int64())
     all_columns = {**columns, "kind": kinds, "lost": lost}
     return row_batch(MESSAGES, identity, first_offset, stamps_us, all_columns)

@@ -6,6 +6,8 @@ A row of kind GAP stands where `lost` messages are missing; null means that the 
 Columns about the publisher are null where it is unknown.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -81,3 +83,18 @@ GAP: Final = "GAP"
 PROBE_KEY_PREFIX: Final = "sbus/probe/"
 """Followed by the name of a recorder, the key of the probes that it publishes to itself. Their
 payload is the time of sending in microseconds since 1970, in decimal."""
+
+
+def conform(
+    batch: pa.RecordBatch, schema: pa.Schema, known: Mapping[str, str] = MappingProxyType({})
+) -> pa.RecordBatch:
+    """The columns of `schema`, in its order. One that the batch lacks has the same value in every
+    row: that in `known`, or null."""
+    present = set(batch.schema.names)
+    columns = [
+        batch[field.name].cast(field.type)
+        if field.name in present
+        else pa.repeat(pa.scalar(known.get(field.name), field.type), batch.num_rows)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -27,9 +27,8 @@ from pyarrow.fs import LocalFileSystem
 
 from sbus.errors import SbusError
 from sbus.pipeline.store import segment_file
-from sbus.pipeline.store.arrow_columns import numbers, of_flags, with_columns
 from sbus.pipeline.store.recorder_file import RecorderFile, sync
-from sbus.pipeline.store.schemas import TABLES
+from sbus.pipeline.store.schemas import TABLES, conform
 from sbus.pipeline.store.sealed_table import ROW_GROUP_ROWS, SealedTable, file_schema
 from sbus.pipeline.store.segment_file import RecordingDamaged, first_offset, segment_files
 from sbus.pipeline.store.stored_file import file_system
@@ -122,9 +121,9 @@ def _seal(
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[date, pa.RecordBatch]]:
-    days = numbers(batch["timestamp"]) // _DAY_US
+    days = batch["timestamp"].cast(pa.int64()).to_numpy() // _DAY_US
     for day in np.unique(days):
-        rows = batch if (days == day).all() else batch.filter(of_flags(days == day))
+        rows = batch if (days == day).all() else batch.filter(pa.array(days == day))
         yield _EPOCH + timedelta(days=int(day)), rows
 
 
@@ -157,7 +156,7 @@ class _DateWriter:
         self._waiting: list[pa.RecordBatch] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
-        self._waiting.append(with_columns(rows, self._schema))
+        self._waiting.append(conform(rows, self._schema))
         if (
             sum(batch.num_rows for batch in self._waiting) >= ROW_GROUP_ROWS
             or sum(batch.nbytes for batch in self._waiting) >= _ROW_GROUP_BYTES

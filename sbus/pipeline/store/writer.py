@@ -103,6 +103,7 @@ class RecordingWriter:
         self.directory = directory
         self.identity = identity
         self.home = directory / identity.recorder
+        recorder_file.check_format(directory)
         (self.home / "hot").mkdir(parents=True, exist_ok=True)
         self._lock = self._take_lock()
         self.tables: dict[str, TableWriter] = {}

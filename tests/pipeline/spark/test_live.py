@@ -1,7 +1,6 @@
-"""A stream from the bus itself, with and without a spool: what arrives, what a restart loses."""
+"""A stream from the bus itself: what arrives, and what a restart loses."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ import sbus
 from sbus.errors import ConfigurationError, Disconnected
 from sbus.pipeline.spark.live import LiveReader
 from sbus.pipeline.spark.options import source_options
-from sbus.pipeline.spark.readers import RecordingPartition, StreamReader
-from sbus.pipeline.spark.spool import SpoolReader
 from sbus.pipeline.store.schemas import MESSAGES
 from tests.support.bus import Bus, stop
 from tests.support.threads import wait_until
@@ -41,10 +38,6 @@ def live(bus: Bus) -> Iterator[Live]:
         reader.stop()
 
 
-def spooled(bus: Bus, directory: Path, **options: str) -> SpoolReader:
-    return SpoolReader(source_options({"socket": bus.address, **options}), MESSAGES, str(directory))
-
-
 def publish(bus: Bus, *messages: tuple[bytes, bytes]) -> None:
     with sbus.blocking.connect(bus.address) as connection:
         for key, payload in messages:
@@ -52,9 +45,7 @@ def publish(bus: Bus, *messages: tuple[bytes, bytes]) -> None:
         connection.sync()
 
 
-def rows(
-    reader: LiveReader | StreamReader, start: dict[str, int], end: dict[str, int]
-) -> list[Row]:
+def rows(reader: LiveReader, start: dict[str, int], end: dict[str, int]) -> list[Row]:
     """What tasks read of a batch; offsets are consecutive from the start."""
     batches = [b for part in reader.partitions(start, end) for b in reader.read(part)]
     found = [row for batch in batches for row in batch.to_pylist()]
@@ -63,9 +54,7 @@ def rows(
     return [(row["key"], row["value"], row["kind"], row["lost"]) for row in found]
 
 
-def wait_for(
-    reader: LiveReader | StreamReader, start: dict[str, int], count: int
-) -> dict[str, int]:
+def wait_for(reader: LiveReader, start: dict[str, int], count: int) -> dict[str, int]:
     """The offset when so many rows have come since `start`."""
     (first,) = start.values() or (0,)
     wait_until(lambda: [*reader.latestOffset(start, ALL).values()] >= [first + count], "rows")
@@ -132,59 +121,8 @@ def test_the_end_of_the_bus_is_raised_after_all_rows_are_read(bus: Bus, live: Li
 
 def test_a_missing_bus_is_named(tmp_path: Path) -> None:
     options = source_options({"socket": str(tmp_path / "nothing")})
-    with pytest.warns(match="spoolDir"), pytest.raises(ConfigurationError, match="nothing"):
+    with pytest.warns(match="record the bus"), pytest.raises(ConfigurationError, match="nothing"):
         LiveReader(options, MESSAGES).initialOffset()
-
-
-@contextmanager
-def spool(bus: Bus, directory: Path) -> Iterator[SpoolReader]:
-    """A reader in a process that ends like any other: without being told."""
-    reader = spooled(bus, directory)
-    yield reader
-    reader.stop()
-
-
-def test_received_rows_are_read_again_after_a_restart(bus: Bus, tmp_path: Path) -> None:
-    with spool(bus, tmp_path / "spool") as reader:
-        start = reader.initialOffset()
-        publish(bus, (b"a", b"1"), (b"b", b"2"))
-        end = wait_for(reader, start, 2)
-    publish(bus, (b"c", b"3"))
-    with spool(bus, tmp_path / "spool") as reader:
-        assert reader.initialOffset() == start, "nothing that was received is passed over"
-        assert rows(reader, start, end) == [("a", b"1", "MSG", None), ("b", b"2", "MSG", None)]
-        after = wait_for(reader, end, 1)
-        assert rows(reader, end, after) == [("", b"", "GAP", None)]
-    assert (tmp_path / "spool").stat().st_mode & 0o077 == 0, "only its user may read it"
-
-
-def test_the_end_of_the_bus_is_raised_after_the_spool_is_read(bus: Bus, tmp_path: Path) -> None:
-    with spool(bus, tmp_path / "spool") as reader:
-        start = reader.initialOffset()
-        publish(bus, (b"a", b"1"))
-        end = wait_for(reader, start, 1)
-        stop(bus)
-        assert reader.latestOffset(start, ALL) == end
-        with pytest.raises(Disconnected):
-            wait_until(lambda: reader.latestOffset(end, ALL) != end, "the end of the bus")
-
-
-def test_the_spool_drops_committed_rows(bus: Bus, tmp_path: Path) -> None:
-    with spool(bus, tmp_path / "spool") as reader:
-        start = reader.initialOffset()
-        publish(bus, (b"a", b"1"))
-        middle = wait_for(reader, start, 1)
-    with spool(bus, tmp_path / "spool") as reader:
-        wait_for(reader, middle, 1)
-        publish(bus, (b"b", b"2"))
-        end = wait_for(reader, middle, 2)
-        (share,) = reader.partitions(start, end)
-        assert isinstance(share, RecordingPartition)
-        assert len(share.pieces) == 2
-        reader.commit(middle)
-        assert [value for _, value, _, _ in rows(reader, middle, end)] == [b"", b"2"]
-        with pytest.raises(Exception, match="expired"):
-            reader.partitions(start, end)
 
 
 # -- by Spark ----------------------------------------------------------------------------------
@@ -192,21 +130,15 @@ def test_the_spool_drops_committed_rows(bus: Bus, tmp_path: Path) -> None:
 Begin = Callable[[], StreamingQuery]
 
 
-@pytest.mark.parametrize("with_spool", [False, True])
-def test_spark_streams_published_messages(
-    spark: SparkSession, bus: Bus, tmp_path: Path, with_spool: bool
-) -> None:
-    name = f"live_{with_spool}".lower()
+def test_spark_streams_published_messages(spark: SparkSession, bus: Bus) -> None:
     options = {"socket": bus.address, "subscribe": "a/"}
-    if with_spool:
-        options["spoolDir"] = str(tmp_path / "spool")
     frame = spark.readStream.format("sbus").options(**options).load()
-    query = frame.writeStream.format("memory").queryName(name).start()
+    query = frame.writeStream.format("memory").queryName("live").start()
     try:
         # It listens once its first batch is over, of whatever there was.
         wait_until(lambda: query.lastProgress is not None, "the first batch", timeout_s=60)
         publish(bus, (b"a/\xff", b"\x00"), (b"a/2", b""), (b"b", b""))
-        table = spark.table(name)
+        table = spark.table("live")
         wait_until(lambda: table.count() >= 2, "the rows", timeout_s=60)
         found = sorted((row.key, bytes(row.value)) for row in table.collect())
         assert found == [("a/2", b""), ("a/\\xff", b"\x00")]

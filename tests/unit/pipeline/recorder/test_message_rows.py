@@ -1,8 +1,5 @@
-"""Rows of any received messages; columns are compared with those of `pyarrow.array`."""
+"""Rows of any received messages."""
 
-from typing import Any
-
-import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,43 +7,13 @@ from hypothesis import strategies as st
 from sbus.client.inbox import Lost
 from sbus.client.message_joiner import MonitoredMessage
 from sbus.pipeline.recorder.message_rows import GAP_PACKET, of_monitored, of_packets
-from sbus.pipeline.store import arrow_columns
-from sbus.pipeline.store.schemas import MESSAGES, TIMESTAMP
+from sbus.pipeline.store.schemas import MESSAGES
 from sbus.protocol.text import from_text
 from tests.support.written import IDENTITY
 
 KEYS = st.binary(max_size=12).map(lambda key: key.replace(b"\0", b""))
 NUMBERS = st.integers(0, 2**62)
 LOST = st.none() | NUMBERS
-KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
-    (pa.string(), st.text(st.characters(exclude_categories=["Cs"]))),
-    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
-    (pa.int32(), st.integers(-(2**31), 2**31 - 1)),
-    (pa.bool_(), st.booleans()),
-    (TIMESTAMP, NUMBERS),
-]
-
-
-@given(st.sampled_from(KINDS), st.data())
-def test_columns_hold_the_values_they_were_made_of(
-    kind: tuple[pa.DataType, st.SearchStrategy[Any]], data: st.DataObject
-) -> None:
-    values = data.draw(st.lists(st.none() | kind[1], max_size=20))
-    column = arrow_columns.of_values(values, kind[0])
-    column.validate(full=True)
-    assert column.equals(pa.array(values, kind[0]))
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(0, 20))
-def test_a_repeated_text_is_in_every_row(text: str, count: int) -> None:
-    assert arrow_columns.repeated(text, count).equals(pa.array([text] * count, pa.string()))
-
-
-@given(st.lists(NUMBERS, min_size=1), st.data())
-def test_numbers_can_be_read_from_a_slice(values: list[int], data: st.DataObject) -> None:
-    first = data.draw(st.integers(0, len(values) - 1))
-    column = arrow_columns.of_numbers(np.array(values), pa.int64())[first:]
-    assert arrow_columns.numbers(column).tolist() == values[first:]
 
 
 @given(

@@ -122,7 +122,6 @@ def test_offsets_are_a_word_or_json(text: str, bound: Bound) -> None:
         ({**PATH, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger"),
         ({**PATH, "minPartitions": "many"}, "minPartitions"),
         ({**PATH, "failOnDataLoss": "maybe"}, "failOnDataLoss"),
-        ({**PATH, "spoolDir": "/spool"}, "spoolDir"),
         ({**SOCKET, "table": "clients"}, "socket"),
         ({**SOCKET, "startingOffsets": "earliest"}, "startingOffsets"),
         ({"socket": "/dev/unix/abstract"}, "socket"),

@@ -159,6 +159,17 @@ def test_two_recordings_of_one_recorder_are_not_put_together(
     assert offsets(messages(tmp_path / "copy")) == [0, 1, 2]
 
 
+def test_a_recording_in_the_former_format_is_refused(tmp_path: Path) -> None:
+    former = tmp_path / "birch-0"
+    former.mkdir()
+    (former / "manifest.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="birch-0 is a recording in a former format"):
+        RecordingWriter(tmp_path, IDENTITY)
+    assert list(tmp_path.iterdir()) == [former], "nothing is begun beside it"
+    with pytest.raises(ConfigurationError, match="birch-0 is a recording in a former format"):
+        Recording(tmp_path).check()
+
+
 def test_a_flipped_bit_in_a_committed_batch_is_an_error(tmp_path: Path) -> None:
     write_segments(tmp_path, STAMPS, STAMPS)
     first, _, _ = sorted(tmp_path.glob("*/hot/messages-*.arrows"))
