@@ -9,21 +9,12 @@ import click
 
 from sbus.bench.figures import parse_cpus
 from sbus.errors import SbusError
-from sbus.pipeline.bench.recording_rate import NUMBER_DIGITS, Load, measure, publish
+from sbus.pipeline.bench.recording_rate import NUMBER_DIGITS, Load, measure
 
 
 @click.group()
 def main() -> None:
     """Measurements of the recorder and of Spark."""
-
-
-@main.command("publish", hidden=True)
-@click.argument("address")
-@click.argument("messages", type=int)
-@click.argument("payload_bytes", type=int)
-@click.argument("rate", type=int)
-def _publish(address: str, messages: int, payload_bytes: int, rate: int) -> None:
-    click.echo(publish(address, Load(messages=messages, payload_bytes=payload_bytes, rate=rate)))
 
 
 @main.command("record")

@@ -41,9 +41,7 @@ def measure(directory: Path, rows: int) -> None:
         "count": lambda reader: reader(None).count(),
         "count by key": lambda reader: reader(None).groupBy("key").count().collect(),
         "count of the last 1 %": lambda reader: reader(last).count(),
-        "all columns": lambda reader: (
-            reader(None).write.format("noop").mode("overwrite").save()
-        ),
+        "all columns": lambda reader: reader(None).write.format("noop").mode("overwrite").save(),
     }
     readers = _readers(spark, directory)
     for question, ask in questions.items():

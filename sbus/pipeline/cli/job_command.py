@@ -22,7 +22,7 @@ from sbus.errors import SbusError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sbus.pipeline.spark.selection import Selection, Table
+    from sbus.pipeline.spark.selection import Table
 
 EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "plotly": "report", "jinja2": "report"}
 """The extra that installs a package."""
@@ -56,7 +56,9 @@ def utc_time(text: str) -> datetime:
 class JobRun:
     """The values of the common options."""
 
-    selection: "Selection"
+    location: str
+    limits: dict[str, Any]
+    """Which rows are read, as for `selection.read`."""
     master: str | None
     memory: str
     out: Path | None = None
@@ -69,8 +71,9 @@ class JobRun:
         from pyspark.sql import SparkSession
 
         from sbus.pipeline.spark.session import spark_session
+        from sbus.pipeline.store.reader import Recording
 
-        self.selection.check()
+        Recording(self.location).check()
         is_ours = SparkSession.getActiveSession() is None
         on_terminal = sys.stderr.isatty()
         if is_ours and on_terminal:
@@ -85,6 +88,11 @@ class JobRun:
             if is_ours:
                 spark.stop()
 
+    def read(self, spark: "SparkSession", table: "Table") -> "DataFrame":
+        from sbus.pipeline.spark.selection import read
+
+        return read(spark, self.location, table, **self.limits)
+
     def answer(self, job: "Callable[..., DataFrame]", *tables: "Table", **options: Any) -> None:
         """Run the job on these tables, and show or write its result."""
         from sbus.pipeline.cli.results import check_output, show_result, write_result
@@ -92,7 +100,7 @@ class JobRun:
         if self.out is not None:
             check_output(self.out)
         with self.session() as spark:
-            result = job(*(self.selection.read(spark, table) for table in tables), **options)
+            result = job(*(self.read(spark, table) for table in tables), **options)
             if self.out is None:
                 show_result(result, self.rows_max)
             else:
@@ -110,20 +118,12 @@ def reads_recording(verb: Verb) -> Verb:
     """Add the common options; the verb's first parameter becomes a `JobRun` with their values."""
 
     @functools.wraps(verb)
-    def with_run(
-        location: str,
-        since: datetime | None,
-        until: datetime | None,
-        hosts: tuple[str, ...],
-        **options: Any,
-    ) -> None:
+    def with_run(location: str, **options: Any) -> None:
+        limits = {name: options.pop(name) for name in ("since", "until", "hosts")}
+        common = ("master", "memory", "out", "rows_max")
+        own = {name: options.pop(name) for name in common if name in options}
         with needs_packages(EXTRAS):
-            from sbus.pipeline.spark.selection import Selection
-
-            selection = Selection(location=location, since=since, until=until, hosts=hosts)
-            common = ("master", "memory", "out", "rows_max")
-            own = {name: options.pop(name) for name in common if name in options}
-            verb(JobRun(selection=selection, **own), **options)
+            verb(JobRun(location=location, limits=limits, **own), **options)
 
     for decorate in reversed(_COMMON):
         with_run = decorate(with_run)

@@ -171,15 +171,14 @@ def replay(run: JobRun, address: str | None, speed: float, at_once: bool) -> Non
     from sbus.pipeline.store.writer import is_written
 
     with blocking.connect(address) as bus:
-        location = run.selection.location
-        if is_written(Path(location), RecorderIdentity.here(bus.address).recorder):
+        if is_written(Path(run.location), RecorderIdentity.here(bus.address).recorder):
             raise ConfigurationError(
-                f"{bus.address} is being recorded in {location}, which would hold its messages "
+                f"{bus.address} is being recorded in {run.location}, which would hold its messages "
                 "twice: replay onto another bus, or stop the recorder meanwhile"
             )
         bus.control("echo/off")
         with run.session() as spark:
-            messages = run.selection.read(spark, "messages")
+            messages = run.read(spark, "messages")
             sent = replay(messages, bus.publish, speed=None if at_once else speed)
         bus.sync()
     click.echo(f"{sent:,} messages published on {bus.address}", err=True)
@@ -216,7 +215,7 @@ def report(run: JobRun, page: Path, title: str, **options: Any) -> None:
 
     check_folder(page)
     with run.session() as spark:
-        facts = gather(lambda table: run.selection.read(spark, table), Scope(**options), tell)
+        facts = gather(lambda table: run.read(spark, table), Scope(**options), tell)
         text = render(facts, title=title)
         replace_file(page, lambda new: new.write_text(text, encoding="utf-8"))
     click.echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB", err=True)

@@ -93,7 +93,9 @@ class LiveRows:
     Invariant: the rows that wait have the offsets from `first` to `end` (exclusive).
     """
 
-    def __init__(self, bus: Connection[Message | Lost], first: int, rows: Sequence[LiveRow]) -> None:
+    def __init__(
+        self, bus: Connection[Message | Lost], first: int, rows: Sequence[LiveRow]
+    ) -> None:
         """Begins with these rows, and owns the connection."""
         self._bus = bus
         self._first = first

@@ -22,8 +22,10 @@ Offsets = dict[str, int]
 """For the qualified name of each recorder the next offset."""
 
 TASK_ROWS_MAX = 1_000_000
-"""About what a task reads in a second. Larger tasks would leave other processors idle, smaller ones
-would cost more to start than to read."""
+"""About what a task reads in a second, of small rows. Larger tasks would leave other processors
+idle, smaller ones would cost more to start than to read."""
+SMALL_ROW_BYTES = 128
+"""In its file. A row counts once for each multiple of it."""
 
 
 class DataLost(SbusError):
@@ -150,30 +152,34 @@ def _lose(fail: bool, what: str) -> None:
 
 def share(planned: Sequence[Piece], tasks_min: int) -> list[list[Piece]]:
     """Divide the pieces, in order, among as few tasks as `TASK_ROWS_MAX` and `tasks_min` allow.
-    Each task has about the same number of rows, and at least one."""
-    total = sum(piece.rows for piece in planned)
-    tasks = min(max(tasks_min, -(-total // TASK_ROWS_MAX)), total)
-    if tasks <= 1:
-        return [list(planned)] if planned else []
+    Each task has about the same share of the rows, by their weights."""
+    total = sum(piece.rows * _weight(piece) for piece in planned)
+    tasks = min(max(tasks_min, -(-total // TASK_ROWS_MAX)), sum(piece.rows for piece in planned))
     shares: list[list[Piece]] = [[] for _ in range(tasks)]
     before = 0
     for piece in planned:
         for task, part in _cut(piece, before, total, tasks):
             shares[task].append(part)
-        before += piece.rows
+        before += piece.rows * _weight(piece)
     return [pieces for pieces in shares if pieces]
 
 
+def _weight(piece: Piece) -> int:
+    """As how many small rows each row of the piece counts."""
+    return max(1, piece.file.bytes // max(1, piece.file.rows) // SMALL_ROW_BYTES)
+
+
 def _cut(piece: Piece, before: int, total: int, tasks: int) -> Iterable[tuple[int, Piece]]:
-    """The parts of a piece, with the task for each; task t begins at t/tasks of all rows."""
+    """The parts of a piece, with the task for each; task t begins at t/tasks of the total weight,
+    of which `before` precedes the piece."""
     if piece.rows != piece.end - piece.first:
         # The file lacks some of these offsets, so the number of rows in a part is unknown.
         yield before * tasks // total, piece
         return
-    at = piece.first
+    at, weight = piece.first, _weight(piece)
     while at < piece.end:
-        task = (before + at - piece.first) * tasks // total
-        end = piece.first + -(-(task + 1) * total // tasks) - before
-        end = min(end, piece.end)
+        task = (before + (at - piece.first) * weight) * tasks // total
+        task_end = -(-(task + 1) * total // tasks)
+        end = min(piece.end, piece.first - (before - task_end) // weight)
         yield task, dataclasses.replace(piece, first=at, end=end, rows=end - at)
         at = end

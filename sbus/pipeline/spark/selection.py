@@ -1,4 +1,4 @@
-"""A recording as Spark reads it best, and which part of it a job reads.
+"""A recording, or a part of it, as Spark reads it best.
 
 Spark scans the sealed files itself, as it does any Parquet, and skips what a query does not need.
 Files that cannot hold the selected times and hosts are not even listed. The rows that are not
@@ -8,7 +8,6 @@ often lacks the libraries for one.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Literal
@@ -24,25 +23,6 @@ from sbus.pipeline.store.sealed_table import file_schema
 from sbus.pipeline.store.stored_file import StoredFile
 
 Table = Literal["messages", "clients", "events"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Rows from `since` until before `until` of these hosts; None and () mean all."""
-
-    location: str
-    since: datetime | None = None
-    until: datetime | None = None
-    hosts: tuple[str, ...] = ()
-
-    def check(self) -> None:
-        """Raises ConfigurationError if there is no recording; starting Spark takes seconds."""
-        Recording(self.location).check()
-
-    def read(self, spark: SparkSession, table: Table) -> DataFrame:
-        return read(
-            spark, self.location, table, since=self.since, until=self.until, hosts=self.hosts
-        )
 
 
 def read(

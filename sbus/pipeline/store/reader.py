@@ -152,6 +152,11 @@ class Recording:
         assert self.directory is not None
         paths = segment_files(self.directory / recorder.recorder, name)
         firsts = [first_offset(path) for path in paths]
+        try:
+            ends = [*firsts[1:], *map(segment_file.committed_end, paths[-1:])]
+            sizes = [path.stat().st_size for path in paths]
+        except FileNotFoundError as error:
+            raise RecordingChanged(f"{error.filename} is deleted since it was listed") from error
         return [
             StoredFile(
                 path=str(path),
@@ -163,20 +168,10 @@ class Recording:
                 first=first,
                 end=end,
                 rows=end - first,
+                bytes=size,
             )
-            for path, first, end in zip(
-                paths, firsts, [*firsts[1:], *map(_measured_end, paths[-1:])], strict=True
-            )
+            for path, first, end, size in zip(paths, firsts, ends, sizes, strict=True)
         ]
-
-
-def _measured_end(path: Path) -> int:
-    """Where a segment file that is being written ends now."""
-    try:
-        entries = segment_file.committed_entries(path)
-    except FileNotFoundError as error:
-        raise RecordingChanged(f"{path} has been deleted since it was listed") from error
-    return entries[-1].end_offset if entries else first_offset(path)
 
 
 def _snapshot(name: str, sealed_end: int, files: Sequence[StoredFile]) -> TableSnapshot:

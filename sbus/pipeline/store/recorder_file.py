@@ -97,11 +97,6 @@ def begin(directory: Path, identity: RecorderIdentity, table: str | None) -> Rec
         bus=identity.bus,
         table=table,
     )
-    write(directory, new)
-    return new
-
-
-def write(directory: Path, new: RecorderFile) -> None:
     home = directory / new.recorder
     temporary = home / "recorder.tmp"
     with temporary.open("wb") as file:
@@ -111,6 +106,7 @@ def write(directory: Path, new: RecorderFile) -> None:
     temporary.replace(home / PATTERN.replace("*", new.incarnation))
     for path in (home, directory, directory.parent):
         sync(path)
+    return new
 
 
 def sync(path: Path) -> None:

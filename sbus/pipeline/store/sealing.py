@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 from pyarrow.fs import LocalFileSystem
@@ -146,27 +147,28 @@ class _DateWriter:
         self._schema = file_schema(table.name)
         self._files.create_dir(f"{base}/{folder}", recursive=True)
         self._stream = self._files.open_output_stream(self._target)
-        self._metadata: list[pq.FileMetaData] = []
-        self._parquet = pq.ParquetWriter(
-            self._stream,
-            self._schema,
-            compression="zstd",
-            metadata_collector=self._metadata,
-        )
+        self._parquet = pq.ParquetWriter(self._stream, self._schema, compression="zstd")
         self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._rows = self._written_rows = 0
+        self._bounds: dict[str, list[Any]] = {"offset": [], "timestamp": []}
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._waiting.append(conform(rows, self._schema))
-        if (
-            sum(batch.num_rows for batch in self._waiting) >= ROW_GROUP_ROWS
-            or sum(batch.nbytes for batch in self._waiting) >= _ROW_GROUP_BYTES
-        ):
+        self._waiting_bytes += rows.nbytes
+        self._rows += rows.num_rows
+        for name, bounds in self._bounds.items():
+            bounds += pc.min_max(rows[name]).as_py().values()
+        waiting_rows = self._rows - self._written_rows
+        if waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= _ROW_GROUP_BYTES:
             self._write_group()
 
     def _write_group(self) -> None:
         if self._waiting:
             self._parquet.write_table(pa.Table.from_batches(self._waiting))
         self._waiting.clear()
+        self._waiting_bytes = 0
+        self._written_rows = self._rows
 
     def finish(self) -> AddAction:
         """Bring the file to disk; it is not listed yet."""
@@ -184,7 +186,19 @@ class _DateWriter:
             partition_values=self._partition,
             modification_time=time.time_ns() // 1_000_000,
             data_change=True,
-            stats=_statistics(self._metadata[0]),
+            stats=self._statistics(),
+        )
+
+    def _statistics(self) -> str:
+        """What the table says of the file, so that readers can skip it."""
+        offsets, moments = self._bounds["offset"], self._bounds["timestamp"]
+        newest = max(moments) + timedelta(microseconds=999)
+        return json.dumps(
+            {
+                "numRecords": self._rows,
+                "minValues": {"offset": min(offsets), "timestamp": _in_milliseconds(min(moments))},
+                "maxValues": {"offset": max(offsets), "timestamp": _in_milliseconds(newest)},
+            }
         )
 
     def __enter__(self) -> "_DateWriter":
@@ -194,26 +208,6 @@ class _DateWriter:
         # Unless it is finished, nothing more is to be written to it.
         self._parquet.is_open = False
         self._stream.close()
-
-
-def _statistics(file: pq.FileMetaData) -> str:
-    """What the table says of a file, so that readers can skip it."""
-    bounds: dict[str, list[Any]] = {"offset": [], "timestamp": []}
-    for group in map(file.row_group, range(file.num_row_groups)):
-        for chunk in map(group.column, range(group.num_columns)):
-            if chunk.path_in_schema in bounds:
-                bounds[chunk.path_in_schema] += [chunk.statistics.min, chunk.statistics.max]
-    newest = max(bounds["timestamp"]) + timedelta(microseconds=999)
-    return json.dumps(
-        {
-            "numRecords": file.num_rows,
-            "minValues": {
-                "offset": min(bounds["offset"]),
-                "timestamp": _in_milliseconds(min(bounds["timestamp"])),
-            },
-            "maxValues": {"offset": max(bounds["offset"]), "timestamp": _in_milliseconds(newest)},
-        }
-    )
 
 
 def _in_milliseconds(moment: datetime) -> str:

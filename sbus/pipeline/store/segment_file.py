@@ -114,13 +114,19 @@ def delete(path: Path) -> None:
 
 def recover(path: Path) -> int:
     """Cut off what a crash tore; returns the end of what was committed."""
-    entries = committed_entries(path)
+    entries = _committed_entries(path)
     os.truncate(index_path(path), len(entries) * commit_index.ENTRY_BYTES)
     os.truncate(path, entries[-1].end_byte if entries else 0)
     return entries[-1].end_offset if entries else first_offset(path)
 
 
-def committed_entries(path: Path) -> list[commit_index.Entry]:
+def committed_end(path: Path) -> int:
+    """The end offset of what is committed now. Raises FileNotFoundError."""
+    entries = _committed_entries(path)
+    return entries[-1].end_offset if entries else first_offset(path)
+
+
+def _committed_entries(path: Path) -> list[commit_index.Entry]:
     """The index entries that are valid now and after any crash: a reader can see an entry that is
     not on disk yet, so the index is brought to disk first. Raises FileNotFoundError."""
     with index_path(path).open("rb") as file:

@@ -1,5 +1,6 @@
 """Which rows a batch of a stream has, and how tasks share them."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,34 @@ def test_a_large_read_has_several_tasks_by_default() -> None:
     assert [sum(one.rows for one in part) for part in share([piece(0, 3_000_000)], 1)] == [
         1_000_000
     ] * 3
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 3_000)), max_size=6))
+def test_large_rows_count_more(files: list[tuple[int, int]]) -> None:
+    planned = [
+        Piece(dataclasses.replace(file(0, rows, rows), bytes=rows * row_bytes), 0, rows, rows)
+        for rows, row_bytes in files
+    ]
+    shares = share(planned, 3)
+    assert [(one.file, offset) for part in shares for one in part for offset in span(one)] == [
+        (one.file, offset) for one in planned for offset in span(one)
+    ]
+    weights = [
+        sum(max(1, one.file.bytes // one.file.rows // 128) * one.rows for one in part)
+        for part in shares
+    ]
+    assert not files or max(weights) <= sum(weights) / 3 + 3_000 // 128
+
+
+def span(one: Piece) -> range:
+    return range(one.first, one.end)
+
+
+def test_a_task_reads_a_million_small_rows_or_as_much_of_large_ones() -> None:
+    large = dataclasses.replace(file(0, 1_000_000, 1_000_000), bytes=1_000_000 * 512)
+    assert [len(span(one)) for (one,) in share([Piece(large, 0, 1_000_000, 1_000_000)], 1)] == [
+        250_000
+    ] * 4
 
 
 def test_a_piece_with_holes_is_not_cut() -> None:
