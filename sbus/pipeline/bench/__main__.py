@@ -9,7 +9,7 @@ import click
 
 from sbus.bench.figures import parse_cpus
 from sbus.errors import SbusError
-from sbus.pipeline.bench.recording_rate import NUMBER_DIGITS, Load, measure
+from sbus.pipeline.bench.recording_rate import NUMBER_DIGITS, Load, Places, measure
 
 
 @click.group()
@@ -39,7 +39,6 @@ def main() -> None:
     default=tempfile.gettempdir,
     help="Where it records for the time of the measurement: on the disk to be measured.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Every figure, as JSON.")
 def _record(
     messages: int,
     payload_bytes: int,
@@ -47,18 +46,17 @@ def _record(
     bus_cpu: frozenset[int] | None,
     recorder_cpu: frozenset[int] | None,
     directory: Path,
-    as_json: bool,
 ) -> None:
     """How many messages per second are recorded without loss, on one CPU."""
     usable = os.sched_getaffinity(0)
-    loads = [Load(messages=messages, payload_bytes=payload_bytes, rate=rate) for rate in rates]
-    result = measure(
-        loads,
-        directory,
-        bus_cpu or frozenset({min(usable)}),
-        recorder_cpu or frozenset({max(usable)}),
+    places = Places(
+        bus_cpus=bus_cpu or frozenset({min(usable)}),
+        recorder_cpus=recorder_cpu or frozenset({max(usable)}),
+        directory=directory,
     )
-    click.echo(result.as_json() if as_json else result.as_text())
+    for rate in rates:
+        load = Load(messages=messages, payload_bytes=payload_bytes, rate=rate)
+        click.echo(measure(load, places))
 
 
 @main.command("spark")

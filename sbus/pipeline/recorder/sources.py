@@ -8,7 +8,6 @@ into its buffer; where messages are missing, it puts a gap.
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 import trio
 
@@ -37,24 +36,6 @@ _POLL_SECONDS = 0.02
 """The stream holds messages back until earlier ones are there, and does not tell when they are."""
 _CATCH_UP_SECONDS = 0.1
 """Within this time an idle worker tells of all messages published before."""
-
-
-class Source(Protocol):
-    """A connected source. Each method raises Disconnected when the bus has gone."""
-
-    async def begin(self) -> None:
-        """Begin: what is published after this returns is received."""
-        ...
-
-    async def receive(self) -> None:
-        """Receive until cancelled, which loses nothing."""
-        ...
-
-    async def catch_up(self) -> None:
-        """Receive what was published before."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class SubscriptionSource:
@@ -89,7 +70,8 @@ class SubscriptionSource:
             await trio.sleep(CONNECT_RETRY_SECONDS)
 
     async def begin(self) -> None:
-        """Subscribe. Raises Disconnected, PacketRefused."""
+        """Subscribe: what is published after this returns is received. Raises Disconnected,
+        PacketRefused."""
         await self._send(self._link.barrier.greeting)
         if self._link.dialect.has_control_messages:
             await self._send(encode_control(b"blocking/soft/" + Soft.QUEUE.value.encode()))
@@ -106,7 +88,8 @@ class SubscriptionSource:
             await self._receive_some()
 
     async def receive(self) -> None:
-        """Receive until cancelled. Raises Disconnected, PacketRefused, ProtocolViolation."""
+        """Receive until cancelled, which loses nothing. Raises Disconnected, PacketRefused,
+        ProtocolViolation."""
         while True:
             await self._receive_some()
 
@@ -198,11 +181,12 @@ class MonitorSource:
         self._stream: MessageStream | None = None
 
     async def begin(self) -> None:
-        """Raises AdminError, Disconnected."""
+        """What is published after this returns is received. Raises AdminError, Disconnected."""
         subscribe = partial(MessageStream, self._connection, self._patterns, payload=True)
         self._stream = await trio.to_thread.run_sync(subscribe)
 
     async def receive(self) -> None:
+        """Receive until cancelled, which loses nothing. Raises Disconnected."""
         while True:
             with trio.move_on_after(_POLL_SECONDS):
                 await trio.lowlevel.wait_readable(self._connection.fileno())
@@ -211,6 +195,7 @@ class MonitorSource:
             self._receive_nowait()
 
     async def catch_up(self) -> None:
+        """Receive what was published before. Raises Disconnected."""
         with trio.move_on_after(_CATCH_UP_SECONDS):
             await self.receive()
 
@@ -224,3 +209,6 @@ class MonitorSource:
             self._buffer.put(
                 [Lost(item.count) if isinstance(item, MissedItems) else item for item in items]
             )
+
+
+Source = SubscriptionSource | MonitorSource

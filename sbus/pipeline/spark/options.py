@@ -11,11 +11,12 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from sbus.errors import AddressError, ClientFault, ConfigurationError
 from sbus.limits import Limits
+from sbus.pipeline.store.schemas import TABLES, timestamp_us
 from sbus.protocol.keys import SLASH, check_pattern, parse_pattern
 from sbus.protocol.text import from_text
 from sbus.unix.address import PathAddress, parse_address
@@ -32,7 +33,6 @@ OF_SPARK: Final = frozenset({"checkpointlocation"})
 OF_CATALOG: Final = "provider"
 """The property by which a catalog's table is known. A catalog passes all properties of a table: its
 options, the same again with `option.` before their names, and others."""
-TABLES: Final = ("messages", "clients", "events")
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Offsets that stand for the ends of the recording, as in Kafka."""
@@ -266,13 +266,11 @@ def _timestamp_us(option: str, text: str) -> int:
     try:
         if digits.lstrip("-").isdecimal():
             return int(digits) * 1000
-        moment = datetime.fromisoformat(digits)
+        return timestamp_us(datetime.fromisoformat(digits))
     except ValueError as error:
         raise ConfigurationError(
             f"{option}={text!r}: it is milliseconds since 1970, or like 2026-05-04T12:30:00Z"
         ) from error
-    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return (zoned - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _count(chosen: Mapping[str, str], option: str) -> int | None:

@@ -8,7 +8,7 @@ often lacks the libraries for one.
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import reduce
 from typing import Literal
 
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from sbus.pipeline.store.reader import Recording, Tables
-from sbus.pipeline.store.schemas import PARTITIONS, TABLES
+from sbus.pipeline.store.schemas import PARTITIONS, TABLES, timestamp_us
 from sbus.pipeline.store.sealed_table import file_schema
 from sbus.pipeline.store.stored_file import StoredFile
 
@@ -39,42 +39,32 @@ def read(
     They are those from `since` until before `until` of these hosts; None and () mean all. A time
     without a zone is in UTC. Files of the frame remain for the recorders' grace period.
     """
-    since, until = _in_utc(since), _in_utc(until)
+    since_us, until_us = (None if at is None else timestamp_us(at) for at in (since, until))
     tables = Recording(location).tables(table)
     files = [file for snapshot in tables.values() for file in snapshot.files if file.rows]
     if any("://" in file.path for file in files):
         found = _by_source(spark, location, table)
     else:
-        needed = [file for file in files if _may_hold(file, since, until, hosts)]
+        needed = [file for file in files if _may_hold(file, since_us, until_us, hosts)]
         found = _scan(spark, table, [file.path for file in needed if file.is_sealed])
         if not all(file.is_sealed for file in needed):
             found = found.unionByName(_by_source(spark, location, table, **_rest(tables)))
-    if since is not None:
-        found = found.where(F.col("timestamp") >= F.lit(since))
-    if until is not None:
-        found = found.where(F.col("timestamp") < F.lit(until))
+    if since_us is not None:
+        found = found.where(F.col("timestamp") >= F.timestamp_micros(F.lit(since_us)))
+    if until_us is not None:
+        found = found.where(F.col("timestamp") < F.timestamp_micros(F.lit(until_us)))
     return found.where(F.col("host").isin(*hosts)) if hosts else found
 
 
-def _in_utc(moment: datetime | None) -> datetime | None:
-    if moment is None or moment.tzinfo is not None:
-        return moment
-    return moment.replace(tzinfo=UTC)
-
-
 def _may_hold(
-    file: StoredFile, since: datetime | None, until: datetime | None, hosts: Sequence[str]
+    file: StoredFile, since_us: int | None, until_us: int | None, hosts: Sequence[str]
 ) -> bool:
     """Whether the file may hold rows of these times and hosts."""
-    if since is not None and file.newest_us is not None and file.newest_us < _us(since):
+    if since_us is not None and file.newest_us is not None and file.newest_us < since_us:
         return False
-    if until is not None and file.oldest_us is not None and file.oldest_us >= _us(until):
+    if until_us is not None and file.oldest_us is not None and file.oldest_us >= until_us:
         return False
     return not hosts or file.host in hosts
-
-
-def _us(moment: datetime) -> int:
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _scan(spark: SparkSession, table: Table, paths: Iterable[str]) -> DataFrame:

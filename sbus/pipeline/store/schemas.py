@@ -7,6 +7,7 @@ Columns about the publisher are null where it is unknown.
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final
 
@@ -83,6 +84,12 @@ GAP: Final = "GAP"
 PROBE_KEY_PREFIX: Final = "sbus/probe/"
 """Followed by the name of a recorder, the key of the probes that it publishes to itself. Their
 payload is the time of sending in microseconds since 1970, in decimal."""
+
+
+def timestamp_us(moment: datetime) -> int:
+    """Microseconds since 1970; a time without a zone is in UTC."""
+    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (zoned - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def conform(

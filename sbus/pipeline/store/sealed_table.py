@@ -12,7 +12,7 @@ credentials and the like from the environment.
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from sbus.errors import SbusError
 from sbus.pipeline.store.recorder_file import locked, sync
-from sbus.pipeline.store.schemas import PARTITIONS, TABLES
+from sbus.pipeline.store.schemas import PARTITIONS, TABLES, timestamp_us
 from sbus.pipeline.store.stored_file import StoredFile
 from sbus.protocol.text import one_line
 
@@ -187,8 +187,8 @@ class SealedTable:
             end=row["max.offset"] + 1,
             rows=row["num_records"],
             bytes=row["size_bytes"],
-            oldest_us=_microseconds(row["min.timestamp"]),
-            newest_us=_microseconds(row["max.timestamp"]) + _STATISTIC_US,
+            oldest_us=timestamp_us(row["min.timestamp"]),
+            newest_us=timestamp_us(row["max.timestamp"]) + _STATISTIC_US,
         )
 
 
@@ -199,7 +199,3 @@ def file_schema(name: str) -> pa.Schema:
 
 def _delta_schema(name: str) -> pa.Schema:
     return pa.schema([*PARTITIONS, *file_schema(name)])
-
-
-def _microseconds(moment: datetime) -> int:
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
