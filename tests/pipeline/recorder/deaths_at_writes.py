@@ -1,0 +1,164 @@
+"""A recorder dies before each of its writes: `python -m tests.pipeline.recorder.deaths_at_writes`.
+
+In each run a recorder continues a recording, seals it to its Delta table, and drops, compacts and
+deletes files. A preloaded library kills it instead of one of the calls that change files, those of
+Arrow and deltalake included; in the next run instead of a later one, until one is over before that.
+After each death readers must find every row once, and the next recorder must end where a recorder
+does that was not killed, without a file too many.
+"""
+
+import argparse
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from sbus.pipeline.store.retention import Retention, drop_expired
+from sbus.pipeline.store.schemas import TABLES
+from sbus.pipeline.store.sealed_table import SealedTable
+from sbus.pipeline.store.sealing import Sealer
+from sbus.pipeline.store.writer import RecordingWriter
+from tests.support.bus import PROJECT
+from tests.support.written import (
+    DAY_US,
+    IDENTITY,
+    NOON_US,
+    RECORDER,
+    TODAY,
+    append,
+    messages,
+    offsets,
+    seal,
+    sealed_files,
+    write_segments,
+)
+
+MIDNIGHT_US = NOON_US + DAY_US // 2
+OLD_ROWS = 2
+"""Of the first segment file, which is too old after a day."""
+RECORDED_ROWS = 7
+RUN_ROWS = 2
+KEEP = Retention(seconds=DAY_US / 1e6, bytes=None, grace_hours=0)
+
+
+def prepare(directory: Path) -> None:
+    """An old day and small files that are sealed, and a segment file over midnight that is not."""
+    write_segments(directory, [NOON_US - DAY_US] * OLD_ROWS, [NOON_US], [NOON_US + 1])
+    seal(directory)
+    write_segments(directory, [MIDNIGHT_US - 1, MIDNIGHT_US], [MIDNIGHT_US + 1])
+
+
+def run(directory: Path) -> None:
+    """What a recorder does, from its start to an orderly end."""
+    with RecordingWriter(directory, IDENTITY) as writer:
+        append(writer, [MIDNIGHT_US + 2] * RUN_ROWS)
+        writer.roll()
+        sealer = Sealer(directory, writer.recorder)
+        sealer.seal()
+        sealer.delete_sealed(0)
+        tables = [SealedTable(str(directory), name) for name in TABLES]
+        drop_expired(tables, writer.recorder.qualified_name, KEEP, NOON_US + DAY_US // 4)
+        for table in tables:
+            table.compact(RECORDER, TODAY + timedelta(days=1))
+            table.vacuum(KEEP.grace_hours)
+
+
+def check(directory: Path) -> None:
+    """Every row is there once, in the recording and, as far as it is sealed, in the table."""
+    table = messages(directory)
+    assert table.earliest in (0, OLD_ROWS), f"earliest row {table.earliest}"
+    assert table.end - RECORDED_ROWS in (0, RUN_ROWS, 2 * RUN_ROWS), f"end {table.end}"
+    assert offsets(table) == list(range(table.earliest, table.end))
+    sealed = sorted(
+        DeltaTable(str(directory / "messages")).to_pyarrow_table()["offset"].to_pylist()
+    )
+    assert sealed == list(range(table.earliest, table.earliest + len(sealed)))
+
+
+def check_mended(directory: Path) -> None:
+    """The next recorder has brought everything in order."""
+    check(directory)
+    run(directory)
+    check(directory)
+    assert messages(directory).earliest == OLD_ROWS
+    found = {str(path) for path in directory.rglob("*.parquet")}
+    assert found == {file.path for file in sealed_files(directory)}, "files nobody lists"
+    assert len(list(directory.glob("*/hot/messages-*"))) == 2, "only the one that is written"
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Its exit status, negative for a signal. A process of its own, because threads of deltalake
+    and Arrow do not survive a fork."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def run_and_die(directory: Path, call: int) -> None:
+    ctypes.CDLL(None).die_at(ctypes.c_long(call))
+    run(directory)
+
+
+def run_once(prepared: Path, directory: Path, call: int) -> bool:
+    """Kill a recorder instead of this call, and check what is left. False: it made fewer calls."""
+    shutil.copytree(prepared, directory)
+    status = in_child(partial(run_and_die, directory, call))
+    assert status in (0, -signal.SIGKILL), f"call {call}: the recorder failed"
+    for then in (check, check_mended):
+        assert in_child(partial(then, directory)) == 0, f"after a death at call {call}"
+    shutil.rmtree(directory)
+    return status != 0
+
+
+def run_all(directory: Path, first: int, step: int) -> int:
+    """Run with a death at every `step`-th call; returns how many deaths there were."""
+    prepared = directory / "prepared"
+    assert in_child(partial(prepare, prepared)) == 0
+    deaths = 0
+    while run_once(prepared, directory / "recording", first + step * deaths):
+        deaths += 1
+    return deaths
+
+
+def preloaded(arguments: Sequence[str]) -> int:
+    """Run this program with the library that kills it; returns its exit status."""
+    with tempfile.TemporaryDirectory() as directory:
+        library = Path(directory, "die_at_write.so")
+        source = Path(__file__).with_name("die_at_write.c")
+        flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Werror"]
+        subprocess.run(["gcc", *flags, "-o", library, source], check=True)
+        command = [sys.executable, "-m", "tests.pipeline.recorder.deaths_at_writes", *arguments]
+        environment = {**os.environ, "LD_PRELOAD": str(library)}
+        return subprocess.run(command, cwd=PROJECT, env=environment, check=False).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--first", type=int, default=1, help="the first of the calls")
+    parser.add_argument("--step", type=int, default=1, help="from one of them to the next")
+    options = parser.parse_args()
+    if not hasattr(ctypes.CDLL(None), "die_at"):
+        return preloaded(sys.argv[1:])
+    with tempfile.TemporaryDirectory() as directory:
+        deaths = run_all(Path(directory), **vars(options))
+    sys.stdout.write(f"{deaths} deaths, each before another write: every row is there once\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

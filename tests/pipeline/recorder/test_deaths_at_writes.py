@@ -1,0 +1,16 @@
+"""A recorder may die before any of its writes, and every row is there once.
+
+All of the writes: `python -m tests.pipeline.recorder.deaths_at_writes`.
+"""
+
+import shutil
+
+import pytest
+
+from tests.pipeline.recorder.deaths_at_writes import preloaded
+
+pytestmark = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc")
+
+
+def test_every_row_is_there_once() -> None:
+    assert preloaded(["--first", "5", "--step", "67"]) == 0
