@@ -24,6 +24,7 @@ VERBS_BY_MODULE = {
     "sbus.cli.sbusctl.metrics_verb": ("metrics",),
     "sbus.cli.sbusctl.statistics_verbs": ("stats", "top", "version", "workers"),
     "sbus.cli.sbusctl.stream_verbs": ("events", "monitor"),
+    "sbus.pipeline.cli.export": ("export",),
     "sbus.pipeline.cli.record": ("record",),
 }
 """Each module holds click commands of these names."""

@@ -114,6 +114,11 @@ def first_reason(text: str) -> str:
     return own[1] if own else text.strip().partition("\n")[0]
 
 
+def takes(*parameters: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
+    """Add arguments and options, in this order, to a verb."""
+    return lambda verb: functools.reduce(lambda built, add: add(built), reversed(parameters), verb)
+
+
 def reads_recording(verb: Verb) -> Verb:
     """Add the common options; the verb's first parameter becomes a `JobRun` with their values."""
 
@@ -125,25 +130,25 @@ def reads_recording(verb: Verb) -> Verb:
         with needs_packages(EXTRAS):
             verb(JobRun(location=location, limits=limits, **own), **options)
 
-    for decorate in reversed(_COMMON):
-        with_run = decorate(with_run)
-    return with_run  # type: ignore[return-value]
+    return takes(*_COMMON)(with_run)  # type: ignore[return-value]
 
 
 def answers(verb: Verb) -> Verb:
     """Like `reads_recording`, with options for the result."""
-    for decorate in reversed(_OUTPUT):
-        verb = decorate(verb)
-    return reads_recording(verb)
+    return reads_recording(takes(*_OUTPUT)(verb))
 
 
-_COMMON = (
-    click.argument("location", metavar="RECORDING"),
+LIMITS = (
     click.option(
         "--since", type=utc_time, metavar="TIME", help="Only what was recorded from then on."
     ),
     click.option("--until", type=utc_time, metavar="TIME", help="Only what was recorded before."),
     click.option("--host", "hosts", multiple=True, help="Only of this host; repeatable."),
+)
+"""Which rows are read."""
+_COMMON = (
+    click.argument("location", metavar="RECORDING"),
+    *LIMITS,
     click.option(
         "--master",
         help="Spark's master URL.  [default: what spark-submit said, else this machine's "

@@ -1,67 +1,93 @@
-"""A job's result: a table on the terminal, or one file.
+"""Results: a job's as a table on the terminal, or any rows as one file.
 
-Results are small next to the recording, and are collected in this process; `deploy/spark/` is for
-large or standing tables. A file is replaced atomically.
+A job's result is small next to the recording, and is collected in this process; `deploy/spark/` is
+for large or standing tables. A file is replaced atomically.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
-from pyspark.sql import DataFrame
+import pyarrow.parquet as pq
 
 from sbus.cli.terminal.screen import Screen
 from sbus.cli.terminal.tables import Column, layout, text
 from sbus.errors import ConfigurationError
+from sbus.protocol.text import to_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
-def _write_csv(table: pa.Table, path: Path) -> None:
-    """CSV has no lists; their items are separated by spaces."""
-    for number, field in enumerate(table.schema):
-        if pa.types.is_list(field.type):
-            cells = [None if cell is None else " ".join(cell) for cell in table[number].to_pylist()]
-            table = table.set_column(number, field.name, pa.array(cells, pa.string()))
-    pyarrow.csv.write_csv(table, path)
+def _write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
+    with pq.ParquetWriter(path, schema, compression="zstd") as file:
+        for batch in batches:
+            file.write_batch(batch)
 
 
-def _write_json(table: pa.Table, path: Path) -> None:
-    """One object per line; times in ISO 8601."""
-    lines = map(msgspec.json.encode, table.to_pylist())
-    path.write_bytes(b"".join(line + b"\n" for line in lines))
+def _write_csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
+    """Every column that is a list or binary becomes text."""
+    texts = [pa.types.is_list(field.type) or pa.types.is_binary(field.type) for field in schema]
+    flat = [
+        pa.field(field.name, pa.string()) if is_text else field
+        for field, is_text in zip(schema, texts, strict=True)
+    ]
+    with pyarrow.csv.CSVWriter(path, pa.schema(flat)) as file:
+        for batch in batches:
+            columns = [
+                pa.array(map(_as_text, column.to_pylist()), pa.string()) if is_text else column
+                for column, is_text in zip(batch.columns, texts, strict=True)
+            ]
+            file.write_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(flat)))
 
 
-FORMATS: dict[str, Callable[[pa.Table, Path], None]] = {
-    ".parquet": pyarrow.parquet.write_table,
-    ".csv": _write_csv,
-    ".json": _write_json,
-}
+def _as_text(value: Sequence[str] | bytes | None) -> str | None:
+    """The items of a list, with spaces between them; bytes as keys are written."""
+    if value is None:
+        return None
+    return to_text(value) if isinstance(value, bytes) else " ".join(value)
+
+
+def _write_json(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
+    """One object per line; times in ISO 8601, bytes as keys are written."""
+    with path.open("wb") as file:
+        for batch in batches:
+            for row in batch.to_pylist():
+                cells = {k: to_text(v) if isinstance(v, bytes) else v for k, v in row.items()}
+                file.write(msgspec.json.encode(cells) + b"\n")
+
+
+FORMATS = {".parquet": _write_parquet, ".csv": _write_csv, ".json": _write_json}
 
 
 def check_output(path: Path) -> None:
     """Raises ConfigurationError if a result cannot be written there."""
     if path.suffix not in FORMATS:
-        raise ConfigurationError(f"--out {path}: its name must end in one of {', '.join(FORMATS)}")
+        raise ConfigurationError(f"{path}: its name must end in one of {', '.join(FORMATS)}")
     check_folder(path)
 
 
 def check_folder(path: Path) -> None:
     if not path.absolute().parent.is_dir():
-        raise ConfigurationError(f"--out {path}: there is no directory {path.absolute().parent}")
+        raise ConfigurationError(f"{path}: there is no directory {path.absolute().parent}")
     if path.is_dir():
-        raise ConfigurationError(f"--out {path} is a directory; name a file")
+        raise ConfigurationError(f"{path} is a directory; name a file")
 
 
-def write_result(result: DataFrame, path: Path) -> int:
+def write_result(result: "DataFrame", path: Path) -> int:
     """Returns the number of rows."""
     table = result.toArrow()
-    replace_file(path, lambda new: FORMATS[path.suffix](table, new))
+    write_rows(table.to_batches(), table.schema, path)
     return len(table)
+
+
+def write_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
+    replace_file(path, lambda new: FORMATS[path.suffix](batches, schema, new))
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
@@ -73,7 +99,7 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         new.unlink(missing_ok=True)
 
 
-def show_result(result: DataFrame, rows_max: int) -> None:
+def show_result(result: "DataFrame", rows_max: int) -> None:
     """Print the first rows as a table, and on a terminal whether there are more."""
     shown = result.limit(rows_max + 1).toArrow()
     rows = shown.slice(0, rows_max).to_pylist()

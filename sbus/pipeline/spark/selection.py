@@ -20,7 +20,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from sbus.pipeline.store.reader import Recording, Tables
 from sbus.pipeline.store.schemas import PARTITIONS, TABLES, timestamp_us
 from sbus.pipeline.store.sealed_table import file_schema
-from sbus.pipeline.store.stored_file import StoredFile
 
 Table = Literal["messages", "clients", "events"]
 
@@ -45,7 +44,7 @@ def read(
     if any("://" in file.path for file in files):
         found = _by_source(spark, location, table)
     else:
-        needed = [file for file in files if _may_hold(file, since_us, until_us, hosts)]
+        needed = [file for file in files if file.may_hold(since_us, until_us, hosts)]
         found = _scan(spark, table, [file.path for file in needed if file.is_sealed])
         if not all(file.is_sealed for file in needed):
             found = found.unionByName(_by_source(spark, location, table, **_rest(tables)))
@@ -54,17 +53,6 @@ def read(
     if until_us is not None:
         found = found.where(F.col("timestamp") < F.timestamp_micros(F.lit(until_us)))
     return found.where(F.col("host").isin(*hosts)) if hosts else found
-
-
-def _may_hold(
-    file: StoredFile, since_us: int | None, until_us: int | None, hosts: Sequence[str]
-) -> bool:
-    """Whether the file may hold rows of these times and hosts."""
-    if since_us is not None and file.newest_us is not None and file.newest_us < since_us:
-        return False
-    if until_us is not None and file.oldest_us is not None and file.oldest_us >= until_us:
-        return False
-    return not hosts or file.host in hosts
 
 
 def _scan(spark: SparkSession, table: Table, paths: Iterable[str]) -> DataFrame:

@@ -4,6 +4,7 @@ A file is a segment file of the hot log, or a Parquet file of the table of seale
 of both can be pickled, and a `Piece` read wherever its file can be reached.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -39,6 +40,14 @@ class StoredFile:
     def qualified_name(self) -> str:
         """Of its recorder."""
         return qualified(self.recorder, self.incarnation)
+
+    def may_hold(self, since_us: int | None, until_us: int | None, hosts: Sequence[str]) -> bool:
+        """Whether it may hold rows of these times and hosts; None and () mean all."""
+        if since_us is not None and self.newest_us is not None and self.newest_us < since_us:
+            return False
+        if until_us is not None and self.oldest_us is not None and self.oldest_us >= until_us:
+            return False
+        return not hosts or self.host in hosts
 
     def piece(self, first: int, end: int) -> "Piece | None":
         """The part between two offsets, if there is one."""

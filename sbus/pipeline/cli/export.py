@@ -1,0 +1,78 @@
+"""`sbusctl export`: a table of a recording as one file, without Spark."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sbus.cli.optional_packages import needs_packages
+from sbus.pipeline.cli.job_command import LIMITS, takes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_EXTRAS = dict.fromkeys(("pyarrow", "numpy", "deltalake"), "recorder")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  sbusctl export /var/lib/sbus/recording march.parquet --since 2026-03-01
+  sbusctl export ~/recording events.csv --table events"""
+)
+@click.argument("location", metavar="RECORDING")
+@click.argument("out", type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "--table",
+    type=click.Choice(["messages", "clients", "events"]),
+    default="messages",
+    show_default=True,
+)
+@takes(*LIMITS)
+def export(
+    location: str,
+    out: Path,
+    table: str,
+    since: datetime | None,
+    until: datetime | None,
+    hosts: tuple[str, ...],
+) -> None:
+    """Write a table of a recording to FILE.parquet, FILE.csv or FILE.json, recorder by recorder.
+
+    In CSV and JSON, payloads are text like keys: bytes that are not UTF-8 as \\xNN, a backslash
+    doubled.
+    """
+    with needs_packages(_EXTRAS):
+        from sbus.pipeline.cli.results import check_output, write_rows
+        from sbus.pipeline.store.schemas import TABLES
+
+        check_output(out)
+        write_rows(_rows(location, table, since, until, hosts), TABLES[table], out)
+
+
+def _rows(
+    location: str,
+    table: str,
+    since: datetime | None,
+    until: datetime | None,
+    hosts: Sequence[str],
+) -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa
+
+    from sbus.pipeline.store.reader import Recording, read
+    from sbus.pipeline.store.schemas import timestamp_us
+
+    recording = Recording(location)
+    recording.check()
+    since_us, until_us = (None if at is None else timestamp_us(at) for at in (since, until))
+    for snapshot in recording.tables(table).values():
+        for piece in snapshot.plan(snapshot.earliest, snapshot.end):
+            if piece.file.may_hold(since_us, until_us, hosts):
+                for batch in read(piece):
+                    stamps_us = batch["timestamp"].cast(pa.int64()).to_numpy()
+                    wanted = stamps_us >= (since_us or 0)
+                    if until_us is not None:
+                        wanted &= stamps_us < until_us
+                    yield batch.filter(pa.array(wanted))
