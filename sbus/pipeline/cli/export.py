@@ -9,6 +9,7 @@ import click
 
 from sbus.cli.optional_packages import needs_packages
 from sbus.pipeline.cli.job_command import LIMITS, takes
+from sbus.unix.private_files import keep_new_files_private
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,13 +43,14 @@ def export(
     """Write a table of a recording to FILE.parquet, FILE.csv or FILE.json, recorder by recorder.
 
     In CSV and JSON, payloads are text like keys: bytes that are not UTF-8 as \\xNN, a backslash
-    doubled.
+    doubled. Only you may read the file, as with `sbusctl record`.
     """
     with needs_packages(_EXTRAS):
         from sbus.pipeline.cli.results import check_output, write_rows
         from sbus.pipeline.store.schemas import TABLES
 
         check_output(out)
+        keep_new_files_private()
         write_rows(_rows(location, table, since, until, hosts), TABLES[table], out)
 
 

@@ -1,6 +1,7 @@
 """`sbusctl export`: which rows are in the file, and how they look."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow.csv
@@ -29,7 +30,11 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def export(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command.export, [*map(str, arguments)], catch_exceptions=False)
+    umask = os.umask(0o022)
+    try:
+        return CliRunner().invoke(command.export, [*map(str, arguments)], catch_exceptions=False)
+    finally:
+        os.umask(umask)
 
 
 @pytest.mark.parametrize(("suffix", "value"), [("parquet", b"\0\\"), ("csv", "\\x00\\\\")])
@@ -44,6 +49,7 @@ def test_a_file_has_every_row_once(recorded: Path, suffix: str, value: str | byt
     assert table["key"].to_pylist()[3] == "a\\xff"
     assert table["value"].to_pylist()[3] == value
     assert set(recorded.parent.iterdir()) == {recorded, out}
+    assert out.stat().st_mode & 0o777 == 0o600, "only its user may read it"
 
 
 def test_times_and_hosts_select_rows(recorded: Path) -> None:
