@@ -115,7 +115,7 @@ class SealedTable:
         """Merge small files of a recorder, of dates before `before`."""
         if self._delta is None:
             return
-        with _delta_errors(self.uri):
+        with _delta_errors(self.uri), self._on_disk():
             self._delta.optimize.compact(
                 partition_filters=[("date", "<", before.isoformat()), ("recorder", "=", recorder)],
                 target_size=file_bytes,
@@ -132,7 +132,8 @@ class SealedTable:
         with _delta_errors(self.uri):
             due = self._delta.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False)
             if due:
-                self._delta.vacuum(grace_hours, dry_run=False, enforce_retention_duration=False)
+                with self._on_disk():
+                    self._delta.vacuum(grace_hours, dry_run=False, enforce_retention_duration=False)
 
     @property
     def exists(self) -> bool:
@@ -162,18 +163,31 @@ class SealedTable:
 
     def _commit(self, actions: list[Any], properties: CommitProperties | None = None) -> None:
         assert self._delta is not None
-        self._delta.create_write_transaction(
-            actions,
-            "append",
-            _delta_schema(self.name),
-            PARTITIONS.names,
-            commit_properties=properties,
-        )
+        with self._on_disk():
+            self._delta.create_write_transaction(
+                actions,
+                "append",
+                _delta_schema(self.name),
+                PARTITIONS.names,
+                commit_properties=properties,
+            )
+
+    @contextmanager
+    def _on_disk(self) -> Iterator[None]:
+        """Commits that are made inside, and the files that they add, are on disk afterwards.
+        deltalake leaves that to the kernel; a power failure would make the table unreadable."""
+        assert self._delta is not None
+        first, listed = self._delta.version(), {file.path for file in self.files()}
+        yield
         self._delta.update_incremental()
         if self._path is not None:
             log = self._path / "_delta_log"
-            sync(log / f"{self._delta.version():020}.json")
-            sync(log)
+            new = [Path(file.path) for file in self.files() if file.path not in listed]
+            for version in range(first, self._delta.version() + 1):
+                new += log.glob(f"{version:020}.*")
+            new += log.glob("_last_checkpoint")
+            for path in {*new, *(path.parent for path in new)}:
+                sync(path)
 
     def _file(self, row: dict[str, Any]) -> StoredFile:
         return StoredFile(

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbus.errors import ConfigurationError
-from sbus.pipeline.store import recorder_file, sealing, segment_file
+from sbus.pipeline.store import recorder_file, sealed_table, sealing, segment_file
 from sbus.pipeline.store.reader import RecordingChanged, read
 from sbus.pipeline.store.recorder_file import RecorderFile
 from sbus.pipeline.store.retention import Retention, drop_expired
@@ -281,6 +281,25 @@ def test_compaction_merges_the_files_of_a_past_day(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*.parquet"))) == 3
     with pytest.raises(RecordingChanged):
         offsets(before)
+
+
+def test_what_is_committed_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[Path] = set()
+
+    def note(path: Path) -> None:
+        synced.add(path)
+        recorder_file.sync(path)
+
+    for module in (sealing, sealed_table):
+        monkeypatch.setattr(module, "sync", note)
+    write_segments(tmp_path, [NOON_US], [NOON_US + 1], [NOON_US + DAY_US])
+    seal(tmp_path)
+    compact(tmp_path)
+    drop(tmp_path, NOON_US + 2 * DAY_US, seconds=DAY_US * 1.5 / 1e6)
+    log = set((tmp_path / "messages" / "_delta_log").glob("*.json"))
+    listed = {Path(file.path) for file in sealed_files(tmp_path)}
+    assert len(log) >= 6, "creation, three seals, compaction, retention"
+    assert log | listed | {path.parent for path in log | listed} <= synced
 
 
 def test_old_files_are_dropped_from_the_front(tmp_path: Path) -> None:
