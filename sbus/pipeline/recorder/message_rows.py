@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from sbus.client.inbox import Lost
-from sbus.client.message_joiner import MonitoredMessage
-from sbus.pipeline.store.arrow_columns import of_bytes, of_values
+from sbus.client.message_joiner import MissedItems, MonitoredBatch
+from sbus.pipeline.store.arrow_columns import of_bytes, of_joined, of_values
 from sbus.pipeline.store.row_batches import Losses, RecorderIdentity, RowBatch, message_batch
 from sbus.pipeline.store.schemas import MESSAGES
 from sbus.protocol.packets import NUL, PUBLISH_WORD
@@ -50,23 +50,38 @@ def of_packets(
 def of_monitored(
     identity: RecorderIdentity,
     first_offset: int,
-    items: Sequence[MonitoredMessage | Lost],
+    items: Sequence[MonitoredBatch | MissedItems | Lost],
     now_us: int,
 ) -> RowBatch:
     """Rows of messages with their publishers; losses get the timestamp `now_us`."""
-    losses = {at: item.count for at, item in enumerate(items) if isinstance(item, Lost)}
-    messages = [None if isinstance(item, Lost) else item for item in items]
-    payloads = [b"" if m is None else m.payload for m in messages]
-    is_known = None
-    if None in payloads:
-        is_known = np.fromiter((payload is not None for payload in payloads), bool, len(payloads))
+    keys: list[str] = []
+    sizes: list[int | None] = []
+    recipients: list[int | None] = []
+    payloads: list[bytes] = []
+    counts: list[int] = []
+    losses: dict[int, int | None] = {}
+    for item in items:
+        if isinstance(item, MonitoredBatch):
+            keys += item.keys
+            sizes += item.sizes
+            recipients += item.recipients
+            payloads += item.payloads
+            counts.append(len(item.keys))
+        else:
+            losses[len(keys)] = item.count
+            keys.append("")
+            sizes.append(0)
+            recipients.append(None)
+            counts.append(1)
     columns = {
-        "key": of_bytes([b"" if m is None else m.key.encode() for m in messages], pa.string()),
-        "value": of_bytes([payload or b"" for payload in payloads], pa.binary(), is_known),
+        "key": of_bytes(list(map(str.encode, keys)), pa.string()),
+        "value": of_joined(b"".join(payloads), sizes, pa.binary()),
+        "recipients": of_values(recipients, pa.int64()),
     }
-    for name in ("client", "uid", "gid", "pid", "program", "recipients"):
-        values = [None if m is None else getattr(m, name) for m in messages]
-        columns[name] = of_values(values, MESSAGES.field(name).type)
-    stamps = (now_us if m is None else round(m.time * 1e6) for m in messages)
-    stamps_us = np.fromiter(stamps, np.int64, len(messages))
+    packets = [item.packet if isinstance(item, MonitoredBatch) else None for item in items]
+    for name in ("client", "uid", "gid", "pid", "program"):
+        values = [None if packet is None else getattr(packet, name) for packet in packets]
+        columns[name] = of_values(values, MESSAGES.field(name).type, counts)
+    stamps = (now_us if packet is None else round(packet.time * 1e6) for packet in packets)
+    stamps_us = np.repeat(np.fromiter(stamps, np.int64, len(packets)), counts)
     return message_batch(identity, first_offset, stamps_us, columns, losses)

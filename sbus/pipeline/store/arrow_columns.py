@@ -5,28 +5,26 @@ recorder receives nothing meanwhile. Using the buffers directly is no slower.
 """
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 
-def of_bytes(values: Sequence[bytes], kind: pa.DataType, known: Any = None) -> pa.Array:
-    """Strings (in UTF-8) or binary values, less than 2 GiB in all. `known`, an array of bool, says
-    which of them are not null; None: all."""
-    count = len(values)
-    offsets = np.zeros(count + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, values), np.int32, count), out=offsets[1:])
-    buffers = [_bits(known), pa.py_buffer(offsets), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(kind, count, buffers)
+def of_bytes(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
+    """Strings (in UTF-8) or binary values, less than 2 GiB in all."""
+    return of_joined(b"".join(values), list(map(len, values)), kind)
+
+
+def of_joined(data: bytes, sizes: Sequence[int | None], kind: pa.DataType) -> pa.Array:
+    """The same from values one after another; null where the size is None."""
+    return _of_joined(data, kind, *_numbers(sizes, np.int32))
 
 
 def repeated(text: str, count: int) -> pa.Array:
     """The same string in every row."""
-    value = text.encode()
-    offsets = np.arange(count + 1, dtype=np.int32) * len(value)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(value * count)]
-    return pa.Array.from_buffers(pa.string(), count, buffers)
+    return of_values([text], pa.string(), [count])
 
 
 def of_numbers(values: Any, kind: pa.DataType, known: Any = None) -> pa.Array:
@@ -40,18 +38,39 @@ def of_flags(values: Any, known: Any = None) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [_bits(known), _bits(values)])
 
 
-def of_values(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Any of these kinds, from Python values; None becomes null."""
-    some_unknown = None in values
-    known = (
-        np.fromiter((v is not None for v in values), bool, len(values)) if some_unknown else None
-    )
+def of_values(
+    values: Sequence[Any], kind: pa.DataType, counts: Sequence[int] | None = None
+) -> pa.Array:
+    """Any of these kinds, from Python values, each so many times; None becomes null."""
+    times = 1 if counts is None else np.array(counts, np.int64)
     if pa.types.is_string(kind):
-        return of_bytes([(v or "").encode() for v in values], kind, known)
+        texts = [None if value is None else value.encode() for value in values]
+        sizes = [None if text is None else len(text) for text in texts]
+        data = b"".join(
+            (text or b"") * count for text, count in zip(texts, counts or repeat(1), strict=False)
+        )
+        return _of_joined(data, kind, *_numbers(sizes, np.int32, times))
     if pa.types.is_boolean(kind):
-        return of_flags(np.fromiter((bool(v) for v in values), bool, len(values)), known)
+        return of_flags(*_numbers(values, bool, times))
     width = np.int32 if kind.bit_width == 32 else np.int64
-    return of_numbers(np.fromiter((v or 0 for v in values), width, len(values)), kind, known)
+    flat, known = _numbers(values, width, times)
+    return of_numbers(flat, kind, known)
+
+
+def _numbers(values: Sequence[int | None], width: Any, times: Any = 1) -> tuple[Any, Any]:
+    """Arrays of the values, each so many times, and of which are known; None: all."""
+    known = None
+    if None in values:
+        known = np.repeat([value is not None for value in values], times)
+        values = [value or 0 for value in values]
+    return np.repeat(np.fromiter(values, width, len(values)), times), known
+
+
+def _of_joined(data: bytes, kind: pa.DataType, sizes: Any, known: Any) -> pa.Array:
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(sizes, out=offsets[1:])
+    buffers = [_bits(known), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(sizes), buffers)
 
 
 def numbers(column: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
