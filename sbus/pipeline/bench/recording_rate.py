@@ -1,19 +1,22 @@
 """How fast a live bus is recorded, and whether anything is lost.
 
-A bus with one worker and a publisher share one CPU; the recorder has another. The publisher sends
-numbered messages, as fast as it can or at a given rate, and never waits: what the recorder cannot
-keep up with is queued by the bus and finally dropped. Afterwards the recording is read: all
-messages must be there, in order, or be counted by a GAP row.
+A bus with one worker and its publishers share one CPU; the recorder has another. The publishers
+send numbered messages, as fast as they can or at a given rate, and never wait: what the recorder
+cannot keep up with is dropped, by a subscription after the bus has queued much of it. Afterwards
+the recording is read: all messages must be there, in order, or be counted by a GAP row.
 """
 
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from operator import call
 from pathlib import Path
 
 import click
@@ -28,6 +31,8 @@ from sbus.unix.address import parse_address
 
 NUMBER_DIGITS = 16
 KEYS = 200
+
+
 BURST_SECONDS = 0.002
 """A paced publisher sends what is due, and sleeps this long."""
 READY_SECONDS_MAX = 60.0
@@ -40,23 +45,29 @@ class Load:
     messages: int
     payload_bytes: int
     rate: int
+    publishers: int
+    """In one process; they publish in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of one load. The recorder's CPU time is without its start."""
+    """The result of one load. CPU times are without the start."""
 
     published_per_second: float
     recorded: int
     recorded_per_second: float
     lost: int
-    gaps: int
     cpu_ns: int
+    bus_cpu_ns: int
     written_bytes: int
 
     @property
     def cpu_us_per_message(self) -> float:
         return self.cpu_ns / 1_000 / max(1, self.recorded)
+
+    @property
+    def bus_cpu_us_per_message(self) -> float:
+        return self.bus_cpu_ns / 1_000 / (self.recorded + self.lost)
 
     @property
     def busy_percent(self) -> float:
@@ -70,26 +81,37 @@ def publish(address: str, load: Load) -> float:
         b"MSG app/%d/state\0%016d%b" % (number % KEYS, number, filler)
         for number in range(load.messages)
     ]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        sock.connect(parse_address(address).sockaddr())
+    with ExitStack() as stack:
+        socks = [
+            stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            for _ in range(load.publishers)
+        ]
+        for sock in socks:
+            sock.connect(parse_address(address).sockaddr())
+        sends = [socks[number % load.publishers].send for number in range(load.messages)]
         begun = time.perf_counter()
         sent = 0
         while sent < load.messages:
             due = load.messages
             if load.rate:
                 due = min(due, int((time.perf_counter() - begun) * load.rate) + 1)
-            # The fastest loop there is: the publisher shares its CPU with the bus.
-            deque(map(sock.send, packets[sent:due]), maxlen=0)
+            # The fastest loop there is: the publishers share their CPU with the bus.
+            deque(map(call, sends[sent:due], packets[sent:due]), maxlen=0)
             sent = due
             if load.rate:
                 time.sleep(BURST_SECONDS)
-        sock.send(b"CMSG !/cred/whoami")
-        sock.recv(1000)
+        for sock in socks:
+            sock.send(b"CMSG !/cred/whoami")
+            sock.recv(1000)
         return time.perf_counter() - begun
 
 
 def _run(
-    load: Load, where: Path, bus_cpus: frozenset[int] | None, recorder_cpus: frozenset[int] | None
+    load: Load,
+    where: Path,
+    bus_cpus: frozenset[int] | None,
+    recorder_cpus: frozenset[int] | None,
+    options: Sequence[str],
 ) -> Outcome:
     """One bus, one recorder, one load. Raises BenchmarkFailed if the recording is wrong."""
     with tempfile.TemporaryDirectory(prefix="sbus-bench-", dir=where) as name:
@@ -98,7 +120,7 @@ def _run(
         run = RunSettings(directory=directory, broker_cpus=bus_cpus)
         with run.broker(1)() as server:
             command = [sys.executable, "-m", "sbus.cli.sbusctl", "-a", server.address, "record"]
-            command += ["--plain", str(recording)]
+            command += [*options, str(recording)]
             with running("recorder", command, directory, recorder_cpus) as recorder:
                 deadline = time.monotonic() + READY_SECONDS_MAX
                 while "recording to" not in recorder.error_output():
@@ -106,39 +128,37 @@ def _run(
                         raise BenchmarkFailed(f"no recorder: {recorder.error_output()}")
                     time.sleep(0.05)
                 pid = recorder.process.pid
-                before = proc.run_times_ns([pid])[pid]
-                seconds = _publish_elsewhere(server.address, load, bus_cpus)
+                bus_pids = server.pids()
+                before = proc.run_time_ns(pid)
+                bus_before = sum(proc.run_times_ns(bus_pids).values())
+                with pinned(bus_cpus), ProcessPoolExecutor(1, get_context("spawn")) as process:
+                    seconds = process.submit(publish, server.address, load).result()
                 # An idle recorder has received everything.
                 cpu_ns = _wait_idle(pid) - before
+                bus_cpu_ns = sum(proc.run_times_ns(bus_pids).values()) - bus_before
             if recorder.process.returncode:
                 raise BenchmarkFailed(f"the recorder failed: {recorder.error_output()}")
-        return _check(recording, load, seconds, cpu_ns)
-
-
-def _publish_elsewhere(address: str, load: Load, cpus: frozenset[int] | None) -> float:
-    command = [sys.executable, "-m", "sbus.pipeline.bench", "publish", address]
-    command += [str(load.messages), str(load.payload_bytes), str(load.rate)]
-    with pinned(cpus):
-        return float(subprocess.check_output(command, text=True))
+        return _check(recording, load, seconds, cpu_ns, bus_cpu_ns)
 
 
 def _wait_idle(pid: int) -> int:
     """The CPU time of the process once it is idle."""
-    last = proc.run_times_ns([pid])[pid]
+    last = proc.run_time_ns(pid)
     while True:
         time.sleep(0.3)
-        now = proc.run_times_ns([pid])[pid]
+        now = proc.run_time_ns(pid)
         if now - last < 15_000_000:
             return now
         last = now
 
 
-def _check(directory: Path, load: Load, seconds: float, cpu_ns: int) -> Outcome:
+def _check(directory: Path, load: Load, seconds: float, cpu_ns: int, bus_cpu_ns: int) -> Outcome:
     """Read it all: the numbers must be consecutive, except for what GAP rows say is missing."""
     recording = Recording(directory)
     (name,) = recording.recorders()
     table = recording.snapshot(name).table("messages")
-    expected = lost = gaps = 0
+    expected = list(range(load.publishers))
+    recorded = lost = skipped = 0
     stamps: list[int] = []
     for piece in table.plan(table.earliest, table.end):
         for batch in read(piece, ["value", "lost", "timestamp"]):
@@ -147,20 +167,24 @@ def _check(directory: Path, load: Load, seconds: float, cpu_ns: int) -> Outcome:
                 batch["value"].to_pylist(), batch["lost"].to_pylist(), strict=True
             ):
                 if missing is not None:
-                    gaps += 1
                     lost += missing
-                elif int(value[:NUMBER_DIGITS]) != expected:
-                    raise BenchmarkFailed(f"message {value[:NUMBER_DIGITS]} instead of {expected}")
-                expected += 1 if missing is None else missing
-    if expected != load.messages:
-        raise BenchmarkFailed(f"{expected} of {load.messages} messages are accounted for")
+                    continue
+                recorded += 1
+                number = int(value[:NUMBER_DIGITS])
+                publisher = number % load.publishers
+                skipped += (number - expected[publisher]) // load.publishers
+                if number < expected[publisher] or skipped > lost:
+                    raise BenchmarkFailed(f"message {number} instead of {expected[publisher]}")
+                expected[publisher] = number + load.publishers
+    if recorded + lost != load.messages:
+        raise BenchmarkFailed(f"{recorded + lost} of {load.messages} messages are accounted for")
     return Outcome(
         published_per_second=load.messages / seconds,
-        recorded=expected - lost,
-        recorded_per_second=(expected - lost) * 1e6 / (max(stamps) - min(stamps)),
+        recorded=recorded,
+        recorded_per_second=recorded * 1e6 / (max(stamps) - min(stamps)),
         lost=lost,
-        gaps=gaps,
         cpu_ns=cpu_ns,
+        bus_cpu_ns=bus_cpu_ns,
         written_bytes=sum(path.stat().st_size for path in directory.rglob("*.arrows")),
     )
 
@@ -170,10 +194,11 @@ def measure(
     where: Path,
     bus_cpus: frozenset[int] | None,
     recorder_cpus: frozenset[int] | None,
+    options: Sequence[str],
 ) -> Result:
     outcomes = []
     for load in loads:
-        outcome = _run(load, where, bus_cpus, recorder_cpus)
+        outcome = _run(load, where, bus_cpus, recorder_cpus, options)
         outcomes.append(outcome)
         click.echo(f"{load.rate or 'unpaced'}: {outcome.recorded_per_second:,.0f}/s", err=True)
     return Result(
@@ -185,8 +210,12 @@ def measure(
             "bus_cpu": format_cpus(bus_cpus),
             "recorder_cpu": format_cpus(recorder_cpus),
             "directory": str(where),
+            "options": " ".join(options),
         },
-        columns=("asked msg/s", "published/s", "recorded/s", "lost", "µs/msg", "busy %", "MB"),
+        columns=(
+            *("asked msg/s", "published/s", "recorded/s", "lost"),
+            *("µs/msg", "busy %", "bus µs/msg", "MB"),
+        ),
         rows=[
             (
                 f"{load.rate:,}" if load.rate else "all",
@@ -195,6 +224,7 @@ def measure(
                 f"{outcome.lost:,}",
                 f"{outcome.cpu_us_per_message:.2f}",
                 f"{outcome.busy_percent:.0f}",
+                f"{outcome.bus_cpu_us_per_message:.2f}",
                 f"{outcome.written_bytes / 1e6:.1f}",
             )
             for load, outcome in zip(loads, outcomes, strict=True)
