@@ -6,6 +6,7 @@ only.
 
 import errno
 import math
+import os
 import socket
 import struct
 import time
@@ -137,13 +138,22 @@ class AdminConnection:
         return self._ahead.popleft() if self._ahead else self._receive(timeout_seconds)
 
     def _receive(self, timeout_seconds: float | None) -> bytes:
-        if not is_readable_within(self._sock, timeout_seconds):
-            raise TimeoutError(f"{self.address} gave no answer within {timeout_seconds:g} s")
         try:
-            length = self._sock.recv_into(self._buffer)
+            return self._receive_nowait()
+        except BlockingIOError:
+            if not is_readable_within(self._sock, timeout_seconds):
+                raise TimeoutError(
+                    f"{self.address} gave no answer within {timeout_seconds:g} s"
+                ) from None
+        return self._receive_nowait()
+
+    def _receive_nowait(self) -> bytes:
+        """Raises BlockingIOError: a socket with a time limit does not block by itself."""
+        try:
+            length = os.readv(self._sock.fileno(), [self._buffer])
         except ConnectionResetError:
             # Reported once, before the packets that are still there and the end.
-            length = self._sock.recv_into(self._buffer)
+            length = os.readv(self._sock.fileno(), [self._buffer])
         if not length:
             raise Disconnected("the bus has ended or was upgraded, or has closed this connection")
         return bytes(memoryview(self._buffer)[:length])

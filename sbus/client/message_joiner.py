@@ -1,11 +1,13 @@
 """Joining the messages of a stream from the packets of several processes.
 
-The publisher's worker sends a message; the numbers of recipients of other workers come separately,
-before or after, as do further parts of a large payload (see `admin_streams`). Here a message waits
-until it is complete, and for at least `WINDOW_SECONDS`, so that an earlier message in the total
-order, from another worker, can overtake it. After `COMPLETE_SECONDS_MAX` without the rest, because
-a worker died or a packet had no room, its number of recipients is unknown, or it counts as missed
-if its payload is incomplete. When too many messages wait, the first one leaves as it is.
+The publisher's worker sends its messages, a batch at a time; the numbers of recipients of other
+workers come separately, before or after, as do further parts of a large payload (see
+`admin_streams`). Here a batch waits until it is complete, and for at least `WINDOW_SECONDS`, so
+that an earlier one in the total order, from another worker, can overtake it. After
+`COMPLETE_SECONDS_MAX` without the rest, because a worker died or a packet had no room, numbers of
+recipients are unknown, or a message counts as missed if its payload is incomplete. When too many
+messages wait, the first batch leaves as it is. What a source has missed takes its place behind the
+last batch that came from there.
 
 `now` is in seconds, of any clock.
 """
@@ -17,7 +19,7 @@ from collections.abc import Iterator
 import msgspec
 
 from sbus.errors import ProtocolViolation
-from sbus.protocol.admin_streams import Message, Messages, Missed, Part, Recipients, StreamPacket
+from sbus.protocol.admin_streams import Messages, Missed, Part, Recipients, StreamPacket
 
 WINDOW_SECONDS = 0.02
 COMPLETE_SECONDS_MAX = 1.0
@@ -59,61 +61,89 @@ class MissedItems(msgspec.Struct, frozen=True):
 
 
 class MissedCounts:
-    """How much of a stream was missed; each source reports how much it has dropped in all."""
+    """How much of a stream was missed; each source reports how much it has missed in all."""
 
     def __init__(self) -> None:
         self._by_source: dict[int, int] = {}
-        self._unreported = 0
 
-    def note(self, source: int, missed: int, *, before_beginning: bool = False) -> None:
-        if not before_beginning:
-            self._unreported += missed - self._by_source.get(source, 0)
+    def note(self, source: int, missed: int) -> int:
+        """How much more it is than before."""
+        more = missed - self._by_source.get(source, 0)
         self._by_source[source] = missed
-
-    def take(self) -> list[MissedItems]:
-        """What was missed since the last time, as at most one item."""
-        if self._unreported <= 0:
-            return []
-        missed, self._unreported = self._unreported, 0
-        return [MissedItems(missed)]
+        return more
 
 
-class _Waiting:
-    """A message that may be incomplete; `missing` bytes of its payload have not come yet."""
+class MonitoredBatch:
+    """Messages of a publish batch, column by column: `keys`, `sizes` and `recipients` have an item
+    for each, `payloads` are pieces of all payloads one after another, and `packet` has the rest."""
 
-    __slots__ = ("arrived_at", "message", "missing", "packet", "parts", "recipients", "workers")
+    __slots__ = ("arrived_at", "missing", "packet", "payloads", "recipients", "unreported")
 
-    def __init__(self, packet: Messages, message: Message, now: float) -> None:
+    def __init__(self, packet: Messages, now: float) -> None:
+        """Raises ProtocolViolation."""
         self.packet = packet
-        self.message = message
         self.arrived_at = now
-        self.recipients = message.recipients
-        self.workers = set(message.workers) if message.workers else None
-        self.parts: list[bytes] = []
+        self.recipients: list[int | None] = [*packet.recipients]
+        self.unreported: dict[int, set[int]] = {}
+        """By the index of a message, the workers that have not sent its number of recipients."""
+        self.payloads: list[bytes] = []
         self.missing = 0
-        if message.payload is not None and message.size is not None:
-            self.missing = message.size - len(message.payload)
+        """Bytes of the last payload that have not come."""
+        count = len(packet.keys)
+        if not len(packet.sizes) == len(self.recipients) == count or (
+            packet.workers and not len(packet.workers) == len(packet.entries) == count
+        ):
+            raise ProtocolViolation("a packet of messages has columns of different lengths")
+        if packet.payloads is not None:
+            self.payloads.append(packet.payloads)
+            self.missing = sum(filter(None, packet.sizes)) - len(packet.payloads)
+            if self.missing > ((count and packet.sizes[-1]) or 0):
+                raise ProtocolViolation("a packet of messages has too short payloads")
 
-    def ready_at(self) -> float:
-        incomplete = self.workers or self.missing
-        return self.arrived_at + (COMPLETE_SECONDS_MAX if incomplete else WINDOW_SECONDS)
+    @property
+    def keys(self) -> list[str]:
+        return self.packet.keys
 
-    def finish(self) -> MonitoredMessage:
-        packet, message = self.packet, self.message
-        return MonitoredMessage(
-            time=packet.time,
-            order=packet.order,
-            key=message.key,
-            size=message.size,
-            payload=None if message.payload is None else b"".join((message.payload, *self.parts)),
-            recipients=None if self.workers else self.recipients,
-            client=packet.client,
-            uid=packet.uid,
-            gid=packet.gid,
-            pid=packet.pid,
-            program=packet.program,
-            worker=packet.worker,
-        )
+    @property
+    def sizes(self) -> list[int | None]:
+        """Of the payloads, in bytes; None for secret messages."""
+        return self.packet.sizes
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(len, self.keys)) + sum(map(len, self.payloads))
+
+    def messages(self) -> Iterator[MonitoredMessage]:
+        packet = self.packet
+        payloads, end = b"".join(self.payloads), 0
+        for key, size, recipients in zip(self.keys, self.sizes, self.recipients, strict=True):
+            begin, end = end, end + (size or 0)
+            is_hidden = size is None or packet.payloads is None
+            yield MonitoredMessage(
+                time=packet.time,
+                order=packet.order,
+                key=key,
+                size=size,
+                payload=None if is_hidden else payloads[begin:end],
+                recipients=recipients,
+                client=packet.client,
+                uid=packet.uid,
+                gid=packet.gid,
+                pid=packet.pid,
+                program=packet.program,
+                worker=packet.worker,
+            )
+
+    def drop_incomplete(self) -> int:
+        """Drop the last message if its payload has not come; returns how many were dropped. Numbers
+        of recipients that have not come are unknown."""
+        for index in self.unreported:
+            self.recipients[index] = None
+        if self.missing <= 0:
+            return 0
+        for column in (self.keys, self.sizes, self.recipients):
+            column.pop()
+        return 1
 
 
 class MessageJoiner:
@@ -122,16 +152,21 @@ class MessageJoiner:
 
     def __init__(self, order: int) -> None:
         self._order = order
-        self._heap: list[tuple[int, int, _Waiting]] = []
+        self._heap: list[tuple[int, int, MonitoredBatch | MissedItems]] = []
+        """By their order, and as they were fed."""
         self._fed = 0
+        self._waiting = 0
+        """Messages in the heap."""
         self._bytes = 0
-        self._places: dict[tuple[int, int], _Waiting] = {}
+        self._places: dict[tuple[int, int], tuple[MonitoredBatch, int]] = {}
         """Messages that wait for the counts of other workers, by their place in the log."""
         self._early: dict[tuple[int, int, int], int] = {}
         """Counts of recipients that came before their message, by place and worker."""
         self._missed = MissedCounts()
-        self._open: dict[int, _Waiting] = {}
-        """The message of each source whose payload is incomplete."""
+        self._last_order: dict[int, int] = {}
+        """Of each source."""
+        self._open: dict[int, MonitoredBatch] = {}
+        """The batch of each source whose last payload is incomplete."""
 
     # -- in ------------------------------------------------------------------------------------
     def feed(self, data: bytes, now: float) -> None:
@@ -145,87 +180,115 @@ class MessageJoiner:
         elif isinstance(packet, Recipients):
             self._take_recipients(packet)
         elif isinstance(packet, Missed):
-            self._missed.note(packet.source, packet.missed)
+            self._take_missed(packet)
         elif isinstance(packet, Messages):
-            is_early = packet.order < self._order
-            self._missed.note(packet.source, packet.missed, before_beginning=is_early)
-            if not is_early:
+            if packet.order < self._order:
+                self._missed.note(packet.source, packet.missed)
+            else:
+                self._take_missed(packet)
                 self._take_messages(packet, now)
 
-    def _take_messages(self, packet: Messages, now: float) -> None:
-        for message in packet.messages:
-            waiting = _Waiting(packet, message, now)
-            if waiting.workers is not None:
-                self._take_early(waiting)
-            if waiting.missing > 0:
-                self._open[packet.source] = waiting
-            self._bytes += len(message.payload or b"")
-            self._fed += 1
-            heapq.heappush(self._heap, (packet.order, self._fed, waiting))
+    def _take_missed(self, packet: Missed | Messages) -> None:
+        more = self._missed.note(packet.source, packet.missed)
+        if more > 0:
+            self._push(self._last_order.get(packet.source, 0), MissedItems(more))
 
-    def _take_early(self, waiting: _Waiting) -> None:
-        """Add the recipients that are known already."""
-        assert waiting.workers is not None
-        place = (waiting.packet.block, waiting.message.entry)
-        if self._early:
-            for worker in waiting.message.workers:
+    def _push(self, order: int, item: MonitoredBatch | MissedItems) -> None:
+        self._fed += 1
+        heapq.heappush(self._heap, (order, self._fed, item))
+
+    def _take_messages(self, packet: Messages, now: float) -> None:
+        batch = MonitoredBatch(packet, now)
+        if packet.workers:
+            self._expect_reports(batch)
+        if batch.missing > 0:
+            self._open[packet.source] = batch
+        self._waiting += len(packet.keys)
+        self._bytes += len(packet.payloads or b"")
+        self._last_order[packet.source] = packet.order
+        self._push(packet.order, batch)
+
+    def _expect_reports(self, batch: MonitoredBatch) -> None:
+        """Wait for numbers of recipients, and add those that are known already."""
+        packet = batch.packet
+        for index, workers in enumerate(packet.workers):
+            if not workers:
+                continue
+            place = (packet.block, packet.entries[index])
+            self._places[place] = batch, index
+            batch.unreported[index] = set(workers)
+            for worker in workers if self._early else ():
                 recipients = self._early.pop((*place, worker), None)
                 if recipients is not None:
-                    waiting.recipients += recipients
-                    waiting.workers.discard(worker)
-        if waiting.workers:
-            self._places[place] = waiting
+                    self._add_recipients(place, worker, recipients)
+
+    def _add_recipients(self, place: tuple[int, int], worker: int, recipients: int) -> None:
+        batch, index = self._places[place]
+        unreported = batch.unreported[index]
+        known = batch.recipients[index]
+        if worker in unreported and known is not None:
+            batch.recipients[index] = known + recipients
+            unreported.remove(worker)
+        if not unreported:
+            del batch.unreported[index], self._places[place]
 
     def _take_part(self, packet: Part) -> None:
-        waiting = self._open.get(packet.source)
-        if waiting is None:
+        batch = self._open.get(packet.source)
+        if batch is None:
             return  # of a message that was left out
-        waiting.parts.append(packet.payload)
-        waiting.missing -= len(packet.payload)
+        batch.payloads.append(packet.payload)
+        batch.missing -= len(packet.payload)
         self._bytes += len(packet.payload)
-        if waiting.missing <= 0:
+        if batch.missing <= 0:
             del self._open[packet.source]
 
     def _take_recipients(self, packet: Recipients) -> None:
-        worker = packet.worker
-        for block, entry, recipients in packet.counts:
-            waiting = self._places.get((block, entry))
-            if waiting is None:
-                if len(self._early) >= WAITING_MAX:
-                    del self._early[next(iter(self._early))]
-                self._early[block, entry, worker] = recipients
-            elif waiting.workers and worker in waiting.workers:
-                waiting.recipients += recipients
-                waiting.workers.discard(worker)
-                if not waiting.workers:
-                    del self._places[block, entry]
+        for entry, recipients in zip(packet.entries, packet.recipients, strict=False):
+            place = (packet.block, entry)
+            if place in self._places:
+                self._add_recipients(place, packet.worker, recipients)
+                continue
+            if len(self._early) >= WAITING_MAX:
+                del self._early[next(iter(self._early))]
+            self._early[*place, packet.worker] = recipients
 
     # -- out -----------------------------------------------------------------------------------
-    def take(self, now: float = math.inf) -> list[MonitoredMessage | MissedItems]:
-        """What is complete, messages in the total order; at the end, everything as it is."""
+    def take(self, now: float = math.inf) -> list[MonitoredBatch | MissedItems]:
+        """What is complete, in the total order; at the end, everything as it is."""
         return list(self._ready(now))
 
     def next_at(self) -> float | None:
         """When `take` returns something even if nothing comes; None if never."""
-        return self._heap[0][2].ready_at() if self._heap else None
+        if not self._heap:
+            return None
+        batch = self._heap[0][2]
+        if isinstance(batch, MissedItems):
+            return -math.inf
+        is_complete = batch.missing <= 0 and not batch.unreported
+        return batch.arrived_at + (WINDOW_SECONDS if is_complete else COMPLETE_SECONDS_MAX)
 
-    def _ready(self, now: float) -> Iterator[MonitoredMessage | MissedItems]:
-        yield from self._missed.take()
-        heap = self._heap
-        while heap:
-            waiting = heap[0][2]
-            too_much = len(heap) > WAITING_MAX or self._bytes > WAITING_BYTES_MAX
-            if not (too_much or waiting.ready_at() <= now):
+    def _ready(self, now: float) -> Iterator[MonitoredBatch | MissedItems]:
+        while (at := self.next_at()) is not None:
+            too_much = self._waiting > WAITING_MAX or self._bytes > WAITING_BYTES_MAX
+            if not too_much and at > now:
                 return
-            heapq.heappop(heap)
-            self._forget(waiting)
-            yield MissedItems(1) if waiting.missing > 0 else waiting.finish()
+            item = heapq.heappop(self._heap)[2]
+            if isinstance(item, MissedItems):
+                yield item
+                continue
+            self._forget(item)
+            dropped = item.drop_incomplete()
+            if item.keys:
+                yield item
+            if dropped:
+                yield MissedItems(dropped)
 
-    def _forget(self, waiting: _Waiting) -> None:
-        """Remove all references to this message."""
-        place = (waiting.packet.block, waiting.message.entry)
-        if waiting.workers and self._places.get(place) is waiting:
-            del self._places[place]
-        if self._open.get(waiting.packet.source) is waiting:
-            del self._open[waiting.packet.source]
-        self._bytes -= len(waiting.message.payload or b"") + sum(map(len, waiting.parts))
+    def _forget(self, batch: MonitoredBatch) -> None:
+        """Remove all references to this batch."""
+        packet = batch.packet
+        for index in batch.unreported:
+            self._places.pop((packet.block, packet.entries[index]), None)
+        if self._open.get(packet.source) is batch:
+            del self._open[packet.source]
+        self._waiting -= len(batch.keys)
+        self._bytes -= sum(map(len, batch.payloads))

@@ -14,7 +14,13 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from sbus.client.admin import AdminConnection
-from sbus.client.message_joiner import MessageJoiner, MissedCounts, MissedItems, MonitoredMessage
+from sbus.client.message_joiner import (
+    MessageJoiner,
+    MissedCounts,
+    MissedItems,
+    MonitoredBatch,
+    MonitoredMessage,
+)
 from sbus.errors import BusError, Disconnected, ProtocolViolation
 from sbus.protocol import admin
 from sbus.protocol.admin_results import EventsResult, MonitorResult
@@ -23,7 +29,7 @@ from sbus.protocol.text import to_text
 
 EVENTS_WINDOW_SECONDS = 0.05
 """How long an event waits for earlier ones from other processes."""
-_PACKETS_AT_ONCE_MAX = 64
+_PACKETS_AT_ONCE_MAX = 1_000
 
 _decoder: msgspec.json.Decoder[Events | Missed] = msgspec.json.Decoder(Events | Missed)
 _ENDED = BEGINNING + b'"ended"'
@@ -95,12 +101,8 @@ class Stream(ABC, Generic[T]):
         """When `_take` returns something even if nothing comes; None if never."""
 
 
-class MessageStream(Stream[MonitoredMessage | MissedItems]):
-    """The messages of a bus whose key matches one of `patterns`, or all; with their payload if that
-    is requested. Of secret messages only the key is shown.
-
-    Raises AdminError, Disconnected, ProtocolViolation.
-    """
+class _MonitorStream(Stream[T]):
+    """The common part of `MessageStream` and `BatchStream`."""
 
     def __init__(
         self, connection: AdminConnection, patterns: Iterable[bytes] = (), *, payload: bool = False
@@ -113,11 +115,32 @@ class MessageStream(Stream[MonitoredMessage | MissedItems]):
     def _feed(self, packet: bytes) -> None:
         self._joiner.feed(packet, time.monotonic())
 
-    def _take(self) -> list[MonitoredMessage | MissedItems]:
+    def _take_batches(self) -> list[MonitoredBatch | MissedItems]:
         return self._joiner.take(math.inf if self._ended else time.monotonic())
 
     def _next_at(self) -> float | None:
         return self._joiner.next_at()
+
+
+class MessageStream(_MonitorStream[MonitoredMessage | MissedItems]):
+    """The messages of a bus whose key matches one of `patterns`, or all; with their payload if that
+    is requested. Of secret messages only the key is shown.
+
+    Raises AdminError, Disconnected, ProtocolViolation.
+    """
+
+    def _take(self) -> list[MonitoredMessage | MissedItems]:
+        found: list[MonitoredMessage | MissedItems] = []
+        for item in self._take_batches():
+            found += item.messages() if isinstance(item, MonitoredBatch) else [item]
+        return found
+
+
+class BatchStream(_MonitorStream[MonitoredBatch | MissedItems]):
+    """The same messages, a publish batch at a time."""
+
+    def _take(self) -> list[MonitoredBatch | MissedItems]:
+        return self._take_batches()
 
 
 class EventStream(Stream[dict[str, Any] | MissedItems]):
@@ -130,21 +153,25 @@ class EventStream(Stream[dict[str, Any] | MissedItems]):
     def __init__(self, connection: AdminConnection) -> None:
         begun = connection.ask(admin.Events(), EventsResult)
         super().__init__(connection, begun.unanswered)
-        self._missed = MissedCounts()
+        self._missed_counts = MissedCounts()
+        self._missed = 0
         self._heap: list[tuple[float, int, float, dict[str, Any]]] = []
         """Events by their time, each with the time of its arrival."""
         self._fed = 0
 
     def _feed(self, packet: bytes) -> None:
         part = _understood(_decoder, packet)
-        self._missed.note(part.source, part.missed)
+        self._missed += self._missed_counts.note(part.source, part.missed)
         now = time.monotonic()
         for event in part.events if isinstance(part, Events) else ():
             self._fed += 1
             heapq.heappush(self._heap, (event["time"], self._fed, now, event))
 
     def _take(self) -> list[dict[str, Any] | MissedItems]:
-        found: list[dict[str, Any] | MissedItems] = [*self._missed.take()]
+        found: list[dict[str, Any] | MissedItems] = []
+        if self._missed > 0:
+            found.append(MissedItems(self._missed))
+            self._missed = 0
         while (at := self._next_at()) is not None and at <= time.monotonic():
             found.append(heapq.heappop(self._heap)[3])
         return found

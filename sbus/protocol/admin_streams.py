@@ -31,25 +31,9 @@ class _Packet(msgspec.Struct, frozen=True, kw_only=True, tag_field="stream", tag
     source: int
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One message. For a secret one only the key is sent: `size` and `payload` are null."""
-
-    key: str
-    size: int | None
-    """Of the payload, in bytes."""
-    recipients: int
-    """Recipients of the publisher's worker."""
-    payload: bytes | None = None
-    """Null if it was not requested. Shorter than `size` when `Part` packets with the rest
-    follow."""
-    workers: tuple[int, ...] = ()
-    """Other workers, which will send the number of their recipients."""
-    entry: int = 0
-    """The number of its entry in the block; meaningless if `workers` is empty."""
-
-
-class Messages(_Packet, frozen=True, kw_only=True):
-    """A publish batch of one client; `worker` is its worker's number."""
+class Messages(_Packet, frozen=True, kw_only=True, omit_defaults=True):
+    """Messages of a publish batch of one client, column by column; `worker` is its worker's
+    number. Of secret messages only the key is sent."""
 
     missed: int
     worker: int
@@ -63,7 +47,19 @@ class Messages(_Packet, frozen=True, kw_only=True):
     gid: int
     pid: int
     program: str
-    messages: list[Message]
+    keys: list[str]
+    sizes: list[int | None]
+    """Of the payloads, in bytes; null for secret messages."""
+    recipients: list[int]
+    """Recipients of the publisher's worker."""
+    payloads: bytes | None = None
+    """One after another; null if they were not requested. Shorter than all `sizes` together when
+    `Part` packets with the rest of the last one follow."""
+    workers: list[tuple[int, ...]] = []
+    """For each message the other workers that will send the number of their recipients. Empty if
+    there are none for any."""
+    entries: list[int] = []
+    """The numbers of their entries in the block; meaningless where there are no such workers."""
 
 
 class Part(_Packet, frozen=True, kw_only=True):
@@ -74,10 +70,12 @@ class Part(_Packet, frozen=True, kw_only=True):
 
 
 class Recipients(_Packet, frozen=True, kw_only=True):
-    """The number of recipients of worker `worker`: (block, entry, recipients) for each message."""
+    """The numbers of recipients of worker `worker` for these entries of a block."""
 
     worker: int
-    counts: list[tuple[int, int, int]]
+    block: int
+    entries: list[int]
+    recipients: list[int]
 
 
 class Events(_Packet, frozen=True, kw_only=True):

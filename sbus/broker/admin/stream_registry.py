@@ -34,7 +34,9 @@ START_SECONDS_MAX = 2.0
 """How long the start of a stream waits for the workers."""
 _BUFFER_BYTES = 4 * 1024 * 1024
 """SO_SNDBUF asked for on a watcher's connection: all that a watcher may be behind. The kernel cuts
-it to its own limit (net.core.wmem_max)."""
+it to its own limit (net.core.wmem_max), and doubles it."""
+_REASON_BYTES = 32 * 1024
+"""Of these, for the reason why a stream ends. A larger packet before it may take them."""
 
 
 class _Stream:
@@ -125,6 +127,7 @@ class StreamRegistry:
         self._events.close()
         packet = msgspec.json.encode(Ended(source=os.getpid(), why=why))
         for stream in self._streams.values():
+            stream.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
             with suppress(OSError):
                 stream.sock.send(packet)
             end_connection(stream.sock)
@@ -195,4 +198,6 @@ def _copies(sock: socket.socket) -> tuple[socket.socket, socket.socket]:
     for copy in (one, other):
         copy.setblocking(False)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    doubled = one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, doubled // 2 - _REASON_BYTES)
     return one, other

@@ -26,7 +26,6 @@ from sbus.broker.worker.traffic_sampler import TrafficSampler
 from sbus.protocol.admin_streams import (
     PART_BYTES_MAX,
     STREAM_PACKET_BYTES_MAX,
-    Message,
     Messages,
     Part,
     Recipients,
@@ -44,7 +43,8 @@ _CACHE_BYTES_MAX = 1024 * 1024
 _NOT_SELECTED = ("", False)
 _JSON_BYTES_PER_KEY_BYTE = 5
 """At most: a byte that is not text is shown as `\\xNN`, with two backslashes in JSON."""
-_JSON_BYTES_PER_MESSAGE = 150
+_JSON_BYTES_PER_MESSAGE = 32
+_JSON_BYTES_PER_WORKER = 3
 _FULL_BYTES = STREAM_PACKET_BYTES_MAX // 4
 """A packet of messages is sent when it has this size: the next message may add twice as much."""
 _PROGRAMS_MAX = 4_096
@@ -92,6 +92,21 @@ class MessageStream:
         self.writer = writer
         self.selection = selection
         self.payload = payload
+
+
+class _Shown:
+    """The columns of a packet of messages, and what it takes at most as JSON."""
+
+    __slots__ = ("bytes", "entries", "keys", "payloads", "recipients", "sizes", "workers")
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.sizes: list[int | None] = []
+        self.recipients: list[int] = []
+        self.workers: list[tuple[int, ...]] = []
+        self.entries: list[int] = []
+        self.payloads: list[bytes] = []
+        self.bytes = 0
 
 
 class MessageMonitor:
@@ -166,20 +181,25 @@ class MessageMonitor:
             if not stream.writer.has_room:
                 continue
             select = stream.selection.get
-            counts = [
-                (log_position, number, _recipients(look_up(key)))
+            shown = [
+                (number, key)
                 for number, (key, _) in zip(numbers, entries, strict=True)
                 if key != HAND_OVER and select(key) is not None
             ]
-            if counts:
-                source = stream.writer.source
-                stream.writer.send(Recipients(source=source, worker=self._worker, counts=counts), 0)
+            if shown:
+                packet = Recipients(
+                    source=stream.writer.source,
+                    worker=self._worker,
+                    block=log_position,
+                    entries=[number for number, _ in shown],
+                    recipients=[_recipients(look_up(key)) for _, key in shown],
+                )
+                stream.writer.send(packet, 0)
 
     # -- pieces --------------------------------------------------------------------------------
     def _show_batch(self, stream: MessageStream, batch: PublishBatch) -> None:
         select = stream.selection.get
-        shown: list[Message] = []
-        shown_bytes = 0
+        shown = _Shown()
         entry = -1
         for packet, key, route in batch.messages:
             if route.mask:
@@ -187,38 +207,30 @@ class MessageMonitor:
             selected = select(key)
             if selected is None:
                 continue
-            text, secret = selected
-            payload = None
-            shown_bytes += _JSON_BYTES_PER_MESSAGE + _JSON_BYTES_PER_KEY_BYTE * len(key)
+            text, is_secret = selected
+            shown.keys.append(text)
             payload_at = len(key) + 5
-            if stream.payload and not secret:
-                payload = packet[payload_at : payload_at + PART_BYTES_MAX]
-                shown_bytes += len(payload) * 4 // 3
-            message = Message(
-                key=text,
-                size=None if secret else len(packet) - payload_at,
-                recipients=_recipients(route),
-                payload=payload,
-                workers=_numbers(route.mask & self._alive),
-                entry=entry,
-            )
-            shown.append(message)
-            if payload is not None and payload_at + PART_BYTES_MAX < len(packet):
-                self._send(stream, batch.session, shown, packet[payload_at + PART_BYTES_MAX :])
-            elif shown_bytes >= _FULL_BYTES:
+            shown.sizes.append(None if is_secret else len(packet) - payload_at)
+            shown.recipients.append(_recipients(route))
+            workers = _numbers(route.mask & self._alive)
+            shown.workers.append(workers)
+            shown.entries.append(entry)
+            shown.bytes += _JSON_BYTES_PER_MESSAGE + _JSON_BYTES_PER_KEY_BYTE * len(key)
+            shown.bytes += _JSON_BYTES_PER_WORKER * len(workers)
+            if stream.payload and not is_secret:
+                shown.payloads.append(packet[payload_at:])
+                shown.bytes += (len(packet) - payload_at) * 4 // 3
+            if shown.bytes >= _FULL_BYTES:
                 self._send(stream, batch.session, shown)
-            else:
-                continue
-            shown, shown_bytes = [], 0
-        if shown:
+                shown = _Shown()
+        if shown.keys:
             self._send(stream, batch.session, shown)
 
-    def _send(
-        self, stream: MessageStream, session: Session, messages: list[Message], rest: bytes = b""
-    ) -> None:
-        """`rest` is what the payload of the last message holds besides what is shown here."""
+    def _send(self, stream: MessageStream, session: Session, shown: "_Shown") -> None:
         own = session.credentials
         source = stream.writer.source
+        payloads = b"".join(shown.payloads)
+        is_elsewhere = any(shown.workers)
         packet = Messages(
             source=source,
             missed=stream.writer.missed,
@@ -231,13 +243,18 @@ class MessageMonitor:
             gid=own.gid,
             pid=own.pid,
             program=self._program(session),
-            messages=messages,
+            keys=shown.keys,
+            sizes=shown.sizes,
+            recipients=shown.recipients,
+            payloads=payloads[:PART_BYTES_MAX] if stream.payload else None,
+            workers=shown.workers if is_elsewhere else [],
+            entries=shown.entries if is_elsewhere else [],
         )
-        parts = [
-            Part(source=source, payload=rest[begin : begin + PART_BYTES_MAX])
-            for begin in range(0, len(rest), PART_BYTES_MAX)
+        rest = [
+            Part(source=source, payload=payloads[begin : begin + PART_BYTES_MAX])
+            for begin in range(PART_BYTES_MAX, len(payloads), PART_BYTES_MAX)
         ]
-        stream.writer.send(packet, len(messages), parts)
+        stream.writer.send(packet, len(shown.keys), rest)
 
     def _program(self, session: Session) -> str:
         program = self._programs.get(session.client)

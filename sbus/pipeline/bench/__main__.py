@@ -9,7 +9,7 @@ import click
 
 from sbus.bench.figures import parse_cpus
 from sbus.errors import SbusError
-from sbus.pipeline.bench.recording_rate import NUMBER_DIGITS, Load, Places, measure
+from sbus.pipeline.bench.recording_rate import NUMBER_DIGITS, Load, measure
 
 
 @click.group()
@@ -31,6 +31,7 @@ def main() -> None:
     show_default=True,
     help="Messages per second; 0 for as many as the bus takes. Repeatable.",
 )
+@click.option("--publishers", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--bus-cpu", type=parse_cpus, help="Of the bus and the publisher; the first.")
 @click.option("--recorder-cpu", type=parse_cpus, help="Of the recorder; the last.")
 @click.option(
@@ -39,24 +40,33 @@ def main() -> None:
     default=tempfile.gettempdir,
     help="Where it records for the time of the measurement: on the disk to be measured.",
 )
+@click.option("--plain", is_flag=True, help="Record by a subscription, without the admin socket.")
+@click.option("--json", "as_json", is_flag=True, help="Every figure, as JSON.")
 def _record(
     messages: int,
     payload_bytes: int,
     rates: tuple[int, ...],
+    publishers: int,
     bus_cpu: frozenset[int] | None,
     recorder_cpu: frozenset[int] | None,
     directory: Path,
+    plain: bool,
+    as_json: bool,
 ) -> None:
     """How many messages per second are recorded without loss, on one CPU."""
     usable = os.sched_getaffinity(0)
-    places = Places(
-        bus_cpus=bus_cpu or frozenset({min(usable)}),
-        recorder_cpus=recorder_cpu or frozenset({max(usable)}),
-        directory=directory,
+    loads = [
+        Load(messages=messages, payload_bytes=payload_bytes, rate=rate, publishers=publishers)
+        for rate in rates
+    ]
+    result = measure(
+        loads,
+        directory,
+        bus_cpu or frozenset({min(usable)}),
+        recorder_cpu or frozenset({max(usable)}),
+        ["--plain"] if plain else [],
     )
-    for rate in rates:
-        load = Load(messages=messages, payload_bytes=payload_bytes, rate=rate)
-        click.echo(measure(load, places))
+    click.echo(result.as_json() if as_json else result.as_text())
 
 
 @main.command("spark")

@@ -1,9 +1,9 @@
 """How fast a live bus is recorded, and whether anything is lost.
 
-A bus with one worker and a publisher share one CPU; the recorder has another. The publisher sends
-numbered messages, as fast as it can or at a given rate, and never waits: what the recorder cannot
-keep up with is queued by the bus and finally dropped. Afterwards the recording is read: all
-messages must be there, in order, or be counted by a GAP row.
+A bus with one worker and its publishers share one CPU; the recorder has another. The publishers
+send numbered messages, as fast as they can or at a given rate, and never wait: what the recorder
+cannot keep up with is dropped, by a subscription after the bus has queued much of it. Afterwards
+the recording is read: all messages must be there, in order, or be counted by a GAP row.
 """
 
 import socket
@@ -11,12 +11,20 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from operator import call
 from pathlib import Path
 
+import click
+
 from sbus.bench import BenchmarkFailed, proc
+from sbus.bench.figures import format_cpus
 from sbus.bench.programs import pinned, running
+from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings
 from sbus.pipeline.store.reader import Recording, read
 from sbus.unix.address import parse_address
@@ -35,15 +43,33 @@ class Load:
     messages: int
     payload_bytes: int
     rate: int
+    publishers: int
+    """In one process; they publish in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """The CPUs of the bus and the publisher, that of the recorder, and the disk."""
+class Outcome:
+    """The result of one load. CPU times are without the start."""
 
-    bus_cpus: frozenset[int]
-    recorder_cpus: frozenset[int]
-    directory: Path
+    published_per_second: float
+    recorded: int
+    recorded_per_second: float
+    lost: int
+    cpu_ns: int
+    bus_cpu_ns: int
+    written_bytes: int
+
+    @property
+    def cpu_us_per_message(self) -> float:
+        return self.cpu_ns / 1_000 / max(1, self.recorded)
+
+    @property
+    def bus_cpu_us_per_message(self) -> float:
+        return self.bus_cpu_ns / 1_000 / (self.recorded + self.lost)
+
+    @property
+    def busy_percent(self) -> float:
+        return self.cpu_us_per_message * self.recorded_per_second / 10_000
 
 
 def publish(address: str, load: Load) -> float:
@@ -53,66 +79,82 @@ def publish(address: str, load: Load) -> float:
         b"MSG app/%d/state\0%016d%b" % (number % KEYS, number, filler)
         for number in range(load.messages)
     ]
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-        sock.connect(parse_address(address).sockaddr())
+    with ExitStack() as stack:
+        socks = [
+            stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            for _ in range(load.publishers)
+        ]
+        for sock in socks:
+            sock.connect(parse_address(address).sockaddr())
+        sends = [socks[number % load.publishers].send for number in range(load.messages)]
         begun = time.perf_counter()
         sent = 0
         while sent < load.messages:
             due = load.messages
             if load.rate:
                 due = min(due, int((time.perf_counter() - begun) * load.rate) + 1)
-            # The fastest loop there is: the publisher shares its CPU with the bus.
-            deque(map(sock.send, packets[sent:due]), maxlen=0)
+            # The fastest loop there is: the publishers share their CPU with the bus.
+            deque(map(call, sends[sent:due], packets[sent:due]), maxlen=0)
             sent = due
             if load.rate:
                 time.sleep(BURST_SECONDS)
-        sock.send(b"CMSG !/cred/whoami")
-        sock.recv(1000)
+        for sock in socks:
+            sock.send(b"CMSG !/cred/whoami")
+            sock.recv(1000)
         return time.perf_counter() - begun
 
 
-def measure(load: Load, places: Places) -> str:
-    """One bus, one recorder, one load: the figures. Raises BenchmarkFailed if the recording is
-    wrong."""
-    with tempfile.TemporaryDirectory(prefix="sbus-bench-", dir=places.directory) as name:
+def _run(
+    load: Load,
+    where: Path,
+    bus_cpus: frozenset[int] | None,
+    recorder_cpus: frozenset[int] | None,
+    options: Sequence[str],
+) -> Outcome:
+    """One bus, one recorder, one load. Raises BenchmarkFailed if the recording is wrong."""
+    with tempfile.TemporaryDirectory(prefix="sbus-bench-", dir=where) as name:
         directory = Path(name)
         recording = directory / "recording"
-        run = RunSettings(directory=directory, broker_cpus=places.bus_cpus)
+        run = RunSettings(directory=directory, broker_cpus=bus_cpus)
         with run.broker(1)() as server:
             command = [sys.executable, "-m", "sbus.cli.sbusctl", "-a", server.address, "record"]
-            command += ["--plain", str(recording)]
-            with running("recorder", command, directory, places.recorder_cpus) as recorder:
+            command += [*options, str(recording)]
+            with running("recorder", command, directory, recorder_cpus) as recorder:
                 deadline = time.monotonic() + READY_SECONDS_MAX
                 while "recording to" not in recorder.error_output():
                     if recorder.process.poll() is not None or time.monotonic() > deadline:
                         raise BenchmarkFailed(f"no recorder: {recorder.error_output()}")
                     time.sleep(0.05)
                 pid = recorder.process.pid
-                before = proc.run_times_ns([pid])[pid]
-                with pinned(places.bus_cpus), ProcessPoolExecutor(1) as elsewhere:
-                    seconds = elsewhere.submit(publish, server.address, load).result()
+                bus_pids = server.pids()
+                before = proc.run_time_ns(pid)
+                bus_before = sum(proc.run_times_ns(bus_pids).values())
+                with pinned(bus_cpus), ProcessPoolExecutor(1, get_context("spawn")) as process:
+                    seconds = process.submit(publish, server.address, load).result()
                 # An idle recorder has received everything.
                 cpu_ns = _wait_idle(pid) - before
+                bus_cpu_ns = sum(proc.run_times_ns(bus_pids).values()) - bus_before
             if recorder.process.returncode:
                 raise BenchmarkFailed(f"the recorder failed: {recorder.error_output()}")
-        return _figures(recording, load, seconds, cpu_ns)
+        return _check(recording, load, seconds, cpu_ns, bus_cpu_ns)
 
 
 def _wait_idle(pid: int) -> int:
     """The CPU time of the process once it is idle."""
-    last = proc.run_times_ns([pid])[pid]
+    last = proc.run_time_ns(pid)
     while True:
         time.sleep(0.3)
-        now = proc.run_times_ns([pid])[pid]
+        now = proc.run_time_ns(pid)
         if now - last < 15_000_000:
             return now
         last = now
 
 
-def _figures(directory: Path, load: Load, seconds: float, cpu_ns: int) -> str:
+def _check(directory: Path, load: Load, seconds: float, cpu_ns: int, bus_cpu_ns: int) -> Outcome:
     """Read it all: the numbers must be consecutive, except for what GAP rows say is missing."""
     (table,) = Recording(directory).tables("messages").values()
-    expected = lost = 0
+    expected = list(range(load.publishers))
+    recorded = lost = skipped = 0
     stamps: list[int] = []
     for piece in table.plan(table.earliest, table.end):
         for batch in read(piece, ["value", "lost", "timestamp"]):
@@ -122,17 +164,67 @@ def _figures(directory: Path, load: Load, seconds: float, cpu_ns: int) -> str:
             ):
                 if missing is not None:
                     lost += missing
-                elif int(value[:NUMBER_DIGITS]) != expected:
-                    raise BenchmarkFailed(f"message {value[:NUMBER_DIGITS]} instead of {expected}")
-                expected += 1 if missing is None else missing
-    if expected != load.messages:
-        raise BenchmarkFailed(f"{expected} of {load.messages} messages are accounted for")
-    recorded = expected - lost
-    recorded_seconds = (max(stamps) - min(stamps)) / 1e6
-    written_bytes = sum(path.stat().st_size for path in directory.rglob("*.arrows"))
-    return (
-        f"asked {load.rate:,}, published {load.messages / seconds:,.0f}/s, "
-        f"recorded {recorded / recorded_seconds:,.0f}/s, lost {lost:,}, "
-        f"recorder {cpu_ns / 1_000 / recorded:.2f} µs a message, "
-        f"{cpu_ns / 1e7 / recorded_seconds:.0f} % busy, {written_bytes / 1e6:.1f} MB"
+                    continue
+                recorded += 1
+                number = int(value[:NUMBER_DIGITS])
+                publisher = number % load.publishers
+                skipped += (number - expected[publisher]) // load.publishers
+                if number < expected[publisher] or skipped > lost:
+                    raise BenchmarkFailed(f"message {number} instead of {expected[publisher]}")
+                expected[publisher] = number + load.publishers
+    if recorded + lost != load.messages:
+        raise BenchmarkFailed(f"{recorded + lost} of {load.messages} messages are accounted for")
+    return Outcome(
+        published_per_second=load.messages / seconds,
+        recorded=recorded,
+        recorded_per_second=recorded * 1e6 / (max(stamps) - min(stamps)),
+        lost=lost,
+        cpu_ns=cpu_ns,
+        bus_cpu_ns=bus_cpu_ns,
+        written_bytes=sum(path.stat().st_size for path in directory.rglob("*.arrows")),
+    )
+
+
+def measure(
+    loads: Sequence[Load],
+    where: Path,
+    bus_cpus: frozenset[int] | None,
+    recorder_cpus: frozenset[int] | None,
+    options: Sequence[str],
+) -> Result:
+    outcomes = []
+    for load in loads:
+        outcome = _run(load, where, bus_cpus, recorder_cpus, options)
+        outcomes.append(outcome)
+        click.echo(f"{load.rate or 'unpaced'}: {outcome.recorded_per_second:,.0f}/s", err=True)
+    return Result(
+        name="record",
+        machine=proc.this_machine(),
+        settings={
+            "messages": loads[0].messages,
+            "payload_bytes": loads[0].payload_bytes,
+            "bus_cpu": format_cpus(bus_cpus),
+            "recorder_cpu": format_cpus(recorder_cpus),
+            "directory": str(where),
+            "options": " ".join(options),
+        },
+        columns=(
+            *("asked msg/s", "published/s", "recorded/s", "lost"),
+            *("µs/msg", "busy %", "bus µs/msg", "MB"),
+        ),
+        rows=[
+            (
+                f"{load.rate:,}" if load.rate else "all",
+                f"{outcome.published_per_second:,.0f}",
+                f"{outcome.recorded_per_second:,.0f}",
+                f"{outcome.lost:,}",
+                f"{outcome.cpu_us_per_message:.2f}",
+                f"{outcome.busy_percent:.0f}",
+                f"{outcome.bus_cpu_us_per_message:.2f}",
+                f"{outcome.written_bytes / 1e6:.1f}",
+            )
+            for load, outcome in zip(loads, outcomes, strict=True)
+        ],
+        notes=["Every message was recorded in order, or counted by a GAP row."],
+        samples={str(load.rate): asdict(out) for load, out in zip(loads, outcomes, strict=True)},
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import trio
 
 from sbus.client.inbox import Lost
-from sbus.client.message_joiner import MonitoredMessage
+from sbus.client.message_joiner import MissedItems, MonitoredBatch
 from sbus.errors import SbusError
 from sbus.pipeline.recorder import message_rows
 from sbus.pipeline.recorder.message_rows import GAP_PACKET
@@ -122,12 +122,13 @@ class MonitorBuffer(Buffer):
 
     def __init__(self, flush_rows: int) -> None:
         super().__init__(flush_rows)
-        self._items: list[MonitoredMessage | Lost] = []
+        self._items: list[MonitoredBatch | MissedItems | Lost] = []
 
-    def put(self, items: Sequence[MonitoredMessage | Lost]) -> None:
+    def put(self, items: Sequence[MonitoredBatch | MissedItems | Lost]) -> None:
         self._items += items
-        messages = (item for item in items if isinstance(item, MonitoredMessage))
-        self._count_put(len(items), sum(len(m.key) + len(m.payload or b"") for m in messages))
+        batches = [item for item in items if isinstance(item, MonitoredBatch)]
+        rows = sum(len(batch.keys) for batch in batches) + len(items) - len(batches)
+        self._count_put(rows, sum(batch.bytes for batch in batches))
 
     def put_gap(self, lost: int | None) -> None:
         self.put([Lost(lost)])

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sbus.client.inbox import Lost
-from sbus.client.message_joiner import MonitoredMessage
+from sbus.client.message_joiner import MissedItems, MonitoredBatch
 from sbus.pipeline.store.row_batches import Losses, RecorderIdentity, RowBatch, message_batch
 from sbus.pipeline.store.schemas import MESSAGES
 from sbus.protocol.packets import NUL, PUBLISH_WORD
@@ -49,19 +49,50 @@ def of_packets(
 def of_monitored(
     identity: RecorderIdentity,
     first_offset: int,
-    items: Sequence[MonitoredMessage | Lost],
+    items: Sequence[MonitoredBatch | MissedItems | Lost],
     now_us: int,
 ) -> RowBatch:
     """Rows of messages with their publishers; losses get the timestamp `now_us`."""
-    losses = {at: item.count for at, item in enumerate(items) if isinstance(item, Lost)}
-    messages = [None if isinstance(item, Lost) else item for item in items]
+    keys: list[str] = []
+    sizes: list[int | None] = []
+    recipients: list[int | None] = []
+    payloads: list[bytes] = []
+    counts: list[int] = []
+    losses: dict[int, int | None] = {}
+    for item in items:
+        if isinstance(item, MonitoredBatch):
+            keys += item.keys
+            sizes += item.sizes
+            recipients += item.recipients
+            payloads += item.payloads
+            counts.append(len(item.keys))
+        else:
+            losses[len(keys)] = item.count
+            keys.append("")
+            sizes.append(0)
+            recipients.append(None)
+            counts.append(1)
     columns = {
-        "key": pa.array(["" if m is None else m.key for m in messages], pa.string()),
-        "value": pa.array([b"" if m is None else m.payload for m in messages], pa.binary()),
+        "key": pa.array(keys, pa.string()),
+        "value": _of_joined(b"".join(payloads), sizes),
+        "recipients": pa.array(recipients, pa.int64()),
     }
-    for name in ("client", "uid", "gid", "pid", "program", "recipients"):
-        values = [None if m is None else getattr(m, name) for m in messages]
-        columns[name] = pa.array(values, MESSAGES.field(name).type)
-    stamps = (now_us if m is None else round(m.time * 1e6) for m in messages)
-    stamps_us = np.fromiter(stamps, np.int64, len(messages))
+    packets = [item.packet if isinstance(item, MonitoredBatch) else None for item in items]
+    of_item = pa.array(np.repeat(np.arange(len(items)), counts))
+    for name in ("client", "uid", "gid", "pid", "program"):
+        values = [None if packet is None else getattr(packet, name) for packet in packets]
+        columns[name] = pa.array(values, MESSAGES.field(name).type).take(of_item)
+    stamps = [now_us if packet is None else round(packet.time * 1e6) for packet in packets]
+    stamps_us = np.repeat(np.array(stamps, np.int64), counts)
     return message_batch(identity, first_offset, stamps_us, columns, losses)
+
+
+def _of_joined(data: bytes, sizes: Sequence[int | None]) -> pa.Array:
+    """Binary values, one after another in `data`; null where the size is None."""
+    known = pa.array(sizes, pa.int32())
+    offsets = np.zeros(len(sizes) + 1, np.int32)
+    np.cumsum(known.fill_null(0).to_numpy(), out=offsets[1:])
+    buffers = [known.buffers()[0], pa.py_buffer(offsets), pa.py_buffer(data)]
+    values = pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+    values.validate()
+    return values

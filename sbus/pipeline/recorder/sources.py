@@ -14,8 +14,7 @@ import trio
 from sbus.client.admin import AdminConnection
 from sbus.client.inbox import Lost
 from sbus.client.link import CONNECT_RETRY_SECONDS, PACKET_BYTES_MAX, Link, LinkOptions
-from sbus.client.message_joiner import MissedItems
-from sbus.client.streams import MessageStream
+from sbus.client.streams import BatchStream
 from sbus.errors import Disconnected, PacketRefused, ProtocolViolation
 from sbus.pipeline.recorder.buffer import MonitorBuffer, PacketBuffer
 from sbus.protocol import controls
@@ -34,6 +33,8 @@ _ALLOCATOR_BYTES = 4 * 1024 * 1024
 _COUNT_DIGITS_MAX = 18
 _POLL_SECONDS = 0.02
 """The stream holds messages back until earlier ones are there, and does not tell when they are."""
+_PAUSE_SECONDS = 0.005
+"""Between two reads of the stream: what comes meanwhile is read at once, and needs no wake-up."""
 _CATCH_UP_SECONDS = 0.1
 """Within this time an idle worker tells of all messages published before."""
 
@@ -178,11 +179,11 @@ class MonitorSource:
         self._connection = connection
         self._patterns = patterns
         self._buffer = buffer
-        self._stream: MessageStream | None = None
+        self._stream: BatchStream | None = None
 
     async def begin(self) -> None:
         """What is published after this returns is received. Raises AdminError, Disconnected."""
-        subscribe = partial(MessageStream, self._connection, self._patterns, payload=True)
+        subscribe = partial(BatchStream, self._connection, self._patterns, payload=True)
         self._stream = await trio.to_thread.run_sync(subscribe)
 
     async def receive(self) -> None:
@@ -193,6 +194,7 @@ class MonitorSource:
             if self._buffer.is_full:
                 await self._buffer.wait_room()
             self._receive_nowait()
+            await trio.sleep(_PAUSE_SECONDS)
 
     async def catch_up(self) -> None:
         """Receive what was published before. Raises Disconnected."""
@@ -206,9 +208,7 @@ class MonitorSource:
         assert self._stream is not None
         items = self._stream.receive_many(0)
         if items:
-            self._buffer.put(
-                [Lost(item.count) if isinstance(item, MissedItems) else item for item in items]
-            )
+            self._buffer.put(items)
 
 
 Source = SubscriptionSource | MonitorSource

@@ -132,15 +132,16 @@ def test_an_empty_recording_can_be_continued(bus: Bus, started: Recorders, tmp_p
     assert recorded(tmp_path / "rec") == []
 
 
-def test_messages_that_the_bus_drops_are_a_gap_with_their_number(
-    started: Recorders, tmp_path: Path
+@pytest.mark.parametrize(("option", "padding"), [("--plain", 0), ("--flush-ms=50", 20_000)])
+def test_messages_that_the_bus_drops_are_a_gap_in_their_place(
+    started: Recorders, tmp_path: Path, option: str, padding: int
 ) -> None:
     limits = ("--limit", "backlog_messages_max=10")
     with running_bus(tmp_path, *limits, workers=1) as bus, bus.connect() as client:
-        recorder = started.start(bus.address, tmp_path / "rec", "--plain")
+        recorder = started.start(bus.address, tmp_path / "rec", option)
         with stopped(recorder.pid):
             for number in range(2_000):
-                client.pub(b"k", b"%d" % number)
+                client.pub(b"k", b"%d" % number + b" " * padding)
             client.sync()
         client.pub(b"k", b"2000")
         client.sync()

@@ -1,7 +1,8 @@
 """Putting messages together again, whatever way their parts come and whatever is missing."""
 
+import dataclasses
 import random
-from collections import Counter
+from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -14,10 +15,11 @@ from sbus.client.message_joiner import (
     WINDOW_SECONDS,
     MessageJoiner,
     MissedItems,
-    MonitoredMessage,
+    MonitoredBatch,
 )
 from sbus.errors import ProtocolViolation
-from sbus.protocol.admin_streams import Message, Messages, Missed, Part, Recipients, StreamPacket
+from sbus.protocol.admin_streams import Messages, Missed, Part, Recipients, StreamPacket
+from tests.unit.client.joiner_model import Shown, joined
 
 WORKERS = 3
 
@@ -26,37 +28,79 @@ def encode(packet: StreamPacket) -> bytes:
     return msgspec.json.encode(packet)
 
 
-def messages(
-    order: int, *told: Message, source: int = 100, missed: int = 0, block: int = 0
-) -> bytes:
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """One message of a packet."""
+
+    key: str
+    size: int | None = 3
+    recipients: int = 0
+    payload: bytes | None = None
+    workers: tuple[int, ...] = ()
+    entry: int = 0
+
+
+def packet_of(
+    order: int, *told: Told, source: int = 100, missed: int = 0, block: int = 0
+) -> Messages:
+    """A packet of messages; with payloads if any has one."""
+    payloads = [one.payload for one in told if one.payload is not None]
+    return Messages(
+        source=source,
+        missed=missed,
+        worker=source - 100,
+        time=1.5,
+        order=order,
+        block=block,
+        client=7,
+        uid=1000,
+        gid=100,
+        pid=77,
+        program="cat",
+        keys=[one.key for one in told],
+        sizes=[one.size for one in told],
+        recipients=[one.recipients for one in told],
+        payloads=b"".join(payloads) if payloads else None,
+        workers=[one.workers for one in told],
+        entries=[one.entry for one in told],
+    )
+
+
+def messages(order: int, *told: Told, source: int = 100, missed: int = 0, block: int = 0) -> bytes:
+    return encode(packet_of(order, *told, source=source, missed=missed, block=block))
+
+
+def message(key: str, recipients: int = 0, workers: tuple[int, ...] = (), entry: int = 0) -> Told:
+    return Told(key=key, recipients=recipients, workers=workers, entry=entry)
+
+
+def reported(worker: int, block: int, counts: dict[int, int]) -> bytes:
+    """Numbers of recipients of a worker, by the entries of a block."""
+    entries, recipients = [*counts], [*counts.values()]
+    source = 100 + worker
     return encode(
-        Messages(
-            source=source,
-            missed=missed,
-            worker=source - 100,
-            time=1.5,
-            order=order,
-            block=block,
-            client=7,
-            uid=1000,
-            gid=100,
-            pid=77,
-            program="cat",
-            messages=list(told),
+        Recipients(
+            source=source, worker=worker, block=block, entries=entries, recipients=recipients
         )
     )
 
 
-def message(key: str, recipients: int = 0, **more: object) -> Message:
-    return Message(key=key, size=3, recipients=recipients, **more)  # type: ignore[arg-type]
+def all_shown(items: list[MonitoredBatch | MissedItems]) -> list[Shown]:
+    found: list[Shown] = []
+    for one in items:
+        if isinstance(one, MissedItems):
+            found.append(one.count)
+        else:
+            found += [(m.key, m.recipients, m.payload) for m in one.messages()]
+    return found
 
 
-def shown(items: list[MonitoredMessage | MissedItems]) -> list[tuple[str, int | None]]:
+def shown(items: list[MonitoredBatch | MissedItems]) -> list[tuple[str, int | None]]:
     """Keys and recipients, where nothing is missed."""
     found = []
-    for one in items:
-        assert isinstance(one, MonitoredMessage)
-        found.append((one.key, one.recipients))
+    for one in all_shown(items):
+        assert isinstance(one, tuple)
+        found.append(one[:2])
     return found
 
 
@@ -73,17 +117,17 @@ def test_a_message_waits_for_those_that_came_before_it() -> None:
 def test_recipients_of_other_workers_are_added_before_and_after() -> None:
     joiner = MessageJoiner(0)
     one = message("a", 1, workers=(1, 2), entry=4)
-    joiner.feed(encode(Recipients(source=101, worker=1, counts=[(512, 4, 10)])), 0.0)
+    joiner.feed(reported(1, 512, {4: 10}), 0.0)
     joiner.feed(messages(1, one, block=512), 0.0)
     assert joiner.take(WINDOW_SECONDS) == []
-    joiner.feed(encode(Recipients(source=102, worker=2, counts=[(512, 4, 100)])), 0.5)
+    joiner.feed(reported(2, 512, {4: 100}), 0.5)
     assert shown(joiner.take(0.5)) == [("a", 111)]
 
 
 def test_a_message_that_is_incomplete_in_time_has_unknown_recipients() -> None:
     joiner = MessageJoiner(0)
     joiner.feed(messages(1, message("a", 1, workers=(1, 2)), message("b", 2)), 0.0)
-    joiner.feed(encode(Recipients(source=101, worker=1, counts=[(0, 0, 10)])), 0.1)
+    joiner.feed(reported(1, 0, {0: 10}), 0.1)
     assert joiner.take(COMPLETE_SECONDS_MAX - 0.01) == []
     assert shown(joiner.take(COMPLETE_SECONDS_MAX)) == [("a", None), ("b", 2)]
 
@@ -91,42 +135,53 @@ def test_a_message_that_is_incomplete_in_time_has_unknown_recipients() -> None:
 def test_a_place_of_the_log_is_not_mistaken_for_another() -> None:
     joiner = MessageJoiner(0)
     joiner.feed(messages(1, message("a", 0, workers=(1,), entry=1), block=64), 0.0)
-    counts = [(64, 0, 5), (128, 1, 6), (0, 1, 7)]
-    joiner.feed(encode(Recipients(source=101, worker=1, counts=counts)), 0.0)
-    joiner.feed(encode(Recipients(source=102, worker=2, counts=[(64, 1, 8)])), 0.0)
+    for block, entry in ((64, 0), (128, 1), (0, 1)):
+        joiner.feed(reported(1, block, {entry: 5}), 0.0)
+    joiner.feed(reported(2, 64, {1: 8}), 0.0)
     assert shown(joiner.take()) == [("a", None)]
 
 
 def test_large_payloads_are_joined() -> None:
     joiner = MessageJoiner(0)
-    large = Message(key="a", size=10, recipients=0, payload=b"abc")
-    joiner.feed(messages(1, message("before"), large), 0.0)
+    before = Told(key="before", payload=b"012")
+    joiner.feed(messages(1, before, Told(key="a", size=10, payload=b"abc")), 0.0)
     joiner.feed(messages(2, message("other"), source=101), 0.0)
     joiner.feed(encode(Part(source=100, payload=b"defg")), 0.0)
-    assert shown(joiner.take(WINDOW_SECONDS)) == [("before", 0)]
+    assert joiner.take(WINDOW_SECONDS) == []
     joiner.feed(encode(Part(source=100, payload=b"hij")), 0.0)
-    first, _ = joiner.take(WINDOW_SECONDS)
-    assert isinstance(first, MonitoredMessage)
-    assert (first.size, first.payload) == (10, b"abcdefghij")
+    assert all_shown(joiner.take(WINDOW_SECONDS)) == [
+        ("before", 0, b"012"),
+        ("a", 0, b"abcdefghij"),
+        ("other", 0, None),
+    ]
 
 
 def test_a_payload_that_never_comes_is_a_message_missed() -> None:
     joiner = MessageJoiner(0)
-    joiner.feed(messages(1, Message(key="a", size=10, recipients=0, payload=b"abc")), 0.0)
+    before = Told(key="before", payload=b"012")
+    joiner.feed(messages(1, before, Told(key="a", size=10, payload=b"abc")), 0.0)
     joiner.feed(messages(2, message("b"), source=101), 0.0)
-    missed, b = joiner.take(COMPLETE_SECONDS_MAX)
-    assert missed == MissedItems(1)
-    assert shown([b]) == [("b", 0)]
+    found = all_shown(joiner.take(COMPLETE_SECONDS_MAX))
+    assert found == [("before", 0, b"012"), 1, ("b", 0, None)]
 
 
-def test_what_sources_missed_adds_up() -> None:
+def test_what_a_source_missed_is_behind_its_last_messages() -> None:
     joiner = MessageJoiner(0)
-    joiner.feed(messages(1, source=100, missed=3), 0.0)
-    joiner.feed(encode(Missed(source=101, missed=4)), 0.0)
-    assert joiner.take(0.0) == [MissedItems(7)]
-    joiner.feed(messages(2, source=100, missed=3), 0.0)
-    joiner.feed(encode(Missed(source=101, missed=5)), 0.0)
-    assert joiner.take(0.0) == [MissedItems(1)]
+    joiner.feed(messages(1, message("a"), source=100), 0.0)
+    joiner.feed(messages(2, message("b"), source=101), 0.0)
+    joiner.feed(encode(Missed(source=100, missed=3)), 0.0)
+    joiner.feed(messages(4, message("c"), source=100, missed=3), 0.0)
+    joiner.feed(messages(3, message("d"), source=101, missed=4), 0.0)
+    assert all_shown(joiner.take()) == [
+        ("a", 0, None),
+        3,
+        ("b", 0, None),
+        4,
+        ("d", 0, None),
+        ("c", 0, None),
+    ]
+    joiner.feed(encode(Missed(source=100, missed=5)), 0.0)
+    assert joiner.take(0.0) == [MissedItems(2)]
     assert joiner.take(0.0) == []
 
 
@@ -144,8 +199,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         joiner.feed(messages(number, message("a", workers=(1,)), block=number), 0.0)
     assert len(shown(joiner.take(0.0))) == 10
     for number in range(110):
-        counts = [(1_000_000 + number, 0, 1)]
-        joiner.feed(encode(Recipients(source=101, worker=1, counts=counts)), 0.0)
+        joiner.feed(reported(1, 1_000_000 + number, {0: 1}), 0.0)
     assert len(joiner._early) == 100
     joiner.take()
     assert not joiner._places
@@ -159,56 +213,104 @@ def test_a_packet_of_no_stream_is_an_error() -> None:
             MessageJoiner(0).feed(data, 0.0)
 
 
-class Told:
-    """A message as its publisher's worker `worker` and the others would tell it."""
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"sizes": [3]},
+        {"recipients": []},
+        {"entries": [1]},
+        {"workers": [()]},
+        {"payloads": b"12"},
+    ],
+)
+def test_columns_that_do_not_fit_are_an_error(columns: dict[str, object]) -> None:
+    packet = packet_of(1, Told(key="a", payload=b"123"), Told(key="b", payload=b"456"))
+    with pytest.raises(ProtocolViolation, match="a packet of messages"):
+        MessageJoiner(0).feed(encode(msgspec.structs.replace(packet, **columns)), 0.0)
 
-    def __init__(self, rng: random.Random, number: int) -> None:
-        self.order = number
-        self.worker = rng.randrange(WORKERS)
-        self.by_worker = {
-            worker: rng.randrange(4) for worker in range(WORKERS) if rng.random() < 0.6
-        }
-        self.payload = rng.randbytes(rng.choice([0, 1, 5, 20]))
 
-    def packets(self, rng: random.Random) -> dict[int, list[bytes]]:
-        """What each process says."""
-        others = tuple(worker for worker in self.by_worker if worker != self.worker)
-        cut = rng.randrange(len(self.payload) + 1)
-        told = Message(
-            key=f"{self.order}",
-            size=len(self.payload),
-            recipients=self.by_worker.get(self.worker, 0),
-            payload=self.payload[:cut],
-            workers=others,
+class Lanes:
+    """What each of some workers says of random messages, some of which it has no room for."""
+
+    def __init__(self, rng: random.Random, batches: int) -> None:
+        self._rng = rng
+        self._missed = [0] * WORKERS
+        self.packets: list[list[StreamPacket]] = [[] for _ in range(WORKERS)]
+        for order in range(1, batches + 1):
+            self._publish(order, rng.randrange(WORKERS))
+
+    def _publish(self, order: int, worker: int) -> None:
+        rng = self._rng
+        told = [
+            self._message(f"{order}.{entry}", worker, entry) for entry in range(rng.randrange(1, 4))
+        ]
+        missed = self._missed[worker]
+        if rng.random() < 0.2:
+            self._missed[worker] += len(told)
+            if rng.random() < 0.5:
+                self._say(worker, Missed(source=100 + worker, missed=self._missed[worker]))
+        else:
+            *_, last = told
+            shown, rest = self._cut(last.payload or b"")
+            told[-1] = dataclasses.replace(last, payload=shown)
+            self._say(
+                worker, packet_of(order, *told, source=100 + worker, missed=missed, block=order)
+            )
+            for part in rest:
+                self._say(worker, Part(source=100 + worker, payload=part))
+        for other in range(WORKERS):
+            entries = [one.entry for one in told if other in one.workers]
+            if entries and rng.random() < 0.8:
+                counts = [rng.randrange(4) for _ in entries]
+                packet = Recipients(
+                    source=100 + other,
+                    worker=other,
+                    block=order,
+                    entries=entries,
+                    recipients=counts,
+                )
+                self._say(other, packet)
+
+    def _message(self, key: str, worker: int, entry: int) -> Told:
+        rng = self._rng
+        payload = rng.randbytes(rng.choice([0, 1, 5, 20]))
+        is_secret = rng.random() < 0.1
+        others = [other for other in range(WORKERS) if other != worker and rng.random() < 0.4]
+        return Told(
+            key=key,
+            size=None if is_secret else len(payload),
+            recipients=rng.randrange(4),
+            payload=b"" if is_secret else payload,
+            workers=tuple(others),
+            entry=entry,
         )
-        source = 100 + self.worker
-        own = [messages(self.order, told, source=source, block=self.order)]
-        for at in range(cut, len(self.payload), 4):
-            own.append(encode(Part(source=source, payload=self.payload[at : at + 4])))
-        said = {self.worker: own}
-        for worker in others:
-            counts = [(self.order, 0, self.by_worker[worker])]
-            said[worker] = [encode(Recipients(source=100 + worker, worker=worker, counts=counts))]
-        return said
+
+    def _cut(self, payload: bytes) -> tuple[bytes, list[bytes]]:
+        """What is sent with the message, and its further parts."""
+        at = self._rng.randrange(len(payload) + 1)
+        return payload[:at], [payload[begin : begin + 4] for begin in range(at, len(payload), 4)]
+
+    def _say(self, worker: int, packet: StreamPacket) -> None:
+        self.packets[worker].append(packet)
+
+    def merged(self) -> list[StreamPacket]:
+        """In a random order of workers; one of them may have died."""
+        lanes = [[*lane] for lane in self.packets]
+        if self._rng.random() < 0.3:
+            lane = self._rng.choice(lanes)
+            del lane[self._rng.randrange(len(lane) + 1) :]
+        merged = []
+        while left := [lane for lane in lanes if lane]:
+            merged.append(self._rng.choice(left).pop(0))
+        return merged
 
 
-@settings(max_examples=60)
-@given(st.randoms(use_true_random=False), st.integers(0, 40))
-def test_all_messages_come_in_order_however_their_parts_arrive(
-    rng: random.Random, count: int
-) -> None:
-    told = [Told(rng, number) for number in range(count)]
-    lanes: dict[int, list[bytes]] = {worker: [] for worker in range(WORKERS)}
-    for one in told:
-        for worker, packets in one.packets(rng).items():
-            lanes[worker] += packets
+@settings(max_examples=200)
+@given(st.randoms(use_true_random=False), st.integers(0, 30))
+def test_batches_are_joined_as_single_messages_would_be(rng: random.Random, batches: int) -> None:
+    packets = Lanes(rng, batches).merged()
     joiner = MessageJoiner(0)
-    while any(lanes.values()):
-        lane = rng.choice([lane for lane in lanes.values() if lane])
-        joiner.feed(lane.pop(0), 0.0)
-    found = joiner.take(WINDOW_SECONDS)
-    assert [(o.key, o.recipients, o.payload) for o in found if isinstance(o, MonitoredMessage)] == [
-        (f"{one.order}", sum(one.by_worker.values()), one.payload) for one in told
-    ]
-    assert not Counter(type(one) for one in found)[MissedItems]
-    assert (joiner._bytes, joiner._places, joiner._early, joiner._open) == (0, {}, {}, {})
+    for packet in packets:
+        joiner.feed(encode(packet), 0.0)
+    assert all_shown(joiner.take()) == joined(packets)
+    assert (joiner._waiting, joiner._bytes, joiner._places, joiner._open) == (0, 0, {}, {})

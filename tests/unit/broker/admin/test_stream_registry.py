@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Self, cast
 
 import pytest
@@ -124,6 +125,18 @@ async def test_a_worker_that_dies_is_not_waited_for_and_its_successor_gets_the_s
     scene.told.clear()
     scene.streams.on_worker_forked(1)
     assert scene.told == [(1, StartStream(1, "messages", [b"a/\xff"], True))]
+
+
+async def test_a_watcher_that_does_not_read_is_told_why_its_stream_ends(scene: Scene) -> None:
+    await scene.begin(admin.Events())
+    for worker in scene.workers:
+        await scene.answer(worker)
+    with suppress(BlockingIOError):
+        while True:
+            scene.server.send(b"x" * 500, socket.MSG_DONTWAIT)
+    scene.streams.end_all("the reason")
+    packets = list(iter(lambda: scene.watcher.recv(1_000), b""))
+    assert b"the reason" in packets[-1]
 
 
 async def test_a_connection_is_kept_until_all_have_answered(scene: Scene) -> None:

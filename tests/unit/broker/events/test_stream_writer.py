@@ -16,6 +16,11 @@ from sbus.protocol.admin_streams import Missed, Part, Recipients, StreamPacket
 BUFFER_BYTES = 20_000
 
 
+def packet_of(source: int) -> Recipients:
+    counts = [0] * 100
+    return Recipients(source=source, worker=0, block=0, entries=counts, recipients=counts)
+
+
 class Scene:
     def __init__(self, nursery: trio.Nursery) -> None:
         ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -36,7 +41,7 @@ class Scene:
 
     def send(self, number: int, parts: int = 0) -> None:
         rest = [Part(source=number, payload=bytes(4000)) for _ in range(parts)]
-        self.writer.send(Recipients(source=number, worker=0, counts=[(0, 0, 0)] * 50), 1, rest)
+        self.writer.send(packet_of(number), 1, rest)
 
     async def read(self, packets_max: int = 1_000_000) -> list[StreamPacket]:
         """What is there, and what comes when there is room."""
@@ -100,7 +105,7 @@ async def test_after_a_packet_without_room_none_is_tried_until_the_socket_is_wri
 
 async def test_there_is_room_again_though_nothing_was_missed(scene: Scene) -> None:
     while scene.writer.has_room:
-        scene.writer.send(Recipients(source=1, worker=0, counts=[(0, 0, 0)] * 50), 0)
+        scene.writer.send(packet_of(1), 0)
     await scene.read()
     assert scene.writer.has_room
     assert scene.writer.missed == 0
