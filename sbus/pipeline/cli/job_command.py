@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,10 +46,9 @@ def duration(text: str) -> float:
 def utc_time(text: str) -> datetime:
     """A time in ISO 8601, in UTC unless it has an offset."""
     try:
-        when = datetime.fromisoformat(text)
+        return datetime.fromisoformat(text)
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is no time, such as 2026-03-01T09:30 (UTC)") from error
-    return when.replace(tzinfo=UTC) if when.tzinfo is None else when
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

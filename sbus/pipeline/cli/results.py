@@ -31,19 +31,20 @@ def _write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: P
 
 
 def _write_csv(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
-    """Every column that is a list or binary becomes text."""
-    texts = [pa.types.is_list(field.type) or pa.types.is_binary(field.type) for field in schema]
-    flat = [
-        pa.field(field.name, pa.string()) if is_text else field
-        for field, is_text in zip(schema, texts, strict=True)
-    ]
-    with pyarrow.csv.CSVWriter(path, pa.schema(flat)) as file:
+    with pyarrow.csv.CSVWriter(path, _flat(pa.RecordBatch.from_pylist([], schema)).schema) as file:
         for batch in batches:
-            columns = [
-                pa.array(map(_as_text, column.to_pylist()), pa.string()) if is_text else column
-                for column, is_text in zip(batch.columns, texts, strict=True)
-            ]
-            file.write_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(flat)))
+            file.write_batch(_flat(batch))
+
+
+def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With text in every column that has lists or bytes."""
+    columns = [
+        pa.array(map(_as_text, column.to_pylist()), pa.string())
+        if pa.types.is_list(column.type) or pa.types.is_binary(column.type)
+        else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
 
 def _as_text(value: Sequence[str] | bytes | None) -> str | None:

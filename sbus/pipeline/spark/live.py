@@ -54,11 +54,6 @@ class LiveRow(NamedTuple):
     timestamp_us: int
 
 
-def gap(lost: int | None) -> LiveRow:
-    """The row for messages that have just been found missing; None if their number is unknown."""
-    return _row_of(Lost(lost))
-
-
 def _row_of(item: Message | Lost) -> LiveRow:
     now_us = time.time_ns() // 1000
     if isinstance(item, Lost):
@@ -198,7 +193,7 @@ class LiveReader(DataSourceStreamReader):
         return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
 
     def latestOffset(self, start: LiveOffset, limit: ReadLimit) -> LiveOffset:
-        rows = self._rows or self._begin(start[_NAME], [gap(None)])
+        rows = self._rows or self._begin(start[_NAME], [_row_of(Lost(None))])
         end = rows.end
         if isinstance(limit, ReadMaxRows):
             end = min(end, start[_NAME] + limit.max_rows)
@@ -210,8 +205,8 @@ class LiveReader(DataSourceStreamReader):
             return []
         if self._rows is None:
             # An earlier run had planned this batch, and lost what was in it.
-            self._begin(last, [gap(None)])
-            rows = [gap(last - first)]
+            self._begin(last, [_row_of(Lost(None))])
+            rows = [_row_of(Lost(last - first))]
         else:
             rows = self._rows.between(first, last)
         batch = live_batch(rows, first, RecorderIdentity.here(self._address))

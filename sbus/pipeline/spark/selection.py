@@ -41,13 +41,14 @@ def read(
     since_us, until_us = (None if at is None else timestamp_us(at) for at in (since, until))
     tables = Recording(location).tables(table)
     files = [file for snapshot in tables.values() for file in snapshot.files if file.rows]
+    source = spark.read.format("sbus").option("table", table)
     if any("://" in file.path for file in files):
-        found = _by_source(spark, location, table)
+        found = source.load(location)
     else:
         needed = [file for file in files if file.may_hold(since_us, until_us, hosts)]
         found = _scan(spark, table, [file.path for file in needed if file.is_sealed])
         if not all(file.is_sealed for file in needed):
-            found = found.unionByName(_by_source(spark, location, table, **_rest(tables)))
+            found = found.unionByName(source.options(**_rest(tables)).load(location))
     if since_us is not None:
         found = found.where(F.col("timestamp") >= F.timestamp_micros(F.lit(since_us)))
     if until_us is not None:
@@ -77,8 +78,3 @@ def _rest(tables: Tables) -> dict[str, str]:
     }
     ends = {name: snapshot.end for name, snapshot in tables.items()}
     return {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
-
-
-def _by_source(spark: SparkSession, location: str, table: Table, **options: str) -> DataFrame:
-    source = spark.read.format("sbus").options(table=table, **options)
-    return source.load(location)

@@ -52,8 +52,6 @@ def _selected(
 
 
 def _concatenated(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
     (whole,) = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
     return whole
 

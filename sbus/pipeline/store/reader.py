@@ -50,7 +50,6 @@ class TableSnapshot:
     """A table of one recorder. Each row from offset `earliest` to `end` (exclusive) is in one of
     the files, which are in the order of their first offsets."""
 
-    name: str
     earliest: int
     end: int
     files: tuple[StoredFile, ...]
@@ -129,7 +128,7 @@ class Recording:
                 if roots.setdefault(file.qualified_name, self.root) == root:
                     files.setdefault(file.qualified_name, []).append(file)
         return {
-            recorder: _snapshot(name, sealed[roots[recorder]].end(recorder), files[recorder])
+            recorder: _snapshot(sealed[roots[recorder]].end(recorder), files[recorder])
             for recorder in sorted(files)
         }
 
@@ -174,12 +173,11 @@ class Recording:
         ]
 
 
-def _snapshot(name: str, sealed_end: int, files: Sequence[StoredFile]) -> TableSnapshot:
+def _snapshot(sealed_end: int, files: Sequence[StoredFile]) -> TableSnapshot:
     """The files that are sealed, and those of the hot log that are not."""
     needed = [file for file in files if file.is_sealed or file.first >= sealed_end]
     needed.sort(key=lambda file: file.first)
     return TableSnapshot(
-        name,
         earliest=min([file.first for file in needed], default=sealed_end),
         end=max([file.end for file in needed], default=sealed_end),
         files=tuple(needed),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from sbus.pipeline.store.schemas import GAP, MESSAGE, MESSAGES, TIMESTAMP
+from sbus.pipeline.store.schemas import GAP, MESSAGE, MESSAGES, TIMESTAMP, conform
 from sbus.unix.address import parse_address
 from sbus.unix.machine_id import machine_id
 
@@ -67,11 +67,7 @@ def row_batch(
         "timestamp": pa.array(stamps_us, TIMESTAMP),
         **columns,
     }
-    arrays = [
-        known[field.name] if field.name in known else pa.nulls(count, field.type)
-        for field in schema
-    ]
-    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    rows = conform(pa.RecordBatch.from_pydict(known), schema)
     return RowBatch(rows, int(stamps_us.max()))
 
 

@@ -46,7 +46,7 @@ def file(first: int, end: int, rows: int) -> StoredFile:
 
 
 def table(earliest: int, end: int) -> TableSnapshot:
-    return TableSnapshot("messages", earliest, end, ())
+    return TableSnapshot(earliest, end, ())
 
 
 @given(st.lists(st.integers(1, 60), max_size=6), st.integers(1, 9))
