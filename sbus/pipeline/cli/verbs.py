@@ -11,26 +11,23 @@ from typing import Any
 import click
 
 from sbus.errors import ConfigurationError
-from sbus.pipeline.cli.job_command import JobRun, Verb, answers, duration, reads_recording
+from sbus.pipeline.cli.job_command import JobRun, answers, duration, reads_recording, takes
 
-
-def by_prefix(verb: Verb) -> Verb:
-    separator = click.option(
-        "--separator",
-        type=click.Choice(["/", "."]),
-        default="/",
-        help="Between segments: . for a bus of the dot dialect.",
-    )
-    depth = click.option(
+by_prefix = takes(
+    click.option(
         "--depth",
         type=click.IntRange(1, 128),
         default=2,
         show_default=True,
         help="How many segments of a key are its prefix.",
-    )
-    return depth(separator(verb))
-
-
+    ),
+    click.option(
+        "--separator",
+        type=click.Choice(["/", "."]),
+        default="/",
+        help="Between segments: . for a bus of the dot dialect.",
+    ),
+)
 by_window = click.option(
     "--window",
     "window_seconds",

@@ -7,12 +7,13 @@ names in lower case; users may write them in any.
 This module neither opens anything nor imports Spark.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from sbus.errors import AddressError, ClientFault, ConfigurationError
 from sbus.limits import Limits
@@ -20,7 +21,7 @@ from sbus.pipeline.store.schemas import TABLES, timestamp_us
 from sbus.protocol.keys import SLASH, check_pattern, parse_pattern
 from sbus.protocol.text import from_text
 from sbus.unix.address import PathAddress, parse_address
-from sbus.validation import suggest
+from sbus.validation import explain, suggest
 
 SOURCE_OPTIONS: Final = (
     *("path", "socket", "table", "subscribe"),
@@ -36,6 +37,7 @@ options, the same again with `option.` before their names, and others."""
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Offsets that stand for the ends of the recording, as in Kafka."""
+_Offset = Annotated[int, msgspec.Meta(ge=EARLIEST)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,20 +242,13 @@ def _offsets(option: str, text: str) -> Bound:
     named = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
     if named is not None:
         return Bound(option, everywhere=named)
-    form = f'{option}={text!r}: it is earliest, latest, or JSON like {{"recorder": 123}}'
     try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ConfigurationError(f"{form} ({error})") from error
-    if not isinstance(value, dict):
-        raise ConfigurationError(form)
-    for recorder, offset in value.items():
-        if type(offset) is not int or offset < EARLIEST:
-            raise ConfigurationError(
-                f"{option}: {recorder!r} is given {offset!r}: an offset is a number from 0 on, "
-                "-1 the latest, -2 the earliest"
-            )
-    return Bound(option, offsets=value)
+        return Bound(option, offsets=msgspec.json.decode(text, type=dict[str, _Offset]))
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(
+            f'{option}={text!r}: it is earliest, latest, or JSON like {{"recorder": 123}}, where '
+            f"-1 is the latest and -2 the earliest ({explain(error)})"
+        ) from error
 
 
 def _mentions(bound: Bound, special: int) -> bool:
