@@ -376,10 +376,10 @@ class Supervisor:
                 await self._wait_for(lambda: any(worker.is_serving for worker in self.workers))
                 await trio.sleep_forever()
 
-    async def leave(self) -> None:
+    async def end_silently(self) -> None:
         """Have the workers end without a word to their clients, which another bus serves."""
         self._is_stopping = True
-        self._send_all(protocol.Leave())
+        self._send_all(protocol.EndSilently())
         with trio.move_on_after(self._limits.stop_seconds_max):
             await self._wait_for(lambda: not self.running_workers())
         self._kill_all()
