@@ -14,7 +14,7 @@ from sbus.broker.config.resolution import Configuration
 from sbus.broker.config.settings import BusSettings
 from sbus.broker.events.emitter import EventEmitter
 from sbus.broker.events.sinks import open_log
-from sbus.broker.front.client_store import KeptBus
+from sbus.broker.front.client_store import ResumedBus
 from sbus.broker.front.fork_server import ForkServer
 from sbus.broker.front_process import Endpoints, FrontResources, run_front
 from sbus.broker.worker_process import worker_main
@@ -30,7 +30,7 @@ from sbus.unix.notify import Notifier
 from sbus.unix.send_buffer import packet_bytes_carried
 from sbus.unix.time_slice import request_time_slice
 
-_RESUMPTIONS_MAX = 3
+_RESUME_ATTEMPTS_MAX = 3
 
 
 def run_bus(
@@ -54,8 +54,8 @@ def run_bus(
     if endpoints.admin_listener is not None:
         refuse_descriptors(endpoints.admin_listener)
     events = EventEmitter(open_log(settings.log))
-    resumed = _resume(endpoints.stored, settings, notifier, events)
-    memory, kept = resumed or (_make_memory(settings), KeptBus())
+    left = _resume(endpoints.stored, settings, notifier, events)
+    memory, resumed = left or (_make_memory(settings), ResumedBus())
     configuration = _in_shape(configuration, memory.shape)
     request_time_slice(TIME_SLICE_NS)  # for all processes that are forked from now on, too
     link = None if endpoints.predecessor is None else endpoints.predecessor.link
@@ -64,7 +64,7 @@ def run_bus(
         partial(worker_main, memory, configuration.settings, events),
         close=[
             *(file for file in (*private, endpoints.files.pidfile) if file is not None),
-            *kept.sockets.values(),
+            *resumed.sockets.values(),
         ],
         events=events,
     )
@@ -75,7 +75,7 @@ def run_bus(
             reread=reread,
             endpoints=endpoints,
             memory=memory,
-            kept=kept,
+            resumed=resumed,
             fork_server=fork_server,
             events=events,
             notifier=notifier,
@@ -108,7 +108,7 @@ def check_settings(settings: BusSettings) -> None:
 
 def _resume(
     stored: StoredDescriptors, settings: BusSettings, notifier: Notifier, events: EventEmitter
-) -> tuple[SharedMemory, KeptBus] | None:
+) -> tuple[SharedMemory, ResumedBus] | None:
     """Go on with what an earlier bus has stored, if there is anything. If that is not possible, end
     its connections. What is of no use any more is removed from the store."""
     last = max(stored.memories, default=None)
@@ -126,8 +126,8 @@ def _resume(
     if memory is None:
         stored.end_connections()
         return None
-    is_configured = memory.shape == MemoryShape.of(settings.workers, settings.limits)
-    return memory, KeptBus(last, stored.clients, is_configured)
+    has_configured_shape = memory.shape == MemoryShape.of(settings.workers, settings.limits)
+    return memory, ResumedBus(last, stored.clients, has_configured_shape)
 
 
 def _memory_left(memfd: int, settings: BusSettings) -> SharedMemory:
@@ -137,11 +137,11 @@ def _memory_left(memfd: int, settings: BusSettings) -> SharedMemory:
         raise UnusableMemory("the earlier bus has ended in good order")
     if left.dialect != _dialect_number(settings):
         raise UnusableMemory("the configuration has another dialect now")
-    if left.resumptions >= _RESUMPTIONS_MAX:
-        raise UnusableMemory(f"{_RESUMPTIONS_MAX} buses have failed with it, one after the other")
+    if left.resume_attempts >= _RESUME_ATTEMPTS_MAX:
+        raise UnusableMemory(f"{_RESUME_ATTEMPTS_MAX} buses in a row have failed with it")
     limits = left.shape.applied_to(settings.limits)
     memory = SharedMemory(left.shape.workers, limits, memfd)
-    memory.resumptions += 1
+    memory.resume_attempts += 1
     return memory
 
 

@@ -30,7 +30,7 @@ from sbus.broker.front.callback_timer import CallbackTimer
 from sbus.broker.front.client_descriptors import ClientDescriptors
 from sbus.broker.front.client_registry import ClientRegistry
 from sbus.broker.front.client_restorer import ClientRestorer
-from sbus.broker.front.client_store import ClientStore, KeptBus, note_stability
+from sbus.broker.front.client_store import ClientStore, ResumedBus, note_stability
 from sbus.broker.front.closer import Closer
 from sbus.broker.front.connection_policy import ConnectionPolicy
 from sbus.broker.front.culprits import Culprits
@@ -118,7 +118,7 @@ class FrontResources(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration as it is written now; see `Reloader`."""
     endpoints: Endpoints
     memory: SharedMemory
-    kept: KeptBus = KeptBus()
+    resumed: ResumedBus = ResumedBus()
     fork_server: ForkServer
     events: EventEmitter
     notifier: Notifier
@@ -203,7 +203,7 @@ async def run_front(resources: FrontResources, on_ready: Callable[[], None]) -> 
     except BaseException:
         if front is not None and not front.shutdown.is_handed_over:
             with trio.CancelScope(shield=True):
-                await front.departure.disconnect_all("bus-failed", front.client_store.is_kept)
+                await front.departure.disconnect_all("bus-failed", front.client_store.keeps_clients)
         raise
     front.closer.end()
 
@@ -216,7 +216,7 @@ async def _serve(
     admin_server = build_admin_server(nursery, front, resources)
     await nursery.start(front.shutdown.run)
     if resources.memory.is_resumed:
-        lost = await front.resumption.run(resources.kept.sockets)
+        lost = await front.resumption.run(resources.resumed.sockets)
     await front.supervisor.run(nursery, front)
     trio.lowlevel.add_instrument(CallbackTimer(front.operations))
     nursery.start_soon(front.closer.run)
@@ -235,18 +235,18 @@ async def _serve(
     nursery.start_soon(front.collector.run)
     nursery.start_soon(front.self_service.run)
     nursery.start_soon(note_stability, resources.memory)
-    if not resources.kept.is_configured:
+    if not resources.resumed.has_configured_shape:
         nursery.start_soon(front.upgrader.replace_program)
     if admin_server is not None:
         nursery.start_soon(admin_server.run, front.shutdown.administration_scope)
     await front.shutdown.wait()
     if front.shutdown.is_handed_over:
-        await front.supervisor.leave()
+        await front.supervisor.end_silently()
         events.close()
         return
-    if front.shutdown.is_leaving and front.client_store.is_kept:
-        resources.memory.resumptions = 0
-        await front.supervisor.leave()
+    if front.shutdown.is_restarting and front.client_store.keeps_clients:
+        resources.memory.resume_attempts = 0
+        await front.supervisor.end_silently()
     else:
         front.client_store.give_up()
         await front.supervisor.stop(front.shutdown.code)
@@ -281,7 +281,7 @@ async def take_over(front: Front, predecessor: Predecessor, events: EventEmitter
 async def end_connections(front: Front, endpoints: Endpoints) -> None:
     """End those that are left when no worker serves any more and no other bus will, also those that
     wait to be accepted. Those to an inherited socket are not lost, if its owner has it still."""
-    await front.departure.disconnect_all(front.shutdown.code, front.client_store.is_kept)
+    await front.departure.disconnect_all(front.shutdown.code, front.client_store.keeps_clients)
     if not endpoints.is_inherited:
         endpoints.listener.shutdown(socket.SHUT_RD)
         await front.acceptor.refuse_waiting()
@@ -292,7 +292,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     """The parts of the front, each with the parts that it needs."""
     settings, limits = resources.configuration.settings, resources.configuration.settings.limits
     memory, events, notifier = resources.memory, resources.events, resources.notifier
-    endpoints, kept = resources.endpoints, resources.kept
+    endpoints, resumed = resources.endpoints, resources.resumed
     book, user_limits = _open_accounts(memory, settings)
     stalls = StallTable(memory.stalls, limits.blocking_clients_max, None)
     registry = ClientRegistry(settings.workers, ClientSlots(memory.client_slots))
@@ -301,7 +301,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     supervisor = Supervisor(resources.fork_server, memory, reaper, settings, events, notifier)
     rate_limiter = LogRateLimiter(limits.log_interval_seconds, events)
     administrators = Administrators(endpoints.admin_gids)
-    descriptors = ClientDescriptors(settings.workers, memory.shape.slots, len(kept.sockets))
+    descriptors = ClientDescriptors(settings.workers, memory.shape.slots, len(resumed.sockets))
     policy = ConnectionPolicy(settings, user_limits, descriptors, administrators)
     closer = Closer(resources.fork_server, rate_limiter)
     rejector = Rejector(settings, user_limits, closer, rate_limiter, events)
@@ -317,7 +317,7 @@ def build_front(nursery: trio.Nursery, resources: FrontResources) -> Front:
     recorder = BusRecorder(memory, registry, acceptor, rejector, user_limits)
     restorer = ClientRestorer(supervisor, registry, policy, user_limits, placement, departure)
     succession = Succession(nursery, policy, supervisor, registry, culprits, events)
-    client_store = ClientStore(memory, registry, notifier, kept, endpoints.listener)
+    client_store = ClientStore(memory, registry, notifier, resumed, endpoints.listener)
     estate = endpoints.estate(settings.dialect)
     hand_over = HandOver(supervisor, rounds, acceptor, mover, recorder, shutdown)
     return Front(

@@ -225,7 +225,8 @@ class LeftMemory(msgspec.Struct, frozen=True):
 
     shape: MemoryShape
     is_kept: bool
-    resumptions: int
+    resume_attempts: int
+    """See `SharedMemory`."""
     dialect: int
 
 
@@ -320,13 +321,13 @@ class SharedMemory:
         self._header[_KEPT] = self._header[_KEPT] & ~_IS_KEPT | _IS_KEPT * is_kept
 
     @property
-    def resumptions(self) -> int:
+    def resume_attempts(self) -> int:
         """How many buses in a row went on with it, and have not served for a while."""
         return int(self._header[_KEPT] & _LOW_MASK)
 
-    @resumptions.setter
-    def resumptions(self, resumptions: int) -> None:
-        self._header[_KEPT] = self._header[_KEPT] & ~_LOW_MASK | resumptions
+    @resume_attempts.setter
+    def resume_attempts(self, resume_attempts: int) -> None:
+        self._header[_KEPT] = self._header[_KEPT] & ~_LOW_MASK | resume_attempts
 
     @property
     def dialect(self) -> int:

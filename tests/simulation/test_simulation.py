@@ -29,7 +29,7 @@ def test_a_death_at_an_instruction_of_any_critical_section_breaks_no_promise() -
     assert run.returncode == 0, run.stdout + run.stderr
     holds = dict(line.split()[::-1] for line in run.stdout.splitlines()[:-1])
     assert {"Sequencer._place", "Sequencer.journal_step", "Sequencer.hand_over"} <= holds.keys()
-    assert {"Backpressure.stall", "Resumption.begin", "_Journal.__init__"} <= holds.keys()
+    assert {"Backpressure.stall", "UnfinishedWork.begin", "_Journal.__init__"} <= holds.keys()
 
 
 @pytest.mark.parametrize("step", ["python", STEP])

@@ -24,12 +24,13 @@ be sent next are sorted by size in pieces, by turns in which they could be sent,
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 import msgspec
 from sortedcontainers import SortedList
 
+from sbus.broker.delivery.backlog_changes import apply_changes
 from sbus.broker.ipc.client_record import BacklogItem, BacklogRecord, ReplyRecord
 from sbus.protocol.controls import BacklogOrder
 
@@ -103,21 +104,19 @@ class _Section:
         return len(self.sorted) + len(self.row)
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from self.sorted
-        yield from self.row
+        return chain(self.sorted, self.row) if self.sorted else iter(self.row)
 
-    def items(self) -> list[bytes | int]:
-        """Messages, and the counts of gaps, in the order in which they came."""
-        items: list[bytes | int] = [*self.sorted, *self.row]
-        if not self.gaps:
-            return items
-        packets, items, start = items, [], 0
+    def items(self) -> Iterator[Iterable[BacklogItem]]:
+        """Messages, and the counts of gaps, in the order in which they came; to be taken one after
+        the other."""
+        packets, start = iter(self), self.sent
         for position, count in self.gaps:
-            end = position - self.sent
-            items += packets[start:end]
-            items.append(count)
-            start = end
-        return items + packets[start:]
+            yield islice(packets, position - start)
+            yield (count,)
+            start = position
+        yield packets
+        if self.control is not None:
+            yield (ReplyRecord(self.control.packet),)
 
     def sort(self, count: int) -> int:
         for _ in range(count):
@@ -253,37 +252,53 @@ class Backlog:
 
     # -- elsewhere -----------------------------------------------------------------------------
     def record(self) -> BacklogRecord:
-        """What another backlog is restored from."""
+        """What another backlog follows."""
         items: list[BacklogItem] = []
         for section in self._sections:
-            items += section.items()
-            if section.control is not None:
-                items.append(ReplyRecord(section.control.packet))
+            for some in section.items():
+                items += some
         return BacklogRecord(missing=self._missing, items=items)
 
-    def restore(self, record: BacklogRecord) -> None:
-        """Fill this backlog, which is empty and has the order of the other one."""
-        self._missing = self.in_gaps = record.missing
-        if set(map(type, record.items)) <= {bytes}:
-            self._append_all(record.items)
-            return
-        start = 0
-        for end, item in enumerate(record.items):
-            if type(item) is bytes:
-                continue
-            self._append_all(record.items[start:end])
-            if isinstance(item, int):
+    def follow(self, changes: BacklogRecord) -> None:
+        """Have what another backlog has. This one, whose order is `queue`, has what that had before
+        these changes. If these are at its ends, nothing between them is looked at."""
+        if len(changes.kept) <= 1:
+            self._trim(*(changes.kept or [(0, 0)])[0])
+            items = changes.items
+        else:
+            items = self.record().items
+            apply_changes(items, changes)
+            Backlog.clear(self)
+        self.in_gaps += changes.missing - self._missing
+        self._missing = changes.missing
+        for item in items:
+            if isinstance(item, bytes):
+                self.append(item)
+            elif isinstance(item, int):
                 self.record_drops(item)
-            elif isinstance(item, ReplyRecord):
+            else:
                 self.append_control(item.packet)
-            start = end + 1
-        self._append_all(record.items[start:])
 
-    def _append_all(self, items: list[BacklogItem]) -> None:
-        packets = cast("list[bytes]", items)
-        self._sections[-1].row.extend(packets)
-        self.messages += len(packets)
-        self.bytes += sum(map(len, packets))
+    def _trim(self, start: int, end: int) -> None:
+        """Remove all but these messages, gaps and replies, as they are counted in records."""
+        gaps = sum(len(section.gaps) for section in self._sections)
+        for _ in range(end, self.messages + gaps + self.controls):
+            self._remove_last()
+        self.in_gaps -= self._missing
+        self._missing = 0
+        for _ in range(start):
+            Backlog.pop(self)
+
+    def _remove_last(self) -> None:
+        section = self._sections[-1]
+        if section.gaps and section.gaps[-1][0] == section.sent + len(section):
+            self.in_gaps -= section.gaps.pop()[1]
+        elif section.row:
+            self.messages -= 1
+            self.bytes -= len(section.row.pop())
+        else:
+            self._sections.pop()
+            self._sections[-1].control = None
 
     def check_invariants(self) -> None:
         """AssertionError where a formula above does not hold."""

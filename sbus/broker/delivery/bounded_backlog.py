@@ -80,28 +80,26 @@ class BoundedBacklog(Backlog):
         self._keep(packet)
         return True
 
-    def take_tokens(self, messages: int) -> None:
-        """Have the tokens of so many messages in the channel. That takes most of the time of
-        restoring them, and is done before all but for what changes until then."""
-        fitting = min(messages, self._messages_max)
+    def follow(self, changes: BacklogRecord) -> None:
+        """The same, also beyond the bounds."""
+        messages, size_bytes = self.messages, self.bytes
+        super().follow(changes)
+        self._count(self.messages - messages, self.bytes - size_bytes)
+        self._overshoot = max(0, self.messages - self._messages_max)
+        self._take_tokens(self.messages - self._overshoot)
+
+    def _take_tokens(self, count: int) -> None:
+        """Have so many tokens in the channel."""
         if self._tokens is None:
-            if not fitting:
+            if not count:
                 return
             self._tokens = trio.open_memory_channel[None](self._messages_max)
         send, receive = self._tokens
         taken = send.statistics().current_buffer_used
-        for _ in range(taken, fitting):
+        for _ in range(taken, count):
             send.send_nowait(None)
-        for _ in range(fitting, taken):
+        for _ in range(count, taken):
             receive.receive_nowait()
-
-    def restore(self, record: BacklogRecord) -> None:
-        """The same, also beyond the bounds. All is counted at once: to offer one message after the
-        other would take five times as long, while nobody is served."""
-        super().restore(record)
-        self._count(self.messages, self.bytes)
-        self._overshoot = max(0, self.messages - self._messages_max)
-        self.take_tokens(self.messages)
 
     def is_half_free(self) -> bool:
         """Whether at most half of the messages and of the bytes that it may keep are in it."""

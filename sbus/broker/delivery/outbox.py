@@ -32,7 +32,6 @@ from sbus.broker.delivery.bounded_backlog import BoundedBacklog
 from sbus.broker.delivery.outbox_ledger import NO_SIZE, OutboxLedger
 from sbus.broker.delivery.outbox_listener import OutboxListener
 from sbus.broker.delivery.send_times import TimedSocket
-from sbus.broker.ipc.client_record import BacklogRecord
 from sbus.errors import Misbehaviour
 from sbus.limits import BYTES_PER_UNIT, Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
@@ -381,9 +380,8 @@ class Outbox(OutboxLedger):
         self._backlog.reorder(flood_control.order)
         self._enter(outbox_state.ARRIVE)
 
-    def restore_backlog(self, record: BacklogRecord) -> None:
-        """What waited for the client at another worker waits here from now on."""
-        self._backlog.restore(record)
+    def resume_backlog(self) -> None:
+        """The client has arrived: what waits is sent."""
         self._share_waiting()
         if self._backlog:
             self._enter(outbox_state.SOCKET_FULL)

@@ -16,6 +16,7 @@ from sbus.broker.delivery.backpressure import NOBODY
 from sbus.broker.delivery.bounded_backlog import BoundedBacklog
 from sbus.broker.ipc.client_record import BacklogRecord
 from sbus.compiled import OutboxRecord
+from sbus.protocol.controls import BacklogOrder
 from sbus.shared.accounts import DROPPED, Account
 from sbus.shared.client_slots import ClientSlot
 from sbus.shared.worker_statistics import (
@@ -29,6 +30,7 @@ from sbus.shared.worker_statistics import (
 
 NO_SIZE = (1 << 63) - 1
 """Of no message."""
+_NOTHING = BacklogRecord()
 
 
 class OutboxStatistics(msgspec.Struct, frozen=True):
@@ -101,9 +103,11 @@ class OutboxLedger(OutboxRecord):
         self._settle_drops()
         return self._backlog.record()
 
-    def prepare_backlog(self, messages: int) -> None:
-        """About so many messages are to be restored."""
-        self._backlog.take_tokens(messages)
+    def follow_backlog(self, changes: BacklogRecord) -> None:
+        """What waits for the client at another bus waits here as well, until it arrives."""
+        if self._backlog or changes != _NOTHING:
+            self._backlog.reorder(BacklogOrder.QUEUE)
+            self._backlog.follow(changes)
 
     def retract(self, packet: bytes) -> None:
         """A message that the worker counted as accepted is not for this client after all."""

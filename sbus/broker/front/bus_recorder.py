@@ -59,7 +59,7 @@ class BusRecorder:
 def _record(client: Client) -> ConnectionRecord:
     return ConnectionRecord(
         number=client.number,
-        cookie=socket_cookie(client.sock),
+        cookie=client.cookie,
         credentials=client.credentials,
         connected_at=client.connected_at,
         worker=client.worker,

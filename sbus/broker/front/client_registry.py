@@ -30,6 +30,8 @@ class Client(msgspec.Struct, eq=False):
     """Seconds since 1970."""
     slot: int
     """In the shared memory; no other client has it at the same time."""
+    cookie: int = 0
+    """Of its socket."""
     deaths: int = 0
     """Of workers, one soon after the other, each while it served this client."""
     is_stored: bool = False
@@ -117,8 +119,8 @@ class ClientRegistry:
 
     def _add(self, client: Client) -> Client:
         self._clients[client.number] = client
-        cookie = socket_cookie(client.sock)
-        self._slots[client.slot].connect(client.number, cookie, client.connected_at)
+        client.cookie = socket_cookie(client.sock)
+        self._slots[client.slot].connect(client.number, client.cookie, client.connected_at)
         self._count(client, 1)
         return client
 

@@ -37,14 +37,14 @@ _STABLE_SECONDS = 2.0
 """A bus that has served for so long does not fail because of what it goes on with."""
 
 
-class KeptBus(msgspec.Struct, frozen=True):
+class ResumedBus(msgspec.Struct, frozen=True):
     """What this bus goes on with, besides the memory."""
 
     stored_at_ns: int | None = None
     """When the memory was stored; None for a bus that begins anew."""
     sockets: dict[int, socket.socket] = {}
     """Of clients, by their numbers."""
-    is_configured: bool = True
+    has_configured_shape: bool = True
     """Whether the configuration asks for a memory of this shape."""
 
 
@@ -56,18 +56,18 @@ class ClientStore:
         memory: SharedMemory,
         registry: ClientRegistry,
         notifier: Notifier,
-        kept: KeptBus,
+        resumed: ResumedBus,
         listener: socket.socket,
     ) -> None:
         self._memory = memory
         self._registry = registry
         self._notifier = notifier
-        self._stored_at_ns = kept.stored_at_ns
+        self._stored_at_ns = resumed.stored_at_ns
         self._refuses_descriptors = not may_carry_descriptors(listener)
         self._scope = trio.CancelScope()
 
     @property
-    def is_kept(self) -> bool:
+    def keeps_clients(self) -> bool:
         """Whether the next bus gets the stored clients if this one ends now."""
         return self._memory.is_kept and self._registry.stored > 0
 
@@ -146,4 +146,4 @@ class ClientStore:
 async def note_stability(memory: SharedMemory) -> None:
     """This bus is not the one that fails with the memory, once it has served for a while."""
     await trio.sleep(_STABLE_SECONDS)
-    memory.resumptions = 0
+    memory.resume_attempts = 0

@@ -12,7 +12,7 @@ from sbus.errors import SbusError
 from sbus.protocol.events import BusStopping, Draining
 from sbus.unix.notify import Notifier
 
-LEAVE: Final = signal.SIGUSR1
+RESTART: Final = signal.SIGUSR1
 """The `RestartKillSignal=` of the unit."""
 
 
@@ -33,13 +33,13 @@ class Shutdown:
         self.is_draining = False
         self.is_handed_over = False
         """Another bus serves the clients."""
-        self.is_leaving = False
+        self.is_restarting = False
         """The service manager starts the bus again, which is to go on with its clients."""
         self.admission_scope = trio.CancelScope()
         self.administration_scope = trio.CancelScope()
         self.preparation_scope = trio.CancelScope()
         self._requested = trio.Event()
-        self._may_leave = trio.Event()
+        self._hand_over_finished = trio.Event()
         self._failure: SbusError | None = None
         self._deadline = trio.CancelScope()
         self.apply_settings(settings)
@@ -49,10 +49,10 @@ class Shutdown:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Have signals end the bus."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, LEAVE) as signals:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, RESTART) as signals:
             task_status.started()
             async for signum in signals:
-                self.is_leaving = self.is_leaving or signum == LEAVE
+                self.is_restarting = self.is_restarting or signum == RESTART
                 self._requested.set()
                 self.preparation_scope.cancel()
 
@@ -83,16 +83,16 @@ class Shutdown:
         self.is_handed_over = True
         self.administration_scope.cancel()
 
-    def leave(self) -> None:
+    def finish_hand_over(self) -> None:
         """End this process, which has handed the bus over."""
         self._requested.set()
-        self._may_leave.set()
+        self._hand_over_finished.set()
 
     def fail(self, error: SbusError) -> None:
         """End this process with an error, because the bus that took over has ended at once."""
         self.is_handed_over = False
         self._failure = error
-        self.leave()
+        self.finish_hand_over()
 
     def check_empty(self) -> None:
         """End the bus if the last client has left and that is a reason to end."""
@@ -105,7 +105,8 @@ class Shutdown:
         with self._deadline:
             await self._requested.wait()
         if self.is_handed_over:
-            await self._may_leave.wait()  # a stop does not end the announcement of the new bus
+            # A stop that comes now does not keep this process from announcing the new bus.
+            await self._hand_over_finished.wait()
         if self._failure is not None:
             raise self._failure
         if self.is_handed_over:

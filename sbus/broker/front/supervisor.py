@@ -263,6 +263,9 @@ class Supervisor:
     def _kill_all(self) -> None:
         for worker in self.workers:
             worker.kill()
+            if worker.link is not None:  # the front ends the clients, whatever it has said of them
+                worker.link.close()
+                worker.link = None
 
     # -- heartbeats ----------------------------------------------------------------------------
     async def _watch_heartbeats(self) -> None:
@@ -291,21 +294,19 @@ class Supervisor:
     def _kill_most_silent(self) -> None:
         """Kill the worker that has been silent for longest, for too long, and without waiting for
         the lock."""
+        silence_seconds = self._memory.silence_seconds
         silent = [
             worker
             for worker in self.workers
             if worker.is_running
-            and self._silence_seconds(worker) > self._limits.worker_silence_seconds_max
+            and silence_seconds(worker.number) > self._limits.worker_silence_seconds_max
         ]
         waiting = self._memory.lock.waiters() if silent else set()
         culprits = [worker for worker in silent if worker.pid not in waiting]
         if culprits:
-            worker = max(culprits, key=self._silence_seconds)
+            worker = max(culprits, key=lambda it: silence_seconds(it.number))
             self._events.emit(WorkerSilent(worker=worker.number, worker_pid=worker.pid))
             worker.kill()
-
-    def _silence_seconds(self, worker: SupervisedWorker) -> float:
-        return self._memory.silence_seconds(worker.number)
 
     # -- settings ------------------------------------------------------------------------------
     def distribute_settings(self, limits: Limits, memfd: int) -> None:
@@ -357,10 +358,8 @@ class Supervisor:
             self.send(number, command)
 
     async def wait_for_available_workers(self) -> list[int]:
-        """The workers that serve and keep up with their commands, once there is one.
-
-        What is behind waits here, where users have turns, and not in the worker's link.
-        """
+        """The workers that serve and keep up with their commands, once there is one. What is behind
+        waits here, where users have turns, and not in the worker's link."""
         unread_bytes_max = self._limits.handoff_clients_max * _COMMAND_BYTES
         while True:
             available = [
@@ -377,10 +376,10 @@ class Supervisor:
                 await self._wait_for(lambda: any(worker.is_serving for worker in self.workers))
                 await trio.sleep_forever()
 
-    async def leave(self) -> None:
+    async def end_silently(self) -> None:
         """Have the workers end without a word to their clients, which another bus serves."""
         self._is_stopping = True
-        self._send_all(protocol.Leave())
+        self._send_all(protocol.EndSilently())
         with trio.move_on_after(self._limits.stop_seconds_max):
             await self._wait_for(lambda: not self.running_workers())
         self._kill_all()

@@ -112,7 +112,7 @@ class Upgrader:
             raise
         finally:
             if self._shutdown.is_handed_over:
-                self._shutdown.leave()
+                self._shutdown.finish_hand_over()
             else:
                 self.is_running = False
 

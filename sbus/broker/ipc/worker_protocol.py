@@ -132,7 +132,7 @@ class RestoreClients(msgspec.Struct, frozen=True, tag=True):
     counters: dict[str, int]
 
 
-class Leave(msgspec.Struct, frozen=True, tag=True):
+class EndSilently(msgspec.Struct, frozen=True, tag=True):
     """End, and touch no client's socket: another bus serves them."""
 
 
@@ -206,7 +206,7 @@ WorkerCommand = (
     | PrepareRecorded
     | ReportPrepared
     | RestoreClients
-    | Leave
+    | EndSilently
     | StartSampling
     | StopSampling
     | DisconnectClient

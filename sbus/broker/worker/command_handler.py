@@ -119,7 +119,7 @@ class CommandHandler:
                 self._moves.snapshots.report_prepared(command)
             case protocol.RestoreClients():
                 self._moves.snapshots.restore(command)
-            case protocol.Leave():
+            case protocol.EndSilently():
                 self.has_left = self._sessions.is_frozen = True
             case protocol.StartSampling():
                 self._streams.start_sampling()

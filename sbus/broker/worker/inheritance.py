@@ -4,9 +4,9 @@ The front gives it every client with its socket, then has it take over. The rest
 memory: the clients' patterns and back-pressure rules in the subscription table, and what they have
 chosen in their slots. Other workers notice nothing: their indices name the worker's number.
 
-What the log has is delivered to the clients that have not got it (`resumption`). What was only in
-the predecessor's memory is lost, and each client is told how much that is. If the log has not kept
-everything for this worker, a client with subscriptions is told that it lost an unknown number.
+What the log has is delivered to the clients that have not got it (`unfinished_work`). What was only
+in the predecessor's memory is lost, and each client is told how much that is. If the log has not
+kept everything for this worker, a client with subscriptions is told that it lost an unknown number.
 
     a client that the predecessor never served   is adopted as a new one
     a client that the predecessor had closed     is disconnected
@@ -23,12 +23,12 @@ from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
 from sbus.broker.ipc.client_record import Departure
 from sbus.broker.ipc.worker_protocol import AdoptClient, InheritClient, TookOver
 from sbus.broker.worker.context import WorkerContext
-from sbus.broker.worker.resumption import Interrupted
 from sbus.broker.worker.router import Router
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.sessions import Sessions
 from sbus.broker.worker.subscriptions import Subscriptions
+from sbus.broker.worker.unfinished_work import Interrupted
 from sbus.protocol.controls import error_notice, lost_notice
 from sbus.protocol.packets import Subscribe, Unsubscribe, parse_client_packet
 from sbus.shared.client_slots import ClientSlot
@@ -110,7 +110,7 @@ class Inheritance:
         """Begin to serve, with the clients of the predecessor."""
         self.is_awaited = False
         if self._clients:
-            interrupted = self._sequencer.resumption.begin(self._slots())
+            interrupted = self._sequencer.unfinished.begin(self._slots())
             self._restore_all(_Journal(self._context), interrupted.arrivals)
             for session in self._sessions:
                 self._admit_earlier_losses(session)
@@ -216,23 +216,23 @@ class Inheritance:
 
     def _resume(self, interrupted: Interrupted) -> None:
         """Go on where the predecessor died."""
-        resumption = self._sequencer.resumption
+        unfinished = self._sequencer.unfinished
         outboxes = {session.slot_at: session.outbox for session in self._sessions}
 
         def admit_loss(slot_at: int) -> None:
             if slot_at in outboxes:  # one that is still to arrive has lost nothing here
                 outboxes[slot_at].admit_loss(1)
 
-        resumption.finish_walk(interrupted, admit_loss)
+        unfinished.finish_walk(interrupted, admit_loss)
         if interrupted.batch is None:
             return
-        resumption.admit_batch(interrupted.batch, admit_loss)
+        unfinished.admit_batch(interrupted.batch, admit_loss)
         if not interrupted.batch.is_complete:
             for session in self._sessions:
                 session.slot.lose_unknown()
                 self._admit_unknown_loss(session)
                 self._note_told(session)
-        resumption.end_batch()
+        unfinished.end_batch()
 
     @contextmanager
     def _before_effect(self, mark: int) -> Iterator[None]:

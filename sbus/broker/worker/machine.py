@@ -124,7 +124,8 @@ class WorkerMachine:
         if self._commands.front_has_ended and self._context.memory.is_kept:
             self._sessions.is_frozen = True  # the next bus serves the clients
         if self._commands.front_has_ended and not self._sessions.is_frozen:
-            self._sessions.end_all("bus-failed")
+            while self._sessions.end_some("bus-failed"):
+                pass
         return goes_on
 
     def _tick_frozen(self, now: float, has_command: bool) -> float | None:
@@ -166,5 +167,6 @@ class WorkerMachine:
             return 0.0
         if now < self._end_at and self._sessions.have_backlogs():
             return min(self._scheduler.seconds_until_due(), self._end_at - now)
-        self._sessions.end_all(self._commands.end_code)
+        if self._sessions.end_some(self._commands.end_code):
+            return 0.0
         return self._end_at - now if self._sessions.have_untold() and now < self._end_at else None

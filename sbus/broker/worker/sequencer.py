@@ -29,9 +29,9 @@ from sbus.broker.worker.monitor import MessageMonitor
 from sbus.broker.worker.ordinary_step import OrdinaryStep, PythonStep, make_ordinary_step
 from sbus.broker.worker.poller import Poller
 from sbus.broker.worker.publish_batch import PublishBatch
-from sbus.broker.worker.resumption import Resumption
 from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import Session
+from sbus.broker.worker.unfinished_work import UnfinishedWork
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
 from sbus.shared.in_flight import delivery
 from sbus.shared.log_block import LogBlock
@@ -75,7 +75,7 @@ class Sequencer:
         self._python_step = PythonStep(context)
         self._step = make_ordinary_step(context, router.cache.recent, self._log, self._table)
         self._walker = LogWalker(context, router, monitor, self._log, self._step)
-        self.resumption = Resumption(context, router, self._log, self._table, self._walker)
+        self.unfinished = UnfinishedWork(context, router, self._log, self._table, self._walker)
         self._misses_shared = 0
 
     def start(self, record: bytes = b"") -> bool:

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from itertools import islice
 
 from sbus.broker.config.access_policy import AccessProfile, decode_rule_set
 from sbus.broker.config.settings import SettingsUpdate
@@ -23,6 +24,9 @@ from sbus.errors import ClientFault, Misbehaviour
 from sbus.protocol.controls import end_notice, error_notice
 from sbus.shared.accounts import BACKLOG_BYTES, BLOCKING_CLIENTS, HELD_TIME
 from sbus.unix.closing import discard_unread
+
+_ENDED_AT_ONCE = 500
+"""Clients; to disconnect one takes some 25 us."""
 
 
 class Sessions:
@@ -249,10 +253,12 @@ class Sessions:
             self._stalls.give_back(session.backpressure.rule.place)
             session.account.count(BLOCKING_CLIENTS, -1)
 
-    def end_all(self, code: str) -> None:
-        """Disconnect all clients, because the bus ends; `code` says why."""
-        for session in list(self):
+    def end_some(self, code: str) -> bool:
+        """Disconnect some clients, because the bus ends; `code` says why. Returns whether there are
+        more."""
+        for session in list(islice(self, _ENDED_AT_ONCE)):
             self._disconnect(session, code, end_notice(code))
+        return bool(self._by_client)
 
     def have_untold(self) -> bool:
         """Whether a client that was disconnected has no room yet for the reason."""

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from sbus.broker.delivery.backlog_changes import apply_changes, changes_since
+from sbus.broker.delivery.backlog_changes import changes_since
 from sbus.broker.ipc import worker_protocol as protocol
 from sbus.broker.ipc.client_record import (
     BacklogItem,
@@ -89,7 +89,7 @@ class ClientSnapshots:
         self._prepared: dict[int, protocol.AdoptClient] = {}
         """Clients for which this worker was made ready."""
         self._latest: dict[int, tuple[int, ClientSnapshot]] = {}
-        """Their last snapshots, with whole backlogs, and the files that these are in."""
+        """Their last snapshots, and the files that these are in."""
         self._departed: list[tuple[protocol.AdoptClient, int, Departure]] = []
         """Clients to be seen off, with their descriptors."""
         self._preparing = 0
@@ -221,12 +221,8 @@ class ClientSnapshots:
         """Have a client that is prepared be as its next snapshot says."""
         snapshot = decode_snapshot(self._files[file][place])
         session = self._sessions.arriving[snapshot.client]
-        before = self._latest.get(snapshot.client)
-        items = [] if before is None else before[1].backlog.items
-        apply_changes(items, snapshot.backlog)
-        backlog = BacklogRecord(missing=snapshot.backlog.missing, items=items)
-        self._latest[snapshot.client] = file, msgspec.structs.replace(snapshot, backlog=backlog)
-        session.outbox.prepare_backlog(len(items))
+        session.outbox.follow_backlog(snapshot.backlog)
+        self._latest[snapshot.client] = file, snapshot
         self._will_publish |= snapshot.state.messages_in > 0
         if snapshot.patterns or snapshot.has_backpressure:
             self._preparing += 1
@@ -297,7 +293,7 @@ class ClientSnapshots:
         if self._why_not:
             return
         snapshots = [snapshot for file, snapshot in self._latest.values() if file >= first_file]
-        for piece in _pieces(snapshots, lambda it: len(it.backlog.items)):
+        for piece in _pieces(snapshots, lambda _: 0):
             for snapshot in piece:
                 self._restore(snapshot)
             yield True
@@ -307,6 +303,7 @@ class ClientSnapshots:
     def _give_up(self, client: int) -> int:
         """Be ready for a client no more; returns its descriptor, which the caller closes."""
         session = self._sessions.arriving.pop(client)
+        session.outbox.follow_backlog(BacklogRecord())
         self._sessions.discard(session)
         return session.sock.detach()
 
@@ -324,7 +321,7 @@ class ClientSnapshots:
         if snapshot.has_large_buffer:
             limits = self._context.settings.limits
             self._sessions.send_buffers.restore(session.sock, session.account, limits)
-        session.outbox.restore_backlog(snapshot.backlog)
+        session.outbox.resume_backlog()
         if snapshot.is_stalled and session.backpressure is not None:
             session.backpressure.stall()
         session.awaits_self_service = snapshot.awaits_self_service

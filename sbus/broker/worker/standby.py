@@ -11,11 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from sbus.broker.ipc.worker_link import encode_packet, send_event
-from sbus.broker.ipc.worker_protocol import Leave, Quiesce, Stop, WorkerQuiesced
+from sbus.broker.ipc.worker_protocol import EndSilently, Quiesce, Stop, WorkerQuiesced
 from sbus.protocol.codes import END_TEXTS
 
 _QUIESCE = encode_packet(Quiesce())
-_STOPS = {encode_packet(Leave()), *(encode_packet(Stop(code)) for code in END_TEXTS)}
+_STOPS = {encode_packet(EndSilently()), *(encode_packet(Stop(code)) for code in END_TEXTS)}
 _BYTES_COMPARED = max(map(len, (_QUIESCE, *_STOPS))) + 1
 _ENDED = b""
 

@@ -229,7 +229,7 @@ def left_memory(workers: int) -> int:
         words[LOG_HEAD] = 7
     memory.is_kept = True
     memory.dialect = 1
-    memory.resumptions = 2
+    memory.resume_attempts = 2
     memfd = memory.reopen()
     memory.close()
     del memory
@@ -240,14 +240,14 @@ def left_memory(workers: int) -> int:
 def test_another_bus_finds_what_was_there() -> None:
     limits, memfd = small_limits(), left_memory(2)
     left = look_at(memfd)
-    assert left == LeftMemory(MemoryShape.of(2, limits), is_kept=True, resumptions=2, dialect=1)
+    assert left == LeftMemory(MemoryShape.of(2, limits), is_kept=True, resume_attempts=2, dialect=1)
     assert left.shape.applied_to(Limits()) == limits
     memory = SharedMemory(2, limits, memfd)
     os.close(memfd)
     memory.lock.open()
     with memory.lock as words:
         assert words[LOG_HEAD] == 7
-    assert (memory.is_kept, memory.resumptions, memory.dialect) == (True, 2, 1)
+    assert (memory.is_kept, memory.resume_attempts, memory.dialect) == (True, 2, 1)
     assert memory.is_resumed
     memory.close()
 

@@ -118,9 +118,10 @@ class BacklogMachine(RuleBasedStateMachine):
     def restore_elsewhere(self) -> None:
         """By another bus."""
         record = self.real.record()
-        self.real = Backlog(self.naive.order)
-        self.real.restore(record)
+        self.real = Backlog(BacklogOrder.QUEUE)
+        self.real.follow(record)
         assert self.real.record() == record
+        self.real.reorder(self.naive.order)
 
     @rule()
     def clear(self) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbus.broker.delivery.backlog import Backlog
-from sbus.broker.delivery.backlog_changes import apply_changes, changes_since
+from sbus.broker.delivery.backlog_changes import changes_since
 from sbus.broker.ipc.client_record import BacklogItem, BacklogRecord
 from sbus.protocol.controls import BacklogOrder
 
@@ -56,19 +56,17 @@ def rest(backlog: Backlog) -> Iterator[object]:
 def test_a_backlog_that_follows_changes_is_as_the_other(
     rounds: list[list[tuple[str, object]]], order: BacklogOrder
 ) -> None:
-    backlog = Backlog(BacklogOrder.QUEUE)
+    backlog, other = Backlog(BacklogOrder.QUEUE), Backlog(BacklogOrder.QUEUE)
     before: list[BacklogItem] = []
-    copied: list[BacklogItem] = []
     for steps in rounds:
         take(backlog, steps)
         now = backlog.record()
-        apply_changes(copied, changes_since(before, now))
-        assert copied == now.items
+        other.follow(changes_since(before, now))
+        other.check_invariants()
+        assert other.record() == now
         before = now.items
     backlog.reorder(order)
-    other = Backlog(order)
-    other.restore(backlog.record())
-    other.check_invariants()
+    other.reorder(order)
     assert list(rest(other)) == list(rest(backlog))
 
 

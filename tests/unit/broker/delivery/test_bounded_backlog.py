@@ -13,11 +13,11 @@ from tests.unit.shared.memories import open_account
 LIMITS = msgspec.structs.replace(Limits(), backlog_messages_max=3)
 
 
-def test_a_restored_backlog_may_be_beyond_its_bounds_until_it_is_sent() -> None:
+def test_a_backlog_that_follows_another_may_be_beyond_its_bounds_until_it_is_sent() -> None:
     """Another bus had other limits."""
     account, statistics = open_account(LIMITS), WorkerStatistics()
     backlog = BoundedBacklog(BacklogOrder.QUEUE, LIMITS, account, statistics)
-    backlog.restore(BacklogRecord(items=[b"1", b"2", b"3", b"4", b"5"]))
+    backlog.follow(BacklogRecord(items=[b"1", b"2", b"3", b"4", b"5"]))
     assert statistics.counts[IN_BACKLOG] == 5
     for _ in range(2):
         assert backlog.offer(b"more") == "hard"

@@ -372,6 +372,18 @@ async def test_a_worker_that_does_not_stop_in_time_is_killed(
     assert sorted(scene.killed) == [0, 1, 2]
 
 
+async def test_nothing_is_heard_of_clients_from_a_worker_that_did_not_stop_in_time(
+    scene: Scene, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The front ends their connections itself."""
+    await scene.serve()
+    worker = scene.fork_server.workers[0]
+    scene.supervisor.workers[0].kill = lambda: worker.send(ClientLeft(1, "too late"))  # type: ignore[method-assign]
+    await scene.supervisor.stop("stopping")
+    await trio.testing.wait_all_tasks_blocked()
+    assert scene.worker_events == []
+
+
 @pytest.mark.parametrize(
     ("waiting", "killed"),
     [([], [2]), ([0], [2]), ([2], [1]), ([1, 2], [])],

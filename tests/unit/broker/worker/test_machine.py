@@ -5,6 +5,7 @@ moves it.
 """
 
 import errno
+import gc
 import itertools
 import os
 import socket
@@ -15,7 +16,7 @@ import pytest
 
 from sbus.broker.ipc.queries import ActivityQuery, ActivityReply
 from sbus.broker.ipc.worker_protocol import DisconnectClient, Quiesce, RunQuery, Stop
-from sbus.broker.worker import machine, sequencer
+from sbus.broker.worker import machine, sequencer, sessions
 from sbus.broker.worker.log_walker import LogWalker
 from sbus.broker.worker.sequencer import Sequencer
 from sbus.broker.worker.session import Session
@@ -575,6 +576,19 @@ def test_a_worker_that_stops_tries_a_kernel_without_memory_again(
     assert reader.read() == sent
 
 
+def test_a_worker_that_stops_ends_some_clients_in_each_tick(
+    bus: OneProcessBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_ENDED_AT_ONCE", 2)
+    peers = [subscriber(bus, 0) for _ in range(5)]
+    bus.tell(0, Stop())
+    left: list[int] = []
+    while not bus.stepped[0].has_ended:
+        bus.stepped[0].tick()
+        left.append(len(list(bus.workers[0].sessions)))
+    assert [number for number in left if number < len(peers)] == [3, 1, 0]
+
+
 def test_a_worker_that_stops_sleeps_though_publishers_are_held(
     bus: OneProcessBus, advance: Advance
 ) -> None:
@@ -594,6 +608,29 @@ def test_a_worker_that_stops_sleeps_though_publishers_are_held(
     advance(patience / 2)
     rest(bus.stepped[0])
     assert bus.stepped[0].has_ended
+
+
+# -- what clients had ------------------------------------------------------------------------------
+def test_what_a_client_had_is_freed_without_a_garbage_collection(bus: OneProcessBus) -> None:
+    """Full collections are rare in a worker."""
+    gc.collect()
+    gc.disable()
+    try:
+        readers = [subscriber(bus, 0, SMALL_BUFFER_BYTES) for _ in range(4)]
+        writer = publisher(bus, 0)
+        send(readers[0], [b"CMSG blocking/soft/block", b"CMSG !/notices/on"])
+        send(readers[1], [b"CMSG order/random", b"SUB !/cred///%d" % os.getpid()])
+        send(readers[2], [b"nonsense"])
+        bus.settle()
+        send(writer, messages(0, 100))
+        bus.settle()
+        for peer in (*readers, writer):
+            peer.close()
+        bus.settle()
+        assert not list(bus.workers[0].sessions)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 # -- fair shares -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from sbus.broker.config.access_policy import encode_rule_set
+from sbus.broker.delivery.backlog import Backlog
 from sbus.broker.ipc.records_file import RecordsFile, make_records_file
 from sbus.broker.ipc.worker_protocol import (
     AdoptClient,
@@ -401,4 +402,38 @@ def test_a_backlog_is_copied_once_and_then_its_changes(two: Succession, order: b
     assert sorted(received) == sorted(sent)
     if order == b"queue":
         assert received == sent
+    two.new.check_invariants()
+
+
+@with_limits(SMALL_BUFFERS)
+@pytest.mark.parametrize("order", [b"queue", b"stack"])
+def test_the_pause_is_no_longer_for_what_waited_before(
+    two: Succession, order: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = two.old.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
+    writer = two.old.connect(1)
+    tell(two.old, reader, b"CMSG order/" + order, b"SUB k")
+    for start in range(0, 300, 50):
+        tell(two.old, writer, *[b"MSG k\0%d" % number for number in range(start, start + 50)])
+    two.begin()
+    assert reader.read()
+    two.old.settle()
+    tell(two.old, writer, *[b"MSG k\0new"] * 10)
+    two.round(two.old, Freeze)
+    two.record()
+    appended: list[bytes] = []
+    append = Backlog.append
+
+    def note_and_append(self: Backlog, packet: bytes) -> None:
+        appended.append(packet)
+        append(self, packet)
+
+    monkeypatch.setattr(Backlog, "append", note_and_append)
+    two.round(two.new, lambda number: RestoreClients(number, {}))
+    assert appended == [b"MSG k\0new"] * 10
+    two.commit()
+    before, after = (bus.workers[0].sessions[reader.number].outbox for bus in (two.old, two.new))
+    assert after.statistics().backlog == before.statistics().backlog > 100
+    while reader.read():
+        two.new.settle()
     two.new.check_invariants()

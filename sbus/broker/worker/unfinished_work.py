@@ -1,4 +1,4 @@
-"""Resumption: a successor goes on in the total order where its predecessor died.
+"""Unfinished work: a successor goes on in the total order where its predecessor died.
 
 The predecessor may have died in a walk, in the fan-out of one message, or after its publish batch
 had got its place and before it had delivered all of it. What the log has is delivered, each message
@@ -34,7 +34,7 @@ class Interrupted(NamedTuple):
     """The mark of the last request whose step has its place."""
 
 
-class Resumption:
+class UnfinishedWork:
     """Of one worker."""
 
     def __init__(
