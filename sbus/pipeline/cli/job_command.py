@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from sbus.pipeline.spark.selection import Selection, Table
 
-EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "plotly": "report", "jinja2": "report"}
+EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "bokeh": "report", "jinja2": "report"}
 """The extra that installs a package."""
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
