@@ -138,7 +138,8 @@ def _memory_left(memfd: int, settings: BusSettings) -> SharedMemory:
     if left.dialect != _dialect_number(settings):
         raise UnusableMemory("the configuration has another dialect now")
     if left.resume_attempts >= _RESUME_ATTEMPTS_MAX:
-        raise UnusableMemory(f"{_RESUME_ATTEMPTS_MAX} buses in a row have failed with it")
+        count = _RESUME_ATTEMPTS_MAX
+        raise UnusableMemory(f"{count} buses have failed with it, one after the other")
     limits = left.shape.applied_to(settings.limits)
     memory = SharedMemory(left.shape.workers, limits, memfd)
     memory.resume_attempts += 1

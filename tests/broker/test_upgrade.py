@@ -538,6 +538,19 @@ def test_an_old_bus_that_is_told_to_stop_after_the_commit_still_announces_the_ne
         assert client.whoami()
 
 
+def test_both_buses_may_be_told_to_stop_after_the_commit(tmp_path: Path) -> None:
+    """As by `systemctl stop`. The new one has not said yet that it serves."""
+    with ending_bus(tmp_path) as changing, several_clients(changing.bus, 1) as (client,):
+        client.control(b"!/notices/on")
+        client.sync()
+        stop = f"os.kill({changing.bus.process.pid}, signal.SIGTERM)"
+        wait, end = "select.select([link], [], [], 0.5)", "os.kill(os.getpid(), signal.SIGKILL)"
+        changing.run_first(AFTER_COMMIT.format(do=f"{stop}; {wait}; {end}"))
+        assert changing.bus.sbusctl("upgrade").returncode == 1
+        assert client.receive_until_closed() == [end_notice("stopping")]
+        assert changing.bus.process.wait(STOP_SECONDS_MAX) == 0
+
+
 def test_a_new_bus_that_dies_after_the_commit_is_reported(tmp_path: Path) -> None:
     with ending_bus(tmp_path) as changing, several_clients(changing.bus, 1) as (client,):
         client.control(b"!/notices/on")

@@ -1,9 +1,10 @@
 """systemd as the first process of its own namespaces, with the units of this project.
 
 `boot` starts it on the host's files, but with separate directories for /run, /tmp and /etc, so that
-nothing is left of it. sysusers.conf makes user and group there, the units and /etc/sbus/sbus.toml
-are as they are installed, and a program of the test runs beside them as root. Drop-ins change only
-the paths of the programs, to this interpreter and these sources.
+nothing is left of it, and a program of the test runs beside it as root. `SOURCES`: sysusers.conf
+makes user and group there, the units and /etc/sbus/sbus.toml are as they are installed, and
+drop-ins change only the paths of the programs, to this interpreter and these sources. `PACKAGES`:
+nothing is installed, but Debian packages can be, because /usr and /var are overlaid.
 
 Needs root, the right to make namespaces and mounts, and systemd; `why_not` says what is missing.
 """
@@ -46,10 +47,12 @@ done
 SETUP = r"""
 set -eu
 mount -t tmpfs -o mode=755 tmpfs /run
-mkdir -p /run/t/python /run/t/site /run/t/source /run/t/etc /run/systemd/system /run/lock
+mkdir -p /run/t/python /run/t/site /run/t/source /run/t/packages /run/t/etc
+mkdir -p /run/systemd/system /run/lock
 mount --bind "$BASE" /run/t/python
 mount --bind "$SITE" /run/t/site
 mount --bind "$SOURCE" /run/t/source
+mount --bind "$PACKAGES" /run/t/packages
 umount /sys/fs/cgroup
 mount -t cgroup2 none /sys/fs/cgroup
 mount -t tmpfs -o mode=1777 tmpfs /tmp
@@ -58,6 +61,30 @@ touch /run/t/console
 mount --bind /run/t/console /dev/console
 cp -a /etc/. /run/t/etc
 mount --bind /run/t/etc /etc
+for unit in sbusd.socket sbusd-admin.socket sbusd.service sbus-metrics.socket sbus-metrics.service
+do
+    mkdir /run/systemd/system/$unit.d
+    printf '%s\n' '[Unit]' 'DefaultDependencies=no' >/run/systemd/system/$unit.d/test.conf
+done
+for unit in sbusd.service sbus-metrics.service; do
+    printf '%s\n' '[Service]' 'StandardError=append:/run/t/stderr' \
+        >/run/systemd/system/$unit.d/errors.conf
+done
+eval "$INSTALLATION"
+printf '%s\n' '[Unit]' 'DefaultDependencies=no' 'Wants=sbusd.socket sbusd-admin.socket' \
+    >/run/systemd/system/test.target
+( export PYTHONPATH=/run/t/source:/run/t/site LD_LIBRARY_PATH=/run/t/python/lib
+  /run/t/python/bin/python3 -m "$PROGRAM" || {
+      systemctl show -p Id,ActiveState,Result,StatusText sbusd.service sbusd*.socket
+      cat /run/t/stderr /run/t/*.log
+  } >&2
+  echo ) </dev/null &
+exec env -i container=test PATH="$PATH" "$SYSTEMD" --system --unit=test.target \
+    --log-target=console --show-status=no </dev/null >/dev/null 2>&1
+"""
+
+
+SOURCES = r"""
 units=/run/t/source/deploy/systemd
 systemd-sysusers "$units/sysusers.conf" 2>/run/t/sysusers.log
 systemd-tmpfiles --create "$units/tmpfiles.conf" 2>/run/t/tmpfiles.log
@@ -71,26 +98,18 @@ for name in sbusd sbusctl; do
         >/run/t/$name
     chmod 755 /run/t/$name
 done
-for unit in sbusd.socket sbusd-admin.socket sbusd.service sbus-metrics.socket sbus-metrics.service
-do
-    mkdir /run/systemd/system/$unit.d
-    printf '%s\n' '[Unit]' 'DefaultDependencies=no' >/run/systemd/system/$unit.d/test.conf
+printf '%s\n' '[Service]' "$BUS_EXEC" >/run/systemd/system/sbusd.service.d/exec.conf
+printf '%s\n' '[Service]' "$METRICS_EXEC" >/run/systemd/system/sbus-metrics.service.d/exec.conf
+/run/t/sbusctl --version >/dev/null
+"""
+PACKAGES = r"""
+for directory in usr var; do
+    mkdir -p /run/t/$directory.new /run/t/$directory.work
+    mount -t overlay overlay /$directory -o \
+        "lowerdir=/$directory,upperdir=/run/t/$directory.new,workdir=/run/t/$directory.work"
 done
-printf '%s\n' '[Service]' "$BUS_EXEC" 'StandardError=append:/run/t/stderr' \
-    >/run/systemd/system/sbusd.service.d/exec.conf
-printf '%s\n' '[Service]' "$METRICS_EXEC" 'StandardError=append:/run/t/stderr' \
-    >/run/systemd/system/sbus-metrics.service.d/exec.conf
-printf '%s\n' '[Unit]' 'DefaultDependencies=no' 'Wants=sbusd.socket sbusd-admin.socket' \
-    >/run/systemd/system/test.target
-( /run/t/sbusctl --version >/dev/null
-  export PYTHONPATH=/run/t/source:/run/t/site LD_LIBRARY_PATH=/run/t/python/lib
-  /run/t/python/bin/python3 -m "$PROGRAM" || {
-      systemctl show -p Id,ActiveState,Result,StatusText sbusd.service sbusd*.socket
-      cat /run/t/stderr /run/t/*.log
-  } >&2
-  echo ) </dev/null &
-exec env -i container=test PATH="$PATH" "$SYSTEMD" --system --unit=test.target \
-    --log-target=console --show-status=no </dev/null >/dev/null 2>&1
+mount -t tmpfs -o mode=1777 tmpfs /var/tmp
+rm -f /usr/sbin/policy-rc.d
 """
 
 
@@ -111,6 +130,20 @@ def why_not() -> str | None:
     )
     _leave(variables)
     return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.decode()!r}"
+
+
+@cache
+def why_not_packages() -> str | None:
+    """The reason why packages that are built for this Python cannot be installed there."""
+    if shutil.which("dpkg") is None:
+        return "there is no dpkg"
+    wanted = f"{sys.version_info[0]}.{sys.version_info[1]}."
+    asked = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${Version}", "python3"], capture_output=True, check=False
+    )
+    if not asked.stdout.decode().startswith(wanted):
+        return f"no package of Python {wanted}x is installed"
+    return None
 
 
 def _control_group() -> dict[str, str]:
@@ -138,14 +171,17 @@ def _exec_lines(unit: str) -> str:
     )
 
 
-def boot(program: str) -> Any:
-    """Boot, and run `program`, a module, beside it; what it printed, as JSON, is returned."""
+def boot(program: str, packages: Path | None = None) -> Any:
+    """Boot, and run `program`, a module, beside it; what it printed, as JSON, is returned. With
+    `packages`, a directory, nothing is installed there, and this is at /run/t/packages."""
     process = subprocess.Popen(
         [*PRIVATE_MOUNTS, "sh", "-c", ENTER],
         env={
             "PATH": os.environ["PATH"],
             **_control_group(),
             "SETUP": SETUP,
+            "INSTALLATION": PACKAGES if packages else SOURCES,
+            "PACKAGES": str(packages or UNITS),
             "BASE": sys.base_prefix,
             "SITE": sysconfig.get_path("purelib"),
             "SOURCE": str(PROJECT),

@@ -18,6 +18,7 @@ from tests.support.raw_client import RawClient
 from tests.support.users import effective_user
 
 USERS = (0, 61_201, 61_202)
+EARLY = 3
 CLIENTS = 30
 MANY = 500
 BACKLOG = 20
@@ -35,6 +36,7 @@ class Clients:
 
     def __init__(self, count: int) -> None:
         self.all = [connect(USERS[number % len(USERS)]) for number in range(count)]
+        self.connected_at = time.monotonic()
         for number, client in enumerate(self.all):
             client.control(b"!/notices/on")
             if number % 2:
@@ -124,6 +126,20 @@ def survived(end: Callable[[], None], clients: Clients) -> dict[str, Any]:
     return seen
 
 
+def early() -> dict[str, Any]:
+    """What clients lose whose connections have started the bus."""
+    clients = Clients(EARLY)
+    served_at_us = int(systemctl("show", "-P", "ActiveEnterTimestampMonotonic", "sbusd.service"))
+    wait_until_stored(EARLY)
+    before = front()
+    kill_all()
+    until(lambda: front() not in (0, before))
+    lost = clients.lost()
+    clients.close()
+    wait_until_stored(0)
+    return {"lost": lost, "were early": clients.connected_at < served_at_us / 1e6}
+
+
 def stopped() -> dict[str, Any]:
     """What clients are told by a real stop, and what is left in the store."""
     client = connect(USERS[1])
@@ -200,8 +216,7 @@ def main() -> None:
     seen: dict[str, Any] = {}
     file = Path("/etc/sbus/sbus.toml")
     file.write_text(file.read_text().replace("[bus]", '[bus]\nplacement = "spread"', 1))
-    with RawClient(BUS) as first:
-        first.whoami()  # starts the bus
+    seen["early"] = early()
     clients = Clients(CLIENTS)
     for end in (kill_front, kill_fork_server, kill_all, restart):
         seen[end.__name__] = survived(end, clients)

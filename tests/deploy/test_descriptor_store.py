@@ -39,6 +39,10 @@ def test_the_pause_is_short(seen: Any, way: str) -> None:
     assert seen[way]["pause"] < PAUSE_SECONDS_MAX
 
 
+def test_clients_that_came_before_the_bus_are_stored(seen: Any) -> None:
+    assert seen["early"] == {"lost": NOTHING, "were early": True}
+
+
 def test_many_clients(seen: Any) -> None:
     print(f"{MANY} clients: {seen['many']['pause']:.2f} s")
     assert seen["many"]["lost"] == NOTHING

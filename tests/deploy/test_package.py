@@ -1,9 +1,11 @@
-"""The Debian package: built, unpacked somewhere, and run from there as it is.
+"""The Debian package: built, unpacked somewhere, and run from there as it is; and installed over
+another version under a booted systemd.
 
 Built for the Python that runs the tests, so that any host which has dpkg can do it.
 """
 
 import os
+import py_compile
 import re
 import shutil
 import subprocess
@@ -13,11 +15,20 @@ from typing import Any
 
 import pytest
 
+from tests.deploy import booted, package_probe
+from tests.deploy.store_probe import CLIENTS
+from tests.deploy.test_descriptor_store import NOTHING
 from tests.support.bus import bus_of
 from tests.support.raw_client import RawClient
 
 PROJECT = Path(__file__).resolve().parents[2]
 BUILD_SECONDS_MAX = 120.0
+OLD, NEW = "0.1.0", "0.1.1"
+BROKEN = "import sys\nassert not sys.argv[0].endswith('sbusd')\n"
+GOES_ON = "the bus goes on with the earlier version"
+PAUSE_MS_MAX = 250
+WAIT_SECONDS_MAX = 2.0
+"""Of which the pause is a small part: dpkg and the new program keep both processors busy."""
 pytestmark = pytest.mark.skipif(
     shutil.which("dpkg-deb") is None, reason="there is no dpkg-deb (Debian: apt install dpkg)"
 )
@@ -118,6 +129,61 @@ def test_it_runs_from_any_directory(root: Path, tmp_path: Path) -> None:
         assert path in version
         assert "sbus_" in run(*command("sbusctl"), "-a", path, "metrics")
     assert run(*command("sbusctl"), "--version").startswith("sbusctl ")
+
+
+# -- installed over another version ----------------------------------------------------------------
+def with_version(package: Path, version: str, path: Path, more: str = "") -> None:
+    """Make another package, which differs only in its version, and in what that module does."""
+    root = path.with_suffix("")
+    subprocess.run(["dpkg-deb", "-R", package, root], check=True)
+    source = root / "usr/lib/sbus/sbus/version.py"
+    source.write_text(f'__version__ = "{version}"\n{more}')
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(source), invalidation_mode=mode, doraise=True)
+    control = root / "DEBIAN/control"
+    control.write_text(re.sub(r"(?m)^Version: .*", f"Version: {version}", control.read_text()))
+    options = ("-Znone", "--root-owner-group")
+    subprocess.run(["dpkg-deb", *options, "-b", root, path], stdout=subprocess.DEVNULL, check=True)
+
+
+@pytest.fixture(scope="module")
+def installed(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    if why_not := booted.why_not() or booted.why_not_packages():
+        pytest.skip(why_not)
+    packages = tmp_path_factory.mktemp("packages")
+    with_version(package, OLD, packages / "old.deb")
+    with_version(package, NEW, packages / "new.deb")
+    with_version(package, NEW, packages / "broken.deb", BROKEN)
+    return booted.boot(package_probe.__name__, packages)
+
+
+@pytest.mark.parametrize(("way", "version"), [("upgrade", NEW), ("downgrade", OLD)])
+def test_clients_stay_connected_when_another_version_is_installed(
+    installed: Any, way: str, version: str
+) -> None:
+    seen = installed[way]
+    print(f"{way}: {CLIENTS} clients, longest wait {seen['longest wait']:.3f} s")
+    assert installed["first"] == OLD
+    assert seen["version"] == version
+    assert seen["is another process"]
+    assert seen["lost"] == NOTHING
+    assert GOES_ON not in seen["printed"]
+    assert seen["longest wait"] < WAIT_SECONDS_MAX
+    assert installed["state"] == "active"
+
+
+def test_a_version_that_does_not_start_changes_nothing(installed: Any) -> None:
+    seen = installed["broken"]
+    assert seen["version"] == OLD
+    assert not seen["is another process"]
+    assert seen["lost"] == NOTHING
+    assert GOES_ON in seen["printed"]
+
+
+def test_the_pause_of_a_package_s_upgrade_is_short(installed: Any) -> None:
+    pauses = [int(found) for found in re.findall(r"pause: (\d+) ms", installed["stderr"])]
+    assert len(pauses) == 2
+    assert max(pauses) < PAUSE_MS_MAX
 
 
 def run(*words: str) -> Any:

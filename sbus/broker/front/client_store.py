@@ -98,10 +98,13 @@ class ClientStore:
         """Store those clients that can be stored now; returns the others, except for those that
         have left."""
         left = []
+        without_room: set[int] = set()
         for number, client in enumerate(clients, 1):
             if self._registry.get(client.number) is not client or client.is_stored:
                 continue
-            if self._try_to_store(client):
+            if client.user not in without_room and not self._has_room(client):
+                without_room.add(client.user)
+            if client.user not in without_room and self._try_to_store(client):
                 self._registry.note_stored(client)
                 await trio.sleep(_PACE_SECONDS)
             else:
@@ -111,21 +114,20 @@ class ClientStore:
         return left
 
     def _try_to_store(self, client: Client) -> bool:
-        """Store a client if there is room, its packets carry no descriptors, and the manager is
-        not busy."""
-        name = client_name(client.number)
+        """Store a client if its packets carry no descriptors and the manager is not busy."""
         return (
-            self._has_room(client.user, name)
-            and (not may_carry_descriptors(client.sock) or refuse_unless_unread(client.sock))
+            (not may_carry_descriptors(client.sock) or refuse_unless_unread(client.sock))
             and (self._stored_at_ns is not None or self._try_to_store_memory())
-            and self._notifier.store(name, client.sock.fileno())
+            and self._notifier.store(client_name(client.number), client.sock.fileno())
         )
 
-    def _has_room(self, uid: int, name: str) -> bool:
+    def _has_room(self, client: Client) -> bool:
         """Whether the store, and the string of all names, have room for one more like this, and the
         user leaves as much to others."""
-        places = min(self._notifier.stored_max - 1, NAMES_BYTES_MAX // (len(name) + 1))
-        return self._registry.stored_by_user[uid] + 1 <= places - (self._registry.stored + 1)
+        name_bytes = len(client_name(client.number)) + 1
+        places = min(self._notifier.stored_max - 1, NAMES_BYTES_MAX // name_bytes)
+        own, stored = self._registry.stored_by_user[client.user], self._registry.stored
+        return own + 1 <= places - (stored + 1)
 
     def _try_to_store_memory(self) -> bool:
         now_ns = time.monotonic_ns()

@@ -89,9 +89,11 @@ class Shutdown:
         self._hand_over_finished.set()
 
     def fail(self, error: SbusError) -> None:
-        """End this process with an error, because the bus that took over has ended at once."""
+        """The bus that took over has ended at once: end this process with this error, or as it was
+        told to."""
         self.is_handed_over = False
-        self._failure = error
+        if not self.is_ending:
+            self._failure = error
         self.finish_hand_over()
 
     def check_empty(self) -> None:

@@ -251,9 +251,9 @@ def reload_lines(result: results.ReloadResult, width: int | None) -> list[Text]:
 
 
 def upgrade_lines(result: results.UpgradeResult, width: int | None) -> list[Text]:
-    """Who serves the bus now."""
+    """Who has taken over the bus, which serves or is about to."""
     clients, pause_ms = counted(result.clients, "client"), result.pause_seconds * 1_000
-    who = f"process {result.pid}, version {result.version}, serves"
+    who = f"process {result.pid}, version {result.version}, has taken over"
     text = f"{who} {clients}; the pause took {pause_ms:.0f} ms"
     return paragraph(text, width)
 

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from sbus.cli.optional_packages import needs_packages
-from sbus.errors import SbusError
+from sbus.errors import ConfigurationError, SbusError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from sbus.pipeline.spark.selection import Table
 
-EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "plotly": "report", "jinja2": "report"}
+EXTRAS = {"pyspark": "spark", "pyarrow": "spark", "bokeh": "report", "jinja2": "report"}
 """The extra that installs a package."""
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -91,6 +91,26 @@ class JobRun:
         from sbus.pipeline.spark.selection import read
 
         return read(spark, self.location, table, **self.limits)
+
+    def earlier(self, location: str) -> "JobRun":
+        """The same hosts of an earlier recording of the same buses, at all times.
+
+        Raises ConfigurationError if it has other recorders: their names are made of machine and
+        bus.
+        """
+        from sbus.pipeline.store.reader import Recording
+        from sbus.pipeline.store.recorder_file import recorder_of
+
+        ours, theirs = (
+            sorted({recorder_of(name) for name in Recording(each).tables("messages")})
+            for each in (self.location, location)
+        )
+        if ours != theirs:
+            raise ConfigurationError(
+                f"{location} is no recording of the same bus: its recorder is "
+                f"{', '.join(theirs) or 'none'}, not {', '.join(ours) or 'none'}"
+            )
+        return replace(self, location=location, limits={"hosts": self.limits["hosts"]})
 
     def answer(self, job: "Callable[..., DataFrame]", *tables: "Table", **options: Any) -> None:
         """Run the job on these tables, and show or write its result."""

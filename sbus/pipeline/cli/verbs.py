@@ -4,6 +4,7 @@ Options are named as the parameters of the job. A verb imports its job when it i
 loads Spark.
 """
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,13 @@ def replay(run: JobRun, address: str | None, speed: float, at_once: bool) -> Non
     help="Where to write the page.",
 )
 @click.option("--title", default="Bus report", show_default=True)
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="EARLIER",
+    help="Say what has changed since this recording of the same bus; --since and --until do not "
+    "apply to it.",
+)
 @by_prefix
 @click.option(
     "--window",
@@ -200,9 +208,10 @@ def replay(run: JobRun, address: str | None, speed: float, at_once: bool) -> Non
     type=duration,
     help="Length of the windows of its plots.  [default: depends on the recording]",
 )
-def report(run: JobRun, page: Path, title: str, **options: Any) -> None:
+def report(run: JobRun, page: Path, title: str, against: Path | None, **options: Any) -> None:
     """The results of all jobs on one page, with plots; the page needs no network."""
     from sbus.pipeline.cli.results import check_folder, replace_file
+    from sbus.pipeline.report.comparison import compare
     from sbus.pipeline.report.facts import Scope, gather
     from sbus.pipeline.report.page import render
 
@@ -211,8 +220,14 @@ def report(run: JobRun, page: Path, title: str, **options: Any) -> None:
             click.echo(f"report: {step} ...", err=True)
 
     check_folder(page)
+    earlier = None if against is None else run.earlier(str(against))
     with run.session() as spark:
-        facts = gather(lambda table: run.read(spark, table), Scope(**options), tell)
-        text = render(facts, title=title)
+        read = functools.partial(run.read, spark)
+        facts = gather(read, Scope(**options), tell)
+        comparison = None
+        if earlier is not None:
+            tell("what has changed")
+            comparison = compare(read, functools.partial(earlier.read, spark), facts)
+        text = render(facts, title=title, comparison=comparison)
         replace_file(page, lambda new: new.write_text(text, encoding="utf-8"))
     click.echo(f"{page}: {page.stat().st_size / 1e6:.1f} MB", err=True)

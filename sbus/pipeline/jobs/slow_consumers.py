@@ -13,10 +13,11 @@ from sbus.pipeline.jobs.counters import CLIENT, answered, growth
 
 
 def slow_consumers(clients: DataFrame) -> DataFrame:
-    """recorder, client, connected_at, host, uid, pid, program, snapshots, delivered, discarded
-    (both since recording began), backlog_mean, backlog_max, backlog_last, backlog_bytes_max,
-    backlog_growth (messages per second), stalled_share (of snapshots, 0 to 1), soft, hard (its last
-    policies). The most discarded first."""
+    """recorder, client, connected_at, host, uid, pid, program, snapshots, since, until (the times
+    of its first and last snapshot), delivered, discarded (both since recording began),
+    backlog_mean, backlog_max, backlog_last, backlog_bytes_max, backlog_growth (messages per
+    second), stalled_share (of snapshots, 0 to 1), soft, hard (its last policies). The most
+    discarded first."""
     seconds = F.unix_micros("timestamp") / SECOND_US
     return (
         answered(clients)
@@ -24,6 +25,8 @@ def slow_consumers(clients: DataFrame) -> DataFrame:
         .agg(
             F.max("program").alias("program"),
             F.count("*").alias("snapshots"),
+            F.min("timestamp").alias("since"),
+            F.max("timestamp").alias("until"),
             growth("delivered").alias("delivered"),
             growth("discarded").alias("discarded"),
             F.avg("backlog").alias("backlog_mean"),

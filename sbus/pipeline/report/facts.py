@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, get_args
 
 from pyspark.sql import DataFrame
@@ -12,7 +13,7 @@ from sbus.pipeline.jobs.anomalies import anomalies
 from sbus.pipeline.jobs.counters import CLIENT
 from sbus.pipeline.jobs.fan_out import deliveries, fan_out
 from sbus.pipeline.jobs.flows import receivers, senders
-from sbus.pipeline.jobs.gaps import gaps, losses
+from sbus.pipeline.jobs.gaps import losses
 from sbus.pipeline.jobs.hot_keys import hot_keys
 from sbus.pipeline.jobs.latency import broker_latency, latency
 from sbus.pipeline.jobs.slow_consumers import slow_consumers
@@ -65,12 +66,12 @@ class Facts:
     latency: Rows
     broker_latency: Rows
     losses: Rows
-    gaps_by_recorder: Rows
+    """recorder, since, until, gaps, lost, unknown: gaps in neighbouring windows are one loss."""
     incidents: Rows
     unusual_traffic: Rows
     """host, prefix, start, messages of the prefixes with the highest scores."""
     events: Rows
-    """event, times."""
+    """event, times, first, last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,24 +90,20 @@ def gather(
 ) -> Facts:
     """Run all jobs; `step` is told what is being looked at."""
     step("reading the recording")
-    tables = {name: read(name).persist() for name in get_args(Table)}
-    try:
-        summary = _summary(tables["messages"])
-        window_seconds = scope.window_seconds or suitable_window(summary["seconds"])
-        jobs = _Jobs(**tables, scope=scope, window_seconds=window_seconds)
-        found: Row = {}
-        for what, answer in (
-            ("traffic", jobs.traffic),
-            ("who sends what to whom", jobs.flows),
-            ("what is slow", jobs.slow),
-            ("what was lost", jobs.lost),
-            ("what is unusual", jobs.unusual),
-        ):
-            step(what)
-            found |= answer()
-    finally:
-        for table in tables.values():
-            table.unpersist()
+    tables = {name: read(name) for name in get_args(Table)}
+    summary = summarize(tables["messages"])
+    window_seconds = scope.window_seconds or suitable_window(summary["seconds"])
+    jobs = _Jobs(**tables, scope=scope, window_seconds=window_seconds)
+    found: Row = {}
+    for what, answer in (
+        ("traffic", jobs.traffic),
+        ("who sends what to whom", jobs.flows),
+        ("what is slow", jobs.slow),
+        ("what was lost", jobs.lost),
+        ("what is unusual", jobs.unusual),
+    ):
+        step(what)
+        found |= answer()
     return Facts(window_seconds=window_seconds, depth=scope.depth, summary=summary, **found)
 
 
@@ -133,7 +130,7 @@ class _Jobs:
             over_time = _folded(parts, names)
         finally:
             parts.unpersist()
-        keys = _rows(hot_keys(self.messages, top=KEYS_MAX))
+        keys = collect(hot_keys(self.messages, top=KEYS_MAX))
         return {"traffic": over_time, "prefixes": prefixes, "hot_keys": keys}
 
     def flows(self) -> Row:
@@ -141,34 +138,38 @@ class _Jobs:
         asked = receivers(self.messages, self.events, **self.by_prefix)
         unheard = deliveries(self.messages, **self.by_prefix).where("unheard > 0")
         return {
-            "senders": _rows(sent.limit(FLOWS_MAX)),
-            "receivers": _rows(asked.limit(FLOWS_MAX)),
-            "fan_out": _rows(fan_out(self.messages)),
-            "unheard": _rows(unheard.orderBy(F.desc("unheard"), "prefix").limit(ROWS_MAX)),
-            "users": _rows(users(self.messages, self.clients, self.events).limit(ROWS_MAX)),
+            "senders": collect(sent.limit(FLOWS_MAX)),
+            "receivers": collect(asked.limit(FLOWS_MAX)),
+            "fan_out": collect(fan_out(self.messages)),
+            "unheard": collect(unheard.orderBy(F.desc("unheard"), "prefix").limit(ROWS_MAX)),
+            "users": collect(users(self.messages, self.clients, self.events).limit(ROWS_MAX)),
         }
 
     def slow(self) -> Row:
-        slow = _rows(slow_consumers(self.clients))
+        slow = collect(slow_consumers(self.clients))
         return {
             "slow": slow[:ROWS_MAX],
             "slow_count": len(slow),
             "backlogs": _backlogs(self.clients, slow[:SLOW_MAX], self.window_seconds),
-            "latency": _rows(latency(self.messages, window_seconds=self.window_seconds)),
-            "broker_latency": _rows(broker_latency(self.events)),
+            "latency": collect(latency(self.messages, window_seconds=self.window_seconds)),
+            "broker_latency": collect(broker_latency(self.events)),
         }
 
     def lost(self) -> Row:
-        events = self.events.groupBy("event").agg(F.count("*").alias("times")).orderBy("event")
+        events = self.events.groupBy("event").agg(
+            F.count("*").alias("times"),
+            F.min("timestamp").alias("first"),
+            F.max("timestamp").alias("last"),
+        )
+        by_window = collect(losses(self.messages, window_seconds=self.window_seconds))
         return {
-            "losses": _rows(losses(self.messages, window_seconds=self.window_seconds)),
-            "gaps_by_recorder": _rows(_gaps_by_recorder(self.messages)),
-            "events": _rows(events),
+            "losses": joined_losses(by_window, self.window_seconds),
+            "events": collect(events.orderBy("event")),
         }
 
     def unusual(self) -> Row:
         found = anomalies(self.messages, **self.by_prefix, window_seconds=self.window_seconds)
-        incidents = _rows(found.limit(INCIDENTS_MAX))
+        incidents = collect(found.limit(INCIDENTS_MAX))
         traffic = _unusual_traffic(self.messages, incidents, self.scope, self.window_seconds)
         return {"incidents": incidents, "unusual_traffic": traffic}
 
@@ -179,15 +180,15 @@ def suitable_window(seconds: float) -> float:
     return fitting[0] if fitting else WINDOW_SECONDS[-1]
 
 
-def _rows(result: DataFrame) -> Rows:
+def collect(result: DataFrame) -> Rows:
     """Times are UTC."""
     rows: Rows = result.toArrow().to_pylist()
     return rows
 
 
-def _summary(messages: DataFrame) -> Row:
+def summarize(messages: DataFrame) -> Row:
     said = columns.is_message()
-    (row,) = _rows(
+    (row,) = collect(
         messages.agg(
             F.count_if(said).alias("messages"),
             F.coalesce(F.sum(F.when(said, columns.payload_bytes())), F.lit(0)).alias("bytes"),
@@ -211,9 +212,9 @@ def _prefixes(parts: DataFrame) -> tuple[Rows, list[str]]:
     """The busiest, followed by the sum of the others, if there are any; and their names."""
     sums = (F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes"))
     by_prefix = parts.groupBy("prefix").agg(*sums)
-    found = _rows(by_prefix.orderBy(F.desc("messages"), "prefix").limit(PREFIXES_MAX))
+    found = collect(by_prefix.orderBy(F.desc("messages"), "prefix").limit(PREFIXES_MAX))
     names = [row["prefix"] for row in found]
-    (others,) = _rows(
+    (others,) = collect(
         by_prefix.where(~F.col("prefix").isin(names)).agg(*sums, F.count("*").alias("prefixes"))
     )
     return found + ([{"prefix": None, **others}] if others["prefixes"] else []), names
@@ -222,7 +223,7 @@ def _prefixes(parts: DataFrame) -> tuple[Rows, list[str]]:
 def _folded(parts: DataFrame, names: list[str]) -> Rows:
     """Messages by window and prefix, null for all prefixes that are not among `names`."""
     named = F.when(F.col("prefix").isin(names), F.col("prefix"))
-    return _rows(
+    return collect(
         parts.groupBy("start", named.alias("prefix"))
         .agg(F.sum("messages").alias("messages"))
         .orderBy("start", "prefix")
@@ -233,7 +234,7 @@ def _backlogs(clients: DataFrame, slow: Rows, window_seconds: float) -> Rows:
     if not slow:
         return []
     numbers = [row["client"] for row in slow]
-    found = _rows(
+    found = collect(
         clients.where(F.col("client").isin(numbers) & F.col("backlog").isNotNull())
         .groupBy(*CLIENT, columns.window_start(window_seconds).alias("start"))
         .agg(F.max("backlog").alias("backlog"))
@@ -243,18 +244,39 @@ def _backlogs(clients: DataFrame, slow: Rows, window_seconds: float) -> Rows:
     return [row for row in found if tuple(row[name] for name in CLIENT) in wanted]
 
 
-def _gaps_by_recorder(messages: DataFrame) -> DataFrame:
-    return (
-        gaps(messages)
-        .groupBy("recorder")
-        .agg(
-            F.count("*").alias("gaps"),
-            F.coalesce(F.sum("lost"), F.lit(0)).alias("lost"),
-            F.count_if(F.col("lost").isNull()).alias("unknown"),
-            F.max("timestamp").alias("last"),
-        )
-        .orderBy(F.desc("lost"), "recorder")
-    )
+def joined_losses(by_window: Rows, window_seconds: float) -> Rows:
+    """What a recorder missed in neighbouring windows is one loss."""
+    found: Rows = []
+    latest: dict[str, Row] = {}
+    for row in by_window:
+        loss = latest.get(row["recorder"])
+        if loss is None or loss["start"] + timedelta(seconds=window_seconds) < row["start"]:
+            loss = latest[row["recorder"]] = {**row, "since": row["since"] or row["until"]}
+            found.append(loss)
+        else:
+            loss |= {"start": row["start"], "until": row["until"]}
+            loss |= {name: loss[name] + row[name] for name in ("gaps", "lost", "unknown")}
+    return found
+
+
+def worst_by_start(rows: Rows) -> Rows:
+    """The slowest recorder's row of each window of `latency`, without windows that have no
+    figure."""
+    worst: dict[datetime, Row] = {}
+    for row in rows:
+        known = worst.get(row["start"])
+        if row["max_ms"] is not None and (known is None or row["max_ms"] > known["max_ms"]):
+            worst[row["start"]] = row
+    return [worst[start] for start in sorted(worst)]
+
+
+def end_to_end(rows: Rows) -> Row | None:
+    """median_ms, max_ms of the probes, as `latency` has them; None without a figure."""
+    worst = worst_by_start(rows)
+    if not worst:
+        return None
+    medians = sorted(row["p50_ms"] for row in worst)
+    return {"median_ms": medians[len(medians) // 2], "max_ms": max(r["max_ms"] for r in worst)}
 
 
 def most_unusual(incidents: Rows) -> list[tuple[str, str]]:
@@ -270,7 +292,7 @@ def _unusual_traffic(
     if not wanted:
         return []
     prefix = columns.prefix(scope.depth, scope.separator)
-    found = _rows(
+    found = collect(
         messages.where(columns.is_message() & prefix.isin([name for _, name in wanted]))
         .groupBy(
             "host", prefix.alias("prefix"), columns.window_start(window_seconds).alias("start")

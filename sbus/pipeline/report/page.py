@@ -1,28 +1,36 @@
 """The page: one file with everything in it, from `templates/`.
 
-No request leaves it: it contains the style, the data and plotly's code. Without scripts the tables
-and sentences remain. Keys and names are other people's text: the templates escape what they are
-given, and the plots' JSON cannot end its element, because every `<` is written as an escape.
+No request leaves it: it contains the style, the data and Bokeh's code, compressed. Without scripts
+the tables and sentences remain. Keys and names are other people's text: the templates escape what
+they are given, and the plots' JSON cannot end its element, because every `<` is written as an
+escape.
 """
 
+import base64
+import gzip
 import json
+import math
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
+from bokeh.core.types import ID
+from bokeh.embed import json_item
+from bokeh.resources import Resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
 
 import sbus
 from sbus.cli.terminal import units
-from sbus.pipeline.report.facts import Facts
-from sbus.pipeline.report.figures import draw, worst_by_start
-from sbus.pipeline.report.plot import COLOURS, OTHERS, Plot, shortened
+from sbus.pipeline.report.facts import Facts, Row, Rows, end_to_end
+from sbus.pipeline.report.figures import draw, unusual
+from sbus.pipeline.report.plot import COLOURS, OTHERS, Plot, grouped, shortened
 from sbus.protocol.text import one_line
 
 INCIDENTS_SHOWN = 12
-FINDINGS_MAX = 3
-"""Incidents among the findings at the top."""
+LOSSES_SHOWN = 12
+FLOWS_SHOWN = 12
+RECIPIENTS_MAX = 24
+"""Of the last row, which also stands for more."""
 BAD_EVENTS = {
     "client-expelled": "clients disconnected for misbehaviour",
     "client-kicked": "clients disconnected by an administrator",
@@ -37,30 +45,42 @@ BAD_EVENTS = {
 }
 
 
-def render(facts: Facts, *, title: str, now: datetime | None = None) -> str:
-    """The whole page; `now` is when it was made."""
+def render(
+    facts: Facts, *, title: str, comparison: Row | None = None, now: datetime | None = None
+) -> str:
+    """The whole page; `comparison` is of `compare`, `now` is when the page was made."""
     plots = draw(facts)
-    counts = {row["event"]: row["times"] for row in facts.events}
-    bad = [(text, counts[event]) for event, text in BAD_EVENTS.items() if event in counts]
-    page = _environment().get_template("page.html")
+    incidents = unusual(facts) if facts.incidents else []
+    drawn = [plot for plot in (*incidents, *plots.values()) if plot is not None]
+    events = {row["event"]: row for row in facts.events}
+    bad = [{**events[name], "text": text} for name, text in BAD_EVENTS.items() if name in events]
+    page = _environment(facts).get_template("page.html")
     return page.render(
         title=title,
         version=sbus.__version__,
         now=now or datetime.now(UTC),
         facts=facts,
-        probes=_probes(facts),
+        comparison=comparison,
+        recipients=_recipients(facts.fan_out),
+        broker_latency=_broker_latency(facts.broker_latency),
+        probes=end_to_end(facts.latency),
         publishing_users=len({(row["host"], row["uid"]) for row in facts.senders}),
         unheard=sum(row["messages"] for row in facts.fan_out if row["recipients"] == 0),
-        bad_events=sorted(bad, key=lambda row: row[1], reverse=True),
-        incidents_shown=INCIDENTS_SHOWN,
-        findings_max=FINDINGS_MAX,
+        bad_events=sorted(bad, key=lambda row: row["times"], reverse=True),
+        losses=sorted(facts.losses, key=lambda row: row["lost"], reverse=True)[:LOSSES_SHOWN],
+        incidents=facts.incidents[:INCIDENTS_SHOWN],
+        flows=_flows(facts)[:FLOWS_SHOWN],
         plots=plots,
-        figures_json=_figures_json([plot for plot in plots.values() if plot is not None]),
-        plotly=get_plotlyjs(),
+        incident_plots=incidents,
+        figures_json=_figures_json(drawn),
+        bokeh=_packed_bokeh(),
     )
 
 
-def _environment() -> Environment:
+def _environment(facts: Facts) -> Environment:
+    first, last = facts.summary["first"], facts.summary["last"]
+    is_one_day = first is None or first.date() == last.date()
+    time_form = "%H:%M:%S" if is_one_day else "%-d %b %H:%M:%S"
     environment = Environment(
         loader=PackageLoader("sbus.pipeline.report"),
         autoescape=True,
@@ -70,32 +90,85 @@ def _environment() -> Environment:
     )
     environment.globals["colours"] = (*COLOURS, OTHERS)
     environment.filters.update(
+        change=lambda row: _change(row["before"], row["now"]),
         count=units.count,
         counted=units.counted,
         date_time=lambda when, form="%-d %b %Y, %H:%M:%S": when.strftime(form),
         duration=units.duration,
         milliseconds=lambda value: units.microseconds(value * 1000),
         one_line=one_line,
+        rate=_rate,
         share=lambda part, whole: f"{100 * part / whole:.1f} %" if whole else "",
         shortened=shortened,
         size=units.size,
         thousands=lambda value, digits=0: f"{value:,.{digits}f}",
-        time=lambda when: when.strftime("%H:%M:%S"),
+        time=lambda when: when.strftime(time_form),
     )
     return environment
 
 
-def _probes(facts: Facts) -> dict[str, Any] | None:
-    rows = worst_by_start(facts.latency)
-    if not rows:
-        return None
-    medians = sorted(row["p50_ms"] for row in rows)
-    return {"median_ms": medians[len(medians) // 2], "max_ms": max(row["max_ms"] for row in rows)}
+def _rate(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3g}" if value < 100 else units.count(value)
+
+
+def _change(before: float | None, now: float | None) -> str:
+    if before is None or now is None:
+        return ""
+    if not before or not now:
+        return "new" if now else "gone" if before else ""
+    if now >= 10 * before:
+        return f"× {now / before:.3g}"
+    percent = round(100 * (now / before - 1))
+    return f"{percent:+} %" if percent else ""
+
+
+def _recipients(fan_out: Rows) -> dict[str, int]:
+    """How many messages went to so many clients, if that is known."""
+    counts: Counter[int] = Counter()
+    for row in fan_out:
+        if row["recipients"] is not None:
+            counts[min(row["recipients"], RECIPIENTS_MAX)] += row["messages"]
+    places = range(max(counts) + 1) if counts else ()
+    return {f"{n}+" if n == RECIPIENTS_MAX else f"{n}": counts[n] for n in places}
+
+
+def _broker_latency(rows: Rows) -> dict[str, int]:
+    """How many deliveries took at most so long, and more than the bound before."""
+    counts: Counter[float] = Counter()
+    for row in rows:
+        counts[row["bound_us"] or math.inf] += row["deliveries"]
+    return {
+        "more" if bound == math.inf else units.microseconds(bound): counts[bound]
+        for bound in sorted(counts)
+    }
+
+
+def _flows(facts: Facts) -> Rows:
+    """prefix, messages, senders, receivers: who sent and who asked for it; the most first."""
+    receivers = grouped(facts.receivers, "prefix")
+    found = [
+        {
+            "prefix": prefix,
+            "messages": sum(row["messages"] for row in senders),
+            "senders": senders,
+            "receivers": receivers[prefix,],
+        }
+        for (prefix,), senders in grouped(facts.senders, "prefix").items()
+    ]
+    return sorted(found, key=lambda row: -row["messages"])
 
 
 def _figures_json(plots: Sequence[Plot]) -> str:
     """Empty without plots."""
     if not plots:
         return ""
-    figures = {plot.id: json.loads(plot.figure.to_json()) for plot in plots}
-    return json.dumps(figures, separators=(",", ":")).replace("<", "\\u003c")
+    items = [json_item(plot.figure, ID(plot.id)) for plot in plots]
+    return json.dumps(items, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _packed_bokeh() -> str:
+    """Its code, as `plots.js` unpacks it: a third of its size."""
+    code = "".join(Resources("inline", components=["bokeh"]).js_raw)
+    return base64.b64encode(gzip.compress(code.encode(), mtime=0)).decode()

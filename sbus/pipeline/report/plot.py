@@ -1,16 +1,18 @@
-"""What all plots of the report share: their sizes and colours, and text that is safe in a label.
+"""What all plots of the report share: sizes, colours, axes, and what they show under the pointer.
 
-Fonts and the colours of paper and grid depend on the reader's screen; `plots.js` sets them. Names
-are in the table beside a plot, with the colour that they have in it.
+Names are other people's text. They are only data of a plot, which Bokeh escapes: a title or a label
+that begins with `$$` would be taken for TeX. On a dark screen the page inverts its plots.
 """
 
-import html
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import plotly.graph_objects as go
+from bokeh.models import ColumnDataSource, DatetimeTickFormatter, HoverTool, NumeralTickFormatter
+from bokeh.models.ranges import DataRange1d
+from bokeh.models.renderers import GlyphRenderer
+from bokeh.plotting import figure
 
 from sbus.pipeline.report.facts import Rows
 from sbus.protocol.text import one_line
@@ -25,50 +27,66 @@ LABEL_CHARACTERS_MAX = 34
 class Plot(NamedTuple):
     id: str
     """Of its element in the page."""
-    figure: go.Figure
-    height_px: int
-    is_wide: bool = False
-    """A small screen scrolls it rather than squeezing it."""
-
-    @property
-    def title(self) -> str:
-        return str(self.figure.layout.title.text)
+    title: str
+    figure: figure
 
 
-def empty_plot(
-    id_: str, title: str, height_px: int, *, is_wide: bool = False, **layout: Any
-) -> Plot:
-    figure = go.Figure()
-    figure.update_layout(template="none", title_text=title, showlegend=False, **layout)
-    return Plot(f"plot-{id_}", figure, height_px, is_wide)
-
-
-def plot_over_time(id_: str, title: str, height_px: int, y_title: str, **layout: Any) -> Plot:
-    return empty_plot(
-        *(id_, title, height_px),
-        xaxis={"type": "date", "title": {"text": "time (UTC)"}},
-        yaxis={"title": {"text": y_title}, "rangemode": "tozero"},
-        **{"hovermode": "x unified", **layout},
+def empty_plot(id_: str, title: str, height_px: int, y_label: str, **options: Any) -> Plot:
+    drawn = figure(
+        height=height_px,
+        sizing_mode="stretch_width",
+        y_axis_label=y_label,
+        tools="xbox_zoom,reset",
+        background_fill_alpha=0,
+        border_fill_alpha=0,
+        outline_line_color=None,
+        **options,
     )
+    drawn.toolbar.logo = None
+    drawn.toolbar.autohide = True
+    drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
+    return Plot(f"plot-{id_}", title, drawn)
 
 
-def distribution(
-    id_: str, title: str, x_title: str, y_title: str, counts: Mapping[str, int], **bar: Any
-) -> Plot:
-    """Bars of the percentages that the counts are of their sum."""
-    total = sum(counts.values())
-    plot = empty_plot(
-        *(id_, title, 300),
-        xaxis={"title": {"text": x_title}, "type": "category"},
-        yaxis={"title": {"text": f"% of {y_title}"}, "rangemode": "tozero"},
-    )
-    plot.figure.add_bar(
-        x=list(counts),
-        y=rounded([100 * count / total for count in counts.values()]),
-        customdata=list(counts.values()),
-        **bar,
+def plot_over_time(id_: str, title: str, height_px: int, y_label: str, **options: Any) -> Plot:
+    given = {"y_range": DataRange1d(start=0), **options}
+    plot = empty_plot(id_, title, height_px, y_label, x_axis_type="datetime", **given)
+    plot.figure.xaxis.axis_label = "time (UTC)"
+    plot.figure.xaxis.formatter = DatetimeTickFormatter(
+        seconds="%H:%M:%S", minsec="%H:%M:%S", minutes="%H:%M", hours="%H:%M", days="%-d %b"
     )
     return plot
+
+
+def add_hover(
+    plot: Plot, of: "GlyphRenderer[Any]", shown: Mapping[str, str], **options: Any
+) -> None:
+    """What is shown under the pointer: names, and templates of their values."""
+    times: dict[str, Any] = {f"@{name}": "datetime" for name in ("time", "since", "until")}
+    plot.figure.add_tools(
+        HoverTool(renderers=[of], tooltips=[*shown.items()], formatters=times, **options)
+    )
+
+
+def add_spans(plot: Plot, spans: Rows, shown: Mapping[str, str], *names: str) -> None:
+    """Mark the times from `since` to `until`; `names` are the columns that `shown` mentions."""
+    columns = {name: [row[name] for row in spans] for name in names}
+    for name in ("since", "until"):
+        columns[name] = milliseconds([row[name] for row in spans])
+    marked = plot.figure.vstrip(
+        "since", "until", source=source(columns), color=ALARM, alpha=0.35, line_width=2
+    )
+    times = {"from": "@since{%F %T}", "to": "@until{%F %T}"}
+    add_hover(plot, marked, {**shown, **times}, attachment="below")
+
+
+def source(columns: Mapping[str, Sequence[Any]]) -> ColumnDataSource:
+    return ColumnDataSource(dict(columns))
+
+
+def milliseconds(times: Sequence[datetime]) -> list[float]:
+    """As Bokeh counts them."""
+    return [when.timestamp() * 1_000 for when in times]
 
 
 def colour(place: int) -> str:
@@ -76,8 +94,8 @@ def colour(place: int) -> str:
 
 
 def plain(text: str) -> str:
-    """A label; plotly interprets a small part of HTML in all text."""
-    return html.escape(shortened(one_line(text), LABEL_CHARACTERS_MAX), quote=False)
+    """A name in one short line."""
+    return shortened(one_line(text), LABEL_CHARACTERS_MAX)
 
 
 def shortened(text: str, length: int) -> str:
@@ -86,10 +104,6 @@ def shortened(text: str, length: int) -> str:
         return text
     head = (length - 1) * 2 // 3
     return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
-
-
-def time_label(when: datetime) -> str:
-    return when.replace(tzinfo=None).isoformat(sep=" ")
 
 
 def grouped(rows: Rows, *names: str) -> dict[tuple[Any, ...], Rows]:

@@ -21,6 +21,7 @@ from sbus.pipeline.jobs.replay import Recorded, paced, replay
 from sbus.pipeline.jobs.slow_consumers import slow_consumers
 from sbus.pipeline.jobs.traffic import traffic
 from sbus.pipeline.jobs.users import users
+from sbus.pipeline.report.facts import joined_losses
 from sbus.pipeline.store.schemas import CLIENTS, EVENTS, MESSAGES
 from sbus.protocol.text import to_text
 from tests.pipeline.jobs import oracles
@@ -351,3 +352,25 @@ def test_times_are_utc(spark: SparkSession) -> None:
     rows = [message(b"a", b"x", recorder="r1", host="h", offset=0, timestamp=T0 + 90 * SECOND_US)]
     (start,) = traffic(frame(spark, rows), window_seconds=60).toArrow()["start"].to_pylist()
     assert start == datetime.fromtimestamp((T0 // SECOND_US + 90) // 60 * 60, UTC)
+
+
+def test_a_loss_lasts_from_the_row_before_it_through_neighbouring_windows(
+    spark: SparkSession,
+) -> None:
+    """Windows of a second. A recording begins with a gap, which no row precedes."""
+    rows: list[Row] = []
+    for offset, (at_ms, lost) in enumerate(
+        [(0, 1), (2_500, "-"), (2_700, 5), (3_400, None), (5_000, "-"), (5_100, 7), (5_200, 8)]
+    ):
+        of: Row = {"recorder": "r1", "host": "alder", "bus": "/b", "offset": offset}
+        of["timestamp"] = T0 + at_ms * 1_000
+        rows.append(message(b"a", **of) if lost == "-" else gap(lost=lost, **of))
+    by_window = losses(frame(spark, rows), window_seconds=1).toArrow().to_pylist()
+    found = [
+        (
+            *(round((row[name].timestamp() - T0 / 1e6) * 1_000) for name in ("since", "until")),
+            *(row[name] for name in ("gaps", "lost", "unknown")),
+        )
+        for row in joined_losses(by_window, 1)
+    ]
+    assert found == [(0, 0, 1, 1, 0), (2_500, 3_400, 2, 5, 1), (5_000, 5_200, 2, 15, 0)]
