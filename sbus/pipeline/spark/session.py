@@ -19,7 +19,7 @@ from sbus.pipeline.spark.java_home import java_home
 
 _LOG_OPTION = f"'-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}'"
 _SHORT_OPTIONS = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Starting takes half of the processor time if Java does not optimise; scans take a third to a half more."""
+"""If Java does not optimise, starting takes half of the time, and scans a third to a half more."""
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
