@@ -130,7 +130,9 @@ async def run_worker(
             seconds_max = 0.0 if start(parts) else None
             while seconds_max is not None:
                 if tasks.child_tasks:
+                    began_ns = time.monotonic_ns()
                     await _let_tasks_run(poller, seconds_max)
+                    context.fan_out_times.note_sleep(time.monotonic_ns() - began_ns)
                     seconds_max = 0.0
                 seconds_max = parts.machine.tick(parts.machine.poll(poller, seconds_max))
                 tick_seconds = time.monotonic() - parts.machine.began_at

@@ -8,17 +8,20 @@
 
 enum {
     BURST_NS = 5000000,
-    OWED_NS_MAX = 2 * BURST_NS,
+    OWED_NS_MAX = 4 * BURST_NS,
+    SLEEP_NS_MAX = 2 * BURST_NS,
     EXCESS_FACTOR = 8,
+    ACCOUNTS_BITS = 10,
     PAIRS_BITS = 10,
 };
 
 typedef struct {
-    uint64_t pair, message, paid_ns, owed_ns, is_spent;
+    uint64_t pair, message, owed_ns, is_spent;
 } Debt;
 
 typedef struct {
-    uint64_t message, backlogs_ns, ns_per_message, small, factor;
+    uint64_t message, slept_ns, ns_per_message, small, factor;
+    uint64_t used_sleep_ns[1 << ACCOUNTS_BITS];
     Debt debts[1 << PAIRS_BITS];
 } FanOutTimes;
 
@@ -30,32 +33,25 @@ pay(Debt *debt, uint64_t paid_ns)
         debt->is_spent = 0;
 }
 
-/* Until this time the pair's publisher was not waiting. */
+/* The time in which the worker has slept pays once for all pairs of an account. */
 static void
-pay_until(const FanOutTimes *times, Debt *debt, uint64_t until_ns)
+pay_by_sleep(FanOutTimes *times, Debt *debt)
 {
-    int64_t paid_ns = (int64_t)(until_ns - times->backlogs_ns - debt->paid_ns);
-    if (paid_ns > 0)
-        pay(debt, (uint64_t)paid_ns);
+    uint64_t *used_ns = &times->used_sleep_ns[(debt->pair - 1) % (1 << ACCOUNTS_BITS)];
+    uint64_t unused_ns = smaller(times->slept_ns - *used_ns, SLEEP_NS_MAX);
+    uint64_t paid_ns = smaller(unused_ns, debt->owed_ns);
+    *used_ns = times->slept_ns - unused_ns + paid_ns;
+    pay(debt, paid_ns);
 }
 
-/* Time up to now does not pay any more. */
-static void
-note_time(const FanOutTimes *times, Debt *debt, uint64_t now_ns)
-{
-    debt->paid_ns = larger(debt->paid_ns, now_ns - times->backlogs_ns);
-}
-
-/* What this pair of users owes now, for messages up to this one, which was received at that time;
- * NULL while another pair, which owes something, has its place. */
+/* What this pair of users owes now, for messages up to this one; NULL while another pair, which owes
+ * something, has its place. */
 static Debt *
-find_debt(FanOutTimes *times, uint64_t uid, uint64_t account, uint64_t message,
-          uint64_t received_ns, uint64_t now_ns)
+find_debt(FanOutTimes *times, uint64_t uid, uint64_t account, uint64_t message)
 {
     uint64_t pair = uid << 32 | (account + 1);
     Debt *debt = &times->debts[pair * times->factor >> (64 - PAIRS_BITS)];
-    pay_until(times, debt, received_ns);
-    note_time(times, debt, now_ns);
+    pay_by_sleep(times, debt);
     if (debt->pair != pair) {
         if (debt->owed_ns)
             return NULL;
@@ -69,10 +65,8 @@ find_debt(FanOutTimes *times, uint64_t uid, uint64_t account, uint64_t message,
 }
 
 static void
-charge_debt(const FanOutTimes *times, Debt *debt, uint64_t spent_ns, uint64_t ordinary_ns,
-            uint64_t now_ns)
+charge_debt(Debt *debt, uint64_t spent_ns, uint64_t ordinary_ns)
 {
-    note_time(times, debt, now_ns);
     uint64_t excess_ns = spent_ns - smaller(spent_ns, ordinary_ns);
     debt->owed_ns = smaller(debt->owed_ns + spent_ns + EXCESS_FACTOR * excess_ns, OWED_NS_MAX);
     if (debt->owed_ns > BURST_NS)

@@ -114,7 +114,7 @@ typedef struct {
     size_t count, messages_max;
     Delivery *deliveries;
     size_t deliveries_count, deliveries_max, left_out;
-    uint64_t delivery_bytes, uid, received_ns;
+    uint64_t delivery_bytes, uid;
     uint64_t *progress, progress_base; /* where deliveries are noted, and what is added to them */
 } Batch;
 
@@ -129,6 +129,7 @@ typedef struct {
     uint64_t *timed_until_ns; /* sends to each user, by account; 0: they are not timed */
     FanOutTimes *fan_out;
     uint64_t looked_ns; /* when the clock was last read */
+    uint64_t sleeps_from_ns; /* since when it may be asleep; 0: it is not */
     uint64_t marked_ns, cpu_at_mark_ns; /* when CPU time was last read, and what it was */
     size_t counts_max, latency_at;
     PyObject *recent; /* the route cache's dict */
@@ -328,14 +329,17 @@ debt_for(OrdinaryStep *step, const Delivery *delivery)
         return NULL;
     if (!message->fan_out)
         message->fan_out = ++times->message;
-    return find_debt(times, step->batch.uid, outbox->account, message->fan_out,
-                     step->batch.received_ns, step->looked_ns);
+    return find_debt(times, step->batch.uid, outbox->account, message->fan_out);
 }
 
 static void
 look_at_clock(OrdinaryStep *step)
 {
     step->looked_ns = monotonic_ns();
+    if (step->sleeps_from_ns) {
+        step->fan_out->slept_ns += step->looked_ns - step->sleeps_from_ns;
+        step->sleeps_from_ns = 0;
+    }
 }
 
 static void
@@ -383,8 +387,7 @@ note_sends(OrdinaryStep *step, const Group *group, size_t end)
         }
         Debt *debt = delivery->outbox->is_flowing ? debt_for(step, delivery) : NULL;
         if (debt)
-            charge_debt(step->fan_out, debt, spent_ns / sends, ordinary_ns / sends,
-                        step->looked_ns);
+            charge_debt(debt, spent_ns / sends, ordinary_ns / sends);
     }
 }
 
@@ -471,7 +474,7 @@ deliver_from(OrdinaryStep *step, size_t at)
             uint64_t spent_ns = step->looked_ns - began_ns;
             if (spent_ns > ordinary_ns)
                 spent_ns = cpu_time_since(step, began_ns);
-            charge_debt(step->fan_out, debt, spent_ns, ordinary_ns, step->looked_ns);
+            charge_debt(debt, spent_ns, ordinary_ns);
         }
         Py_BEGIN_ALLOW_THREADS
         at = send_from(step, at + 1);
@@ -640,6 +643,22 @@ place(OrdinaryStep *step, const SessionRecord *session, size_t *count)
     return true;
 }
 
+/* A packet from Python, whose bytes are borrowed; -1 with an exception. */
+static int
+take_packet(PyObject *bytes, Packet *packet)
+{
+    char *data;
+    Py_ssize_t size;
+    if (!bytes || PyBytes_AsStringAndSize(bytes, &data, &size) < 0)
+        return -1;
+    if ((uint64_t)size > UINT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "a packet is too long");
+        return -1;
+    }
+    *packet = (Packet){data, (uint32_t)size, bytes};
+    return 0;
+}
+
 static bool
 is_message(const char *data, size_t size)
 {
@@ -654,7 +673,6 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
     Batch *batch = &step->batch;
     batch_clear(batch);
     batch->uid = session->uid;
-    batch->received_ns = (uint64_t)session->received_us * 1000;
     for (size_t at = step->done; at < step->packets_count; at++) {
         Packet packet = step->packets[at];
         if (batch->count + batch->deliveries_count >= cost_max)
@@ -700,14 +718,21 @@ keep_request(const OrdinaryStep *step, const SessionRecord *session, const char 
     store(&slot[PENDING], (uint64_t)size << REQUEST_SHIFT | step->packets_count);
 }
 
-/* Count what was published, as the sequencer and the session do. */
-static void
-count_published(OrdinaryStep *step, SessionRecord *session, uint64_t accepted)
+/* Make the deliveries of a publish batch, which was read at this time, from this one on, and end it;
+ * -1 with an exception. */
+static int
+end_batch(OrdinaryStep *step, size_t at, uint64_t received_us)
 {
-    if (step->batch.deliveries_count)
-        record_latency(step, step->looked_ns / 1000 - (uint64_t)session->received_us, accepted);
-    session->messages_in += (long long)step->batch.count;
-    step->done += step->batch.count;
+    Batch *batch = &step->batch;
+    uint64_t before = step->counts[ACCEPTED];
+    count_accepted(step);
+    if (deliver_from(step, at) < 0)
+        return -1;
+    if (!batch->deliveries_count)
+        return 0;
+    store(&step->memory.in_flight[BATCH_PROGRESS], DONE);
+    record_latency(step, step->looked_ns / 1000 - received_us, step->counts[ACCEPTED] - before);
+    return 0;
 }
 
 /* Publish the next batch: 1 if that was ordinary, 0 if not and nothing was done, -1 with an
@@ -740,14 +765,40 @@ publish(OrdinaryStep *step, SessionRecord *session, uint64_t cost_max)
         at = send_from(step, 0);
         Py_END_ALLOW_THREADS
     }
-    uint64_t before = step->counts[ACCEPTED];
-    count_accepted(step);
-    if (deliver_from(step, at) < 0)
+    if (end_batch(step, at, (uint64_t)session->received_us) < 0)
         return -1;
-    if (batch->deliveries_count)
-        store(&step->memory.in_flight[BATCH_PROGRESS], DONE);
-    count_published(step, session, step->counts[ACCEPTED] - before);
+    session->messages_in += (long long)count;
+    step->done += count;
     return 1;
+}
+
+/* Deliver messages to which Python has given their place; -1 with an exception. */
+static int
+deliver_placed(OrdinaryStep *step, PyObject *messages, uint64_t uid, uint64_t received_us)
+{
+    Batch *batch = &step->batch;
+    for (Py_ssize_t i = 0; i < PyList_Size(messages); i++) {
+        PyObject *bytes, *key, *route;
+        Packet packet;
+        if (!PyArg_ParseTuple(PyList_GetItem(messages, i), "OSO", &bytes, &key, &route)
+            || take_packet(bytes, &packet) < 0)
+            return -1;
+        if (!is_route(step, route)) {
+            PyErr_SetString(PyExc_TypeError, "a message has no route");
+            return -1;
+        }
+        if (batch_add(step, packet, (uint32_t)PyBytes_Size(key), (RouteRecord *)route, NULL) < 0)
+            return -1;
+    }
+    size_t at;
+    batch->uid = uid;
+    batch->progress = &step->memory.in_flight[BATCH_PROGRESS];
+    batch->progress_base = 0;
+    Py_BEGIN_ALLOW_THREADS
+    look_at_clock(step);
+    at = send_from(step, 0);
+    Py_END_ALLOW_THREADS
+    return end_batch(step, at, received_us);
 }
 
 /* -- receiving --------------------------------------------------------------------------------- */
@@ -766,17 +817,11 @@ load_pending(OrdinaryStep *step, const SessionRecord *session, Py_ssize_t count)
     if (grow((void **)&step->packets, &step->packets_max, (size_t)count, sizeof(Packet)) < 0)
         return -1;
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *bytes = PyList_GetItem(session->packets, session->done + i);
-        char *data;
-        Py_ssize_t size;
-        if (!bytes || PyBytes_AsStringAndSize(bytes, &data, &size) < 0)
+        Packet packet;
+        if (take_packet(PyList_GetItem(session->packets, session->done + i), &packet) < 0)
             return -1;
-        if ((uint64_t)size > UINT32_MAX) {
-            PyErr_SetString(PyExc_ValueError, "a packet is too long");
-            return -1;
-        }
-        Py_INCREF(bytes);
-        step->packets[step->packets_count++] = (Packet){data, (uint32_t)size, bytes};
+        Py_INCREF(packet.bytes);
+        step->packets[step->packets_count++] = packet;
     }
     return 0;
 }
@@ -1072,15 +1117,6 @@ typedef struct {
     long long cost; /* -1 with an exception */
 } Walked;
 
-/* When a block was received, from what it has of that time. */
-static uint64_t
-received_ns(const OrdinaryStep *step, uint32_t received_us)
-{
-    uint64_t now_us = step->looked_ns / 1000;
-    int32_t ago_us = (int32_t)((uint32_t)now_us - received_us);
-    return 1000 * (now_us - (uint64_t)(ago_us > 0 ? ago_us : 0));
-}
-
 /* Walk over the block here, of which there are so many bytes at most. Where it is not ordinary,
  * nothing is done. `position` is that of the block in the log. */
 static Walked
@@ -1100,7 +1136,6 @@ walk_block(OrdinaryStep *step, const unsigned char *at, uint64_t size, uint64_t 
         return walked;
     batch_clear(&step->batch);
     step->batch.uid = header.uid;
-    step->batch.received_ns = received_ns(step, header.received_us);
     int gathered = gather_block(step, at, &header);
     walked.entries = header.count;
     walked.is_ordinary = gathered != 0;

@@ -76,6 +76,20 @@ step_serve(OrdinaryStep *step, PyObject *args)
 }
 
 static PyObject *
+step_deliver(OrdinaryStep *step, PyObject *args)
+{
+    PyObject *messages;
+    unsigned long long uid, received_us;
+    if (!PyArg_ParseTuple(args, "O!KK:deliver", &PyList_Type, &messages, &uid, &received_us)
+        || !begin(step))
+        return NULL;
+    int result = deliver_placed(step, messages, uid, received_us);
+    size_t left_out = step->batch.left_out;
+    finish(step);
+    return result < 0 ? NULL : PyLong_FromSize_t(left_out);
+}
+
+static PyObject *
 step_walk(OrdinaryStep *step, PyObject *args)
 {
     unsigned long long end;
@@ -141,6 +155,7 @@ poll_until(OrdinaryStep *step, int epoll_fd, Events *events, uint64_t until_ns)
         uint64_t left_ns = until_ns - smaller(step->looked_ns, until_ns);
         uint64_t left_ms = left_ns / 1000000 + (left_ns % 1000000 != 0);
         int timeout_ms = until_ns == UINT64_MAX ? -1 : (int)smaller(left_ms, INT32_MAX);
+        step->sleeps_from_ns = timeout_ms ? step->looked_ns : 0;
         Py_BEGIN_ALLOW_THREADS
         events->count = epoll_wait(epoll_fd, events->ready, EVENTS_PER_POLL, timeout_ms);
         error = errno;
@@ -263,6 +278,8 @@ step_poll(OrdinaryStep *step, PyObject *args)
     if (seconds_max < 1e9)
         until_ns = step->looked_ns + (seconds_max > 0 ? (uint64_t)(seconds_max * 1e9) : 0);
     bool polled = poll_and_serve(step, epoll_fd, sessions, &events, until_ns, cost_max);
+    if (step->sleeps_from_ns)
+        look_at_clock(step);
     finish(step);
     return polled ? list_events(&events) : NULL;
 }
@@ -455,6 +472,9 @@ static PyMethodDef step_methods[] = {
      "poll(poller, sessions, seconds_max, cost_max) -> [(fd, events)]\n\n"
      "Sleep until a descriptor is ready, or the time is up. Meanwhile serve a client, of `sessions` "
      "by descriptor, that is the only one ready, at rest and ordinary."},
+    {"deliver", (PyCFunction)step_deliver, METH_VARARGS,
+     "deliver(messages, uid, received_us) -> left_out\n\n"
+     "Deliver messages of a user, (packet, key, route), that have their place in the order."},
     {"walk", (PyCFunction)step_walk, METH_VARARGS,
      "walk(end, costs, walked_bytes, cost_max) -> cost\n\n"
      "Walk the log up to `end` or that cost, and add to `costs` and `walked_bytes`, by uid. Stops "

@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from sbus.compiled.records import LogRecord as LogRecord
@@ -49,6 +49,9 @@ class OrdinaryStep:
         seconds_max: float,
         cost_max: int,
     ) -> list[tuple[int, int]]: ...
+    def deliver(
+        self, messages: Sequence[tuple[bytes, bytes, RouteRecord]], uid: int, received_us: int
+    ) -> int: ...
     def walk(
         self, end: int, costs: dict[int, int], walked_bytes: dict[int, int], cost_max: int
     ) -> int: ...

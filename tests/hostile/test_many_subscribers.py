@@ -19,13 +19,15 @@ from tests.support.users import STRANGER, directory_for_everybody, needs_root
 
 pytestmark = needs_root
 
-VICTIM, OTHER = STRANGER - 1, STRANGER - 2
+OTHER, FIRST_VICTIM = STRANGER - 1, STRANGER - 10
 SUBSCRIBERS, ROUNDS, MESSAGES = 300, 8, 100
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_they_miss_messages_and_know_how_many(workers: int) -> None:
-    """With two workers, messages come to one of them through the log."""
+@pytest.mark.parametrize("publishers", [1, 4])
+def test_they_miss_messages_and_know_how_many(workers: int, publishers: int) -> None:
+    """With two workers, messages come to one of them through the log. Publishers are of a user
+    each, by turns."""
     with (
         directory_for_everybody() as directory,
         running_bus(directory, "-o", workers=workers) as bus,
@@ -33,7 +35,10 @@ def test_they_miss_messages_and_know_how_many(workers: int) -> None:
         ExitStack() as stack,
     ):
         many = [stack.enter_context(connect_as(bus, STRANGER)) for _ in range(SUBSCRIBERS)]
-        victims = [stack.enter_context(connect_as(bus, VICTIM)) for _ in range(workers)]
+        victims = [
+            stack.enter_context(connect_as(bus, FIRST_VICTIM + number % publishers))
+            for number in range(max(publishers, workers))
+        ]
         other = stack.enter_context(connect_as(bus, OTHER))
         for client in (*many, *victims):
             client.control(b"!/notices/on")
@@ -44,10 +49,13 @@ def test_they_miss_messages_and_know_how_many(workers: int) -> None:
         seen = [[0, 0] for _ in many]  # received, and lost
         for round_number in range(ROUNDS):
             for number in range(MESSAGES):
-                victims[0].pub(b"a", b"%d" % number)
-            received = [client.sync() for client in victims]
+                victims[number % publishers].pub(b"a", b"%d" % number)
+            received = [client.sync() for client in victims]  # all is published then
+            for packets, client in zip(received, victims, strict=True):
+                packets += client.sync()
+            assert received == received[:1] * len(victims), round_number
             expected = [b"MSG a\0%d" % number for number in range(MESSAGES)]
-            assert received == [expected] * workers, round_number
+            assert sorted(received[0]) == sorted(expected)
             for count, client in zip(seen, many, strict=True):
                 take(count, client)
         assert {sum(count) for count in seen} == {ROUNDS * MESSAGES}

@@ -6,12 +6,13 @@ time. Each pair of a publisher's and a recipient's user *owes* the CPU time of d
 delivery takes beyond an ordinary one counts `_EXCESS_FACTOR` times more. The pair pays
 
     by each message of the publisher to the recipient    `fan_out_us_max`
-    by the time in which the publisher does not wait     all of it
+    by the time in which the worker sleeps               all of it, but once for all pairs of
+                                                         the same recipient
 
-which is the time from the last delivery until the next message is received, without the time in
-which backlogs are sent. If a pair owes more than `_BURST_NS`, messages are left out
-(`Outbox.leave_out`) until it owes half of that. Messages with few recipients, and clients of the
-publisher's own user, owe nothing.
+If a pair owes more than `_BURST_NS`, messages are left out (`Outbox.leave_out`) until it owes half
+of that. A client that begins to miss messages costs as much as a delivery, and that is owed, too.
+Each further one is only counted. Messages with few recipients, and clients of the publisher's own
+user, owe nothing.
 
 The compiled step does the same in `_fan_out.h`, with the same words. It looks at the clock once for
 several deliveries.
@@ -20,26 +21,34 @@ several deliveries.
 import secrets
 import time
 from array import array
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.send_times import NS_PER_BYTE, ORDINARY_NS
-from sbus.shared.log_block import TIME_MASK
 
 _SMALL = 8
 """Recipients of a message in one worker, for which nothing is owed."""
 _BURST_NS = 5_000_000
-_OWED_NS_MAX = 2 * _BURST_NS
+_OWED_NS_MAX = 4 * _BURST_NS
 """A pair never owes more."""
+_SLEEP_NS_MAX = 2 * _BURST_NS
+"""Of the time in which the worker has slept, so much is kept until a pair owes something."""
 _EXCESS_FACTOR = 8
 """A pair with slow deliveries has at most a small part of the time that one with many has."""
 
-# The first words, and those of each pair.
-_MESSAGE, _BACKLOGS_NS, _NS_PER_MESSAGE, _SMALL_FAN_OUT, _FACTOR, _HEADER_WORDS = range(6)
-_PAIR, _PAIR_MESSAGE, _PAID_NS, _OWED_NS, _IS_SPENT, _PAIR_WORDS = range(6)
+# The first words, then one for each account: how much of the worker's sleep has paid for its pairs.
+# Then those of each pair.
+_MESSAGE, _SLEPT_NS, _NS_PER_MESSAGE, _SMALL_FAN_OUT, _FACTOR, _USED_SLEEP = range(6)
+_ACCOUNTS_BITS = 10
+"""Accounts whose places have the same lowest bits share the worker's sleep."""
+_FIRST_PAIR = _USED_SLEEP + (1 << _ACCOUNTS_BITS)
+_PAIR, _PAIR_MESSAGE, _OWED_NS, _IS_SPENT, _PAIR_WORDS = range(5)
 _PAIRS_BITS = 10
 _MASK = (1 << 64) - 1
+_ACCOUNT_MASK = (1 << _ACCOUNTS_BITS) - 1
+
+_Ready = TypeVar("_Ready")
 
 
 class Recipient(Protocol):
@@ -55,35 +64,41 @@ class FanOutTimes:
     """Of one worker. `words` is for the compiled step."""
 
     def __init__(self, us_per_message: int, small: int = _SMALL) -> None:
-        self.words = array("Q", bytes(8 * (_HEADER_WORDS + (_PAIR_WORDS << _PAIRS_BITS))))
+        self.words = array("Q", bytes(8 * (_FIRST_PAIR + (_PAIR_WORDS << _PAIRS_BITS))))
         self.words[_SMALL_FAN_OUT] = self._small = small
         self.words[_FACTOR] = secrets.randbits(64) | 1
         """Nobody can find out which pairs share a place."""
+        self._marked_ns = self._cpu_at_mark_ns = 0
         self.limit(us_per_message)
 
     def limit(self, us_per_message: int) -> None:
         """From now on a message pays for so much time."""
         self.words[_NS_PER_MESSAGE] = 1000 * us_per_message
 
-    def note_backlog(self, spent_ns: int) -> None:
-        """Sending from a backlog has taken this long. It pays for nothing: while one user's
-        backlogs are sent, others wait."""
-        self.words[_BACKLOGS_NS] += spent_ns
+    def note_sleep(self, slept_ns: int) -> None:
+        """The worker had nothing to do for so long."""
+        self.words[_SLEPT_NS] += slept_ns
+
+    def sleep_in(self, poll: Callable[[float], _Ready], seconds_max: float) -> _Ready:
+        """Call what sleeps until there is something to do, and note how long that was."""
+        began_ns = time.monotonic_ns()
+        ready = poll(seconds_max)
+        self.note_sleep(time.monotonic_ns() - began_ns)
+        return ready
 
     def deliver(
         self,
         recipients: Sequence[Recipient],
         packet: bytes,
         uid: int,
-        received_us: int,
         progress: memoryview,
         place: int,
     ) -> int:
-        """Deliver a message of this user, of which the time may have its lowest bits only, and note
-        the delivery under way in `progress`, as the `place` of the message and the recipient's
-        slot. Returns how many were left out, which the publisher is not to be charged for."""
+        """Deliver a message of this user, and note the delivery under way in `progress`, as the
+        `place` of the message and the recipient's slot. Returns how many were left out, which the
+        publisher is not to be charged for."""
         if len(recipients) > self._small:
-            return self._deliver_to_many(recipients, packet, uid, received_us, progress, place)
+            return self._deliver_to_many(recipients, packet, uid, progress, place)
         for recipient in recipients:
             progress[0] = place + recipient.slot_at
             recipient.deliver(packet, uid)
@@ -94,11 +109,11 @@ class FanOutTimes:
         recipients: Sequence[Recipient],
         packet: bytes,
         uid: int,
-        received_us: int,
         progress: memoryview,
         place: int,
     ) -> int:
         words, left_out, found_for, at = self.words, 0, -1, 0
+        self._mark()
         for recipient in recipients:
             progress[0] = place + recipient.slot_at
             if not isinstance(recipient, Outbox) or recipient.uid == uid:
@@ -107,29 +122,28 @@ class FanOutTimes:
             if recipient.account_place != found_for:
                 words[_MESSAGE] += found_for < 0
                 found_for = recipient.account_place
-                at = self._find(uid, found_for, received_us)
-            began_ns = time.thread_time_ns()
+                at = self._find(uid, found_for)
+            make = recipient.deliver
             if at and words[at + _IS_SPENT]:
-                recipient.leave_out(packet, uid)
                 left_out += 1
-            else:
-                recipient.deliver(packet, uid)
+                if recipient.leave_out_likewise(packet, uid):
+                    continue
+                make = recipient.leave_out
+            began_ns = time.monotonic_ns()
+            make(packet, uid)
             if at:
                 ordinary_ns = ORDINARY_NS + len(packet) * NS_PER_BYTE
-                self._charge(at, time.thread_time_ns() - began_ns, ordinary_ns)
+                self._charge(at, self._time_since(began_ns, ordinary_ns), ordinary_ns)
         return left_out
 
-    def _find(self, uid: int, account_place: int, received_us: int) -> int:
+    # -- what pairs owe ------------------------------------------------------------------------
+    def _find(self, uid: int, account_place: int) -> int:
         """Where this pair begins; 0 while another pair, which owes something, has its place."""
         words = self.words
         pair = uid << 32 | account_place + 1
         index = (pair * words[_FACTOR] & _MASK) >> 64 - _PAIRS_BITS
-        at = _HEADER_WORDS + _PAIR_WORDS * index
-        now_ns = time.monotonic_ns()
-        now_us = now_ns // 1000
-        received_ns = 1000 * (now_us - (now_us - received_us & TIME_MASK))
-        self._pay(at, received_ns - words[_BACKLOGS_NS] - words[at + _PAID_NS])
-        words[at + _PAID_NS] = now_ns - words[_BACKLOGS_NS]
+        at = _FIRST_PAIR + _PAIR_WORDS * index
+        self._pay_by_sleep(at)
         if words[at + _PAIR] != pair:
             if words[at + _OWED_NS]:
                 return 0
@@ -139,17 +153,37 @@ class FanOutTimes:
             self._pay(at, words[_NS_PER_MESSAGE])
         return at
 
+    def _pay_by_sleep(self, at: int) -> None:
+        words = self.words
+        used_at = _USED_SLEEP + (words[at + _PAIR] - 1 & _ACCOUNT_MASK)
+        unused_ns = min(words[_SLEPT_NS] - words[used_at], _SLEEP_NS_MAX)
+        paid_ns = min(unused_ns, words[at + _OWED_NS])
+        words[used_at] = words[_SLEPT_NS] - unused_ns + paid_ns
+        self._pay(at, paid_ns)
+
     def _pay(self, at: int, paid_ns: int) -> None:
-        owed_ns = max(0, self.words[at + _OWED_NS] - max(0, paid_ns))
+        owed_ns = max(0, self.words[at + _OWED_NS] - paid_ns)
         self.words[at + _OWED_NS] = owed_ns
         if owed_ns <= _BURST_NS // 2:
             self.words[at + _IS_SPENT] = 0
 
     def _charge(self, at: int, spent_ns: int, ordinary_ns: int) -> None:
         """A delivery has taken so long."""
-        self.words[at + _PAID_NS] = time.monotonic_ns() - self.words[_BACKLOGS_NS]
         spent_ns += _EXCESS_FACTOR * max(0, spent_ns - ordinary_ns)
         owed_ns = min(self.words[at + _OWED_NS] + spent_ns, _OWED_NS_MAX)
         self.words[at + _OWED_NS] = owed_ns
         if owed_ns > _BURST_NS:
             self.words[at + _IS_SPENT] = 1
+
+    # -- time ----------------------------------------------------------------------------------
+    def _mark(self) -> None:
+        self._marked_ns, self._cpu_at_mark_ns = time.monotonic_ns(), time.thread_time_ns()
+
+    def _time_since(self, began_ns: int, ordinary_ns: int) -> int:
+        """If it is more than this, CPU time only, or less than that: see `send_times`."""
+        spent_ns = time.monotonic_ns() - began_ns
+        if spent_ns <= ordinary_ns:
+            return spent_ns
+        before_ns = self._cpu_at_mark_ns + began_ns - self._marked_ns  # at most
+        self._mark()
+        return max(0, self._cpu_at_mark_ns - before_ns)

@@ -36,7 +36,7 @@ from sbus.errors import Misbehaviour
 from sbus.limits import BYTES_PER_UNIT, Limits
 from sbus.protocol.controls import BacklogOrder, FloodControl, Hard, Soft, lost_notice
 from sbus.shared.accounts import Account
-from sbus.shared.worker_statistics import DROPPED_AT, WorkerStatistics
+from sbus.shared.worker_statistics import WorkerStatistics
 
 _COST_PER_PACKET = 2
 """Sending one from a backlog takes twice as long as delivering it at once."""
@@ -44,7 +44,6 @@ _SORTED_PER_UNIT = 2
 """Messages of a backlog: sorting one takes some 2 us."""
 _QUEUE = Soft.QUEUE
 """Under a name of this module's own, because looking a member up costs more than using it."""
-_LEFT_OUT = DROPPED_AT["fan-out"]
 _FIELDS = {Soft: "soft", Hard: "hard", BacklogOrder: "order"}
 """Of `FloodControl`."""
 
@@ -135,12 +134,9 @@ class Outbox(OutboxLedger):
     def leave_out(self, packet: bytes, publisher_uid: int) -> None:
         """There is no time for this message (see `FanOutTimes`): drop it, unless the hard policy is
         another one for this publisher."""
+        if self.leave_out_likewise(packet, publisher_uid):
+            return
         self.accepted += 1
-        if not self.is_flowing and self.drop_counter == _LEFT_OUT:
-            self._count_drop(packet)
-            return
-        if self._drops_likewise(packet, publisher_uid):
-            return
         if self._state in (outbox_state.CLOSED, outbox_state.AWAY):
             self._decide(packet, publisher_uid)
             return

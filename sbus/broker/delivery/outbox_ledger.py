@@ -31,6 +31,7 @@ from sbus.shared.worker_statistics import (
 NO_SIZE = (1 << 63) - 1
 """Of no message."""
 _NOTHING = BacklogRecord()
+_LEFT_OUT = DROPPED_AT["fan-out"]
 
 
 class OutboxStatistics(msgspec.Struct, frozen=True):
@@ -155,6 +156,15 @@ class OutboxLedger(OutboxRecord):
         if len(packet) < self.drops_from_bytes or publisher_uid == self.spared_uid:
             return False
         self._count_drop(packet)
+        return True
+
+    def leave_out_likewise(self, packet: bytes, publisher_uid: int) -> bool:
+        """Count a message that is dropped as the last one was; False if that has to be decided."""
+        if not self.is_flowing and self.drop_counter == _LEFT_OUT:
+            self._count_drop(packet)
+        elif not self._drops_likewise(packet, publisher_uid):
+            return False
+        self.accepted += 1
         return True
 
     def _count_drop(self, packet: bytes) -> None:

@@ -79,15 +79,18 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClientSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker knows of a client. A snapshot that is not the first says what has changed of
-    the patterns and of the backlog; the last one, from a frozen worker, has all the rest."""
+    the patterns, the pending packets and the backlog; the last one, from a frozen worker, has all
+    the rest."""
 
     client: int
     patterns: Mapping[bytes, int] = {}
     """How many occurrences of each the client has more than before, or fewer."""
     has_backpressure: bool = False
     state: ClientState = ClientState()
+    pending_done: int = 0
+    """How many of the packets that were pending before are done."""
     pending: list[bytes] = []
-    """Packets that were read and are not done."""
+    """Packets that were read since and are not done."""
     received_us: int = 0
     """When they were read, by `time.monotonic_ns`."""
     unanswered: bytes = b""

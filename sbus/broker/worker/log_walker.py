@@ -171,7 +171,7 @@ class LogWalker:
                     deliveries += len(recipients)
                     statistics.counts[ACCEPTED] += len(recipients)
                     statistics.counts[ACCEPTED_BYTES] += len(packet) * len(recipients)
-                deliveries -= deliver(recipients, packet, uid, received_us, progress, place)
+                deliveries -= deliver(recipients, packet, uid, progress, place)
                 place += 1 << NUMBER_SHIFT
                 walked += 1
                 walked_bytes += ENTRY_BYTES + len(packet)

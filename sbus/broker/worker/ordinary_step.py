@@ -4,24 +4,27 @@ Most messages need nothing special: their routes are known and current, no acces
 client concerns them, their user is within its rate, and the log has room. The compiled step reads
 a client, gives such messages their place and delivers them, and walks over log blocks of them. It
 stops at the first thing that is not ordinary and leaves it, as it was read, to the rest of this
-package, which can do all of it. So `PythonStep`, which stands in where nothing was compiled, leaves
-everything but reading.
+package, which can do all of it. There, too, the step delivers a publish batch that has its place.
+So `PythonStep`, which stands in where nothing was compiled, only reads and delivers.
 """
 
 import importlib
+import time
 from collections.abc import Mapping
 from typing import Protocol
 
 from sbus.broker.worker.context import WorkerContext
 from sbus.broker.worker.poller import Poller
+from sbus.broker.worker.publish_batch import Message
 from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 from sbus.compiled import STEP
 from sbus.shared.accounts import CELLS, DROPPED, account_words, log_share_at
+from sbus.shared.in_flight import delivery
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import IN_FLIGHT_WORDS
 from sbus.shared.subscription_table import SubscriptionTable
-from sbus.shared.worker_statistics import BYTES_IN, LATENCY
+from sbus.shared.worker_statistics import ACCEPTED, ACCEPTED_BYTES, BYTES_IN, LATENCY
 
 
 class OrdinaryStep(Protocol):
@@ -37,6 +40,10 @@ class OrdinaryStep(Protocol):
         """As `poller.poll`. Meanwhile it may serve a client that is the only one ready, a batch or
         so much cost at a time: nobody else waits, so the fair queue need not be asked."""
 
+    def deliver(self, messages: list[Message], uid: int, received_us: int) -> int:
+        """Deliver messages of this user that have their place in the order, and were read at this
+        time, to this worker's own clients. Returns how many deliveries were left out."""
+
     def walk(
         self, end: int, costs: dict[int, int], walked_bytes: dict[int, int], cost_max: int
     ) -> int:
@@ -51,10 +58,12 @@ class OrdinaryStep(Protocol):
 
 
 class PythonStep:
-    """Reads clients, and leaves everything else to others."""
+    """Reads clients and delivers, and leaves everything else to others."""
 
     def __init__(self, context: WorkerContext) -> None:
-        self._counts = context.statistics.counts
+        self._statistics = context.statistics
+        self._in_flight = context.in_flight
+        self._fan_out_times = context.fan_out_times
 
     def serve(self, session: Session, cost: int, cost_max: int) -> int:
         """Read a client, unless packets of it are pending."""
@@ -62,14 +71,30 @@ class PythonStep:
             return cost
         before = session.bytes_in
         cost += session.receive()
-        self._counts[BYTES_IN] += session.bytes_in - before
+        self._statistics.counts[BYTES_IN] += session.bytes_in - before
         return cost
 
     def poll(
         self, poller: Poller, sessions: Mapping[int, Session], seconds_max: float, cost_max: int
     ) -> list[tuple[int, int]]:
         """Nobody is served meanwhile."""
-        return poller.poll(seconds_max)
+        return self._fan_out_times.sleep_in(poller.poll, seconds_max)
+
+    def deliver(self, messages: list[Message], uid: int, received_us: int) -> int:
+        """Deliver messages; returns how many deliveries were left out."""
+        counts = self._statistics.counts
+        before = counts[ACCEPTED]
+        deliver, progress = self._fan_out_times.deliver, self._in_flight.batch_progress
+        left_out = 0
+        for number, (packet, _, route) in enumerate(messages):
+            counts[ACCEPTED] += route.fan_out
+            counts[ACCEPTED_BYTES] += len(packet) * route.fan_out
+            at = delivery(number, 0)
+            left_out += deliver(route.recipients, packet, uid, progress, at)
+        self._in_flight.end_batch()
+        latency_us = time.monotonic_ns() // 1000 - received_us
+        self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)
+        return left_out
 
     def walk(
         self, end: int, costs: dict[int, int], walked_bytes: dict[int, int], cost_max: int

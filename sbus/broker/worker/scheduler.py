@@ -97,7 +97,7 @@ class Scheduler:
         if not seconds_max:
             return poller.poll(0)
         if self._is_quiescing or self._wait_queue.waiting_bytes:
-            return poller.poll(seconds_max)
+            return self._context.fan_out_times.sleep_in(poller.poll, seconds_max)
         quantum = self._context.settings.limits.quantum_units
         return self._sequencer.poll(poller, self._sessions.by_fd, seconds_max, quantum)
 
@@ -114,7 +114,6 @@ class Scheduler:
         cost, has_more = sender.outbox.send_backlog(self._context.settings.limits.quantum_units)
         seconds = time.perf_counter() - began_at
         self._context.operations.record("backlog", seconds)
-        self._context.fan_out_times.note_backlog(int(seconds * 1e9))
         cost = max(cost, int(seconds * UNITS_PER_SECOND))  # a client's filter may make sends slow
         self._fair_queue.charge(sender.uid, cost)
         if has_more:

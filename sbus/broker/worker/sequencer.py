@@ -33,19 +33,12 @@ from sbus.broker.worker.router import Route, Router
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.unfinished_work import UnfinishedWork
 from sbus.broker.worker.wait_queue import FOR_ROOM, Reason, Wait
-from sbus.shared.in_flight import delivery
 from sbus.shared.log_block import LogBlock
 from sbus.shared.log_share import LogShare
 from sbus.shared.ordered_log import OrderedLog
 from sbus.shared.shared_memory import ALIVE, LOG_HEAD
 from sbus.shared.subscription_table import SubscriptionTable
-from sbus.shared.worker_statistics import (
-    ACCEPTED,
-    ACCEPTED_BYTES,
-    MESSAGES_IN,
-    ROUTE_LOOKUPS,
-    ROUTE_MISSES,
-)
+from sbus.shared.worker_statistics import MESSAGES_IN, ROUTE_LOOKUPS, ROUTE_MISSES
 
 _RECORDS_PER_READ = 1_000
 """Reading them takes some 4 ms. Then other clients have turns."""
@@ -64,7 +57,6 @@ class Sequencer:
         self._accounts = context.accounts
         self._stalls = context.stalls
         self._in_flight = context.in_flight
-        self._fan_out_times = context.fan_out_times
         self._statistics = context.statistics
         self._operations = context.operations
         self._router = router
@@ -130,26 +122,11 @@ class Sequencer:
             began_at = time.perf_counter()
             self._monitor.published(batch)
             batch.add_time(time.perf_counter() - began_at)
-        self._deliver(batch)
+        self._statistics.counts[MESSAGES_IN] += len(batch.messages)
+        if batch.deliveries:
+            session = batch.session
+            batch.deliveries -= self._step.deliver(batch.messages, session.uid, session.received_us)
         return wait
-
-    def _deliver(self, batch: PublishBatch) -> None:
-        """Deliver messages that have their place to this worker's own clients."""
-        counts, received_us = self._statistics.counts, batch.session.received_us
-        counts[MESSAGES_IN] += len(batch.messages)
-        if not batch.deliveries:
-            return
-        before = counts[ACCEPTED]
-        counts[ACCEPTED] += batch.deliveries
-        counts[ACCEPTED_BYTES] += batch.delivery_bytes
-        deliver, uid = self._fan_out_times.deliver, batch.session.uid
-        progress = self._in_flight.batch_progress
-        for number, (packet, _, route) in enumerate(batch.messages):
-            at = delivery(number, 0)
-            batch.deliveries -= deliver(route.recipients, packet, uid, received_us, progress, at)
-        self._in_flight.end_batch()
-        latency_us = time.monotonic_ns() // 1000 - received_us
-        self._statistics.record_latency(latency_us, counts[ACCEPTED] - before)
 
     def _place(self, batch: PublishBatch, *, again: bool = False) -> tuple[int, Wait | None] | None:
         """The critical section of a publish batch; returns the end of what is destined to this

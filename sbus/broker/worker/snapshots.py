@@ -63,6 +63,7 @@ class _Described(NamedTuple):
 
     revision: int
     patterns: Mapping[bytes, int]
+    pending: list[bytes]
     items: list[BacklogItem]
 
 
@@ -145,17 +146,20 @@ class ClientSnapshots:
             os.close(memfd)
 
     def _description(self, session: Session) -> ClientSnapshot:
-        before = self._described.get(session.client, _Described(-1, {}, []))
+        before = self._described.get(session.client, _Described(-1, {}, [], []))
         patterns = before.patterns
         if session.revision != before.revision:
             patterns = dict(session.patterns)
-        now = session.outbox.record_backlog()
-        self._described[session.client] = _Described(session.revision, patterns, now.items)
+        now, pending = session.outbox.record_backlog(), session.packets[session.done :]
+        self._described[session.client] = _Described(session.revision, patterns, pending, now.items)
+        done, new = _changes_of_pending(before.pending, pending)
         return ClientSnapshot(
             client=session.client,
             patterns=_changes_of_patterns(before.patterns, patterns),
             has_backpressure=session.backpressure is not None,
             state=state_of(session),
+            pending_done=done,
+            pending=new,
             backlog=changes_since(before.items, now),
         )
 
@@ -194,7 +198,6 @@ class ClientSnapshots:
     def _snapshot(self, session: Session) -> ClientSnapshot:
         return msgspec.structs.replace(
             self._description(session),
-            pending=session.packets[session.done :],
             received_us=session.received_us,
             unanswered=b"" if session.has_pending() else session.slot.request,
             is_stalled=session.is_stalled,
@@ -221,6 +224,7 @@ class ClientSnapshots:
         """Have a client that is prepared be as its next snapshot says."""
         snapshot = decode_snapshot(self._files[file][place])
         session = self._sessions.arriving[snapshot.client]
+        session.packets = session.packets[snapshot.pending_done :] + snapshot.pending
         session.outbox.follow_backlog(snapshot.backlog)
         self._latest[snapshot.client] = file, snapshot
         self._will_publish |= snapshot.state.messages_in > 0
@@ -315,7 +319,7 @@ class ClientSnapshots:
         session = self._sessions.arriving.pop(snapshot.client)
         restore_state(session, snapshot.state)
         session.received_us = snapshot.received_us
-        session.restore_pending(snapshot.pending, snapshot.unanswered)
+        session.restore_pending(session.packets, snapshot.unanswered)
         self._sessions.begin_serving(session)
         self._context.client_events.arrives(session)
         if snapshot.has_large_buffer:
@@ -355,10 +359,19 @@ def _changes_of_patterns(
     return {pattern: now.get(pattern, 0) - before.get(pattern, 0) for pattern in changed}
 
 
+def _changes_of_pending(before: list[bytes], now: list[bytes]) -> tuple[int, list[bytes]]:
+    """How many of the packets from before are done, and those behind the others."""
+    done = len(before) - len(now)
+    if done >= 0 and before[done:] == now:
+        return done, []
+    return len(before), now
+
+
 def _units_of(session: Session) -> int:
     """What it takes to describe a client, besides what every client does."""
     waiting = session.outbox.statistics()
-    return len(session.patterns) + waiting.backlog + waiting.backlog_bytes // _BYTES_PER_UNIT
+    size_bytes = waiting.backlog_bytes + sum(map(len, session.packets))
+    return len(session.patterns) + waiting.backlog + size_bytes // _BYTES_PER_UNIT
 
 
 def _pieces(items: Iterable[T], units: Callable[[T], int]) -> Iterator[list[T]]:

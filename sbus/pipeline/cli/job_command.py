@@ -64,7 +64,7 @@ class JobRun:
     rows_max: int = 0
 
     @contextmanager
-    def session(self) -> "Iterator[SparkSession]":
+    def session(self, *, is_short: bool = False) -> "Iterator[SparkSession]":
         """A Spark session for the block, or the one there is; its errors become JobFailed."""
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
@@ -78,7 +78,9 @@ class JobRun:
         if is_ours and on_terminal:
             click.echo("starting Spark ...", err=True)
         progress = {"spark.ui.showConsoleProgress": str(on_terminal).lower()}
-        spark = spark_session(master=self.master, memory=self.memory, conf=progress)
+        spark = spark_session(
+            master=self.master, memory=self.memory, conf=progress, is_short=is_short
+        )
         try:
             yield spark
         except PySparkException as error:
@@ -118,7 +120,7 @@ class JobRun:
 
         if self.out is not None:
             check_output(self.out)
-        with self.session() as spark:
+        with self.session(is_short=True) as spark:
             result = job(*(self.read(spark, table) for table in tables), **options)
             if self.out is None:
                 show_result(result, self.rows_max)

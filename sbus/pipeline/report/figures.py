@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
+from bokeh.models import ColumnDataSource
 from bokeh.models.annotations import BoxAnnotation
 from bokeh.models.ranges import DataRange1d
 
@@ -13,16 +14,12 @@ from sbus.pipeline.report.plot import (
     Plot,
     add_hover,
     add_spans,
-    colour,
     grouped,
     milliseconds,
     plain,
     plot_over_time,
-    rounded,
-    source,
 )
 
-OTHERS_LABEL = "others"
 LOSSES_MAX = 200
 """As many as a plot can show."""
 
@@ -71,16 +68,15 @@ def traffic(facts: Facts) -> Plot:
         rates = windows.values(
             by_prefix[row["prefix"],], lambda found: found["messages"] / facts.window_seconds
         )
-        columns[f"rate{place}"] = rounded(rates)
-        name = OTHERS_LABEL if row["prefix"] is None else plain(row["prefix"])
+        columns[f"rate{place}"] = rates
+        name = "others" if row["prefix"] is None else plain(row["prefix"])
         shown[name] = f"@rate{place}{{0,0.[0]}} / s"
-    colours = [colour(n) if row["prefix"] else OTHERS for n, row in enumerate(facts.prefixes)]
     stack = plot.figure.vbar_stack(
         [name for name in columns if name.startswith("rate")],
         x="middle",
         width=windows.width_ms,
-        color=colours,
-        source=source(columns),
+        color=(*COLOURS, OTHERS)[: len(facts.prefixes)],
+        source=ColumnDataSource(columns),
     )
     add_hover(plot, stack[-1], shown, mode="vline")
     if facts.losses:
@@ -115,7 +111,7 @@ def unusual(facts: Facts) -> list[Plot]:
             mode="after",
             line_width=1.5,
             color=COLOURS[0],
-            source=source(columns),
+            source=ColumnDataSource(columns),
         )
         add_hover(plot, line, {"from": "@time{%F %T}", "messages": "@messages{0,0}"}, mode="vline")
         plots.append(plot)
@@ -129,7 +125,7 @@ def latency(facts: Facts) -> Plot:
     rows = worst_by_start(facts.latency)
     lines = (("max_ms", "slowest", 6), ("p95_ms", "95 %", 1), ("p50_ms", "half", 0))
     for column, name, place in lines:
-        values = rounded([row[column] for row in rows])
+        values = [row[column] for row in rows]
         _add_line(plot, rows, values, name, COLOURS[place], "@value{0,0.[000]} ms")
     return plot
 
@@ -142,7 +138,7 @@ def backlogs(facts: Facts) -> Plot:
         found = by_client[row["recorder"], row["client"], row["connected_at"]]
         waiting = [each["backlog"] for each in found]
         name = plain(f"{row['program'] or 'client'} ({row['client']})")
-        _add_line(plot, found, waiting, name, colour(place), "@value{0,0}")
+        _add_line(plot, found, waiting, name, COLOURS[place], "@value{0,0}")
     return plot
 
 
@@ -150,7 +146,7 @@ def _add_line(
     plot: Plot, rows: Rows, values: Sequence[float], name: str, shade: str, shown: str
 ) -> None:
     """A value for each of the rows, at its start."""
-    data = source({"time": milliseconds([row["start"] for row in rows]), "value": values})
+    data = ColumnDataSource({"time": milliseconds([row["start"] for row in rows]), "value": values})
     plot.figure.scatter("time", "value", size=4, color=shade, source=data)
     line = plot.figure.step("time", "value", mode="after", line_width=2, color=shade, source=data)
     add_hover(plot, line, {"from": "@time{%F %T}", name: shown}, mode="vline")

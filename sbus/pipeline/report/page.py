@@ -23,12 +23,11 @@ import sbus
 from sbus.cli.terminal import units
 from sbus.pipeline.report.facts import Facts, Row, Rows, end_to_end
 from sbus.pipeline.report.figures import draw, unusual
-from sbus.pipeline.report.plot import COLOURS, OTHERS, Plot, grouped, shortened
+from sbus.pipeline.report.plot import COLOURS, OTHERS, Plot, shortened
 from sbus.protocol.text import one_line
 
 INCIDENTS_SHOWN = 12
 LOSSES_SHOWN = 12
-FLOWS_SHOWN = 12
 RECIPIENTS_MAX = 24
 """Of the last row, which also stands for more."""
 BAD_EVENTS = {
@@ -69,7 +68,6 @@ def render(
         bad_events=sorted(bad, key=lambda row: row["times"], reverse=True),
         losses=sorted(facts.losses, key=lambda row: row["lost"], reverse=True)[:LOSSES_SHOWN],
         incidents=facts.incidents[:INCIDENTS_SHOWN],
-        flows=_flows(facts)[:FLOWS_SHOWN],
         plots=plots,
         incident_plots=incidents,
         figures_json=_figures_json(drawn),
@@ -97,7 +95,6 @@ def _environment(facts: Facts) -> Environment:
         duration=units.duration,
         milliseconds=lambda value: units.microseconds(value * 1000),
         one_line=one_line,
-        rate=_rate,
         share=lambda part, whole: f"{100 * part / whole:.1f} %" if whole else "",
         shortened=shortened,
         size=units.size,
@@ -105,12 +102,6 @@ def _environment(facts: Facts) -> Environment:
         time=lambda when: when.strftime(time_form),
     )
     return environment
-
-
-def _rate(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.3g}" if value < 100 else units.count(value)
 
 
 def _change(before: float | None, now: float | None) -> str:
@@ -143,21 +134,6 @@ def _broker_latency(rows: Rows) -> dict[str, int]:
         "more" if bound == math.inf else units.microseconds(bound): counts[bound]
         for bound in sorted(counts)
     }
-
-
-def _flows(facts: Facts) -> Rows:
-    """prefix, messages, senders, receivers: who sent and who asked for it; the most first."""
-    receivers = grouped(facts.receivers, "prefix")
-    found = [
-        {
-            "prefix": prefix,
-            "messages": sum(row["messages"] for row in senders),
-            "senders": senders,
-            "receivers": receivers[prefix,],
-        }
-        for (prefix,), senders in grouped(facts.senders, "prefix").items()
-    ]
-    return sorted(found, key=lambda row: -row["messages"])
 
 
 def _figures_json(plots: Sequence[Plot]) -> str:

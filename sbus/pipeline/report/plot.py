@@ -31,31 +31,26 @@ class Plot(NamedTuple):
     figure: figure
 
 
-def empty_plot(id_: str, title: str, height_px: int, y_label: str, **options: Any) -> Plot:
+def plot_over_time(id_: str, title: str, height_px: int, y_label: str, **options: Any) -> Plot:
     drawn = figure(
         height=height_px,
         sizing_mode="stretch_width",
+        x_axis_type="datetime",
+        x_axis_label="time (UTC)",
         y_axis_label=y_label,
         tools="xbox_zoom,reset",
         background_fill_alpha=0,
         border_fill_alpha=0,
         outline_line_color=None,
-        **options,
+        **{"y_range": DataRange1d(start=0), **options},
     )
     drawn.toolbar.logo = None
     drawn.toolbar.autohide = True
-    drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
-    return Plot(f"plot-{id_}", title, drawn)
-
-
-def plot_over_time(id_: str, title: str, height_px: int, y_label: str, **options: Any) -> Plot:
-    given = {"y_range": DataRange1d(start=0), **options}
-    plot = empty_plot(id_, title, height_px, y_label, x_axis_type="datetime", **given)
-    plot.figure.xaxis.axis_label = "time (UTC)"
-    plot.figure.xaxis.formatter = DatetimeTickFormatter(
+    drawn.xaxis.formatter = DatetimeTickFormatter(
         seconds="%H:%M:%S", minsec="%H:%M:%S", minutes="%H:%M", hours="%H:%M", days="%-d %b"
     )
-    return plot
+    drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
+    return Plot(f"plot-{id_}", title, drawn)
 
 
 def add_hover(
@@ -74,23 +69,15 @@ def add_spans(plot: Plot, spans: Rows, shown: Mapping[str, str], *names: str) ->
     for name in ("since", "until"):
         columns[name] = milliseconds([row[name] for row in spans])
     marked = plot.figure.vstrip(
-        "since", "until", source=source(columns), color=ALARM, alpha=0.35, line_width=2
+        "since", "until", source=ColumnDataSource(columns), color=ALARM, alpha=0.35, line_width=2
     )
     times = {"from": "@since{%F %T}", "to": "@until{%F %T}"}
     add_hover(plot, marked, {**shown, **times}, attachment="below")
 
 
-def source(columns: Mapping[str, Sequence[Any]]) -> ColumnDataSource:
-    return ColumnDataSource(dict(columns))
-
-
 def milliseconds(times: Sequence[datetime]) -> list[float]:
     """As Bokeh counts them."""
     return [when.timestamp() * 1_000 for when in times]
-
-
-def colour(place: int) -> str:
-    return COLOURS[place] if place < len(COLOURS) else OTHERS
 
 
 def plain(text: str) -> str:
@@ -112,8 +99,3 @@ def grouped(rows: Rows, *names: str) -> dict[tuple[Any, ...], Rows]:
     for row in rows:
         found[tuple(row[name] for name in names)].append(row)
     return found
-
-
-def rounded(values: Sequence[float]) -> list[float]:
-    """Five digits; more would only make the page longer."""
-    return [float(f"{value:.5g}") for value in values]

@@ -18,6 +18,8 @@ import sbus
 from sbus.pipeline.spark.java_home import java_home
 
 _LOG_OPTION = f"'-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}'"
+_SHORT_OPTIONS = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""If Java does not optimise, starting takes half of the time, and scans a third to a half more."""
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -40,12 +42,14 @@ def spark_session(
     memory: str = "1g",
     conf: Mapping[str, str] | None = None,
     name: str = "sbus",
+    is_short: bool = False,
 ) -> SparkSession:
     """The session of this process, made if there is none.
 
     `master` is as Spark writes it; None means what spark-submit said, else all processors of this
     machine. `memory` is the driver's, which on one machine is all there is; under spark-submit it
-    has no effect. Raises ConfigurationError if no Java is found.
+    has no effect. `is_short` is for programs that run for seconds. Raises ConfigurationError if no
+    Java is found.
     """
     given = conf or {}
     launched = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has started Java
@@ -57,7 +61,8 @@ def spark_session(
     settings = _DEFAULTS | (_LOCAL_DEFAULTS if local else {})
     if not launched:
         settings["spark.driver.memory"] = memory
-        settings["spark.driver.extraJavaOptions"] = _LOG_OPTION
+        java_options = _LOG_OPTION + _SHORT_OPTIONS * is_short
+        settings["spark.driver.extraJavaOptions"] = java_options
     for key, value in {**settings, **given}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

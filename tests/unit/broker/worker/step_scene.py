@@ -269,11 +269,11 @@ class Scene:
         """A delivery of another user's message to this client's user has taken so long."""
         times = self.contexts[client.worker].fan_out_times
         publisher = next(uid for uid in UIDS if uid != client.session.uid)
-        at = times._find(publisher, client.session.account_place, time.monotonic_ns() // 1000)
+        at = times._find(publisher, client.session.account_place)
         times._charge(at, spent_ns, spent_ns)
 
-    def note_backlog(self, worker: int, spent_ns: int) -> None:
-        self.contexts[worker].fan_out_times.note_backlog(spent_ns)
+    def note_sleep(self, worker: int, slept_ns: int) -> None:
+        self.contexts[worker].fan_out_times.note_sleep(slept_ns)
 
     def poke(self, worker: int | None, word: int, value: int) -> None:
         """Change a control word, of a worker or of all."""
@@ -357,7 +357,7 @@ class Scene:
 
     def _observe_fan_outs(self, worker: int) -> list[tuple[int, ...]]:
         """What pairs of users owe, and whether their time is spent."""
-        words = self.contexts[worker].fan_out_times.words[fan_out_times._HEADER_WORDS :]
+        words = self.contexts[worker].fan_out_times.words[fan_out_times._FIRST_PAIR :]
         seen = (fan_out_times._PAIR, fan_out_times._OWED_NS, fan_out_times._IS_SPENT)
         pairs = zip(*(words[word :: fan_out_times._PAIR_WORDS] for word in seen), strict=True)
         return [pair for pair in pairs if pair[0]]

@@ -415,8 +415,9 @@ def test_a_backlog_with_room_is_sent_before_more_is_walked(
 def fail_to_send(
     monkeypatch: pytest.MonkeyPatch, bus: OneProcessBus, peer: Peer, failures: int
 ) -> None:
-    """Let the kernel have no memory for the next packets to a client."""
-    outbox = session_of(bus, peer).outbox
+    """Let the kernel have no memory for the next packets to a client of the first worker, where
+    Python sends."""
+    outbox, sequencer = session_of(bus, peer).outbox, bus.workers[0].sequencer
     left, send_to_socket = [errno.ENOBUFS] * failures, outbox._send
 
     def fail(packet: bytes) -> int:
@@ -425,6 +426,7 @@ def fail_to_send(
         return send_to_socket(packet)
 
     monkeypatch.setattr(outbox, "_send", fail)
+    monkeypatch.setattr(sequencer, "_step", sequencer._python_step)
 
 
 def test_a_kernel_without_memory_is_tried_again_by_time(

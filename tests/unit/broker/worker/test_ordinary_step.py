@@ -107,7 +107,7 @@ _rare_acts = st.one_of(
     on_client(Scene.send_slowly, _times_ns),
     on_client(Scene.take_time, _times_ns),
     st.builds(
-        lambda worker, ns: lambda scene, _: scene.note_backlog(worker, ns),
+        lambda worker, ns: lambda scene, _: scene.note_sleep(worker, ns),
         st.integers(0, 2),
         _times_ns,
     ),
@@ -175,7 +175,7 @@ def test_both_steps_leave_out_the_same() -> None:
         lambda scene, _: scene.subscribe(scene.clients[1], b"a/b"),
         *(lambda scene, _: scene.subscribe(scene.clients[2], b"a/b"), send),
         *(lambda scene, _: scene.take_time(scene.clients[1], 6_000_000), send, send),
-        *(lambda _, clock: clock.advance(10_000_000), send),
+        *(lambda scene, _: scene.note_sleep(scene.clients[1].worker, 10_000_000), send),
     ]
     seen = [run(acts, 1_000_000, Soft.QUEUE, compiled=compiled) for compiled in (True, False)]
     assert seen[0] == seen[1]

@@ -24,6 +24,7 @@ from sbus.broker.ipc.worker_protocol import (
     Thaw,
     WorkerCommand,
 )
+from sbus.broker.worker.snapshots import _changes_of_pending
 from sbus.limits import Limits
 from sbus.shared.accounts import WAITING_BYTES
 from tests.fuzz.one_process_bus import CREDENTIALS, WORKERS, OneProcessBus, one_process_bus
@@ -269,6 +270,43 @@ def test_packets_that_were_read_and_have_to_wait_come_over(
         two.new.settle()
     assert before + reader.read() == sent
     assert not two.new.account.use(WAITING_BYTES)
+
+
+@with_limits(SMALL_BUFFERS)
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_packets_that_have_to_wait_are_copied_before_the_pause(
+    two: Succession, goes_on: bool
+) -> None:
+    reader = two.old.connect(0, buffer_bytes=SMALL_BUFFER_BYTES)
+    writer = two.old.connect(1)
+    tell(two.old, reader, b"CMSG blocking/soft/block", b"SUB k")
+    sent = [b"MSG k\0%d" % number + bytes(1_000) for number in range(60)]
+    tell(two.old, writer, *sent[:10])
+    tell(two.old, writer, *sent[10:40])
+    session = two.old.workers[1].sessions[writer.number]
+    assert session.has_pending()
+    two.begin()
+    received: list[bytes] = []
+    while goes_on and session.has_pending():
+        received += reader.read()
+        two.old.settle()
+    tell(two.old, writer, *sent[40:])
+    assert session.has_pending()
+    changes = two.adopt()
+    assert goes_on or changes < 30 * 1_000 // 256
+    two.commit()
+    while len(received) < len(sent):
+        received += reader.read()
+        two.new.settle()
+    assert received == sent
+
+
+def test_changes_of_pending_packets() -> None:
+    assert _changes_of_pending([b"1", b"2", b"3"], [b"2", b"3"]) == (1, [])
+    assert _changes_of_pending([b"1", b"2"], [b"1", b"2"]) == (0, [])
+    assert _changes_of_pending([b"1", b"2"], []) == (2, [])
+    assert _changes_of_pending([b"1"], [b"2"]) == (1, [b"2"])
+    assert _changes_of_pending([b"1"], [b"2", b"3"]) == (1, [b"2", b"3"])
 
 
 def test_clients_that_left_meanwhile_are_forgotten(two: Succession) -> None:
