@@ -1,13 +1,12 @@
 """`python -m sbus.pipeline.bench`: how fast a bus is recorded, and how fast Spark reads."""
 
-import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
-from sbus.bench.figures import parse_cpus
 from sbus.errors import SbusError
 from sbus.pipeline.bench.recording_rate import NUMBER_DIGITS, Load, measure
 
@@ -32,8 +31,6 @@ def main() -> None:
     help="Messages per second; 0 for as many as the bus takes. Repeatable.",
 )
 @click.option("--publishers", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--bus-cpu", type=parse_cpus, help="Of the bus and the publisher; the first.")
-@click.option("--recorder-cpu", type=parse_cpus, help="Of the recorder; the last.")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -42,30 +39,10 @@ def main() -> None:
 )
 @click.option("--plain", is_flag=True, help="Record by a subscription, without the admin socket.")
 @click.option("--json", "as_json", is_flag=True, help="Every figure, as JSON.")
-def _record(
-    messages: int,
-    payload_bytes: int,
-    rates: tuple[int, ...],
-    publishers: int,
-    bus_cpu: frozenset[int] | None,
-    recorder_cpu: frozenset[int] | None,
-    directory: Path,
-    plain: bool,
-    as_json: bool,
-) -> None:
-    """How many messages per second are recorded without loss, on one CPU."""
-    usable = os.sched_getaffinity(0)
-    loads = [
-        Load(messages=messages, payload_bytes=payload_bytes, rate=rate, publishers=publishers)
-        for rate in rates
-    ]
-    result = measure(
-        loads,
-        directory,
-        bus_cpu or frozenset({min(usable)}),
-        recorder_cpu or frozenset({max(usable)}),
-        ["--plain"] if plain else [],
-    )
+def _record(rates: tuple[int, ...], directory: Path, as_json: bool, **load: Any) -> None:
+    """How many messages per second are recorded without loss. The bus and the publishers run on the
+    first CPU, the recorder on the last one."""
+    result = measure([Load(rate=rate, **load) for rate in rates], directory)
     click.echo(result.as_json() if as_json else result.as_text())
 
 

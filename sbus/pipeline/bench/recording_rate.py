@@ -6,6 +6,7 @@ cannot keep up with is dropped, by a subscription after the bus has queued much 
 the recording is read: all messages must be there, in order, or be counted by a GAP row.
 """
 
+import os
 import socket
 import sys
 import tempfile
@@ -22,7 +23,6 @@ from pathlib import Path
 import click
 
 from sbus.bench import BenchmarkFailed, proc
-from sbus.bench.figures import format_cpus
 from sbus.bench.programs import pinned, running
 from sbus.bench.report import Result
 from sbus.bench.servers import RunSettings
@@ -45,6 +45,8 @@ class Load:
     rate: int
     publishers: int
     """In one process; they publish in turn."""
+    plain: bool
+    """Whether the recorder does without the admin socket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +57,9 @@ class Outcome:
     recorded: int
     recorded_per_second: float
     lost: int
-    cpu_ns: int
-    bus_cpu_ns: int
+    cpu_us_per_message: float
+    bus_cpu_us_per_message: float
     written_bytes: int
-
-    @property
-    def cpu_us_per_message(self) -> float:
-        return self.cpu_ns / 1_000 / max(1, self.recorded)
-
-    @property
-    def bus_cpu_us_per_message(self) -> float:
-        return self.bus_cpu_ns / 1_000 / (self.recorded + self.lost)
-
-    @property
-    def busy_percent(self) -> float:
-        return self.cpu_us_per_message * self.recorded_per_second / 10_000
 
 
 def publish(address: str, load: Load) -> float:
@@ -104,21 +94,17 @@ def publish(address: str, load: Load) -> float:
         return time.perf_counter() - begun
 
 
-def _run(
-    load: Load,
-    where: Path,
-    bus_cpus: frozenset[int] | None,
-    recorder_cpus: frozenset[int] | None,
-    options: Sequence[str],
-) -> Outcome:
+def _run(load: Load, where: Path) -> Outcome:
     """One bus, one recorder, one load. Raises BenchmarkFailed if the recording is wrong."""
+    usable = os.sched_getaffinity(0)
+    bus_cpus, recorder_cpus = frozenset({min(usable)}), frozenset({max(usable)})
     with tempfile.TemporaryDirectory(prefix="sbus-bench-", dir=where) as name:
         directory = Path(name)
         recording = directory / "recording"
         run = RunSettings(directory=directory, broker_cpus=bus_cpus)
         with run.broker(1)() as server:
             command = [sys.executable, "-m", "sbus.cli.sbusctl", "-a", server.address, "record"]
-            command += [*options, str(recording)]
+            command += ["--plain", str(recording)] if load.plain else [str(recording)]
             with running("recorder", command, directory, recorder_cpus) as recorder:
                 deadline = time.monotonic() + READY_SECONDS_MAX
                 while "recording to" not in recorder.error_output():
@@ -126,31 +112,26 @@ def _run(
                         raise BenchmarkFailed(f"no recorder: {recorder.error_output()}")
                     time.sleep(0.05)
                 pid = recorder.process.pid
-                bus_pids = server.pids()
-                before = proc.run_time_ns(pid)
-                bus_before = sum(proc.run_times_ns(bus_pids).values())
+                pids = [pid, *server.pids()]
+                before_ns = proc.run_times_ns(pids)
                 with pinned(bus_cpus), ProcessPoolExecutor(1, get_context("spawn")) as process:
                     seconds = process.submit(publish, server.address, load).result()
                 # An idle recorder has received everything.
-                cpu_ns = _wait_idle(pid) - before
-                bus_cpu_ns = sum(proc.run_times_ns(bus_pids).values()) - bus_before
+                _wait_idle(pid)
+                cpu_ns = [now - before_ns[pid] for pid, now in proc.run_times_ns(pids).items()]
             if recorder.process.returncode:
                 raise BenchmarkFailed(f"the recorder failed: {recorder.error_output()}")
-        return _check(recording, load, seconds, cpu_ns, bus_cpu_ns)
+        return _check(recording, load, seconds, *cpu_ns)
 
 
-def _wait_idle(pid: int) -> int:
-    """The CPU time of the process once it is idle."""
-    last = proc.run_time_ns(pid)
-    while True:
+def _wait_idle(pid: int) -> None:
+    last, now = 0, proc.run_time_ns(pid)
+    while now - last >= 15_000_000:
         time.sleep(0.3)
-        now = proc.run_time_ns(pid)
-        if now - last < 15_000_000:
-            return now
-        last = now
+        last, now = now, proc.run_time_ns(pid)
 
 
-def _check(directory: Path, load: Load, seconds: float, cpu_ns: int, bus_cpu_ns: int) -> Outcome:
+def _check(directory: Path, load: Load, seconds: float, cpu_ns: int, *bus_cpu_ns: int) -> Outcome:
     """Read it all: the numbers must be consecutive, except for what GAP rows say is missing."""
     (table,) = Recording(directory).tables("messages").values()
     expected = list(range(load.publishers))
@@ -179,38 +160,31 @@ def _check(directory: Path, load: Load, seconds: float, cpu_ns: int, bus_cpu_ns:
         recorded=recorded,
         recorded_per_second=recorded * 1e6 / (max(stamps) - min(stamps)),
         lost=lost,
-        cpu_ns=cpu_ns,
-        bus_cpu_ns=bus_cpu_ns,
+        cpu_us_per_message=cpu_ns / 1_000 / max(1, recorded),
+        bus_cpu_us_per_message=sum(bus_cpu_ns) / 1_000 / load.messages,
         written_bytes=sum(path.stat().st_size for path in directory.rglob("*.arrows")),
     )
 
 
-def measure(
-    loads: Sequence[Load],
-    where: Path,
-    bus_cpus: frozenset[int] | None,
-    recorder_cpus: frozenset[int] | None,
-    options: Sequence[str],
-) -> Result:
+def measure(loads: Sequence[Load], where: Path) -> Result:
     outcomes = []
     for load in loads:
-        outcome = _run(load, where, bus_cpus, recorder_cpus, options)
-        outcomes.append(outcome)
-        click.echo(f"{load.rate or 'unpaced'}: {outcome.recorded_per_second:,.0f}/s", err=True)
+        outcomes.append(_run(load, where))
+        per_second = outcomes[-1].recorded_per_second
+        click.echo(f"{load.rate or 'unpaced'}: {per_second:,.0f}/s", err=True)
     return Result(
         name="record",
         machine=proc.this_machine(),
         settings={
             "messages": loads[0].messages,
             "payload_bytes": loads[0].payload_bytes,
-            "bus_cpu": format_cpus(bus_cpus),
-            "recorder_cpu": format_cpus(recorder_cpus),
+            "publishers": loads[0].publishers,
+            "plain": loads[0].plain,
             "directory": str(where),
-            "options": " ".join(options),
         },
         columns=(
             *("asked msg/s", "published/s", "recorded/s", "lost"),
-            *("µs/msg", "busy %", "bus µs/msg", "MB"),
+            *("µs/msg", "bus µs/msg", "MB"),
         ),
         rows=[
             (
@@ -219,7 +193,6 @@ def measure(
                 f"{outcome.recorded_per_second:,.0f}",
                 f"{outcome.lost:,}",
                 f"{outcome.cpu_us_per_message:.2f}",
-                f"{outcome.busy_percent:.0f}",
                 f"{outcome.bus_cpu_us_per_message:.2f}",
                 f"{outcome.written_bytes / 1e6:.1f}",
             )

@@ -188,12 +188,14 @@ class MonitorSource:
 
     async def receive(self) -> None:
         """Receive until cancelled, which loses nothing. Raises Disconnected."""
+        assert self._stream is not None
         while True:
             with trio.move_on_after(_POLL_SECONDS):
                 await trio.lowlevel.wait_readable(self._connection.fileno())
             if self._buffer.is_full:
                 await self._buffer.wait_room()
-            self._receive_nowait()
+            if items := self._stream.receive_many(0):
+                self._buffer.put(items)
             await trio.sleep(_PAUSE_SECONDS)
 
     async def catch_up(self) -> None:
@@ -203,12 +205,6 @@ class MonitorSource:
 
     def close(self) -> None:
         self._connection.close()
-
-    def _receive_nowait(self) -> None:
-        assert self._stream is not None
-        items = self._stream.receive_many(0)
-        if items:
-            self._buffer.put(items)
 
 
 Source = SubscriptionSource | MonitorSource
