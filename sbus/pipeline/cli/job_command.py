@@ -114,8 +114,15 @@ class JobRun:
             )
         return replace(self, location=location, limits={"hosts": self.limits["hosts"]})
 
-    def answer(self, job: "Callable[..., DataFrame]", *tables: "Table", **options: Any) -> None:
-        """Run the job on these tables, and show or write its result."""
+    def answer(
+        self,
+        job: "Callable[..., DataFrame]",
+        *tables: "Table",
+        hidden: tuple[str, ...] = (),
+        **options: Any,
+    ) -> None:
+        """Run the job on these tables, and show or write its result. Columns that are `hidden` have
+        no room on a terminal."""
         from sbus.pipeline.cli.results import check_output, show_result, write_result
 
         if self.out is not None:
@@ -123,7 +130,7 @@ class JobRun:
         with self.session(is_short=True) as spark:
             result = job(*(self.read(spark, table) for table in tables), **options)
             if self.out is None:
-                show_result(result, self.rows_max)
+                show_result(result.drop(*hidden), self.rows_max)
             else:
                 rows = write_result(result, self.out)
                 click.echo(f"{self.out}: {rows:,} rows", err=True)

@@ -132,7 +132,7 @@ def anomalies(run: JobRun, **options: Any) -> None:
     """When a prefix had more or fewer messages than usual: from when to when, and how many."""
     from sbus.pipeline.jobs.anomalies import anomalies
 
-    run.answer(anomalies, "messages", **options)
+    run.answer(anomalies, "messages", hidden=("usual", "spread", "score", "why"), **options)
 
 
 @click.command()
@@ -146,7 +146,7 @@ def gaps(run: JobRun, each: bool, **options: Any) -> None:
     if each:
         run.answer(gaps, "messages")
     else:
-        run.answer(losses, "messages", **options)
+        run.answer(losses, "messages", hidden=("start",), **options)
 
 
 @click.command()

@@ -1,7 +1,4 @@
-"""What is more or less than in an earlier recording of the same bus.
-
-Recordings differ in length, so counts are compared as rates.
-"""
+"""What is more or less than in an earlier recording of the same bus, as rates."""
 
 from collections.abc import Callable
 
@@ -39,8 +36,8 @@ def compare(read: Read, read_earlier: Read, facts: Facts) -> Row:
     finally:
         by_key.unpersist()
     totals = [{"name": name, "before": before[name], "now": now[name]} for name in now]
-    users = collect(by_user.limit(CHANGES_MAX))
-    return {"summary": summary, "totals": totals, "keys": keys, "users": users, **counts}
+    found = {"summary": summary, "totals": totals, "keys": keys, **counts}
+    return {**found, "users": collect(by_user.limit(CHANGES_MAX))}
 
 
 def _measures(summary: Row, clients: DataFrame, probes: Rows) -> Row:

@@ -90,7 +90,8 @@ def gather(
 ) -> Facts:
     """Run all jobs; `step` is told what is being looked at."""
     step("reading the recording")
-    tables = {name: read(name) for name in get_args(Table)}
+    # They stay in memory until Spark ends.
+    tables = {name: read(name).persist() for name in get_args(Table)}
     summary = summarize(tables["messages"])
     window_seconds = scope.window_seconds or suitable_window(summary["seconds"])
     jobs = _Jobs(**tables, scope=scope, window_seconds=window_seconds)

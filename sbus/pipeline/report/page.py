@@ -109,10 +109,8 @@ def _change(before: float | None, now: float | None) -> str:
         return ""
     if not before or not now:
         return "new" if now else "gone" if before else ""
-    if now >= 10 * before:
-        return f"× {now / before:.3g}"
     percent = round(100 * (now / before - 1))
-    return f"{percent:+} %" if percent else ""
+    return f"{percent:+,} %" if percent else ""
 
 
 def _recipients(fan_out: Rows) -> dict[str, int]:

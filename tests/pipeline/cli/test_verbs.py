@@ -264,7 +264,7 @@ def test_the_report_says_what_has_changed_since_an_earlier_recording(
     assert run(monkeypatch, *words) == 0
     text = Page(out.read_text(encoding="utf-8")).text
     # Rows are a millisecond apart: 201 in 0.2 s, then 302 in 0.302 s.
-    assert "New keys: 1, keys without messages: 1." in text
+    assert "New keys: 1, keys that are gone: 1." in text
     assert "messages a second 1005 1000 bytes" in text
     assert "messages missing an hour 0 429k new" in text
     assert "key before now change gone 500 0 gone new 0 331 new kept 505 669 +32 %" in text
