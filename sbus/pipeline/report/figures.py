@@ -1,6 +1,6 @@
 """The plots of the report: each has a title that says what it shows, and axes with units."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from bokeh.models import ColumnDataSource
@@ -125,8 +125,7 @@ def latency(facts: Facts) -> Plot:
     rows = worst_by_start(facts.latency)
     lines = (("max_ms", "slowest", 6), ("p95_ms", "95 %", 1), ("p50_ms", "half", 0))
     for column, name, place in lines:
-        values = [row[column] for row in rows]
-        _add_line(plot, rows, values, name, COLOURS[place], "@value{0,0.[000]} ms")
+        _add_line(plot, rows, column, name, COLOURS[place], "@value{0,0.[000]} ms")
     return plot
 
 
@@ -136,17 +135,15 @@ def backlogs(facts: Facts) -> Plot:
     by_client = grouped(facts.backlogs, "recorder", "client", "connected_at")
     for place, row in enumerate(facts.slow[: len(COLOURS)]):
         found = by_client[row["recorder"], row["client"], row["connected_at"]]
-        waiting = [each["backlog"] for each in found]
         name = plain(f"{row['program'] or 'client'} ({row['client']})")
-        _add_line(plot, found, waiting, name, COLOURS[place], "@value{0,0}")
+        _add_line(plot, found, "backlog", name, COLOURS[place], "@value{0,0}")
     return plot
 
 
-def _add_line(
-    plot: Plot, rows: Rows, values: Sequence[float], name: str, shade: str, shown: str
-) -> None:
-    """A value for each of the rows, at its start."""
-    data = ColumnDataSource({"time": milliseconds([row["start"] for row in rows]), "value": values})
+def _add_line(plot: Plot, rows: Rows, column: str, name: str, shade: str, shown: str) -> None:
+    """The value of a column in each of the rows, at its start."""
+    times = milliseconds([row["start"] for row in rows])
+    data = ColumnDataSource({"time": times, "value": [row[column] for row in rows]})
     plot.figure.scatter("time", "value", size=4, color=shade, source=data)
     line = plot.figure.step("time", "value", mode="after", line_width=2, color=shade, source=data)
     add_hover(plot, line, {"from": "@time{%F %T}", name: shown}, mode="vline")

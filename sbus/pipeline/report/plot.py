@@ -71,8 +71,7 @@ def add_spans(plot: Plot, spans: Rows, shown: Mapping[str, str], *names: str) ->
     marked = plot.figure.vstrip(
         "since", "until", source=ColumnDataSource(columns), color=ALARM, alpha=0.35, line_width=2
     )
-    times = {"from": "@since{%F %T}", "to": "@until{%F %T}"}
-    add_hover(plot, marked, {**shown, **times}, attachment="below")
+    add_hover(plot, marked, {**shown, "from": "@since{%F %T}", "to": "@until{%F %T}"})
 
 
 def milliseconds(times: Sequence[datetime]) -> list[float]:
