@@ -76,6 +76,22 @@ def test_a_result_is_a_table_on_the_terminal(
     assert shown == [[row[0], *map(str, row[1:4])] for row in expected]
 
 
+def test_a_table_of_losses_has_room_on_a_terminal(
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with SmallRecorder(tmp_path) as recorder:
+        recorder.record([(b"k", b"")])
+        recorder.record_gap(36)
+    assert run(monkeypatch, "gaps", tmp_path) == 0
+    head, row = capfd.readouterr().out.splitlines()
+    assert head.split() == ["RECORDER", "SINCE", "UNTIL", "GAPS", "LOST", "UNKNOWN"]
+    assert row.split()[3:] == ["1", "36", "0"]
+    assert len(head) - len(recorder.name) < 80 - 12, "names can be shortened"
+
+
 def test_a_result_in_a_file_of_each_format(
     spark: SparkSession,
     recording: Path,
