@@ -158,7 +158,10 @@ class Scheduler:
             self._sessions.expel(session, fault)
             return cost
         self._fair_queue.charge(session.uid, cost)
-        if session.has_pending() or (session.is_readable and not self._is_quiescing):
+        if session.has_pending():
+            self._wait_queue.count_waiting(session, session.forget_done())
+            self._fair_queue.add(session)
+        elif session.is_readable and not self._is_quiescing:
             self._fair_queue.add(session)
         elif session.has_ended:
             self._sessions.close(session, "")

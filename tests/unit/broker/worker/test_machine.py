@@ -10,6 +10,7 @@ import itertools
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from sbus.broker.worker.session import Session
 from sbus.broker.worker.subscriptions import Subscriptions
 from sbus.limits import UNITS_PER_SECOND, Limits
 from sbus.protocol.controls import end_notice
+from sbus.shared.accounts import WAITING_BYTES
 from sbus.shared.ordered_log import WINDOW_SECONDS
 from sbus.shared.shared_memory import MemoryLock
 from sbus.shared.worker_statistics import MESSAGES_IN
@@ -636,6 +638,32 @@ def test_what_a_client_had_is_freed_without_a_garbage_collection(bus: OneProcess
 
 
 # -- fair shares -----------------------------------------------------------------------------------
+def test_what_is_read_of_a_user_and_waits_stays_within_its_quota(advance: Advance) -> None:
+    """Also while a turn ends before all is handled that was read in it."""
+    limits = msgspec.structs.replace(
+        LIMITS, user_backlog_bytes_max=1024 * 1024, socket_buffer_bytes=LARGE_BUFFER_BYTES
+    )
+    with one_process_bus("slash", limits) as bus:
+        reader = subscriber(bus, 0, SMALL_BUFFER_BYTES)
+        reader.send(b"CMSG blocking/soft/block")
+        writers = [bus.connect(0, buffer_bytes=LARGE_BUFFER_BYTES) for _ in range(40)]
+        bus.settle()
+        for _ in range(3):
+            for writer in writers:
+                with suppress(BlockingIOError):
+                    while True:
+                        writer.send(b"MSG k\0" + bytes(3_000))
+            bus.settle()
+            sessions_here = bus.workers[0].sessions
+            read = sum(sum(map(len, it.packets[it.done :])) for it in sessions_here)
+            assert read == bus.account.use(WAITING_BYTES)
+            assert 0 < read <= limits.user_backlog_bytes_max
+            reader.read()
+        reader.close()
+        bus.settle()
+        assert not bus.account.use(WAITING_BYTES)
+
+
 def test_a_turn_that_ends_in_misbehaviour_is_charged(bus: OneProcessBus) -> None:
     """Many clients that publish a little and then misbehave get no more turns than one that does
     not: after each of them comes the other user."""
