@@ -136,9 +136,10 @@ class Recording:
         """Something that changes whenever a table does."""
         remote = time.monotonic() // _REMOTE_SECONDS
         found: list[object] = []
-        for root in {file.table or self.root for file in self._recorder_files()} | {self.root}:
+        recorders = self._recorder_files()
+        for root in {recorder.table or self.root for recorder in recorders} | {self.root}:
             found.append(remote if "://" in root else _state(Path(root, name, "_delta_log")))
-        for file in self._recorder_files():
+        for file in recorders:
             assert self.directory is not None
             paths = segment_files(self.directory / file.recorder, name)
             found += [file.recorder, len(paths), *(_state(index_path(path)) for path in paths[-1:])]
