@@ -34,7 +34,6 @@ enum { /* of sends; see send_times.py */
     SEND_NS = 6000, /* at most, for most of them; to wake a reader takes some 3 us */
     ORDINARY_NS = 16000, /* of one in Python */
     MARK_NS = 1000000,
-    TIME_SHARE = 20,
     BYTES_PER_WEIGHT = 256,
     NS_PER_WEIGHT = 500,
     WEIGHT_PER_LOOK = 16, /* sixteen small packets, or a large one: a look costs some 50 ns */
@@ -329,7 +328,8 @@ debt_for(OrdinaryStep *step, const Delivery *delivery)
         return NULL;
     if (!message->fan_out)
         message->fan_out = ++times->message;
-    return find_debt(times, step->batch.uid, outbox->account, message->fan_out);
+    return find_debt(times, step->batch.uid, outbox->account, message->fan_out,
+                     step->looked_ns);
 }
 
 static void

@@ -6,8 +6,11 @@ time. Each pair of a publisher's and a recipient's user *owes* the CPU time of d
 delivery takes beyond an ordinary one counts `_EXCESS_FACTOR` times more. The pair pays
 
     by each message of the publisher to the recipient    `fan_out_us_max`
-    by the time in which the worker sleeps               all of it, but once for all pairs of
-                                                         the same recipient
+    by the time in which the worker has nothing to do    all of it
+    by any time                                          one part in `TIME_SHARE`
+
+Time pays once for all pairs of the same recipient. Its small part is for messages that are rare,
+when others keep the worker busy.
 
 If a pair owes more than `_BURST_NS`, messages are left out (`Outbox.leave_out`) until it owes half
 of that. A client that begins to miss messages costs as much as a delivery, and that is owed, too.
@@ -25,24 +28,24 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from sbus.broker.delivery.outbox import Outbox
-from sbus.broker.delivery.send_times import NS_PER_BYTE, ORDINARY_NS
+from sbus.broker.delivery.send_times import NS_PER_BYTE, ORDINARY_NS, TIME_SHARE
 
 _SMALL = 8
 """Recipients of a message in one worker, for which nothing is owed."""
 _BURST_NS = 5_000_000
 _OWED_NS_MAX = 4 * _BURST_NS
 """A pair never owes more."""
-_SLEEP_NS_MAX = 2 * _BURST_NS
-"""Of the time in which the worker has slept, so much is kept until a pair owes something."""
+_KEPT_NS_MAX = 2 * _BURST_NS
+"""Of the time that pays, so much is kept until a pair owes something."""
 _EXCESS_FACTOR = 8
 """A pair with slow deliveries has at most a small part of the time that one with many has."""
 
-# The first words, then one for each account: how much of the worker's sleep has paid for its pairs.
-# Then those of each pair.
-_MESSAGE, _SLEPT_NS, _NS_PER_MESSAGE, _SMALL_FAN_OUT, _FACTOR, _USED_SLEEP = range(6)
+# The first words, then one for each account: how much time has paid for its pairs. Then those of
+# each pair.
+_MESSAGE, _SLEPT_NS, _NS_PER_MESSAGE, _SMALL_FAN_OUT, _FACTOR, _USED_NS = range(6)
 _ACCOUNTS_BITS = 10
-"""Accounts whose places have the same lowest bits share the worker's sleep."""
-_FIRST_PAIR = _USED_SLEEP + (1 << _ACCOUNTS_BITS)
+"""Accounts whose places have the same lowest bits share the time."""
+_FIRST_PAIR = _USED_NS + (1 << _ACCOUNTS_BITS)
 _PAIR, _PAIR_MESSAGE, _OWED_NS, _IS_SPENT, _PAIR_WORDS = range(5)
 _PAIRS_BITS = 10
 _MASK = (1 << 64) - 1
@@ -143,7 +146,7 @@ class FanOutTimes:
         pair = uid << 32 | account_place + 1
         index = (pair * words[_FACTOR] & _MASK) >> 64 - _PAIRS_BITS
         at = _FIRST_PAIR + _PAIR_WORDS * index
-        self._pay_by_sleep(at)
+        self._pay_by_time(at)
         if words[at + _PAIR] != pair:
             if words[at + _OWED_NS]:
                 return 0
@@ -153,12 +156,13 @@ class FanOutTimes:
             self._pay(at, words[_NS_PER_MESSAGE])
         return at
 
-    def _pay_by_sleep(self, at: int) -> None:
+    def _pay_by_time(self, at: int) -> None:
         words = self.words
-        used_at = _USED_SLEEP + (words[at + _PAIR] - 1 & _ACCOUNT_MASK)
-        unused_ns = min(words[_SLEPT_NS] - words[used_at], _SLEEP_NS_MAX)
+        time_ns = words[_SLEPT_NS] + time.monotonic_ns() // TIME_SHARE
+        used_at = _USED_NS + (words[at + _PAIR] - 1 & _ACCOUNT_MASK)
+        unused_ns = min(time_ns - words[used_at], _KEPT_NS_MAX)
         paid_ns = min(unused_ns, words[at + _OWED_NS])
-        words[used_at] = words[_SLEPT_NS] - unused_ns + paid_ns
+        words[used_at] = time_ns - unused_ns + paid_ns
         self._pay(at, paid_ns)
 
     def _pay(self, at: int, paid_ns: int) -> None:

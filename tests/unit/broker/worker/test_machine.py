@@ -9,12 +9,14 @@ import gc
 import itertools
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import msgspec
 import pytest
 
+from sbus.broker.delivery import fan_out_times
 from sbus.broker.ipc.queries import ActivityQuery, ActivityReply
 from sbus.broker.ipc.worker_protocol import DisconnectClient, Quiesce, RunQuery, Stop
 from sbus.broker.worker import machine, sequencer, sessions
@@ -612,6 +614,20 @@ def test_a_worker_that_stops_sleeps_though_publishers_are_held(
     advance(patience / 2)
     rest(bus.stepped[0])
     assert bus.stepped[0].has_ended
+
+
+def test_only_the_time_in_which_a_worker_waits_is_sleep() -> None:
+    """It pays for messages to many recipients."""
+    with one_process_bus("slash", LIMITS) as bus:
+        stepped, times = bus.stepped[0], bus.workers[0].context.fan_out_times
+        bus.settle()
+        slept = [times.words[fan_out_times._SLEPT_NS]]
+        for seconds_max in (0.05, 0.001):
+            stepped.parts.sequencer.poll(stepped.poller, {}, seconds_max, 64)
+            slept.append(times.words[fan_out_times._SLEPT_NS])
+            time.sleep(0.05)  # the worker is busy
+        assert slept[1] - slept[0] >= 40_000_000
+        assert slept[2] - slept[1] < 40_000_000
 
 
 # -- what clients had ------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def test_both_steps_leave_out_the_same() -> None:
     acts: list[Act] = [
         lambda scene, _: scene.subscribe(scene.clients[1], b"a/b"),
         *(lambda scene, _: scene.subscribe(scene.clients[2], b"a/b"), send),
-        *(lambda scene, _: scene.take_time(scene.clients[1], 6_000_000), send, send),
+        *(lambda scene, _: scene.take_time(scene.clients[1], 16_000_000), send, send),
         *(lambda scene, _: scene.note_sleep(scene.clients[1].worker, 10_000_000), send),
     ]
     seen = [run(acts, 1_000_000, Soft.QUEUE, compiled=compiled) for compiled in (True, False)]
