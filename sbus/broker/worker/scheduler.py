@@ -24,6 +24,9 @@ _LIMITED_RETRY_NS = 1_000_000_000
 latest: an administrator may have changed a user's limits, which no worker is told."""
 _WAITING_BYTES_RETRY_NS = 50_000_000
 """When a client is tried again whose user has too much waiting to be read further."""
+_UNCOUNTED_BYTES_MAX = 16 * 1024
+"""What is read in a turn and not handled in it is not counted if it is so little: counting costs as
+much as some messages."""
 
 
 class Scheduler:
@@ -139,6 +142,7 @@ class Scheduler:
         session.is_at_rest = False
         cost = 1
         quantum = self._context.settings.limits.quantum_units
+        was_counted, bytes_in = session.waiting_bytes, session.bytes_in
         self._wait_queue.count_waiting(session, 0)
         try:
             if not session.has_pending() and not self._is_quiescing and not self._may_read(session):
@@ -159,7 +163,8 @@ class Scheduler:
             return cost
         self._fair_queue.charge(session.uid, cost)
         if session.has_pending():
-            self._wait_queue.count_waiting(session, session.forget_done())
+            if was_counted or session.bytes_in - bytes_in > _UNCOUNTED_BYTES_MAX:
+                self._wait_queue.count_waiting(session, session.forget_done())
             self._fair_queue.add(session)
         elif session.is_readable and not self._is_quiescing:
             self._fair_queue.add(session)
