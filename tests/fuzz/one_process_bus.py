@@ -94,7 +94,11 @@ class SteppedWorker:
         return not self.has_ended and self.tick() == 0
 
     def has_ready(self) -> bool:
-        return not self.has_ended and bool(select.select([self.poller], [], [], 0)[0])
+        if self.has_ended:
+            return False
+        readable = select.poll()
+        readable.register(self.poller, select.POLLIN)
+        return bool(readable.poll(0))
 
     def die(self) -> None:
         """End at once, as a process that is killed."""
