@@ -71,10 +71,11 @@ def _run(source: Source, plan: TopPlan, show: Callable[[Top], None], *, reads_ke
 def _wait(source: Source, until: float, *, reads_keys: bool) -> str:
     """Let the source receive until then, or until a key is pressed, which is returned."""
     while (left_seconds := until - time.monotonic()) > 0:
-        descriptors = [source.fileno(), INPUT if reads_keys else None]
-        ready, _, _ = select.select(
-            [number for number in descriptors if number is not None], [], [], left_seconds
-        )
+        poll = select.poll()
+        for number in (source.fileno(), INPUT if reads_keys else None):
+            if number is not None:
+                poll.register(number, select.POLLIN)
+        ready = [number for number, _ in poll.poll(left_seconds * 1000)]
         if reads_keys and INPUT in ready:
             # At the end of input the terminal is gone.
             return os.read(INPUT, 64).decode(errors="replace")[:1] or QUIT
