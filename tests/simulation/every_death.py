@@ -1,5 +1,5 @@
 """A worker dies at each instruction of each kind of critical section, and so does its successor:
-`python -m tests.simulation --every-death 1`.
+`python -m tests.simulation --every-death 1 --jobs 2`.
 
 A run without any fault shows which functions of workers enter the lock. Then the same run is
 repeated with one death each time: of the worker that enters the lock there, before its first
