@@ -27,7 +27,8 @@ class Identity(msgspec.Struct, frozen=True):
     """This client's peer credentials: the kernel's ids of the process that connected.
 
     `key` is the beginning of the keys of secret messages to this client: `!/cred/GID/UID/PID`,
-    after the bus's own prefix if it is uplinked to another bus (PROTOCOL, "Secret messages").
+    after the bus's own prefix if it is uplinked to another bus (docs/protocol.md, "Secret
+    messages").
     """
 
     key: bytes

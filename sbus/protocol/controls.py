@@ -1,6 +1,6 @@
 """Control keys: all that clients and the bus may send, and the control messages of the bus.
 
-The dot dialect has no control messages (PROTOCOL, "Secret messages", "Flood control", "Notices").
+The dot dialect has no control messages (docs/protocol.md, "Control messages" and "Notices").
 """
 
 from enum import Enum

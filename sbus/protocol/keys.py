@@ -23,8 +23,10 @@ key."""
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """One of the two ways to write keys (PROTOCOL, "Keys and patterns"). `separator` is one byte;
-    `has_control_messages` says whether it has `CMSG` packets."""
+    """One of the two ways to write keys (docs/protocol.md, "Keys and patterns").
+
+    `separator` is one byte; `has_control_messages` says whether it has `CMSG` packets.
+    """
 
     name: str
     separator: bytes

@@ -1,4 +1,4 @@
-"""Encoding and parsing packets (PROTOCOL, "Transport").
+"""Encoding and parsing packets (docs/protocol.md, "Transport").
 
 A packet is a word, one space, a key or pattern up to the first NUL, and a payload after it. Parsing
 cuts a packet there and changes no byte. Keys and patterns are checked in `keys.py`.

@@ -3,7 +3,7 @@
 A *part* is `!/cred/GID/UID/PID/`, where each id is empty or decimal without leading zeros, followed
 by a rest, which may be empty. A secret key begins with a part, which decides who may receive the
 message; its rest may contain further parts, whose meaning is up to the programs that use them. No
-other segment is `!`. Only the slash dialect has secret keys (PROTOCOL, "Secret messages").
+other segment is `!`. Only the slash dialect has secret keys (docs/protocol.md, "Secret messages").
 
 Ids are compared as text: each has one spelling, and there is no largest one.
 """

@@ -2,7 +2,7 @@
 
 Its successor has their subscriptions and settings. What was only in the dead worker's memory is
 lost, and clients with notices on are told. Messages between the other clients are neither lost nor
-doubled nor reordered (PROTOCOL, "Promises", 5).
+doubled nor reordered (docs/protocol.md, "Promises", 5).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Secret messages and the ends of processes (PROTOCOL, "Secret messages")."""
+"""Secret messages and the ends of processes (docs/protocol.md, "Secret messages")."""
 
 import os
 import shutil

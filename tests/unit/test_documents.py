@@ -81,9 +81,9 @@ def test_every_path_exists(document: Path) -> None:
 
 
 def test_sources_refer_to_chapters_of_the_protocol_that_exist() -> None:
-    """They write `PROTOCOL, "Transport" and "Notices"`."""
+    """They write `docs/protocol.md, "Transport" and "Notices"`."""
     chapters = set(re.findall(r"^##+ ([^(\n]*[^(\s])", PROTOCOL, re.MULTILINE))
-    reference = re.compile(r'PROTOCOL,\s+"[^"]+"(?:\s+and\s+"[^"]+")*')
+    reference = re.compile(r'docs/protocol\.md,\s+"[^"]+"(?:\s+and\s+"[^"]+")*')
     for path in [*(PROJECT / "sbus").rglob("*.py"), *(PROJECT / "tests").rglob("*.py")]:
         if path != Path(__file__):
             references = " ".join(reference.findall(path.read_text()))

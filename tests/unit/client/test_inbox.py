@@ -1,4 +1,4 @@
-"""The inbox against PROTOCOL's "Notices", and against a model that is a plain list."""
+"""The inbox against docs/protocol.md, "Notices", and against a model that is a plain list."""
 
 from typing import Literal
 

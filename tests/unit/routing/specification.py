@@ -1,4 +1,4 @@
-"""The matching rules as PROTOCOL.md words them, one regular expression per pattern.
+"""The matching rules as docs/protocol.md words them, one regular expression per pattern.
 
 Goes byte by byte and knows nothing of segments, paths or tries, so that it can contradict them.
 """

@@ -1,6 +1,6 @@
 """An outbox that holds publishers back: when it says so, until when, and what it takes meanwhile.
 
-Expectations follow PROTOCOL, "A slow client", and the theory on top of `outbox.py`: the
+Expectations follow docs/protocol.md, "A slow client", and the theory on top of `outbox.py`: the
 next publisher is held back; messages on their way already are kept, up to the size of the log.
 """
 

@@ -1,8 +1,8 @@
 """What an outbox does for each choice of flood control, over real sockets.
 
-What must happen is derived here from the specification (PROTOCOL, "A slow client" and "Notices"),
-with `block` as `discard`, because nobody may be held back in these tests; but for the last one, in
-which there are publishers of the client's own user, that may, and of another's.
+What must happen is derived here from the specification (docs/protocol.md, "A slow client" and
+"Notices"), with `block` as `discard`, because nobody may be held back in these tests; but for the
+last one, in which there are publishers of the client's own user, that may, and of another's.
 """
 
 import errno

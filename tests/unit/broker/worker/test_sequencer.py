@@ -1,4 +1,5 @@
-"""The sequencer against a bus in which every step is one instant (PROTOCOL, promises 1 to 3)."""
+"""The sequencer against a bus in which every step is one instant (docs/protocol.md, "Promises", 1
+to 3)."""
 
 import inspect
 import time

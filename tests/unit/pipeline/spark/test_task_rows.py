@@ -23,7 +23,7 @@ def batch(keys: list[bytes], kinds: list[str]) -> pa.RecordBatch:
 
 
 def expression(pattern: bytes) -> re.Pattern[bytes]:
-    """PROTOCOL, "Keys and patterns", as a regular expression over bytes."""
+    """docs/protocol.md, "Keys and patterns", as a regular expression over bytes."""
     body = b"/".join(
         re.escape(part.rstrip(b"*")) + (b"[^/]*" if b"*" in part else b"")
         for part in pattern.split(b"/")
