@@ -1,4 +1,4 @@
-"""The client library for trio.
+"""The client library for trio and asyncio; anyio finds out which of them runs.
 
 There is no background task. A task that needs a packet reads, one task at a time; the packets go to
 the inbox, where the other tasks look when it has read. So one task can iterate while another syncs,
@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
-import trio
+import anyio
+from anyio.lowlevel import checkpoint
 
 from sbus.client.inbox import InboxStatistics, Item, Losses, Lost
 from sbus.client.link import (
@@ -80,11 +81,12 @@ class Connection(Generic[Item]):
 
     def __init__(self, link: Link[Item]) -> None:
         self._link = link
-        link.before_close = trio.lowlevel.notify_closing
-        self._closed = trio.Event()
-        self._sending = trio.Lock()
+        link.before_close = anyio.notify_closing
+        self._closed = anyio.Event()
+        self._sending = anyio.Lock()
         self._reading = False
-        self._news = trio.lowlevel.ParkingLot()
+        self._news: anyio.Event | None = None
+        """Set when the task that reads has read; only if another one waits for that."""
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class Connection(Generic[Item]):
         Raises MessagesLost exactly where messages are missing (unless losses are reported), and
         PacketRefused for packets of this client; in both cases the next call continues.
         """
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
         inbox = self._link.inbox
         while (item := inbox.take()) is None:
             await self._read(READ_PACKETS_MAX)
@@ -162,7 +164,7 @@ class Connection(Generic[Item]):
 
         Raises the same as `receive`; a loss after other messages is raised by the next call.
         """
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
         inbox = self._link.inbox
         while not (items := inbox.take_many(limit)):
             await self._read(limit)
@@ -201,7 +203,7 @@ class Connection(Generic[Item]):
 
     async def _open(self) -> None:
         while not self._link.connect_nowait():  # noqa: ASYNC110 (a full queue sends no event)
-            await trio.sleep(CONNECT_RETRY_SECONDS)
+            await anyio.sleep(CONNECT_RETRY_SECONDS)
         await self._send(self._link.barrier.greeting)
         if self._link.can_reconnect:
             await self._ask(self._link.barrier)  # later, a refusal may concern a packet
@@ -210,7 +212,7 @@ class Connection(Generic[Item]):
         """Send when the bus has room; returns the ticket if it is a request."""
         async with self._sending:
             while not await self._try_to_send(packet):
-                await self._wait(trio.lowlevel.wait_writable)
+                await self._wait(anyio.wait_writable)
             return self._link.note_request(packet, requests)
 
     async def _try_to_send(self, packet: bytes) -> bool:
@@ -241,29 +243,32 @@ class Connection(Generic[Item]):
     async def _read(self, packets_max: int) -> None:
         """Return when something may have arrived, read by this or another task."""
         if self._reading:
-            await self._news.park()
+            self._news = self._news or anyio.Event()
+            await self._news.wait()
             return
         self._reading = True
         try:
             if self._link.is_lost:
                 await self._reconnect()
             elif not self._link.read_nowait(packets_max):
-                await self._wait(trio.lowlevel.wait_readable)
+                await self._wait(anyio.wait_readable)
         finally:
             self._reading = False
-            self._news.unpark_all()
+            if self._news is not None:
+                self._news.set()
+                self._news = None
 
     async def _wait(self, wait_ready: Callable[[int], Awaitable[None]]) -> None:
         try:
             await wait_ready(self._link.sock.fileno())
-        except trio.ClosedResourceError:
+        except anyio.ClosedResourceError:
             self._link.inbox.raise_end()
 
     async def _find_reason(self) -> None:
         """The bus accepts nothing more; the reason may be the next packet that arrives. Returns
         when the connection has been made again, or raises the reason."""
         link, inbox = self._link, self._link.inbox
-        with trio.move_on_after(REASON_SECONDS_MAX):
+        with anyio.move_on_after(REASON_SECONDS_MAX):
             while not (inbox.ended or link.is_lost) and inbox.has_room:
                 await self._read(READ_PACKETS_MAX)
         link.give_up()
@@ -273,9 +278,9 @@ class Connection(Generic[Item]):
     async def _reconnect(self) -> None:
         for wait in self._link.reconnect():
             if wait == "readable":
-                await self._wait(trio.lowlevel.wait_readable)
+                await self._wait(anyio.wait_readable)
             elif wait == "writable":
-                await self._wait(trio.lowlevel.wait_writable)
+                await self._wait(anyio.wait_writable)
             else:
-                with trio.move_on_after(wait):
+                with anyio.move_on_after(wait):
                     await self._closed.wait()

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+import anyio
 import pytest
-import trio
 
 import sbus
 from tests.support.bus import Bus, running_bus, stop
+from tests.support.event_loops import on_both_event_loops
 
 TIMEOUT_S = 20.0
 PACKET_BYTES_MAX = 409_600
@@ -30,8 +31,9 @@ def publish_for_ever(bus: Blocking) -> NoReturn:
         bus.publish("a", timeout_seconds=TIMEOUT_S)
 
 
+@on_both_event_loops
 async def test_a_message_reaches_a_client_that_subscribed_and_synced(bus: Bus) -> None:
-    with trio.fail_after(TIMEOUT_S):
+    with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as listener, sbus.connect(bus.address) as speaker:
             await listener.subscribe("lamps/*/state")
             await listener.sync()
@@ -47,8 +49,9 @@ async def test_a_message_reaches_a_client_that_subscribed_and_synced(bus: Bus) -
             assert listener.statistics().messages == 0
 
 
+@on_both_event_loops
 async def test_whoami_returns_the_kernel_s_ids(bus: Bus) -> None:
-    with trio.fail_after(TIMEOUT_S):
+    with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
             identity = await client.whoami()
     assert (identity.gid, identity.uid, identity.pid) == IDENTITY
@@ -56,9 +59,10 @@ async def test_whoami_returns_the_kernel_s_ids(bus: Bus) -> None:
         assert twin.whoami(timeout_seconds=TIMEOUT_S) == identity
 
 
+@on_both_event_loops
 async def test_the_largest_packet_passes_and_a_larger_one_is_not_sent(bus: Bus) -> None:
     payload = os.urandom(PACKET_BYTES_MAX - len(b"MSG big\0"))
-    with trio.fail_after(TIMEOUT_S):
+    with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
             await client.subscribe("big")
             for _ in range(5):
@@ -70,6 +74,7 @@ async def test_the_largest_packet_passes_and_a_larger_one_is_not_sent(bus: Bus) 
             await client.sync()
 
 
+@on_both_event_loops
 async def test_one_task_iterates_while_others_query_and_publish(bus: Bus) -> None:
     seen: list[bytes] = []
 
@@ -79,11 +84,11 @@ async def test_one_task_iterates_while_others_query_and_publish(bus: Bus) -> Non
                 return
             seen.append(message.payload)
 
-    with trio.fail_after(TIMEOUT_S):
+    with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
             await client.subscribe("")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(iterate, client)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(iterate, client)
                 for number in range(100):
                     await client.publish("number", str(number))
                     await client.sync()
@@ -107,8 +112,9 @@ def test_a_flood_arrives_whole_and_in_order(bus: Bus) -> None:
         assert received == [str(number).encode() for number in range(50_000)]
 
 
+@on_both_event_loops
 async def test_a_refusal_is_raised_and_the_connection_stays(bus: Bus) -> None:
-    with trio.fail_after(TIMEOUT_S):
+    with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
             await client.publish("a/!/b")
             with pytest.raises(sbus.PacketRefused) as caught:
@@ -122,8 +128,9 @@ async def test_a_refusal_is_raised_and_the_connection_stays(bus: Bus) -> None:
             assert (await client.receive()).payload == b"still here"
 
 
+@on_both_event_loops
 async def test_misbehaviour_ends_with_the_reason(bus: Bus) -> None:
-    with trio.fail_after(TIMEOUT_S):
+    with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
             await client.publish("k" * 5000)
             with pytest.raises(sbus.Disconnected, match="key-too-long"):
@@ -172,10 +179,11 @@ def read_to_the_gap(bus: Blocking) -> tuple[list[bytes], int | None]:
             return payloads, loss.count
 
 
+@on_both_event_loops
 async def test_a_loss_can_be_an_item_too(tmp_path: Path) -> None:
     with (
         running_bus(tmp_path, "--limit", "backlog_messages_max=10") as bus,
-        trio.fail_after(TIMEOUT_S),
+        anyio.fail_after(TIMEOUT_S),
     ):
         async with (
             sbus.connect(bus.address, losses="report") as listener,
@@ -198,8 +206,9 @@ async def test_a_loss_can_be_an_item_too(tmp_path: Path) -> None:
             assert counts == 2_000
 
 
+@on_both_event_loops
 async def test_echo_can_be_turned_off(bus: Bus) -> None:
-    with trio.fail_after(TIMEOUT_S):
+    with anyio.fail_after(TIMEOUT_S):
         async with sbus.connect(bus.address) as client:
             await client.subscribe("a")
             await client.control("echo/off")
@@ -209,8 +218,9 @@ async def test_echo_can_be_turned_off(bus: Bus) -> None:
             assert (await client.receive()).payload == b"to myself"
 
 
+@on_both_event_loops
 async def test_the_dot_dialect(tmp_path: Path) -> None:
-    with running_bus(tmp_path, "--dialect", "dot") as bus, trio.fail_after(TIMEOUT_S):
+    with running_bus(tmp_path, "--dialect", "dot") as bus, anyio.fail_after(TIMEOUT_S):
         async with (
             sbus.connect(bus.address, dialect="dot") as listener,
             sbus.connect(bus.address, dialect="dot") as speaker,

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import anyio
 import pytest
-import trio
-import trio.testing
 
 import sbus
 from sbus.client.link import LinkOptions
 from tests.support.bus import Bus, kill_tree, running_bus, sbusd_environment, stop
+from tests.support.event_loops import on_both_event_loops
 from tests.support.processes import worker_pids
 from tests.support.raw_client import RawClient
 
@@ -84,7 +84,10 @@ def test_a_blocking_client_goes_on_as_before(tmp_path: Path) -> None:
         assert received == [sbus.Message(key, b"after") for key in (b"twice", secret, b"a/3")]
 
 
-async def test_a_trio_client_goes_on_while_others_of_its_tasks_wait(tmp_path: Path) -> None:
+@on_both_event_loops
+async def test_an_asynchronous_client_goes_on_while_its_other_tasks_wait(
+    tmp_path: Path,
+) -> None:
     received: list[bytes] = []
     interruptions: list[str] = []
 
@@ -99,7 +102,7 @@ async def test_a_trio_client_goes_on_while_others_of_its_tasks_wait(tmp_path: Pa
         await client.publish("a", payload)
         await client.sync()
 
-    with trio.fail_after(TIMEOUT_S):
+    with anyio.fail_after(TIMEOUT_S):
         with bus_at(tmp_path) as bus:
             connecting = sbus.connect(bus.address, reconnect=True)
             client = await connecting.__aenter__()
@@ -107,12 +110,12 @@ async def test_a_trio_client_goes_on_while_others_of_its_tasks_wait(tmp_path: Pa
             await publish_and_sync(client, "before")
             assert (await client.receive()).payload == b"before"
             kill(bus)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(iterate, client)
-            await trio.testing.wait_all_tasks_blocked()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(iterate, client)
+            await anyio.wait_all_tasks_blocked()
             for number in range(5):
-                nursery.start_soon(publish_and_sync, client, f"{number}")
-            await trio.testing.wait_all_tasks_blocked()
+                tasks.start_soon(publish_and_sync, client, f"{number}")
+            await anyio.wait_all_tasks_blocked()
             with bus_at(tmp_path):
                 while len(received) < 5:
                     await client.sync()
@@ -123,14 +126,15 @@ async def test_a_trio_client_goes_on_while_others_of_its_tasks_wait(tmp_path: Pa
     assert received[5:] == [b"end"]
 
 
+@on_both_event_loops
 async def test_closing_ends_the_wait_for_a_bus(tmp_path: Path) -> None:
-    with trio.fail_after(TIMEOUT_S):
+    with anyio.fail_after(TIMEOUT_S):
         with bus_at(tmp_path) as bus:
             async with sbus.connect(bus.address, reconnect=True) as client:
                 kill(bus)
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(anext, client, None)
-                    await trio.testing.wait_all_tasks_blocked()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(anext, client, None)
+                    await anyio.wait_all_tasks_blocked()
                     client.close()
                 with pytest.raises(sbus.Disconnected, match="this program has closed"):
                     await client.receive()

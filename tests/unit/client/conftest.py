@@ -1,6 +1,7 @@
-"""A bus of bare packets, and either client connected to it."""
+"""A bus of bare packets, and each client connected to it."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -8,8 +9,8 @@ import pytest
 
 from sbus.client import blocking
 from sbus.protocol.packets import Message
+from tests.unit.client.async_client import AsyncClient
 from tests.unit.client.fake_bus import GREETING, FakeBus
-from tests.unit.client.trio_client import TrioClient
 
 
 @pytest.fixture
@@ -18,10 +19,14 @@ def fake(tmp_path: Path) -> Iterator[FakeBus]:
         yield fake
 
 
-@pytest.fixture(params=["blocking", "trio"])
+@pytest.fixture(params=["blocking", "trio", "asyncio"])
 def connect(request: pytest.FixtureRequest) -> Callable[..., blocking.Connection[Message]]:
     """Connects with either client, by the names of the blocking one."""
-    clients = {"blocking": blocking.connect, "trio": TrioClient}
+    clients = {
+        "blocking": blocking.connect,
+        "trio": partial(AsyncClient, "trio"),
+        "asyncio": partial(AsyncClient, "asyncio"),
+    }
     return cast(Callable[..., blocking.Connection[Message]], clients[request.param])
 
 

@@ -1,15 +1,15 @@
 """`me`, asked over a bus of bare packets, by both clients."""
 
+import anyio
 import msgspec
 import pytest
-import trio
-import trio.testing
 
 import sbus
 import sbus.client.blocking
 from sbus.errors import ConfigurationError, Disconnected, PacketRefused, ProtocolViolation
 from sbus.protocol.admin_results import MeResult
 from tests.support import admin_samples as sample
+from tests.support.event_loops import on_both_event_loops
 from tests.unit.client.fake_bus import ANSWER, WHOAMI, FakeBus
 
 Blocking = sbus.client.blocking.Connection[sbus.Message]
@@ -81,6 +81,7 @@ def test_there_is_none_in_the_dot_dialect(fake: FakeBus) -> None:
         bus.me()
 
 
+@on_both_event_loops
 async def test_several_tasks_may_ask(fake: FakeBus) -> None:
     connections = []
 
@@ -89,11 +90,11 @@ async def test_several_tasks_may_ask(fake: FakeBus) -> None:
 
     async with sbus.connect(fake.address) as connection:
         fake.accept()
-        with trio.fail_after(5):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(ask, connection)
-                nursery.start_soon(ask, connection)
-                await trio.testing.wait_all_tasks_blocked()
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, connection)
+                tasks.start_soon(ask, connection)
+                await anyio.wait_all_tasks_blocked()
                 assert (fake.receive(), fake.receive()) == (ME, ME)
                 fake.send(answer(1), answer(2))
             assert sorted(connections) in ([1, 2], [2, 2])

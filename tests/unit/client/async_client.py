@@ -1,22 +1,26 @@
-"""The trio client with the calls of the blocking one, for tests of what both clients promise."""
+"""The asynchronous client with the calls of the blocking one, for tests of what both promise."""
 
 import math
 from collections.abc import Callable
 from functools import partial
+from types import TracebackType
 from typing import Any, Self, Unpack
 
-import trio
+import anyio
+from anyio.from_thread import start_blocking_portal
 
 from sbus.client.connection import Connection
 from sbus.client.inbox import Losses
 from sbus.client.link import Link, LinkOptions
+from tests.support.event_loops import Backend
 
 
-class TrioClient:
-    """Every call has an event loop of its own, which waits for nothing else."""
+class AsyncClient:
+    """Its calls run in an event loop of its own, in another thread."""
 
     def __init__(
         self,
+        backend: Backend,
         address: str,
         *,
         losses: Losses = "raise",
@@ -24,7 +28,9 @@ class TrioClient:
         **options: Unpack[LinkOptions],
     ) -> None:
         self._link: Link[Any] = Link(address, losses, options)
-        self._bus = Connection(self._link)
+        self._portal_context = start_blocking_portal(backend)
+        self._portal = self._portal_context.__enter__()
+        self._bus = self._portal.call(Connection, self._link)
         try:
             self._call(self._bus._open, timeout_seconds=timeout_seconds)
         except BaseException:
@@ -38,23 +44,28 @@ class TrioClient:
         self, method: Callable[..., Any], *arguments: object, timeout_seconds: float | None = None
     ) -> Any:
         async def call() -> Any:
-            with trio.move_on_after(math.inf if timeout_seconds is None else timeout_seconds):
+            with anyio.fail_after(math.inf if timeout_seconds is None else timeout_seconds):
                 return await method(*arguments)
-            raise TimeoutError
 
-        return trio.run(call)
+        return self._portal.call(call)
+
+    def statistics(self) -> object:
+        return self._portal.call(self._bus.statistics)
 
     def close(self) -> None:
-        async def close() -> None:
-            self._bus.close()
-
-        trio.run(close)
+        self._portal.call(self._bus.close)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.close()
+        self._portal_context.__exit__(kind, error, traceback)
 
     def __iter__(self) -> Self:
         return self
