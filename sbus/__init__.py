@@ -1,6 +1,6 @@
 """sbus: a local message bus for busy multi-user Linux hosts.
 
-    async with sbus.connect() as bus:              # trio
+    async with sbus.connect() as bus:              # asyncio or trio
         await bus.subscribe("lamps/*/state")
         async for message in bus:
             print(message.key, message.payload)

@@ -7,7 +7,7 @@ import pytest
 
 import sbus
 
-HEAVY = ("trio", "click", "msgspec", "json", "asyncio")
+HEAVY = ("trio", "anyio", "click", "msgspec", "json", "asyncio")
 
 
 @pytest.mark.parametrize("name", sbus.__all__)
@@ -34,4 +34,4 @@ def test_importing_sbus_loads_nothing_heavy() -> None:
 def test_the_blocking_client_loads_no_event_loop() -> None:
     loaded = loaded_by("import sbus; sbus.blocking.connect")
     assert "sbus.client.blocking" in loaded
-    assert not loaded & {"trio", "asyncio", "click"}
+    assert not loaded & {"trio", "anyio", "asyncio", "click"}
