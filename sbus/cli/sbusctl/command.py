@@ -29,10 +29,14 @@ VERBS_BY_MODULE = {
 }
 """Each module holds click commands of these names."""
 VERBS = {verb: module for module, verbs in VERBS_BY_MODULE.items() for verb in verbs}
+OTHER_NAMES = {"publish": "pub", "send": "pub", "subscribe": "sub", "listen": "sub"}
+"""Of verbs, in other programs."""
 
 
 class _Verbs(CommandGroup):
     """Imports a verb when it is asked for; `--help` and completion ask for all."""
+
+    other_names = OTHER_NAMES
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(VERBS)

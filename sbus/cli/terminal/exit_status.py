@@ -10,6 +10,7 @@
 """
 
 import sys
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import click
@@ -25,6 +26,21 @@ OUTPUT_CLOSED = 141
 
 class CommandGroup(click.Group):
     """Verbs that end like this; its name is the one that errors begin with."""
+
+    other_names: Mapping[str, str] = {}
+    """Verbs by the names that they have elsewhere, which are suggested for these."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that the first argument names. An error suggests one."""
+        name = args[0]
+        if not (ctx.resilient_parsing or name.startswith("-") or self.get_command(ctx, name)):
+            from sbus.validation import suggest
+
+            known = self.other_names.get(name, name)
+            ctx.fail(f"there is no verb {name!r}{suggest(known, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a verb, and exit before click handles its errors in another way.

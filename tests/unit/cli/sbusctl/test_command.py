@@ -63,6 +63,14 @@ def test_a_usage_error_is_one_line_and_status_2(words: tuple[str, ...]) -> None:
     assert "--help" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("word", "verb"),
+    [("subscribe", "sub"), ("publish", "pub"), ("status", "stats"), ("client", "clients")],
+)
+def test_an_unknown_verb_gets_a_suggestion(word: str, verb: str) -> None:
+    assert f"there is no verb '{word}'; did you mean {verb}? (" in run(word).stderr
+
+
 @pytest.mark.parametrize("words", [("pub", "k", "p"), ("sub", "k"), ("whoami",), ("ping",)])
 def test_a_missing_bus_is_one_line_and_status_1(words: tuple[str, ...], tmp_path: Path) -> None:
     address = str(tmp_path / "none")
