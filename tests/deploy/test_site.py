@@ -9,7 +9,7 @@ import pytest
 
 import sbus
 from sbus.cli.metrics.families import FAMILIES
-from sbus.cli.sbusctl.command import sbusctl
+from sbus.cli.sbusctl.command import VERBS
 from sbus.limits import Limits
 from sbus.protocol import admin
 from sbus.protocol.admin_results import Traffic, UserReport
@@ -73,8 +73,9 @@ def test_the_reference_is_there_in_full(site: Path) -> None:
     for name in set(sbus.__all__) - {"__version__", "blocking"}:
         home = getattr(sbus, name).__module__
         assert {f"sbus.{name}", f"{home}.{name}"} & ids(python), name
-    for verb in sbusctl.commands:
+    for verb in VERBS:
         assert f"sbusctl-{verb}" in ids(commands)
+    assert {"SBUS_ADDRESS", "SBUS_ADMIN_ADDRESS"} <= set(re.findall(r"\bSBUS_\w+", commands))
     assert "cmdoption-sbusd-a" in ids(commands)
     limits = page(site, "reference/limits")
     assert all(f">{name}<" in limits for name in Limits.__struct_fields__)

@@ -71,6 +71,7 @@ Examples:
 @click.option(
     "-a",
     "--address",
+    envvar="SBUS_ADDRESS",
     help="Address of the bus: a path, or /dev/unix/abstract/HEX.  "
     "[default: $SBUS_ADDRESS, else /run/sbus.socket]",
 )
