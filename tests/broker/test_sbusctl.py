@@ -309,6 +309,14 @@ class TestWhoami:
             expected = f"!/cred/{os.getgid()}/{os.getuid()}/{process.pid}\n".encode()
             assert end_of(process) == (0, expected, b"")
 
+    def test_prints_them_as_json(self, bus: Bus) -> None:
+        with started(bus, "whoami", "--json") as process:
+            status, output, errors = end_of(process)
+            ids = {"gid": os.getgid(), "uid": os.getuid(), "pid": process.pid}
+        assert (status, errors) == (0, b"")
+        key = "!/cred/{gid}/{uid}/{pid}".format_map(ids)
+        assert json.loads(output) == {"key": key, **ids}
+
     def test_fails_in_the_dot_dialect(self, tmp_path: Path) -> None:
         with running_bus(tmp_path, "--dialect", "dot") as bus:
             result = bus.sbusctl("--dialect", "dot", "whoami")
@@ -347,6 +355,17 @@ class TestPing:
         shortest, average, longest = map(float, summary.group(5, 6, 7))
         assert (shortest, longest) == (min(times), max(times))
         assert average == pytest.approx(sum(times) / 3, abs=0.002)
+
+    def test_prints_an_object_for_each_and_a_summary(self, bus: Bus) -> None:
+        result = bus.sbusctl("ping", "--count", "3", "--interval", "0", "--json")
+        assert (result.returncode, result.stderr) == (0, b"")
+        *pings, summary = map(json.loads, result.stdout.splitlines())
+        assert [ping["seq"] for ping in pings] == [1, 2, 3]
+        times = [ping["rtt_ms"] for ping in pings]
+        assert (summary["sent"], summary["received"]) == (3, 3)
+        assert (summary["rtt_ms_min"], summary["rtt_ms_max"]) == (min(times), max(times))
+        assert summary["rtt_ms_avg"] == pytest.approx(sum(times) / 3)
+        assert summary["elapsed_ms"] >= sum(times)
 
     def test_ctrl_c_ends_it_with_the_summary(self, bus: Bus) -> None:
         with started(bus, "ping", "--interval", "60") as process:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 import sbus
-from sbus.cli.sbusctl.shared_options import SelectedBus, verb
+from sbus.cli.sbusctl.shared_options import SelectedBus, json_option, verb
 from sbus.client.link import PACKET_BYTES_MAX, LinkOptions
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
@@ -148,17 +148,25 @@ def sub(
 
 
 # -- whoami and ping -------------------------------------------------------------------------------
-@verb("sbusctl whoami")
-def whoami(selected: SelectedBus) -> None:
+@verb("sbusctl whoami", "sbusctl whoami --json | jq .uid")
+@json_option
+def whoami(selected: SelectedBus, as_json: bool) -> None:
     """Print the peer credentials that the bus sees: !/cred/GID/UID/PID."""
     from sbus.cli.terminal.standard_output import write
     from sbus.protocol.text import to_text
 
     with sbus.blocking.connect(selected.address, **selected.link) as bus:
-        write(to_text(bus.whoami().key).encode() + b"\n")
+        identity = bus.whoami()
+    key = to_text(identity.key)
+    if as_json:
+        import json  # most verbs start without it
+
+        ids = {"gid": identity.gid, "uid": identity.uid, "pid": identity.pid}
+        key = json.dumps({"key": key, **ids})
+    write(key.encode() + b"\n")
 
 
-@verb("sbusctl ping --count 5 --interval 0.2")
+@verb("sbusctl ping --count 5 --interval 0.2", "sbusctl ping --json --count 5 | tail -n 1")
 @click.option("--count", type=click.IntRange(min=1), help="Stop after this many pings.")
 @click.option(
     "--interval",
@@ -177,15 +185,28 @@ def whoami(selected: SelectedBus) -> None:
     show_default=True,
     help="Seconds after which a ping counts as lost.",
 )
+@json_option
 def ping(
-    selected: SelectedBus, count: int | None, interval: float, size: int, timeout: float
+    selected: SelectedBus,
+    count: int | None,
+    interval: float,
+    size: int,
+    timeout: float,
+    as_json: bool,
 ) -> None:
-    """Measure the round trip of a message through the bus. Fails if none came back."""
+    """Measure the round trip of a message through the bus.
+
+    Fails if none came back. In JSON, the summary is the last object.
+    """
     from sbus.cli.sbusctl.round_trips import PingPlan, measure_round_trips
     from sbus.protocol.keys import DIALECTS
 
     plan = PingPlan(
-        count=count, interval_seconds=interval, size_bytes=size, timeout_seconds=timeout
+        count=count,
+        interval_seconds=interval,
+        size_bytes=size,
+        timeout_seconds=timeout,
+        as_json=as_json,
     )
     with sbus.blocking.connect(selected.address, timeout_seconds=timeout, **selected.link) as bus:
         trips = measure_round_trips(bus, DIALECTS[selected.link["dialect"]], plan)

@@ -4,6 +4,7 @@ A ping is a message to oneself that takes the way of any message. Each has a key
 a late one is not taken for the next. Times are of `time.monotonic`, in seconds.
 """
 
+import json
 import math
 import os
 import time
@@ -25,6 +26,7 @@ class PingPlan:
     interval_seconds: float
     size_bytes: int
     timeout_seconds: float
+    as_json: bool = False
 
 
 class RoundTrips:
@@ -46,6 +48,16 @@ class RoundTrips:
         self._sum += seconds
         self._sum_of_squares += seconds * seconds
 
+    def times_ms(self) -> dict[str, float]:
+        """The statistics by their names in ping(8); empty if no ping came back."""
+        if not self.received:
+            return {}
+        average = self._sum / self.received
+        deviation = math.sqrt(max(0.0, self._sum_of_squares / self.received - average**2))
+        times = (self.shortest_seconds, average, self.longest_seconds, deviation)
+        names = ("min", "avg", "max", "mdev")
+        return {name: seconds * 1000 for name, seconds in zip(names, times, strict=True)}
+
     def describe(self, address: str, elapsed_seconds: float) -> str:
         """The summary: two lines, and a third if any ping came back."""
         lost = 100 * (self.sent - self.received) / self.sent if self.sent else 0.0
@@ -54,13 +66,16 @@ class RoundTrips:
             f"{self.sent} packets transmitted, {self.received} received, {lost:g}% packet loss, "
             f"time {elapsed_seconds * 1000:.0f}ms",
         ]
-        if self.received:
-            average = self._sum / self.received
-            deviation = math.sqrt(max(0.0, self._sum_of_squares / self.received - average**2))
-            times = (self.shortest_seconds, average, self.longest_seconds, deviation)
-            shown = "/".join(f"{seconds * 1000:.3f}" for seconds in times)
-            lines.append(f"rtt min/avg/max/mdev = {shown} ms")
+        if times := self.times_ms():
+            shown = "/".join(f"{milliseconds:.3f}" for milliseconds in times.values())
+            lines.append(f"rtt {'/'.join(times)} = {shown} ms")
         return "\n".join(lines)
+
+    def as_json(self, elapsed_seconds: float) -> str:
+        """The summary as an object."""
+        times = {f"rtt_ms_{name}": value for name, value in self.times_ms().items()}
+        counts = {"sent": self.sent, "received": self.received}
+        return json.dumps({**counts, "elapsed_ms": elapsed_seconds * 1000, **times})
 
 
 def measure_round_trips(bus: Connection[Message], dialect: Dialect, plan: PingPlan) -> RoundTrips:
@@ -70,7 +85,8 @@ def measure_round_trips(bus: Connection[Message], dialect: Dialect, plan: PingPl
     prefix = dialect.separator.join((b"sbusctl", b"ping", os.urandom(16).hex().encode(), b""))
     bus.subscribe(prefix)
     bus.sync(timeout_seconds=plan.timeout_seconds)
-    _print(f"PING {address}: {plan.size_bytes} bytes")
+    if not plan.as_json:
+        _print(f"PING {address}: {plan.size_bytes} bytes")
     began = time.monotonic()
     try:
         while plan.count is None or trips.sent < plan.count:
@@ -78,7 +94,8 @@ def measure_round_trips(bus: Connection[Message], dialect: Dialect, plan: PingPl
             time.sleep(max(0.0, departure - time.monotonic()))
             _ping_once(bus, prefix, plan, trips)
     finally:
-        _print("\n" + trips.describe(address, time.monotonic() - began))
+        elapsed = time.monotonic() - began
+        _print(trips.as_json(elapsed) if plan.as_json else f"\n{trips.describe(address, elapsed)}")
     return trips
 
 
@@ -86,15 +103,25 @@ def _ping_once(bus: Connection[Message], prefix: bytes, plan: PingPlan, trips: R
     trips.sent += 1
     key = prefix + b"%d" % trips.sent
     departure = time.monotonic()
+    seconds = None
     try:
         bus.publish(key, bytes(plan.size_bytes), timeout_seconds=plan.timeout_seconds)
         _receive(bus, key, departure + plan.timeout_seconds)
     except TimeoutError:
-        _print(f"no answer: seq={trips.sent} time>{plan.timeout_seconds:g} s")
-        return
-    seconds = time.monotonic() - departure
-    trips.add(seconds)
-    _print(f"{plan.size_bytes} bytes: seq={trips.sent} time={seconds * 1000:.3f} ms")
+        pass
+    else:
+        seconds = time.monotonic() - departure
+        trips.add(seconds)
+    _print(_line(plan, trips.sent, seconds))
+
+
+def _line(plan: PingPlan, number: int, seconds: float | None) -> str:
+    """About one ping; `seconds` is None if it did not come back in time."""
+    if plan.as_json:
+        return json.dumps({"seq": number, "rtt_ms": None if seconds is None else seconds * 1000})
+    if seconds is None:
+        return f"no answer: seq={number} time>{plan.timeout_seconds:g} s"
+    return f"{plan.size_bytes} bytes: seq={number} time={seconds * 1000:.3f} ms"
 
 
 def _receive(bus: Connection[Message], key: bytes, until: float) -> None:
