@@ -4,10 +4,7 @@ import os
 
 import click
 
-import sbus
 from sbus.cli.sbusctl.shared_options import SelectedBus, complete_users, json_option, verb
-
-ME_SECONDS_MAX = 10.0
 
 
 @verb(
@@ -95,8 +92,4 @@ def me(selected: SelectedBus, as_json: bool) -> None:
     from sbus.cli.sbusctl.admin_requests import show
     from sbus.cli.views.users_view import me_lines
 
-    with sbus.blocking.connect(
-        selected.address, timeout_seconds=ME_SECONDS_MAX, **selected.link
-    ) as bus:
-        result = bus.me(timeout_seconds=ME_SECONDS_MAX)
-    show(result, me_lines, as_json=as_json)
+    show(selected.me(), me_lines, as_json=as_json)

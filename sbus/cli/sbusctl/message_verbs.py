@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-import sbus
 from sbus.cli.sbusctl.shared_options import SelectedBus, json_option, verb
-from sbus.client.link import PACKET_BYTES_MAX, LinkOptions
+from sbus.client.link import PACKET_BYTES_MAX
 from sbus.unix.standard_streams import INPUT, OUTPUT
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def pub(selected: SelectedBus, key: bytes, payload: bytes | None, files: tuple[s
     if payload is not None and files:
         raise click.UsageError("a message is either PAYLOAD or --file, not both")
     payloads: Iterable[bytes] = _contents(files) if files else _lines(_standard_input())
-    with sbus.blocking.connect(selected.address, **selected.link) as bus:
+    with selected.connect() as bus:
         _publish_all(bus, key, payloads if payload is None else [payload])
 
 
@@ -135,8 +134,7 @@ def sub(
 
     if form == "raw" and os.isatty(OUTPUT):
         raise click.UsageError("--raw could do anything to a terminal: send it to a file or a pipe")
-    link: LinkOptions = {**selected.link, "reconnect": reconnect}
-    with sbus.blocking.connect(selected.address, losses="report", **link) as bus:
+    with selected.connect_with_losses(reconnect=reconnect) as bus:
         for key, choice in (("blocking/soft", soft), ("blocking/hard", hard), ("order", order)):
             if choice is not None:
                 bus.control(f"{key}/{choice}")
@@ -155,7 +153,7 @@ def whoami(selected: SelectedBus, as_json: bool) -> None:
     from sbus.cli.terminal.standard_output import write
     from sbus.protocol.text import to_text
 
-    with sbus.blocking.connect(selected.address, **selected.link) as bus:
+    with selected.connect() as bus:
         identity = bus.whoami()
     key = to_text(identity.key)
     if as_json:
@@ -208,7 +206,7 @@ def ping(
         timeout_seconds=timeout,
         as_json=as_json,
     )
-    with sbus.blocking.connect(selected.address, timeout_seconds=timeout, **selected.link) as bus:
+    with selected.connect(timeout) as bus:
         trips = measure_round_trips(bus, DIALECTS[selected.link["dialect"]], plan)
     if not trips.received:
         sys.exit(1)

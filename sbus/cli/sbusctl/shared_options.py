@@ -3,25 +3,33 @@
 Completion asks the bus. It has to be quick, and silent where the bus does not answer.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+import sbus
 from sbus.client.link import LinkOptions
-from sbus.errors import SbusError
+from sbus.errors import ConfigurationError, SbusError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from msgspec import Struct
 
     from sbus.client.admin import AdminConnection
+    from sbus.client.blocking import Connection
+    from sbus.client.inbox import Lost
     from sbus.protocol.admin import Request
+    from sbus.protocol.admin_results import MeResult
+    from sbus.protocol.packets import Message
 
 R = TypeVar("R", bound="Struct")
+C = TypeVar("C", bound="Connection[Any]")
 
 COMPLETION_SECONDS_MAX = 1.0
+_ME_SECONDS_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,30 @@ class SelectedBus:
     admin_address: str | None
     """None for the admin socket that belongs to the bus."""
     link: LinkOptions
+
+    def connect(self, timeout_seconds: float | None = None) -> "Connection[Message]":
+        """Connect to the bus; the caller closes it. Raises SbusError."""
+        bus = sbus.blocking.connect(self.address, timeout_seconds=timeout_seconds, **self.link)
+        return self._checked(bus)
+
+    def connect_with_losses(self, *, reconnect: bool) -> "Connection[Message | Lost]":
+        """Likewise, with losses among the messages."""
+        link: LinkOptions = {**self.link, "reconnect": reconnect}
+        return self._checked(sbus.blocking.connect(self.address, losses="report", **link))
+
+    def _checked(self, bus: C) -> C:
+        if self.link["dialect"] == "dot":
+            try:
+                _check_dialect(bus)
+            except BaseException:
+                bus.close()
+                raise
+        return bus
+
+    def me(self) -> "MeResult":
+        """What the bus has of this user. Raises SbusError."""
+        with self.connect(timeout_seconds=_ME_SECONDS_MAX) as bus:
+            return bus.me(timeout_seconds=_ME_SECONDS_MAX)
 
     def connect_admin(self, timeout_seconds: float = 30.0) -> "AdminConnection":
         """Connect to the admin socket; the caller closes it. Raises AddressError."""
@@ -50,6 +82,20 @@ class SelectedBus:
 
         with self.connect_admin(timeout_seconds) as admin:
             ask_and_show(admin, request, as_json=as_json)
+
+
+def _check_dialect(bus: "Connection[Any]") -> None:
+    """Raise ConfigurationError for a bus of the slash dialect: there, a star matches dots, too."""
+    name = f"sbus.sync.{os.urandom(16).hex()}"
+    bus.subscribe(f"{name}.*")
+    bus.publish(f"{name}.a.b")
+    bus.unsubscribe(f"{name}.*")
+    bus.sync()
+    try:
+        bus.receive(timeout_seconds=0)
+    except TimeoutError:
+        return
+    raise ConfigurationError(f"the bus at {bus.address} has the slash dialect: leave --dialect out")
 
 
 def verb(*examples: str) -> Callable[[Callable[..., None]], click.Command]:
