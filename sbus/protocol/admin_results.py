@@ -361,6 +361,8 @@ class MeResult(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: list[SubscriptionReport]
     """Some of them; `user.subscriptions` counts all."""
     unanswered: list[int]
+    version: str = ""
+    """Of the bus; empty from one before this field."""
 
 
 def total(record: Traffic | Activity, counter: str) -> int:

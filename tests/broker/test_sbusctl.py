@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sbus.version import __version__
 from tests.support.bus import SBUSCTL, Bus, running_bus, sbusd_environment, stop
 from tests.support.processes import stopped
 from tests.support.raw_client import RawClient
@@ -322,6 +323,38 @@ class TestWhoami:
             result = bus.sbusctl("--dialect", "dot", "whoami")
         assert result.returncode == 1
         assert result.stderr.startswith(b"sbusctl: the dot dialect has no control messages")
+
+
+class TestVersion:
+    def test_a_user_without_an_admin_socket_sees_the_version(self, tmp_path: Path) -> None:
+        with running_bus(tmp_path, "--admin-address", "none") as bus:
+            text, as_json = bus.sbusctl("version"), bus.sbusctl("version", "--json")
+        assert (text.stdout, text.stderr) == (f"sbusd  {__version__}\n".encode(), b"")
+        assert json.loads(as_json.stdout) == {"version": __version__}
+
+
+class TestDialect:
+    @pytest.mark.parametrize(
+        "words", [("sub", "a.b"), ("pub", "a.b", "x"), ("ping",)], ids=" ".join
+    )
+    def test_a_bus_of_the_other_dialect_is_an_error(self, bus: Bus, words: tuple[str, ...]) -> None:
+        result = bus.sbusctl("--dialect", "dot", *words)
+        assert (result.returncode, result.stdout) == (1, b"")
+        why = f"the bus at {bus.address} has the slash dialect: leave --dialect out"
+        assert result.stderr.decode() == f"sbusctl: {why}\n"
+
+    def test_a_bus_of_the_dot_dialect_is_used(self, tmp_path: Path) -> None:
+        with (
+            running_bus(tmp_path, "--dialect", "dot") as bus,
+            bus.connect() as client,
+            started(bus, "--dialect", "dot", "sub", "a.*") as process,
+        ):
+            assert process.stdout is not None
+            publish_until_seen(client, process.stdout.fileno(), b"a.b", b"x")
+            assert read_line(process) == b"a.b x\n"
+            assert bus.sbusctl("--dialect", "dot", "pub", "a.b", "y").returncode == 0
+            while (line := read_line(process)) != b"a.b y\n":
+                assert line == b"a.b x\n"
 
 
 LINE = re.compile(rb"(\d+) bytes: seq=(\d+) time=(\d+\.\d{3}) ms\n")

@@ -29,6 +29,7 @@ from sbus.protocol import admin
 from sbus.protocol import admin_results as results
 from sbus.protocol.keys import DIALECTS, check_key, is_reserved
 from sbus.protocol.text import from_text, to_text
+from sbus.version import __version__
 
 _OWN_ENTRIES_MAX = 100
 """Clients, and subscriptions, that a user is told of itself."""
@@ -207,6 +208,7 @@ class InspectionHandlers:
             clients=clients,
             subscriptions=subscriptions[:_OWN_ENTRIES_MAX],
             unanswered=sorted({*unanswered, *silent}),
+            version=__version__,
         )
 
 

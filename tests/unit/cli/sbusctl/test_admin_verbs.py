@@ -242,7 +242,8 @@ def test_a_missing_admin_socket_is_one_line(
 ) -> None:
     for verb, (words, _) in COMMANDS.items():
         assert run("-a", str(tmp_path / "none"), *words) == 1, verb
-        assert f"cannot connect to {tmp_path}/none.admin" in one_line(capfd)
+        socket = "none" if verb == "version" else "none.admin"  # without it, the bus is asked
+        assert f"cannot connect to {tmp_path}/{socket}:" in one_line(capfd)
 
 
 @pytest.mark.parametrize(
