@@ -11,6 +11,7 @@ enum {
     BURST_NS = 5000000,
     OWED_NS_MAX = 4 * BURST_NS,
     KEPT_NS_MAX = 2 * BURST_NS,
+    LOOK_NS = 64000,
     EXCESS_FACTOR = 8,
     ACCOUNTS_BITS = 10,
     PAIRS_BITS = 10,

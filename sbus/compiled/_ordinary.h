@@ -33,6 +33,7 @@ enum { /* of sends; see send_times.py */
     SLOW_NS = 100000,
     SEND_NS = 6000, /* at most, for most of them; to wake a reader takes some 3 us */
     ORDINARY_NS = 16000, /* of one in Python */
+    NS_PER_BYTE = 2,
     MARK_NS = 1000000,
     BYTES_PER_WEIGHT = 256,
     NS_PER_WEIGHT = 500,
@@ -105,7 +106,7 @@ typedef struct {
     size_t message;
     uint64_t slot_at;
     PyObject *recipient;
-    OutboxRecord *outbox; /* the same, or NULL where only Python can deliver */
+    OutboxRecord *outbox; /* the same, or the one that it guards, or NULL */
 } Delivery;
 
 typedef struct {
@@ -171,25 +172,29 @@ batch_clear(Batch *batch)
     batch->delivery_bytes = 0;
 }
 
-/* Where the slot of a recipient begins; false with an exception. */
-static bool
-find_slot(PyObject *recipient, const OutboxRecord *outbox, uint64_t *slot_at)
+/* Get the outbox of a recipient, which keeps it; -1 with an exception. */
+static int
+find_outbox(const OrdinaryStep *step, PyObject *recipient, OutboxRecord **outbox)
 {
-    if (outbox) {
-        *slot_at = outbox->slot_at;
-        return true;
+    PyTypeObject *type = step->module->types[OUTBOX];
+    *outbox = NULL;
+    if (PyObject_TypeCheck(recipient, type)) {
+        *outbox = (OutboxRecord *)recipient;
+        return 0;
     }
-    PyObject *found = PyObject_GetAttrString(recipient, "slot_at");
-    *slot_at = found ? PyLong_AsUnsignedLongLong(found) : 0;
-    Py_XDECREF(found);
-    return !PyErr_Occurred();
+    PyObject *found = PyObject_GetAttrString(recipient, "outbox");
+    if (!found)
+        return -1;
+    if (PyObject_TypeCheck(found, type))
+        *outbox = (OutboxRecord *)found;
+    Py_DECREF(found);
+    return 0;
 }
 
 /* Add the deliveries of one more message, whose route the batch has a reference to, but for those
- * to `except`, which may be NULL: 1, 0 where only Python can tell which these are, -1 with an
- * exception. */
+ * to `except`, which may be NULL; -1 with an exception. */
 static int
-batch_add_deliveries(OrdinaryStep *step, size_t index, const PyObject *except)
+batch_add_deliveries(OrdinaryStep *step, size_t index, const OutboxRecord *except)
 {
     Batch *batch = &step->batch;
     Message *message = &batch->messages[index];
@@ -200,25 +205,22 @@ batch_add_deliveries(OrdinaryStep *step, size_t index, const PyObject *except)
         return -1;
     for (Py_ssize_t i = 0; i < fan_out; i++) {
         PyObject *recipient = PyTuple_GetItem(message->route->recipients, i);
-        bool is_outbox = PyObject_TypeCheck(recipient, step->module->types[OUTBOX]);
-        if (except && !is_outbox)
-            return 0;
-        if (recipient == except)
-            continue;
-        OutboxRecord *outbox = is_outbox ? (OutboxRecord *)recipient : NULL;
-        uint64_t slot_at;
-        if (!find_slot(recipient, outbox, &slot_at))
+        OutboxRecord *outbox;
+        if (find_outbox(step, recipient, &outbox) < 0)
             return -1;
+        if (outbox && outbox == except)
+            continue;
+        uint64_t slot_at = outbox ? outbox->slot_at : 0;
         batch->deliveries[count++] = (Delivery){index, slot_at, recipient, outbox};
     }
     batch->delivery_bytes += (uint64_t)message->packet.size * (count - batch->deliveries_count);
     batch->deliveries_count = message->deliveries_end = count;
-    return 1;
+    return 0;
 }
 
 static int
 batch_add(OrdinaryStep *step, Packet packet, uint32_t key_bytes, RouteRecord *route,
-          const PyObject *except)
+          const OutboxRecord *except)
 {
     Batch *batch = &step->batch;
     if (grow((void **)&batch->messages, &batch->messages_max, batch->count + 1,
@@ -416,6 +418,8 @@ send_from(OrdinaryStep *step, size_t at)
         group.account = outbox->account;
         group.is_charged |= debt != NULL;
         bool is_left_out = debt && debt->is_spent;
+        if (!is_left_out && all[at].recipient != (PyObject *)outbox)
+            break; /* a guard has to look first */
         if (is_left_out || !outbox->is_flowing) {
             if (!drop_likewise(step, outbox, packet->size, is_left_out))
                 break;
@@ -470,8 +474,10 @@ deliver_from(OrdinaryStep *step, size_t at)
         look_at_clock(step);
         if (debt) {
             uint64_t size = batch->messages[delivery->message].packet.size;
-            uint64_t ordinary_ns = ORDINARY_NS + size * NS_PER_WEIGHT / BYTES_PER_WEIGHT;
+            uint64_t ordinary_ns = ORDINARY_NS + size * NS_PER_BYTE;
             uint64_t spent_ns = step->looked_ns - began_ns;
+            if (delivery->recipient != (PyObject *)delivery->outbox)
+                ordinary_ns += LOOK_NS;
             if (spent_ns > ordinary_ns)
                 spent_ns = cpu_time_since(step, began_ns);
             charge_debt(debt, spent_ns, ordinary_ns);
@@ -686,10 +692,9 @@ gather(OrdinaryStep *step, const SessionRecord *session, uint64_t cost_max)
         RouteRecord *route = look_up(step, key, (uint32_t)(end - key));
         if (!route)
             return PyErr_Occurred() ? -1 : 0;
-        int added = batch_add(step, packet, (uint32_t)(end - key), route,
-                              session->echo ? NULL : session->outbox);
-        if (added <= 0)
-            return added;
+        OutboxRecord *except = session->echo ? NULL : (OutboxRecord *)session->outbox;
+        if (batch_add(step, packet, (uint32_t)(end - key), route, except) < 0)
+            return -1;
     }
     return batch->count > 0;
 }

@@ -2,7 +2,8 @@
 
 Every message of that user goes to all of them, and their filters make each `send` take some 16 us,
 which is just not too long. Beyond `fan_out_us_max`, messages are left out, which the
-subscribers are told and the publisher does not notice.
+subscribers are told and the publisher does not notice. The same holds for a secret key that names
+the process of the clients, which the bus looks at before each delivery.
 """
 
 from contextlib import ExitStack
@@ -67,11 +68,37 @@ def test_they_miss_messages_and_know_how_many(workers: int, publishers: int) -> 
         assert sum(received_from_other) > SUBSCRIBERS // 10, "it owes nothing yet, but a burst"
 
 
+def test_secret_messages_to_their_process_are_left_out() -> None:
+    with (
+        directory_for_everybody() as directory,
+        running_bus(directory, "-o") as bus,
+        administer(bus) as admin,
+        ExitStack() as stack,
+    ):
+        many = [stack.enter_context(connect_as(bus, STRANGER)) for _ in range(SUBSCRIBERS)]
+        victim = stack.enter_context(connect_as(bus, FIRST_VICTIM))
+        key = many[0].whoami() + b"/a"
+        for client in many:
+            client.control(b"!/notices/on")
+            client.sub(key)
+            client.sync()
+            attach_filter(client.sock)
+        seen = [[0, 0] for _ in many]  # received, and lost
+        for _ in range(MESSAGES):
+            victim.pub(key, b"")
+        victim.sync()
+        for count, client in zip(seen, many, strict=True):
+            take(count, client)
+        assert {sum(count) for count in seen} == {MESSAGES}
+        left_out = admin.ask("stats")["traffic"]["discarded"]["fan-out"]
+        assert left_out == sum(lost for _, lost in seen) > 0
+
+
 def take(count: list[int], client: RawClient) -> None:
     """Count what a subscriber has received, and what it was told that it lost."""
     for packet in client.sync():
         if packet.startswith(LOST):
             count[1] += int(packet.removeprefix(LOST))
         else:
-            assert packet.startswith(b"MSG a\0")
+            assert packet.startswith(b"MSG ")
             count[0] += 1

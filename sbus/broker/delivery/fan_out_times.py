@@ -27,7 +27,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from sbus.broker.delivery.outbox import Outbox
+from sbus.broker.delivery.outbox_ledger import OutboxLedger
 from sbus.broker.delivery.send_times import NS_PER_BYTE, ORDINARY_NS, TIME_SHARE
 
 _SMALL = 8
@@ -37,6 +37,8 @@ _OWED_NS_MAX = 4 * _BURST_NS
 """A pair never owes more."""
 _KEPT_NS_MAX = 2 * _BURST_NS
 """Of the time that pays, so much is kept until a pair owes something."""
+_LOOK_NS = 64_000
+"""More is ordinary for a guard: its look at a process takes some 33 us."""
 _EXCESS_FACTOR = 8
 """A pair with slow deliveries has at most a small part of the time that one with many has."""
 
@@ -55,12 +57,20 @@ _Ready = TypeVar("_Ready")
 
 
 class Recipient(Protocol):
-    """What a route leads to. Time is charged only if it is an outbox."""
+    """What a route leads to: an outbox, the guard of one, or neither."""
+
+    @property
+    def outbox(self) -> OutboxLedger | None: ...
 
     @property
     def slot_at(self) -> int: ...
 
+    @property
+    def is_closed(self) -> bool: ...
+
     def deliver(self, packet: bytes, publisher_uid: int) -> None: ...
+
+    def leave_out(self, packet: bytes, publisher_uid: int) -> None: ...
 
 
 class FanOutTimes:
@@ -119,23 +129,25 @@ class FanOutTimes:
         self._mark()
         for recipient in recipients:
             progress[0] = place + recipient.slot_at
-            if not isinstance(recipient, Outbox) or recipient.uid == uid:
+            outbox = recipient.outbox
+            if outbox is None or outbox.uid == uid:
                 recipient.deliver(packet, uid)
                 continue
-            if recipient.account_place != found_for:
+            if outbox.account_place != found_for:
                 words[_MESSAGE] += found_for < 0
-                found_for = recipient.account_place
+                found_for = outbox.account_place
                 at = self._find(uid, found_for)
             make = recipient.deliver
             if at and words[at + _IS_SPENT]:
                 left_out += 1
-                if recipient.leave_out_likewise(packet, uid):
+                if outbox.leave_out_likewise(packet, uid):
                     continue
                 make = recipient.leave_out
             began_ns = time.monotonic_ns()
             make(packet, uid)
             if at:
                 ordinary_ns = ORDINARY_NS + len(packet) * NS_PER_BYTE
+                ordinary_ns += 0 if isinstance(recipient, OutboxLedger) else _LOOK_NS
                 self._charge(at, self._time_since(began_ns, ordinary_ns), ordinary_ns)
         return left_out
 

@@ -143,14 +143,19 @@ class Outbox(OutboxLedger):
         if self.is_flowing:
             self._enter(outbox_state.OUT_OF_TIME)
             self._listener.wait_for_time()
-        hard, backpressure = self.flood_control.hard, self._backpressure
-        if hard is Hard.ERROR:
+        if self.flood_control.hard is Hard.ERROR:
             self._fail(packet, "its user takes too much time for others' messages")
-        elif hard is Hard.BLOCK and backpressure and backpressure.may_hold(publisher_uid):
+        elif self.keeps_left_out(publisher_uid):
             self._overshoot(packet, publisher_uid, NO_SIZE)
         else:
             self._drop_likewise(packet, "fan-out", NO_SIZE)
         self._share_waiting()
+
+    def keeps_left_out(self, publisher_uid: int) -> bool:
+        """Whether `leave_out` holds this user's publishers back, and so loses no message."""
+        if self.flood_control.hard is not Hard.BLOCK or self._backpressure is None:
+            return False
+        return self._backpressure.may_hold(publisher_uid)
 
     def send_control(self, packet: bytes) -> None:
         """Send a control message, behind everything accepted so far."""

@@ -10,6 +10,8 @@ and become a gap of the backlog, before anything else is put there.
 Messages for a closed outbox are counted in the same way, as undelivered.
 """
 
+from typing import Self
+
 import msgspec
 
 from sbus.broker.delivery.backpressure import NOBODY
@@ -70,6 +72,11 @@ class OutboxLedger(OutboxRecord):
         self.accepted = self.delivered_bytes = 0
         self._undelivered = 0
         self.decide_anew()
+
+    @property
+    def outbox(self) -> Self:
+        """As a recipient."""
+        return self
 
     def use_slot(self, slot: ClientSlot) -> None:
         """From now on a successor of this worker learns from the slot what is lost with this."""

@@ -45,6 +45,13 @@ class ProcessLifetimeGuard:
         else:
             self.outbox.deliver(packet, publisher_uid)
 
+    def leave_out(self, packet: bytes, publisher_uid: int) -> None:
+        """Look at the process only if the message is kept: looking takes longer than delivering."""
+        if self.outbox.keeps_left_out(publisher_uid) and self._is_anothers():
+            self.outbox.retract(packet)
+        else:
+            self.outbox.leave_out(packet, publisher_uid)
+
     def _is_anothers(self) -> bool:
         """Whether the process id is not the client's any more."""
         return self._process.has_ended()

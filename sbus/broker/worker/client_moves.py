@@ -67,6 +67,7 @@ class _Leaving(NamedTuple):
 class ClientMoves:
     """Of one worker. The router's recipient of entries that hand clients over."""
 
+    outbox = None
     is_closed = False
     slot_at = 0
 
@@ -242,6 +243,8 @@ class ClientMoves:
             self._context.client_events.arrives(session)
             if was_prepared:  # of one that was inherited, the front knows
                 self._link.send(protocol.ClientArrived(session.client))
+
+    leave_out = deliver  # nothing is owed for what is no outbox
 
     def call_off(self, client: int) -> None:
         """Serve a client if it was handed over already, and be ready for it no more otherwise.

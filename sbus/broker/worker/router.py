@@ -17,10 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import Protocol
 
 from sbus.broker.config.access_policy import RuleSet
 from sbus.broker.delivery.backpressure import BackpressureRule, unpack_rule
+from sbus.broker.delivery.fan_out_times import Recipient
 from sbus.broker.delivery.outbox import Outbox
 from sbus.broker.delivery.secret_recipient import ProcessLifetimeGuard, SecretRecipient
 from sbus.compiled import RouteRecord
@@ -57,18 +57,6 @@ _MEMBERS_PER_STEP = 4
 _STEPS_PER_DELIVERY = 10
 """What looking a route up takes besides the match, what a match collects, and what a delivery
 takes, each as it compares with a step of a match. A delivery to a backlog takes twice as long."""
-
-
-class Recipient(Protocol):
-    """What a route leads to: an outbox, or the guard that takes its place."""
-
-    @property
-    def is_closed(self) -> bool: ...
-
-    @property
-    def slot_at(self) -> int: ...
-
-    def deliver(self, packet: bytes, publisher_uid: int) -> None: ...
 
 
 _slot_at = attrgetter("slot_at")
@@ -110,11 +98,7 @@ class Route(RouteRecord):
 
     def without(self, outbox: Outbox, client: int) -> "Route":
         """The route of messages of this client, which does not want them back."""
-        recipients = tuple(
-            it
-            for it in self.recipients
-            if (it.outbox if isinstance(it, ProcessLifetimeGuard) else it) is not outbox
-        )
+        recipients = tuple(it for it in self.recipients if it.outbox is not outbox)
         if len(recipients) == len(self.recipients) and not self.backpressure_rules:
             return self
         others = [

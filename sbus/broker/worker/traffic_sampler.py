@@ -7,9 +7,10 @@ deliveries. In between nothing is counted.
 from collections import Counter
 from collections.abc import Iterable
 
+from sbus.broker.delivery.fan_out_times import Recipient
 from sbus.broker.ipc.worker_protocol import ClientTraffic, Exchange, TrafficSample
 from sbus.broker.worker.publish_batch import PublishBatch
-from sbus.broker.worker.router import Recipient, Route
+from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 
 _DELIVERIES_MAX = 20_000

@@ -3,8 +3,7 @@
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Iterator, Sequence
 from unittest.mock import patch
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbus.broker.delivery import fan_out_times
-from sbus.broker.delivery.fan_out_times import FanOutTimes
+from sbus.broker.delivery.fan_out_times import FanOutTimes, Recipient
 from sbus.broker.delivery.outbox import Outbox
 
 US, MS = 1_000, 1_000_000
@@ -70,17 +69,23 @@ _STATE: dict[int, tuple[Clock, int, list[bytes | None]]] = {}
 
 
 class Guard:
-    """A recipient that is no outbox."""
+    """Guards an outbox, or is a recipient without one; its deliveries take long."""
 
-    slot_at = 99
+    is_closed = False
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, outbox: Outbox | None) -> None:
         self._clock = clock
+        self.outbox = outbox
+        self.slot_at = outbox.slot_at if outbox else 99
         self.received = 0
 
     def deliver(self, packet: bytes, publisher_uid: int) -> None:
         self._clock.now_ns += MS
         self.received += 1
+
+    def leave_out(self, packet: bytes, publisher_uid: int) -> None:
+        assert self.outbox
+        self.outbox.leave_out(packet, publisher_uid)
 
 
 class Scene:
@@ -97,7 +102,7 @@ class Scene:
         self._slots += 1
         return SomeOutbox(self.clock, uid, place, self._slots, takes_ns)
 
-    def publish(self, uid: int, recipients: list[Outbox], packet: bytes = b"x") -> None:
+    def publish(self, uid: int, recipients: Sequence[Recipient], packet: bytes = b"x") -> None:
         self.times.deliver(recipients, packet, uid, memoryview(self.progress), PLACE)
 
     def sleep(self, ns: int) -> None:
@@ -113,7 +118,8 @@ def seen_by(outbox: Outbox) -> list[bytes | None]:
     return _STATE[outbox.slot_at][2]
 
 
-def left_out(outbox: Outbox) -> int:
+def left_out(outbox: Outbox | None) -> int:
+    assert outbox
     return seen_by(outbox).count(None)
 
 
@@ -239,10 +245,18 @@ def test_a_pair_without_a_place_owes_nothing(scene: Scene) -> None:
     assert left_out(many) == 0
 
 
-def test_only_outboxes_owe(scene: Scene) -> None:
-    guard = Guard(scene.clock)
+def test_a_guard_owes_as_its_outbox(scene: Scene) -> None:
+    scene.times.limit(0)
+    guard = Guard(scene.clock, scene.outbox(2, 2))
+    scene.publish(1, [guard] * 4)
+    scene.publish(2, [guard] * 4)
+    assert (guard.received, left_out(guard.outbox)) == (1 + 4, 3)
+
+
+def test_what_has_no_outbox_owes_nothing(scene: Scene) -> None:
+    guard = Guard(scene.clock, None)
     for _ in range(50):
-        scene.publish(1, cast(list[Outbox], [guard] * 2))
+        scene.publish(1, [guard] * 2)
     assert guard.received == 100
 
 

@@ -63,8 +63,9 @@ EVERYTHING_SECRET = b"!/cred////"
 
 
 class Collector:
-    """An outbox that keeps what it is given."""
+    """A recipient that keeps what it is given."""
 
+    outbox = None
     backpressure: Backpressure | None = None
     slot_at = 0
 

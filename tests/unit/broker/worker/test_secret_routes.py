@@ -49,15 +49,27 @@ class Collector:
     """An outbox that keeps what it is given."""
 
     slot_at = 0
+    keeps = False
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
+        self.missed: list[bytes] = []
+
+    @property
+    def outbox(self) -> "Collector":
+        return self
 
     def retract(self, packet: bytes) -> None:
         """It is not for this client after all."""
 
     def deliver(self, packet: bytes, _publisher_uid: int) -> None:
         self.received.append(packet)
+
+    def keeps_left_out(self, _publisher_uid: int) -> bool:
+        return self.keeps
+
+    def leave_out(self, packet: bytes, _publisher_uid: int) -> None:
+        self.missed.append(packet)
 
     def take(self) -> list[bytes]:
         received, self.received = self.received, []
@@ -382,6 +394,19 @@ def test_a_process_that_gave_up_root_s_rights_is_still_the_client_s() -> None:
     client.sub(secret((b"", b"", b"")))
     publish(client.router, OF_PROCESS)
     assert client.collector.take() == [OF_PROCESS]
+
+
+@pytest.mark.parametrize("key", [secret((b"10", b"20", b"30")), OF_PROCESS])
+def test_a_message_that_is_left_out_is_never_kept_for_another_process(key: bytes) -> None:
+    client = Client(new_router(), ME)
+    client.sub(secret((b"", b"", b"")))
+    (guard,) = client.router.look_up(key).recipients
+    for client.collector.keeps, client.process.ended, missed in (
+        *((False, False, 1), (True, False, 2)),
+        *((False, True, 3), (True, True, 3)),
+    ):
+        guard.leave_out(key, 21)
+        assert len(client.collector.missed) == missed
 
 
 def test_only_keys_that_name_a_process_pay_for_its_guard() -> None:

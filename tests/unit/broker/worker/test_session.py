@@ -29,6 +29,10 @@ class NoOutbox:
     slot_at = 0
     controls_waiting = 0
 
+    @property
+    def outbox(self) -> "NoOutbox":
+        return self
+
 
 OWN_OUTBOX = cast(Outbox, NoOutbox())
 OTHER_OUTBOX = cast(Outbox, NoOutbox())

@@ -3,9 +3,10 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+from sbus.broker.delivery.fan_out_times import Recipient
 from sbus.broker.ipc.worker_protocol import ClientTraffic, Exchange, TrafficSample
 from sbus.broker.worker.publish_batch import PublishBatch
-from sbus.broker.worker.router import Recipient, Route
+from sbus.broker.worker.router import Route
 from sbus.broker.worker.session import Session
 from sbus.broker.worker.traffic_sampler import TrafficSampler
 
