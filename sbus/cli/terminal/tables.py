@@ -1,7 +1,8 @@
 """Tables of text, laid out for a terminal or for a program.
 
 On a terminal, a table is never wider than the screen: optional columns disappear, the least
-important first, flexible ones are shortened and end in `…`, and the rest is cut. For a program, a
+important first, then flexible ones are shortened and end in `…`. Where that is not enough, more
+columns disappear, from the right, and before the flexible ones. For a program, a
 table is as wide as it needs to be, and each cell is one word: a space within a cell is shown as
 `\\x20`, except in the last column. An empty cell is a `-`.
 
@@ -23,6 +24,8 @@ GAP = "  "
 ELLIPSIS = "…"
 COMFORTABLE_WIDTH = 15
 """Optional columns disappear before a flexible one gets narrower than this."""
+NARROW_WIDTH = 7
+"""And all others before it gets narrower than this."""
 TITLE_STYLE = "bold"
 
 T = TypeVar("T")
@@ -119,15 +122,13 @@ def _total(widths: Sequence[int]) -> int:
 
 
 def _choose(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
-    """The columns that fit if the flexible ones are shortened."""
-    needed = [
-        min(natural, COMFORTABLE_WIDTH) if column.flexible else natural
-        for column, natural in zip(columns, widths, strict=True)
-    ]
+    """The columns that fit if the flexible ones are shortened; at least one."""
     shown = list(range(len(columns)))
-    while _total([needed[i] for i in shown]) > width:
-        last = max(shown, key=lambda i: columns[i].rank)
-        if not columns[last].rank:
+    while len(shown) > 1:
+        last = max(shown, key=lambda i: (columns[i].rank, not columns[i].flexible, i))
+        least = COMFORTABLE_WIDTH if columns[last].rank else NARROW_WIDTH
+        needed = [min(widths[i], least) if columns[i].flexible else widths[i] for i in shown]
+        if _total(needed) <= width:
             break
         shown.remove(last)
     return shown

@@ -49,6 +49,21 @@ def test_optional_columns_disappear_by_rank_before_any_is_shortened() -> None:
         assert all(len(line) <= width for line in lines)
 
 
+def test_in_a_narrow_terminal_columns_disappear_from_the_right_but_flexible_ones_last() -> None:
+    columns = [NAME, Column("A"), Column("BB"), Column("REST", flexible=True)]
+    rows: list[list[str | Cell]] = [["n" * 30, "1", "2", "r" * 30]]
+    for width, titles in (
+        (23, ["NAME", "A", "BB", "REST"]),
+        (22, ["NAME", "A", "REST"]),
+        (18, ["NAME", "REST"]),
+        (15, ["NAME"]),
+        (1, ["…"]),
+    ):
+        lines = plain(columns, rows, width)
+        assert lines[0].split() == titles
+        assert all(len(line) <= width for line in lines)
+
+
 def test_wide_characters_take_two_cells() -> None:
     lines = plain(COLUMNS, [["1", "漢字", "x"], ["2", "ascii", "y"]], 80)
     assert {cell_len(line.rpartition("  ")[0]) for line in lines[1:]} == {len("NUMBER  ascii")}
