@@ -9,7 +9,7 @@ import os
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from sbus.unix.address import DEFAULT_ADDRESS
+from sbus.unix.address import DEFAULT_ADDRESS, runtime_directory
 
 WORKERS_MAX: Final = 64
 """As in `sbus.shared.shared_memory`, which takes longer to import."""
@@ -101,7 +101,8 @@ OPTIONS: Final = (
         "A path; /dev/fd/N, a socket passed down; /dev/unix/abstract, a random abstract address, "
         "which is printed; or /dev/unix/abstract/HEX, a given one.",
         letter="a",
-        default_text=f"the socket of the service manager, else {DEFAULT_ADDRESS}",
+        default_text="the socket of the service manager, else "
+        f"{DEFAULT_ADDRESS}, or $XDG_RUNTIME_DIR/sbus.socket for users other than root",
     ),
     _switch(
         "foreground",
@@ -113,7 +114,9 @@ OPTIONS: Final = (
         Kind.PATH,
         "The pidfile of a bus in the background, which one bus uses at a time; /dev/null for none.",
         letter="p",
-        default="/run/sbus.pid",
+        # Of the user that starts the bus, which may run as another one later.
+        default=f"{runtime_directory()}/sbus.pid",
+        default_text="/run/sbus.pid, or $XDG_RUNTIME_DIR/sbus.pid",
     ),
     Option(
         "users",

@@ -54,7 +54,8 @@ def connect(
     timeout_seconds: float | None = None,
     **options: Unpack[LinkOptions],
 ) -> "Connection[Any]":
-    """Connect to the bus at `address`; the default is `$SBUS_ADDRESS`, else `/run/sbus.socket`.
+    """Connect to the bus at `address`. The default is `$SBUS_ADDRESS`, else the user's own bus at
+    `$XDG_RUNTIME_DIR/sbus.socket`, else `/run/sbus.socket`.
 
     With `losses="report"` a gap in the messages is an item, `Lost`; otherwise it raises
     MessagesLost. For further options see `LinkOptions`. Use it in a `with` block, or `close` it.

@@ -48,7 +48,8 @@ def connect(
 def connect(
     address: str | None = None, *, losses: Losses = "raise", **options: Unpack[LinkOptions]
 ) -> "AbstractAsyncContextManager[Connection[Any]]":
-    """Connect to the bus at `address`; the default is `$SBUS_ADDRESS`, else `/run/sbus.socket`.
+    """Connect to the bus at `address`. The default is `$SBUS_ADDRESS`, else the user's own bus at
+    `$XDG_RUNTIME_DIR/sbus.socket`, else `/run/sbus.socket`.
 
     With `losses="report"` a gap in the messages is an item, `Lost`; otherwise it raises
     MessagesLost. For further options see `LinkOptions`. Leaving the block closes the connection.

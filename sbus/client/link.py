@@ -29,7 +29,7 @@ from sbus.protocol import controls
 from sbus.protocol.codes import FINAL_CODES, NOT_ADMITTED, PACKETS_LOST
 from sbus.protocol.keys import DIALECTS
 from sbus.protocol.packets import encode_control
-from sbus.unix.address import DEFAULT_ADDRESS, parse_address
+from sbus.unix.address import nearest_address, parse_address
 from sbus.unix.errno_sets import PEER_GONE
 
 PACKET_BYTES_MAX = Limits().packet_bytes_max
@@ -369,4 +369,4 @@ def to_bytes(text: bytes | str) -> bytes:
 
 def default_address() -> str:
     """The address of the bus if none is given."""
-    return os.environ.get("SBUS_ADDRESS") or DEFAULT_ADDRESS
+    return os.environ.get("SBUS_ADDRESS") or nearest_address()

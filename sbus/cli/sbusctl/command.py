@@ -73,7 +73,8 @@ Examples:
     "--address",
     envvar="SBUS_ADDRESS",
     help="Address of the bus: a path, or /dev/unix/abstract/HEX.  "
-    "[default: $SBUS_ADDRESS, else /run/sbus.socket]",
+    "[default: $SBUS_ADDRESS, else $XDG_RUNTIME_DIR/sbus.socket if it exists, else "
+    "/run/sbus.socket]",
 )
 @click.option(
     "--admin-address",

@@ -34,7 +34,12 @@ class Pidfile:
                 self.owned_path = OwnedPath.claim(path)
                 self._lock_and_write()
         except OSError as error:
-            raise ConfigurationError(f"cannot make pidfile {path}: {error.strerror}") from error
+            advice = (
+                "; name other places with -a and -p" if isinstance(error, PermissionError) else ""
+            )
+            raise ConfigurationError(
+                f"cannot make pidfile {path}: {error.strerror}{advice}"
+            ) from error
 
     def _lock_and_write(self) -> None:
         try:

@@ -28,7 +28,7 @@ from sbus.client.admin import AdminConnection
 from sbus.errors import ConfigurationError, SbusError
 from sbus.protocol.admin import TakeOver
 from sbus.protocol.admin_results import TakeOverResult
-from sbus.unix.address import DEFAULT_ADDRESS, FdAddress, address_of
+from sbus.unix.address import FdAddress, address_of, own_address
 from sbus.unix.bus_files import BusFiles
 from sbus.unix.fd_passing import DescriptorsLost
 from sbus.unix.listener import Listener
@@ -106,7 +106,7 @@ def _ask_for_link(addresses: Addresses) -> socket.socket:
         raise ConfigurationError("--take-over needs the address of a bus that runs")
     admin = None if addresses.admin in (None, "none") else addresses.admin
     connection = AdminConnection(
-        address or DEFAULT_ADDRESS,
+        address or own_address(),
         address=None if admin is None or isinstance(admin, str) else admin.format(),
         timeout_seconds=_ANSWER_SECONDS_MAX,
     )

@@ -19,11 +19,10 @@ from sbus.cli.terminal.error_output import report_error
 from sbus.errors import AddressError, ConfigurationError
 from sbus.unix.activation import PassedSockets, forget_passed_sockets, take_passed_sockets
 from sbus.unix.address import (
-    DEFAULT_ADDRESS,
     Address,
     FdAddress,
-    PathAddress,
     admin_address,
+    own_address,
     parse_address,
 )
 from sbus.unix.listener import Listener, open_listener
@@ -98,12 +97,17 @@ def open_sockets(
     addresses: Addresses, passed: PassedSockets | None, options: Mapping[str, Any]
 ) -> Sockets:
     """Listen, with the mode that the options give the bus's own socket. Raises SbusError."""
-    address = passed.bus if passed else addresses.bus or PathAddress(DEFAULT_ADDRESS)
+    address = passed.bus if passed else addresses.bus or parse_address(own_address())
     if isinstance(address, FdAddress):
         for flag, is_given in (("-g", options["group"]), ("-o", options["others"])):
             if is_given:
                 report_error(f"warning: {flag} is ignored on a socket that is passed down")
-    bus = _open(address, mode=_mode(options), replace=options["replace"])
+    try:
+        bus = _open(address, mode=_mode(options), replace=options["replace"])
+    except AddressError as error:
+        if passed or addresses.bus or not isinstance(error.__cause__, PermissionError):
+            raise
+        raise AddressError(f"{error}; name another place with -a") from error
     try:
         return Sockets(bus, _open_admin(addresses, passed, bus, options["replace"]))
     except BaseException:
